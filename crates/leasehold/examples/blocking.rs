@@ -14,10 +14,11 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 pub(crate) fn main() -> Result<()> {
     let store = std::env::var("LEASEHOLD_STORE").unwrap_or_else(|_| "memory:".into());
-    // All settings are those of the async client. This lease is renewed every second, by a thread of the client's.
+    // All settings are those of the async client. This lease is renewed every second, on a thread of the
+    // client.
     let client = Client::builder(store).watchdog_lease(Duration::from_secs(3)).connect_blocking()?;
 
-    // Four threads read, add one and write. Without the lock they would lose most of each other's updates.
+    // Four threads read, add one and write. Without the lock, most updates would be lost.
     let counter = client.mutex("example/blocking/counter")?;
     let count = AtomicU32::new(0);
     thread::scope(|threads| {
@@ -36,7 +37,7 @@ pub(crate) fn main() -> Result<()> {
     })?;
     println!("counted to {}", count.load(Relaxed));
 
-    // A thread that computes for longer than the lease keeps its lock: nothing of its own is needed for that.
+    // A thread that computes for longer than the lease keeps its lock, since renewal runs on another thread.
     let report = client.mutex("example/blocking/report")?;
     let guard = report.acquire()?;
     thread::sleep(Duration::from_secs(4));
@@ -45,26 +46,26 @@ pub(crate) fn main() -> Result<()> {
         println!("after four seconds: {contention}");
     }
 
-    // Another thread may watch for the loss, and any thread may release.
+    // Another thread may wait for the loss, and any thread may release.
     thread::scope(|threads| threads.spawn(|| guard.lost(Duration::from_millis(50))).join())
         .expect("the watcher does not panic")?
         .map_or_else(|| println!("not lost"), |lost| println!("{lost}"));
     guard.release()?;
 
-    // A thread enters again what it has: whoever calls `withdraw` may hold the account already.
+    // A thread can acquire again what it holds: a caller of `withdraw` may already hold the account.
     let account = client.reentrant_mutex("example/blocking/account")?;
     let transfer = account.acquire_timeout(Duration::from_secs(30))?;
-    println!("withdrawn by one who has the lock {} times", withdraw(&account)?);
+    println!("withdrawn by an owner with {} holds", withdraw(&account)?);
     transfer.release()?;
 
-    // What is still held is given back before the program ends.
+    // Releases what is still held before the program exits.
     client.shutdown(Duration::from_secs(5))?;
-    println!("counted, and everything is given back");
+    println!("counted, and everything is released");
     Ok(())
 }
 
 fn withdraw(account: &ReentrantMutex) -> Result<u64> {
-    let guard = account.acquire()?; // at once, since this thread has it
+    let guard = account.acquire()?; // at once, since this thread holds it
     guard.check()?;
     let count = guard.count();
     guard.release()?;

@@ -1,8 +1,9 @@
-//! Writes that are refused when they come too late.
+//! Writes that are rejected when they arrive too late.
 //!
-//! A holder can stand still for longer than its lease: a long pause of the machine, a debugger, a network that lets a
-//! write through minutes later. By then the lock is another's, and no lock can take the late write back. What is written
-//! to can: it keeps the greatest fencing token it has seen, and refuses smaller ones, in the same step as the write.
+//! A holder can stall for longer than its lease: the machine is suspended, a debugger stops it, or a network
+//! delivers a write minutes later. By then another client holds the lock, and no lock can recall the late
+//! write. The resource that is written to can reject it: it stores the greatest fencing token it has seen,
+//! and rejects smaller ones, in the same step as the write.
 //!
 //!     cargo run --example guarded_writes
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example guarded_writes
@@ -11,21 +12,22 @@ use leasehold::{Client, FencingToken};
 use std::error::Error;
 use std::time::Duration;
 
-/// PostgreSQL: `$1` the item, `$2` what is left of it, `$3` the token. It changes one row, or none if the token is stale.
+/// PostgreSQL: `$1` the item, `$2` the remaining stock, `$3` the token. It changes one row, or none if the
+/// token is stale.
 ///
-/// The token fits into a `bigint`. That equal tokens pass lets one holder write more than once.
+/// The token fits into a `bigint`. Equal tokens pass, so that one holder can write more than once.
 const POSTGRESQL: &str = "\
 INSERT INTO stock (item, remaining, fence) VALUES ($1, $2, $3)
 ON CONFLICT (item) DO UPDATE SET remaining = excluded.remaining, fence = excluded.fence
 WHERE stock.fence <= excluded.fence";
 
-/// SQLite: the same.
+/// The same for SQLite.
 const SQLITE: &str = "\
 INSERT INTO stock (item, remaining, fence) VALUES (?1, ?2, ?3)
 ON CONFLICT (item) DO UPDATE SET remaining = excluded.remaining, fence = excluded.fence
 WHERE stock.fence <= excluded.fence";
 
-/// Redis: the value and its token lie in one hash. Tokens are below 2^53, so that Lua's numbers are exact.
+/// Redis: one hash stores the value and its token. Tokens are below 2^53, so that Lua's numbers are exact.
 const REDIS: &str = "\
 -- KEYS[1] what is guarded; ARGV[1] the value, ARGV[2] the token. 1 if it was written, 0 if the token is stale.
 local seen = redis.call('HGET', KEYS[1], 'fence')
@@ -39,13 +41,13 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let slow = Client::builder(&store).label("slow").connect().await?;
     let quick = Client::builder(&store).label("quick").connect().await?;
 
-    // The first holder reads, and then stands still until its lease is over.
+    // The first holder reads, and then stalls until its lease is over.
     let lock = slow.mutex("example/guarded_writes")?.lease(Duration::from_millis(100));
     let guard = lock.acquire_timeout(Duration::from_secs(10)).await?;
     let stale = guard.fencing_token();
     println!("slow: {}", guard.lost().await);
 
-    // The second one gets the lock, with a greater token, and writes.
+    // The second holder gets the lock, with a greater token, and writes.
     let lock = quick.mutex("example/guarded_writes")?;
     let guard = lock.acquire_timeout(Duration::from_secs(10)).await?;
     let current = guard.fencing_token();
@@ -62,7 +64,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The second holder writes twice, and the first one comes too late.
+/// The second holder writes twice, and the first arrives too late.
 fn in_sqlite(stale: FencingToken, current: FencingToken) -> Result<(), Box<dyn Error>> {
     let database = rusqlite::Connection::open_in_memory()?;
     let table =
@@ -82,7 +84,8 @@ fn in_sqlite(stale: FencingToken, current: FencingToken) -> Result<(), Box<dyn E
     Ok(())
 }
 
-/// The same on the server that has the locks. Any other one would do: it knows nothing of them.
+/// The same on the server that stores the locks. Any other server would do: the script does not use the
+/// locks.
 async fn in_redis(store: &str, stale: FencingToken, current: FencingToken) -> Result<(), Box<dyn Error>> {
     let mut server = redis::Client::open(store)?.get_multiplexed_async_connection().await?;
     let script = redis::Script::new(REDIS);

@@ -1,5 +1,5 @@
-//! A leader: of three instances one leads and hands out numbers. When it resigns, or dies, the next one leads; and somebody
-//! watches who does.
+//! Leader election: of three instances one leads and hands out numbers. When it resigns, or dies, the next
+//! one leads; an observer follows along.
 //!
 //!     cargo run --example leader
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example leader
@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What the leaders write to. It takes nothing from a leader older than the newest that it has seen.
+/// The resource that leaders write to. It rejects every leader older than the newest it has seen.
 #[derive(Default)]
 struct Journal {
     newest: Option<FencingToken>,
@@ -32,14 +32,14 @@ impl Journal {
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result<()> {
     let store = std::env::var("LEASEHOLD_STORE").unwrap_or_else(|_| "memory:example-leader".into());
-    // A name of its own, so that the example can be run again at once.
+    // A unique name, so that the example can be run again at once.
     let name = format!("example/leader/{}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros());
     let journal = Arc::new(Mutex::new(Journal::default()));
 
     let observer = Client::builder(&store).label("the observer").connect().await?;
     let mut leaders = observer.election(name.as_str())?.observe();
     if leaders.next().await?.is_none() {
-        println!("nobody leads yet");
+        println!("no leader yet");
     }
 
     let mut instances = tokio::task::JoinSet::new();
@@ -54,7 +54,7 @@ pub(crate) async fn main() -> Result<()> {
                 led += 1;
                 println!("{} leads", leader.label);
             }
-            None => println!("nobody leads"),
+            None => println!("no leader"),
         }
     }
     let mut tokens = Vec::new();
@@ -62,11 +62,11 @@ pub(crate) async fn main() -> Result<()> {
         tokens.push(token?);
     }
 
-    // A leader of long ago, who was stopped and does not know it yet, is refused by his token.
+    // An old leader that was suspended, and has not noticed its loss yet, is rejected by its token.
     tokens.sort_unstable();
-    let mut journal = journal.lock().map_err(|_| "an instance has panicked")?;
+    let mut journal = journal.lock().map_err(|_| "an instance panicked")?;
     let late = journal.append(tokens[0], 99);
-    println!("numbers {:?}; the late one was {}", journal.numbers, if late { "taken" } else { "refused" });
+    println!("numbers {:?}; the late one was {}", journal.numbers, if late { "accepted" } else { "refused" });
     Ok(())
 }
 
@@ -75,15 +75,15 @@ async fn take_part(client: Client, name: String, journal: Arc<Mutex<Journal>>) -
     let leadership = client.election(name)?.campaign().await?;
     let fence = leadership.fencing_token();
     for _ in 0..2 {
-        // Still the leader? Without the network; and the journal looks at the token.
+        // Still the leader? A local check; and the journal verifies the token.
         leadership.check()?;
-        let mut journal = journal.lock().map_err(|_| "an instance has panicked")?;
+        let mut journal = journal.lock().map_err(|_| "an instance panicked")?;
         let next = journal.numbers.last().map_or(1, |last| last + 1);
         if !journal.append(fence, next) {
-            return Err("somebody else leads".into());
+            return Err("another instance leads".into());
         }
     }
-    // Long enough to be seen.
+    // Long enough for the observer to notice.
     tokio::time::sleep(std::time::Duration::from_millis(600)).await;
     leadership.resign().await?;
     Ok(fence)

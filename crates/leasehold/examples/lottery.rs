@@ -1,8 +1,9 @@
-//! A lottery: of all instances that try, one draws the winner. The others go on at once, also one that starts after the
-//! draw is over.
+//! A lottery: of all instances that try, one draws the winner. The others continue at once, also one that
+//! starts after the draw is over.
 //!
-//! A lock that is released would let the late one draw again. So there is a name for each occasion, and whoever gets its
-//! lock keeps it for as long as anybody could still try: as a hold that no process keeps, which is simply not given back.
+//! If the lock were released after the draw, a late instance would draw again. So each occasion has its own
+//! name, and the winner keeps the lock for as long as any instance could still try: as a detached hold that
+//! is never released.
 //!
 //!     cargo run --example lottery
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example lottery
@@ -13,13 +14,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// For how long after the draw nobody draws again. It should exceed the time by which an instance can be late.
+/// For how long after the draw no instance draws again. It should exceed the time by which an instance can be
+/// late.
 const OCCASION: Duration = Duration::from_secs(24 * 3600);
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result<()> {
     let store = std::env::var("LEASEHOLD_STORE").unwrap_or_else(|_| "memory:".into());
-    // The date, as a rule. Here it is the moment, so that the example can be run again.
+    // Usually the date. Here it is the current time, so that the example can be run again.
     let occasion = format!("example/lottery/{}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros());
 
     // Five instances of the service wake up at the same time.
@@ -33,28 +35,28 @@ pub(crate) async fn main() -> Result<()> {
         draws += u32::from(drew?);
     }
 
-    // One more starts when it is long over.
+    // One more starts long after the draw.
     let late = Client::builder(&store).label("instance 6").connect().await?;
     draws += u32::from(take_part(late, occasion, 6).await?);
     println!("{draws} drew");
     Ok(())
 }
 
-/// Draws if nobody has; says whether it did.
+/// Draws if no instance has drawn yet; returns whether it did.
 async fn take_part(client: Client, occasion: String, instance: u32) -> Result<bool> {
     let draw = client.mutex(occasion)?.lease(OCCASION);
     match draw.try_acquire_detached().await? {
         Attempt::Granted(hold) => {
             if let Err(error) = draw_the_winner(instance).await {
-                // It did not come off: another instance may.
+                // The draw failed: another instance may try.
                 hold.release(&client).await?;
                 return Err(error);
             }
-            // The hold is left to its lease: dropping it gives nothing back.
+            // The hold is left to its lease: dropping it releases nothing.
             Ok(true)
         }
         Attempt::Taken(contention) => {
-            println!("instance {instance} goes on: {contention}");
+            println!("instance {instance} continues: {contention}");
             Ok(false)
         }
     }

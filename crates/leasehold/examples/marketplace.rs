@@ -1,8 +1,9 @@
-//! A marketplace: everything is sold once, at the price that the buyer has seen, to somebody who can pay.
+//! A marketplace: each item is sold once, at the price that the buyer has seen, to a buyer who can pay.
 //!
-//! Looking at an item and buying it are two steps, and anything could happen in between. A lock for each item makes one of
-//! them, and lets the sales of other items go on meanwhile. There are three ways not to buy, and the buyer is told which:
-//! the price has changed, the money is too little, or it is sold already.
+//! Looking at an item and buying it are two steps, and anything could happen in between. A lock per item
+//! makes them one step, and lets the sales of other items continue meanwhile. There are three reasons for a
+//! refusal, and the buyer learns which: the price has changed, the money does not suffice, or the item is
+//! already sold.
 //!
 //!     cargo run --example marketplace
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example marketplace
@@ -19,7 +20,7 @@ const BUYERS: [&str; 5] = ["ann", "bob", "cleo", "dan", "eve"];
 const ITEMS: u32 = 6;
 const PURSE: u32 = 100;
 
-/// What comes of an order.
+/// The result of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Bought,
@@ -39,7 +40,7 @@ pub(crate) async fn main() -> Result<()> {
         market.purses().insert(buyer, PURSE);
     }
 
-    // Each buyer has an instance of the shop of his own, and wants everything.
+    // Each buyer has its own instance of the shop, and wants everything.
     let mut shops = tokio::task::JoinSet::new();
     for buyer in BUYERS {
         let (market, locks) = (market.clone(), Client::builder(&store).label(buyer).connect().await?);
@@ -59,7 +60,7 @@ pub(crate) async fn main() -> Result<()> {
         println!("{buyer}: {answers:?}, and {} left", market.purses()[buyer]);
     }
 
-    // The three ways not to buy, one by one.
+    // The three reasons for a refusal, one by one.
     let locks = Client::connect(&store).await?;
     market.purses().insert("zoe", 5);
     market.offer(100, 10);
@@ -69,7 +70,7 @@ pub(crate) async fn main() -> Result<()> {
     println!("now she knows it: {:?}", buy(&market, &locks, "zoe", 100, 4).await?);
     println!("and once more: {:?}", buy(&market, &locks, "zoe", 100, 4).await?);
 
-    // A shop that stands still until its lock is another's: what it then wants to write is refused.
+    // A shop stalls until another client holds its lock: its late write is rejected.
     market.offer(101, 1);
     let stopped = locks.mutex("example/marketplace/101")?.lease(Duration::from_millis(50)).acquire().await?;
     market.open(101, stopped.fencing_token()).await?;
@@ -86,18 +87,18 @@ pub(crate) async fn main() -> Result<()> {
 
 /// Buys an item for the price that the buyer has seen.
 async fn buy(market: &Market, locks: &Client, buyer: &'static str, item: u32, seen: u32) -> Result<Answer> {
-    // One lock an item: sales of different items do not wait for one another.
+    // One lock per item: sales of different items do not wait for one another.
     let lock = locks.mutex(format!("example/marketplace/{item}"))?;
     let guard = lock.acquire_timeout(Duration::from_secs(30)).await?;
     let answer = buy_alone(market, buyer, item, seen, guard.fencing_token()).await;
-    // The answer stands, whatever becomes of the lock: it ends with its lease at the latest.
+    // The answer stands, whatever happens to the lock: it ends with its lease at the latest.
     if let Err(error) = guard.release().await {
         eprintln!("item {item} stays locked for a while: {error}");
     }
     answer
 }
 
-/// The sale itself, by whoever has the item's lock.
+/// The sale itself, by the holder of the item's lock.
 async fn buy_alone(
     market: &Market,
     buyer: &'static str,
@@ -105,7 +106,7 @@ async fn buy_alone(
     seen: u32,
     fence: FencingToken,
 ) -> Result<Answer> {
-    // From here on whoever had the lock before can change nothing any more, however late his write arrives.
+    // From here on no earlier holder of the lock can change anything, however late its write arrives.
     let listing = market.open(item, fence).await?;
     if listing.sold_to.is_some() {
         return Ok(Answer::AlreadySold);
@@ -113,11 +114,11 @@ async fn buy_alone(
     if listing.price != seen {
         return Ok(Answer::PriceChanged { now: listing.price });
     }
-    // A purse is not the item's, so the item's lock does not guard it: it is changed in one step.
+    // A purse does not belong to the item, so the item's lock does not protect it: it is changed in one step.
     if let Err(missing) = market.pay(buyer, seen) {
         return Ok(Answer::TooLittleMoney { missing });
     }
-    // Had we stood still for so long that the lock is another's by now, this would be refused.
+    // Rejected if this holder stalled for so long that another client holds the lock by now.
     if let Err(stale) = market.hand_over(item, buyer, fence).await {
         market.pay_back(buyer, seen);
         return Err(stale);
@@ -125,7 +126,7 @@ async fn buy_alone(
     Ok(Answer::Bought)
 }
 
-/// The database of the shop, as far as it matters: a row an item, a purse a buyer. Each step takes its time.
+/// A minimal shop database: one row per item, one purse per buyer. Each step takes some time.
 #[derive(Default)]
 struct Market {
     items: Mutex<BTreeMap<u32, Listing>>,
@@ -136,15 +137,15 @@ struct Market {
 struct Listing {
     price: u32,
     sold_to: Option<&'static str>,
-    /// The greatest fencing token that was shown.
+    /// The greatest fencing token seen.
     fence: Option<FencingToken>,
 }
 
 impl Listing {
-    /// Refuses a token that is smaller than the greatest it has seen: the example `guarded_writes` does so in SQL.
+    /// Rejects a token that is smaller than the greatest seen: the example `guarded_writes` does so in SQL.
     fn admit(&mut self, fence: FencingToken) -> Result<&mut Self> {
         if self.fence > Some(fence) {
-            return Err("refused, since the item's lock is somebody else's by now".into());
+            return Err("refused, since another client holds the item's lock by now".into());
         }
         self.fence = Some(fence);
         Ok(self)
@@ -161,7 +162,7 @@ impl Market {
         self.items().get(&item).copied().unwrap_or_default()
     }
 
-    /// Takes the price out of a purse, or says how much is missing.
+    /// Takes the price out of a purse, or returns how much is missing.
     fn pay(&self, buyer: &'static str, price: u32) -> std::result::Result<(), u32> {
         let mut purses = self.purses();
         let purse = purses.entry(buyer).or_default();
@@ -173,14 +174,14 @@ impl Market {
         *self.purses().entry(buyer).or_default() += price;
     }
 
-    /// Looks at an item as the holder of its lock, and remembers that.
+    /// Reads an item as the holder of its lock, and records its token.
     async fn open(&self, item: u32, fence: FencingToken) -> Result<Listing> {
         tokio::time::sleep(Duration::from_millis(1)).await;
         self.items().entry(item).or_default().admit(fence).copied()
     }
 
-    /// Enters a sale. That the item is not sold was seen when it was opened; that nobody has opened it since, and so may
-    /// be selling it too, is looked at in the step that writes.
+    /// Records a sale. The item was seen unsold when it was opened; the step that writes verifies that no
+    /// later holder has opened it since, and so may be selling it too.
     async fn hand_over(&self, item: u32, buyer: &'static str, fence: FencingToken) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(1)).await;
         self.items().entry(item).or_default().admit(fence)?.sold_to = Some(buyer);

@@ -1,4 +1,5 @@
-//! Ten uploads, three at a time, over however many processes; a large one counts for two. Then all wait for one another.
+//! Ten uploads, three at a time, across any number of processes; a large one counts for two. Then all wait
+//! for one another.
 //!
 //!     cargo run --example n_at_once
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example n_at_once
@@ -18,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result<()> {
     let store = std::env::var("LEASEHOLD_STORE").unwrap_or_else(|_| "memory:".into());
-    // A latch is for one occasion: its name says which.
+    // A latch is for one occasion, so its name must be unique.
     let occasion = format!("example/n_at_once/{}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros());
 
     let (line, mut uploads) = (Arc::new(Line::default()), tokio::task::JoinSet::new());
@@ -39,12 +40,12 @@ pub(crate) async fn main() -> Result<()> {
     for upload in uploads.join_all().await {
         upload?;
     }
-    println!("all {UPLOADS} are done, and each knows it of all");
+    println!("all {UPLOADS} are done, and each knows that all are");
     println!("the line was never used for more than {}", line.most.load(SeqCst));
     Ok(())
 }
 
-/// What must not be used by too many at once.
+/// A resource that must not be used by too many at once.
 #[derive(Default)]
 struct Line {
     used: AtomicU32,
@@ -55,7 +56,7 @@ async fn upload(permits: &Semaphore, weight: u32, line: &Line) -> Result<()> {
     let permit = permits.acquire_many(weight).await?;
     line.most.fetch_max(line.used.fetch_add(weight, SeqCst) + weight, SeqCst);
     tokio::time::sleep(Duration::from_millis(5)).await;
-    permit.check()?; // still ours, before what counts
+    permit.check()?; // still held? before the step that matters
     line.used.fetch_sub(weight, SeqCst);
     Ok(permit.release().await?)
 }

@@ -1,5 +1,5 @@
-//! Once per hour: a timer starts the same job on every machine, one of them does it, and the others go on at once; also one whose
-//! clock is late, when the job is long done.
+//! Once per hour: a timer starts the same job on every machine, one of them runs it, and the others continue
+//! at once; also one whose clock is late, when the job is long done.
 //!
 //!     cargo run --example once_per_hour
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example once_per_hour
@@ -12,13 +12,14 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// A little less than the hour: the next timer may come a moment early.
 const PERIOD: Duration = Duration::from_secs(55 * 60);
-/// The job is never done twice at once, however long it takes up to this; and not again for as long, if its machine dies.
+/// The job never runs twice at once as long as it takes no longer than this; if its machine dies, it does not
+/// run again for that long.
 const AT_MOST: Duration = Duration::from_secs(3 * 3600);
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result<()> {
     let store = std::env::var("LEASEHOLD_STORE").unwrap_or_else(|_| "memory:example-once".into());
-    // A name of its own, so that the example can be run again within the hour.
+    // A unique name, so that the example can be run again within the hour.
     let name = format!("example/digest/{}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros());
 
     let mut machines = tokio::task::JoinSet::new();
@@ -42,13 +43,13 @@ pub(crate) async fn main() -> Result<()> {
     Ok(())
 }
 
-/// What the timer starts; says whether this machine has done the job.
+/// The job of the timer; returns whether this machine ran it.
 async fn on_the_hour(client: Client, name: String) -> Result<bool> {
     let hourly = client.once_per(name, PERIOD)?.at_most(AT_MOST);
     match hourly.try_start().await? {
         Attempt::Granted(turn) => {
             if let Err(error) = send_the_digest().await {
-                // It came to nothing: another machine may try.
+                // The work failed: another machine may try.
                 turn.give_up().await?;
                 return Err(error);
             }
@@ -56,7 +57,7 @@ async fn on_the_hour(client: Client, name: String) -> Result<bool> {
             Ok(true)
         }
         Attempt::Taken(contention) => {
-            println!("not our turn: {contention}");
+            println!("not granted: {contention}");
             Ok(false)
         }
     }

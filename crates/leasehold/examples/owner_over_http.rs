@@ -1,9 +1,11 @@
-//! The owner travels over HTTP: a service enters again what its caller holds, and neither of the two says whose it is.
+//! Propagates an owner over HTTP: a service re-enters a lock that its caller holds, and neither passes the
+//! owner explicitly.
 //!
-//! Two processes. The shop has an order in hand, and calls the till, which takes the same order's lock. It gets it, since it
-//! works for the shop's owner. A stranger who calls the till meanwhile does not.
+//! There are two processes. The shop holds an order's lock and calls the till, which acquires the same lock.
+//! That succeeds, since the till runs in the scope of the shop's owner. A call by another client meanwhile is
+//! refused.
 //!
-//! It needs the feature `tower`. The till is this program once more:
+//! It needs the feature `tower`. The till is this program, started a second time:
 //!
 //!     cargo run --example owner_over_http
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example owner_over_http
@@ -27,7 +29,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Set for the second process.
 const TILL: &str = "LEASEHOLD_EXAMPLE_TILL";
-/// What it says first, before its address.
+/// What the till prints before its address.
 const LISTENING: &str = "the till listens at ";
 
 #[tokio::main(flavor = "current_thread")]
@@ -38,13 +40,13 @@ pub(crate) async fn main() -> Result<()> {
     }
 }
 
-// The till: who is called.
+// The till: the callee.
 
 async fn till(store: &str) -> Result<()> {
     let locks = Client::builder(store).label("till").connect().await?;
     let service = Router::new()
         .route("/orders/{order}/pay", post(pay))
-        .layer(ReceiveOwnerLayer::new()) // the one line about owners
+        .layer(ReceiveOwnerLayer::new()) // the only line about owners
         .with_state(locks.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{LISTENING}{}", listener.local_addr()?);
@@ -56,13 +58,13 @@ async fn till(store: &str) -> Result<()> {
 async fn pay(State(locks): State<Client>, Path(order): Path<u32>) -> (StatusCode, String) {
     match pay_alone(&locks, order).await {
         Ok(Some(paid)) => (StatusCode::OK, paid),
-        // Who has it is not told: whoever knows an owner could pass for it.
-        Ok(None) => (StatusCode::LOCKED, "somebody else has this order in hand".into()),
+        // The owner is not shown: a client that knows an owner could impersonate it.
+        Ok(None) => (StatusCode::LOCKED, "another client holds this order".into()),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }
 
-/// Takes the order's lock, whoever may have it already.
+/// Acquires the order's lock, even if its owner already holds it.
 async fn pay_alone(locks: &Client, order: u32) -> Result<Option<String>> {
     let Attempt::Granted(guard) = lock(locks, order)?.try_acquire().await? else { return Ok(None) };
     let paid = format!("paid; hold {} of its owner", guard.count());
@@ -70,7 +72,7 @@ async fn pay_alone(locks: &Client, order: u32) -> Result<Option<String>> {
     Ok(Some(paid))
 }
 
-/// The till's input ends with the shop, however that ends.
+/// The till's input ends with the shop, however the shop ends.
 async fn end_of_the_shop() {
     let read = || std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
     if let Ok(Err(error)) = tokio::task::spawn_blocking(read).await {
@@ -78,7 +80,7 @@ async fn end_of_the_shop() {
     }
 }
 
-// The shop: who calls.
+// The shop: the caller.
 
 type Http = SendOwner<legacy::Client<HttpConnector, Body>>;
 
@@ -86,35 +88,35 @@ async fn shop() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let store = match std::env::var("LEASEHOLD_STORE") {
         Ok(store) if store.starts_with("memory:") => {
-            return Err("no other process sees a store in memory".into());
+            return Err("a memory store is not shared with other processes".into());
         }
         Ok(store) => store,
         Err(_) => format!("sqlite:{}", folder.path().join("locks.db").display()),
     };
     let till = Till::start(&store)?;
     let locks = Client::builder(&store).label("shop").connect().await?;
-    let http = SendOwnerLayer::new() // and the other one
+    let http = SendOwnerLayer::new() // and its counterpart
         .layer(legacy::Client::builder(TokioExecutor::new()).build_http());
 
-    // Whatever is done in `run` is done for the owner who has the lock.
+    // Everything inside `run` acquires for the owner that holds the lock.
     let lock = lock(&locks, 42)?;
     let answers = lock.run(async |guard| {
-        println!("the shop has the order: hold {} of its owner", guard.count());
+        println!("the shop holds the order: hold {} of its owner", guard.count());
         let ours = ask(http.clone(), till.url(42)).await?;
-        // What is spawned works for nobody in particular: the same call, by a stranger.
+        // A spawned task leaves the scope: the same call, by another client.
         let strangers = tokio::spawn(ask(http.clone(), till.url(42))).await??;
         Ok::<_, Box<dyn Error + Send + Sync>>([ours, strangers])
     });
     let [ours, strangers] = answers.await??;
-    println!("the shop was told: {ours}");
-    println!("a stranger was told: {strangers}");
-    println!("later he was told: {}", ask(http, till.url(42)).await?);
+    println!("the shop received: {ours}");
+    println!("another client received: {strangers}");
+    println!("later it received: {}", ask(http, till.url(42)).await?);
 
     locks.shutdown(Duration::from_secs(5)).await?;
     till.end()
 }
 
-/// Nothing in here knows of owners.
+/// Nothing in here knows about owners.
 async fn ask(http: Http, url: String) -> Result<String> {
     let response = http.oneshot(Request::post(url).body(Body::empty())?).await?;
     let status = response.status();
@@ -126,10 +128,10 @@ fn lock(locks: &Client, order: u32) -> Result<ReentrantMutex> {
     Ok(locks.reentrant_mutex(format!("example/owner_over_http/order/{order}"))?)
 }
 
-/// The second process. It ends with its input, which ends with this one.
+/// The second process. It ends with its input, which ends with this process.
 struct Till {
     process: Child,
-    /// Read to the line with the address; open, since the till may say more.
+    /// Read up to the line with the address; kept open, since the till may print more.
     output: BufReader<ChildStdout>,
     address: String,
 }
@@ -142,7 +144,7 @@ impl Till {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let mut output = BufReader::new(process.stdout.take().expect("it was asked for"));
+        let mut output = BufReader::new(process.stdout.take().expect("stdout is piped"));
         let mut line = String::new();
         while output.read_line(&mut line)? > 0 {
             if let Some((_, address)) = line.trim_end().split_once(LISTENING) {
@@ -151,7 +153,7 @@ impl Till {
             }
             line.clear();
         }
-        Err(format!("the till did not begin: {}", process.wait()?).into())
+        Err(format!("the till did not start: {}", process.wait()?).into())
     }
 
     fn url(&self, order: u32) -> String {
@@ -162,6 +164,6 @@ impl Till {
         drop(self.process.stdin.take());
         std::io::copy(&mut self.output, &mut std::io::sink())?;
         let status = self.process.wait()?;
-        if status.success() { Ok(()) } else { Err(format!("the till ended badly: {status}").into()) }
+        if status.success() { Ok(()) } else { Err(format!("the till failed: {status}").into()) }
     }
 }

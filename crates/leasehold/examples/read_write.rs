@@ -1,4 +1,5 @@
-//! A price list that many read and one rebuilds, now and then: readers share a lock, the writer has it alone.
+//! A price list that many tasks read and one rebuilds now and then: readers share the lock, the writer holds
+//! it alone.
 //!
 //!     cargo run --example read_write
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example read_write
@@ -25,7 +26,8 @@ pub(crate) async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Two read at the same time. Each waits for the other while it reads, so that one after the other would be for ever.
+/// Two tasks read at the same time. Each waits for the other while it reads, so that reading one after the
+/// other would never end.
 async fn look_up_together(prices: &RwLock) -> Result<()> {
     let both = Barrier::new(2);
     let look_up = || async {
@@ -39,7 +41,8 @@ async fn look_up_together(prices: &RwLock) -> Result<()> {
     Ok(())
 }
 
-/// Whoever may have to write begins with a read that can become the write: nobody else writes between the two.
+/// A task that may have to write starts with an upgradable read: no other task writes between the read and
+/// the write.
 async fn refresh(prices: &RwLock, outdated: bool) -> Result<()> {
     let reading = prices.upgradable_read().await?;
     if !outdated {
@@ -48,15 +51,15 @@ async fn refresh(prices: &RwLock, outdated: bool) -> Result<()> {
     }
     let writing = reading.upgrade().await?;
     if let Attempt::Taken(contention) = prices.try_read().await? {
-        println!("nobody reads while they are written: {contention}");
+        println!("no reader is admitted during the write: {contention}");
     }
-    writing.check()?; // still ours, before what counts
+    writing.check()?; // still held? before the step that matters
     println!("written, as hold {}", writing.fencing_token());
 
-    // The others read again, and so does this one: what it has written nobody has changed.
+    // Other readers are admitted again beside this one, which still reads what it has written.
     let reading = writing.downgrade().await?;
     let beside = prices.read().await?;
-    println!("read again, beside another one");
+    println!("read again, beside another reader");
     beside.release().await?;
     Ok(reading.release().await?)
 }

@@ -1,4 +1,4 @@
-//! A lock that its owner enters again: functions that take it may call one another.
+//! A lock that its owner acquires again: functions that acquire it may call one another.
 //!
 //!     cargo run --example reentrant
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example reentrant
@@ -19,19 +19,21 @@ pub(crate) async fn main() -> Result<()> {
     let locks = Client::connect(&store).await?;
     let account = locks.reentrant_mutex("example/reentrant/account/7")?;
 
-    // An owner stands for one piece of work, and all that is done in its scope is done for it.
+    // An owner stands for one piece of work: everything in its scope acquires for it.
     locks.owner().scope(transfer(&account)).await?;
     locks.owner().scope(siblings(&account)).await?;
     locks.shutdown(Duration::from_secs(5)).await?;
     Ok(())
 }
 
-/// Takes the account, and calls a function that takes it too. With a `Mutex` it would wait for itself.
+/// Acquires the account's lock, and calls a function that acquires it too. With a `Mutex` it would wait for
+/// itself.
 async fn transfer(account: &ReentrantMutex) -> Result<()> {
     let guard = account.acquire_timeout(PATIENCE).await?;
     withdraw(account, 3).await?;
 
-    // Another owner finds it taken, and waits. A task that is spawned leaves the scope, and so is somebody else.
+    // Another owner finds the lock taken, and waits. A spawned task leaves the scope, and so has another
+    // owner.
     let (somebody, other) = (account.clone(), account.clone());
     let tried = tokio::spawn(async move { somebody.try_acquire().await });
     if let Attempt::Taken(contention) = tried.await?? {
@@ -42,12 +44,12 @@ async fn transfer(account: &ReentrantMutex) -> Result<()> {
     assert_eq!(guard.release().await?, Released::Free);
     println!("transferred: the account is released for good");
     let guard = other.await??;
-    println!("another owner waited, and has it now");
+    println!("another owner waited, and holds it now");
     guard.release().await?;
     Ok(())
 }
 
-/// In as many parts as are asked for. It can be called by itself, by who has the account already, and by itself again.
+/// Withdraws in `parts` nested steps. It can be called alone, by a caller that holds the lock, and by itself.
 async fn withdraw(account: &ReentrantMutex, parts: u32) -> Result<()> {
     let guard = account.acquire_timeout(PATIENCE).await?;
     if parts > 1 {
@@ -55,12 +57,12 @@ async fn withdraw(account: &ReentrantMutex, parts: u32) -> Result<()> {
     }
     match guard.release().await? {
         Released::StillHeld { count } => println!("withdrawn: the account is still held {count} times"),
-        Released::Free => println!("withdrawn, for nobody who had it before"),
+        Released::Free => println!("withdrawn: the account is free again"),
     }
     Ok(())
 }
 
-/// Two tasks of one owner do **not** exclude each other. Where they must not meet, a `Mutex` goes between them.
+/// Two tasks of one owner do **not** exclude each other. Where they must, use a `Mutex` between them.
 async fn siblings(account: &ReentrantMutex) -> Result<()> {
     let inside = Arc::new(Barrier::new(2));
     let sibling = || async {
@@ -68,7 +70,7 @@ async fn siblings(account: &ReentrantMutex) -> Result<()> {
         // `tokio::spawn` would leave the owner behind.
         let task = Owner::spawn(async move {
             let guard = account.acquire_timeout(PATIENCE).await?;
-            inside.wait().await; // goes on when both are here, each with the account in hand
+            inside.wait().await; // continues once both are here, each with a hold of the account
             Ok::<_, Box<dyn Error + Send + Sync>>(guard.release().await?)
         });
         task.await?

@@ -1,4 +1,4 @@
-//! The Barrier: so many wait for one another, and go on together.
+//! Barrier: a fixed number of tasks wait for one another, and continue together.
 
 use crate::engine::Engine;
 use crate::error::{AcquireError, FreeError, InspectError};
@@ -8,17 +8,19 @@ use leasehold_core::{FencingToken, Lease, Lock, LockName, Portion, Seen};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For how long one who was let in is known, so that a process that stood still finds out when it goes on; unless its session
-/// has lapsed by then.
+/// How long the store remembers an admitted party, so that a process that was suspended finds out when it
+/// resumes, unless its session has lapsed by then.
 const MET: Duration = Duration::from_secs(60);
 
-/// A point at which so many tasks, in whatever processes, wait for one another.
+/// A barrier: a point at which a fixed number of tasks, in any processes, wait for one another.
 ///
-/// When the last of them has come, all are let in in one step, or none. Then it can be used again: those who come next
-/// wait for one another anew. Whoever gives up, or dies, is not counted any more: the store hears of the one in the
-/// background, which [`Client::settle`](crate::Client::settle) waits for, and of a death when its session has ended.
+/// When the last of them arrives, all are admitted in one step, or none. Then the barrier can be used again:
+/// the next tasks wait for one another anew. A task that gives up, or dies, no longer counts. The store
+/// learns of a task that gave up in the background, which [`Client::settle`](crate::Client::settle) waits
+/// for, and of a death when the session ends.
 ///
-/// All who use a barrier at the same time have to wait for the same number; who does not is refused.
+/// All clients that use a barrier at the same time must give the same number of parties; a client with a
+/// different number is refused.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,18 +36,19 @@ pub struct Barrier {
     of: u32,
 }
 
-/// That all have met at a [`Barrier`].
+/// The result of waiting at a [`Barrier`] until all parties have arrived.
 ///
-/// [`Barrier`] shows it in use.
+/// See [`Barrier`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Met {
-    /// The number of this pass: each of those who have met has another, and all have greater ones than those who met before.
+    /// The fencing token of this pass: different for each party, and greater than every token of earlier
+    /// passes.
     pub fence: FencingToken,
 }
 
 impl Barrier {
-    /// How many can meet at most: they are let in in one step of the store, which is not to be long.
+    /// The largest number of parties: the store admits them in one step, which must stay short.
     pub const MOST: u32 = 64;
 
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, of: u32) -> Self {
@@ -54,35 +57,37 @@ impl Barrier {
         Self { request, of }
     }
 
-    /// The barrier's name.
+    /// Returns the barrier's name.
     pub fn name(&self) -> &LockName {
         self.request.name()
     }
 
-    /// Waits until so many wait here, this task among them, however long it takes.
+    /// Waits until all parties have arrived, this task among them, without a time limit.
     ///
-    /// Fails with [`AcquireError::Impossible`] where others wait for another number, and if the store refuses, or does not
-    /// answer for as long as the client's outage limit.
+    /// Fails with [`AcquireError::Impossible`] if other clients use a different number of parties, and if the
+    /// store refuses the request or does not reply for the client's [outage
+    /// limit](crate::ClientBuilder::outage_limit).
     ///
-    /// Cancel safety: if the future is dropped, this task is not counted any more, unless all had met by then.
+    /// Cancel safety: if the future is dropped, this task no longer counts, unless all parties had arrived by
+    /// then.
     pub async fn wait(&self) -> Result<Met, AcquireError> {
         self.wait_within(None).await
     }
 
-    /// Waits for `limit` at most: fails with [`AcquireError::TimedOut`] then. Otherwise as [`wait`](Self::wait), also as to
-    /// cancel safety.
+    /// Waits at most `limit`: fails with [`AcquireError::TimedOut`] then. Otherwise like
+    /// [`wait`](Self::wait), including cancel safety.
     pub async fn wait_timeout(&self, limit: Duration) -> Result<Met, AcquireError> {
         self.wait_within(Some(limit)).await
     }
 
-    /// How the barrier stands: how many wait. Changes nothing.
+    /// Returns the current state of the barrier: the number of waiters. Changes nothing.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
         self.request.inspect().await
     }
 
-    /// The same, and what people want to know beside that: as
+    /// Returns the current state with the details an operator needs: like
     /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
@@ -90,10 +95,11 @@ impl Barrier {
         self.request.inspect_in_full().await
     }
 
-    /// Forgets one of those who have met, who was [seen](crate::Sharer::seen): as
-    /// [`Mutex::free_by_force`](crate::Mutex::free_by_force). Who has gone through is not called back.
+    /// Removes one admitted party that was [seen](crate::Sharer::seen): like
+    /// [`Mutex::free_by_force`](crate::Mutex::free_by_force). Parties that have already passed are not
+    /// affected.
     ///
-    /// Cancel safety: if the future is dropped, it may have been done, or may be yet.
+    /// Cancel safety: if the future is dropped, the party may have been removed, or may still be.
     pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
         self.request.free_by_force(seen).await
     }
@@ -101,7 +107,7 @@ impl Barrier {
     async fn wait_within(&self, limit: Option<Duration>) -> Result<Met, AcquireError> {
         let asker = Asker { portion: Portion::Meet { of: self.of }, ..Asker::default() };
         let kept = self.request.acquire(&asker, limit).await?;
-        // It keeps nobody out, so nobody waits for its end.
+        // This hold excludes no client, so its release need not be awaited.
         Ok(Met { fence: kept.guard.fencing_token() })
     }
 }

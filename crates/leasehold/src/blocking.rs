@@ -1,8 +1,8 @@
-//! The same locks for threads: every call waits, and gives its result.
+//! The same locks for threads: every call blocks until its result is known.
 //!
-//! A facade, with no logic of its own: each call runs the one of the same name in the crate's root, and everything said
-//! there holds here. What a client has to do between calls (renewing what is held, receiving grants, giving back what
-//! was dropped) goes on by itself, on threads of its own, while the caller's threads compute, sleep or wait for
+//! A facade without logic of its own: each call runs the async call of the same name, and the documentation
+//! there applies. What a client must do between calls (renew its holds, receive grants, release what was
+//! dropped) happens on the client's own threads, while the caller's threads compute, sleep or wait for
 //! something else.
 //!
 //! ```
@@ -13,33 +13,35 @@
 //! let client = Client::connect("memory:")?;
 //! let orders = client.mutex("orders/42")?;
 //!
-//! let guard = orders.acquire()?; // waits in a queue, and is renewed until it is released
-//! guard.check()?; // still ours? by our own clock, without asking anybody
-//! println!("to be sent along with every write: {}", guard.fencing_token());
-//! guard.release()?; // hands it to the next who waits
+//! let guard = orders.acquire()?; // waits in a fair queue; renewed until released
+//! guard.check()?; // still held? reads a local clock, no network
+//! println!("send this along with every write: {}", guard.fencing_token());
+//! guard.release()?; // hands the lock to the next waiter
 //! # Ok(()) }
 //! ```
 //!
 //! # Threads
 //!
-//! Clients, locks and guards can be shared by threads and moved between them. A guard may be released on another thread
-//! than the one that acquired it. A [`Mutex`] never re-enters: a thread that acquires it twice waits for itself. A
-//! [`ReentrantMutex`] does, and takes a thread for its owner where nobody says for whom it works; so does an [`RwLock`].
+//! Clients, locks and guards can be shared by threads and moved between them. A guard may be released on
+//! another thread than the one that acquired it. A [`Mutex`] is not re-entrant: a thread that acquires it
+//! twice waits for itself. A [`ReentrantMutex`] is, and uses the thread as its owner unless another owner is
+//! set; so does an [`RwLock`].
 //!
-//! A thread that panics drops its guards, and dropping one gives the lock back in the background. So does the drop of a
-//! guard anywhere else, in an async context as well: it never waits.
+//! A thread that panics drops its guards, which releases their locks in the background. Dropping a guard
+//! never blocks, in async contexts either.
 //!
 //! # Async contexts
 //!
-//! Inside a future that a tokio runtime polls every call that could wait is refused with [`AsyncContext`]: it would keep
-//! the runtime's other tasks from running. There, use [`leasehold::Client`](crate::Client). Threads of `spawn_blocking`
-//! and closures of `block_in_place` may wait, and so may `main` and threads of one's own. Other runtimes, and futures in
-//! `tokio::task::unconstrained`, are not recognized: a call made there blocks their thread, and works.
+//! Inside a future polled by a tokio runtime, every call that could block is refused with [`AsyncContext`]:
+//! it would keep the runtime's other tasks from running. Use [`leasehold::Client`](crate::Client) there.
+//! Threads of `spawn_blocking` and closures of `block_in_place` may block, and so may `main` and threads of
+//! your own. Other runtimes, and futures in `tokio::task::unconstrained`, are not detected: a call made there
+//! works, but blocks their thread.
 //!
 //! # Forks
 //!
-//! A client does not survive `fork`: its threads are not in the child, where a call would wait for ever, and the child
-//! would share the connection. Connect after the fork.
+//! A client does not survive `fork`: its threads do not exist in the child, where a call would wait forever,
+//! and the child would share the connection. Connect after the fork.
 
 mod barrier;
 mod election;
@@ -78,7 +80,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a blocking call has no result: that it was made where nobody may block, or the error of the call itself.
+/// Why a blocking call has no result: it was made where blocking is not allowed, or the call itself failed.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -99,13 +101,13 @@ pub enum Error<E> {
     /// It was made inside an async context: nothing was done.
     #[error(transparent)]
     AsyncContext(#[from] AsyncContext),
-    /// What the call of the same name of the async API fails with.
+    /// The error of the async call of the same name.
     #[error(transparent)]
     Failed(E),
 }
 
 impl<E> Error<E> {
-    /// The error of the call itself, if it was made.
+    /// Returns the error of the call itself, if it was made.
     pub fn failed(self) -> Option<E> {
         match self {
             Self::AsyncContext(_) => None,
@@ -121,7 +123,7 @@ impl<E> Error<E> {
     }
 }
 
-/// Why a detached hold did not become a guard.
+/// Why a detached hold could not be turned into a guard.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -132,7 +134,7 @@ impl<E> Error<E> {
 /// let hold = client.mutex("index")?.lease(Duration::from_secs(60)).acquire_detached()?;
 /// match client.attach(hold) {
 ///     Ok(guard) => guard.release()?,
-///     // The hold comes back, and can be attached later if it is not lost.
+///     // The hold is returned, and can be attached later unless it is lost.
 ///     Err(blocking::NotAttached::Failed(AttachError::NotExtended { hold, error })) => println!("{hold:?}: {error}"),
 ///     Err(error) => return Err(error.into()),
 /// }
@@ -141,23 +143,23 @@ impl<E> Error<E> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotAttached {
-    /// It was tried inside an async context: nothing was done.
+    /// It was called inside an async context: nothing was done.
     #[error("{}", AsyncContext)]
     AsyncContext {
-        /// The hold, as it was.
+        /// The hold, unchanged.
         hold: Box<DetachedHold>,
     },
-    /// It could not be.
+    /// The call failed.
     #[error(transparent)]
     Failed(AttachError),
 }
 
 /// A client of a store, for threads.
 ///
-/// Cheap to clone; clones are the same client. It has one thread more than a [`leasehold::Client`](crate::Client), for
-/// its connection. The threads end once the last clone and the last lock and guard of it are gone, and what was dropped
-/// has been given back. A program that ends without waiting for that leaves it to the leases: see
-/// [`shutdown`](Self::shutdown) and [`settle`](Self::settle).
+/// Cloning is cheap, and clones are the same client. It has one more thread than a
+/// [`leasehold::Client`](crate::Client), for its connection. The threads end once the last clone, lock and
+/// guard has been dropped, and everything dropped has been released. A program that exits without waiting for
+/// that leaves the rest to the leases: see [`shutdown`](Self::shutdown) and [`settle`](Self::settle).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -177,7 +179,7 @@ pub enum NotAttached {
 #[derive(Clone)]
 pub struct Client {
     inner: crate::Client,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
@@ -198,18 +200,18 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// Connects to the store of a URL, as [`leasehold::Client::connect`](crate::Client::connect) does.
+    /// Connects to the store of a URL, like [`leasehold::Client::connect`](crate::Client::connect).
     pub fn connect(url: &str) -> Result<Self, Error<ConnectError>> {
         Self::builder(url).connect_blocking()
     }
 
-    /// A client of the store of a URL, with settings: the builder of the async client, whose
-    /// [`connect_blocking`](ClientBuilder::connect_blocking) makes one for threads.
+    /// Creates a builder for a client of the store of a URL. It is the builder of the async client; its
+    /// [`connect_blocking`](ClientBuilder::connect_blocking) returns a client for threads.
     pub fn builder(url: impl Into<String>) -> ClientBuilder {
         crate::Client::builder(url)
     }
 
-    /// A client of a store that is there already; see [`builder`](Self::builder).
+    /// Creates a builder for a client of an existing store; see [`builder`](Self::builder).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -231,9 +233,9 @@ impl Client {
         Ok(Self { inner, host })
     }
 
-    /// The lock of that name with one holder at a time. Nothing is sent, and nobody waits.
+    /// Creates a handle to the [`Mutex`] of that name. Sends nothing and does not block.
     ///
-    /// Fails as [`leasehold::Client::mutex`](crate::Client::mutex) does.
+    /// Fails like [`leasehold::Client::mutex`](crate::Client::mutex).
     pub fn mutex<N>(&self, name: N) -> Result<Mutex, LockError>
     where
         N: TryInto<LockName>,
@@ -242,10 +244,10 @@ impl Client {
         Ok(Mutex::new(self.inner.mutex(name)?, self.host.clone()))
     }
 
-    /// The lock of that name which its owner may acquire again and again: see [`ReentrantMutex`]. Nothing is sent, and
-    /// nobody waits.
+    /// Creates a handle to the [`ReentrantMutex`] of that name, which its owner may acquire again while it
+    /// holds the lock. Sends nothing and does not block.
     ///
-    /// Fails as [`leasehold::Client::reentrant_mutex`](crate::Client::reentrant_mutex) does.
+    /// Fails like [`leasehold::Client::reentrant_mutex`](crate::Client::reentrant_mutex).
     pub fn reentrant_mutex<N>(&self, name: N) -> Result<ReentrantMutex, LockError>
     where
         N: TryInto<LockName>,
@@ -255,9 +257,10 @@ impl Client {
         Ok(ReentrantMutex::new(inner, self.inner.owners.clone(), self.host.clone()))
     }
 
-    /// All of several locks, or none of them: see [`MultiMutex`]. Nothing is sent, and nobody waits.
+    /// Creates a handle that acquires all of several locks or none: see [`MultiMutex`]. Sends nothing and
+    /// does not block.
     ///
-    /// Fails as [`leasehold::Client::multi_mutex`](crate::Client::multi_mutex) does.
+    /// Fails like [`leasehold::Client::multi_mutex`](crate::Client::multi_mutex).
     pub fn multi_mutex<N>(&self, names: impl IntoIterator<Item = N>) -> Result<MultiMutex, LockError>
     where
         N: TryInto<LockName>,
@@ -266,9 +269,9 @@ impl Client {
         Ok(MultiMutex::new(self.inner.multi_mutex(names)?, self.host.clone()))
     }
 
-    /// The election of that name: see [`Election`]. Nothing is sent, and nobody waits.
+    /// Creates a handle to the [`Election`] of that name. Sends nothing and does not block.
     ///
-    /// Fails as [`leasehold::Client::election`](crate::Client::election) does.
+    /// Fails like [`leasehold::Client::election`](crate::Client::election).
     pub fn election<N>(&self, name: N) -> Result<Election, LockError>
     where
         N: TryInto<LockName>,
@@ -277,9 +280,10 @@ impl Client {
         Ok(Election::new(self.inner.election(name)?, self.host.clone()))
     }
 
-    /// What is done once in a `period`, whoever comes first: see [`OncePer`]. Nothing is sent, and nobody waits.
+    /// Creates a handle to a job that runs at most once per `period` across all processes: see [`OncePer`].
+    /// Sends nothing and does not block.
     ///
-    /// Fails as [`leasehold::Client::once_per`](crate::Client::once_per) does.
+    /// Fails like [`leasehold::Client::once_per`](crate::Client::once_per).
     pub fn once_per<N>(&self, name: N, period: Duration) -> Result<OncePer, LockError>
     where
         N: TryInto<LockName>,
@@ -288,10 +292,10 @@ impl Client {
         Ok(OncePer::new(self.inner.once_per(name, period)?, self.host.clone()))
     }
 
-    /// The semaphore of that name, with so many permits where the store knows no other number: see [`Semaphore`]. Nothing
-    /// is sent, and nobody waits.
+    /// Creates a handle to the [`Semaphore`] of that name. `permits` applies unless the store already has
+    /// another number for it. Sends nothing and does not block.
     ///
-    /// Fails as [`leasehold::Client::semaphore`](crate::Client::semaphore) does.
+    /// Fails like [`leasehold::Client::semaphore`](crate::Client::semaphore).
     pub fn semaphore<N>(&self, name: N, permits: u32) -> Result<Semaphore, LockError>
     where
         N: TryInto<LockName>,
@@ -300,10 +304,10 @@ impl Client {
         Ok(Semaphore::new(self.inner.semaphore(name, permits)?, self.host.clone()))
     }
 
-    /// The lock of that name which readers share and a writer has alone: see [`RwLock`]. Nothing is sent, and nobody
-    /// waits.
+    /// Creates a handle to the [`RwLock`] of that name, which is held by many readers or by one writer. Sends
+    /// nothing and does not block.
     ///
-    /// Fails as [`leasehold::Client::rwlock`](crate::Client::rwlock) does.
+    /// Fails like [`leasehold::Client::rwlock`](crate::Client::rwlock).
     pub fn rwlock<N>(&self, name: N) -> Result<RwLock, LockError>
     where
         N: TryInto<LockName>,
@@ -312,9 +316,10 @@ impl Client {
         Ok(RwLock::new(self.inner.rwlock(name)?, self.inner.owners.clone(), self.host.clone()))
     }
 
-    /// The latch of that name which opens when so many have arrived: see [`Latch`]. Nothing is sent, and nobody waits.
+    /// Creates a handle to the [`Latch`] of that name, which opens after that many arrivals. Sends nothing
+    /// and does not block.
     ///
-    /// Fails as [`leasehold::Client::latch`](crate::Client::latch) does.
+    /// Fails like [`leasehold::Client::latch`](crate::Client::latch).
     pub fn latch<N>(&self, name: N, arrivals: u32) -> Result<Latch, LockError>
     where
         N: TryInto<LockName>,
@@ -323,9 +328,10 @@ impl Client {
         Ok(Latch::new(self.inner.latch(name, arrivals)?, self.host.clone()))
     }
 
-    /// The barrier of that name at which so many wait for one another: see [`Barrier`]. Nothing is sent, and nobody waits.
+    /// Creates a handle to the [`Barrier`] of that name, at which that many parties wait for one another.
+    /// Sends nothing and does not block.
     ///
-    /// Fails as [`leasehold::Client::barrier`](crate::Client::barrier) does.
+    /// Fails like [`leasehold::Client::barrier`](crate::Client::barrier).
     pub fn barrier<N>(&self, name: N, parties: u32) -> Result<Barrier, LockError>
     where
         N: TryInto<LockName>,
@@ -334,7 +340,7 @@ impl Client {
         Ok(Barrier::new(self.inner.barrier(name, parties)?, self.host.clone()))
     }
 
-    /// An owner that nobody has been before: for one piece of work, which may be spread over threads and processes.
+    /// Creates a new, unique owner: for one piece of work, which may be spread over threads and processes.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -354,31 +360,33 @@ impl Client {
         self.inner.owner()
     }
 
-    /// Now, on the clock of [`Moment`], which goes on while the machine is suspended.
+    /// Returns the current time on the clock of [`Moment`], which keeps running while the machine is
+    /// suspended.
     pub fn now(&self) -> Moment {
         self.inner.now()
     }
 
-    /// The id of this client's session: see [`leasehold::Client::session`](crate::Client::session).
+    /// Returns the id of this client's session: see [`leasehold::Client::session`](crate::Client::session).
     pub fn session(&self) -> SessionId {
         self.inner.session()
     }
 
-    /// The sessions of the store: see [`leasehold::Client::sessions`](crate::Client::sessions).
+    /// Lists the sessions of the store: see [`leasehold::Client::sessions`](crate::Client::sessions).
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     pub fn sessions(&self) -> Result<Vec<SessionInfo>, Error<InspectError>> {
         call(&self.host, self.inner.sessions())
     }
 
-    /// The locks that are held: see [`leasehold::Client::locks`](crate::Client::locks).
+    /// Lists the locks that are held: see [`leasehold::Client::locks`](crate::Client::locks).
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     pub fn locks(&self) -> Result<Vec<LockInfo>, Error<InspectError>> {
         call(&self.host, self.inner.locks())
     }
 
-    /// Lengthens a detached hold to last `lease` from now, if it would end earlier: see [`DetachedHold::extend`].
+    /// Extends a detached hold so that it lasts `lease` from now, if it would end earlier: see
+    /// [`DetachedHold::extend`].
     pub fn extend_detached(
         &self,
         hold: &mut DetachedHold,
@@ -387,7 +395,7 @@ impl Client {
         call(&self.host, hold.extend(&self.inner, lease))
     }
 
-    /// Gives a detached hold back, and hands the lock to the next who waits: see [`DetachedHold::release`].
+    /// Releases a detached hold, and hands the lock to the next waiter: see [`DetachedHold::release`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -408,7 +416,7 @@ impl Client {
         call(&self.host, hold.release(&self.inner))
     }
 
-    /// Turns a detached hold into an ordinary guard, which this client keeps from now on: see [`DetachedHold::attach`].
+    /// Turns a detached hold into an ordinary guard of this client: see [`DetachedHold::attach`].
     pub fn attach(&self, hold: DetachedHold) -> Result<Guard, NotAttached> {
         if refuse_async().is_err() {
             return Err(NotAttached::AsyncContext { hold: Box::new(hold) });
@@ -417,9 +425,10 @@ impl Client {
         attached.map(|guard| Guard::new(guard, self.host.clone())).map_err(NotAttached::Failed)
     }
 
-    /// Waits until what dropped guards held has been given back: see [`leasehold::Client::settle`](crate::Client::settle).
+    /// Waits until what dropped guards held has been released: see
+    /// [`leasehold::Client::settle`](crate::Client::settle).
     ///
-    /// Fails in an async context, and by nothing else.
+    /// Fails only in an async context.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -434,28 +443,28 @@ impl Client {
         self.host.wait(self.inner.settle())
     }
 
-    /// Gives everything back and leaves all queues, within a bound: see
-    /// [`leasehold::Client::shutdown`](crate::Client::shutdown). Threads that wait for a lock are told so, with
+    /// Releases everything and leaves all queues, within a time limit: see
+    /// [`leasehold::Client::shutdown`](crate::Client::shutdown). Calls that wait for a lock fail with
     /// [`AcquireError::Closed`](crate::AcquireError::Closed).
     pub fn shutdown(&self, within: Duration) -> Result<(), Error<ShutdownError>> {
         call(&self.host, self.inner.shutdown(within))
     }
 
-    /// The same client for futures: to be given to code that is async, or to [`block_on`](Self::block_on). Its
-    /// connection lives in this client's thread, so keep one of this client's clones for as long as it is used.
+    /// Returns the same client for futures: for async code, or for [`block_on`](Self::block_on). Its
+    /// connection lives on this client's thread, so keep a clone of this client for as long as it is used.
     pub fn as_async(&self) -> &crate::Client {
         &self.inner
     }
 
-    /// Waits for a future, by the calling thread: for what has no blocking call of its own. The future runs within this
-    /// client's runtime; what it spawns runs on this client's thread, and must not block it.
+    /// Blocks the calling thread until a future completes: for calls that have no blocking form. The future
+    /// runs within this client's runtime; tasks it spawns run on this client's thread, and must not block it.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let client = leasehold::blocking::Client::connect("memory:")?;
     /// let mut monitor = client.as_async().monitor();
     /// let round = client.block_on(monitor.round())?;
-    /// println!("{} sessions live", round.alive);
+    /// println!("{} live sessions", round.alive);
     /// # Ok(()) }
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, AsyncContext> {
@@ -469,7 +478,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Waits for a call of the async API.
+/// Blocks until a call of the async API completes.
 fn call<T, E>(host: &Host, future: impl Future<Output = Result<T, E>>) -> Result<T, Error<E>> {
     host.wait(future)?.map_err(Error::Failed)
 }

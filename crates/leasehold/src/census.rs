@@ -1,7 +1,8 @@
-//! Who is there, and what they hold: what a store's sessions have told of themselves, and a look at each lock.
+//! The inventory: which sessions a store has, and which locks they hold. Each lock is verified by an
+//! inspection.
 //!
-//! Nothing here searches through a store. A session tells of a lock with a beat, once it has held it for so long that it
-//! was extended, so what is asked for is known by name.
+//! Nothing here scans a store. A session reports a lock with a heartbeat once it has held the lock long
+//! enough to extend it, so every lock is requested by name.
 
 use crate::engine::{Engine, Uncertain};
 use crate::error::InspectError;
@@ -12,7 +13,7 @@ use leasehold_core::{Inspect, Kind, Lock, LockName, Op, Reply, SessionId};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// How many locks are looked at in one go.
+/// How many locks are inspected in one batch.
 const AT_ONCE: usize = 256;
 
 /// One lock that is held, and who is behind it: [`Client::locks`](crate::Client::locks).
@@ -22,7 +23,7 @@ const AT_ONCE: usize = 256;
 /// let client = leasehold::Client::connect("memory:").await?;
 /// for lock in client.locks().await? {
 ///     let host = lock.behind.as_ref().and_then(|session| session.about.as_ref()).map(|about| &about.host);
-///     println!("{} is held by {:?} on {host:?}, and {} wait", lock.name, lock.status.holder, lock.status.waiting);
+///     println!("{} is held by {:?} on {host:?}, {} waiting", lock.name, lock.status.holder, lock.status.waiting);
 /// }
 /// # Ok(()) }
 /// ```
@@ -31,18 +32,19 @@ const AT_ONCE: usize = 256;
 pub struct LockInfo {
     /// The lock.
     pub name: LockName,
-    /// What kind of lock it is.
+    /// The kind of lock.
     pub kind: Kind,
-    /// How it stands, as the store says: it is held. [`Status::ours`] is not known here, and false.
+    /// The state of the lock, as the store reports it: held. [`Status::ours`] is not known here, and always
+    /// false.
     pub status: Status,
-    /// The session of its holder. Nothing, where the lock has come to somebody meanwhile who has none.
+    /// The holder's session; `None` if the lock was acquired meanwhile by a holder without one.
     pub behind: Option<Arc<SessionInfo>>,
-    /// The sessions of all who have it, of a lock that several can have side by side, as far as the store knows them.
+    /// The sessions of all holders of a lock that can be shared, as far as the store knows them.
     pub sessions: Vec<Arc<SessionInfo>>,
 }
 
 impl LockInfo {
-    /// Who is behind one of those who have it: [`Status::sharers`] says who they are.
+    /// Returns the session of one of the holders in [`Status::sharers`].
     pub fn behind_sharer(&self, sharer: &Sharer) -> Option<&SessionInfo> {
         self.sessions.iter().find(|session| Some(session.session) == sharer.session).map(|session| &**session)
     }
@@ -55,7 +57,7 @@ pub(crate) async fn locks(engine: &Engine) -> Result<Vec<LockInfo>, InspectError
     let by_id: HashMap<_, _> = sessions.iter().map(|session| (session.session, session)).collect();
     let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
     let mut asked: Vec<_> = said.into_iter().map(|lock| (lock, inspect.clone())).collect();
-    // Of one name there may be several kinds, until it is looked at.
+    // A name may be reported with several kinds until it is inspected.
     asked.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
     let mut held = Vec::new();
     for some in asked.chunks(AT_ONCE) {
@@ -74,8 +76,7 @@ pub(crate) async fn locks(engine: &Engine) -> Result<Vec<LockInfo>, InspectError
     Ok(held)
 }
 
-/// What was seen of a lock; nothing, where there is no lock any more but something else. What was not answered is asked
-/// again.
+/// The state of a lock; `None` if the key now has another kind. An inspection without a reply is repeated.
 async fn seen(
     engine: &Engine,
     lock: &Lock,

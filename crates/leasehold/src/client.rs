@@ -1,4 +1,4 @@
-//! A client: an identity, a store, and the keeper of what it holds.
+//! The client: connects to a store, and creates locks that share one session and one keeper.
 
 use crate::barrier::Barrier;
 use crate::census::{self, LockInfo};
@@ -23,18 +23,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The shortest life of a session without a beat.
+/// The shortest lifetime of a session without a heartbeat.
 const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
-/// A client of a store: makes locks, and keeps what they hold.
+/// A client of a store: creates locks, and renews and releases the holds acquired through them.
 ///
 /// It needs a tokio runtime with IO and timers (`enable_all`). Its connection lives in the runtime in which
-/// it was connected: while that one is blocked, or nobody drives it, calls from other runtimes wait.
-/// (Renewals do not: the keeper has a thread and a connection of its own.) So connect in the runtime that
-/// lives as long as the program, and give each single-threaded runtime a client of its own.
+/// the client was connected: while that runtime is blocked, or not driven, calls from other runtimes wait.
+/// Renewals do not, since the keeper has its own thread and connection. Connect in the runtime that lives as
+/// long as the program, and give each single-threaded runtime its own client.
 ///
-/// Cheap to clone; clones are the same client. When the last clone and the last lock and guard of it are
-/// gone, so are its connections, and its keeper ends once it has given back what was dropped.
+/// Cloning is cheap, and clones are the same client. When the last clone, lock and guard is dropped, the
+/// connections close, and the keeper stops once it has released what was dropped.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,7 +50,7 @@ pub struct Client {
     pub(crate) owners: Arc<Owners>,
 }
 
-/// How a [`Client`] is made: [`Client::builder`].
+/// Configures and connects a [`Client`]: see [`Client::builder`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -71,7 +71,7 @@ pub struct ClientBuilder {
     session_labels: BTreeMap<String, String>,
     instance: Option<String>,
     timings: Timings,
-    /// Set if it is not the machine's.
+    /// Set to replace the machine's clock, randomness and threads.
     world: Option<Arc<dyn World>>,
 }
 
@@ -80,37 +80,37 @@ enum Target {
     Store(Arc<dyn Store>),
 }
 
-/// What lets a client into a server, and where, beside what the URL says.
+/// Credentials, certificates and key prefix that override those of the URL.
 #[derive(Default)]
 struct Access {
     username: Option<String>,
     password: Option<String>,
     prefix: Option<String>,
-    /// Set if a server is to be looked at whatever its hazards are.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has hazards"))]
+    /// Set to inspect a server regardless of its findings.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has findings"))]
     lenient: bool,
-    /// The authority that is trusted in place of the public ones.
+    /// The certificate authority to trust in place of the public ones.
     root: Option<Vec<u8>>,
-    /// A certificate and its key.
+    /// The client's certificate and its key.
     own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Access {
-    /// Fails if anything is set: this kind of store would not heed it.
+    /// Fails if anything is set: this kind of store supports none of it.
     fn none_for(&self, store: &str) -> Result<(), ConnectError> {
         let Self { username, password, prefix, root, own, lenient: _ } = self;
         if username.is_some() || password.is_some() || prefix.is_some() {
-            let text = format!("`{store}` has no user, password or key prefix: these are for Redis");
+            let text = format!("`{store}` takes no user, password or key prefix: these are for Redis");
             return Err(ConnectError::Setting(text));
         }
         if root.is_some() || own.is_some() {
-            let text = format!("`{store}` has no certificates: these are for Redis by TLS");
+            let text = format!("`{store}` takes no certificates: these are for Redis over TLS");
             return Err(ConnectError::Setting(text));
         }
         Ok(())
     }
 
-    /// The same server, with what lets us in.
+    /// Applies these settings to a server's configuration.
     #[cfg(feature = "redis")]
     fn to(&self, mut config: crate::store::RedisConfig) -> Result<crate::store::RedisConfig, ConnectError> {
         if let Some(username) = &self.username {
@@ -136,7 +136,7 @@ impl Access {
 }
 
 impl fmt::Debug for ClientBuilder {
-    /// Shows neither the URL nor what lets a client in.
+    /// Shows neither the URL nor any credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientBuilder")
             .field("label", &self.label)
@@ -146,41 +146,41 @@ impl fmt::Debug for ClientBuilder {
 }
 
 impl Client {
-    /// How long a session lives without a beat, if nothing is set.
+    /// The default lifetime of a session without a heartbeat.
     pub(crate) const SESSION: Duration = Duration::from_secs(10);
 
     /// Connects to the store of a URL:
     ///
     /// - `redis://[user[:password]@]host[:port][/db][?prefix=app:]`, `rediss://…` (TLS),
-    ///   `redis+unix:///path/to/socket[?db=1]`
-    /// - `redis+sentinel://[user[:password]@]host[:port],…/name[/db]`: the primary of that name, wherever these Sentinels
-    ///   say that it is; `rediss+sentinel://…` (TLS)
-    /// - `redis+cluster://[user[:password]@]host[:port],…`: a cluster, of which these nodes know the others;
+    ///   `redis+unix:///path/to/socket[?db=1]`: one Redis server
+    /// - `redis+sentinel://[user[:password]@]host[:port],…/name[/db]`: the primary of that name, as reported
+    ///   by these Sentinels; `rediss+sentinel://…` (TLS)
+    /// - `redis+cluster://[user[:password]@]host[:port],…`: a cluster, discovered through these nodes;
     ///   `rediss+cluster://…` (TLS)
-    /// - `redis+shard://[user[:password]@]host[:port],…[/db]`: independent servers, of which each name
-    ///   [has one](crate::store::Shards); `rediss+shard://…` (TLS)
-    /// - `redlock://[user[:password]@]host[:port],host[:port],…[/db][?min_uptime=60s]`: a majority of these servers, which are
-    ///   independent of one another, see [`QuorumConfig`](crate::store::QuorumConfig); `redlocks://…` (TLS)
-    /// - `sqlite:PATH`: the processes of one machine
-    /// - `memory:`: this process
+    /// - `redis+shard://[user[:password]@]host[:port],…[/db]`: independent servers; each lock name maps to
+    ///   [one of them](crate::store::Shards); `rediss+shard://…` (TLS)
+    /// - `redlock://[user[:password]@]host[:port],host[:port],…[/db][?min_uptime=60s]`: a majority of these
+    ///   independent servers, see [`QuorumConfig`](crate::store::QuorumConfig); `redlocks://…` (TLS)
+    /// - `sqlite:PATH`: a file, shared by the processes of one machine
+    /// - `memory:`: this process only
     ///
-    /// What is wrong with a server's settings, or its version, is logged as a warning; with `?strict=1` such a server is
-    /// refused. [`ClientBuilder::examine`] tells all that can be found out.
+    /// Problems with a server's settings or version are logged as warnings; with `?strict=1` such a server is
+    /// refused. [`ClientBuilder::examine`] returns all findings.
     ///
-    /// Fails if the URL is none of these, if the store cannot be reached or does not let the user in, or
-    /// if it is too old.
+    /// Fails if the URL has none of these forms, if the store cannot be reached or rejects the user, or if it
+    /// is too old.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::builder(url).connect().await
     }
 
-    /// A client of the store of a URL, with settings.
+    /// Creates a builder for a client of the store of a URL: see [`connect`](Self::connect).
     pub fn builder(url: impl Into<String>) -> ClientBuilder {
         ClientBuilder::new(Target::Url(url.into()))
     }
 
-    /// A client of a store that is there already.
+    /// Creates a builder for a client of an existing store.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -193,10 +193,10 @@ impl Client {
         ClientBuilder::new(Target::Store(Arc::new(store)))
     }
 
-    /// The lock of that name with one holder at a time.
+    /// Creates a handle to the [`Mutex`] of that name.
     ///
-    /// Fails if the name is empty, too long or has control characters, or if the store has no keys for
-    /// it. Nothing is sent.
+    /// Fails if the name is empty, too long or contains control characters, or if the store cannot form keys
+    /// from it. Nothing is sent.
     pub fn mutex<N>(&self, name: N) -> Result<Mutex, LockError>
     where
         N: TryInto<LockName>,
@@ -205,9 +205,10 @@ impl Client {
         Ok(Mutex::new(self.engine.clone(), &self.checked(Lock::mutex(named(name)?))?))
     }
 
-    /// The lock of that name which its owner may acquire again and again: see [`ReentrantMutex`].
+    /// Creates a handle to the [`ReentrantMutex`] of that name, which its owner may acquire again while it
+    /// holds the lock.
     ///
-    /// Fails as [`mutex`](Self::mutex) does. Nothing is sent.
+    /// Fails like [`mutex`](Self::mutex). Nothing is sent.
     pub fn reentrant_mutex<N>(&self, name: N) -> Result<ReentrantMutex, LockError>
     where
         N: TryInto<LockName>,
@@ -217,9 +218,9 @@ impl Client {
         Ok(ReentrantMutex::new(self.engine.clone(), self.owners.clone(), &lock))
     }
 
-    /// The election of that name: see [`Election`].
+    /// Creates a handle to the [`Election`] of that name.
     ///
-    /// Fails as [`mutex`](Self::mutex) does. Nothing is sent.
+    /// Fails like [`mutex`](Self::mutex). Nothing is sent.
     pub fn election<N>(&self, name: N) -> Result<Election, LockError>
     where
         N: TryInto<LockName>,
@@ -230,7 +231,8 @@ impl Client {
 
     /// The semaphore of that name, with so many permits where the store knows no other number: see [`Semaphore`].
     ///
-    /// Fails as [`mutex`](Self::mutex) does, and for no permit at all. Nothing is sent.
+    /// Fails like [`mutex`](Self::mutex), and for zero permits or more than [`Semaphore::MOST`]. Nothing is
+    /// sent.
     pub fn semaphore<N>(&self, name: N, permits: u32) -> Result<Semaphore, LockError>
     where
         N: TryInto<LockName>,
@@ -240,9 +242,9 @@ impl Client {
         Ok(Semaphore::new(self.engine.clone(), &self.checked(Lock::semaphore(named(name)?))?, permits))
     }
 
-    /// The lock of that name which readers share and a writer has alone: see [`RwLock`].
+    /// Creates a handle to the [`RwLock`] of that name, which is held by many readers or by one writer.
     ///
-    /// Fails as [`mutex`](Self::mutex) does. Nothing is sent.
+    /// Fails like [`mutex`](Self::mutex). Nothing is sent.
     pub fn rwlock<N>(&self, name: N) -> Result<RwLock, LockError>
     where
         N: TryInto<LockName>,
@@ -252,9 +254,9 @@ impl Client {
         Ok(RwLock::new(self.engine.clone(), self.owners.clone(), &lock))
     }
 
-    /// The latch of that name which opens when so many have arrived: see [`Latch`].
+    /// Creates a handle to the [`Latch`] of that name, which opens after that many arrivals.
     ///
-    /// Fails as [`mutex`](Self::mutex) does, and for no arrival at all. Nothing is sent.
+    /// Fails like [`mutex`](Self::mutex), and for zero arrivals. Nothing is sent.
     pub fn latch<N>(&self, name: N, arrivals: u32) -> Result<Latch, LockError>
     where
         N: TryInto<LockName>,
@@ -264,9 +266,10 @@ impl Client {
         Ok(Latch::new(self.engine.clone(), &self.checked(Lock::latch(named(name)?))?, arrivals))
     }
 
-    /// The barrier of that name at which so many wait for one another: see [`Barrier`].
+    /// Creates a handle to the [`Barrier`] of that name, at which that many parties wait for one another.
     ///
-    /// Fails as [`mutex`](Self::mutex) does, for nobody at all, and for more than [`Barrier::MOST`]. Nothing is sent.
+    /// Fails like [`mutex`](Self::mutex), for zero parties, and for more than [`Barrier::MOST`]. Nothing is
+    /// sent.
     pub fn barrier<N>(&self, name: N, parties: u32) -> Result<Barrier, LockError>
     where
         N: TryInto<LockName>,
@@ -282,8 +285,8 @@ impl Client {
         Ok(lock)
     }
 
-    /// An owner that nobody has been before: this client's instance id and a number. For one piece of work, which may be
-    /// spread over tasks and processes: see [`Owner`].
+    /// Creates a new, unique owner: this client's instance id and a number. An owner stands for one piece of
+    /// work, which may spread over tasks and processes: see [`Owner`].
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -298,11 +301,11 @@ impl Client {
         self.owners.make()
     }
 
-    /// All of several locks, or none of them: those that [`mutex`](Self::mutex) gives by each of these names. A name that comes
-    /// twice counts once.
+    /// Creates a handle that acquires all of several locks or none: the [mutexes](Self::mutex) of these
+    /// names. Duplicate names count once.
     ///
-    /// Fails as that does, if there is no name, and with [`LockError::TooManyNames`] if there are more than
-    /// [`MultiMutex::MOST`]. Nothing is sent.
+    /// Fails like [`mutex`](Self::mutex), if there is no name, and with [`LockError::TooManyNames`] if there
+    /// are more than [`MultiMutex::MOST`]. Nothing is sent.
     pub fn multi_mutex<N>(&self, names: impl IntoIterator<Item = N>) -> Result<MultiMutex, LockError>
     where
         N: TryInto<LockName>,
@@ -316,40 +319,43 @@ impl Client {
         MultiMutex::of(self.engine.clone(), requests)
     }
 
-    /// Now, on the clock of [`Moment`], which goes on while the machine is suspended.
+    /// Returns the current time on the clock of [`Moment`], which keeps running while the machine is
+    /// suspended.
     pub fn now(&self) -> Moment {
         self.engine.world.now()
     }
 
-    /// The id of this client's session: part of what it holds, and no secret. Another one follows if it
-    /// [lapses](ClientBuilder::session). In a store of several servers it has one on each that it uses, and they are called
-    /// so as long as none has lapsed.
+    /// Returns the id of this client's session. It is part of every hold, and is not a secret. If the session
+    /// [lapses](ClientBuilder::session), another one replaces it. In a store of several servers the client
+    /// has a session on each server it uses; they share this id until one of them lapses.
     pub fn session(&self) -> SessionId {
         self.engine.sessions.id()
     }
 
-    /// The sessions of the store, in no order: who is behind each, how long it is alive, and which locks it holds.
+    /// Lists the sessions of the store, in no particular order: each session's client, its remaining
+    /// lifetime, and the locks it holds.
     ///
-    /// A session tells of a lock with a beat, once it has held it for so long that it was extended: a second or so. What
-    /// it told of may be over by now: [`locks`](Self::locks) looks. Dead sessions are there until the store forgets
-    /// them. Clients [without a session](ClientBuilder::without_session) are not there.
+    /// A session reports a lock with a heartbeat, once it has held the lock long enough to extend it, about a
+    /// second. A reported lock may be free by now; [`locks`](Self::locks) verifies each. Dead sessions are
+    /// listed until the store removes them. Clients [without a session](ClientBuilder::without_session) are
+    /// not listed.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses; a [quorum](crate::store::QuorumStore) keeps no
-    /// sessions, and says so.
+    /// Fails if the store does not reply within the call timeout, or refuses the request. A
+    /// [quorum](crate::store::QuorumStore) keeps no sessions and refuses.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn sessions(&self) -> Result<Vec<SessionInfo>, InspectError> {
         session_info::sessions(&self.engine).await
     }
 
-    /// The locks that sessions say they hold and that are held, by name, and who is behind each. Every one of them is
-    /// looked at, in batches; no search goes through the store's keys.
+    /// Lists the locks that sessions report and that are still held, by name, with the session behind each.
+    /// Each lock is inspected, in batches; the store's key space is not scanned.
     ///
-    /// So it shows what is held for longer than a moment (see [`sessions`](Self::sessions)). It does not show what is
-    /// held for less, by clients without a session, or by other libraries: ask about those
-    /// [by name](crate::Mutex::inspect).
+    /// It shows locks held for more than a moment (see [`sessions`](Self::sessions)). It does not show locks
+    /// held more briefly, by clients without a session, or by clients of other libraries: inspect those [by
+    /// name](crate::Mutex::inspect).
     ///
-    /// Fails as [`sessions`](Self::sessions) does.
+    /// Fails like [`sessions`](Self::sessions).
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn locks(&self) -> Result<Vec<LockInfo>, InspectError> {
@@ -365,24 +371,25 @@ impl Client {
         self.engine.settle().await;
     }
 
-    /// Gives everything back and leaves all queues, within a bound: for a program that is asked to end.
+    /// Releases everything and leaves all queues, within a time limit: for a program that is asked to exit.
     ///
-    /// No lock is acquired any more: acquires fail with [`AcquireError::Closed`](crate::AcquireError::Closed), also
-    /// those that wait. All guards of this client and its clones are lost at once, with
-    /// [`LostReason::ShutDown`](crate::LostReason::ShutDown), so stop what works under them first; only then is
-    /// what they held released, in one batch where the store can. What dropped guards and acquires had left is given
-    /// back as well. When this has returned nothing more is sent about any hold.
+    /// No lock is acquired any more: acquires fail with
+    /// [`AcquireError::Closed`](crate::AcquireError::Closed), including those that wait. All guards of this
+    /// client and its clones are lost at once, with [`LostReason::ShutDown`](crate::LostReason::ShutDown), so
+    /// stop the work under them first. Only then are their holds released, in one batch where the store
+    /// supports it, together with what dropped guards and acquires left behind. Once this has returned,
+    /// nothing more is sent about any hold.
     ///
-    /// Fails if that could not be done within `within`, since the store did not answer or refused: the error says
-    /// which locks are left, and until when at the latest. Of two calls, of clones as well, each gets the same result,
-    /// and the earlier of their ends counts.
+    /// Fails if the store did not reply within `within`, or refused: the error names the locks that remain,
+    /// and until when at the latest. Concurrent calls, also on clones, get the same result; the earliest of
+    /// their limits applies.
     ///
-    /// A [`release`](crate::Guard::release) that is on its way is done with the rest, and gives `Ok` unless that fails; one that
-    /// begins later waits for the end of the shutdown, and gives
+    /// A [`release`](crate::Guard::release) in progress is completed as part of the shutdown, and returns
+    /// `Ok` unless that fails. A release that starts later waits for the end of the shutdown and returns
     /// [`ReleaseError::Lost`](crate::ReleaseError::Lost). Dropping a guard then does nothing.
     /// [`inspect`](crate::Mutex::inspect) works as before.
     ///
-    /// Cancel safety: if the future is dropped once it was polled, the shutdown goes on in the background.
+    /// Cancel safety: if the future is dropped after it was polled, the shutdown continues in the background.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -417,32 +424,32 @@ impl ClientBuilder {
         Self { target, access, label: None, session_labels, instance: None, timings, world: None }
     }
 
-    /// The user to log in as, in place of the URL's.
+    /// Sets the user to log in as, in place of the URL's.
     pub fn username(mut self, username: impl Into<String>) -> Self {
         self.access.username = Some(username.into());
         self
     }
 
-    /// The password to log in with, in place of the URL's: for secrets that come from elsewhere.
+    /// Sets the password to log in with, in place of the URL's.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.access.password = Some(password.into());
         self
     }
 
-    /// The certificate, as PEM, of the authority that signed the server's, in place of the public ones and the URL's
-    /// `?ca=`. For URLs of TLS alone: with another one, connecting fails.
+    /// Sets the certificate, as PEM, of the authority that signed the server's certificate, in place of the
+    /// public authorities and the URL's `?ca=`. For TLS URLs only: with any other URL, connecting fails.
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.access.root = Some(pem.into());
         self
     }
 
-    /// What the server is shown of us, where it wants to see something (mTLS): a certificate and its key, as PEM, in
-    /// place of the URL's `?cert=` and `?key=`. For URLs of TLS alone: with another one, connecting fails.
+    /// Sets the client certificate and its key, as PEM, for servers that require one (mTLS), in place of the
+    /// URL's `?cert=` and `?key=`. For TLS URLs only: with any other URL, connecting fails.
     ///
     /// ```no_run
     /// # async fn example(certificate: Vec<u8>, key: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
     /// let client = leasehold::Client::builder("rediss://locks.example:6380")
-    ///     .client_certificate(certificate, key) // from a vault, say
+    ///     .client_certificate(certificate, key) // from a vault, for example
     ///     .connect()
     ///     .await?;
     /// # let _ = client; Ok(()) }
@@ -452,90 +459,92 @@ impl ClientBuilder {
         self
     }
 
-    /// What all keys and channels begin with, in place of the URL's `?prefix=`.
+    /// Sets the prefix of all keys and channels, in place of the URL's `?prefix=`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.access.prefix = Some(prefix.into());
         self
     }
 
-    /// What others see of this client where it holds a lock; `host/pid/program` if nothing is set.
+    /// Sets the label that other clients see while this client holds a lock. Default: `host/pid/program`.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// How long any call to the store may take, its resends included: 2 s if nothing is set.
+    /// Sets how long one call to the store may take, including resends. Default: 2 s.
     pub fn call_timeout(mut self, within: Duration) -> Self {
         self.timings.call = within;
         self
     }
 
-    /// How long a waiter that has no limit of its own rides out a store that does not answer: 30 s if
-    /// nothing is set.
+    /// Sets how long a waiter without a time limit tolerates a store that does not reply. Default: 30 s.
     pub fn outage_limit(mut self, limit: Duration) -> Self {
         self.timings.outage = limit;
         self
     }
 
-    /// The lease of locks for which none is given: 30 s if nothing is set. It is renewed every third of
-    /// it, and is how long a lock outlives its process at most.
+    /// Sets the lease of locks without a lease of their own. Default: 30 s. It is renewed after every third
+    /// of it, and bounds how long a lock outlives its process.
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
         self.timings.watchdog = lease;
         self
     }
 
-    /// How long this client's session lives without a beat: 10 s if nothing is set, 1 s at least. It beats four times as
-    /// often.
+    /// Sets how long this client's session lives without a heartbeat. Default: 10 s; at least 1 s. Four
+    /// heartbeats are sent in that time.
     ///
-    /// All that the client holds, or waits for, lives with its session. A process that dies loses its locks when its
-    /// session ends, however long their leases are; and so does one that cannot reach the store for that long, or
-    /// stands still. So this is how soon a crash is noticed, against how long an outage of the store is ridden out: a
-    /// fail-over of Redis takes some seconds. The client counts from before each beat was sent, and believes in its
-    /// locks no longer than that, with a margin for the drift of clocks.
+    /// Everything that the client holds or waits for lives with its session. If a process dies, its locks are
+    /// released when its session ends, however long their leases are. The same holds for a process that
+    /// cannot reach the store for that long, or is suspended. So this setting trades how soon a crash is
+    /// detected against how long an outage of the store is tolerated; a Redis fail-over takes some seconds.
+    /// The client counts from before each heartbeat was sent, and considers its locks valid no longer than
+    /// that, with a margin for clock drift.
     ///
-    /// Where the store knows by itself which processes live (`sqlite:`), a death is noticed at once, and nothing
-    /// lapses.
+    /// If the store itself knows which processes live (`sqlite:`), a death is detected at once, and no
+    /// session lapses.
     pub fn session(mut self, alive: Duration) -> Self {
         self.timings.session = Some(alive);
         self
     }
 
-    /// Without a session: what this client holds ends with its lease, and by nothing else. An outage of the store is
-    /// ridden out as long as the leases last, and a lock whose process has died is not free before its lease ends.
+    /// Uses no session: this client's holds end with their leases only. An outage of the store is tolerated
+    /// as long as the leases last, and the lock of a dead process is not free before its lease ends.
     pub fn without_session(mut self) -> Self {
         self.timings.session = None;
         self
     }
 
-    /// Something that people should see of this client beside its label, its host, its process and its program: a zone,
-    /// say, or a release. All of it has 4 KiB at most.
+    /// Adds a label to this client's session, beside its label, host, process and program: a zone or a
+    /// release, say. All of them together have at most 4 KiB.
     pub fn session_label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.session_labels.insert(name.into(), value.into());
         self
     }
 
-    /// What the [owners](Client::owner) that this client makes begin with, in place of a random UUID: the name of a pod,
-    /// say, so that people know who has a [`ReentrantMutex`]. At most 235 bytes, and no control characters.
+    /// Sets the prefix of the [owners](Client::owner) that this client creates, in place of a random UUID: a
+    /// pod name, say, so that operators can tell what holds a [`ReentrantMutex`]. At most 235 bytes, and no
+    /// control characters.
     ///
-    /// No two clients may have the same at the same time, on any host: their owners could be the same, and would then
-    /// enter one another's locks.
+    /// No two clients may use the same id at the same time, on any host: their owners could be equal, and
+    /// would then enter each other's locks.
     pub fn instance_id(mut self, id: impl Into<String>) -> Self {
         self.instance = Some(id.into());
         self
     }
 
-    /// Another source of time, chance and threads than the machine's, for a simulated world. Where the store is one
-    /// that is [there already](Client::of_store), no tokio runtime is needed then.
+    /// Replaces the machine's clock, randomness and threads, for a simulated environment. With an [existing
+    /// store](Client::of_store), no tokio runtime is needed then.
     pub fn world(mut self, world: impl World) -> Self {
         self.world = Some(Arc::new(world));
         self
     }
 
-    /// Connects, looks over what the store tells of itself, and leaves again: no key is written. A
-    /// server with [hazards](crate::store::Hazard) is looked at also where the URL says `?strict=1`. Of a store of several servers
-    /// all are looked at; there is nothing where there is no server: `memory:` and `sqlite:` have no settings that could fail their locks.
+    /// Connects, diagnoses each server of the store from its own settings and state, and disconnects. No key
+    /// is written. A server with [findings](crate::store::Hazard) is diagnosed even if the URL has
+    /// `?strict=1`. All servers of a store are diagnosed. The result is empty for `memory:` and `sqlite:`,
+    /// which have no server and no settings that could endanger locks.
     ///
-    /// Fails if the store cannot be reached, does not let the user in, or is too old.
+    /// Fails if the store cannot be reached, rejects the user, or is too old.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     ///
@@ -544,7 +553,7 @@ impl ClientBuilder {
     /// use leasehold::Client;
     ///
     /// for found in Client::builder("memory:").examine().await? {
-    ///     println!("{}: {} hazards", found.node, found.hazards.len());
+    ///     println!("{}: {} findings", found.node, found.hazards.len());
     /// }
     /// # Ok(()) }
     /// ```
@@ -562,30 +571,33 @@ impl ClientBuilder {
         Ok(store.examine(within).await?)
     }
 
-    /// Fails where no call could be made.
+    /// Fails if no call could succeed in this context.
     fn check_surroundings(&self) -> Result<(), ConnectError> {
         let brings_its_own = self.world.is_some() && matches!(self.target, Target::Store(_));
         if !brings_its_own && tokio::runtime::Handle::try_current().is_err() {
-            let text = "there is no tokio runtime here: connect inside of one";
+            let text = "there is no tokio runtime here: connect inside one";
             return Err(ConnectError::Setting(text.into()));
         }
         if self.timings.call.is_zero() {
-            return Err(ConnectError::Setting("a call timeout of zero leaves no time for any call".into()));
+            return Err(ConnectError::Setting("the call timeout must not be zero".into()));
         }
         Ok(())
     }
 
-    /// Connects.
+    /// Connects to the store.
+    ///
+    /// Fails like [`Client::connect`], if a setting is invalid, and outside of a tokio runtime where one is
+    /// needed.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Client, ConnectError> {
         self.check_surroundings()?;
         if let Err(error) = Lease::For(self.timings.watchdog).check() {
-            return Err(ConnectError::Setting(format!("the watchdog's lease: {error}")));
+            return Err(ConnectError::Setting(format!("the watchdog lease: {error}")));
         }
         if self.timings.session.is_some_and(|alive| alive < SHORTEST_SESSION) {
             let text =
-                "a session lives for 1 s at least: shorter ones would end with any hiccup of the network";
+                "a session must live for at least 1 s: a shorter one would end at any brief network delay";
             return Err(ConnectError::Setting(text.into()));
         }
         let world = self.world.unwrap_or_else(|| Arc::new(System));
@@ -598,7 +610,7 @@ impl ClientBuilder {
         if let Some(most) = store.capabilities().longest_lease.filter(|most| self.timings.watchdog > *most) {
             let lease = self.timings.watchdog;
             let error = leasehold_core::LeaseError::LongerThanKept { lease, most };
-            return Err(ConnectError::Setting(format!("the watchdog's lease: {error}")));
+            return Err(ConnectError::Setting(format!("the watchdog lease: {error}")));
         }
         let engine = Engine::start(store, world, about, self.timings).await;
         let engine = engine.map_err(|error| match error {
@@ -618,7 +630,7 @@ where
     name.try_into().map_err(|error| LockError::Name(error.into()))
 }
 
-/// Refuses a number that there cannot be.
+/// Fails if the number is out of range.
 fn counted(what: &'static str, given: u32, most: u32) -> Result<(), LockError> {
     if (1..=most).contains(&given) { Ok(()) } else { Err(LockError::Count { what, given, most }) }
 }
@@ -667,22 +679,21 @@ async fn open_sqlite(path: &str) -> Result<Arc<dyn Store>, ConnectError> {
 }
 
 #[cfg(not(feature = "sqlite"))]
-#[allow(clippy::unused_async, reason = "it stands for one that waits")]
+#[allow(clippy::unused_async, reason = "matches the signature of the build that has the store")]
 async fn open_sqlite(_path: &str) -> Result<Arc<dyn Store>, ConnectError> {
-    Err(ConnectError::Url("this build has no SQLite store: switch the feature `sqlite` on".into()))
+    Err(ConnectError::Url("this build has no SQLite store: enable the feature `sqlite`".into()))
 }
 
 /// The owners that this client makes.
 fn owners(instance: Option<String>, world: &Arc<dyn World>) -> Result<Owners, ConnectError> {
     Owners::new(instance, Arc::clone(world)).ok_or_else(|| {
         let most = Owners::MAX_INSTANCE;
-        let text =
-            format!("an instance id has 1 to {most} bytes and no control characters, and this one has not");
+        let text = format!("an instance id has 1 to {most} bytes and no control characters, unlike this one");
         ConnectError::Setting(text)
     })
 }
 
-/// Who this client is, as far as that is known.
+/// The metadata of this client's session, as far as it is known.
 fn about(
     label: Option<String>,
     labels: BTreeMap<String, String>,
@@ -708,16 +719,14 @@ fn about(
     };
     let len = about.to_json().len();
     if len > About::MAX_LEN {
-        let text = format!(
-            "what people should see of this client has {} bytes at most, and this has {len}",
-            About::MAX_LEN
-        );
+        let text =
+            format!("the session's labels have {len} bytes, but at most {} are allowed", About::MAX_LEN);
         return Err(ConnectError::Setting(text));
     }
     Ok(about)
 }
 
-/// `host/pid/program`, as far as a label can be that.
+/// `host/pid/program`, shortened to a valid label.
 fn own_label(text: &str) -> Label {
     let mut clean = String::new();
     for c in text.chars().filter(|c| !c.is_control()) {

@@ -1,6 +1,7 @@
-//! A detached hold: what can be written down, and released by whoever reads it.
+//! A detached hold: it can be written down as text, and released by any process that reads the text.
 //!
-//! It owns the text and its format. What is done with a hold is in [`attach`](crate::attach).
+//! It owns the text and its format, and calls the engine. It renews nothing: dropping a [`DetachedHold`]
+//! changes nothing.
 
 use crate::engine::Detached;
 use leasehold_core::{Claim, FencingToken, HoldId, Lease, Lock, LockName, OwnValue, whole_millis};
@@ -11,19 +12,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The format of the text.
 const FORMAT: u64 = 1;
-/// The one kind of lock that can be detached.
+/// The only kind of lock that can be detached.
 const KIND: &str = "mutex";
 
-/// A lock that is held by nobody in particular: no process renews it, and it ends with no process.
+/// A hold that belongs to no process: no process renews it, and it ends with no process.
 ///
-/// It ends by [`release`](Self::release), by any client of the same store, or with its lease. Between the
-/// two it lives in its text, [`to_secret_text`](Self::to_secret_text): **whoever knows the text can end
-/// the hold**, so keep it as you would keep a password. A `DetachedHold` that is dropped without having
-/// been written down leaves the lock taken until the lease ends.
+/// It ends with its lease, or when any client of the same store calls [`release`](Self::release). Until then
+/// it exists in its text, [`to_secret_text`](Self::to_secret_text): **a process that knows the text can end
+/// the hold**, so protect it like a password. If a `DetachedHold` is dropped without its text having been
+/// saved, the lock stays taken until the lease ends.
 ///
-/// Nobody watches over it, so nobody is told when it is lost: whoever works under it has to be done well
-/// before the lease ends, or to [`extend`](Self::extend) it in time, which fails once it is lost. The
-/// [fencing token](Self::fencing_token) protects a write as that of a guard does.
+/// No process monitors the hold, so none is notified of its loss. Work under it must be done well before the
+/// lease ends, or [`extend`](Self::extend) it in time, which fails once the hold is lost. The [fencing
+/// token](Self::fencing_token) protects writes like that of a guard.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,12 +34,12 @@ const KIND: &str = "mutex";
 /// let client = Client::connect("memory:").await?;
 /// let deploy = client.mutex("deploy")?.lease(Duration::from_secs(600));
 /// let hold = deploy.acquire_detached().await?;
-/// let secret = hold.to_secret_text(); // into a file of mode 0600, or an encrypted column
+/// let secret = hold.to_secret_text(); // store it in a file of mode 0600, or an encrypted column
 ///
 /// // The next step, in another process:
 /// let mut hold: DetachedHold = secret.parse()?;
 /// hold.extend(&client, Duration::from_secs(600)).await?;
-/// // And the last one, which would rather have it kept while it works:
+/// // And the last one, which wants it renewed while it works:
 /// let guard = hold.attach(&client).await?;
 /// guard.release().await?;
 /// # Ok(()) }
@@ -47,7 +48,7 @@ pub struct DetachedHold {
     pub(crate) lock: Lock,
     pub(crate) claim: Claim,
     fence: FencingToken,
-    /// The lease that was asked for.
+    /// The lease requested.
     lease: Duration,
     /// By the wall clock of whoever acquired or extended it; a hint.
     pub(crate) ends_by: SystemTime,
@@ -59,30 +60,30 @@ impl DetachedHold {
         Self { lock, claim, fence, lease, ends_by }
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         &self.lock.name
     }
 
-    /// The number of this hold: greater than that of every earlier hold of the lock.
+    /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the lock.
     pub fn fencing_token(&self) -> FencingToken {
         self.fence
     }
 
-    /// The lease that was asked for when it was acquired.
+    /// Returns the lease requested when it was acquired.
     pub fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// When it ends at the latest unless it is extended, by the wall clock of whoever acquired or extended it last.
-    /// A hint, for people and for deciding whether to look at all: a wall clock can be set, and that of another
-    /// machine differs.
+    /// Returns when it ends at the latest unless it is extended, by the wall clock of the client that
+    /// acquired or last extended it. Use it only as a hint, to show it or to decide whether to inspect the
+    /// lock: a wall clock can be set, and clocks of different machines differ.
     pub fn ends_by(&self) -> SystemTime {
         self.ends_by
     }
 
-    /// The hold as one line of JSON, which [`FromStr`] reads. **A secret**: whoever knows it can end the
-    /// hold. Its fields are described in `docs/reference/json.md`.
+    /// Returns the hold as one line of JSON, which [`FromStr`] parses. **This is a secret**: a process that
+    /// knows it can end the hold. `docs/json.md` describes its fields.
     pub fn to_secret_text(&self) -> String {
         let since_1970 = self.ends_by.duration_since(UNIX_EPOCH).unwrap_or_default();
         let text = Text {
@@ -114,7 +115,7 @@ impl FromStr for DetachedHold {
     type Err = DetachedTextError;
 
     fn from_str(text: &str) -> Result<Self, DetachedTextError> {
-        // What serde says of a text can repeat it.
+        // An error of serde could quote the text.
         let garbled = |_| DetachedTextError::Garbled;
         let Format { format } = serde_json::from_str(text).map_err(garbled)?;
         if format != FORMAT {
@@ -135,7 +136,7 @@ impl FromStr for DetachedHold {
     }
 }
 
-/// A text that is no detached hold. It does not show the text, which may be a secret.
+/// A text that is not a detached hold. The error does not show the text, which may be a secret.
 ///
 /// ```
 /// use leasehold::{DetachedHold, DetachedTextError};
@@ -145,25 +146,25 @@ impl FromStr for DetachedHold {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DetachedTextError {
-    /// It is not JSON, or fields are missing or cannot be read.
+    /// It is not JSON, or a field is missing or invalid.
     #[error("it is not the text of a detached hold")]
     Garbled,
     /// It was written in another format.
     #[error(
-        "it has format {found}, and this version knows format {FORMAT}: use the version of Leasehold that wrote it"
+        "it has format {found}, but this version supports format {FORMAT}: use the version of Leasehold that wrote it"
     )]
     Format {
         /// The format that was found.
         found: u64,
     },
-    /// It is of a kind of lock that this version does not know.
+    /// It names a kind of lock that this version does not support.
     #[error(
-        "it is of a kind of lock that this version does not know: use the version of Leasehold that wrote it"
+        "it names a kind of lock that this version does not support: use the version of Leasehold that wrote it"
     )]
     Kind,
 }
 
-/// What every version of the text begins with.
+/// What every version of the text starts with.
 #[derive(Deserialize)]
 struct Format {
     format: u64,

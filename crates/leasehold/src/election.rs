@@ -1,4 +1,4 @@
-//! The Election: one leader at a time, and whoever wants to know who it is.
+//! Leader election: one leader at a time, which other clients can observe.
 
 use crate::engine::{Engine, Watching};
 use crate::error::{AcquireError, ExtendError, FreeError, InspectError, Lost, ReleaseError, RunError};
@@ -13,18 +13,20 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
 
-/// An election: of all that campaign, one leads at a time.
+/// A leader election: of all candidates, one leads at a time.
 ///
-/// Whoever [campaigns](Self::campaign) waits in a queue until it is the leader. What it has then, a [`Leadership`], is kept
-/// by a watchdog as a lock is, so a leader that dies, or is cut off from the store, is followed by the next in line; and one that
-/// cannot renew steps down by its own clock before that. It means what a [`Mutex`](crate::Mutex) means, and everybody who
-/// [observes](Self::observe) is told who leads.
+/// A candidate [campaigns](Self::campaign): it waits in a queue until it leads. The resulting [`Leadership`]
+/// is renewed by a watchdog, as a lock is. If the leader dies, or is cut off from the store, the next
+/// candidate follows; a leader that cannot renew steps down by its own clock before that. An election
+/// guarantees what a [`Mutex`](crate::Mutex) guarantees, and every client that [observes](Self::observe) it
+/// is notified of the current leader.
 ///
-/// A leader that was stopped, or was slow, can still have a write under way when the next one leads: where two would do
-/// harm, give the [fencing token](Leadership::fencing_token) to what is written to.
+/// A leader that was suspended or slow can still have a write in flight when the next one leads. Where two
+/// concurrent writers would do harm, pass the [fencing token](Leadership::fencing_token) to the resource that
+/// is written to.
 ///
-/// An Election is a lock of its own kind: a Mutex, or a ReentrantMutex, of the same name is refused while anybody leads, and
-/// says that the name is used for something else.
+/// An Election is a lock kind of its own: while a leader exists, a Mutex or ReentrantMutex of the same name
+/// is refused, with an error that says that the name is used for something else.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 /// let scheduler = client.election("scheduler")?;
 /// let leadership = scheduler.campaign().await?;
 /// tokio::select! {
-///     lost = leadership.lost() => eprintln!("not the leader any more: {lost}"),
+///     lost = leadership.lost() => eprintln!("no longer the leader: {lost}"),
 ///     () = assign_work(leadership.fencing_token().as_u64()) => leadership.resign().await?,
 /// }
 /// # Ok(()) }
@@ -49,45 +51,46 @@ impl Election {
     }
 
     settings! {
-        /// How long a leadership lasts at most without being renewed, and that it is not renewed: a term. Without it a
+        /// Sets a term: a leadership ends with this lease and is not renewed. Without this setting, a
         /// watchdog renews it for as long as it is kept: see [`Mutex::lease`](crate::Mutex::lease).
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
-        /// How long somebody leads at most, whatever renews it, so that another has a turn: see
+        /// Caps how long one leadership lasts, however it is renewed, so that another candidate can lead: see
         /// [`Mutex::max_hold`](crate::Mutex::max_hold).
         pub fn max_hold(self, cap: Duration) -> Self;
 
-        /// How often a leadership is renewed at most: see [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+        /// Caps how often a leadership is renewed: see [`Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
 
-        /// How long [`campaign`](Self::campaign) waits at most; for ever, if nothing is set.
+        /// Limits how long [`campaign`](Self::campaign) waits. Without this setting, it waits forever.
         pub fn wait(self, limit: Duration) -> Self;
     }
 
-    /// The election's name.
+    /// Returns the election's name.
     pub fn name(&self) -> &LockName {
         self.request.name()
     }
 
-    /// Campaigns until it leads, however long it takes, or for as long as [`wait`](Self::wait) says.
+    /// Campaigns until it leads, for as long as [`wait`](Self::wait) allows, or without a limit.
     ///
-    /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses, or does not answer for as long as the
-    /// client's outage limit.
+    /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses the request or does not
+    /// reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
     ///
-    /// Cancel safety: if the future is dropped, the campaign is over: its place in the queue is given up, and a leadership
-    /// that may have begun is ended in the background.
+    /// Cancel safety: if the future is dropped, the campaign ends: its queue entry is given up, and a
+    /// leadership that may have begun is ended in the background.
     pub async fn campaign(&self) -> Result<Leadership, AcquireError> {
         self.campaign_within(self.request.wait).await
     }
 
-    /// Campaigns for `limit` at most. Otherwise as [`campaign`](Self::campaign), also as to cancel safety.
+    /// Campaigns for at most `limit`. Otherwise like [`campaign`](Self::campaign), including cancel safety.
     pub async fn campaign_timeout(&self, limit: Duration) -> Result<Leadership, AcquireError> {
         self.campaign_within(Some(limit)).await
     }
 
-    /// Tries once: leads if nobody does and nobody waits for it.
+    /// Tries once: leads if there is no leader and no other candidate waits.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses. That somebody leads is a value.
+    /// Fails if the store does not reply within the call timeout, or refuses the request. An existing leader
+    /// is not an error: it is [`Attempt::Taken`].
     ///
     /// Cancel safety: if the future is dropped, a leadership that may have begun is ended in the background.
     pub async fn try_campaign(&self) -> Result<Attempt<Leadership>, AcquireError> {
@@ -95,13 +98,14 @@ impl Election {
         Ok(tried.map(|kept| Leadership { guard: kept.guard }))
     }
 
-    /// Campaigns, runs a future while it leads, and drops that if it is not the leader any more. The closure is given the
-    /// leadership.
+    /// Campaigns, runs a future while it leads, and drops the future if it no longer leads. The closure
+    /// receives the leadership.
     ///
-    /// Fails if it is not elected, or is no more the leader before the future has ended. If resigning fails, that is not an
-    /// error: the future has ended by then.
+    /// Fails if it is not elected, or no longer leads before the future completes. If resigning fails, that
+    /// is not an error, since the future has completed by then; it is logged as a warning.
     ///
-    /// Cancel safety: if the future is dropped, the inner one is dropped with it, and it resigns in the background.
+    /// Cancel safety: if the future is dropped, the inner future is dropped with it, and the leadership is
+    /// resigned in the background.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -120,9 +124,9 @@ impl Election {
         Ok(result)
     }
 
-    /// Who leads now, if anybody does.
+    /// Returns the current leader; `None` if there is none.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn leader(&self) -> Result<Option<Leader>, InspectError> {
@@ -130,31 +134,32 @@ impl Election {
         Ok(seen.holder.filter(|holder| !holder.rests).and_then(Leader::of))
     }
 
-    /// Watches who leads: begins with who does now, and goes on with each new leader.
+    /// Observes the leaders: starts with the current leader, and continues with each new one.
     ///
-    /// Nothing is sent before it is first asked.
+    /// Nothing is sent before the first call of [`next`](Leaders::next).
     pub fn observe(&self) -> Leaders {
         let Request { engine, seat, .. } = &self.request;
         Leaders { watching: Watching::new(engine.clone(), seat.lock.clone()) }
     }
 
-    /// How the election stands. Changes nothing.
+    /// Returns the current state of the election. Changes nothing.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
         self.request.inspect().await
     }
 
-    /// How the election stands, who is behind the leader, and who took it from whom: as
-    /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full), also as to errors and cancel safety.
+    /// Returns the current state of the election, the leader's session, and the audit of leaderships that
+    /// other clients ended: like
+    /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full), including errors and cancel safety.
     pub async fn inspect_in_full(&self) -> Result<Details, InspectError> {
         self.request.inspect_in_full().await
     }
 
-    /// Deposes the leader that was [seen](Details::seen), dead or alive; the next in the queue leads: as
-    /// [`Mutex::free_by_force`](crate::Mutex::free_by_force), also as to errors and cancel safety.
+    /// Deposes the leader that was [seen](Details::seen), dead or alive; the next candidate in the queue
+    /// leads: like [`Mutex::free_by_force`](crate::Mutex::free_by_force), including errors and cancel safety.
     pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
         self.request.free_by_force(seen).await
     }
@@ -170,10 +175,11 @@ impl Election {
     }
 }
 
-/// What the leader has: it leads for as long as this may be believed.
+/// The guard of a leader: it leads for as long as this is valid.
 ///
-/// [`resign`](Self::resign) gives it up and says whether that worked; one that is dropped is given up too, as soon as that
-/// can be done. See [`Guard`] for what a lease means to work that must not be done by two.
+/// [`resign`](Self::resign) ends the leadership and returns whether that succeeded. Dropping it resigns too,
+/// in the background, as soon as possible. See [`Guard`] for what a lease means for work that must have only
+/// one worker.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -187,72 +193,73 @@ impl Election {
 /// leadership.resign().await?;
 /// # Ok(()) }
 /// ```
-#[must_use = "a leadership that is dropped is given up"]
+#[must_use = "dropping a leadership resigns it"]
 pub struct Leadership {
     guard: Guard,
 }
 
 impl Leadership {
-    /// The election's name.
+    /// Returns the election's name.
     pub fn name(&self) -> &LockName {
         self.guard.name()
     }
 
-    /// The number of this leadership: greater than that of every earlier one.
+    /// Returns the fencing token of this leadership: a number greater than that of every earlier one.
     pub fn fencing_token(&self) -> FencingToken {
         self.guard.fencing_token()
     }
 
-    /// Until when it may be believed as things stand: as [`Guard::valid_until`].
+    /// Returns until when the leadership is valid: like [`Guard::valid_until`].
     pub fn valid_until(&self) -> Moment {
         self.guard.valid_until()
     }
 
-    /// How long it may be believed as things stand: as [`Guard::remaining`].
+    /// Returns how long the leadership is still valid: like [`Guard::remaining`].
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
     }
 
-    /// Whether this is the leader still: as [`Guard::check`], by its own clock and without the network. Before another can
-    /// be elected this fails.
+    /// Checks that this is still the leader: like [`Guard::check`], by the local clock and without the
+    /// network. It fails before another leader can be elected.
     pub fn check(&self) -> Result<(), Lost> {
         self.guard.check()
     }
 
-    /// Whether it ends by its cap as things stand: as [`Guard::is_capped`].
+    /// Returns whether the leadership ends at its cap: like [`Guard::is_capped`].
     pub fn is_capped(&self) -> bool {
         self.guard.is_capped()
     }
 
-    /// Waits until this is not the leader any more, and says why: as [`Guard::lost`].
+    /// Waits until this is no longer the leader, and returns the reason: like [`Guard::lost`].
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn lost(&self) -> Lost {
         self.guard.lost().await
     }
 
-    /// A token that is cancelled when this is not the leader any more: as [`Guard::lost_signal`].
+    /// Returns a token that is cancelled when this is no longer the leader: like [`Guard::lost_signal`].
     pub fn lost_signal(&self) -> CancellationToken {
         self.guard.lost_signal()
     }
 
-    /// Lengthens the leadership now: as [`Guard::extend`], also as to errors and cancel safety.
+    /// Extends the leadership now: like [`Guard::extend`], including errors and cancel safety.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         self.guard.extend().await
     }
 
-    /// Lengthens it to last `lease` from now, if it would end earlier: as [`Guard::extend_to`], also as to errors and cancel
-    /// safety.
+    /// Extends the leadership so that it lasts `lease` from now, if it would end earlier: like
+    /// [`Guard::extend_to`], including errors and cancel safety.
     pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
         self.guard.extend_to(lease).await
     }
 
-    /// Gives the leadership up: the next in the queue leads.
+    /// Resigns: the next candidate in the queue leads.
     ///
-    /// Fails if it was over before, which says why, and if the store does not answer within the call timeout: then it ends
-    /// with its lease at the latest. Once this has returned, nothing more is sent about it.
+    /// Fails if the leadership had already ended, with the reason, and if the store does not reply within the
+    /// call timeout: then it ends with its lease at the latest. Once this has returned, nothing more is sent
+    /// about it.
     ///
-    /// Cancel safety: if the future is dropped, it resigns in the background.
+    /// Cancel safety: if the future is dropped, the leadership is resigned in the background.
     pub async fn resign(self) -> Result<(), ReleaseError> {
         self.guard.release().await
     }
@@ -264,7 +271,7 @@ impl fmt::Debug for Leadership {
     }
 }
 
-/// Who leads, as others may know: [`Election::leader`].
+/// The current leader, as seen by other clients: [`Election::leader`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -272,25 +279,25 @@ impl fmt::Debug for Leadership {
 /// let scheduler = client.election("scheduler")?;
 /// assert_eq!(scheduler.leader().await?, None);
 /// let leadership = scheduler.campaign().await?;
-/// let leader = scheduler.leader().await?.expect("somebody leads");
+/// let leader = scheduler.leader().await?.expect("there is a leader");
 /// assert_eq!((leader.label.as_str(), leader.fence), ("web-3", leadership.fencing_token()));
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// How its client calls itself for others.
+    /// The label of its client.
     pub label: String,
     /// Its fencing token: greater than that of every earlier leader.
     pub fence: FencingToken,
-    /// Since when it leads, by the store's clock.
+    /// When it was elected, by the store's clock.
     pub since: SystemTime,
-    /// The session with which it ends to lead; none, where its lease alone ends it.
+    /// The session that its leadership depends on; `None` if it ends with its lease alone.
     pub session: Option<SessionId>,
 }
 
 impl Leader {
-    /// The leader that a holder is, where he is one of ours.
+    /// The leader that this holder is, if it is a client of this library.
     fn of(holder: Holder) -> Option<Self> {
         let Holder { label, fence, since_ms, session, .. } = holder;
         Some(Self {
@@ -302,41 +309,43 @@ impl Leader {
     }
 }
 
-/// The leaders of an election, one after the other: [`Election::observe`].
+/// The successive leaders of an election: [`Election::observe`].
 ///
-/// Each leader is told once, in the order of the fencing tokens; whoever led so shortly that he was over before anybody looked
-/// is left out. On Redis changes are told by message, which is a hint: each is followed by a look. It looks on its own as
-/// well: when the leader's lease would end, and every 5 to 10 s. On other stores, and where messages cannot come, it
-/// looks every 250 to 500 ms; in memory at once.
+/// Each leader is reported once, in order of the fencing tokens. A leader whose term was so short that it
+/// ended between two polls is left out. On Redis, changes are announced by message; a message is only a hint,
+/// and each is followed by a poll. Observers also poll without a message: when the leader's lease would end,
+/// and every 5 to 10 s. On other stores, and where no messages can arrive, they poll every 250 to 500 ms; the
+/// memory store notifies at once.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let client = leasehold::Client::builder("memory:").label("web-3").connect().await?;
 /// let scheduler = client.election("scheduler")?;
 /// let mut leaders = scheduler.observe();
-/// assert_eq!(leaders.next().await?, None); // nobody leads yet
+/// assert_eq!(leaders.next().await?, None); // there is no leader yet
 ///
 /// let leadership = scheduler.campaign().await?;
-/// let leader = leaders.next().await?.expect("somebody leads");
+/// let leader = leaders.next().await?.expect("there is a leader");
 /// println!("{} leads since {:?}", leader.label, leader.since);
 ///
 /// leadership.resign().await?;
 /// assert_eq!(leaders.next().await?, None);
 /// # Ok(()) }
 /// ```
-#[must_use = "nothing is observed until it is asked for the next leader"]
+#[must_use = "nothing is observed until `next` is called"]
 pub struct Leaders {
     watching: Watching,
 }
 
 impl Leaders {
-    /// The next leader, or `None` where nobody leads any more; the first time at once, who leads now, or `None`. It waits
-    /// for as long as nothing changes.
+    /// Returns the next leader, or `None` once there is none. The first call returns the current state at
+    /// once; later calls wait until it changes.
     ///
-    /// Fails if a look is not answered within the call timeout, or is refused. It can be called again: the next look comes
-    /// after a pause, so calling it in a loop is no busy one.
+    /// Fails if a poll gets no reply within the call timeout, or is refused. It can be called again: the next
+    /// poll follows after a pause, so that a loop of calls does not spin.
     ///
-    /// Cancel safety: if the future is dropped nothing is lost: what it would have given is given by the next call.
+    /// Cancel safety: if the future is dropped nothing is lost: the next call returns what this one would
+    /// have.
     pub async fn next(&mut self) -> Result<Option<Leader>, InspectError> {
         Ok(match self.watching.news().await? {
             News::Leader(holder) => Leader::of(holder),
@@ -344,7 +353,7 @@ impl Leaders {
         })
     }
 
-    /// The same as a stream, which does not end. After an error it goes on.
+    /// Converts this into a stream, which does not end. It continues after an error.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -353,7 +362,7 @@ impl Leaders {
     ///
     /// # let client = leasehold::Client::connect("memory:").await?;
     /// let mut leaders = pin!(client.election("scheduler")?.observe().into_stream());
-    /// assert_eq!(leaders.next().await.expect("it does not end")?, None);
+    /// assert_eq!(leaders.next().await.expect("the stream does not end")?, None);
     /// # Ok(()) }
     /// ```
     pub fn into_stream(self) -> impl Stream<Item = Result<Option<Leader>, InspectError>> + Send {

@@ -1,7 +1,7 @@
-//! What callers are told when something does not work: each operation has an error of its own.
+//! Errors that callers receive: one type per operation.
 //!
-//! The messages are fragments that read well after "failed to acquire `orders/42`: ". None of them
-//! contains a token or a password.
+//! The messages are fragments that read well after "failed to acquire `orders/42`: ". None of them contains a
+//! token or a password.
 
 use crate::LostReason;
 use crate::engine::NotExtended;
@@ -14,7 +14,7 @@ use leasehold_core::{
 use std::fmt;
 use std::time::Duration;
 
-/// Who stands in the way of an acquisition, as far as is known.
+/// What stands in the way of an acquisition, as far as is known.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,9 +32,9 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Contention {
-    /// Who holds the lock.
+    /// The current holder of the lock; `None` if it is not held at the moment.
     pub holder: Option<Holder>,
-    /// How many sessions wait before this one, if it has queued.
+    /// How many sessions are ahead of this one in the queue, if it has queued.
     pub ahead: Option<u64>,
 }
 
@@ -45,7 +45,8 @@ impl From<Standing> for Contention {
 }
 
 impl Contention {
-    /// Who has a ReentrantMutex, whichever library's client he is, if that is known; `None` for a Mutex.
+    /// Returns the owner that holds a ReentrantMutex, if known, whichever library its client uses; `None` for
+    /// a Mutex.
     pub fn owner(&self) -> Option<Owner> {
         self.holder.as_ref()?.owner.clone().map(Owner::told)
     }
@@ -53,14 +54,14 @@ impl Contention {
 
 impl fmt::Display for Contention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(holder) = &self.holder else { return f.write_str("held by nobody for the moment") };
+        let Some(holder) = &self.holder else { return f.write_str("not held at the moment") };
         match &holder.label {
             Some(label) if holder.rests && !label.as_str().is_empty() => {
                 write!(f, "left resting by {label}")?;
             }
-            Some(_) if holder.rests => f.write_str("left resting by somebody without a label")?,
+            Some(_) if holder.rests => f.write_str("left resting by a client without a label")?,
             Some(label) if !label.as_str().is_empty() => write!(f, "held by {label}")?,
-            Some(_) => f.write_str("held by somebody without a label")?,
+            Some(_) => f.write_str("held by a client without a label")?,
             None => f.write_str("held by a client of another library")?,
         }
         match (&holder.owner, holder.count) {
@@ -74,13 +75,13 @@ impl fmt::Display for Contention {
             None => f.write_str(" without an expiry")?,
         }
         match self.ahead {
-            Some(ahead @ 1..) => write!(f, ", with {ahead} waiting before"),
+            Some(ahead @ 1..) => write!(f, ", {ahead} ahead in the queue"),
             _ => Ok(()),
         }
     }
 }
 
-/// Why a client could not be made.
+/// Why a client could not connect.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -88,18 +89,18 @@ impl fmt::Display for Contention {
 ///
 /// match Client::connect("memcached://locks.example.org").await {
 ///     Ok(client) => println!("connected as {}", client.session()),
-///     Err(ConnectError::Store(fault)) if fault.is_transient() => eprintln!("later, perhaps: {fault}"),
-///     Err(error) => eprintln!("to be mended by hand: {error}"),
+///     Err(ConnectError::Store(fault)) if fault.is_transient() => eprintln!("try again later: {fault}"),
+///     Err(error) => eprintln!("fix the configuration: {error}"),
 /// }
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL is not one of a store.
+    /// The URL does not name a store.
     #[error("the store's URL cannot be used: {0}")]
     Url(String),
-    /// The store cannot be reached, or does not suit.
+    /// The store cannot be reached, or is not suitable.
     #[error(transparent)]
     Store(#[from] Fault),
     /// The keeper's thread could not be started.
@@ -108,7 +109,7 @@ pub enum ConnectError {
     /// The thread of a [blocking](crate::blocking) client could not be started.
     #[error("the thread of the blocking client could not be started: {0}")]
     Thread(#[source] std::sync::Arc<std::io::Error>),
-    /// The client was told to count in a way that cannot be.
+    /// A setting of the client is invalid.
     #[error("{0}")]
     Setting(String),
 }
@@ -139,45 +140,45 @@ impl From<StoreUrlError> for ConnectError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The name is not a lock's.
+    /// The name is not a valid lock name.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The store has no keys for the name.
+    /// The store cannot form keys from this name.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The value of one's own cannot be.
+    /// The value given for the lock's key is invalid.
     #[error(transparent)]
     Value(#[from] OwnValueError),
-    /// A period that the store cannot keep.
+    /// The store cannot keep a record for this period.
     #[error("the period: {0}")]
     Period(LeaseError),
-    /// A number of permits, arrivals or parties that cannot be.
-    #[error("{given} cannot be the number of {what}: there is 1 at least, and {most} at most")]
+    /// The number of permits, arrivals or parties is out of range.
+    #[error("{given} cannot be the number of {what}: it must be between 1 and {most}")]
     Count {
-        /// Of what.
+        /// What the number counts: permits, arrivals or parties.
         what: &'static str,
-        /// How many were given.
+        /// The number given.
         given: u32,
-        /// How many there can be.
+        /// The largest number allowed.
         most: u32,
     },
-    /// Several locks were asked for, and none was named.
-    #[error("no lock is named: give at least one")]
+    /// A set of locks was requested without any name.
+    #[error("no lock name was given: give at least one")]
     NoName,
-    /// More locks were asked for together than one step of a store should take.
+    /// The set has more locks than one operation of a store may acquire.
     #[error(
-        "{named} locks are named, and {most} can be held together at most: split the set, or take one lock for more of what it guards"
+        "{named} locks were named, but a set holds at most {most}: split the set, or use one lock that covers more resources"
     )]
     TooManyNames {
-        /// How many were named, each counted once.
+        /// How many distinct names were given.
         named: usize,
-        /// How many can be.
+        /// How many names are allowed.
         most: usize,
     },
 }
 
-/// Why a lock was not acquired. That it is taken is told by [`Attempt`](crate::Attempt) where one only
-/// tries, and by [`AcquireError::TimedOut`] where one waits.
+/// Why a lock was not acquired. That the lock is taken is [`Attempt::Taken`](crate::Attempt::Taken) for a
+/// single attempt, and [`AcquireError::TimedOut`] for a wait.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -190,10 +191,10 @@ pub enum LockError {
 ///     Err(AcquireError::TimedOut { waited, contention, .. }) => {
 ///         println!("still taken after {waited:?}: {contention}");
 ///     }
-///     // Not acquired, for certain.
-///     Err(AcquireError::Store(fault)) => println!("no answer, or a refusal, from {}: {fault}", fault.node),
-///     // Perhaps acquired, and undone in the background: not ours in either case.
-///     Err(AcquireError::Unknown(fault)) => println!("the answer was lost: {fault}"),
+///     // Certainly not acquired.
+///     Err(AcquireError::Store(fault)) => println!("no reply, or a refusal, from {}: {fault}", fault.node),
+///     // Perhaps acquired, and undone in the background: not held in either case.
+///     Err(AcquireError::Unknown(fault)) => println!("the reply was lost: {fault}"),
 ///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(()) }
@@ -201,55 +202,55 @@ pub enum LockError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// It was taken for as long as one wanted to wait.
+    /// The lock was still taken at the end of the time limit.
     #[error("timed out after {waited:?}: {contention}")]
     TimedOut {
         /// The lock.
         lock: LockName,
-        /// How long was waited.
+        /// How long the caller waited.
         waited: Duration,
-        /// Who stood in the way last.
+        /// What stood in the way last.
         contention: Box<Contention>,
     },
-    /// It was taken at every try of the retry policy.
+    /// The lock was taken at every attempt of the retry policy.
     #[error("gave up after the last try: {contention}")]
     OutOfTries {
         /// The lock.
         lock: LockName,
-        /// Who stood in the way last.
+        /// What stood in the way last.
         contention: Box<Contention>,
     },
-    /// The store could not be asked, or refused: the lock was not acquired.
+    /// The store could not be reached, or refused the request: the lock was not acquired.
     #[error(transparent)]
     Store(Fault),
-    /// The store did not answer: whether the lock was acquired is not known. An undo is on its way; at
-    /// the latest, the lock is free again when its short first lease (3 s) ends.
-    #[error("it is not known whether the lock was acquired (if it was, it is free again within 3 s): {0}")]
+    /// The store did not reply: whether the lock was acquired is not known. An undo is on its way; at the
+    /// latest, the lock is free again when its short initial lease (3 s) ends.
+    #[error("whether the lock was acquired is unknown (if so, it is free again within 3 s): {0}")]
     Unknown(#[source] Fault),
-    /// It can never be acquired so: more is asked for than there is, others count on another number, or the owner would
-    /// wait for himself. Nothing was changed.
-    #[error("it can never be acquired so: {0}")]
+    /// The request can never succeed: it wants more permits than there are, other clients use a different
+    /// count, or the owner would wait for itself. Nothing was changed.
+    #[error("the request can never succeed: {0}")]
     Impossible(Refused),
     /// The client was shut down before the lock was acquired, and acquires nothing any more.
     #[error("the client was shut down: connect a new one to acquire anything more")]
     Closed,
-    /// The lease cannot be.
+    /// The lease is invalid.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// A detached hold was asked for without a lease: nobody renews it, so it would end at once or never.
-    #[error("a detached hold is renewed by nobody: say how long it should last, by a lease")]
+    /// A detached hold was requested without a lease. No process renews it, so it would end at once or never.
+    #[error("no process renews a detached hold: set a lease for it")]
     NoLease,
-    /// The lock was granted for a detached hold, and the hold was not lengthened from the short first lease to the
-    /// one that was asked for: it was lost by then, or the store did not answer. What there may be of it is given
-    /// back in the background, and ends with the lease at the latest.
+    /// The lock was granted for a detached hold, but the hold was not extended from the short initial lease
+    /// to the requested one: it was lost by then, or the store did not reply. What may remain of the hold is
+    /// released in the background, and ends with the lease at the latest.
     #[error("the lock was granted, but could not be held for its lease: {0}")]
     NotKept(#[source] Box<ExtendError>),
-    /// Several locks were asked for, and one of them was lost again and again while the others were waited for: none is
-    /// held. Of an [`RwLock`](crate::RwLock), what was to be upgraded or downgraded was lost meanwhile.
-    #[error("while another was waited for, {0}: ask for a longer lease")]
+    /// Of a set of locks, one was lost again and again while the others were waited for; none is held. Or,
+    /// for an [`RwLock`](crate::RwLock), the hold was lost while it was being upgraded or downgraded.
+    #[error("while waiting for another lock, {0}: use a longer lease")]
     Lost(#[source] Lost),
-    /// The lease is over before the news of it has arrived.
-    #[error("a lease of {lease:?} is shorter than a round trip to the store: ask for a longer one")]
+    /// The lease ended before the grant arrived.
+    #[error("a lease of {lease:?} is shorter than a round trip to the store: use a longer one")]
     LeaseTooShort {
         /// The lease.
         lease: Duration,
@@ -264,10 +265,10 @@ pub enum AcquireError {
 ///
 /// # let guard = Client::connect("memory:").await?.mutex("orders/42")?.acquire().await?;
 /// match guard.release().await {
-///     Ok(()) => println!("the next one has it"),
-///     // Somebody else may have worked at the same time, so what was done is to be looked at.
+///     Ok(()) => println!("the next waiter holds it"),
+///     // Another process may have worked at the same time, so verify the result.
 ///     Err(ReleaseError::Lost(reason)) => println!("lost while we worked: {reason}"),
-///     // Nothing is wrong with the work; the others wait until the lease ends.
+///     // The work is fine; other clients may have to wait until the lease ends.
 ///     Err(error) => println!("{error}"),
 /// }
 /// # Ok(()) }
@@ -275,19 +276,19 @@ pub enum AcquireError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// It was not held any more, so nothing was changed.
+    /// The lock was no longer held, so nothing was changed.
     #[error("the lock was lost before it was released: {0}")]
     Lost(LostReason),
-    /// The store could not be asked, or refused: the hold ends with its lease.
+    /// The store could not be reached, or refused the request: the hold ends with its lease.
     #[error("the hold ends with its lease: {0}")]
     Store(#[source] Fault),
-    /// The store did not answer; or only when it was asked once more, and by then it knew nothing of the hold. It may
-    /// be released already, or ends with its lease.
-    #[error("it is not known whether the lock was released; the hold ends with its lease at the latest: {0}")]
+    /// The store did not reply, or it replied only to a retry and no longer found the hold. The lock may
+    /// already be released; otherwise the hold ends with its lease.
+    #[error("whether the lock was released is unknown; the hold ends with its lease at the latest: {0}")]
     Unknown(#[source] Fault),
 }
 
-/// Why some of several locks were not released. The others were.
+/// Why some locks of a set were not released. All others were.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -303,7 +304,7 @@ pub enum ReleaseError {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct MultiReleaseError {
-    /// Each lock that was not released, and why; at least one.
+    /// Each lock that was not released, with the reason; at least one.
     pub failed: Vec<(LockName, ReleaseError)>,
 }
 
@@ -323,7 +324,7 @@ impl std::error::Error for MultiReleaseError {
     }
 }
 
-/// A hold that is not there any more.
+/// A hold that has been lost.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -337,7 +338,7 @@ impl std::error::Error for MultiReleaseError {
 ///
 /// let guard = Client::connect("memory:").await?.mutex("orders/42")?.acquire().await?;
 /// if let Err(lost) = write(&guard, "paid") {
-///     println!("hold {} of {} is over: {}", lost.fence, lost.lock, lost.reason);
+///     println!("hold {} of {} has ended: {}", lost.fence, lost.lock, lost.reason);
 /// }
 /// # Ok(()) }
 /// ```
@@ -363,8 +364,8 @@ pub struct Lost {
 /// # let guard = Client::connect("memory:").await?.mutex("orders/42")?.acquire().await?;
 /// match guard.extend_to(Duration::from_secs(120)).await {
 ///     Ok(()) => println!("two minutes more"),
-///     Err(ExtendError::Lost(lost)) => println!("to be stopped: {lost}"),
-///     // Held still, for as long as before at least.
+///     Err(ExtendError::Lost(lost)) => println!("stop the work: {lost}"),
+///     // Still held, at least as long as before.
 ///     Err(ExtendError::Store(fault)) => println!("{fault}; {:?} are left", guard.remaining()),
 ///     Err(error) => return Err(error.into()),
 /// }
@@ -373,24 +374,24 @@ pub struct Lost {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// It was lost.
+    /// The hold was lost.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// The lease cannot be.
+    /// The lease is invalid.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// The hold has a cap that stands against it. Nothing was sent; the hold lasts as long as it did.
+    /// The hold's cap does not allow the extension. Nothing was sent; the hold lasts as long as before.
     #[error(
-        "the hold is capped: it lasts {left:?} more at most, so be done by then, release the lock and acquire it \
-         anew, or set a longer cap (`Mutex::max_hold`, `Mutex::max_renewals`)"
+        "the hold is capped: it lasts at most {left:?} more, so finish by then, release the lock and acquire it \
+         again, or set a longer cap (`Mutex::max_hold`, `Mutex::max_renewals`)"
     )]
     Capped {
-        /// How long the hold can last still.
+        /// How long the hold can still last.
         left: Duration,
     },
-    /// The store could not be asked, refused, or did not answer. The hold lasts as long as it did, and
-    /// may last longer.
-    #[error("the hold was not extended for certain: {0}")]
+    /// The store could not be reached, refused the request, or did not reply. The hold lasts at least as long
+    /// as before, and may last longer.
+    #[error("the hold may not have been extended: {0}")]
     Store(#[source] Fault),
 }
 
@@ -413,8 +414,8 @@ impl ExtendError {
 /// let index = Client::connect("memory:").await?.mutex("index")?;
 /// match index.run(async |guard| rebuild(guard.fencing_token().as_u64()).await).await {
 ///     Ok(pages) => println!("{pages} pages"),
-///     Err(RunError::Acquire(error)) => println!("not begun: {error}"),
-///     Err(RunError::Lost(lost)) => println!("dropped half-way: {lost}"),
+///     Err(RunError::Acquire(error)) => println!("not started: {error}"),
+///     Err(RunError::Lost(lost)) => println!("dropped half way: {lost}"),
 ///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(()) }
@@ -436,9 +437,9 @@ pub enum RunError {
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let nightly = leasehold::Client::connect("memory:").await?.mutex("nightly")?;
 /// match nightly.inspect().await {
-///     Ok(status) if status.held => println!("at work since {:?}", status.since),
+///     Ok(status) if status.held => println!("running since {:?}", status.since),
 ///     Ok(_) => println!("free"),
-///     Err(error) => println!("nobody knows: {error}"),
+///     Err(error) => println!("unknown: {error}"),
 /// }
 /// # Ok(()) }
 /// ```
@@ -447,14 +448,14 @@ pub enum RunError {
 pub struct InspectError(#[from] pub(crate) Fault);
 
 impl InspectError {
-    /// What went wrong: [`Meaningless`](crate::store::FaultKind::Meaningless), say, where the name is that of a lock of
-    /// another kind.
+    /// The cause: for example [`Meaningless`](crate::store::FaultKind::Meaningless) if the name belongs to a
+    /// lock of another kind.
     pub const fn fault(&self) -> &Fault {
         &self.0
     }
 }
 
-/// Why a lock was not freed by force.
+/// Why a lock was not released by force.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -464,8 +465,8 @@ impl InspectError {
 /// let nightly = client.mutex("nightly")?;
 /// if let Some(seen) = nightly.inspect_in_full().await?.seen {
 ///     match nightly.free_by_force(seen).await {
-///         Ok(()) => println!("it was taken from its holder, who is told so"),
-///         Err(FreeError::Changed { now }) => println!("left alone, since it is another's by now: {now}"),
+///         Ok(()) => println!("released by force; its holder is notified"),
+///         Err(FreeError::Changed { now }) => println!("left alone, since it has changed: {now}"),
 ///         Err(error) => println!("{error}"),
 ///     }
 /// }
@@ -474,21 +475,21 @@ impl InspectError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum FreeError {
-    /// It is not held as it was seen any more: nothing was taken from anybody.
-    #[error("it is not held any more as it was seen: by now it is {now}")]
+    /// The lock no longer has the hold that was seen. Nothing was changed.
+    #[error("the lock has changed since it was inspected: it is now {now}")]
     Changed {
-        /// Who holds it now.
+        /// What is known of the lock now.
         now: Box<Contention>,
     },
-    /// The store could not be asked, or refused: nothing was taken from anybody.
+    /// The store could not be reached, or refused the request: nothing was changed.
     #[error(transparent)]
     Store(Fault),
-    /// The store did not answer: the lock may have been taken from its holder. Its audit says so if it was.
-    #[error("it is not known whether the lock was freed (look at it again): {0}")]
+    /// The store did not reply: the lock may have been released. Its audit records it if so.
+    #[error("whether the lock was released is unknown (inspect it again): {0}")]
     Unknown(#[source] Fault),
 }
 
-/// Why a Semaphore has not another number of permits now.
+/// Why the number of a Semaphore's permits was not changed.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -502,19 +503,19 @@ pub enum FreeError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// The number cannot be. Nothing was changed.
-    #[error("no semaphore can have so many permits: {0}")]
+    /// The number is out of range. Nothing was changed.
+    #[error("invalid number of permits: {0}")]
     Impossible(Refused),
-    /// Others changed the number again and again meanwhile.
-    #[error("others changed the number of permits at the same time, to {limit:?} at last")]
+    /// Other clients kept changing the number at the same time.
+    #[error("other clients changed the number of permits at the same time, last to {limit:?}")]
     Contended {
-        /// How many there are.
+        /// The last number seen.
         limit: Option<u32>,
     },
-    /// The store could not be asked, or refused.
+    /// The store could not be reached, or refused the request.
     #[error(transparent)]
     Store(Fault),
-    /// The store did not answer: whether the number was changed is not known.
-    #[error("it is not known whether the number of permits was changed: {0}")]
+    /// The store did not reply: whether the number was changed is not known.
+    #[error("whether the number of permits was changed is unknown: {0}")]
     Unknown(#[source] Fault),
 }

@@ -1,4 +1,4 @@
-//! A guard: what a task has of a hold.
+//! The guard: what a task receives when it acquires a lock.
 
 use crate::earlier::Earlier;
 use crate::engine::{self, Engine, Hold, KeepId, Missed, NotReleased, Parting, Seat};
@@ -13,15 +13,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// A lock that is held.
+/// A held lock.
 ///
-/// [`release`](Self::release) gives it back and says whether that worked. A guard that is dropped gives
-/// it back too, as soon as it can and without waiting for it.
+/// [`release`](Self::release) releases the lock and returns whether that succeeded. Dropping the guard
+/// releases the lock too: in the background, as soon as possible, and without a result.
 ///
-/// A lease can end before its guard does: the process was stopped, or the network was down for too
-/// long. Therefore call [`check`](Self::check) before what must not be done without the lock, have
-/// [`lost`](Self::lost) stop what takes long, and give the [`fencing_token`](Self::fencing_token) to
-/// whatever can refuse old ones.
+/// A lease can end before its guard is dropped, for example if the process was suspended or the network was
+/// down for too long. Therefore:
+///
+/// - call [`check`](Self::check) before each action that must not happen without the lock;
+/// - use [`lost`](Self::lost) to stop long-running work;
+/// - pass the [`fencing_token`](Self::fencing_token) to every resource that can reject stale tokens.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 /// }
 /// # Ok(()) }
 /// ```
-#[must_use = "a guard that is dropped gives the lock back"]
+#[must_use = "dropping a guard releases its lock"]
 pub struct Guard {
     engine: Arc<Engine>,
     seat: Arc<Seat>,
@@ -44,7 +46,7 @@ pub struct Guard {
     /// The leases that an extend takes into account beside its own.
     earlier: Earlier,
     parting: Parting,
-    /// Set once the hold is not the guard's to give back any more.
+    /// Set once the guard is no longer responsible for releasing the hold.
     spent: bool,
 }
 
@@ -60,64 +62,66 @@ impl Guard {
         Self { engine, seat, hold, keep, lease, earlier: Earlier::default(), parting, spent: false }
     }
 
-    /// Its owner had the lock already, for these leases.
+    /// Records the leases under which the owner already held the lock.
     pub(crate) fn after(mut self, earlier: Earlier) -> Self {
         self.earlier = earlier;
         self
     }
 
-    /// What becomes of it when the guard is done with it.
+    /// Sets what happens to the hold when the guard is released or dropped.
     pub(crate) fn parting(mut self, parting: Parting) -> Self {
         self.parting = parting;
         self
     }
 
-    /// Waits until others have it as well, where the store was told to ask for that. It may have ended meanwhile: then that
-    /// was longer than its lease.
+    /// Waits until replicas have acknowledged the hold, if the store was configured to require that. Fails if
+    /// the hold ended meanwhile: the wait took longer than its lease.
     pub(crate) async fn confirmed(&self, limit: Option<Moment>) -> Result<(), Missed> {
         engine::confirm(&self.engine, &self.hold, limit).await?;
         self.hold.check(&*self.engine.world).map_err(|_| Missed::TooSlow)
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         &self.hold.lock.name
     }
 
-    /// The number of this hold: greater than that of every earlier hold of the lock.
+    /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the lock.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.fence
     }
 
-    /// Until when the hold may be believed as things stand, on the clock of [`Moment`]: as long as its lease, and as
-    /// its client's [session](crate::ClientBuilder::session). It moves on with every renewal and every beat; [`Moment::ZERO`] once the hold is known to be lost.
+    /// Returns until when the hold is valid, on the clock of [`Moment`]: as far as its lease and its client's
+    /// [session](crate::ClientBuilder::session) both reach. Every renewal and every heartbeat moves it
+    /// forward. [`Moment::ZERO`] once the hold is known to be lost.
     pub fn valid_until(&self) -> Moment {
         self.hold.valid_until()
     }
 
-    /// How long the hold may be believed as things stand: zero if it may not any more. At most 3 s at first,
-    /// whatever the lease: the keeper lengthens it in the background.
+    /// Returns how long the hold is still valid: zero if it no longer is. At most 3 s at first, whatever the
+    /// lease: the keeper extends the hold in the background.
     pub fn remaining(&self) -> Duration {
         self.valid_until().since(self.engine.world.now())
     }
 
-    /// Whether the lock is still held: fails once its deadline has passed, or it is known to be lost.
+    /// Checks that the lock is still held. Fails once [`valid_until`](Self::valid_until) has passed, or once
+    /// the hold is known to be lost.
     ///
-    /// Needs no network. It reads a clock that goes on while the machine is suspended, so it fails also
-    /// where no timer has noticed yet.
+    /// Needs no network. It reads a clock that keeps running while the machine is suspended, so it fails even
+    /// where no timer has fired yet.
     pub fn check(&self) -> Result<(), Lost> {
         self.hold.check(&*self.engine.world).map_err(|_| self.loss())
     }
 
-    /// Whether the hold ends by its cap as things stand, and nothing lengthens it beyond
-    /// [`valid_until`](Self::valid_until): [`Mutex::max_hold`](crate::Mutex::max_hold),
+    /// Returns whether the hold ends at its cap and nothing extends it beyond
+    /// [`valid_until`](Self::valid_until): see [`Mutex::max_hold`](crate::Mutex::max_hold) and
     /// [`Mutex::max_renewals`](crate::Mutex::max_renewals).
     pub fn is_capped(&self) -> bool {
         self.hold.is_capped()
     }
 
-    /// Waits until the lock is lost, and says why. It does not end while the lock is held. After a suspend of
-    /// the machine it may end late, as timers do; [`check`](Self::check) does not.
+    /// Waits until the lock is lost, and returns the reason. Does not complete while the lock is held. After
+    /// the machine was suspended it may complete late, as timers do; [`check`](Self::check) does not.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn lost(&self) -> Lost {
@@ -125,21 +129,23 @@ impl Guard {
         self.loss()
     }
 
-    /// A token that is cancelled when the lock is lost, for work that is spread over tasks. It outlives
-    /// the guard, and is never cancelled by a release.
+    /// Returns a token that is cancelled when the lock is lost, for work spread over tasks. It outlives the
+    /// guard, and a release never cancels it.
     pub fn lost_signal(&self) -> CancellationToken {
-        // A child, so that a caller who cancels it does not tell everybody that the lock is lost.
+        // A child token, so that a caller that cancels it does not signal the loss to other tasks.
         self.hold.signal().child_token()
     }
 
-    /// Lengthens the hold now: to the lease that was asked for, counted from now, or else to the
-    /// watchdog's lease; where it has a cap, up to that at most. It never ends earlier for it.
+    /// Extends the hold now, to the configured lease counted from now, or to the watchdog lease if none is
+    /// configured. If the hold has a cap, it is extended up to the cap at most. A call never shortens the
+    /// hold.
     ///
-    /// Fails if the lock is lost; with [`ExtendError::Capped`] if it has reached its cap; or if the store does not
-    /// answer within the call timeout. Unless it is lost, it lasts at least as long as it did.
+    /// Fails if the lock is lost; with [`ExtendError::Capped`] if the hold has reached its cap; or if the
+    /// store does not reply within the call timeout. Unless the lock is lost, the hold lasts at least as long
+    /// as before.
     ///
-    /// Cancel safety: if the future is dropped, the hold may have been extended; the guard then still
-    /// counts as if it had not.
+    /// Cancel safety: if the future is dropped, the hold may have been extended; the guard then still counts
+    /// with the earlier end.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         let lease = match self.lease {
             Some(lease) => self.earlier.with(lease.remaining(self.engine.world.wall())?),
@@ -148,27 +154,27 @@ impl Guard {
         self.extend_by(Wish::UpTo(lease)).await
     }
 
-    /// Lengthens the hold to last `lease` from now, if it would end earlier. Otherwise as
-    /// [`extend`](Self::extend), except that it fails with [`ExtendError::Capped`] also where it would get
+    /// Extends the hold so that it lasts `lease` from now, if it would end earlier. Otherwise like
+    /// [`extend`](Self::extend), except that it also fails with [`ExtendError::Capped`] if the cap allows
     /// less than `lease`: then nothing is sent.
     pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
         self.extend_by(Wish::Exactly(lease.into().remaining(self.engine.world.wall())?)).await
     }
 
-    /// Gives the lock back, and hands it to the next who waits.
+    /// Releases the lock and hands it to the next waiter.
     ///
-    /// Fails if it was lost before, which says why, and if the store does not answer within the call
-    /// timeout: then the hold ends with its lease at the latest. Once this has returned, nothing more is
-    /// sent about the hold.
+    /// Fails if the lock was lost before, with the reason, and if the store does not reply within the call
+    /// timeout: then the hold ends with its lease at the latest. Once this has returned, nothing more is sent
+    /// about the hold.
     ///
-    /// Cancel safety: if the future is dropped, the lock is given back in the background.
+    /// Cancel safety: if the future is dropped, the lock is released in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.give_back().await.map(drop)
     }
 
-    /// Gives it back, and says how often its owner has the lock yet.
+    /// Releases this hold, and returns how many holds of the lock its owner still has.
     pub(crate) async fn give_back(mut self) -> Result<u64, ReleaseError> {
-        // From here on the departure gives the hold back, also if this future is dropped.
+        // From here on the departure releases the hold, even if this future is dropped.
         self.spent = true;
         let released = engine::release(&self.engine, &self.seat, &self.hold, self.keep, self.parting).await;
         released.map_err(|error| match error {
@@ -178,7 +184,7 @@ impl Guard {
         })
     }
 
-    /// Gives the lock back, in the background where the store does not answer: no user is told what became of it.
+    /// Releases the lock; if the store does not reply, in the background, with no result for the user.
     pub(crate) async fn hand_on(self) -> Result<(), ReleaseError> {
         let (engine, hold) = (self.engine.clone(), self.hold.clone());
         let released = self.release().await;
@@ -200,18 +206,18 @@ impl Guard {
         }
     }
 
-    /// The hold, for tests that look after what is sent about it.
+    /// The hold's claim, for tests that check what is sent about it.
     #[cfg(all(test, shuttle))]
     pub(crate) fn claim(&self) -> &leasehold_core::Claim {
         &self.hold.claim
     }
 
-    /// Gives the signal of several holds when this one is lost.
+    /// Attaches a shared signal that is cancelled when this hold is lost.
     pub(crate) fn share_signal(&self, signal: &CancellationToken) {
         self.hold.share_signal(signal);
     }
 
-    /// Its loss, if everybody has been told why.
+    /// The loss, once its reason has been published to all guards.
     pub(crate) fn told(&self) -> Option<Lost> {
         self.hold.loss().map(|_| self.loss())
     }
@@ -237,7 +243,7 @@ impl Guard {
         self.hold.may_last(sent_at + within + lease);
         let reply = engine.unless_shut(engine.call(&self.hold.lock, &op, within)).await;
         let Some(reply) = reply else {
-            // Whoever shuts down tells all guards, in a moment if not yet.
+            // A shutdown signals the loss to all guards, if not yet then in a moment.
             self.hold.signal().cancelled().await;
             return Err(self.loss().into());
         };
@@ -252,14 +258,14 @@ impl Guard {
         }
     }
 
-    /// The store says that the hold is gone: nobody may believe in it from now on.
+    /// Marks the hold as lost after the store reported that it is gone.
     async fn found_gone(&self) -> Lost {
         let engine = &self.engine;
         let in_time = self.hold.check(&*engine.world).is_ok();
         self.hold.doubt();
         engine.keeper.found_lost(self.keep);
         let announced = engine::announce(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time);
-        // Where it is cut off the loss is told without its reason.
+        // If a shutdown cuts this off, the loss is reported without its specific reason.
         engine.unless_shut(announced).await;
         self.loss()
     }

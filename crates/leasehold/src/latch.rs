@@ -1,4 +1,4 @@
-//! The Latch: it opens when so many have arrived.
+//! Countdown latch: releases all waiters after `n` arrivals.
 
 use crate::detached::DetachedHold;
 use crate::engine::Engine;
@@ -9,16 +9,19 @@ use leasehold_core::{Lease, Lock, LockName, Portion, Seen};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For how long one who was let through is known, so that a process that stood still finds out when it goes on.
+/// How long the store remembers an admitted waiter, so that a process that was suspended finds out when it
+/// resumes.
 const KNOWN: Duration = Duration::from_secs(60);
 
-/// A gate that opens when so many have arrived, in whatever process: a count-down latch.
+/// A countdown latch across processes: opens after a number of arrivals.
 ///
-/// Whoever [waits](Self::wait) goes on at once where it is open. An arrival outlives its process: it is remembered for an
-/// hour, or for as long as [`remember`](Self::remember) says, and the latch is shut again when it has been forgotten. So a
-/// latch is for one occasion, and its name should say which: `import/2026-11-22`.
+/// [Waiting](Self::wait) on an open latch returns at once. An arrival outlives its process: the store
+/// remembers it for an hour, or for the time set with [`remember`](Self::remember), and the latch closes
+/// again once it has been forgotten. So use a latch for one occasion, and name it after that:
+/// `import/2026-11-22`.
 ///
-/// All who use a latch at the same time have to count to the same number; who does not is refused.
+/// All clients that use a latch at the same time must give the same number of arrivals; a client with a
+/// different number is refused.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,7 +43,7 @@ pub struct Latch {
 }
 
 impl Latch {
-    /// How long an arrival is remembered if nothing is set.
+    /// How long an arrival is remembered by default.
     pub const REMEMBERED: Duration = Duration::from_secs(3600);
 
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, of: u32) -> Self {
@@ -49,36 +52,36 @@ impl Latch {
         Self { request, of }
     }
 
-    /// How long an arrival of this handle is remembered: an hour if nothing is set.
+    /// Sets how long arrivals of this handle are remembered. Default: one hour.
     #[must_use]
     pub fn remember(mut self, span: Duration) -> Self {
         self.request.lease(Lease::For(span));
         self
     }
 
-    /// The latch's name.
+    /// Returns the latch's name.
     pub fn name(&self) -> &LockName {
         self.request.name()
     }
 
-    /// Arrives, once: as [`arrive_many`](Self::arrive_many), also as to cancel safety.
+    /// Counts one arrival: like [`arrive_many`](Self::arrive_many), including cancel safety.
     pub async fn arrive(&self) -> Result<(), AcquireError> {
         self.arrive_many(1).await
     }
 
-    /// Arrives so many times in one step. If that opens the latch, all who wait are told.
+    /// Counts `count` arrivals in one step. If that opens the latch, all waiters are notified.
     ///
-    /// Fails with [`AcquireError::Impossible`] for none at all, and where others count to another number; with
-    /// [`AcquireError::Unknown`] or [`AcquireError::NotKept`] if the store did not answer: such an arrival is undone in the
-    /// background, and may have opened the latch by then.
+    /// Fails with [`AcquireError::Impossible`] if `count` is zero, or if other clients use a different
+    /// number; with [`AcquireError::Unknown`] or [`AcquireError::NotKept`] if the store did not reply: such
+    /// an arrival is undone in the background, and may have opened the latch by then.
     ///
-    /// Cancel safety: if the future is dropped, an arrival that may have been counted is undone in the background. It may
-    /// have opened the latch by then.
+    /// Cancel safety: if the future is dropped, an arrival that may have been counted is undone in the
+    /// background. It may have opened the latch by then.
     pub async fn arrive_many(&self, count: u32) -> Result<(), AcquireError> {
         let asker = Asker { portion: Portion::Arrive { count, of: self.of }, ..Asker::default() };
         let tried: Attempt<DetachedHold> = self.request.try_acquire_detached(&asker).await?;
         match tried {
-            // It is kept by the store from here on, and given back by nobody.
+            // From here on the store keeps the arrival, and no process releases it.
             Attempt::Granted(_) => Ok(()),
             Attempt::Taken(contention) => {
                 Err(AcquireError::OutOfTries { lock: self.name().clone(), contention: Box::new(contention) })
@@ -86,26 +89,27 @@ impl Latch {
         }
     }
 
-    /// Waits until the latch is open, however long it takes.
+    /// Waits until the latch is open, without a time limit.
     ///
-    /// Fails with [`AcquireError::Impossible`] where others count to another number, and if the store refuses, or does not
-    /// answer for as long as the client's outage limit.
+    /// Fails with [`AcquireError::Impossible`] if other clients use a different number of arrivals, and if
+    /// the store refuses the request or does not reply for the client's [outage
+    /// limit](crate::ClientBuilder::outage_limit).
     ///
-    /// Cancel safety: dropping the future changes nothing for others.
+    /// Cancel safety: dropping the future changes nothing for other clients.
     pub async fn wait(&self) -> Result<(), AcquireError> {
         self.wait_within(None).await
     }
 
-    /// Waits until the latch is open, for `limit` at most: fails with [`AcquireError::TimedOut`] then. Otherwise as
-    /// [`wait`](Self::wait), also as to cancel safety.
+    /// Waits at most `limit` until the latch is open: fails with [`AcquireError::TimedOut`] then. Otherwise
+    /// like [`wait`](Self::wait), including cancel safety.
     pub async fn wait_timeout(&self, limit: Duration) -> Result<(), AcquireError> {
         self.wait_within(Some(limit)).await
     }
 
-    /// How many have arrived that are remembered, as far as they are told: 4096 arrivals, those of `arrive_many` counted as
-    /// one.
+    /// Returns how many arrivals are remembered, as far as the store reports them: at most 4096, where one
+    /// call of `arrive_many` counts once.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn arrived(&self) -> Result<u64, InspectError> {
@@ -113,24 +117,25 @@ impl Latch {
         Ok(status.taken())
     }
 
-    /// Whether so many have arrived, however many that are: it tries to go through.
+    /// Returns whether the latch is open, whatever the number of arrivals: it makes one attempt to pass.
     ///
-    /// Fails as [`wait`](Self::wait) does, and if the store does not answer within the call timeout.
+    /// Fails like [`wait`](Self::wait), and if the store does not reply within the call timeout.
     ///
-    /// Cancel safety: dropping the future changes nothing for others.
+    /// Cancel safety: dropping the future changes nothing for other clients.
     pub async fn is_open(&self) -> Result<bool, AcquireError> {
         let (request, asker) = self.waiting();
         Ok(request.try_acquire(&asker).await?.granted().is_some())
     }
 
-    /// How the latch stands: who has arrived, and how many wait. Changes nothing.
+    /// Returns the current state of the latch: the clients that arrived, and the number of waiters. Changes
+    /// nothing.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
         self.request.inspect().await
     }
 
-    /// The same, and what people want to know beside that: as
+    /// Returns the current state with the details an operator needs: like
     /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
@@ -138,10 +143,11 @@ impl Latch {
         self.request.inspect_in_full().await
     }
 
-    /// Takes back one arrival that was [seen](crate::Sharer::seen): as
-    /// [`Mutex::free_by_force`](crate::Mutex::free_by_force). Who has gone through is not called back.
+    /// Takes back one arrival that was [seen](crate::Sharer::seen): like
+    /// [`Mutex::free_by_force`](crate::Mutex::free_by_force). Waiters that have already passed are not
+    /// affected.
     ///
-    /// Cancel safety: if the future is dropped, it may have been done, or may be yet.
+    /// Cancel safety: if the future is dropped, the arrival may have been taken back, or may still be.
     pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
         self.request.free_by_force(seen).await
     }
@@ -149,12 +155,12 @@ impl Latch {
     async fn wait_within(&self, limit: Option<Duration>) -> Result<(), AcquireError> {
         let (request, asker) = self.waiting();
         let kept = request.acquire(&asker, limit).await?;
-        // It keeps nobody out, so nobody waits for its end.
+        // This hold excludes no client, so its release need not be awaited.
         drop(kept.guard);
         Ok(())
     }
 
-    /// How one asks to go through.
+    /// The request of a waiter.
     fn waiting(&self) -> (Request, Asker) {
         let asker = Asker { portion: Portion::Await { of: self.of }, ..Asker::default() };
         let mut request = self.request.clone();

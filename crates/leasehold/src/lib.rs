@@ -1,5 +1,5 @@
-//! Distributed locks held by lease: on Redis or Valkey, between the processes of one machine, or
-//! inside one process.
+//! Distributed locks held by lease: across hosts with Redis or Valkey, across the processes of one machine
+//! with SQLite, or within one process.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -9,10 +9,10 @@
 //! let client = Client::connect("memory:").await?;
 //! let orders = client.mutex("orders/42")?;
 //!
-//! let guard = orders.acquire().await?; // waits in a queue, and is renewed until it is released
-//! guard.check()?; // still ours? by our own clock, without asking anybody
-//! println!("to be sent along with every write: {}", guard.fencing_token());
-//! guard.release().await?; // hands it to the next who waits
+//! let guard = orders.acquire().await?; // waits in a fair queue; renewed until released
+//! guard.check()?; // still held? reads a local clock, no network
+//! println!("send this along with every write: {}", guard.fencing_token());
+//! guard.release().await?; // hands the lock to the next waiter
 //! # Ok(()) }
 //! ```
 //!
@@ -20,57 +20,58 @@
 //!
 //! | To … | see |
 //! |---|---|
-//! | connect, and set time limits, labels and passwords | [`Client`], [`ClientBuilder`] |
-//! | take a lock, by trying or by waiting | [`Mutex::try_acquire`], [`Mutex::acquire`], [`Mutex::acquire_timeout`] |
-//! | run a future under a lock, and have it dropped on loss | [`Mutex::run`] |
-//! | enter it again, in other tasks and processes too | [`Client::reentrant_mutex`], [`ReentrantMutex`], [`Owner`] |
-//! | lead, or know who does | [`Client::election`], [`Election::campaign`], [`Election::observe`] |
-//! | do something once in a period, whoever comes first | [`Client::once_per`], [`OncePer`] |
-//! | let several in: readers, so many at once | [`Client::rwlock`], [`Client::semaphore`] |
-//! | wait for others | [`Client::latch`], [`Client::barrier`] |
-//! | have the owner travel over HTTP by itself | the module `tower`, with the feature of that name |
-//! | choose how long it is held | [`Mutex::lease`], [`ClientBuilder::watchdog_lease`] |
-//! | know whether it is held still, or learn that it is not | [`Guard::check`], [`Guard::lost`], [`LostReason`] |
-//! | guard a write for certain | [`Guard::fencing_token`] |
-//! | give it back, also what was dropped | [`Guard::release`], [`Client::settle`] |
-//! | hold it beyond this process's life, for another to release | [`Mutex::acquire_detached`], [`DetachedHold`] |
-//! | give everything back before the program ends | [`Client::shutdown`] |
-//! | keep a hung task from holding it for ever | [`Mutex::max_hold`], [`Mutex::max_renewals`] |
-//! | see who holds it, and who is behind that | [`Mutex::inspect`], [`Mutex::inspect_in_full`], [`Contention`] |
-//! | see who is there, and what they hold | [`Client::sessions`], [`Client::locks`] |
-//! | know what could fail its locks at a server | [`ClientBuilder::examine`], [`store::Hazard`] |
-//! | take it by force, or from the dead | [`Mutex::free_by_force`], [`Client::monitor`] |
-//! | choose how soon a death is noticed | [`ClientBuilder::session`], [`ClientBuilder::without_session`] |
-//! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
+//! | connect, and set timeouts, labels and credentials | [`Client`], [`ClientBuilder`] |
+//! | acquire a lock, with or without waiting | [`Mutex::try_acquire`], [`Mutex::acquire`], [`Mutex::acquire_timeout`] |
+//! | run a future under a lock and drop it if the lock is lost | [`Mutex::run`] |
+//! | acquire a lock again while its owner holds it, in any task or process | [`Client::reentrant_mutex`], [`ReentrantMutex`], [`Owner`] |
+//! | elect a leader, or observe the current one | [`Client::election`], [`Election::campaign`], [`Election::observe`] |
+//! | run a job at most once per period across all processes | [`Client::once_per`], [`OncePer`] |
+//! | admit several holders: readers, or up to `n` permits | [`Client::rwlock`], [`Client::semaphore`] |
+//! | wait until other tasks and processes arrive | [`Client::latch`], [`Client::barrier`] |
+//! | propagate the owner over HTTP | the module `tower`, with the feature of that name |
+//! | set how long a hold lasts | [`Mutex::lease`], [`ClientBuilder::watchdog_lease`] |
+//! | check that a lock is still held, or be notified of its loss | [`Guard::check`], [`Guard::lost`], [`LostReason`] |
+//! | make a write safe against a stale holder | [`Guard::fencing_token`] |
+//! | release a lock, or wait for background releases | [`Guard::release`], [`Client::settle`] |
+//! | hold a lock beyond the life of this process | [`Mutex::acquire_detached`], [`DetachedHold`] |
+//! | release everything before the program exits | [`Client::shutdown`] |
+//! | keep a hung task from holding a lock forever | [`Mutex::max_hold`], [`Mutex::max_renewals`] |
+//! | see the holder of a lock and its session | [`Mutex::inspect`], [`Mutex::inspect_in_full`], [`Contention`] |
+//! | list sessions and held locks | [`Client::sessions`], [`Client::locks`] |
+//! | find server settings and conditions that endanger locks | [`ClientBuilder::examine`], [`store::Hazard`] |
+//! | release a lock by force, or free the locks of dead sessions | [`Mutex::free_by_force`], [`Client::monitor`] |
+//! | set how soon a crashed process is detected | [`ClientBuilder::session`], [`ClientBuilder::without_session`] |
+//! | share a lock with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
 //! | use all this from plain threads | [`blocking`] |
-//! | do without a lock, by WATCH, MULTI and EXEC | [`mod@optimistic`] |
-//! | bring a store of one's own | [`store::Store`], [`Client::of_store`], [`mod@core`] |
+//! | update keys without a lock, by WATCH, MULTI and EXEC | [`mod@optimistic`] |
+//! | implement a store | [`store::Store`], [`Client::of_store`], [`mod@core`] |
 //!
-//! # What to keep in mind
+//! # Limits of a lease
 //!
-//! A lock held by lease is a promise about time. The holder stops believing before the store does, but
-//! it cannot take back a write that is under way, and a Redis server that fails over may have forgotten
-//! the lock. Where two writers would do harm, give the [fencing token](Guard::fencing_token) to what is
-//! written to, and have it refuse smaller ones than it has seen.
+//! A lease is a promise about time. The client considers a hold lost before the store lets it expire, but it
+//! cannot recall a write that is already in flight, and a Redis server that fails over may lose the lock.
+//! Where two concurrent writers would do harm, pass the [fencing token](Guard::fencing_token) to the resource
+//! that is written to, and let that resource reject every token smaller than the largest it has seen.
 //!
-//! A [`Guard`] that is dropped gives its lock back in the background, as soon as that can be done. A
-//! future of this crate can be dropped at any await; each function says what is left then.
+//! Dropping a [`Guard`] releases its lock in the background, as soon as possible. Every future of this crate
+//! can be dropped at any await point; the "Cancel safety" section of each function says what remains.
 //!
 //! # The runtime
 //!
-//! A tokio runtime with timers and IO: that of `#[tokio::main]`, or one that was built with
-//! `enable_all`. A client's connection to Redis lives in the runtime in which the client was connected.
-//! While that one is blocked, or nobody drives it, calls of this client from other threads wait, too;
-//! renewal does not, since the keeper has a thread and a runtime of its own. So connect in the runtime
-//! that lives as long as the program, and give each single-threaded runtime a client of its own.
+//! The async API needs a tokio runtime with timers and IO: that of `#[tokio::main]`, or one built with
+//! `enable_all`. A client's connection to Redis lives in the runtime in which the client was connected. While
+//! that runtime is blocked, or not driven, this client's calls from other threads wait too. Renewals do not:
+//! the keeper runs on a thread and runtime of its own. Connect in the runtime that lives as long as the
+//! program, and give each single-threaded runtime its own client.
 //!
 //! # Features
 //!
-//! `redis`, on by default, and `sqlite`, off by default, build the stores of those names. The memory store is always
-//! there. `tower`, off by default, builds the module `tower`: the layers that carry an [`Owner`] over HTTP.
+//! - `redis` and `sqlite`, both on by default: the stores of those names. The memory store is always
+//!   available.
+//! - `tower`, off by default: the module `tower`, with layers that propagate an [`Owner`] over HTTP.
 
 #[cfg(not(unix))]
-compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");
+compile_error!("leasehold supports Unix only: it uses Unix clocks and file semantics");
 
 mod attach;
 mod barrier;
@@ -124,8 +125,8 @@ pub use semaphore::{Permit, Semaphore};
 pub use session_info::SessionInfo;
 pub use status::{Details, Sharer, Status};
 
-/// The vocabulary that a store of one's own needs: operations, replies, ids, keys, and the
-/// [model](leasehold_core::model) that says what each operation means.
+/// What a store implementation needs: operations, replies, ids, keys, and the [model](leasehold_core::model)
+/// that defines what each operation means.
 pub use leasehold_core as core;
 pub use leasehold_core::{
     About, AuditEntry, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,

@@ -1,10 +1,10 @@
-//! The monitor: takes from dead sessions what they held, where nobody waits who would notice.
+//! The monitor: releases the locks of dead sessions, where no waiter would notice the death.
 //!
-//! 1. Whether a session is dead is looked at by the store, in the step that takes its lock: one that is back in time
-//!    keeps what it has, whatever the list said.
-//! 2. A round has a bound, and a lock that was settled for a dead session is not asked about again: a session that has
-//!    lapsed takes no more locks.
-//! 3. A store that does not answer is asked again after pauses that grow, up to a cap.
+//! 1. The store itself verifies that a session is dead, in the same step that releases its lock: a session
+//!    that has returned in time keeps its locks, whatever the list said.
+//! 2. A round is bounded, and a lock that was settled for a dead session is not requested again: a lapsed
+//!    session acquires no more locks.
+//! 3. A store that does not reply is retried after growing pauses, up to a cap.
 
 use crate::client::Client;
 use crate::store::{Fault, Outcome};
@@ -18,17 +18,18 @@ use std::time::Duration;
 
 /// How many locks one round settles at most.
 const A_ROUND: usize = 1024;
-/// How many of them in one go.
+/// How many locks one batch settles.
 const AT_ONCE: usize = 128;
-/// The shortest time between two rounds.
+/// The shortest interval between two rounds.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// Pauses after a round that the store did not answer: the first, and the longest.
+/// Pauses after a round without a reply from the store: the first, and the longest.
 const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
-/// Takes from dead sessions what they held, every so often: [`Client::monitor`].
+/// Periodically releases the locks of dead sessions: [`Client::monitor`].
 ///
-/// Whoever waits for a lock notices by himself that its holder has died. A monitor frees also the locks for which nobody
-/// waits, so that they are seen free, and whoever comes next need not find it out. Any number of them may run.
+/// A waiter notices by itself that the holder of its lock has died. A monitor also releases locks without
+/// waiters, so that they are shown as free, and the next client acquires them without delay. Any number of
+/// monitors may run.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,7 +40,7 @@ const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration:
 /// let monitor = client.monitor().every(Duration::from_secs(5));
 /// let watching = tokio::spawn(monitor.run(|round| {
 ///     for evicted in &round.evicted {
-///         println!("{} was taken from {:?}", evicted.name, evicted.whose);
+///         println!("{} was released from {:?}", evicted.name, evicted.whose);
 ///     }
 /// }));
 /// // It runs until it is dropped.
@@ -51,18 +52,18 @@ const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration:
 pub struct Monitor {
     client: Client,
     every: Duration,
-    /// The locks of dead sessions of which nothing is to be taken any more (2).
+    /// The locks of dead sessions that need no further work (2).
     settled: HashMap<SessionId, HashSet<Lock>>,
 }
 
-/// What one round of a [`Monitor`] has found and done.
+/// What one round of a [`Monitor`] found and did.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = leasehold::Client::connect("memory:").await?;
 /// let round = client.monitor().round().await;
 /// match &round.trouble {
-///     None => println!("{} live, {} are dead, {} locks freed", round.alive, round.dead, round.evicted.len()),
+///     None => println!("{} alive, {} dead, {} locks released", round.alive, round.dead, round.evicted.len()),
 ///     Some(fault) => println!("not finished: {fault}"),
 /// }
 /// # Ok(()) }
@@ -70,21 +71,22 @@ pub struct Monitor {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct MonitorReport {
-    /// How many sessions are alive.
+    /// The number of live sessions.
     pub alive: usize,
-    /// How many are dead, and not forgotten yet.
+    /// The number of dead sessions that are not removed yet.
     pub dead: usize,
-    /// What was taken from dead ones.
+    /// What was released from dead sessions.
     pub evicted: Vec<Eviction>,
-    /// How many locks of dead ones are left for the next round.
+    /// How many locks of dead sessions remain for the next round.
     pub left: usize,
-    /// What the store did not answer, or refused. What it did all the same may be missing from what was evicted.
+    /// The request without a reply, or the refusal, that ended the round. If the store executed it
+    /// nevertheless, `evicted` may lack its effect.
     pub trouble: Option<Fault>,
 }
 
-/// One lock was taken from one dead session.
+/// One lock that was released from one dead session.
 ///
-/// [`Monitor`] shows it in use.
+/// See [`Monitor`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Eviction {
@@ -92,9 +94,9 @@ pub struct Eviction {
     pub name: LockName,
     /// The dead session.
     pub session: SessionId,
-    /// What it was called; nothing, where that cannot be read.
+    /// Its label; `None` if it cannot be read.
     pub whose: Option<Label>,
-    /// The fencing token of its hold; nothing, where it had only a place in the queue.
+    /// The fencing token of its hold; `None` if it had only a queue entry.
     pub fence: Option<FencingToken>,
 }
 
@@ -112,17 +114,19 @@ impl Monitor {
         Self { client, every: session / 4, settled: HashMap::new() }
     }
 
-    /// How often it looks, give or take a quarter; a quarter of the client's session time if nothing is set, 100 ms at
-    /// least.
+    /// Sets the interval between rounds, with a jitter of a quarter. Default: a quarter of the client's
+    /// session time; at least 100 ms.
     pub fn every(mut self, every: Duration) -> Self {
         self.every = every.max(SHORTEST);
         self
     }
 
-    /// Runs round after round until the future is dropped, and hands each to `told`. What it evicts is also logged. While
-    /// the store does not answer, it pauses for half a second to 5 s: the store forgets the dead soon.
+    /// Runs rounds until the future is dropped, and passes the report of each to `told`. Evictions are also
+    /// logged. While the store does not reply, it pauses for only 0.5 to 5 s, since the store removes dead
+    /// sessions soon.
     ///
-    /// Cancel safety: dropping the future ends the monitor. What is under way may be done, and not told.
+    /// Cancel safety: dropping the future stops the monitor. A round in progress may take effect without a
+    /// report.
     pub async fn run(mut self, mut told: impl FnMut(&MonitorReport)) -> Infallible {
         let engine = self.client.engine.clone();
         let (first, most) = FAULT_PAUSE;
@@ -143,9 +147,9 @@ impl Monitor {
         }
     }
 
-    /// One round: lists the sessions, and takes from the dead what they held, 1024 locks at most.
+    /// Runs one round: lists the sessions, and releases the locks of dead ones, 1024 at most.
     ///
-    /// Cancel safety: as [`run`](Self::run).
+    /// Cancel safety: as for [`run`](Self::run).
     pub async fn round(&mut self) -> MonitorReport {
         let mut report = MonitorReport::default();
         let engine = self.client.engine.clone();
@@ -174,7 +178,7 @@ impl Monitor {
         report
     }
 
-    /// What dead sessions have told of and is not settled.
+    /// The locks reported by dead sessions that are not settled yet.
     fn unsettled<'a>(&self, dead: &'a [SessionEntry]) -> Vec<(&'a SessionEntry, &'a Lock)> {
         let held = dead.iter().flat_map(|session| session.held.iter().map(move |lock| (session, lock)));
         let is_settled = |session: &SessionEntry, lock: &Lock| {
@@ -193,7 +197,7 @@ impl Monitor {
         let outcomes = engine.store.execute_all(&ops, engine.timings.call).await;
         for ((session, lock), outcome) in some.iter().zip(outcomes) {
             match outcome {
-                // It is back (1).
+                // The session has returned (1).
                 Outcome::Done(Reply::Evict(Evicted::Alive)) => report.left -= 1,
                 Outcome::Done(Reply::Evict(Evicted::Gone { hold, place })) => {
                     self.settle(session, lock, report);
@@ -201,7 +205,7 @@ impl Monitor {
                         report.evicted.push(eviction(session, lock, hold));
                     }
                 }
-                // Something else stands there by now.
+                // The key has another kind by now.
                 Outcome::Done(_) => self.settle(session, lock, report),
                 Outcome::Failed(_, fault) => {
                     tracing::warn!(%lock, session = %session.session, %fault, "not taken from a dead session yet");
@@ -223,7 +227,7 @@ fn eviction(dead: &SessionEntry, lock: &Lock, fence: Option<FencingToken>) -> Ev
     if let Some(fence) = fence {
         tracing::warn!(%lock, %session, label, %fence, "taken from a dead session");
     } else {
-        tracing::info!(%lock, %session, label, "the place of a dead session was given up");
+        tracing::info!(%lock, %session, label, "removed the queue entry of a dead session");
     }
     Eviction { name: lock.name.clone(), session, whose, fence }
 }

@@ -1,4 +1,4 @@
-//! Several locks at once: [`MultiMutex`].
+//! Several locks, acquired together: [`MultiMutex`].
 
 use crate::engine::{self, Engine, InTheWay, Missed};
 use crate::error::{AcquireError, Contention, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
@@ -11,24 +11,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How often all are sought without holding any of them while waiting. After that they are taken in their order, which
-/// ends however many others want some of them.
+/// How many rounds try to acquire all locks without holding any while waiting. After that the locks are
+/// acquired in order of their names, which succeeds however many other clients want some of them.
 const ROUNDS: u32 = 2;
 
-/// How often they are taken in their order, where a hold on one ends before the last is had.
+/// How many times to start over in order if one hold ends before the last lock is acquired.
 const LAPS: u32 = 3;
 
-/// Several [mutexes](crate::Mutex) that are held together: all of them, or none.
+/// Several [mutexes](crate::Mutex) that are acquired together: all of them, or none.
 ///
-/// While it waits for one of them it holds none of the others, so that whoever wants only one is not kept from it by
-/// somebody who has to wait himself. Where one is in the way it queues for that one, in fairness, and asks for the rest in one
-/// step when it has it. If others are in the way again and again, it takes them one after the other, in the order of
-/// their names: everybody who holds some and waits for more does so in that order, so that no two wait for each other,
-/// and each queue is fair. So everybody gets his locks, as long as nobody keeps one for ever. That does not hold for one who
-/// holds a [`Mutex`](crate::Mutex) by itself, or another `MultiMutex`, while he acquires this.
+/// While it waits for one lock it holds none of the others, so it does not block clients that need only
+/// those. If a lock is taken, it waits in that lock's fair queue, and once it holds that lock it requests the
+/// others in one step. If other locks are taken again and again, it acquires the locks one after the other,
+/// in order of their names. Every `MultiMutex` that waits while holding locks does so in that order, so no
+/// two wait for each other; and each queue is fair, so every client acquires its locks eventually as long as
+/// no client keeps one forever. This does not apply to a caller that separately holds a
+/// [`Mutex`](crate::Mutex) or another `MultiMutex` while it acquires this one.
 ///
-/// Each is an ordinary [`Mutex`](crate::Mutex): others may want it alone, and so may clients of other libraries. On SQLite, in memory and on
-/// one Redis server all are taken in one step.
+/// Each lock is an ordinary [`Mutex`](crate::Mutex), which other clients, also those of other libraries, can
+/// acquire alone. On SQLite, in memory and on a single Redis server, all locks are acquired in one step.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,11 +44,11 @@ const LAPS: u32 = 3;
 #[derive(Clone, Debug)]
 pub struct MultiMutex {
     engine: Arc<Engine>,
-    /// In the order of their names, each once; at least one. All are set alike.
+    /// In order of their names, without duplicates; at least one. All have the same settings.
     requests: Vec<Request>,
 }
 
-/// What became of a try to have several locks.
+/// The result of a single attempt to acquire several locks.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -62,21 +63,21 @@ pub struct MultiMutex {
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-#[must_use = "a guard that is dropped gives the locks back"]
+#[must_use = "dropping a guard releases its locks"]
 pub enum MultiAttempt<G = MultiGuard> {
-    /// All are held.
+    /// All locks are held.
     Granted(G),
-    /// None is: one is in the way.
+    /// No lock is held: at least one is taken.
     Taken {
-        /// Which one. There may be others.
+        /// The first lock found taken. There may be others.
         lock: LockName,
-        /// Who has it.
+        /// What stands in the way.
         contention: Contention,
     },
 }
 
 impl<G> MultiAttempt<G> {
-    /// The guard, if all are held.
+    /// Returns the guard, if all locks are held.
     pub fn granted(self) -> Option<G> {
         match self {
             Self::Granted(held) => Some(held),
@@ -84,7 +85,7 @@ impl<G> MultiAttempt<G> {
         }
     }
 
-    /// The same of another kind of guard.
+    /// Converts the guard of granted locks.
     pub(crate) fn map<H>(self, wrap: impl FnOnce(G) -> H) -> MultiAttempt<H> {
         match self {
             Self::Granted(held) => MultiAttempt::Granted(wrap(held)),
@@ -93,14 +94,14 @@ impl<G> MultiAttempt<G> {
     }
 }
 
-/// One that is in the way of all.
+/// The lock that prevented acquiring all.
 struct Blocked {
     at: usize,
     missed: Missed,
 }
 
 impl MultiMutex {
-    /// How many locks can be held together: others wait while a store takes them in one step.
+    /// How many locks can be acquired together: other requests wait while a store acquires them in one step.
     pub const MOST: usize = 64;
 
     pub(crate) fn of(engine: Arc<Engine>, mut requests: Vec<Request>) -> Result<Self, LockError> {
@@ -114,30 +115,31 @@ impl MultiMutex {
     }
 
     settings! {
-        /// How long a hold lasts: as [`Mutex::lease`](crate::Mutex::lease), of each. Where the locks had to be waited for one after the other, it
-        /// counts for all from when the last was had.
+        /// Sets the lease of each hold: like [`Mutex::lease`](crate::Mutex::lease). If the locks were
+        /// acquired one after the other, the lease of all counts from the last acquisition.
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
-        /// How long a hold lasts at most: as [`Mutex::max_hold`](crate::Mutex::max_hold), of each.
+        /// Caps how long each hold lasts: like [`Mutex::max_hold`](crate::Mutex::max_hold).
         pub fn max_hold(self, cap: Duration) -> Self;
 
-        /// How often each hold is renewed at most: as [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+        /// Caps how often each hold is renewed: like [`Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
 
-        /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+        /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn wait(self, limit: Duration) -> Self;
     }
 
-    /// The names of the locks, in their order.
+    /// Returns the names of the locks, in order.
     pub fn names(&self) -> impl Iterator<Item = &LockName> {
         self.requests.iter().map(Request::name)
     }
 
-    /// Tries once: takes all if all are free and nobody waits for any of them.
+    /// Tries once: acquires all locks if all are free and no other client waits for any of them.
     ///
-    /// Fails as [`Mutex::try_acquire`](crate::Mutex::try_acquire) does.
+    /// Fails like [`Mutex::try_acquire`](crate::Mutex::try_acquire).
     ///
-    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the background.
+    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
+    /// background.
     pub async fn try_acquire(&self) -> Result<MultiAttempt, AcquireError> {
         let call = self.engine.timings.call;
         let limit = self.engine.world.now() + call;
@@ -151,19 +153,21 @@ impl MultiMutex {
         }
     }
 
-    /// Acquires all of the locks, however long it takes, or for as long as [`wait`](Self::wait) says.
+    /// Acquires all of the locks, and waits for as long as [`wait`](Self::wait) allows, or without a limit.
     ///
-    /// Fails as [`Mutex::acquire`](crate::Mutex::acquire) does, naming the lock that was in the way; and with [`AcquireError::Lost`] where a lease,
-    /// or a cap, is too short to hold the first ones for as long as the others have to be waited for.
+    /// Fails like [`Mutex::acquire`](crate::Mutex::acquire), naming the lock that was taken; and with
+    /// [`AcquireError::Lost`] if a lease or a cap is too short to hold the first locks while waiting for the
+    /// others.
     ///
-    /// Cancel safety: if the future is dropped, nothing is held: places in queues are given up, and what was had of the
-    /// locks is given back in the background.
+    /// Cancel safety: if the future is dropped, nothing is held: queue entries are given up, and locks
+    /// acquired so far are released in the background.
     pub async fn acquire(&self) -> Result<MultiGuard, AcquireError> {
         let wait = self.requests.first().and_then(|request| request.wait);
         self.acquire_within(wait).await
     }
 
-    /// Acquires all of the locks within `limit`. Otherwise as [`acquire`](Self::acquire), also as to cancel safety.
+    /// Acquires all of the locks within `limit`. Otherwise like [`acquire`](Self::acquire), including cancel
+    /// safety.
     pub async fn acquire_timeout(&self, limit: Duration) -> Result<MultiGuard, AcquireError> {
         self.acquire_within(Some(limit)).await
     }
@@ -175,7 +179,7 @@ impl MultiMutex {
 
     async fn acquire_within(&self, wait: Option<Duration>) -> Result<MultiGuard, AcquireError> {
         let start = self.engine.world.now();
-        // Who waits for no time at all still tries once.
+        // A zero limit still allows one attempt.
         let limit = wait.map(|wait| start + if wait.is_zero() { self.engine.timings.call } else { wait });
         let failed =
             |at: usize, missed| self.requests[at].error(missed, self.engine.world.now().since(start));
@@ -193,7 +197,8 @@ impl MultiMutex {
                 (Ok(guards), None) => return Ok(MultiGuard::of(&self.engine, guards)),
                 (Ok(mut guards), Some((at, guard))) => {
                     guards.insert(at, guard);
-                    // The first one may have been lost meanwhile: that was in vain, as if another had been in the way.
+                    // If the first lock was lost meanwhile, the round failed, as if another lock had been
+                    // taken.
                     if let Ok(all) = self.together(guards, limit).await {
                         return Ok(all);
                     }
@@ -203,7 +208,8 @@ impl MultiMutex {
                         return Err(failed(at, Missed::TimedOut(standing)));
                     }
                     if let Some((_, guard)) = held {
-                        // Handed on before anything is waited for. If that fails it is no reason to give up.
+                        // Hand the lock on before waiting for anything. A failure here is no reason to give
+                        // up.
                         self.until(limit, guard.hand_on()).await;
                     }
                     if limit.is_some_and(|limit| limit <= self.engine.world.now()) {
@@ -217,8 +223,8 @@ impl MultiMutex {
         self.in_order(limit, start).await
     }
 
-    /// Takes one after the other, in the order of their names. What is held meanwhile is renewed; where a lease or a cap
-    /// does not allow that for long enough, it begins anew, and gives up in the end.
+    /// Acquires one lock after the other, in order of their names. Locks held so far are renewed; if a lease
+    /// or a cap ends one of them too early, it starts over, and gives up after a few times.
     async fn in_order(&self, limit: Option<Moment>, start: Moment) -> Result<MultiGuard, AcquireError> {
         let mut laps = 1;
         loop {
@@ -237,12 +243,12 @@ impl MultiMutex {
         }
     }
 
-    /// Makes one of locks that were had one after the other: the lease counts for all from now on. Fails if one was lost
-    /// meanwhile; then the others are given back.
+    /// Joins locks that were acquired one after the other: the lease of all counts from now. If one was lost
+    /// meanwhile, fails and releases the others.
     async fn together(&self, guards: Vec<Guard>, limit: Option<Moment>) -> Result<MultiGuard, Lost> {
         let all = MultiGuard::of(&self.engine, guards);
         if self.requests.iter().any(Request::ends_with_its_lease) {
-            // Whatever keeps it from being longer, a hold that is there is there. A watchdog needs no help.
+            // The locks are held even if this extension fails. A watchdog extends without help.
             self.until(limit, all.extend()).await;
         }
         match all.check() {
@@ -254,7 +260,8 @@ impl MultiMutex {
         }
     }
 
-    /// Does something for as long as there is time: what is dropped then goes on in the background, or need not.
+    /// Runs `work` until the time limit. Work dropped at the limit either continues in the background or is
+    /// not needed.
     async fn until<T>(&self, limit: Option<Moment>, work: impl Future<Output = T>) {
         let time_is_up = async {
             match limit {
@@ -269,7 +276,7 @@ impl MultiMutex {
         }
     }
 
-    /// Takes all but one that is held already, in one step; waits for nothing.
+    /// Acquires all locks but one that is already held, in one step, without waiting.
     async fn take(
         &self,
         held: Option<usize>,
@@ -284,7 +291,7 @@ impl MultiMutex {
             Ok(won) => won,
             Err(InTheWay { at, missed }) => return Ok(Err(Blocked { at: wanted[at], missed })),
         };
-        // All are told to the keeper before anything fails: then dropping their guards gives them back.
+        // Every hold is passed to the keeper before anything fails: then dropping their guards releases them.
         let kept: Vec<_> = wanted
             .iter()
             .zip(won)
@@ -311,8 +318,8 @@ impl MultiMutex {
 
 /// Several locks that are held together.
 ///
-/// They are lost together, too: as soon as one of them is, the guard counts as lost. [`release`](Self::release) gives all back,
-/// and so does dropping it, in the background.
+/// They are lost together: when one of them is lost, the guard counts as lost. [`release`](Self::release)
+/// releases all of them; dropping the guard does so in the background.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -328,11 +335,11 @@ impl MultiMutex {
 /// }
 /// # Ok(()) }
 /// ```
-#[must_use = "a guard that is dropped gives the locks back"]
+#[must_use = "dropping a guard releases its locks"]
 pub struct MultiGuard {
     engine: Arc<Engine>,
     guards: Vec<Guard>,
-    /// Given when any of them is lost.
+    /// Cancelled when any of them is lost.
     signal: CancellationToken,
 }
 
@@ -345,45 +352,46 @@ impl MultiGuard {
         Self { engine: engine.clone(), guards, signal }
     }
 
-    /// Each lock's name and the number of its hold: greater than that of every earlier hold of that lock.
+    /// Returns each lock's name and fencing token: a number greater than that of every earlier hold of that
+    /// lock.
     pub fn fencing_tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)> {
         self.guards.iter().map(|guard| (guard.name(), guard.fencing_token()))
     }
 
-    /// The number of the hold of one of the locks; `None` if that name is none of them.
+    /// Returns the fencing token of one of the locks; `None` if no lock has that name.
     pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
         let guard = self.guards.iter().find(|guard| guard.name().as_str() == name)?;
         Some(guard.fencing_token())
     }
 
-    /// Whether all are still held: fails once the deadline of one has passed, or it is known to be lost. Needs no network;
-    /// as [`Guard::check`].
+    /// Checks that all locks are still held. Fails once one of the holds has ended, or is known to be lost.
+    /// Needs no network; like [`Guard::check`].
     pub fn check(&self) -> Result<(), Lost> {
         self.guards.iter().try_for_each(Guard::check)
     }
 
-    /// Whether one of the holds ends by its cap as things stand: as [`Guard::is_capped`].
+    /// Returns whether one of the holds ends at its cap: like [`Guard::is_capped`].
     pub fn is_capped(&self) -> bool {
         self.guards.iter().any(Guard::is_capped)
     }
 
-    /// Until when all may be believed as things stand: as [`Guard::valid_until`].
+    /// Returns until when all holds are valid: like [`Guard::valid_until`].
     pub fn valid_until(&self) -> Moment {
         self.guards.iter().map(Guard::valid_until).min().unwrap_or(Moment::ZERO)
     }
 
-    /// How long all may be believed as things stand: as [`Guard::remaining`].
+    /// Returns how long all holds are still valid: like [`Guard::remaining`].
     pub fn remaining(&self) -> Duration {
         self.valid_until().since(self.engine.world.now())
     }
 
-    /// Waits until one of the locks is lost, and says which and why. It does not end while all are held.
+    /// Waits until one of the locks is lost, and returns which and why. Does not complete while all are held.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn lost(&self) -> Lost {
         loop {
             self.signal.cancelled().await;
-            // Of another one it may be known that it is gone, and not yet why.
+            // Another hold may be known to be lost while its reason is not known yet.
             if let Some(lost) = self.guards.iter().find_map(Guard::told) {
                 return lost;
             }
@@ -391,33 +399,35 @@ impl MultiGuard {
         }
     }
 
-    /// A token that is cancelled when one of the locks is lost: as [`Guard::lost_signal`].
+    /// Returns a token that is cancelled when one of the locks is lost: like [`Guard::lost_signal`].
     pub fn lost_signal(&self) -> CancellationToken {
         self.signal.child_token()
     }
 
-    /// Lengthens all holds now: as [`Guard::extend`].
+    /// Extends all holds now: like [`Guard::extend`].
     ///
-    /// Fails as that does, with the first error; the others may have been lengthened.
+    /// Fails like that method, with the first error; the other holds may have been extended.
     ///
-    /// Cancel safety: if the future is dropped, some may have been extended.
+    /// Cancel safety: if the future is dropped, some holds may have been extended.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         join_all(self.guards.iter().map(Guard::extend)).await.into_iter().collect()
     }
 
-    /// Lengthens all holds to last `lease` from now, where they would end earlier: as [`Guard::extend_to`].
+    /// Extends all holds so that they last `lease` from now, if they would end earlier: like
+    /// [`Guard::extend_to`].
     ///
-    /// Fails, and is cancelled, as [`extend`](Self::extend).
+    /// Errors and cancel safety: as for [`extend`](Self::extend).
     pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
         let lease = lease.into();
         join_all(self.guards.iter().map(|guard| guard.extend_to(lease))).await.into_iter().collect()
     }
 
-    /// Gives all locks back, and hands each to the next who waits for it. All are tried, whatever becomes of one.
+    /// Releases all locks, and hands each to its next waiter. A failure with one lock does not prevent the
+    /// release of the others.
     ///
-    /// Fails with those that were not released, and why: as [`Guard::release`].
+    /// Fails with the locks that were not released, and the reason for each: like [`Guard::release`].
     ///
-    /// Cancel safety: if the future is dropped, the locks are given back in the background.
+    /// Cancel safety: if the future is dropped, the locks are released in the background.
     pub async fn release(self) -> Result<(), MultiReleaseError> {
         let release = |guard: Guard| async {
             let name = guard.name().clone();

@@ -1,4 +1,4 @@
-//! The Mutex: one holder at a time.
+//! Mutual exclusion: a lock with one holder at a time.
 
 use crate::detached::DetachedHold;
 use crate::engine::Engine;
@@ -10,13 +10,14 @@ use leasehold_core::{Lease, Lock, LockName, OwnValue, RetryPolicy, Seen};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A lock with one holder at a time, over tasks, processes and hosts.
+/// A mutual exclusion lock across tasks, processes and hosts.
 ///
-/// In Redis it is the key that other libraries share: `SET name token NX PX`. It does not re-enter: a
-/// task that acquires it twice waits for itself.
+/// In Redis it is a plain key, `SET name token NX PX`, which other libraries can share. It is not re-entrant:
+/// a task that acquires it twice waits for itself. See [`ReentrantMutex`](crate::ReentrantMutex) for one that
+/// is.
 ///
-/// Waiting is fair: the tasks of a process in the order in which they came, and processes likewise. A
-/// release hands the lock to the next one and tells it so; nobody polls.
+/// Waiting is fair: tasks of a process acquire the lock in the order of their requests, and so do processes.
+/// A release hands the lock to the next waiter and notifies it, so waiters need not poll.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,10 +28,10 @@ use std::time::Duration;
 /// let nightly = client.mutex("nightly")?.lease(Duration::from_secs(60));
 /// match nightly.try_acquire().await? {
 ///     Attempt::Granted(guard) => {
-///         guard.check()?; // still ours? no network needed
+///         guard.check()?; // still held? no network needed
 ///         guard.release().await?;
 ///     }
-///     Attempt::Taken(contention) => println!("somebody else does it: {contention}"),
+///     Attempt::Taken(contention) => println!("another process does it: {contention}"),
 /// }
 /// # Ok(()) }
 /// ```
@@ -46,20 +47,20 @@ impl Mutex {
     }
 
     settings! {
-        /// How long a hold lasts: it ends when the lease ends. Without a lease a watchdog renews the hold for
-        /// as long as its guard lives.
+        /// Sets the lease: the hold ends when its lease ends. Without this setting, a watchdog renews the
+        /// hold for as long as its guard lives.
         ///
-        /// Every hold starts with a short lease of 3 s (or this one, if it is shorter) and is lengthened to this
-        /// one in the background, at once.
+        /// Every hold starts with a short lease of 3 s, or this lease if it is shorter, and is extended to
+        /// this lease in the background at once.
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
-        /// How long a hold lasts at most, whatever renews it: a cap for tasks that hang, which a watchdog would renew for
-        /// ever. It counts from the moment in which the lock was acquired, as its caller sees it.
+        /// Caps how long a hold lasts, however it is renewed. Without a cap, the watchdog renews the hold of
+        /// a hung task forever. The cap counts from the moment the caller acquired the lock.
         ///
-        /// At the cap the hold is lost, with [`LostReason::Capped`](crate::LostReason::Capped), and is then released at
-        /// the store, so that the next waiter need not wait for the rest of the lease. An
-        /// [`extend`](Guard::extend) reaches up to the cap; an [`extend_to`](Guard::extend_to) beyond it fails. A cap
-        /// shorter than 1 ms makes acquiring fail with [`AcquireError::Lease`].
+        /// At the cap the hold is lost with [`LostReason::Capped`](crate::LostReason::Capped) and is then
+        /// released at the store, so that the next waiter does not wait for the rest of the lease.
+        /// [`extend`](Guard::extend) reaches at most up to the cap; [`extend_to`](Guard::extend_to) beyond
+        /// the cap fails. With a cap shorter than 1 ms, acquiring fails with [`AcquireError::Lease`].
         ///
         /// ```
         /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -77,33 +78,37 @@ impl Mutex {
         /// ```
         pub fn max_hold(self, cap: Duration) -> Self;
 
-        /// How often a hold is renewed at most; that it reaches its lease for the first time, after the first 3 s, is not
-        /// counted. With 0 it lasts one lease of the watchdog's, with `n` as much longer as `n` renewals make it.
+        /// Caps how often a hold is renewed. The first extension, from the initial 3 s to the full lease,
+        /// does not count. With 0 the hold lasts one watchdog lease; with `n` it lasts as much longer as `n`
+        /// renewals make it.
         ///
-        /// Extends by the user count, too, if they lengthen the hold. Once the last one is used up,
-        /// [`Guard::extend`] fails with [`ExtendError::Capped`](crate::ExtendError::Capped). When a hold that the
-        /// watchdog renews then ends it is given up, as by [`max_hold`](Self::max_hold); one with a lease ends with it.
+        /// Calls of [`extend`](Guard::extend) count too, if they lengthen the hold. After the last renewal,
+        /// [`Guard::extend`] fails with [`ExtendError::Capped`](crate::ExtendError::Capped). When a hold
+        /// renewed by the watchdog then reaches its end, it is given up as with [`max_hold`](Self::max_hold);
+        /// a hold with a lease ends with that lease.
         pub fn max_renewals(self, most: u32) -> Self;
 
-        /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+        /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn wait(self, limit: Duration) -> Self;
 
-        /// Polls for the lock by this policy in place of queueing for it. It is then not fair, and costs a
-        /// request a try. While it pauses between two tries, tasks of the same client that queue go first.
+        /// Polls for the lock by this policy instead of queueing for it. Polling is not fair and costs one
+        /// request per attempt. During the pause between two attempts, queued tasks of the same client go
+        /// first.
         pub fn retry(self, policy: RetryPolicy) -> Self;
 
-        /// Gives the key an expiry if a client of another library has locked it without one.
+        /// Sets an expiry on the lock's key if a client of another library locked it without one.
         pub fn adopt(self, expiry: Duration) -> Self;
 
-        /// Keeps a lock that was released, and that nobody of this client waits for, for `idle` in the process: whoever
-        /// of this client acquires it again meanwhile has it without asking the store. As soon as another process asks for
-        /// it the store says so, and it is given back; at the latest when `idle` is over, and for no longer than the
-        /// hold has its lease.
+        /// Keeps a released lock in this process for up to `idle` if no task of this client waits for it. A
+        /// task of this client that acquires the lock within that time gets it without a request to the
+        /// store. The lock is released at the store as soon as another process requests it, of which the
+        /// store notifies this client, and at the latest after `idle` or when the lease of the hold ends.
         ///
-        /// For locks that one process uses again and again, and others now and then: they wait for one message more. A
-        /// process that dies keeps the lock for as long as its session. [`inspect`](Self::inspect) by others shows
-        /// the lock as held. Clients of other libraries do not ask in the queue, so that a lock that they share should not be
-        /// kept for long.
+        /// Use it for a lock that one process acquires again and again, and other processes now and then:
+        /// they wait for one more message. If this process dies, it keeps the lock until its session ends. To
+        /// other clients, [`inspect`](Self::inspect) shows the lock as held. Clients of other libraries do
+        /// not queue and cannot request the lock this way, so do not use a long `idle` for a lock shared with
+        /// them.
         ///
         /// ```
         /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -121,27 +126,29 @@ impl Mutex {
         /// ```
         pub fn sticky(self, idle: Duration) -> Self;
 
-        /// Lets the lock lie free at every `every`th release of this process in place of handing it to the
-        /// next waiter, for clients of other libraries that share it: they do not queue, and would starve.
-        /// It also makes the first in the queue look more often. All clients of the lock should set it.
+        /// Leaves the lock free at every `every`th release of this process, instead of handing it to the next
+        /// waiter. Clients of other libraries do not queue, and would starve without this. The first waiter
+        /// in the queue also polls more often. All clients of the lock should use this setting.
         pub fn share(self, every: u32) -> Self;
     }
 
-    /// The value at the lock's key, in place of a random token. It need not be unique: two holds with the
-    /// same value exclude each other all the same. It is as good as a password for the lock.
+    /// Sets the value stored at the lock's key, in place of a random token. It need not be unique: two holds
+    /// with the same value still exclude each other. Treat it like a password: a client that knows the value
+    /// can release the lock.
     pub fn value(mut self, value: impl AsRef<str>) -> Result<Self, LockError> {
         self.value = Some(OwnValue::new(value)?);
         Ok(self)
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         self.request.name()
     }
 
-    /// Tries once: takes the lock if it is free and nobody waits for it.
+    /// Tries to acquire the lock once: succeeds if it is free and no other client waits for it.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// A taken lock is not an error: it is [`Attempt::Taken`]. Fails if the store does not reply within the
+    /// call timeout, or refuses the request.
     ///
     /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
     /// background.
@@ -149,47 +156,46 @@ impl Mutex {
         Ok(self.request.try_acquire(&self.asker()).await?.map(|kept| kept.guard))
     }
 
-    /// Acquires the lock, however long it takes, or for as long as [`wait`](Self::wait) says.
+    /// Acquires the lock, and waits for it for as long as [`wait`](Self::wait) allows, or without a limit.
     ///
-    /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses, or does not answer
-    /// for as long as the client's outage limit.
+    /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses the request or does not
+    /// reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
     ///
-    /// Cancel safety: if the future is dropped, its place in the queue is given up, and an acquisition
-    /// that may have happened is undone in the background. Whoever waits in the same process keeps the
-    /// process's place.
+    /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
+    /// happened is undone in the background. If other tasks of the same process wait, the process keeps its
+    /// place in the queue.
     pub async fn acquire(&self) -> Result<Guard, AcquireError> {
         self.acquire_within(self.request.wait).await
     }
 
-    /// Acquires the lock within `limit`. Otherwise as [`acquire`](Self::acquire), also as to cancel
-    /// safety.
+    /// Acquires the lock within `limit`. Otherwise like [`acquire`](Self::acquire), including cancel safety.
     pub async fn acquire_timeout(&self, limit: Duration) -> Result<Guard, AcquireError> {
         self.acquire_within(Some(limit)).await
     }
 
-    /// Tries once, for a hold that no process keeps: see [`acquire_detached`](Self::acquire_detached).
+    /// Tries once to acquire a detached hold: see [`acquire_detached`](Self::acquire_detached).
     ///
-    /// Fails as that does; that the lock is taken is a value.
+    /// Fails like that method, except that a taken lock is a value.
     ///
-    /// Cancel safety: as [`acquire_detached`](Self::acquire_detached).
+    /// Cancel safety: as for [`acquire_detached`](Self::acquire_detached).
     pub async fn try_acquire_detached(&self) -> Result<Attempt<DetachedHold>, AcquireError> {
         self.request.try_acquire_detached(&self.asker()).await
     }
 
-    /// Acquires the lock for a hold that no process keeps, however long it takes, or for as long as
-    /// [`wait`](Self::wait) says. Nobody renews the hold: it ends with its [`lease`](Self::lease), which has to be
-    /// given, or by [`DetachedHold::release`], by whoever has its text.
+    /// Acquires the lock as a detached hold, which no process renews. Waits for as long as
+    /// [`wait`](Self::wait) allows, or without a limit. The hold ends with its [`lease`](Self::lease), which
+    /// must be set, or when a process that has its text calls [`DetachedHold::release`].
     ///
-    /// When this returns, the hold has been lengthened from the short first lease to the one that was asked for,
-    /// which counts from then. It belongs to no session of this client, and waits as one more: tasks of this client
-    /// that want the lock are strangers to it.
+    /// When this returns, the hold has already been extended from the short initial lease to the requested
+    /// one, which counts from that moment. The hold belongs to no session of this client and queues
+    /// separately: tasks of this client that want the lock compete with it like any other client.
     ///
-    /// Fails with [`AcquireError::NoLease`] where no lease was set, with [`AcquireError::NotKept`] if the lock was
-    /// granted and could not be lengthened, and otherwise as [`acquire`](Self::acquire).
+    /// Fails with [`AcquireError::NoLease`] if no lease is set, with [`AcquireError::NotKept`] if the lock
+    /// was granted but the hold could not be extended, and otherwise like [`acquire`](Self::acquire).
     ///
-    /// Cancel safety: if the future is dropped, its place in the queue is given up, and an acquisition that may have
-    /// happened is undone in the background. Should the process end before that, the hold ends with the short first
-    /// lease, or with its whole lease if that was on its way.
+    /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
+    /// happened is undone in the background. If the process exits before that, the hold ends with the short
+    /// initial lease, or with its full lease if that extension was already sent.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -200,7 +206,7 @@ impl Mutex {
     /// let migration = client.mutex("migration")?.lease(Duration::from_secs(600));
     /// let secret = migration.acquire_detached().await?.to_secret_text();
     ///
-    /// // Later, perhaps in another process that was handed the text:
+    /// // Later, perhaps in another process that received the text:
     /// let hold: DetachedHold = secret.parse()?;
     /// hold.release(&client).await?;
     /// # Ok(()) }
@@ -209,14 +215,14 @@ impl Mutex {
         self.request.acquire_detached(&self.asker()).await
     }
 
-    /// Runs a future under the lock, and drops it if the lock is lost. The closure is given the fencing
-    /// token and the means to check the hold.
+    /// Runs a future under the lock, and drops the future if the lock is lost. The closure receives the
+    /// guard, for its fencing token and for checks of the hold.
     ///
-    /// Fails if the lock is not acquired, or lost before the future has ended. If giving it back fails,
-    /// that is not an error: the future has ended by then.
+    /// Fails if the lock is not acquired, or is lost before the future completes. A failed release is not an
+    /// error, since the future has completed by then; it is logged as a warning.
     ///
-    /// Cancel safety: if the future is dropped, the inner one is dropped with it, and the lock is given
-    /// back in the background.
+    /// Cancel safety: if the future is dropped, the inner future is dropped with it, and the lock is released
+    /// in the background.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -234,33 +240,37 @@ impl Mutex {
         Ok(result)
     }
 
-    /// How the lock stands. Changes nothing.
+    /// Returns the current state of the lock, without changing it.
+    ///
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
         self.request.inspect().await
     }
 
-    /// How the lock stands, who is behind its holder, and who took it from whom. Changes nothing. A second question goes
-    /// to the store's sessions, if the holder has one: for people, and not for every second.
+    /// Returns the current state of the lock, the session of its holder, and the audit of holds that other
+    /// clients ended, without changing anything. If the holder has a session, this sends a second request to
+    /// read it. Meant for operators, not for a call every second.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_in_full(&self) -> Result<Details, InspectError> {
         self.request.inspect_in_full().await
     }
 
-    /// Takes the lock from the holder that was [seen](Details::seen), dead or alive; the next in the queue gets it. Who
-    /// lost it is told at once, with [`LostReason::Freed`](crate::LostReason::Freed), and believes in it until that
-    /// message, its next renewal or the end of its lease: stop it first, if you can. What was done stands in the lock's
-    /// audit, with this client's label.
+    /// Releases the lock by force from the holder that was [seen](Details::seen), dead or alive, and hands it
+    /// to the next waiter. The holder is notified at once and loses its hold with
+    /// [`LostReason::Freed`](crate::LostReason::Freed). Until that message, its next renewal or the end of
+    /// its lease, it still considers the lock held, so stop it first if you can. The forced release is
+    /// recorded in the lock's audit, with this client's label.
     ///
-    /// Nobody loses a lock that has come to him meanwhile: then it fails with [`FreeError::Changed`]. That this client,
-    /// or another one of its label, has freed the same hold before is no error. It fails as well if the store does not
-    /// answer within the call timeout, or refuses.
+    /// Fails with [`FreeError::Changed`] if the lock has a different hold by then: no other holder loses it.
+    /// If this client, or another client with its label, already released the same hold by force, the call
+    /// succeeds. Fails as well if the store does not reply within the call timeout, or refuses the request.
     ///
-    /// Cancel safety: if the future is dropped, the lock may have been freed, or may be yet.
+    /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
     pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
         self.request.free_by_force(seen).await
     }

@@ -1,6 +1,8 @@
-//! Once per period: of all instances that try, one does it, and nobody does it again before the period is over.
+//! Once per period: of all instances that try, one runs the job, and none runs it again before the period is
+//! over.
 //!
-//! It owns what is asked of a detached hold. What makes the lock rest is the store's one step (`Pass::Rest`).
+//! It is built on a detached hold. That the lock stays taken after a release is one atomic step of the store
+//! (`Pass::Rest`).
 
 use crate::client::{Client, named};
 use crate::detached::DetachedHold;
@@ -12,18 +14,19 @@ use leasehold_core::{FencingToken, LeaseError, Lock, LockName, Moment, NameError
 use std::fmt;
 use std::time::Duration;
 
-/// Something that is done once in a period, by whichever instance comes first.
+/// A job that runs at most once per period, on the first instance that starts it.
 ///
-/// Every instance [tries](Self::try_start), one gets a [`Turn`], and the others go on at once; also one that starts when the
-/// winner has finished long ago. From the moment in which the turn was given, by the store's clock, nobody else gets one before
-/// the period is over, however short the work was, and also if the winner crashes.
+/// Every instance [tries](Self::try_start); one gets a [`Turn`], and the others continue at once, also one
+/// that starts when the winner has long finished. The period counts from the grant, by the store's clock: no
+/// other instance gets a grant before it is over, however short the work was, and even if the winner crashes.
 ///
-/// A turn belongs to no session and nobody renews it: it ends with its lease, which is the period, or longer if
-/// [`at_most`](Self::at_most) says so. So choose the period a little shorter than the interval in which it is tried: 55 minutes
-/// for what starts every hour, since otherwise the next try may come a moment too early and be refused.
+/// A grant belongs to no session and is not renewed: it ends with its lease, which is the period, or longer
+/// with [`at_most`](Self::at_most). Choose the period slightly shorter than the interval between tries, for
+/// example 55 minutes for a job that starts every hour: otherwise the next try may come a moment too early
+/// and be refused.
 ///
-/// It is the [`Mutex`](crate::Mutex) of that name that is taken. What else takes it is in the way, and is told that it
-/// [rests](Status::rests).
+/// It acquires the [`Mutex`](crate::Mutex) of that name. Any other use of that mutex conflicts with it, and
+/// sees that it [rests](Status::rests).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,7 +37,7 @@ use std::time::Duration;
 /// let hourly = client.once_per("digest", Duration::from_secs(55 * 60))?;
 /// match hourly.run(async |_turn| send_the_digest().await).await? {
 ///     Some(sent) => println!("{sent} sent"),
-///     None => println!("another instance does it, or has done it"),
+///     None => println!("another instance runs it, or already has"),
 /// }
 /// assert_eq!(hourly.run(async |_turn| send_the_digest().await).await?, None);
 /// # Ok(()) }
@@ -44,7 +47,7 @@ pub struct OncePer {
     client: Client,
     request: Request,
     period: Duration,
-    /// How long a turn lasts at most, where that is longer.
+    /// How long a grant lasts, if that is longer than the period.
     at_most: Duration,
 }
 
@@ -73,30 +76,34 @@ impl OncePer {
         Self { client, request, period, at_most: Duration::ZERO }
     }
 
-    /// How long a turn lasts at most: work that may take longer than the period is done by nobody else meanwhile, but if its
-    /// instance crashes, nobody does it for as long. Never less than the period, which it is if nothing is set.
+    /// Sets how long the work may take, if that is longer than the period. No other instance starts the job
+    /// meanwhile; but if the instance crashes, none starts it for that long either. At least the period,
+    /// which is the default.
     #[must_use]
     pub fn at_most(self, at_most: Duration) -> Self {
         Self { at_most, ..self }
     }
 
-    /// The name of its lock.
+    /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
         self.request.name()
     }
 
-    /// Tries once to have the turn: nobody waits for one.
+    /// Tries once to start the job. There is no way to wait for a grant.
     ///
-    /// When this returns a turn, the lock is held for as long as a turn lasts. That somebody else has it, or had it in this
-    /// period, is a value.
+    /// When this returns a grant, the lock is held for the full period, or for [`at_most`](Self::at_most).
+    /// That another instance runs the job, or ran it in this period, is not an error: it is
+    /// [`Attempt::Taken`].
     ///
-    /// Fails with [`AcquireError::Lease`] if a period is shorter than 1 ms or longer than a lease can be, with
-    /// [`AcquireError::NotKept`] if the turn was given and could not be lengthened to its time, and if the store does not
-    /// answer within the call timeout, or refuses. After an error nobody has the turn: it is given back in the background,
-    /// or ends by itself within 3 s, unless the error says that it may last.
+    /// Fails with [`AcquireError::Lease`] if the period is shorter than 1 ms or longer than the longest
+    /// lease, with [`AcquireError::NotKept`] if the job was granted but the hold could not be extended to its
+    /// time, and if the store does not reply within the call timeout, or refuses the request. After an error
+    /// no instance has the grant: it is released in the background, or ends by itself within 3 s, unless the
+    /// error says that it may last longer.
     ///
-    /// Cancel safety: if the future is dropped, a turn that may have been given is given back in the background. Should the
-    /// process end before that, it ends within 3 s, or with its time if that was on its way.
+    /// Cancel safety: if the future is dropped, a grant that may have been given is released in the
+    /// background. If the process exits before that, the grant ends within 3 s, or with its full time if that
+    /// extension was already sent.
     pub async fn try_start(&self) -> Result<Attempt<Turn>, AcquireError> {
         let mut request = self.request.clone();
         request.lease(self.period.max(self.at_most).into());
@@ -109,14 +116,15 @@ impl OncePer {
         }))
     }
 
-    /// Tries once, and runs a future if it has the turn: gives what that gave, or nothing where it is not its turn. When the
-    /// future has ended the turn is [finished](Turn::finish); it is dropped where it lasts for longer than a turn may.
+    /// Tries once to start the job, and runs a future if that succeeds. Returns its output, or `None` if
+    /// another instance runs or ran the job in this period. When the future completes, the run is
+    /// [finished](Turn::finish); the future is dropped if it takes longer than the grant lasts.
     ///
-    /// Fails as [`try_start`](Self::try_start), and with [`RunError::Lost`] where the future took too long. If finishing
-    /// fails, that is not an error: the work was done, and the turn ends with its time.
+    /// Fails like [`try_start`](Self::try_start), and with [`RunError::Lost`] if the future took too long. If
+    /// finishing fails, that is not an error: the work is done, and the grant ends with its time.
     ///
-    /// Cancel safety: if the future is dropped, the inner one is dropped with it, and the turn lasts for as long as if its
-    /// instance had crashed.
+    /// Cancel safety: if the future is dropped, the inner future is dropped with it, and the grant lasts as
+    /// long as if the instance had crashed.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&Turn) -> T) -> Result<Option<T>, RunError> {
         let Attempt::Granted(turn) = self.try_start().await? else { return Ok(None) };
         let result = tokio::select! {
@@ -125,14 +133,14 @@ impl OncePer {
             lost = turn.lost() => return Err(lost.into()),
         };
         if let Err(error) = turn.finish().await {
-            tracing::warn!(lock = %self.name(), %error, "its turn was not finished, and ends with its time");
+            tracing::warn!(lock = %self.name(), %error, "the run was not finished: its lock stays taken until its time is over");
         }
         Ok(Some(result))
     }
 
-    /// How its lock stands. Changes nothing.
+    /// Returns the current state of the lock. Changes nothing.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
@@ -140,10 +148,11 @@ impl OncePer {
     }
 }
 
-/// The turn of an instance: the right to do what is done once per period.
+/// The right of one instance to run the job of a [`OncePer`] in this period.
 ///
-/// [`finish`](Self::finish) says that it is done: the turn then rests until the period is over. One that is dropped in place of
-/// that lasts as long as if its instance had crashed, since nobody knows how far the work came.
+/// [`finish`](Self::finish) reports that the work is done: the lock then stays taken until the period is
+/// over. If this is dropped instead, it lasts as long as if the instance had crashed, since it is not known
+/// how far the work got.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -156,13 +165,13 @@ impl OncePer {
 /// match hourly.try_start().await? {
 ///     Attempt::Granted(turn) => match send_the_digest() {
 ///         Ok(()) => turn.finish().await?,
-///         Err(_) => turn.give_up().await?, // another instance may try, at once
+///         Err(_) => turn.give_up().await?, // another instance may try at once
 ///     },
-///     Attempt::Taken(contention) => println!("not our turn: {contention}"),
+///     Attempt::Taken(contention) => println!("not granted: {contention}"),
 /// }
 /// # Ok(()) }
 /// ```
-#[must_use = "a turn that is dropped lasts until its time is over"]
+#[must_use = "if dropped, it lasts until its time is over"]
 pub struct Turn {
     client: Client,
     hold: DetachedHold,
@@ -171,34 +180,34 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The name of its lock.
+    /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
         self.hold.name()
     }
 
-    /// The number of this turn: greater than that of every earlier one.
+    /// Returns the fencing token of this grant: a number greater than that of every earlier one.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.fencing_token()
     }
 
-    /// Until when the turn may be believed, on the clock of [`Moment`]: nobody lengthens it.
+    /// Returns until when the grant is valid, on the clock of [`Moment`]. It is never extended.
     pub fn valid_until(&self) -> Moment {
         self.valid_until
     }
 
-    /// How long the turn may be believed yet: zero if it may not any more.
+    /// Returns how long the grant is still valid: zero if it no longer is.
     pub fn remaining(&self) -> Duration {
         self.valid_until.since(self.client.now())
     }
 
-    /// Whether it is this instance's turn still, as far as time tells: fails once another may have it. Needs no network, and
-    /// so does not know whether somebody has taken the lock by force.
+    /// Checks that the grant is still valid, as far as time tells: fails once another instance may have a
+    /// grant. Needs no network, and so does not detect a forced release.
     pub fn check(&self) -> Result<(), Lost> {
         if self.client.now() < self.valid_until { Ok(()) } else { Err(self.loss()) }
     }
 
-    /// Waits until the turn has lasted for as long as it may. After a suspend of the machine it may end late, as timers do;
-    /// [`check`](Self::check) does not.
+    /// Waits until the time of the grant is over. After the machine was suspended it may complete late, as
+    /// timers do; [`check`](Self::check) does not.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn lost(&self) -> Lost {
@@ -206,21 +215,22 @@ impl Turn {
         self.loss()
     }
 
-    /// The work is done: nobody does it again before the period is over, which counts from when the turn was given. Where it is
-    /// over already, the next may.
+    /// Reports that the work is done: no instance runs the job again before the period is over, counted from
+    /// the grant. If the period is already over, the next instance may run it at once.
     ///
-    /// Fails if the turn had ended before, which says why (then the work took too long, and another instance may have done it
-    /// as well), and if the store does not answer within the call timeout: then the turn ends with its time at the
-    /// latest.
+    /// Fails if the grant had already ended, with the reason (the work took too long, and another instance
+    /// may have run the job as well), and if the store does not reply within the call timeout: then the grant
+    /// ends with its time at the latest.
     ///
-    /// Cancel safety: if the future is dropped, the turn may be finished, or lasts until its time is over.
+    /// Cancel safety: if the future is dropped, the run may be finished, or the grant lasts until its time is
+    /// over.
     pub async fn finish(self) -> Result<(), ReleaseError> {
         self.hold.release_not_before(&self.client, self.period).await
     }
 
-    /// The work came to nothing: another instance may do it at once, as if nobody had had the turn.
+    /// Reports that the work failed: another instance may run the job at once, as if it had not been granted.
     ///
-    /// Fails as [`finish`](Self::finish), also as to cancel safety.
+    /// Errors and cancel safety: as for [`finish`](Self::finish).
     pub async fn give_up(self) -> Result<(), ReleaseError> {
         self.hold.release(&self.client).await
     }

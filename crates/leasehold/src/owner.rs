@@ -1,7 +1,8 @@
-//! Who re-enters a lock: the owner, the scope in which he is known, and how he travels.
+//! The owner of re-entrant locks: its text, the scope that carries it through tasks, and the header that
+//! carries it between processes.
 //!
-//! What a store knows of an owner is his text alone. That he came from another process is known here, and is no part of
-//! who he is.
+//! A store knows only an owner's text. Whether it came from another process is known here, and is not part of
+//! its identity.
 
 use leasehold_core::OwnValue;
 use leasehold_store::World;
@@ -13,34 +14,34 @@ use std::sync::{Arc, OnceLock};
 use tokio::task::JoinHandle;
 use tokio::task::futures::TaskLocalFuture;
 
-/// The field of a ReentrantMutex's hash that is ours, and so no owner's.
+/// The field of a ReentrantMutex's hash that is reserved for metadata, and so cannot be an owner.
 const RESERVED: &str = leasehold_core::RESERVED_OWNER;
-/// What a header's value may not have as it is: whatever is not visible ASCII, the sign of an escape, and the comma, by
-/// which proxies make one header of two.
+/// What must be escaped in a header value: everything but visible ASCII, the escape character itself, and the
+/// comma, with which proxies join two headers into one.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b',');
 
-/// A future that works for an owner; it is dropped in his scope, too.
+/// A future in the scope of an owner; it is also dropped in that scope.
 pub(crate) type Scoped<F> = TaskLocalFuture<Owner, F>;
 
 tokio::task_local! {
     static CURRENT: Owner;
 }
 
-/// Who re-enters a [`ReentrantMutex`](crate::ReentrantMutex).
+/// The identity that re-enters a [`ReentrantMutex`](crate::ReentrantMutex).
 ///
-/// Whoever has the same owner has the same locks: he acquires at once what another one of that owner holds, on
-/// whatever host, and does not exclude him. So an owner stands for one piece of work that may be spread over tasks and
-/// processes: a request, a job, a transaction. Its parts do not wait for one another; where they must not meet, use a
-/// [`Mutex`](crate::Mutex) between them.
+/// All acquires with the same owner share its locks: an acquire succeeds at once if the owner already holds
+/// the lock, on any host, and does not exclude the other holds. So an owner stands for one piece of work that
+/// may be spread over tasks and processes: a request, a job, a transaction. Its parts do not wait for one
+/// another; where they must exclude each other, use a [`Mutex`](crate::Mutex) between them.
 ///
-/// An owner is a text: `<uuid>:<number>` where a client [makes](crate::Client::owner) it, or
-/// [any](Self::new) of your own. It is cheap to clone.
+/// An owner is a text: `<uuid>:<number>` if a client [creates](crate::Client::owner) it, or [any
+/// text](Self::new) of your own. Cloning is cheap.
 ///
 /// # The owner of a task
 ///
-/// [`scope`](Self::scope) makes it the owner of all that a future acquires. Scopes do not cross `tokio::spawn`;
-/// [`spawn`](Self::spawn) and [`carry`](Self::carry) do. Where there is no scope, each acquire has an owner of its own,
-/// and excludes everybody, its own task too.
+/// [`scope`](Self::scope) makes it the owner of every lock that a future acquires. Scopes do not cross
+/// `tokio::spawn`; [`spawn`](Self::spawn) and [`carry`](Self::carry) do. Without a scope, each acquire gets a
+/// new owner, and excludes all others, including those of the same task.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,7 +51,7 @@ tokio::task_local! {
 /// let account = client.reentrant_mutex("account/7")?;
 /// let booked = client.owner().scope(async {
 ///     let outer = account.acquire().await?;
-///     // A task that is spawned, and what it calls, need not be told who they work for.
+///     // A spawned task, and what it calls, need no owner passed to them.
 ///     let inner = Owner::spawn({
 ///         let account = account.clone();
 ///         async move { account.acquire().await }
@@ -67,14 +68,14 @@ tokio::task_local! {
 ///
 /// # To another process
 ///
-/// The caller sends [`to_header`](Self::to_header) along, and the one who is called works in the scope of
-/// [`from_header`](Self::from_header); two lines in a middleware, of which the handlers see nothing. The module `tower`
-/// has both as layers, for axum, tonic, hyper and whatever else is a `tower::Service` (with the feature of that name).
-/// What is held there by such an owner ends with its lease, also where its client has a
-/// [session](crate::ClientBuilder::session).
+/// The caller sends [`to_header`](Self::to_header) along, and the callee runs in the scope of
+/// [`from_header`](Self::from_header): two lines in a middleware, invisible to the handlers. The module
+/// `tower` provides both as layers, for axum, tonic, hyper and everything else that is a `tower::Service`
+/// (with the feature of that name). What such an owner holds in the callee ends with its lease, even if the
+/// callee's client has a [session](crate::ClientBuilder::session).
 ///
-/// Whoever can send the header gets into what its owner holds. Accept it from your own services only, as you would an
-/// identity: drop it where requests of strangers come in.
+/// A client that can send the header can enter the locks that its owner holds. Accept it only from your own
+/// services, like an identity header, and strip it from requests of untrusted clients.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -110,7 +111,7 @@ pub struct Owner {
     travelled: bool,
 }
 
-/// A text that is no owner.
+/// A text that is not a valid owner.
 ///
 /// ```
 /// use leasehold::{Owner, OwnerError};
@@ -122,31 +123,32 @@ pub struct Owner {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OwnerError {
-    /// It is empty, too long, or has control characters.
+    /// It is empty, too long, or contains control characters.
     #[error("an owner has 1 to {max} bytes and no control characters; this text of {len} bytes is none", max = Owner::MAX_LEN)]
     Text {
         /// The length of the text, in bytes.
         len: usize,
     },
-    /// It is the name of the field in which a ReentrantMutex keeps what is its own.
-    #[error("`{RESERVED}` is the one text that no owner can have: choose another one")]
+    /// It is the field name reserved for the metadata of a ReentrantMutex.
+    #[error("`{RESERVED}` is the one text that no owner can have: choose another")]
     Reserved,
-    /// It is no header of ours.
+    /// It is not a valid value of the owner header.
     #[error("the header `{}` is not percent-encoded UTF-8", Owner::HEADER)]
     Header,
 }
 
 impl Owner {
-    /// The header in which an owner travels.
+    /// The header that carries an owner.
     pub const HEADER: &'static str = "leasehold-owner";
 
     /// The longest text of an owner, in bytes.
     pub const MAX_LEN: usize = OwnValue::MAX_LEN;
 
-    /// An owner of one's own making: a trace id, say. Those that read alike are the same owner, on every host, so it has
-    /// to stand for one piece of work and for nothing that comes after it.
+    /// Creates an owner from a text of your own: a trace id, say. Owners with equal texts are the same owner
+    /// on every host, so the text must stand for one piece of work, and for no later one.
     ///
-    /// Fails if the text is empty, longer than [`MAX_LEN`](Self::MAX_LEN), has control characters, or is `leasehold`.
+    /// Fails if the text is empty, longer than [`MAX_LEN`](Self::MAX_LEN), contains control characters, or is
+    /// `leasehold`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -162,30 +164,31 @@ impl Owner {
         Self::of(text.as_ref(), false)
     }
 
-    /// The owner for whom this task works: that of the innermost [`scope`](Self::scope), if it is in one.
+    /// Returns the owner of the innermost [`scope`](Self::scope) around this task's code, if there is one.
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Clone::clone).ok()
     }
 
-    /// The future, which works for this owner wherever it is polled. It can be awaited, or spawned.
+    /// Wraps a future so that it acquires locks for this owner wherever it is polled. The result can be
+    /// awaited or spawned.
     ///
     /// Cancel safety: that of the future.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         self.scoped(future)
     }
 
-    /// As [`scope`](Self::scope), as a type that has a name.
+    /// Like [`scope`](Self::scope), with a named type.
     pub(crate) fn scoped<F: Future>(&self, future: F) -> Scoped<F> {
         CURRENT.scope(self.clone(), future)
     }
 
-    /// Runs a function that works for this owner.
+    /// Runs a function that acquires locks for this owner.
     pub fn sync_scope<T>(&self, work: impl FnOnce() -> T) -> T {
         CURRENT.sync_scope(self.clone(), work)
     }
 
-    /// The future, which goes on working for the owner for whom this task works, wherever it is polled. Without one it is
-    /// the same as before: for `JoinSet`, `select!` in another task, and spawns that are not tokio's.
+    /// Wraps a future so that it keeps the current task's owner wherever it is polled. Without an owner, the
+    /// future is unchanged. For `JoinSet`, `select!` in another task, and spawn functions other than tokio's.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -206,11 +209,11 @@ impl Owner {
         }
     }
 
-    /// As `tokio::spawn`, for the owner for whom this task works.
+    /// Like `tokio::spawn`, and keeps the current task's owner.
     ///
     /// # Panics
     ///
-    /// If there is no tokio runtime here, as `tokio::spawn` does.
+    /// Panics outside of a tokio runtime, as `tokio::spawn` does.
     pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -218,11 +221,11 @@ impl Owner {
         tokio::spawn(Self::carry(future))
     }
 
-    /// As `tokio::task::spawn_blocking`, for the owner for whom this task works.
+    /// Like `tokio::task::spawn_blocking`, and keeps the current task's owner.
     ///
     /// # Panics
     ///
-    /// If there is no tokio runtime here, as `tokio::task::spawn_blocking` does.
+    /// Panics outside of a tokio runtime, as `tokio::task::spawn_blocking` does.
     pub fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         let owner = Self::current();
         tokio::task::spawn_blocking(move || match owner {
@@ -231,16 +234,17 @@ impl Owner {
         })
     }
 
-    /// The owner as the value of the header [`HEADER`](Self::HEADER): visible ASCII without commas, percent-encoded where
-    /// it is not so by itself.
+    /// Encodes the owner as a value of the header [`HEADER`](Self::HEADER): visible ASCII without commas,
+    /// percent-encoded where necessary.
     pub fn to_header(&self) -> String {
         utf8_percent_encode(self.as_str(), ESCAPED).to_string()
     }
 
-    /// The owner of a header's value, who works in this process from now on.
+    /// Decodes the owner from a header value, as one that came from another process.
     ///
-    /// Fails if it has what [`to_header`](Self::to_header) would have encoded, so also if a proxy has made one header of
-    /// two, and if what it decodes to is no owner. What it need not have encoded may be encoded.
+    /// Fails if the value contains a byte that [`to_header`](Self::to_header) would have encoded, which
+    /// includes two headers joined by a proxy, or if the decoded text is not a valid owner. Unnecessary
+    /// encoding is accepted.
     pub fn from_header(value: impl AsRef<[u8]>) -> Result<Self, OwnerError> {
         let value = value.as_ref();
         if !is_encoded(value) {
@@ -250,12 +254,12 @@ impl Owner {
         Self::of(&text, true)
     }
 
-    /// The owner's text, as it stands at the lock's key.
+    /// Returns the owner's text, as stored at the lock's key.
     pub fn as_str(&self) -> &str {
         self.text.as_str()
     }
 
-    /// One of whom a store tells, which may be any text.
+    /// Creates the owner that a store reports, which may be any text.
     pub(crate) fn told(text: OwnValue) -> Self {
         Self { text, travelled: true }
     }
@@ -278,7 +282,7 @@ impl Owner {
     }
 }
 
-/// By its text: where it comes from does not matter.
+/// Compares the text: where an owner came from does not matter.
 impl PartialEq for Owner {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
@@ -305,41 +309,41 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// Whether nothing is left to encode in it, and every escape is whole.
+/// Whether nothing is left to encode, and every escape is complete.
 fn is_encoded(value: &[u8]) -> bool {
     let escape = |after: &[u8]| after.get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
     value.iter().all(|byte| byte.is_ascii_graphic() && *byte != b',')
         && value.split(|byte| *byte == b'%').skip(1).all(escape)
 }
 
-/// The owners that one client makes.
+/// Creates a client's owners.
 pub(crate) struct Owners {
-    /// Set if the user has named the instance.
+    /// Set if the user named the instance.
     name: Option<String>,
     world: Arc<dyn World>,
-    /// The instance, and the next number; chosen when the first one is made.
+    /// The instance and the next number; chosen for the first owner.
     begun: OnceLock<(String, AtomicU64)>,
 }
 
 impl Owners {
-    /// The longest instance id: what is left of an owner's text beside a colon and a number.
+    /// The longest instance id: an owner's text also needs room for a colon and a number.
     pub(crate) const MAX_INSTANCE: usize = OwnValue::MAX_LEN - 21;
 
-    /// Those of an instance that the user has named, or else that nobody has been before; `None` if the name cannot be.
+    /// Uses the instance name set by the user, or a random one; `None` if the name is invalid.
     pub(crate) fn new(name: Option<String>, world: Arc<dyn World>) -> Option<Self> {
         let fits = |name: &String| name.len() <= Self::MAX_INSTANCE && OwnValue::new(name).is_ok();
         name.as_ref().is_none_or(fits).then(|| Self { name, world, begun: OnceLock::new() })
     }
 
-    /// One that nobody has been before.
+    /// Creates a unique owner.
     pub(crate) fn make(&self) -> Owner {
         let (instance, next) = self.begun.get_or_init(|| self.begin());
         let text = OwnValue::new(format!("{instance}:{}", next.fetch_add(1, Ordering::Relaxed)));
         Owner { text: text.expect("an instance id leaves room for a number"), travelled: false }
     }
 
-    /// Where the user has named the instance, the numbers begin somewhere, so that a process that was started anew by the
-    /// same name does not enter what the one before it has left.
+    /// With an instance name set by the user, the numbers start at a random one, so that a process restarted
+    /// under the same name does not enter the locks that its predecessor left behind.
     fn begin(&self) -> (String, AtomicU64) {
         match &self.name {
             Some(name) => (name.clone(), AtomicU64::new(self.world.random() >> 16)),
@@ -390,8 +394,8 @@ mod tests {
         ] {
             assert_eq!(Owner::from_header(none), Err(error), "{none}");
         }
-        let encoded =
-            Owner::from_header("%61%2f%c3%9c").expect("others may encode more, and write the digits small");
+        let encoded = Owner::from_header("%61%2f%c3%9c")
+            .expect("unnecessary encoding and lowercase digits are accepted");
         assert_eq!(encoded.as_str(), "a/Ü");
         assert_eq!(Owner::new("x".repeat(257)), Err(OwnerError::Text { len: 257 }));
     }
@@ -415,7 +419,7 @@ mod tests {
     #[test]
     fn a_uuid_says_that_it_is_random() {
         let mut bits = [0x0123_4567_89ab_cdef, u64::MAX].into_iter();
-        let uuid = uuid(|| bits.next().expect("two are needed"));
+        let uuid = uuid(|| bits.next().expect("two numbers suffice"));
         assert_eq!(uuid, "01234567-89ab-4def-bfff-ffffffffffff");
     }
 

@@ -1,4 +1,4 @@
-//! The ReentrantMutex: one owner at a time, who may enter again and again.
+//! The re-entrant mutex: one owner at a time, which may acquire the lock again while it holds it.
 
 use crate::engine::Engine;
 use crate::error::{AcquireError, ExtendError, FreeError, InspectError, Lost, ReleaseError, RunError};
@@ -12,18 +12,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// A lock with one [owner](Owner) at a time, who may acquire it again and again, in any task and any process.
+/// A lock with one [owner](Owner) at a time, which may acquire it again and again, in any task and any
+/// process.
 ///
-/// It is free once it was released as often as it was acquired. In Redis it is the hash that Redisson's `RLock` is,
-/// field = owner and value = count, so that both libraries exclude each other and enter again where their owner is the
-/// same.
+/// It is free once it has been released as often as it was acquired. In Redis it is the same hash as
+/// Redisson's `RLock`, with the owner as field and the count as value, so both libraries exclude each other,
+/// and re-enter where their owner is the same.
 ///
-/// Each acquire says for whom: the owner that was [given](Self::owned_by), else the one in whose
-/// [scope](Owner::scope) the task is, else one of its own, which excludes everybody: without a scope nothing is entered
-/// again. Siblings that share an owner do **not** exclude each other.
+/// Each acquire is made for an owner: the one set with [`owned_by`](Self::owned_by), else that of the task's
+/// [scope](Owner::scope), else a new one. A new owner excludes all others, so without a scope nothing is
+/// re-entered. Sibling tasks that share an owner do **not** exclude each other.
 ///
-/// Whose owner has the lock gets it at once, past all that wait. The others wait as for a
-/// [`Mutex`](crate::Mutex): fair, and told when it is their turn.
+/// An owner that already holds the lock acquires it at once, ahead of all waiters. Others wait as for a
+/// [`Mutex`](crate::Mutex): fairly, and notified when they acquire it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 ///
 /// async fn transfer(account: &ReentrantMutex) -> Result<(), Box<dyn std::error::Error>> {
 ///     let guard = account.acquire().await?;
-///     withdraw(account).await?; // acquires what its caller has acquired
+///     withdraw(account).await?; // acquires the lock that its caller holds
 ///     assert_eq!(guard.release().await?, Released::Free);
 ///     Ok(())
 /// }
@@ -52,7 +53,7 @@ use tokio_util::sync::CancellationToken;
 pub struct ReentrantMutex {
     request: Request,
     owners: Arc<Owners>,
-    /// Set if it does not depend on the task.
+    /// Set if the owner does not depend on the task.
     owner: Option<Owner>,
     sum: bool,
 }
@@ -62,7 +63,7 @@ impl ReentrantMutex {
         Self { request: Request::new(engine, lock), owners, owner: None, sum: false }
     }
 
-    /// For whom it is acquired, whatever scope the task is in.
+    /// Sets the owner that acquires the lock, whatever the task's scope.
     #[must_use]
     pub fn owned_by(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.clone());
@@ -70,43 +71,44 @@ impl ReentrantMutex {
     }
 
     settings! {
-        /// How long a hold lasts: it ends when the lease ends. Without a lease a watchdog renews the hold for as long as its
-        /// guard lives.
+        /// Sets the lease: a hold ends when its lease ends. Without this setting, a watchdog renews the hold
+        /// for as long as its guard lives.
         ///
-        /// The longest lease rules that was asked for since the owner has the lock, in whatever process: whoever enters
-        /// again holds it for that long, where it is longer than his own. No guard shortens or lengthens another, and the
-        /// lock is the owner's until the last of them has ended.
+        /// The longest lease requested since the owner acquired the lock applies, across all processes: a
+        /// re-entry lasts that long if its own lease is shorter. No guard shortens or lengthens another, and
+        /// the owner holds the lock until the last of them has ended.
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
-        /// How long a hold lasts at most, whatever renews it: as [`Mutex::max_hold`](crate::Mutex::max_hold), for each guard
-        /// by itself.
+        /// Caps how long a hold lasts, however it is renewed: like
+        /// [`Mutex::max_hold`](crate::Mutex::max_hold), for each guard separately.
         pub fn max_hold(self, cap: Duration) -> Self;
 
-        /// How often a hold is renewed at most: as [`Mutex::max_renewals`](crate::Mutex::max_renewals), for each guard by
-        /// itself.
+        /// Caps how often a hold is renewed: like [`Mutex::max_renewals`](crate::Mutex::max_renewals), for
+        /// each guard separately.
         pub fn max_renewals(self, most: u32) -> Self;
 
-        /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+        /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn wait(self, limit: Duration) -> Self;
 
-        /// Polls for the lock by this policy in place of queueing for it: as [`Mutex::retry`](crate::Mutex::retry).
+        /// Polls for the lock by this policy instead of queueing for it: like
+        /// [`Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
 
-        /// Gives the key an expiry if a client of another library has locked it without one.
+        /// Sets an expiry on the lock's key if a client of another library locked it without one.
         pub fn adopt(self, expiry: Duration) -> Self;
 
-        /// Lets the lock lie free at every `every`th release of this process that ends its owner's holds here, in place of
-        /// handing it to the next waiter: for clients of Redisson, who do not queue. As
+        /// Leaves the lock free at every `every`th release of this process that ends its owner's holds here,
+        /// instead of handing it to the next waiter: for clients of Redisson, which do not queue. Like
         /// [`Mutex::share`](crate::Mutex::share).
         pub fn share(self, every: u32) -> Self;
     }
 
-    /// Adds the [lease](Self::lease) of one who enters again to the longest that was asked for before, in place of
-    /// letting the longest of them rule: for work whose parts follow one another, each with the time it needs. Nothing
-    /// is added where no lease is set, since a watchdog renews those.
+    /// Adds the [lease](Self::lease) of a re-entry to the longest lease requested before, instead of applying
+    /// the longest of them: for work in consecutive steps, each with the time it needs. Without a lease
+    /// nothing is added, since a watchdog renews those holds.
     ///
-    /// The longest so far is as the store knows it: that of a hold of another process which was acquired a moment ago
-    /// may not have reached it, and counts as 3 s.
+    /// The longest lease so far is the one that the store knows. A hold that another process acquired a
+    /// moment ago may not have been extended to its lease yet, and counts as 3 s.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -128,48 +130,52 @@ impl ReentrantMutex {
         self
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         self.request.name()
     }
 
-    /// Tries once: takes the lock if its owner has it, or if it is free and nobody waits for it.
+    /// Tries to acquire the lock once: succeeds if its owner holds it, or if it is free and no other client
+    /// waits for it.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
-    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the background.
+    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
+    /// background.
     pub async fn try_acquire(&self) -> Result<Attempt<ReentrantGuard>, AcquireError> {
         let owner = self.owner();
         let tried = self.request.try_acquire(&self.asker(&owner)).await?;
         Ok(tried.map(|kept| ReentrantGuard::new(kept, owner)))
     }
 
-    /// Acquires the lock: at once where its owner has it, wherever that is; else however long it takes, or for as long as
-    /// [`wait`](Self::wait) says. So it does if its owner gets it meanwhile in another process, as soon as that is noticed:
-    /// with the next look, a second or so.
+    /// Acquires the lock: at once if its owner holds it, in any process; otherwise waits for as long as
+    /// [`wait`](Self::wait) allows, or without a limit. If the owner acquires the lock in another process
+    /// meanwhile, this call succeeds once it notices that, with its next poll after about a second.
     ///
-    /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses, or does not answer for as long as
-    /// the client's outage limit.
+    /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses the request or does not
+    /// reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
     ///
-    /// Cancel safety: if the future is dropped, its place in the queue is given up, and an acquisition that may have
-    /// happened is undone in the background. Whoever waits in the same process keeps the process's place.
+    /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
+    /// happened is undone in the background. If other tasks of the same process wait, the process keeps its
+    /// place in the queue.
     pub async fn acquire(&self) -> Result<ReentrantGuard, AcquireError> {
         self.acquire_within(self.request.wait).await
     }
 
-    /// Acquires the lock within `limit`. Otherwise as [`acquire`](Self::acquire), also as to cancel safety.
+    /// Acquires the lock within `limit`. Otherwise like [`acquire`](Self::acquire), including cancel safety.
     pub async fn acquire_timeout(&self, limit: Duration) -> Result<ReentrantGuard, AcquireError> {
         self.acquire_within(Some(limit)).await
     }
 
-    /// Runs a future under the lock and for its owner, and drops it if the lock is lost. Whatever it acquires in the same
-    /// task is acquired for that owner: it enters again, also where this task was in no scope before.
+    /// Runs a future under the lock and in its owner's scope, and drops the future if the lock is lost.
+    /// Whatever the future acquires in the same task is acquired for that owner, so it can re-enter the lock
+    /// even if this task was in no scope before.
     ///
-    /// Fails if the lock is not acquired, or lost before the future has ended. If giving it back fails, that is not an
-    /// error: the future has ended by then.
+    /// Fails if the lock is not acquired, or is lost before the future completes. A failed release is not an
+    /// error, since the future has completed by then; it is logged as a warning.
     ///
-    /// Cancel safety: if the future is dropped, the inner one is dropped with it, and the lock is given back in the
-    /// background.
+    /// Cancel safety: if the future is dropped, the inner future is dropped with it, and the lock is released
+    /// in the background.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -187,14 +193,15 @@ impl ReentrantMutex {
         Ok(result)
     }
 
-    /// How the lock stands: whether it is held, by which owner and how often, and for how long still. Changes nothing.
+    /// Returns the current state of the lock: whether it is held, by which owner and how often, and for how
+    /// much longer. Changes nothing.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
         self.request.inspect().await
     }
 
-    /// How the lock stands, and what people want to know beside that: as
+    /// Returns the current state of the lock with the details an operator needs: like
     /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
@@ -202,9 +209,10 @@ impl ReentrantMutex {
         self.request.inspect_in_full().await
     }
 
-    /// How often the owner has the lock for whom this task would acquire it, over all processes; 0 if he does not have it.
+    /// Returns how many holds of the lock the owner has for which this task would acquire it, across all
+    /// processes; 0 if it does not hold the lock.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
     /// Cancel safety: dropping the future changes nothing.
     ///
@@ -224,10 +232,10 @@ impl ReentrantMutex {
         Ok(if owner.is_some() && status.owner == owner { status.count } else { 0 })
     }
 
-    /// Takes the lock, with all its entries, from the owner that was [seen](Details::seen), dead or alive: as
-    /// [`Mutex::free_by_force`](crate::Mutex::free_by_force). All guards of that owner are lost.
+    /// Releases the lock by force, with all its holds, from the owner that was [seen](Details::seen), dead or
+    /// alive: like [`Mutex::free_by_force`](crate::Mutex::free_by_force). All guards of that owner are lost.
     ///
-    /// Cancel safety: if the future is dropped, the lock may have been freed, or may be yet.
+    /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
     pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
         self.request.free_by_force(seen).await
     }
@@ -257,7 +265,7 @@ impl ReentrantMutex {
     }
 }
 
-/// What a release of a [`ReentrantMutex`] has left.
+/// The result of releasing a [`ReentrantMutex`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -265,31 +273,31 @@ impl ReentrantMutex {
 ///
 /// # let guard = Client::connect("memory:").await?.reentrant_mutex("account/7")?.acquire().await?;
 /// match guard.release().await {
-///     Ok(Released::Free) => println!("the next one has it"),
-///     Ok(Released::StillHeld { count }) => println!("our owner has it {count} times more"),
-///     Err(ReleaseError::Lost(reason)) => println!("it was not ours any more: {reason}"),
+///     Ok(Released::Free) => println!("the next waiter holds it"),
+///     Ok(Released::StillHeld { count }) => println!("our owner still has {count} holds"),
+///     Err(ReleaseError::Lost(reason)) => println!("lost before the release: {reason}"),
 ///     Err(error) => println!("{error}"),
 /// }
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
-    /// It is no longer the owner's: free, or the next one's.
+    /// The owner no longer holds the lock: it is free, or granted to the next waiter.
     Free,
-    /// The owner has it yet.
+    /// The owner still holds the lock.
     StillHeld {
-        /// How often.
+        /// How many holds remain.
         count: u64,
     },
 }
 
-/// One entry into a [`ReentrantMutex`]: to be released by itself, in any order.
+/// One hold of a [`ReentrantMutex`], released separately from the owner's others, in any order.
 ///
-/// [`release`](Self::release) gives it back and says how often the owner has the lock yet. A guard that is dropped
-/// gives it back too, as soon as it can and without waiting for it.
+/// [`release`](Self::release) releases this hold and returns how many the owner still has. Dropping the guard
+/// releases the hold too: in the background, as soon as possible, and without a result.
 ///
-/// Each has a lease of its own and can be lost by itself; what ends the lock for its owner ends all of them. See
-/// [`Guard`] for what a lease means to work that must not be done without the lock.
+/// Each hold has its own lease and can be lost separately; when the owner loses the lock, all of its holds
+/// are lost. See [`Guard`] for what a lease means for work that must not happen without the lock.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -298,7 +306,7 @@ pub enum Released {
 /// let account = client.reentrant_mutex("account/7")?.owned_by(&client.owner());
 /// let (outer, inner) = (account.acquire().await?, account.acquire().await?);
 /// assert_eq!((outer.count(), inner.count()), (1, 2));
-/// assert_eq!(outer.fencing_token(), inner.fencing_token()); // one stay of the owner's, one token
+/// assert_eq!(outer.fencing_token(), inner.fencing_token()); // same owner, same token
 /// tokio::select! {
 ///     lost = inner.lost() => eprintln!("stopped: {lost}"),
 ///     () = book() => {
@@ -308,7 +316,7 @@ pub enum Released {
 /// }
 /// # Ok(()) }
 /// ```
-#[must_use = "a guard that is dropped gives the lock back"]
+#[must_use = "dropping a guard releases its lock"]
 pub struct ReentrantGuard {
     guard: Guard,
     owner: Owner,
@@ -320,79 +328,79 @@ impl ReentrantGuard {
         Self { guard: kept.guard, owner, count: kept.count }
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         self.guard.name()
     }
 
-    /// Who has the lock.
+    /// Returns the owner that holds the lock.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// How often its owner had the lock when this guard was acquired, with this one, over all processes.
-    /// [`ReentrantMutex::hold_count`] says how often now.
+    /// Returns how many holds the owner had across all processes when this guard was acquired, this one
+    /// included. [`ReentrantMutex::hold_count`] returns the current number.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The number of the owner's stay: the same for all guards from his first acquire to his last release, and greater
-    /// than that of every earlier stay of anybody.
+    /// Returns the fencing token: the same for all guards from the owner's first acquire to its last release,
+    /// and greater than that of every earlier owner.
     pub fn fencing_token(&self) -> FencingToken {
         self.guard.fencing_token()
     }
 
-    /// Until when this guard may be believed as things stand: as [`Guard::valid_until`].
+    /// Returns until when this hold is valid: like [`Guard::valid_until`].
     pub fn valid_until(&self) -> Moment {
         self.guard.valid_until()
     }
 
-    /// How long this guard may be believed as things stand: as [`Guard::remaining`].
+    /// Returns how long this hold is still valid: like [`Guard::remaining`].
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
     }
 
-    /// Whether the lock is still held by this guard: as [`Guard::check`], without the network.
+    /// Checks that this hold still exists: like [`Guard::check`], without the network.
     pub fn check(&self) -> Result<(), Lost> {
         self.guard.check()
     }
 
-    /// Whether it ends by its cap as things stand: as [`Guard::is_capped`].
+    /// Returns whether this hold ends at its cap: like [`Guard::is_capped`].
     pub fn is_capped(&self) -> bool {
         self.guard.is_capped()
     }
 
-    /// Waits until this guard is lost, and says why: as [`Guard::lost`].
+    /// Waits until this hold is lost, and returns the reason: like [`Guard::lost`].
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn lost(&self) -> Lost {
         self.guard.lost().await
     }
 
-    /// A token that is cancelled when this guard is lost: as [`Guard::lost_signal`].
+    /// Returns a token that is cancelled when this hold is lost: like [`Guard::lost_signal`].
     pub fn lost_signal(&self) -> CancellationToken {
         self.guard.lost_signal()
     }
 
-    /// Lengthens the hold now: as [`Guard::extend`], also as to errors and cancel safety. With
-    /// [`sum_leases`](ReentrantMutex::sum_leases), to the sum.
+    /// Extends the hold now: like [`Guard::extend`], including errors and cancel safety. With
+    /// [`sum_leases`](ReentrantMutex::sum_leases), extends it to the sum.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         self.guard.extend().await
     }
 
-    /// Lengthens the hold to last `lease` from now, if it would end earlier: as [`Guard::extend_to`], also as to errors
-    /// and cancel safety.
+    /// Extends the hold so that it lasts `lease` from now, if it would end earlier: like
+    /// [`Guard::extend_to`], including errors and cancel safety.
     pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
         self.guard.extend_to(lease).await
     }
 
-    /// Gives this entry back. If it was the owner's last, the lock goes to the next who waits.
+    /// Releases this hold. If it was the owner's last, the lock is handed to the next waiter.
     ///
-    /// Fails with [`ReleaseError::Lost`] if it was not held any more, which says why, and if the store does not answer
-    /// within the call timeout: then this entry ends with its lease at the latest. Once this has returned, nothing more
-    /// is sent about it.
+    /// Fails with [`ReleaseError::Lost`] if the hold was lost before, with the reason, and if the store does
+    /// not reply within the call timeout: then the hold ends with its lease at the latest. Once this has
+    /// returned, nothing more is sent about it.
     ///
-    /// Cancel safety: if the future is dropped, the entry is given back in the background.
+    /// Cancel safety: if the future is dropped, the hold is released in the background.
     pub async fn release(self) -> Result<Released, ReleaseError> {
         Ok(match self.guard.give_back().await? {
             0 => Released::Free,

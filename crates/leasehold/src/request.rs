@@ -1,9 +1,10 @@
-//! A request: how a lock of whatever kind is asked for, and kept once it is there.
+//! A request: the settings of a lock handle, and how they turn into a guard or an error.
 //!
-//! It turns what a user has set into terms, and what the engine answers into guards and errors. It does not know what
-//! sets one kind apart from another, but for what an [`Asker`] brings along, and waits for nothing itself.
+//! It turns settings into the engine's terms, and the engine's results into guards and errors. It does not
+//! know how one kind of lock differs from another, except through an [`Asker`], and it contains no wait loop.
 //!
-//! What can be set is written once, as a method of [`Request`]; a kind of lock lists those that it has by [`settings`].
+//! Each setting is defined once, as a method of [`Request`]; each kind of lock lists the settings it supports
+//! with [`settings`].
 
 use crate::detached::DetachedHold;
 use crate::earlier::Earlier;
@@ -19,7 +20,7 @@ use leasehold_core::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What came of a single try.
+/// The result of a single attempt.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,16 +34,16 @@ use std::time::Duration;
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-#[must_use = "a guard that is dropped gives the lock back"]
+#[must_use = "dropping a guard releases its lock"]
 pub enum Attempt<H = Guard> {
     /// The lock is held.
     Granted(H),
-    /// Somebody else holds it, or waits before.
+    /// Another client holds the lock, or is ahead in the queue.
     Taken(Contention),
 }
 
 impl<H> Attempt<H> {
-    /// The guard, or the detached hold, if the lock is held.
+    /// Returns the guard, or the detached hold, if the lock was granted.
     pub fn granted(self) -> Option<H> {
         match self {
             Self::Granted(held) => Some(held),
@@ -50,7 +51,7 @@ impl<H> Attempt<H> {
         }
     }
 
-    /// The same of another kind of guard.
+    /// Converts the guard of a granted lock.
     pub(crate) fn map<G>(self, wrap: impl FnOnce(H) -> G) -> Attempt<G> {
         match self {
             Self::Granted(held) => Attempt::Granted(wrap(held)),
@@ -59,8 +60,9 @@ impl<H> Attempt<H> {
     }
 }
 
-/// The settings of a kind of lock, with its own words about each: methods that hand on what they are given to the ones of
-/// the same name of its [`Request`], or of all of its requests. The kind says which these are, in its `set`.
+/// Declares the settings of a kind of lock, with documentation of its own: each method forwards its argument
+/// to the method of the same name on the lock's [`Request`], or on all of its requests. The kind provides
+/// these through its `set`.
 macro_rules! settings {
     ($($(#[$words:meta])* pub fn $name:ident(self, $given:ident: $type:ty) -> Self;)+) => {
         $(
@@ -75,37 +77,37 @@ macro_rules! settings {
 }
 pub(crate) use settings;
 
-/// How a lock is asked for.
+/// The settings by which a lock is acquired.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) engine: Arc<Engine>,
     pub(crate) seat: Arc<Seat>,
-    /// How long it is to be held; a watchdog keeps it, if nothing is set.
+    /// The lease of a hold; if not set, a watchdog renews it.
     lease: Option<Lease>,
-    /// How long it is waited for; for ever, if nothing is set.
+    /// How long to wait; forever if not set.
     pub(crate) wait: Option<Duration>,
     /// Set to poll.
     retry: Option<RetryPolicy>,
-    /// Set to give a lock without an expiry this one.
+    /// The expiry to set on a key that has none.
     adopt: Option<Duration>,
-    /// What becomes of it when a guard is done with it.
+    /// What happens to the hold when its guard is released or dropped.
     parting: Parting,
-    /// How long a guard is kept at most, if that is set.
+    /// The cap on the duration of a hold.
     max_hold: Option<Duration>,
-    /// How often a guard is renewed at most, if that is set.
+    /// The cap on the number of renewals.
     max_renewals: Option<u32>,
 }
 
-/// Who asks.
+/// What differs between kinds of locks in one acquisition.
 #[derive(Default)]
 pub(crate) struct Asker {
-    /// Of a Mutex, a value of the user's own; of a ReentrantMutex or an RwLock, the owner.
+    /// For a Mutex, a value set by the user; for a ReentrantMutex or an RwLock, the owner.
     pub(crate) value: Option<OwnValue>,
-    /// Set if the hold is to end with its lease alone, also where the client has a session.
+    /// Set if the hold ends with its lease alone, even if the client has a session.
     pub(crate) by_lease: bool,
-    /// Set to add the lease to that for which the owner has the lock already.
+    /// Set to add the lease to those under which the owner already holds the lock.
     pub(crate) sum: bool,
-    /// What part of the lock is wanted.
+    /// The mode in which the lock is requested.
     pub(crate) portion: Portion,
 }
 
@@ -117,7 +119,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The lease to ask for.
+    /// The lease to request.
     pub(crate) fn wanted(self) -> Duration {
         self.cap.map_or(self.lease, |cap| cap.min(self.lease))
     }
@@ -127,26 +129,26 @@ impl Span {
 struct Planned {
     plan: Plan,
     caps: Caps,
-    /// For how long without a renewal.
+    /// How long it lasts without a renewal.
     lease: Duration,
-    /// Fails if it should have ended by now.
+    /// Fails if the hold should already have ended.
     left: Result<(), LeaseError>,
 }
 
-/// A lock that is kept.
+/// A hold that the keeper renews.
 pub(crate) struct Kept {
     pub(crate) guard: Guard,
-    /// How often its owner has it, with this guard.
+    /// How many holds the owner has, this one included.
     pub(crate) count: u64,
 }
 
-/// What can be set.
+/// Settings.
 impl Request {
     pub(crate) fn lease(&mut self, lease: Lease) {
         self.lease = Some(lease);
     }
 
-    /// Whether a hold ends with a lease that was given, in place of being renewed.
+    /// Whether a hold ends with a given lease, instead of being renewed.
     pub(crate) fn ends_with_its_lease(&self) -> bool {
         self.lease.is_some()
     }
@@ -200,7 +202,7 @@ impl Request {
         &self.seat.lock.name
     }
 
-    /// Tries once.
+    /// Makes one attempt.
     pub(crate) async fn try_acquire(&self, asker: &Asker) -> Result<Attempt<Kept>, AcquireError> {
         let limit = self.engine.world.now() + self.engine.timings.call;
         match self.pursue(asker, Some(limit), true).await? {
@@ -210,7 +212,7 @@ impl Request {
         }
     }
 
-    /// Acquires the lock within `limit`, or however long it takes.
+    /// Acquires the lock within `limit`, or without a limit.
     pub(crate) async fn acquire(&self, asker: &Asker, limit: Option<Duration>) -> Result<Kept, AcquireError> {
         let start = self.engine.world.now();
         if limit == Some(Duration::ZERO) {
@@ -222,7 +224,7 @@ impl Request {
         }
     }
 
-    /// Who waits for no time at all still tries once.
+    /// Makes one attempt for a caller whose time limit is zero.
     async fn acquire_now(&self, asker: &Asker, start: Moment) -> Result<Kept, AcquireError> {
         let call = self.engine.timings.call;
         match self.pursue(asker, Some(start + call), true).await? {
@@ -232,7 +234,7 @@ impl Request {
         }
     }
 
-    /// Waits until what this client has given up is undone, for as long as a call may take at most.
+    /// Waits until this client's pending undos are done, at most for the call timeout.
     pub(crate) async fn undone(&self) {
         let until = self.engine.world.now() + self.engine.timings.call;
         tokio::select! {
@@ -241,7 +243,7 @@ impl Request {
         }
     }
 
-    /// Tries once, for a hold that no process keeps.
+    /// Makes one attempt at a detached hold.
     pub(crate) async fn try_acquire_detached(
         &self,
         asker: &Asker,
@@ -249,7 +251,8 @@ impl Request {
         Ok(self.try_detached(asker).await?.map(|(hold, _)| hold))
     }
 
-    /// The same, with the moment until which it may be believed.
+    /// Like [`try_acquire_detached`](Self::try_acquire_detached), with the moment until which the hold is
+    /// valid.
     pub(crate) async fn try_detached(
         &self,
         asker: &Asker,
@@ -263,14 +266,14 @@ impl Request {
         }
     }
 
-    /// Acquires the lock for a hold that no process keeps.
+    /// Acquires the lock as a detached hold.
     pub(crate) async fn acquire_detached(&self, asker: &Asker) -> Result<DetachedHold, AcquireError> {
         let start = self.engine.world.now();
         let once = self.wait == Some(Duration::ZERO);
         let limit = if once { Some(self.engine.timings.call) } else { self.wait };
         match self.pursue_detached(asker, limit.map(|limit| start + limit), once).await {
             Ok((hold, _)) => Ok(hold),
-            // Who waits for no time at all still tries once.
+            // A zero limit still allows one attempt.
             Err(NotDetached::Missed(Missed::Taken(standing))) if once => {
                 Err(self.error(Missed::TimedOut(standing), Duration::ZERO))
             }
@@ -278,7 +281,7 @@ impl Request {
         }
     }
 
-    /// Acquires the lock, or says why not. With `once` it does not wait.
+    /// Acquires the lock, or returns why not. With `once` it does not wait.
     pub(crate) async fn pursue(
         &self,
         asker: &Asker,
@@ -292,7 +295,7 @@ impl Request {
         self.chase(asker, span, limit, once).await
     }
 
-    /// What this process has kept of the lock, if that is for whoever comes.
+    /// Takes the hold that this process keeps idle, if the request may use it.
     fn take_kept(&self, asker: &Asker, span: Span) -> Result<Option<Guard>, LeaseError> {
         if asker.value.is_some() {
             return Ok(None);
@@ -328,17 +331,17 @@ impl Request {
             if let Some(guard) = self.take_over(won, kept, span, &seat)? {
                 return Ok(Ok(Kept { guard, count: 1 }));
             }
-            // It was lost while it was handed on.
+            // It was lost during the hand-off.
         }
     }
 
-    /// From where to ask.
+    /// The lock entry to request through.
     fn place(&self) -> Arc<Seat> {
         let lock = &self.seat.lock;
         if lock.kind.is_shared() { self.engine.own_seat(lock) } else { self.seat.clone() }
     }
 
-    /// How long a hold is to last, as things are now.
+    /// How long a hold requested now is to last.
     pub(crate) fn span(&self) -> Result<Span, LeaseError> {
         let lease = match self.lease {
             Some(lease) => lease.remaining(self.engine.world.wall())?,
@@ -351,7 +354,7 @@ impl Request {
         Ok(Span { lease, cap })
     }
 
-    /// Has the keeper keep what was won. Nothing is awaited before that.
+    /// Passes an acquired hold to the keeper, with no await before that.
     pub(crate) fn keep(
         &self,
         asker: &Asker,
@@ -367,7 +370,7 @@ impl Request {
         let Planned { plan, caps, lease, left } = self.plan(span, earlier, now);
         hold.plan(lease);
         let tenure = Tenure::capped(plan, caps, grant.valid_until, now);
-        // The place may have been asked for by a task that wanted the lock for longer.
+        // The queue entry may have been made by a task that wanted the lock for longer.
         hold.cap(tenure.valid_until());
         let Some(keep) = self.engine.keeper.keep(hold.clone(), tenure) else {
             won.give_back(&self.engine);
@@ -384,8 +387,8 @@ impl Request {
         left.map(|()| Ok(Kept { guard, count }))
     }
 
-    /// What was won counts once others have it as well, where the store was told to ask for that. What was handed on inside
-    /// the process had counted before.
+    /// Waits until replicas confirm an acquired hold, if the store was configured to require that. A hold
+    /// handed off within the process was confirmed before.
     pub(crate) async fn confirmed(&self, kept: Kept, limit: Option<Moment>) -> Result<Kept, Missed> {
         if !self.engine.store.capabilities().confirmation {
             return Ok(kept);
@@ -394,7 +397,7 @@ impl Request {
         Ok(Kept { guard: kept.guard.parting(self.parting), count: kept.count })
     }
 
-    /// The same for what was handed on inside the process: nothing, if it was lost meanwhile.
+    /// Takes over a hold that was handed off within the process; `None` if it was lost meanwhile.
     fn take_over(
         &self,
         won: Won<'_>,
@@ -419,10 +422,10 @@ impl Request {
         Guard::new(self.engine.clone(), seat.clone(), hold, keep, self.lease, self.parting)
     }
 
-    /// By what plan a hold is kept that is had now.
+    /// The renewal plan of a hold acquired now.
     fn plan(&self, span: Span, earlier: Earlier, now: Moment) -> Planned {
         let Span { lease, cap } = span;
-        // What the lease is now, where it should last until an instant; which may have passed meanwhile.
+        // The remaining lease, if it is to last until a given instant, which may have passed meanwhile.
         let left = self.lease.map(|asked| asked.remaining(self.engine.world.wall())).transpose();
         // A sum may be longer than each of its leases, which were asked about before.
         let longest = self.engine.store.capabilities().longest_lease;
@@ -443,12 +446,12 @@ impl Request {
         Planned { plan, caps, lease, left: left.map(drop) }
     }
 
-    /// What those leases mean for which the owner of a hold that was won has the lock already.
+    /// Existing leases of this owner that the new hold must account for.
     fn earlier(&self, asker: &Asker, won: &Won<'_>, now: Moment) -> Earlier {
         let Some(entered) = won.grant.entered.filter(|entered| entered.count > 1) else {
             return Earlier::default();
         };
-        // Holds of this process may not have been lengthened yet to what they are kept for.
+        // Holds of this process may not have been extended to their full leases yet.
         let here = self.seat.longest_lease(won.hold.fence, now);
         Earlier { longest: here.max(Duration::from_millis(entered.lease_ms)), sum: asker.sum }
     }
@@ -470,7 +473,7 @@ impl Request {
         Ok((DetachedHold::new(lock.clone(), detached, ends_by), valid_until))
     }
 
-    /// How it is sought, in the name of a session of its own or of the client's.
+    /// The parameters of an acquisition, under a session of its own or the client's.
     pub(crate) fn pursuit(
         &self,
         asker: &Asker,

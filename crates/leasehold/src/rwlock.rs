@@ -1,4 +1,4 @@
-//! The RwLock: readers share it, a writer is alone.
+//! The readers-writer lock: shared by readers, exclusive to a writer.
 
 use crate::engine::Engine;
 use crate::error::{AcquireError, FreeError, InspectError, ReleaseError, RunError};
@@ -12,18 +12,18 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A lock that any number of readers can have at a time, or one writer.
+/// A readers-writer lock: held by any number of readers, or by one writer.
 ///
-/// It is fair to both: readers that came before a writer go before him, all together, and those that came after him wait
-/// until he is done. So neither side starves. Each hold ends by itself: a reader who lives keeps no dead one alive, and
-/// each has a fencing token of its own.
+/// It is fair to both sides: readers that requested before a writer go before it, together; readers that
+/// requested after it wait until it is done. So neither side starves. Each hold ends separately: a live
+/// reader does not keep a dead one's hold alive. Each hold has its own fencing token.
 ///
-/// Who has it is an [`Owner`], as with a [`ReentrantMutex`](crate::ReentrantMutex): the one that was
-/// [given](Self::owned_by), else the one in whose [scope](Owner::scope) the task is, else one of its own. An owner who
-/// reads may read once more at once, also past a writer who waits, who would otherwise wait for him for ever; so may the
-/// writer. What would make an owner wait for himself fails at once, with [`AcquireError::Impossible`]: to write while he
-/// reads, or to write twice. Who reads and may have to write begins with an
-/// [upgradable read](Self::upgradable_read).
+/// The lock is held by an [`Owner`], as with a [`ReentrantMutex`](crate::ReentrantMutex): the one set with
+/// [`owned_by`](Self::owned_by), else that of the task's [scope](Owner::scope), else a new one. An owner that
+/// reads may read again at once, even past a waiting writer, which would otherwise deadlock with it; so may
+/// an owner that writes. A request that would make an owner wait for itself fails at once with
+/// [`AcquireError::Impossible`]: writing while it reads, or writing twice. To read first and perhaps write
+/// later, start with an [upgradable read](Self::upgradable_read).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,9 +35,9 @@ use std::time::Duration;
 /// if look_up().await {
 ///     return Ok(reading.release().await?);
 /// }
-/// let writing = reading.upgrade().await?; // when the other readers are done
+/// let writing = reading.upgrade().await?; // once the other readers are done
 /// rebuild().await;
-/// let reading = writing.downgrade().await?; // lets the other readers in
+/// let reading = writing.downgrade().await?; // admits the other readers
 /// reading.release().await?;
 /// # Ok(()) }
 /// ```
@@ -45,11 +45,11 @@ use std::time::Duration;
 pub struct RwLock {
     access: Access,
     owners: Arc<Owners>,
-    /// Set if it does not depend on the task.
+    /// Set if the owner does not depend on the task.
     owner: Option<Owner>,
 }
 
-/// How the parts of a lock are asked for.
+/// How each mode of the lock is requested.
 #[derive(Debug, Clone)]
 struct Access {
     read: Request,
@@ -57,7 +57,7 @@ struct Access {
 }
 
 impl Access {
-    /// Acquires a part in an owner's name.
+    /// Acquires the lock in one mode for an owner.
     async fn acquire(
         &self,
         owner: &Owner,
@@ -74,7 +74,7 @@ impl Access {
         }
     }
 
-    /// Tries once to acquire a part in an owner's name.
+    /// Tries once to acquire the lock in one mode for an owner.
     async fn try_acquire(&self, owner: &Owner, portion: Portion) -> Result<Attempt<Kept>, AcquireError> {
         let (request, asker) = (self.request(portion), asker(owner, portion));
         match request.try_acquire(&asker).await {
@@ -94,8 +94,8 @@ impl Access {
     }
 }
 
-/// Whether an owner is said to wait for himself. It may be for what he has given up a moment ago, which stands in his way
-/// until it is undone.
+/// Whether the error says that the owner waits for itself. It may be caused by a hold given up a moment ago,
+/// which is in the way until it is undone.
 fn waits_for_himself(error: &AcquireError) -> bool {
     matches!(error, AcquireError::Impossible(Refused::WouldDeadlock))
 }
@@ -111,7 +111,7 @@ impl RwLock {
         Self { access: Access { write: read.clone(), read }, owners, owner: None }
     }
 
-    /// For whom it is acquired, whatever scope the task is in.
+    /// Sets the owner that acquires the lock, whatever the task's scope.
     #[must_use]
     pub fn owned_by(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.clone());
@@ -119,115 +119,126 @@ impl RwLock {
     }
 
     settings! {
-        /// How long a hold lasts, of readers and writers: it ends when the lease ends. Without a lease a watchdog renews it
-        /// for as long as its guard lives.
+        /// Sets the lease of readers and writers: a hold ends when its lease ends. Without this setting, a
+        /// watchdog renews the hold for as long as its guard lives.
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
-        /// How long a hold lasts at most, whatever renews it: as [`Mutex::max_hold`](crate::Mutex::max_hold).
+        /// Caps how long a hold lasts, however it is renewed: like
+        /// [`Mutex::max_hold`](crate::Mutex::max_hold).
         pub fn max_hold(self, cap: Duration) -> Self;
 
-        /// How often a hold is renewed at most: as [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+        /// Caps how often a hold is renewed: like [`Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
 
-        /// How long [`read`](Self::read) and the others wait at most; for ever, if nothing is set.
+        /// Limits how long [`read`](Self::read), [`write`](Self::write) and
+        /// [`upgradable_read`](Self::upgradable_read) wait. Without this setting, they wait forever.
         pub fn wait(self, limit: Duration) -> Self;
 
-        /// Polls by this policy in place of queueing: as [`Mutex::retry`](crate::Mutex::retry).
+        /// Polls by this policy instead of queueing: like [`Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
     }
 
-    /// How long a hold of a reader lasts, upgradable or not: as [`lease`](Self::lease).
+    /// Sets the lease of readers, upgradable or not: like [`lease`](Self::lease).
     #[must_use]
     pub fn read_lease(mut self, lease: impl Into<Lease>) -> Self {
         self.access.read.lease(lease.into());
         self
     }
 
-    /// How long a hold of a writer lasts: as [`lease`](Self::lease).
+    /// Sets the lease of writers: like [`lease`](Self::lease).
     #[must_use]
     pub fn write_lease(mut self, lease: impl Into<Lease>) -> Self {
         self.access.write.lease(lease.into());
         self
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         self.access.read.name()
     }
 
-    /// Reads: waits until no writer has the lock, nor waits before.
+    /// Acquires the lock for reading: waits until no writer holds the lock or is ahead in the queue.
     ///
-    /// Fails with [`AcquireError::TimedOut`] where [`wait`](Self::wait) sets a limit, and if the store refuses, or does not
-    /// answer for as long as the client's outage limit.
+    /// Fails with [`AcquireError::TimedOut`] if [`wait`](Self::wait) sets a limit, and if the store refuses
+    /// the request or does not reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
     ///
-    /// Cancel safety: if the future is dropped, its place in the queue is given up, and an acquisition that may have
+    /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
     /// happened is undone in the background.
     pub async fn read(&self) -> Result<ReadGuard, AcquireError> {
         self.read_within(self.access.read.wait).await
     }
 
-    /// Reads within `limit`. Otherwise as [`read`](Self::read), also as to cancel safety.
+    /// Acquires the lock for reading within `limit`. Otherwise like [`read`](Self::read), including cancel
+    /// safety.
     pub async fn read_timeout(&self, limit: Duration) -> Result<ReadGuard, AcquireError> {
         self.read_within(Some(limit)).await
     }
 
-    /// Tries once to read.
+    /// Tries once to acquire the lock for reading.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
-    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the background.
+    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
+    /// background.
     pub async fn try_read(&self) -> Result<Attempt<ReadGuard>, AcquireError> {
         let owner = self.owner();
         let tried = self.access.try_acquire(&owner, Portion::Read).await?;
         Ok(tried.map(|kept| ReadGuard { guard: kept.guard, owner }))
     }
 
-    /// Writes: waits until nobody has the lock, and all who came before are done.
+    /// Acquires the lock for writing: waits until no other client holds the lock, and all earlier requests
+    /// are done.
     ///
-    /// Fails with [`AcquireError::Impossible`] where its owner has the lock already, and otherwise as [`read`](Self::read).
+    /// Fails with [`AcquireError::Impossible`] if its owner already holds the lock, and otherwise like
+    /// [`read`](Self::read).
     ///
-    /// Cancel safety: as [`read`](Self::read).
+    /// Cancel safety: as for [`read`](Self::read).
     pub async fn write(&self) -> Result<WriteGuard, AcquireError> {
         self.write_within(self.access.write.wait).await
     }
 
-    /// Writes within `limit`. Otherwise as [`write`](Self::write), also as to cancel safety.
+    /// Acquires the lock for writing within `limit`. Otherwise like [`write`](Self::write), including cancel
+    /// safety.
     pub async fn write_timeout(&self, limit: Duration) -> Result<WriteGuard, AcquireError> {
         self.write_within(Some(limit)).await
     }
 
-    /// Tries once to write: as [`try_read`](Self::try_read), also as to cancel safety.
+    /// Tries once to acquire the lock for writing: like [`try_read`](Self::try_read), including cancel
+    /// safety.
     pub async fn try_write(&self) -> Result<Attempt<WriteGuard>, AcquireError> {
         let owner = self.owner();
         let tried = self.access.try_acquire(&owner, Portion::Write).await?;
         Ok(tried.map(|kept| WriteGuard::new(kept, owner, self.access.clone())))
     }
 
-    /// Reads, with the right to [upgrade](UpgradableGuard::upgrade): beside other readers, but not beside another one who
-    /// has that right.
+    /// Acquires the lock for reading, with the right to [upgrade](UpgradableGuard::upgrade). Other readers
+    /// are admitted beside it, but not another upgradable one.
     ///
-    /// Fails with [`AcquireError::Impossible`] where its owner reads already, and otherwise as [`read`](Self::read).
+    /// Fails with [`AcquireError::Impossible`] if its owner already reads, and otherwise like
+    /// [`read`](Self::read).
     ///
-    /// Cancel safety: as [`read`](Self::read).
+    /// Cancel safety: as for [`read`](Self::read).
     pub async fn upgradable_read(&self) -> Result<UpgradableGuard, AcquireError> {
         self.upgradable_within(self.access.read.wait).await
     }
 
-    /// Reads with the right to upgrade, within `limit`. Otherwise as [`upgradable_read`](Self::upgradable_read), also as to
-    /// cancel safety.
+    /// Acquires the lock for an upgradable read within `limit`. Otherwise like
+    /// [`upgradable_read`](Self::upgradable_read), including cancel safety.
     pub async fn upgradable_read_timeout(&self, limit: Duration) -> Result<UpgradableGuard, AcquireError> {
         self.upgradable_within(Some(limit)).await
     }
 
-    /// Tries once to read with the right to upgrade: as [`try_read`](Self::try_read), also as to cancel safety.
+    /// Tries once to acquire the lock for an upgradable read: like [`try_read`](Self::try_read), including
+    /// cancel safety.
     pub async fn try_upgradable_read(&self) -> Result<Attempt<UpgradableGuard>, AcquireError> {
         let owner = self.owner();
         let tried = self.access.try_acquire(&owner, Portion::Upgradable).await?;
         Ok(tried.map(|kept| UpgradableGuard { guard: kept.guard, owner, access: self.access.clone() }))
     }
 
-    /// Runs a future as a reader, and drops it if the hold is lost: as [`Mutex::run`](crate::Mutex::run), also as to errors
-    /// and cancel safety. Whatever it acquires in the same task is acquired for the same owner.
+    /// Runs a future as a reader, and drops the future if the hold is lost: like
+    /// [`Mutex::run`](crate::Mutex::run), including errors and cancel safety. Whatever the future acquires in
+    /// the same task is acquired for the same owner.
     pub async fn run_reading<T>(&self, work: impl AsyncFnOnce(&ReadGuard) -> T) -> Result<T, RunError> {
         let held = self.read().await?;
         let result = held.guard.unless_lost(held.owner.scope(work(&held))).await?;
@@ -235,7 +246,8 @@ impl RwLock {
         Ok(result)
     }
 
-    /// Runs a future as the writer: as [`run_reading`](Self::run_reading), also as to errors and cancel safety.
+    /// Runs a future as the writer: like [`run_reading`](Self::run_reading), including errors and cancel
+    /// safety.
     pub async fn run_writing<T>(&self, work: impl AsyncFnOnce(&WriteGuard) -> T) -> Result<T, RunError> {
         let held = self.write().await?;
         let result = held.guard.unless_lost(held.owner.scope(work(&held))).await?;
@@ -243,14 +255,14 @@ impl RwLock {
         Ok(result)
     }
 
-    /// How the lock stands: all who have it, and how many wait. Changes nothing.
+    /// Returns the current state of the lock: all holders, and the number of waiters. Changes nothing.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
         self.access.read.inspect().await
     }
 
-    /// The same, and what people want to know beside that: as
+    /// Returns the current state with the details an operator needs: like
     /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
@@ -258,10 +270,10 @@ impl RwLock {
         self.access.read.inspect_in_full().await
     }
 
-    /// Takes the lock from one who was [seen](crate::Sharer::seen) to have it, dead or alive, and from nobody else: as
+    /// Releases by force one hold that was [seen](crate::Sharer::seen), dead or alive, and no other: like
     /// [`Mutex::free_by_force`](crate::Mutex::free_by_force).
     ///
-    /// Cancel safety: if the future is dropped, the hold may have been ended, or may be yet.
+    /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
     pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
         self.access.read.free_by_force(seen).await
     }
@@ -303,7 +315,7 @@ fn told(name: &LockName, released: Result<(), ReleaseError>) {
 
 /// A reader's hold of an [`RwLock`].
 ///
-/// It tells by the methods of [`Guard`] whether it is held still.
+/// The methods of [`Guard`] check whether it is still held.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -314,19 +326,20 @@ fn told(name: &LockName, released: Result<(), ReleaseError>) {
 /// other.release().await?;
 /// # Ok(()) }
 /// ```
-#[must_use = "a guard that is dropped gives the lock back"]
+#[must_use = "dropping a guard releases its lock"]
 pub struct ReadGuard {
     guard: Guard,
     owner: Owner,
 }
 
 impl ReadGuard {
-    /// Who has the lock.
+    /// Returns the owner that holds the lock.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// Gives the lock back, and lets in who waits: as [`Guard::release`], also as to errors and cancel safety.
+    /// Releases the lock, and admits the next waiters: like [`Guard::release`], including errors and cancel
+    /// safety.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.guard.release().await
     }
@@ -334,15 +347,15 @@ impl ReadGuard {
 
 /// A reader's hold of an [`RwLock`], with the right to become the writer.
 ///
-/// It tells by the methods of [`Guard`] whether it is held still. [`RwLock`] shows it in use.
-#[must_use = "a guard that is dropped gives the lock back"]
+/// The methods of [`Guard`] check whether it is still held. See [`RwLock`] for an example.
+#[must_use = "dropping a guard releases its lock"]
 pub struct UpgradableGuard {
     guard: Guard,
     owner: Owner,
     access: Access,
 }
 
-/// An upgrade that failed, or a downgrade: the hold is what it was.
+/// A failed upgrade or downgrade: the hold is unchanged.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -350,7 +363,7 @@ pub struct UpgradableGuard {
 ///
 /// let index = leasehold::Client::connect("memory:").await?.rwlock("index")?;
 /// let (reading, other) = (index.upgradable_read().await?, index.read().await?);
-/// let not = reading.upgrade_timeout(Duration::from_millis(20)).await.expect_err("another one reads");
+/// let not = reading.upgrade_timeout(Duration::from_millis(20)).await.expect_err("another reader holds it");
 /// println!("{not}"); // "timed out after 20ms: held by …"
 /// let reading = not.guard;
 /// other.release().await?;
@@ -360,38 +373,40 @@ pub struct UpgradableGuard {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct NotShifted<G: fmt::Debug> {
-    /// What is held as before, unless it was lost meanwhile.
+    /// The guard, still held as before unless it was lost meanwhile.
     pub guard: G,
-    /// Why it is no more, or less, than that.
+    /// Why it was not converted.
     #[source]
     pub error: AcquireError,
 }
 
 impl UpgradableGuard {
-    /// Who has the lock.
+    /// Returns the owner that holds the lock.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// Becomes the writer, when all other readers are done: before all who wait, and nobody new is let in until then. The
-    /// write has a hold, a lease and a fencing token of its own; the read lies under it until it is released.
+    /// Becomes the writer once all other readers are done: ahead of all waiters, and no new reader is
+    /// admitted until then. The write has its own hold, lease and fencing token; the read hold stays beneath
+    /// it until it is released.
     ///
-    /// Fails with the guard as it was, and the error of [`RwLock::write`]; with [`AcquireError::Impossible`] or
-    /// [`AcquireError::Lost`] also where the upgradable read was lost.
+    /// Fails with the unchanged guard and the error of [`RwLock::write`]; and with
+    /// [`AcquireError::Impossible`] or [`AcquireError::Lost`] if the upgradable read was lost.
     ///
-    /// Cancel safety: if the future is dropped, the upgradable read is dropped with it. With
-    /// [`upgrade_timeout`](Self::upgrade_timeout) one waits for a while and keeps it.
+    /// Cancel safety: if the future is dropped, the upgradable read is dropped with it. Use
+    /// [`upgrade_timeout`](Self::upgrade_timeout) to wait for a limited time and keep it.
     pub async fn upgrade(self) -> Result<WriteGuard, NotShifted<Self>> {
         let limit = self.access.write.wait;
         self.upgrade_within(limit).await
     }
 
-    /// Becomes the writer within `limit`. Otherwise as [`upgrade`](Self::upgrade), also as to cancel safety.
+    /// Becomes the writer within `limit`. Otherwise like [`upgrade`](Self::upgrade), including cancel safety.
     pub async fn upgrade_timeout(self, limit: Duration) -> Result<WriteGuard, NotShifted<Self>> {
         self.upgrade_within(Some(limit)).await
     }
 
-    /// Gives the lock back, and lets in who waits: as [`Guard::release`], also as to errors and cancel safety.
+    /// Releases the lock, and admits the next waiters: like [`Guard::release`], including errors and cancel
+    /// safety.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.guard.release().await
     }
@@ -399,7 +414,7 @@ impl UpgradableGuard {
     async fn upgrade_within(self, limit: Option<Duration>) -> Result<WriteGuard, NotShifted<Self>> {
         match self.access.acquire(&self.owner, Portion::Upgrade, limit).await {
             Ok(kept) => {
-                // Another may have written before, if the read was lost meanwhile: what it has read is not what is there.
+                // If the read was lost meanwhile, another writer may have changed what it read.
                 if let Err(lost) = self.guard.check() {
                     return Err(NotShifted { guard: self, error: AcquireError::Lost(lost) });
                 }
@@ -413,14 +428,14 @@ impl UpgradableGuard {
 
 /// The writer's hold of an [`RwLock`].
 ///
-/// It tells by the methods of [`Guard`] whether it is held still. [`RwLock`] shows it in use.
-#[must_use = "a guard that is dropped gives the lock back"]
+/// The methods of [`Guard`] check whether it is still held. See [`RwLock`] for an example.
+#[must_use = "dropping a guard releases its lock"]
 pub struct WriteGuard {
-    // First, so that it is dropped before what is under it: nobody may write between the two.
+    // Declared first, so that it drops before `under`: no other writer may get in between.
     guard: Guard,
     owner: Owner,
     access: Access,
-    /// The upgradable read from which it came.
+    /// The upgradable read from which it was upgraded.
     under: Option<Box<UpgradableGuard>>,
 }
 
@@ -429,31 +444,34 @@ impl WriteGuard {
         Self { guard: kept.guard, owner, access, under: None }
     }
 
-    /// Who has the lock.
+    /// Returns the owner that holds the lock.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// Becomes a reader, and lets in the readers who wait first: nobody writes in between. The read has a hold, a lease and
-    /// a fencing token of its own.
+    /// Becomes a reader, and admits the readers at the front of the queue: no write happens in between. The
+    /// read has its own hold, lease and fencing token.
     ///
-    /// Fails with the guard as it was, if the store does not answer or refuses, or if the write is lost before the read is
-    /// had. That the write could not be given back afterwards is no error: it ends with its lease.
+    /// Fails with the unchanged guard if the store does not reply or refuses the request, or if the write is
+    /// lost before the read is acquired. If the write cannot be released afterwards, that is not an error: it
+    /// ends with its lease.
     ///
-    /// Cancel safety: if the future is dropped, the lock is given back in the background.
+    /// Cancel safety: if the future is dropped, the lock is released in the background.
     pub async fn downgrade(self) -> Result<ReadGuard, NotShifted<Self>> {
         if let Err(lost) = self.guard.check() {
-            // What it would read could be another's by now.
+            // Another writer may have changed the data by now.
             return Err(NotShifted { guard: self, error: AcquireError::Lost(lost) });
         }
-        // While the write is there the read is had at once; longer than that nobody may wait for it.
+        // While the write is held the read is granted at once, so there is no reason to wait longer than
+        // that.
         let limit = Some(self.guard.remaining());
         let kept = match self.access.acquire(&self.owner, Portion::Read, limit).await {
             Ok(kept) => kept,
             Err(error) => return Err(NotShifted { guard: self, error }),
         };
-        // The write may have ended while the read was asked for, and another have written in between. That it was held yet
-        // when the read was had proves that nobody has; its own clock is not ahead of the store's.
+        // The write may have ended during the request, and another writer may have written in between. A
+        // write still valid after the read was acquired rules that out: this clock is never ahead of the
+        // store's.
         match self.guard.check() {
             Ok(()) => {
                 let owner = self.owner.clone();
@@ -465,9 +483,9 @@ impl WriteGuard {
         }
     }
 
-    /// Gives the lock back, with the upgradable read from which it may have come, and lets in who waits: as
-    /// [`Guard::release`], also as to errors and cancel safety. Errors are those of the write; the read is given back in the
-    /// background where the store does not answer.
+    /// Releases the lock, with the upgradable read it may have been upgraded from, and admits the next
+    /// waiters: like [`Guard::release`], including errors and cancel safety. Errors are those of the write;
+    /// if the store does not reply, the read is released in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
         let Self { guard, under, .. } = self;
         let released = guard.release().await;
@@ -475,7 +493,7 @@ impl WriteGuard {
         released
     }
 
-    /// The same where nobody is told: the keeper goes on with what the store does not answer.
+    /// Like `release`, but leaves a release without a reply to the keeper, since no caller awaits its result.
     async fn hand_on(self) -> Result<(), ReleaseError> {
         let Self { guard, under, .. } = self;
         let released = guard.hand_on().await;
@@ -484,8 +502,8 @@ impl WriteGuard {
     }
 }
 
-/// Gives back what lay under a write, once that was given back. Nobody is told what becomes of it, so the keeper goes on with
-/// it; and where the store has not answered before, it is not waited for once more.
+/// Releases the read beneath a write after the write's release. No caller receives the result, so the keeper
+/// completes it; and if the store did not reply before, it is not awaited again.
 async fn let_go(under: Option<Box<UpgradableGuard>>, written: &Result<(), ReleaseError>) {
     let Some(under) = under else { return };
     match written {
@@ -497,7 +515,7 @@ async fn let_go(under: Option<Box<UpgradableGuard>>, written: &Result<(), Releas
     }
 }
 
-/// What the guards have in common.
+/// Methods common to the guards.
 macro_rules! held {
     ($($guard:ident)+) => { $(
         impl Deref for $guard {

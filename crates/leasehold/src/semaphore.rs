@@ -1,4 +1,4 @@
-//! The Semaphore: so many permits, for whoever takes them.
+//! Counting semaphore with up to `n` permits, resizable at run time.
 
 use crate::engine::Engine;
 use crate::error::{AcquireError, FreeError, InspectError, ReleaseError, ResizeError, RunError};
@@ -11,14 +11,15 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A number of permits that all processes share: so many may work at a time.
+/// A counting semaphore across tasks, processes and hosts.
 ///
-/// Permits expire, and are renewed, as a [`Mutex`](crate::Mutex) is: those of a process that dies are there again when its
-/// session ends, and no release that comes late adds one. Whoever waits is let in in the order in which he came,
-/// also where he wants more permits than are free and one behind him wants less. Each hold has a fencing token of its own.
+/// Permits expire and are renewed like a [`Mutex`](crate::Mutex): those of a dead process are available again
+/// when its session ends, and a late release never adds a permit. Waiting is fair: waiters acquire permits in
+/// the order of their requests, even if the first wants more than are free and a later one wants fewer. Each
+/// hold has its own fencing token.
 ///
-/// How many permits there are is kept by the store: what the first one says who acquires, until it is
-/// [resized](Self::resize) or was not used for an hour.
+/// The store keeps the number of permits: the one given by the first client that acquires, until the
+/// semaphore is [resized](Self::resize) or has not been used for an hour.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,7 +40,7 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// The most permits that a semaphore can have.
+    /// The largest number of permits.
     pub const MOST: u32 = u32::MAX;
 
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, of: u32) -> Self {
@@ -47,77 +48,83 @@ impl Semaphore {
     }
 
     settings! {
-        /// How long a hold lasts: it ends when the lease ends. Without a lease a watchdog renews it for as long as its
-        /// [`Permit`] lives.
+        /// Sets the lease: a hold ends when its lease ends. Without this setting, a watchdog renews the hold
+        /// for as long as its [`Permit`] lives.
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
-        /// How long a hold lasts at most, whatever renews it: as [`Mutex::max_hold`](crate::Mutex::max_hold).
+        /// Caps how long a hold lasts, however it is renewed: like
+        /// [`Mutex::max_hold`](crate::Mutex::max_hold).
         pub fn max_hold(self, cap: Duration) -> Self;
 
-        /// How often a hold is renewed at most: as [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+        /// Caps how often a hold is renewed: like [`Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
 
-        /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+        /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn wait(self, limit: Duration) -> Self;
 
-        /// Polls by this policy in place of queueing: as [`Mutex::retry`](crate::Mutex::retry).
+        /// Polls by this policy instead of queueing: like [`Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
     }
 
-    /// The semaphore's name.
+    /// Returns the semaphore's name.
     pub fn name(&self) -> &LockName {
         self.request.name()
     }
 
-    /// Tries once: takes a permit if one is free and nobody waits. As [`try_acquire_many`](Self::try_acquire_many).
+    /// Tries once to acquire a permit: succeeds if one is free and no other client waits. Like
+    /// [`try_acquire_many`](Self::try_acquire_many).
     ///
-    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the background.
+    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
+    /// background.
     pub async fn try_acquire(&self) -> Result<Attempt<Permit>, AcquireError> {
         self.try_acquire_many(1).await
     }
 
-    /// Tries once: takes so many permits if they are free and nobody waits.
+    /// Tries once to acquire `count` permits: succeeds if they are free and no other client waits.
     ///
-    /// Fails with [`AcquireError::Impossible`] if there are fewer in all, or none is asked for; and if the store does not
-    /// answer within the call timeout, or refuses.
+    /// Fails with [`AcquireError::Impossible`] if `count` is zero or exceeds the number of permits; and if
+    /// the store does not reply within the call timeout, or refuses the request.
     ///
-    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the background.
+    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
+    /// background.
     pub async fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, AcquireError> {
         let tried = self.request.try_acquire(&self.asker(count)).await?;
         Ok(tried.map(|kept| Permit { guard: kept.guard, count }))
     }
 
-    /// Acquires a permit, however long it takes, or for as long as [`wait`](Self::wait) says. As
-    /// [`acquire_many`](Self::acquire_many), also as to cancel safety.
+    /// Acquires a permit, and waits for as long as [`wait`](Self::wait) allows, or without a limit. Like
+    /// [`acquire_many`](Self::acquire_many), including cancel safety.
     pub async fn acquire(&self) -> Result<Permit, AcquireError> {
         self.acquire_many(1).await
     }
 
-    /// Acquires so many permits, all at once, however long it takes, or for as long as [`wait`](Self::wait) says.
+    /// Acquires `count` permits, all at once, and waits for as long as [`wait`](Self::wait) allows, or
+    /// without a limit.
     ///
-    /// Fails with [`AcquireError::Impossible`] if there are fewer in all, or none is asked for; with
-    /// [`AcquireError::TimedOut`] at the limit; and if the store refuses, or does not answer for as long as the client's
-    /// outage limit.
+    /// Fails with [`AcquireError::Impossible`] if `count` is zero or exceeds the number of permits; with
+    /// [`AcquireError::TimedOut`] at the limit; and if the store refuses the request or does not reply for
+    /// the client's [outage limit](crate::ClientBuilder::outage_limit).
     ///
-    /// Cancel safety: if the future is dropped, its place in the queue is given up, and an acquisition that may have
+    /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
     /// happened is undone in the background.
     pub async fn acquire_many(&self, count: u32) -> Result<Permit, AcquireError> {
         self.acquire_within(count, self.request.wait).await
     }
 
-    /// Acquires so many permits within `limit`. Otherwise as [`acquire_many`](Self::acquire_many), also as to cancel
-    /// safety.
+    /// Acquires `count` permits within `limit`. Otherwise like [`acquire_many`](Self::acquire_many),
+    /// including cancel safety.
     pub async fn acquire_many_timeout(&self, count: u32, limit: Duration) -> Result<Permit, AcquireError> {
         self.acquire_within(count, Some(limit)).await
     }
 
-    /// Acquires a permit within `limit`. Otherwise as [`acquire_many`](Self::acquire_many), also as to cancel safety.
+    /// Acquires a permit within `limit`. Otherwise like [`acquire_many`](Self::acquire_many), including
+    /// cancel safety.
     pub async fn acquire_timeout(&self, limit: Duration) -> Result<Permit, AcquireError> {
         self.acquire_within(1, Some(limit)).await
     }
 
-    /// Runs a future with a permit, and drops it if the permit is lost: as [`Mutex::run`](crate::Mutex::run), also as to
-    /// errors and cancel safety.
+    /// Runs a future with a permit, and drops the future if the permit is lost: like
+    /// [`Mutex::run`](crate::Mutex::run), including errors and cancel safety.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, RunError> {
         let permit = self.acquire().await?;
         let result = permit.guard.unless_lost(work(&permit)).await?;
@@ -127,27 +134,29 @@ impl Semaphore {
         Ok(result)
     }
 
-    /// Says how many permits there are from now on, for all processes. Where there are more than before, those who wait are
-    /// let in at once. Where there are fewer, whoever holds one keeps it, and nobody is let in until there is room; who
-    /// waits for more than there are now fails with [`AcquireError::Impossible`].
+    /// Changes the number of permits for all processes. If it grows, waiters are admitted at once. If it
+    /// shrinks, current holders keep their permits, and no waiter is admitted until there is room; a waiter
+    /// that wants more permits than there are now fails with [`AcquireError::Impossible`].
     ///
-    /// Fails with [`ResizeError::Impossible`] for 0; with [`ResizeError::Contended`] if others kept changing it meanwhile;
-    /// and if the store does not answer within the call timeout, or refuses.
+    /// Fails with [`ResizeError::Impossible`] for 0; with [`ResizeError::Contended`] if other clients kept
+    /// changing the number meanwhile; and if the store does not reply within the call timeout, or refuses the
+    /// request.
     ///
-    /// Cancel safety: if the future is dropped, the number may have been changed, or may be yet; but not over what others
-    /// have said since.
+    /// Cancel safety: if the future is dropped, the number may have been changed, or may still be; but it
+    /// never overwrites a later change by another client.
     pub async fn resize(&self, permits: u32) -> Result<(), ResizeError> {
         self.request.resize(permits).await
     }
 
-    /// How the semaphore stands: all who hold permits, how many there are, and how many wait. Changes nothing.
+    /// Returns the current state of the semaphore: all holders of permits, the number of permits, and the
+    /// number of waiters. Changes nothing.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
         self.request.inspect().await
     }
 
-    /// The same, and what people want to know beside that: as
+    /// Returns the current state with the details an operator needs: like
     /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
@@ -155,10 +164,10 @@ impl Semaphore {
         self.request.inspect_in_full().await
     }
 
-    /// Takes the permits of one hold that was [seen](crate::Sharer::seen), dead or alive: as
+    /// Releases by force the permits of one hold that was [seen](crate::Sharer::seen), dead or alive: like
     /// [`Mutex::free_by_force`](crate::Mutex::free_by_force).
     ///
-    /// Cancel safety: if the future is dropped, the hold may have been ended, or may be yet.
+    /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
     pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
         self.request.free_by_force(seen).await
     }
@@ -178,10 +187,10 @@ impl Semaphore {
     }
 }
 
-/// Permits of a [`Semaphore`] that are held, all of them by one hold.
+/// One or more permits of a [`Semaphore`], held as one hold.
 ///
-/// It gives them back when it is [released](Self::release) or dropped, and tells by the methods of [`Guard`] whether they
-/// are held still: a hold can end before its permit does.
+/// [Releasing](Self::release) or dropping it returns the permits. A hold can end before its permit is
+/// dropped: the methods of [`Guard`] check for that.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -194,19 +203,20 @@ impl Semaphore {
 /// }
 /// # Ok(()) }
 /// ```
-#[must_use = "a permit that is dropped is given back"]
+#[must_use = "dropping a permit releases it"]
 pub struct Permit {
     guard: Guard,
     count: u32,
 }
 
 impl Permit {
-    /// How many permits it stands for.
+    /// Returns the number of permits in this hold.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Gives the permits back, and lets in who waits: as [`Guard::release`], also as to errors and cancel safety.
+    /// Releases the permits, and admits the next waiters: like [`Guard::release`], including errors and
+    /// cancel safety.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.guard.release().await
     }

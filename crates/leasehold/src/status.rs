@@ -1,4 +1,4 @@
-//! How a lock stands, of whatever kind, and what a person does about it.
+//! The state of a lock of any kind, and the operations of an operator on it.
 
 use crate::error::{Contention, FreeError, InspectError, ResizeError};
 use crate::owner::Owner;
@@ -13,10 +13,10 @@ use leasehold_core::{
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
-/// How often the number of permits is tried to be changed while others change it.
+/// How often a resize is retried while other clients change the number too.
 const RESIZES: u32 = 16;
 
-/// How a lock stands.
+/// The state of a lock.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,7 +24,7 @@ const RESIZES: u32 = 16;
 /// let guard = nightly.acquire().await?;
 /// let status = nightly.inspect().await?;
 /// if let (Some(holder), Some(remaining)) = (&status.holder, status.remaining) {
-///     println!("{holder} has it for {remaining:?} unless it is renewed, and {} wait", status.waiting);
+///     println!("held by {holder} for {remaining:?} unless it is renewed, {} waiting", status.waiting);
 /// }
 /// assert!(status.ours && status.fence == Some(guard.fencing_token()));
 /// # Ok(()) }
@@ -32,38 +32,38 @@ const RESIZES: u32 = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// The holder's name for others, if the lock is held by a client of ours.
+    /// The holder's label, if the lock is held by a client of this library.
     pub holder: Option<String>,
     /// Whether the lock is held.
     pub held: bool,
-    /// Whether the one who had it is done with it, and has left it taken until its time is over:
-    /// [`OncePer`](crate::OncePer), [`DetachedHold::release_not_before`](crate::DetachedHold::release_not_before). It is
-    /// [held](Self::held) then, and nobody works under it.
+    /// Whether the last holder is done but left the lock taken until a later time:
+    /// [`OncePer`](crate::OncePer),
+    /// [`DetachedHold::release_not_before`](crate::DetachedHold::release_not_before). The lock counts as
+    /// [held](Self::held) then, though no client works under it.
     pub rests: bool,
-    /// Since when, by the store's clock.
+    /// When it was acquired, by the store's clock.
     pub since: Option<SystemTime>,
-    /// How long still, unless it is extended; `None` if it is free, or held without an expiry.
+    /// How much longer it is held, unless it is extended; `None` if it is free, or held without an expiry.
     pub remaining: Option<Duration>,
-    /// Who has a ReentrantMutex, whichever library's client he is; `None` for a Mutex.
+    /// The owner that holds a ReentrantMutex, whichever library its client uses; `None` for a Mutex.
     pub owner: Option<Owner>,
-    /// How often he has it; of a Mutex, 1 if it is held.
+    /// How many holds the owner has; for a Mutex, 1 if it is held.
     pub count: u64,
     /// The holder's fencing token.
     pub fence: Option<FencingToken>,
-    /// The session whose death would end the hold; none, where its lease alone ends it.
+    /// The session whose death would end the hold; `None` if it ends with its lease alone.
     pub session: Option<SessionId>,
-    /// How many wait: sessions, or holds where each has a place of its own.
+    /// The number of waiters: sessions, or single holds where each has its own queue entry.
     pub waiting: u64,
-    /// All who have it, of a lock that several can have side by side, the oldest first; no more than 4096 of them. The
-    /// holder above is the first.
+    /// All holders of a lock that can be shared, oldest first; at most 4096. The holder above is the first.
     pub sharers: Vec<Sharer>,
-    /// How many permits, arrivals or parties there are in all, where that is known.
+    /// The total number of permits, arrivals or parties, if known.
     pub limit: Option<u32>,
-    /// Whether a task of this client holds the lock, as far as the client knows by itself.
+    /// Whether a task of this client holds the lock, as far as the client itself knows.
     pub ours: bool,
 }
 
-/// One of those who have a lock that several can have side by side.
+/// One holder of a lock that can be shared.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -80,24 +80,24 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sharer {
-    /// Its name for others.
+    /// The holder's label.
     pub holder: Option<String>,
-    /// What part of the lock it has.
+    /// The mode in which it holds the lock.
     pub portion: Portion,
-    /// Who has it, of an RwLock.
+    /// The owner, for an RwLock.
     pub owner: Option<Owner>,
-    /// Since when, by the store's clock.
+    /// When it was acquired, by the store's clock.
     pub since: Option<SystemTime>,
-    /// How long still, unless it is extended.
+    /// How much longer it is held, unless it is extended.
     pub remaining: Option<Duration>,
-    /// Its fencing token.
+    /// The holder's fencing token.
     pub fence: Option<FencingToken>,
-    /// The session whose death would end the hold; none, where its lease alone ends it.
+    /// The session whose death would end the hold; `None` if it ends with its lease alone.
     pub session: Option<SessionId>,
 }
 
 impl Sharer {
-    /// The hold, for `free_by_force`.
+    /// Returns this hold as an argument of `free_by_force`.
     pub fn seen(&self) -> Option<Seen> {
         self.fence.map(Seen::Hold)
     }
@@ -120,7 +120,8 @@ fn instant(ms: u64) -> SystemTime {
 }
 
 impl Status {
-    /// How many permits are taken, or how many have arrived, as far as those are [told](Self::sharers) who have them.
+    /// Returns how many permits are held, or how many arrivals have been counted, as far as their
+    /// [holders](Self::sharers) are listed.
     pub fn taken(&self) -> u64 {
         self.sharers.iter().map(|sharer| u64::from(sharer.portion.count())).sum()
     }
@@ -145,7 +146,7 @@ impl Status {
     }
 }
 
-/// How a lock stands, and what people want to know beside that:
+/// The state of a lock with the details an operator needs:
 /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
 ///
 /// ```
@@ -165,33 +166,35 @@ impl Status {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Details {
-    /// How the lock stands.
+    /// The state of the lock.
     pub status: Status,
-    /// The session of its holder; none where the holder has none, or the store has forgotten it.
+    /// The holder's session; `None` if the holder has none, or the store has forgotten it.
     pub behind: Option<SessionInfo>,
-    /// The holder as it was seen, to [free the lock by force](crate::Mutex::free_by_force); nothing if nobody holds it.
+    /// The holder as observed now, for a [forced release](crate::Mutex::free_by_force); `None` if the lock is
+    /// not held.
     pub seen: Option<Seen>,
-    /// The sessions of all who have it, of a lock that several can have side by side, as far as the store knows them.
+    /// The sessions of all holders of a lock that can be shared, as far as the store knows them.
     pub sessions: Vec<SessionInfo>,
-    /// Who took this lock from whom, the last first: the last 32 times, for a week.
+    /// The audit of holds that another client ended, by eviction of a dead holder or by force: the last 32,
+    /// kept for a week, latest first.
     pub audit: Vec<AuditEntry>,
 }
 
 impl Details {
-    /// Who is behind one of those who have it: [`Status::sharers`] says who they are.
+    /// Returns the session of one of the holders in [`Status::sharers`].
     pub fn behind_sharer(&self, sharer: &Sharer) -> Option<&SessionInfo> {
         self.sessions.iter().find(|session| Some(session.session) == sharer.session)
     }
 }
 
 impl Request {
-    /// How the lock stands.
+    /// Returns the state of the lock.
     pub(crate) async fn inspect(&self) -> Result<Status, InspectError> {
         let seen = self.look(false).await?;
         Ok(Status::of(&seen, self.is_ours(&seen)))
     }
 
-    /// The same, with what people want to know beside that.
+    /// Returns the state of the lock with the details an operator needs.
     pub(crate) async fn inspect_in_full(&self) -> Result<Details, InspectError> {
         let seen = self.look(true).await?;
         let status = Status::of(&seen, self.is_ours(&seen));
@@ -210,7 +213,7 @@ impl Request {
         Ok(Details { seen: holder, status, behind, sessions, audit: seen.audit })
     }
 
-    /// Whether a task of this client has the lock.
+    /// Whether a task of this client holds the lock.
     fn is_ours(&self, seen: &Inspection) -> bool {
         let own = Some(self.engine.sessions.id_at(self.seat.place));
         if self.seat.lock.kind.is_shared() {
@@ -220,7 +223,7 @@ impl Request {
         }
     }
 
-    /// Says how many permits there are.
+    /// Changes the number of permits.
     pub(crate) async fn resize(&self, limit: u32) -> Result<(), ResizeError> {
         let mut seen = None;
         for _ in 0..RESIZES {
@@ -242,7 +245,7 @@ impl Request {
         Err(ResizeError::Contended { limit: seen })
     }
 
-    /// Takes the lock from the holder that was seen.
+    /// Releases by force the hold that was observed.
     pub(crate) async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
         let op = Op::Free(Free { seen, by: self.engine.label.clone() });
         match self.send_free(seen, &op).await? {
@@ -275,7 +278,7 @@ impl Request {
         }
     }
 
-    /// Whether a hold that is not there any more was freed by what we sent: the reply to the first sending may have been
+    /// Whether our own request released a hold that is gone: the reply to the first attempt may have been
     /// lost.
     async fn was_freed_by_us(&self, seen: Seen) -> Result<bool, FreeError> {
         let Seen::Hold(fence) = seen else { return Ok(false) };

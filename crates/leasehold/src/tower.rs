@@ -1,9 +1,9 @@
-//! The owner over HTTP: layers for tower, so that no handler has to know of it.
+//! Propagates the owner over HTTP: layers for tower, transparent to handlers.
 //!
-//! [`SendOwnerLayer`] goes around a client, and sends the [owner](crate::Owner) along for whom its caller works.
-//! [`ReceiveOwnerLayer`] goes around a service, which then works for the owner that came. So a
-//! [`ReentrantMutex`](crate::ReentrantMutex) that the caller holds is entered again by whom he calls, and by whom that one
-//! calls.
+//! [`SendOwnerLayer`] wraps a client, and sends the [owner](crate::Owner) of the caller's scope along.
+//! [`ReceiveOwnerLayer`] wraps a service, which then runs in the scope of the received owner. So a
+//! [`ReentrantMutex`](crate::ReentrantMutex) held by a caller can be re-entered by the services it calls, and
+//! by the services those call.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -15,11 +15,11 @@
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
 //! # let locks = Client::connect("memory:").await?;
-//! // The service that is called. Its handler acquires, and does not say for whom.
+//! // The callee. Its handler acquires without naming an owner.
 //! async fn book(State(locks): State<Client>) -> String {
-//!     let account = locks.reentrant_mutex("account/7").expect("this is a name");
+//!     let account = locks.reentrant_mutex("account/7").expect("a valid name");
 //!     match account.acquire().await {
-//!         Ok(guard) => format!("booked, and entered as number {}", guard.count()),
+//!         Ok(guard) => format!("booked, as hold {}", guard.count()),
 //!         Err(error) => error.to_string(),
 //!     }
 //! }
@@ -29,7 +29,7 @@
 //! # let service = service.with_state(locks.clone());
 //! tokio::spawn(async { axum::serve(listener, service).await });
 //!
-//! // The one who calls it. His client is as before, but for the layer.
+//! // The caller. Its client is unchanged but for the layer.
 //! let http = ServiceBuilder::new()
 //!     .layer(SendOwnerLayer::new())
 //!     .service(legacy::Client::builder(TokioExecutor::new()).build_http());
@@ -37,31 +37,31 @@
 //! let request = Request::post(format!("http://{address}/book")).body(Body::empty())?;
 //! let response = account.run(async |_guard| http.oneshot(request).await).await??;
 //! let answer = to_bytes(Body::new(response.into_body()), 1000).await?;
-//! assert_eq!(answer, "booked, and entered as number 2");
+//! assert_eq!(answer, "booked, as hold 2");
 //! # Ok(()) }
 //! ```
 //!
-//! # Whom to believe
+//! # Trust
 //!
-//! Whoever can send the header gets into what its owner holds: it is an identity, and nothing proves it. Put
-//! [`ReceiveOwnerLayer`] around services that only your own services reach, or behind what has made sure of the caller.
-//! Where requests of strangers come in, have the proxy remove `leasehold-owner`. A service without the layer does not look
-//! at the header.
+//! A client that can send the header can enter the locks that its owner holds: the header is an identity
+//! without proof. Use [`ReceiveOwnerLayer`] only for services that only your own services can reach, or
+//! behind a layer that has authenticated the caller. Where requests of untrusted clients arrive, let the
+//! proxy remove `leasehold-owner`. A service without the layer ignores the header.
 //!
-//! Nor does a stranger's header slip through a service that copies the headers of a request into those that it sends:
-//! behind [`SendOwnerLayer`], the scope alone says what is sent.
+//! An untrusted header also does not pass through a service that copies request headers into its own
+//! requests: behind [`SendOwnerLayer`], the scope alone determines what is sent.
 //!
-//! # With which libraries
+//! # Supported libraries
 //!
-//! With all that speak in requests and responses of `http`, among them
+//! Everything that uses requests and responses of the `http` crate, among others
 //!
 //! - axum: `Router::layer(ReceiveOwnerLayer::new())`;
 //! - tonic: `Server::builder().layer(ReceiveOwnerLayer::new())`, and for a client
-//!   `ServiceBuilder::new().layer(SendOwnerLayer::new()).service(channel)`. A refusal is an HTTP 400, which a gRPC client
-//!   tells as `INTERNAL`;
+//!   `ServiceBuilder::new().layer(SendOwnerLayer::new()).service(channel)`. A refusal is an HTTP 400, which a
+//!   gRPC client reports as `INTERNAL`;
 //! - hyper-util, and the middleware of tower-http.
 //!
-//! A client with requests of its own, such as reqwest, needs a line where it sends:
+//! A client with its own request type, such as reqwest, needs one line where it sends:
 //! [`Owner::current`](crate::Owner::current), and the header [`HEADER`](crate::Owner::HEADER).
 
 mod receive;

@@ -67,15 +67,15 @@ macro_rules! examples {
 examples! {
     blocking says "counted to 100";
     guarded_writes says "the stale write changed 0", "the late write was refused";
-    leader says "nobody leads yet", "leads", "leads", "leads", "numbers [1, 2, 3, 4, 5, 6]; the late one was refused";
+    leader says "no leader yet", "leads", "leads", "leads", "numbers [1, 2, 3, 4, 5, 6]; the late one was refused";
     lottery says "1 drew";
     marketplace says "came too late: refused", "6 bought, and 6 sold";
     n_at_once says "all 10 are done", "the line was never used for more than 3";
     once_per_hour says "sent 1 times", "it rests for 55 minutes";
-    owner_over_http says "the shop was told: 200 OK, paid; hold 2 of its owner",
-        "a stranger was told: 423 Locked", "later he was told: 200 OK, paid; hold 1 of its owner";
-    read_write says "two have read at the same time", "nobody reads while they are written: held by", "written, as hold",
-        "read again, beside another one", "nothing to write";
+    owner_over_http says "the shop received: 200 OK, paid; hold 2 of its owner",
+        "another client received: 423 Locked", "later it received: 200 OK, paid; hold 1 of its owner";
+    read_write says "two have read at the same time", "no reader is admitted during the write: held by", "written, as hold",
+        "read again, beside another reader", "nothing to write";
     reentrant says "the account is still held 3 times", "the account is still held 1 times",
         "another owner does not get in: held by", "for good", "another owner waited", "inside at the same time";
 }

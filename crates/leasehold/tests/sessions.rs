@@ -460,7 +460,7 @@ async fn a_client_that_has_ended_does_not_beat() {
 async fn a_session_cannot_be_shorter_than_a_second() {
     let store = MemoryStore::new();
     let error = Client::of_store(store).session(999 * MS).connect().await.expect_err("too short");
-    assert!(error.to_string().contains("1 s at least"), "{error}");
+    assert!(error.to_string().contains("at least 1 s"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,21 +1,23 @@
-//! The other way: no lock, and a transaction that fails if what it was made from has changed since.
+//! Optimistic transactions: no lock, but a transaction that fails if the data it was computed from has
+//! changed.
 //!
-//! It owns the round of WATCH, reading, MULTI and EXEC, counts how often it was gone through, and says what became of the
-//! last one. It has no lock, no lease and no fencing token, and shares nothing with the engine: it is here for those who
-//! need it, and to be compared with.
+//! It owns the loop of WATCH, read, MULTI and EXEC, counts its attempts, and reports the result of the last.
+//! It has no lock, no lease and no fencing token, and shares nothing with the engine. It exists for cases
+//! that suit it, and for comparison.
 //!
-//! Where conflicts are rare it costs less than a lock: nobody waits for anybody. Where they are not, every loser has
-//! worked for nothing, and the more there are the less gets done; then a `Mutex` an item is the better
-//! way. And it guards only what lies in that one Redis.
+//! If conflicts are rare, it costs less than a lock, since no client waits for another. If they are frequent,
+//! every loser's work is wasted, and throughput drops as clients are added; then use one
+//! [`Mutex`](crate::Mutex) per item. It protects only data in that one Redis.
 //!
-//! 1. What is watched belongs to a connection. Whoever else used it could end the watching by an EXEC of his own, and one
-//!    that is made anew has forgotten it: a change would go unnoticed. So it has to be a connection of one's own, that
-//!    does not reconnect: the type sees to both.
-//! 2. Watching is over before anything new is watched. What is left of it by mistake makes an EXEC fail, never succeed.
-//! 3. The transaction is sent in one piece, so it is never left open half-way. An EXEC without an answer is unknown:
-//!    it is never taken for a failure, and never tried again.
-//! 4. For the same reason the server goes on where it does not let MULTI in (a user without that command, a proxy), and
-//!    executes each command by itself: unguarded, and told as that.
+//! 1. Watches belong to a connection. Any other user of the connection could end them by an EXEC of its own,
+//!    and a reconnect forgets them: a change would go unnoticed. So the connection must be exclusive and must
+//!    not reconnect: the type ensures both.
+//! 2. All watches are removed before new keys are watched. A leftover watch can make an EXEC fail, never
+//!    succeed.
+//! 3. The transaction is sent in one piece, so it is never left half open. An EXEC without a reply is
+//!    unknown: it is not treated as a failure, and never retried.
+//! 4. For the same reason, a server that rejects MULTI (a user without that command, a proxy) continues, and
+//!    executes each command separately: without protection, and reported as such.
 
 use leasehold_core::{Executed, RetryPolicy};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -23,17 +25,18 @@ use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, RedisError, RedisFu
 use std::fmt;
 use std::time::Duration;
 
-/// How long an answer is waited for, on connections that are opened here: as long as calls about locks.
+/// The time limit for a reply on connections opened here: the same as for calls about locks.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// What cannot be asked for while keys are watched: it would end the watching, or the connection's place (1).
+/// Commands that are refused while keys are watched: they would end the watches, or change what the
+/// connection refers to (1).
 const NOT_WHILE_WATCHING: [&str; 8] =
     ["MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH", "SELECT", "RESET", "QUIT"];
 
-/// A connection on which nothing but optimistic transactions is done.
+/// A connection used only for optimistic transactions.
 ///
-/// It does not reconnect: once it is broken every call fails, and a new one is to be opened. It has one transaction at a
-/// time, so tasks that work at the same time have one each.
+/// It does not reconnect: once it is broken every call fails, and a new one must be opened. It runs one
+/// transaction at a time, so concurrent tasks need one connection each.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -54,26 +57,27 @@ const NOT_WHILE_WATCHING: [&str; 8] =
 ///         Ok(Change::new(writes, true))
 ///     })
 ///     .await?;
-/// println!("sold: {}, after {} tries", sold.value, sold.tries);
+/// println!("sold: {}, after {} attempts", sold.value, sold.tries);
 /// # assert!(!sold.value && sold.tries == 1);
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
 pub struct Connection {
     inner: MultiplexedConnection,
-    /// Set while the server may be watching keys for it (2).
+    /// Set while the server may be watching keys for this connection (2).
     watching: bool,
 }
 
-/// What reads, while keys are watched: commands are sent to it as to any connection of the `redis` crate
-/// ([`redis::AsyncCommands`]). Those that would end the watching are refused, transactions (`atomic()`) among them. What is
-/// written here is written at once, and a write to a watched key makes every try fail.
+/// The connection for reads while keys are watched: it accepts commands like any connection of the `redis`
+/// crate ([`redis::AsyncCommands`]). Commands that would end the watches are refused, transactions
+/// (`atomic()`) among them. A write through it takes effect at once, and a write to a watched key makes every
+/// attempt fail.
 ///
-/// [`Connection`] shows it in use.
+/// See [`Connection`] for an example.
 #[derive(Debug)]
 pub struct Watched<'a>(&'a mut Connection);
 
-/// What is to be written if nothing that is watched has changed, and what comes of it.
+/// The commands to execute if no watched key has changed, and the value to return.
 ///
 /// ```
 /// use leasehold::optimistic::Change;
@@ -83,27 +87,28 @@ pub struct Watched<'a>(&'a mut Connection);
 /// let change = Change::new(writes, "sold to ann");
 /// # let _ = change;
 /// ```
-#[must_use = "a change is written by the transaction that it is returned to"]
+#[must_use = "a change takes effect only when it is returned to `transact`"]
 pub struct Change<T> {
     writes: Pipeline,
     value: T,
 }
 
-/// A transaction that was done.
+/// The result of an executed transaction.
 ///
-/// [`Connection`] shows it in use.
+/// See [`Connection`] for an example.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Done<T> {
-    /// What came of it.
+    /// The value given to [`Change`].
     pub value: T,
-    /// How often it was tried, the last time included: each time but the last somebody else was faster.
+    /// How many attempts were made, the last included: before each of the others, another client changed a
+    /// watched key.
     pub tries: u32,
-    /// What the server replied to the commands that were written, in their order.
+    /// The server's replies to the commands, in order.
     pub replies: Vec<Value>,
 }
 
-/// Why a transaction was not done, as far as is known.
+/// Why a transaction was not executed, as far as is known.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -120,11 +125,11 @@ pub struct Done<T> {
 ///     .transact("account:ann", retry, async |_| Err::<Change<()>, _>(NoAccount))
 ///     .await;
 /// match result {
-///     Ok(done) => println!("done at try {}", done.tries),
-///     Err(Error::OutOfTries { tries }) => println!("{tries} times somebody else was faster"),
-///     Err(Error::Work { error: NoAccount, .. }) => println!("nothing was written, as was wished"),
-///     // It must be looked at: it may have been done.
-///     Err(Error::Unknown { source, .. }) => println!("the answer was lost: {source}"),
+///     Ok(done) => println!("done at attempt {}", done.tries),
+///     Err(Error::OutOfTries { tries }) => println!("another client was faster {tries} times"),
+///     Err(Error::Work { error: NoAccount, .. }) => println!("nothing was written, as intended"),
+///     // It may have been executed: verify the result.
+///     Err(Error::Unknown { source, .. }) => println!("the reply was lost: {source}"),
 ///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(()) }
@@ -132,92 +137,93 @@ pub struct Done<T> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error<E> {
-    /// What was watched had changed at every try: nothing was written.
-    #[error("gave up after {tries} tries, at each of which somebody else was faster")]
+    /// A watched key had changed at every attempt: nothing was written.
+    #[error("gave up after {tries} attempts: another client was faster each time")]
     OutOfTries {
-        /// How often it was tried.
+        /// How many attempts were made.
         tries: u32,
     },
-    /// What reads has failed, or does not want to write: nothing was written.
+    /// The caller's closure failed, or decided not to write: nothing was written.
     #[error("{error}")]
     Work {
-        /// Why, in its own words.
+        /// The error of the closure.
         #[source]
         error: E,
-        /// How often it was tried, this time included.
+        /// How many attempts were made, this one included.
         tries: u32,
     },
-    /// Redis could not be asked, or refused: nothing was written.
-    #[error("nothing was written (try {tries}): {source}")]
+    /// Redis could not be reached, or refused a command: nothing was written.
+    #[error("nothing was written (attempt {tries}): {source}")]
     Redis {
-        /// What went wrong.
+        /// The cause.
         source: RedisError,
-        /// How often it was tried, this time included.
+        /// How many attempts were made, this one included.
         tries: u32,
     },
-    /// The transaction was executed, and some of its commands failed: Redis takes back none of the others. As a rule a
-    /// command was for another type than its key has.
-    #[error("the transaction was executed, but a command of it failed: {source}")]
+    /// The transaction was executed, but some of its commands failed: Redis does not roll back the others.
+    /// Usually a command did not match the type of its key.
+    #[error("the transaction was executed, but one of its commands failed: {source}")]
     Partly {
         /// The first error among the replies.
         source: RedisError,
-        /// How often it was tried, this time included.
+        /// How many attempts were made, this one included.
         tries: u32,
-        /// What the server replied to each command, errors included.
+        /// The server's reply to each command, errors included.
         replies: Vec<Value>,
     },
-    /// The server did not let MULTI in, and executed commands of the transaction each by itself, whether or not anything
-    /// that was watched had changed: another's change may have been overwritten. As a rule the user may not use MULTI, or
-    /// a proxy is in between that has no transactions: this way is none there.
+    /// The server rejected MULTI and executed commands of the transaction separately, whether or not a
+    /// watched key had changed: another client's change may have been overwritten. Usually the user may not
+    /// run MULTI, or a proxy in between does not support transactions: optimistic transactions do not work
+    /// there.
     #[error(
-        "the commands were executed without a transaction (try {tries}; look at what they did): {source}"
+        "the commands were executed without a transaction (attempt {tries}; verify their effect): {source}"
     )]
     Unguarded {
-        /// Why MULTI was not let in.
+        /// Why MULTI was rejected.
         source: RedisError,
-        /// How often it was tried, this time included.
+        /// How many attempts were made, this one included.
         tries: u32,
-        /// What the server replied to each command, errors included.
+        /// The server's reply to each command, errors included.
         replies: Vec<Value>,
     },
-    /// The reply to EXEC was lost: whether anything was written is not known, and it may be written yet. Trying again
-    /// could write it twice.
+    /// The reply to EXEC was lost: whether anything was written is not known, and it may still be written. A
+    /// retry could write it twice.
     #[error(
-        "it is not known whether the transaction was executed (try {tries}; look before trying again): {source}"
+        "whether the transaction was executed is unknown (attempt {tries}; verify before trying again): {source}"
     )]
     Unknown {
-        /// What went wrong.
+        /// The cause.
         source: RedisError,
-        /// How often it was tried, this time included.
+        /// How many attempts were made, this one included.
         tries: u32,
     },
 }
 
 impl<T> Change<T> {
-    /// Writes these commands, as one transaction, and gives `value` if they were. Whether the pipeline is `atomic()`
-    /// makes no difference.
+    /// Executes these commands as one transaction, and returns `value` if they were executed. It makes no
+    /// difference whether the pipeline is `atomic()`.
     pub fn new(writes: Pipeline, value: T) -> Self {
         Self { writes, value }
     }
 
-    /// Writes nothing, and gives `value` if all that was read belongs together: if nothing that is watched has changed
-    /// meanwhile. Otherwise it is read again.
+    /// Writes nothing, and returns `value` if no watched key has changed meanwhile, so that all values read
+    /// are consistent. Otherwise the read is repeated.
     pub fn nothing(value: T) -> Self {
         Self::new(Pipeline::new(), value)
     }
 }
 
 impl<T: fmt::Debug> fmt::Debug for Change<T> {
-    /// Shows how much is to be written, and none of it.
+    /// Shows the number of commands, and none of them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Change").field("writes", &self.writes.len()).field("value", &self.value).finish()
     }
 }
 
 impl Connection {
-    /// Opens a connection of its own, on which answers are waited for 2 s at most.
+    /// Opens an exclusive connection with a reply timeout of 2 s.
     ///
-    /// Fails if the server cannot be reached, or does not let the user in.
+    /// Fails if the server cannot be reached, or rejects the user.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn open(client: &redis::Client) -> Result<Self, RedisError> {
@@ -225,24 +231,24 @@ impl Connection {
         Ok(Self::dedicated(client.get_multiplexed_async_connection_with_config(&config).await?))
     }
 
-    /// Takes a connection of the user's, for a time limit of his own, say. It must be **nobody else's**: no clone of it
-    /// may be in use, or what is written meanwhile may go unnoticed. And it must answer no reads from a cache of the
-    /// client's, which may be older than the watching.
+    /// Uses an existing connection, for example one with another timeout. It must be **exclusive**: if a
+    /// clone of it is in use, changes may go unnoticed. And it must not serve reads from a client-side cache,
+    /// which may be older than the watches.
     pub fn dedicated(connection: MultiplexedConnection) -> Self {
-        // Nothing is known of what was done with it.
+        // The connection's earlier use is unknown.
         Self { inner: connection, watching: true }
     }
 
-    /// Watches keys (one at least), has `work` read what it needs and say what is to be written, and writes that unless a
-    /// key has changed since. In that case all of it is done again, after a pause, as often as `retry` says. So `work` may
-    /// run several times, and what it does besides reading is done each time.
+    /// Watches keys (at least one), lets `work` read what it needs and return what to write, and writes that
+    /// unless a watched key has changed. In that case everything is repeated after a pause, as often as
+    /// `retry` allows. So `work` may run several times, and so do its side effects.
     ///
-    /// Fails as [`Error`] tells. Each answer of the server is waited for as long as the connection's own time limit says;
-    /// in all it takes as long as `retry` and `work` do.
+    /// Fails as described at [`Error`]. Each reply of the server is awaited for the connection's own timeout;
+    /// the total time depends on `retry` and `work`.
     ///
-    /// Cancel safety: if the future is dropped before the transaction was sent nothing is written; if later, it may be
-    /// written, or may be yet. The keys stay watched on this connection until it is used again or closed, which
-    /// costs nobody anything: the next transaction ends that first.
+    /// Cancel safety: if the future is dropped before the transaction was sent, nothing is written; if later,
+    /// it may have been written, or may still be. The keys stay watched on this connection until its next use
+    /// or its end, which does no harm: the next transaction removes the watches first.
     pub async fn transact<T, E>(
         &mut self,
         keys: impl ToRedisArgs,
@@ -293,10 +299,10 @@ impl Connection {
         first_error(&replies).map_or(Ok(()), Err)
     }
 
-    /// Watches nothing any more, if that can be done now.
+    /// Removes all watches, if possible now.
     async fn unwatch(&mut self) {
         let unwatched = self.inner.send_packed_command(&redis::cmd("UNWATCH")).await;
-        // Otherwise it is done before anything is watched again.
+        // If not, it is done before keys are watched again.
         self.watching = !matches!(unwatched, Ok(Value::Okay));
     }
 
@@ -314,7 +320,7 @@ impl Connection {
         };
         let executed = replies.pop();
         if let Some(refused) = not_begun(&replies) {
-            // EXEC had nothing to end, and the watching goes on (4).
+            // EXEC had no transaction to end, so the watches remain (4).
             replies.remove(0);
             let written = replies.iter().any(|reply| !matches!(reply, Value::ServerError(_)));
             return if written {
@@ -329,7 +335,7 @@ impl Connection {
                 Some(error) => Transaction::Partly(error, results),
                 None => Transaction::Done(results),
             },
-            // Why a command was not let in says more than that the whole was therefore given up.
+            // The error of the rejected command explains more than the resulting abort.
             Some(Value::ServerError(error)) => {
                 Transaction::Failed(Executed::No, first_error(&replies).unwrap_or_else(|| error.into()))
             }
@@ -340,7 +346,7 @@ impl Connection {
                 );
             }
         };
-        // Whatever EXEC says, it ends the watching.
+        // EXEC ends the watches whatever its reply.
         self.watching = false;
         executed
     }
@@ -350,19 +356,19 @@ impl Connection {
 enum Transaction {
     Done(Vec<Value>),
     Partly(RedisError, Vec<Value>),
-    /// Not as a transaction (4).
+    /// Executed, but not as a transaction (4).
     Unguarded(RedisError, Vec<Value>),
-    /// Something that is watched has changed.
+    /// A watched key has changed.
     Overtaken,
     Failed(Executed, RedisError),
 }
 
-/// Why there was no transaction, by the replies to MULTI and to the commands, if there was none (4).
+/// Why no transaction was started, from the replies to MULTI and the commands; `None` if one was (4).
 fn not_begun(replies: &[Value]) -> Option<RedisError> {
     match replies.first()? {
         Value::Okay => None,
         Value::ServerError(error) => Some(error.clone().into()),
-        _ => Some((ErrorKind::UnexpectedReturnType, "MULTI was answered oddly").into()),
+        _ => Some((ErrorKind::UnexpectedReturnType, "unexpected reply to MULTI").into()),
     }
 }
 
@@ -401,7 +407,7 @@ impl ConnectionLike for Watched<'_> {
     }
 }
 
-/// Fails for commands that would end the watching (1).
+/// Fails for commands that would end the watches (1).
 fn admit(cmd: &Cmd) -> Result<(), RedisError> {
     let Some(redis::Arg::Simple(name)) = cmd.args_iter().next() else { return Ok(()) };
     let found = NOT_WHILE_WATCHING.iter().find(|refused| name.eq_ignore_ascii_case(refused.as_bytes()));
@@ -409,7 +415,6 @@ fn admit(cmd: &Cmd) -> Result<(), RedisError> {
 }
 
 fn refused(name: &str) -> RedisError {
-    let text =
-        "not sent: it would end the watching; what is to be written belongs into the change that is returned";
+    let text = "not sent: it would end the watches; put writes into the returned `Change`";
     (ErrorKind::Client, text, name.to_owned()).into()
 }

@@ -1,12 +1,12 @@
-//! The machine's clock that goes on during a suspend.
+//! The machine's clock that keeps running during a suspend.
 
 use leasehold_core::Moment;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The clock that counts while the machine sleeps, and that nobody can set: leases are judged by it.
+/// A clock that counts while the machine is suspended and that cannot be set: leases are measured by it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::Boottime;
-/// Elsewhere the monotonic clock; on Apple's systems it counts while the machine sleeps.
+/// Elsewhere the monotonic clock; on Apple's systems it counts while the machine is suspended.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 

@@ -1,11 +1,12 @@
-//! What tasks and threads of a client share state by: the primitives of std and tokio, and nothing of our own.
+//! The synchronization primitives that tasks and threads of a client share state with: those of std and
+//! tokio.
 //!
-//! What is built with `--cfg shuttle` (`cargo xtask shuttle` alone does so) has stand-ins of the same meaning, before each
-//! operation of which another thread may go first.
+//! Tests that explore schedules (`cargo xtask shuttle`) are built with equivalents that let another thread
+//! run before each operation. Nothing else is built with them, including this library as a dependency.
 //!
-//! What shuttle has no stand-in for: `Arc`, whose counting is taken for one step with what went before it, and tokio's
-//! `CancellationToken`, which users see. A token only ever goes from one state to the other, and whoever cancels or
-//! looks at one does so next to an operation that is interrupted.
+//! Shuttle has no equivalent for `Arc`, whose counting is treated as one step with the operation before it,
+//! nor for tokio's `CancellationToken`, which is part of the public API. A token only changes state once, and
+//! code that cancels or reads one does so next to an interrupted operation.
 
 #[cfg(not(shuttle))]
 pub use std::sync::{
@@ -29,7 +30,7 @@ pub use shuttle::sync::{
 mod interrupted {
     use shuttle::sync::atomic::{AtomicBool, Ordering};
 
-    /// A point at which another thread may go first.
+    /// A point at which another thread may run.
     #[derive(Default)]
     struct Point(AtomicBool);
 

@@ -1,4 +1,4 @@
-//! The Barrier of threads.
+//! The blocking barrier.
 
 use super::host::Host;
 use super::{Error, call};
@@ -9,8 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A point at which so many threads, in whatever processes, wait for one another: [`leasehold::Barrier`](crate::Barrier),
-/// for threads.
+/// A point at which a fixed number of threads, in any processes, wait for one another:
+/// [`leasehold::Barrier`](crate::Barrier), for threads.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,7 +20,7 @@ use std::time::Duration;
 ///         let ready = &ready;
 ///         threads.spawn(move || {
 ///             println!("{n} is ready");
-///             ready.wait().map(|_| println!("{n} goes on, and so do all"))
+///             ready.wait().map(|_| println!("{n} continues, and so do all"))
 ///         });
 ///     }
 /// });
@@ -29,7 +29,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Barrier {
     inner: crate::Barrier,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
@@ -38,35 +38,35 @@ impl Barrier {
         Self { inner, host }
     }
 
-    /// The barrier's name.
+    /// Returns the barrier's name.
     pub fn name(&self) -> &LockName {
         self.inner.name()
     }
 
-    /// Waits until so many wait here, this thread among them, however long it takes: see
-    /// [`leasehold::Barrier::wait`](crate::Barrier::wait). A thread that waits can be stopped by
-    /// [`Client::shutdown`](super::Client::shutdown) only.
+    /// Waits until all parties have arrived, this thread among them, without a time limit: see
+    /// [`leasehold::Barrier::wait`](crate::Barrier::wait). Only [`Client::shutdown`](super::Client::shutdown)
+    /// interrupts a waiting thread.
     pub fn wait(&self) -> Result<Met, Error<AcquireError>> {
         call(&self.host, self.inner.wait())
     }
 
-    /// Waits for `limit` at most: see [`leasehold::Barrier::wait_timeout`](crate::Barrier::wait_timeout).
+    /// Waits at most `limit`: see [`leasehold::Barrier::wait_timeout`](crate::Barrier::wait_timeout).
     pub fn wait_timeout(&self, limit: Duration) -> Result<Met, Error<AcquireError>> {
         call(&self.host, self.inner.wait_timeout(limit))
     }
 
-    /// How the barrier stands: how many wait. Changes nothing.
+    /// Returns the current state of the barrier: the number of waiters. Changes nothing.
     pub fn inspect(&self) -> Result<Status, Error<InspectError>> {
         call(&self.host, self.inner.inspect())
     }
 
-    /// The same, who is behind each, and who took what from whom: see
+    /// Returns the current state with the details an operator needs: see
     /// [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
     pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
         call(&self.host, self.inner.inspect_in_full())
     }
 
-    /// Forgets one of those who have met, who was [seen](crate::Sharer::seen): see
+    /// Removes one admitted party that was [seen](crate::Sharer::seen): see
     /// [`leasehold::Barrier::free_by_force`](crate::Barrier::free_by_force).
     pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
         call(&self.host, self.inner.free_by_force(seen))

@@ -1,4 +1,4 @@
-//! The guards of threads: what the async guards are, and waiting.
+//! Blocking guards: the async guards, with blocking calls.
 
 use super::host::Host;
 use super::{Error, call};
@@ -6,8 +6,9 @@ use crate::error::ReleaseError;
 use leasehold_core::{FencingToken, LockName};
 use std::sync::Arc;
 
-/// What is the same for the guards of all kinds of locks. Each is a struct of its async twin, which has the same name, and
-/// the host. A twin that has all this from another guard is `by` that one.
+/// The methods common to the guards of all kinds of locks. Each is a struct of the async guard of the same
+/// name, and the host. With `by`, the documentation links to another guard, from which the async guard has
+/// these methods.
 macro_rules! face {
     (@see $words:literal, $guard:ident :: $method:ident) => {
         concat!(
@@ -22,52 +23,53 @@ macro_rules! face {
                 Self { inner, host }
             }
 
-            #[doc = face!(@see "Until when it may be believed as things stand", $told::valid_until)]
+            #[doc = face!(@see "Returns until when the hold is valid", $told::valid_until)]
             pub fn valid_until(&self) -> leasehold_core::Moment {
                 self.inner.valid_until()
             }
 
-            #[doc = face!(@see "How long it may be believed as things stand", $told::remaining)]
+            #[doc = face!(@see "Returns how long the hold is still valid", $told::remaining)]
             pub fn remaining(&self) -> std::time::Duration {
                 self.inner.remaining()
             }
 
-            /// Whether it is still held: fails once its deadline has passed, or it is known to be lost. Needs no network,
-            /// and never waits.
+            /// Checks that the lock is still held. Fails once the hold has ended, or is known to be lost.
+            /// Needs no network, and never blocks.
             pub fn check(&self) -> Result<(), crate::Lost> {
                 self.inner.check()
             }
 
-            #[doc = face!(@see "Whether it ends by its cap as things stand", $told::is_capped)]
+            #[doc = face!(@see "Returns whether the hold ends at its cap", $told::is_capped)]
             pub fn is_capped(&self) -> bool {
                 self.inner.is_capped()
             }
 
-            /// Waits until it is lost, for `limit` at most: says why, or nothing if it is held still.
+            /// Waits for at most `limit` until the lock is lost. Returns the loss, or `None` if the lock is
+            /// still held.
             ///
-            /// Fails in an async context, and by nothing else.
+            /// Fails only in an async context.
             pub fn lost(
                 &self,
                 limit: std::time::Duration,
             ) -> Result<Option<crate::Lost>, super::AsyncContext> {
                 let waited = async { tokio::time::timeout(limit, self.inner.lost()).await.ok() };
-                // A timer can be late where the machine was suspended; the clock of a check is not.
+                // After a suspend of the machine the timer can be late; the clock of `check` is not.
                 Ok(self.host.wait(waited)?.or_else(|| self.inner.check().err()))
             }
 
-            /// A token that is cancelled when it is lost: a flag for loops, on any thread
-            /// ([`is_cancelled`](tokio_util::sync::CancellationToken::is_cancelled)), and for async code. It outlives the
-            /// guard, and is never cancelled by a release.
+            /// Returns a token that is cancelled when the lock is lost: a flag for loops on any thread
+            /// ([`is_cancelled`](tokio_util::sync::CancellationToken::is_cancelled)), and for async code. It
+            /// outlives the guard, and a release never cancels it.
             pub fn lost_signal(&self) -> tokio_util::sync::CancellationToken {
                 self.inner.lost_signal()
             }
 
-            #[doc = face!(@see "Lengthens it now", $told::extend)]
+            #[doc = face!(@see "Extends the hold now", $told::extend)]
             pub fn extend(&self) -> Result<(), super::Error<crate::ExtendError>> {
                 super::call(&self.host, self.inner.extend())
             }
 
-            #[doc = face!(@see "Lengthens it to last `lease` from now, if it would end earlier", $told::extend_to)]
+            #[doc = face!(@see "Extends the hold so that it lasts `lease` from now, if it would end earlier", $told::extend_to)]
             pub fn extend_to(
                 &self,
                 lease: impl Into<leasehold_core::Lease>,
@@ -85,10 +87,10 @@ macro_rules! face {
 }
 pub(super) use face;
 
-/// A lock that is held: [`leasehold::Guard`](crate::Guard), for threads.
+/// A held lock: [`leasehold::Guard`](crate::Guard), for threads.
 ///
-/// It is renewed while its thread does something else, or nothing. Any thread may use it, and release it. One that is
-/// dropped gives its lock back in the background, in an async context and while a thread panics, too.
+/// It is renewed whatever its thread does meanwhile. Any thread may use and release it. Dropping it releases
+/// the lock in the background, also in an async context and while a thread panics.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -106,7 +108,7 @@ pub(super) use face;
 /// # Ok(()) }
 /// ```
 ///
-/// One thread works, and another one watches:
+/// One thread works while another waits for a loss:
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -125,30 +127,30 @@ pub(super) use face;
 /// guard.release()?;
 /// # Ok(()) }
 /// ```
-#[must_use = "a guard that is dropped gives the lock back"]
+#[must_use = "dropping a guard releases its lock"]
 pub struct Guard {
     inner: crate::Guard,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
 face!(Guard);
 
 impl Guard {
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         self.inner.name()
     }
 
-    /// The number of this hold: greater than that of every earlier hold of the lock.
+    /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the lock.
     pub fn fencing_token(&self) -> FencingToken {
         self.inner.fencing_token()
     }
 
-    /// Gives the lock back, and hands it to the next who waits.
+    /// Releases the lock, and hands it to the next waiter.
     ///
-    /// Fails as [`leasehold::Guard::release`](crate::Guard::release) does. In an async context it is given back all the
-    /// same, in the background, as if the guard had been dropped: only nobody waits for it.
+    /// Fails like [`leasehold::Guard::release`](crate::Guard::release). In an async context the lock is
+    /// released in the background, as if the guard had been dropped, without waiting for the result.
     pub fn release(self) -> Result<(), Error<ReleaseError>> {
         let Self { inner, host } = self;
         call(&host, inner.release())

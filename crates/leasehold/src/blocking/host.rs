@@ -1,10 +1,10 @@
-//! The thread of a blocking client, and the one way in which callers wait for what goes on there.
+//! The thread of a blocking client, and the only way in which callers wait for what runs there.
 //!
-//! 1. The thread owns the runtime: connections, messages and timers go on while no caller waits for anything, and the
-//!    runtime is never dropped by a caller, who might be in an async context.
-//! 2. A caller polls its own future, on its own thread, and parks in between. So futures may borrow from it, and many
-//!    callers do not wait for one another.
-//! 3. No call of ours ever panics in an async context: it is refused before anything is done.
+//! 1. The thread owns the runtime: connections, messages and timers continue while no caller waits, and the
+//!    runtime is never dropped by a caller, which might be in an async context.
+//! 2. A caller polls its own future on its own thread, and parks in between. So futures may borrow from it,
+//!    and concurrent callers do not wait for one another.
+//! 3. No call panics in an async context: it is refused before anything is done.
 
 use std::future::Future;
 use std::io;
@@ -14,11 +14,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The most that a task of tokio's may do in one go: its budget is kept in a byte.
+/// The largest budget of a tokio task between two yields: tokio keeps it in a byte.
 const LARGEST_BUDGET: usize = 256;
 
-/// A call of the blocking API was made inside an async context, where it would keep other tasks from running: nothing
-/// was done.
+/// A call of the blocking API was made inside an async context, where it would keep other tasks from running:
+/// nothing was done.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -27,7 +27,7 @@ const LARGEST_BUDGET: usize = 256;
 /// let refused = blocking::Client::connect("memory:");
 /// assert!(matches!(refused, Err(blocking::Error::AsyncContext(_))));
 ///
-/// // A thread on which blocking is allowed will do.
+/// // Use a thread on which blocking is allowed.
 /// let connected = tokio::task::spawn_blocking(|| blocking::Client::connect("memory:")).await;
 /// assert!(connected.is_ok_and(|client| client.is_ok()));
 /// # }
@@ -40,13 +40,13 @@ const LARGEST_BUDGET: usize = 256;
 #[non_exhaustive]
 pub struct AsyncContext;
 
-/// A thread that runs a runtime, for as long as somebody has this.
+/// A thread that runs a runtime for as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Host {
     runtime: Handle,
-    /// Has the thread outlive this until the token is cancelled, once it is set.
+    /// If set, the thread runs on after this value is dropped, until the token is cancelled.
     outlived_by: Arc<OnceLock<CancellationToken>>,
-    /// Ends the thread when it is dropped.
+    /// Ends the thread when dropped.
     _open: DropGuard,
 }
 
@@ -67,7 +67,7 @@ impl Host {
         };
         let run = move || match Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => {
-                // Whoever started the thread waits for this.
+                // The starting thread waits for this.
                 let _ = ready.send(Ok(runtime.handle().clone()));
                 runtime.block_on(end);
             }
@@ -76,39 +76,39 @@ impl Host {
             }
         };
         std::thread::Builder::new().name("leasehold-blocking".into()).spawn(run)?;
-        let ended = |_| Err(io::Error::other("the thread has ended before it had a runtime"));
+        let ended = |_| Err(io::Error::other("the thread ended before its runtime was built"));
         let runtime = started.recv().unwrap_or_else(ended)?;
         Ok(Self { runtime, outlived_by, _open: closed.drop_guard() })
     }
 
-    /// Has the thread go on until this is cancelled, also after this is gone: what is still being given back may need
-    /// the connection that lives there.
+    /// Lets the thread run until the token is cancelled, even after this value is dropped: releases in
+    /// progress may need the connection that lives there.
     pub(super) fn outlive(&self, end: CancellationToken) {
-        // There is one keeper a client.
+        // Set at most once: a client has one keeper.
         let _ = self.outlived_by.set(end);
     }
 
-    /// Waits for a future, with the calling thread.
+    /// Blocks the calling thread until a future completes.
     pub(super) fn wait<F: Future>(&self, future: F) -> Result<F::Output, AsyncContext> {
         refuse_async()?;
         Ok(self.wait_anywhere(future))
     }
 
-    /// The same for a caller who has asked already.
+    /// Like [`wait`](Self::wait), for a caller that has already checked its context.
     pub(super) fn wait_anywhere<F: Future>(&self, future: F) -> F::Output {
         let _entered = self.runtime.enter();
         park_until(future)
     }
 }
 
-/// Fails in an async context (3): while a future is being polled by a runtime of tokio's. Threads on which tokio lets
-/// one block, by `spawn_blocking` or `block_in_place`, are none.
+/// Fails in an async context (3): while a tokio runtime polls a future on this thread. Threads on which tokio
+/// allows blocking, by `spawn_blocking` or `block_in_place`, are not such a context.
 pub(super) fn refuse_async() -> Result<(), AsyncContext> {
     if Handle::try_current().is_err() {
         return Ok(());
     }
-    // Being in reach of a runtime is not yet being polled by it. Who is has a budget, which ends; everybody else has
-    // none. The budget is used up by asking: that makes the task yield a little earlier.
+    // A thread can have a runtime at hand without being polled by it. Only a polled task has a finite budget,
+    // which this check uses up, so the task yields a little earlier.
     let mut cx = Context::from_waker(Waker::noop());
     let proceeds = |cx: &mut Context<'_>| pin!(tokio::task::consume_budget()).poll(cx).is_ready();
     if (0..LARGEST_BUDGET).all(|_| proceeds(&mut cx)) { Ok(()) } else { Err(AsyncContext) }
@@ -128,7 +128,8 @@ fn park_until<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// What wakes a parked thread. A thread's own token would not do: what a future does while it is polled may use it up.
+/// Wakes a parked thread. The thread's own park token would not do: the future may consume it while it is
+/// polled.
 #[derive(Default)]
 struct Bell {
     rung: Mutex<bool>,
@@ -137,7 +138,7 @@ struct Bell {
 
 impl Bell {
     fn wait(&self) {
-        // Nothing panics while it has the lock.
+        // No panic can happen while this mutex is locked.
         let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         while !*rung {
             rung = self.changed.wait(rung).unwrap_or_else(PoisonError::into_inner);
@@ -178,7 +179,7 @@ mod tests {
     async fn whatever_is_polled_by_a_runtime_may_not() {
         assert!(refused());
         let task = tokio::spawn(async {
-            // The budget is used up by asking, and that is not taken for having none.
+            // The first check uses up the budget; the second must still detect the context.
             let first = refused() && refused();
             tokio::task::yield_now().await;
             first && refused()
@@ -232,7 +233,7 @@ mod tests {
             let handle = handle.clone();
             move || park_until(async { handle.spawn(async { 7 }).await })
         });
-        assert_eq!(done.join().expect("no panic").expect("it runs still"), 7);
+        assert_eq!(done.join().expect("no panic").expect("it still runs"), 7);
         end.cancel();
         let start = std::time::Instant::now();
         while kept.strong_count() > 0 {

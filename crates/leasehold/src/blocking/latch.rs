@@ -1,4 +1,4 @@
-//! The Latch of threads.
+//! The blocking latch.
 
 use super::host::Host;
 use super::{Error, call};
@@ -9,7 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A gate that opens when so many have arrived, in whatever process: [`leasehold::Latch`](crate::Latch), for threads.
+/// A countdown latch: opens after a number of arrivals, from any process: [`leasehold::Latch`](crate::Latch),
+/// for threads.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,7 +30,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Latch {
     inner: crate::Latch,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
@@ -38,62 +39,65 @@ impl Latch {
         Self { inner, host }
     }
 
-    /// How long an arrival of this handle is remembered: see
+    /// Sets how long arrivals of this handle are remembered: see
     /// [`leasehold::Latch::remember`](crate::Latch::remember).
     #[must_use]
     pub fn remember(self, span: Duration) -> Self {
         Self { inner: self.inner.remember(span), ..self }
     }
 
-    /// The latch's name.
+    /// Returns the latch's name.
     pub fn name(&self) -> &LockName {
         self.inner.name()
     }
 }
 
-/// Each call waits for the one of the same name.
+/// Each call blocks until the async method of the same name completes.
 impl Latch {
-    /// Arrives, once: see [`leasehold::Latch::arrive`](crate::Latch::arrive). It waits for the store alone.
+    /// Counts one arrival: see [`leasehold::Latch::arrive`](crate::Latch::arrive). Blocks only for the
+    /// store's reply.
     pub fn arrive(&self) -> Result<(), Error<AcquireError>> {
         call(&self.host, self.inner.arrive())
     }
 
-    /// Arrives so many times in one step: see [`leasehold::Latch::arrive_many`](crate::Latch::arrive_many). It waits for
-    /// the store alone.
+    /// Counts `count` arrivals in one step: see [`leasehold::Latch::arrive_many`](crate::Latch::arrive_many).
+    /// Blocks only for the store's reply.
     pub fn arrive_many(&self, count: u32) -> Result<(), Error<AcquireError>> {
         call(&self.host, self.inner.arrive_many(count))
     }
 
-    /// Waits until the latch is open, however long it takes: see [`leasehold::Latch::wait`](crate::Latch::wait). A thread
-    /// that waits can be stopped by [`Client::shutdown`](super::Client::shutdown) only.
+    /// Waits until the latch is open, without a time limit: see
+    /// [`leasehold::Latch::wait`](crate::Latch::wait). Only [`Client::shutdown`](super::Client::shutdown)
+    /// interrupts a waiting thread.
     pub fn wait(&self) -> Result<(), Error<AcquireError>> {
         call(&self.host, self.inner.wait())
     }
 
-    /// Waits until the latch is open, for `limit` at most: see
+    /// Waits at most `limit` until the latch is open: see
     /// [`leasehold::Latch::wait_timeout`](crate::Latch::wait_timeout).
     pub fn wait_timeout(&self, limit: Duration) -> Result<(), Error<AcquireError>> {
         call(&self.host, self.inner.wait_timeout(limit))
     }
 
-    /// How many have arrived that are remembered.
+    /// Returns how many arrivals are remembered: see [`leasehold::Latch::arrived`](crate::Latch::arrived).
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     pub fn arrived(&self) -> Result<u64, Error<InspectError>> {
         call(&self.host, self.inner.arrived())
     }
 
-    /// Whether so many have arrived. Fails as [`arrived`](Self::arrived).
+    /// Returns whether the latch is open. Fails like [`arrived`](Self::arrived).
     pub fn is_open(&self) -> Result<bool, Error<AcquireError>> {
         call(&self.host, self.inner.is_open())
     }
 
-    /// How the latch stands: who has arrived, and how many wait. Changes nothing.
+    /// Returns the current state of the latch: the clients that arrived, and the number of waiters. Changes
+    /// nothing.
     pub fn inspect(&self) -> Result<Status, Error<InspectError>> {
         call(&self.host, self.inner.inspect())
     }
 
-    /// The same, who is behind each, and who took what from whom: see
+    /// Returns the current state with the details an operator needs: see
     /// [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
     pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
         call(&self.host, self.inner.inspect_in_full())

@@ -1,4 +1,4 @@
-//! Several locks at once, for threads.
+//! Several locks acquired together, blocking.
 
 use super::guard::face;
 use super::host::Host;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Several [mutexes](super::Mutex) that are held together, all of them or none:
+/// Several [mutexes](super::Mutex) that are acquired together, all of them or none:
 /// [`leasehold::MultiMutex`](crate::MultiMutex), for threads.
 ///
 /// ```
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// # fn transfer(_from: &str, _to: &str) {}
 /// let client = leasehold::blocking::Client::connect("memory:")?;
 /// let accounts = client.multi_mutex(["account/7", "account/3"])?;
-/// let both = accounts.acquire()?; // whoever takes them the other way round does not wait for ever
+/// let both = accounts.acquire()?; // safe in any order of names: no deadlock
 /// transfer("account/7", "account/3");
 /// both.release()?;
 /// # Ok(()) }
@@ -27,28 +27,29 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct MultiMutex {
     inner: crate::MultiMutex,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
-/// The settings are those of the async lock.
+/// Settings, as of the async lock.
 impl MultiMutex {
     pub(super) fn new(inner: crate::MultiMutex, host: Arc<Host>) -> Self {
         Self { inner, host }
     }
 
     settings! {
-        /// How long a hold lasts: see [`leasehold::MultiMutex::lease`](crate::MultiMutex::lease).
+        /// Sets the lease of each hold: see [`leasehold::MultiMutex::lease`](crate::MultiMutex::lease).
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
-        /// How long a hold lasts at most, of each: see [`leasehold::Mutex::max_hold`](crate::Mutex::max_hold).
+        /// Caps how long each hold lasts, however it is renewed: see
+        /// [`leasehold::Mutex::max_hold`](crate::Mutex::max_hold).
         pub fn max_hold(self, cap: Duration) -> Self;
 
-        /// How often each hold is renewed at most: see
+        /// Caps how often each hold is renewed: see
         /// [`leasehold::Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
 
-        /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+        /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn wait(self, limit: Duration) -> Self;
     }
 
@@ -56,16 +57,17 @@ impl MultiMutex {
         Self { inner: self.inner.set(change), ..self }
     }
 
-    /// The names of the locks, in their order.
+    /// Returns the names of the locks, in order.
     pub fn names(&self) -> impl Iterator<Item = &LockName> {
         self.inner.names()
     }
 }
 
-/// Each call waits for the one of the same name.
+/// Each call blocks until the async method of the same name completes.
 impl MultiMutex {
-    /// Tries once: see [`leasehold::MultiMutex::try_acquire`](crate::MultiMutex::try_acquire). It waits for the store
-    /// alone.
+    /// Tries once to acquire all locks: see
+    /// [`leasehold::MultiMutex::try_acquire`](crate::MultiMutex::try_acquire). Blocks only for the store's
+    /// reply.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -84,14 +86,14 @@ impl MultiMutex {
         call(&self.host, self.inner.try_acquire()).map(|tried| tried.map(|guard| self.held(guard)))
     }
 
-    /// Acquires all of the locks, however long it takes, or for as long as [`wait`](Self::wait) says: see
-    /// [`leasehold::MultiMutex::acquire`](crate::MultiMutex::acquire). A thread that waits can be stopped by
-    /// [`Client::shutdown`](super::Client::shutdown) only.
+    /// Acquires all of the locks, and waits for as long as [`wait`](Self::wait) allows, or without a limit:
+    /// see [`leasehold::MultiMutex::acquire`](crate::MultiMutex::acquire). Only
+    /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
     pub fn acquire(&self) -> Result<MultiGuard, Error<AcquireError>> {
         call(&self.host, self.inner.acquire()).map(|guard| self.held(guard))
     }
 
-    /// Acquires all of the locks within `limit`. Otherwise as [`acquire`](Self::acquire).
+    /// Acquires all of the locks within `limit`. Otherwise like [`acquire`](Self::acquire).
     pub fn acquire_timeout(&self, limit: Duration) -> Result<MultiGuard, Error<AcquireError>> {
         call(&self.host, self.inner.acquire_timeout(limit)).map(|guard| self.held(guard))
     }
@@ -109,9 +111,9 @@ impl fmt::Debug for MultiMutex {
 
 /// Several locks that are held together: [`leasehold::MultiGuard`](crate::MultiGuard), for threads.
 ///
-/// It counts as lost as soon as one of them is. They are renewed while their thread does something else, or nothing. Any
-/// thread may use it, and release it. One that is dropped gives all back in the background, in an async context and while
-/// a thread panics, too.
+/// It counts as lost as soon as one of them is. The locks are renewed whatever their thread does meanwhile.
+/// Any thread may use and release the guard. Dropping it releases all locks in the background, also in an
+/// async context and while a thread panics.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -126,30 +128,32 @@ impl fmt::Debug for MultiMutex {
 /// both.release()?;
 /// # Ok(()) }
 /// ```
-#[must_use = "a guard that is dropped gives the locks back"]
+#[must_use = "dropping a guard releases its locks"]
 pub struct MultiGuard {
     inner: crate::MultiGuard,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
 face!(MultiGuard);
 
 impl MultiGuard {
-    /// Each lock's name and the number of its hold: greater than that of every earlier hold of that lock.
+    /// Returns each lock's name and fencing token: a number greater than that of every earlier hold of that
+    /// lock.
     pub fn fencing_tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)> {
         self.inner.fencing_tokens()
     }
 
-    /// The number of the hold of one of the locks; `None` if that name is none of them.
+    /// Returns the fencing token of one of the locks; `None` if no lock has that name.
     pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
         self.inner.fencing_token(name)
     }
 
-    /// Gives all locks back, and hands each to the next who waits for it. All are tried, whatever becomes of one.
+    /// Releases all locks, and hands each to its next waiter. A failure with one lock does not prevent the
+    /// release of the others.
     ///
-    /// Fails with those that were not released, and why. In an async context they are given back all the same, in the
-    /// background, as if the guard had been dropped: only nobody waits for it.
+    /// Fails with the locks that were not released, and the reason for each. In an async context they are
+    /// released in the background, as if the guard had been dropped, without waiting for the result.
     pub fn release(self) -> Result<(), Error<MultiReleaseError>> {
         let Self { inner, host } = self;
         call(&host, inner.release())

@@ -1,4 +1,4 @@
-//! The ReentrantMutex of threads.
+//! The blocking re-entrant mutex.
 
 use super::guard::face;
 use super::host::Host;
@@ -13,17 +13,18 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A lock with one [owner](Owner) at a time, who may acquire it again and again, on any thread and in any process:
-/// [`leasehold::ReentrantMutex`](crate::ReentrantMutex), for threads.
+/// A lock with one [owner](Owner) at a time, which may acquire it again and again, on any thread and in any
+/// process: [`leasehold::ReentrantMutex`](crate::ReentrantMutex), for threads.
 ///
-/// Where nobody says for whom a thread works, it works for itself: what it acquires it can acquire again, and other threads
-/// wait. That is where it differs from the async lock, which takes each acquire for somebody else's then. Who says so
-/// is the lock ([`owned_by`](Self::owned_by)), or else the scope that the thread is in
-/// ([`Owner::sync_scope`]). Threads in scopes of one owner do **not** exclude each other.
+/// The owner is the one set on the lock with [`owned_by`](Self::owned_by), else that of the thread's scope
+/// ([`Owner::sync_scope`]), else the thread itself: it can acquire again what it holds, while other threads
+/// wait. The async lock differs in the last case, where each acquire gets a new owner. Threads in scopes of
+/// one owner do **not** exclude each other.
 ///
-/// A thread is another owner to each client. On the threads of a tokio runtime (`spawn_blocking`, `block_in_place`) each
-/// task is an owner, and not the thread, which runs others later. Other pools do not say where a job ends: if a guard may
-/// outlive the job that acquired it, give each job a scope, since the next job on that thread would get in.
+/// A thread is a different owner for each client. On the threads of a tokio runtime (`spawn_blocking`,
+/// `block_in_place`) each task is an owner, not the thread, which later runs other tasks. Other thread pools
+/// do not reveal where a job ends: if a guard may outlive the job that acquired it, run each job in a scope,
+/// since otherwise the next job on that thread could re-enter the lock.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,7 +33,7 @@ use std::time::Duration;
 ///
 /// fn transfer(account: &ReentrantMutex) -> Result<(), Box<dyn std::error::Error>> {
 ///     let guard = account.acquire()?;
-///     withdraw(account)?; // acquires what its caller has acquired
+///     withdraw(account)?; // acquires the lock that its caller holds
 ///     assert_eq!(guard.release()?, Released::Free);
 ///     Ok(())
 /// }
@@ -51,46 +52,47 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct ReentrantMutex {
     inner: crate::ReentrantMutex,
-    /// Of the client whose lock it is: they make the owners of threads.
+    /// The owner factory of the lock's client, for the owners of threads.
     owners: Arc<Owners>,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
-/// The settings are those of the async lock.
+/// Settings, as of the async lock.
 impl ReentrantMutex {
     pub(super) fn new(inner: crate::ReentrantMutex, owners: Arc<Owners>, host: Arc<Host>) -> Self {
         Self { inner, owners, host }
     }
 
-    /// For whom it is acquired, whatever thread asks, and whatever scope it is in.
+    /// Sets the owner that acquires the lock, whatever the calling thread and its scope.
     #[must_use]
     pub fn owned_by(self, owner: &Owner) -> Self {
         Self { inner: self.inner.owned_by(owner), ..self }
     }
 
     settings! {
-        /// How long a hold lasts: see [`leasehold::ReentrantMutex::lease`](crate::ReentrantMutex::lease).
+        /// Sets the lease of a hold: see [`leasehold::ReentrantMutex::lease`](crate::ReentrantMutex::lease).
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
-        /// How long a hold lasts at most, whatever renews it, for each guard by itself: see
+        /// Caps how long a hold lasts, however it is renewed, for each guard separately: see
         /// [`leasehold::Mutex::max_hold`](crate::Mutex::max_hold).
         pub fn max_hold(self, cap: Duration) -> Self;
 
-        /// How often a hold is renewed at most, for each guard by itself: see
+        /// Caps how often a hold is renewed, for each guard separately: see
         /// [`leasehold::Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
 
-        /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+        /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn wait(self, limit: Duration) -> Self;
 
-        /// Polls for the lock in place of queueing for it: see [`leasehold::Mutex::retry`](crate::Mutex::retry).
+        /// Polls for the lock instead of queueing for it: see
+        /// [`leasehold::Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
 
-        /// Gives the key an expiry if a client of another library has locked it without one.
+        /// Sets an expiry on the lock's key if a client of another library locked it without one.
         pub fn adopt(self, expiry: Duration) -> Self;
 
-        /// Lets the lock lie free now and then, for clients of Redisson, who do not queue: see
+        /// Leaves the lock free at every `every`th release, for clients of Redisson, which do not queue: see
         /// [`leasehold::ReentrantMutex::share`](crate::ReentrantMutex::share).
         pub fn share(self, every: u32) -> Self;
     }
@@ -99,42 +101,46 @@ impl ReentrantMutex {
         Self { inner: self.inner.set(change), ..self }
     }
 
-    /// Adds the leases of those who enter again: see
+    /// Adds up the leases of re-entries: see
     /// [`leasehold::ReentrantMutex::sum_leases`](crate::ReentrantMutex::sum_leases).
     #[must_use]
     pub fn sum_leases(self, sum: bool) -> Self {
         Self { inner: self.inner.sum_leases(sum), ..self }
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         self.inner.name()
     }
 }
 
-/// Each call waits for the one of the same name.
+/// Each call blocks until the async method of the same name completes.
 impl ReentrantMutex {
-    /// Tries once: see [`leasehold::ReentrantMutex::try_acquire`](crate::ReentrantMutex::try_acquire). It waits for the
-    /// store alone.
+    /// Tries once to acquire the lock: see
+    /// [`leasehold::ReentrantMutex::try_acquire`](crate::ReentrantMutex::try_acquire). Blocks only for the
+    /// store's reply.
     pub fn try_acquire(&self) -> Result<Attempt<ReentrantGuard>, Error<AcquireError>> {
         self.call(self.inner.try_acquire()).map(|tried| tried.map(|guard| self.held(guard)))
     }
 
-    /// Acquires the lock: at once where its owner has it, wherever that is; else however long it takes, or for as long as
-    /// [`wait`](Self::wait) says. See [`leasehold::ReentrantMutex::acquire`](crate::ReentrantMutex::acquire). A thread
-    /// that waits can be stopped by [`Client::shutdown`](super::Client::shutdown) only.
+    /// Acquires the lock: at once if its owner holds it, in any process; otherwise waits for as long as
+    /// [`wait`](Self::wait) allows, or without a limit. See
+    /// [`leasehold::ReentrantMutex::acquire`](crate::ReentrantMutex::acquire). Only
+    /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
     pub fn acquire(&self) -> Result<ReentrantGuard, Error<AcquireError>> {
         self.call(self.inner.acquire()).map(|guard| self.held(guard))
     }
 
-    /// Acquires the lock within `limit`. Otherwise as [`acquire`](Self::acquire).
+    /// Acquires the lock within `limit`. Otherwise like [`acquire`](Self::acquire).
     pub fn acquire_timeout(&self, limit: Duration) -> Result<ReentrantGuard, Error<AcquireError>> {
         self.call(self.inner.acquire_timeout(limit)).map(|guard| self.held(guard))
     }
 
-    /// Runs a function under the lock and for its owner: whatever it acquires is acquired for that owner.
+    /// Runs a function under the lock and in its owner's scope: whatever it acquires is acquired for that
+    /// owner.
     ///
-    /// Fails as [`Mutex::run`](super::Mutex::run) does: if the lock is lost meanwhile, when the function has ended.
+    /// Fails like [`Mutex::run`](super::Mutex::run): if the lock is lost meanwhile, once the function has
+    /// returned.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -154,21 +160,22 @@ impl ReentrantMutex {
         Ok(result)
     }
 
-    /// How the lock stands: whether it is held, by which owner and how often, and for how long still. Changes nothing.
+    /// Returns the current state of the lock: whether it is held, by which owner and how often, and for how
+    /// much longer. Changes nothing.
     pub fn inspect(&self) -> Result<Status, Error<InspectError>> {
         self.call(self.inner.inspect())
     }
 
-    /// How the lock stands, who is behind its holder, and who took it from whom: see
+    /// Returns the current state of the lock with the details an operator needs: see
     /// [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
     pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
         self.call(self.inner.inspect_in_full())
     }
 
-    /// How often the owner has the lock for whom this thread would acquire it, over all threads and processes; 0 if he
-    /// does not have it.
+    /// Returns how many holds of the lock the owner has for which this thread would acquire it, across all
+    /// threads and processes; 0 if it does not hold the lock.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -184,14 +191,14 @@ impl ReentrantMutex {
         self.call(self.inner.hold_count())
     }
 
-    /// Takes the lock, with all its entries, from the owner that was seen, dead or alive: see
+    /// Releases the lock by force, with all its holds, from the owner that was seen, dead or alive: see
     /// [`leasehold::ReentrantMutex::free_by_force`](crate::ReentrantMutex::free_by_force).
     pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
         self.call(self.inner.free_by_force(seen))
     }
 
-    /// Waits for a call of the async API, which is made for this thread where no scope says for whom. Who was given by
-    /// [`owned_by`](Self::owned_by) comes before either.
+    /// Blocks until a call of the async API completes, with this thread as owner if there is no scope. An
+    /// owner set with [`owned_by`](Self::owned_by) overrides both.
     fn call<T, E>(&self, future: impl Future<Output = Result<T, E>>) -> Result<T, Error<E>> {
         thread::for_whom(&self.owners, || call(&self.host, future))
     }
@@ -207,11 +214,11 @@ impl fmt::Debug for ReentrantMutex {
     }
 }
 
-/// One entry into a [`ReentrantMutex`], to be released by itself, in any order and on any thread:
-/// [`leasehold::ReentrantGuard`](crate::ReentrantGuard), for threads.
+/// One hold of a [`ReentrantMutex`], released separately from the owner's others, in any order and on any
+/// thread: [`leasehold::ReentrantGuard`](crate::ReentrantGuard), for threads.
 ///
-/// It is renewed while its thread does something else, or nothing. One that is dropped gives its entry back in the
-/// background, in an async context and while a thread panics, too.
+/// It is renewed whatever its thread does meanwhile. Dropping it releases the hold in the background, also in
+/// an async context and while a thread panics.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -226,42 +233,44 @@ impl fmt::Debug for ReentrantMutex {
 /// inner.release()?;
 /// # Ok(()) }
 /// ```
-#[must_use = "a guard that is dropped gives the lock back"]
+#[must_use = "dropping a guard releases its lock"]
 pub struct ReentrantGuard {
     inner: crate::ReentrantGuard,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
 face!(ReentrantGuard);
 
 impl ReentrantGuard {
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         self.inner.name()
     }
 
-    /// Who has the lock: of a thread that worked for itself, the thread. Give him to others who are to get in.
+    /// Returns the owner that holds the lock, which may be a thread. Pass it to other threads that are to
+    /// re-enter the lock.
     pub fn owner(&self) -> &Owner {
         self.inner.owner()
     }
 
-    /// How often its owner had the lock when this guard was acquired, with this one, over all processes.
-    /// [`ReentrantMutex::hold_count`] says how often now.
+    /// Returns how many holds the owner had across all processes when this guard was acquired, this one
+    /// included. [`ReentrantMutex::hold_count`] returns the current number.
     pub fn count(&self) -> u64 {
         self.inner.count()
     }
 
-    /// The number of the owner's stay: the same for all guards from his first acquire to his last release, and greater
-    /// than that of every earlier stay of anybody.
+    /// Returns the fencing token: the same for all guards from the owner's first acquire to its last release,
+    /// and greater than that of every earlier owner.
     pub fn fencing_token(&self) -> FencingToken {
         self.inner.fencing_token()
     }
 
-    /// Gives this entry back. If it was the owner's last, the lock goes to the next who waits.
+    /// Releases this hold. If it was the owner's last, the lock is handed to the next waiter.
     ///
-    /// Fails as [`leasehold::ReentrantGuard::release`](crate::ReentrantGuard::release) does. In an async context it is
-    /// given back all the same, in the background, as if the guard had been dropped: only nobody waits for it.
+    /// Fails like [`leasehold::ReentrantGuard::release`](crate::ReentrantGuard::release). In an async context
+    /// the hold is released in the background, as if the guard had been dropped, without waiting for the
+    /// result.
     pub fn release(self) -> Result<Released, Error<ReleaseError>> {
         let Self { inner, host } = self;
         call(&host, inner.release())

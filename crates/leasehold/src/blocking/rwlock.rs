@@ -1,4 +1,4 @@
-//! The RwLock of threads.
+//! The blocking readers-writer lock.
 
 use super::guard::face;
 use super::host::{Host, refuse_async};
@@ -13,11 +13,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A lock that any number of readers can have at a time, or one writer: [`leasehold::RwLock`](crate::RwLock), for threads.
+/// A readers-writer lock, held by any number of readers or by one writer:
+/// [`leasehold::RwLock`](crate::RwLock), for threads.
 ///
-/// Where nobody says for whom a thread works, it works for itself, as with a
-/// [`ReentrantMutex`](super::ReentrantMutex): a thread that reads reads once more at once, and one that would wait for itself
-/// is told so. What is said there of scopes, pools and the threads of a runtime holds here.
+/// Without another owner, a thread is its own owner, as with a [`ReentrantMutex`](super::ReentrantMutex): a
+/// thread that reads may read again at once, and a request that would wait for its own thread fails. What is
+/// documented there about scopes, pools and the threads of a runtime applies here.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,48 +30,50 @@ use std::time::Duration;
 /// if look_up() {
 ///     return Ok(reading.release()?);
 /// }
-/// let writing = reading.upgrade()?; // when the other readers are done
+/// let writing = reading.upgrade()?; // once the other readers are done
 /// rebuild();
-/// let reading = writing.downgrade()?; // lets the other readers in
+/// let reading = writing.downgrade()?; // admits the other readers
 /// reading.release()?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct RwLock {
     inner: crate::RwLock,
-    /// Of the client whose lock it is: they make the owners of threads.
+    /// The owner factory of the lock's client, for the owners of threads.
     owners: Arc<Owners>,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
-/// The settings are those of the async lock.
+/// Settings, as of the async lock.
 impl RwLock {
     pub(super) fn new(inner: crate::RwLock, owners: Arc<Owners>, host: Arc<Host>) -> Self {
         Self { inner, owners, host }
     }
 
-    /// For whom it is acquired, whatever thread asks, and whatever scope it is in.
+    /// Sets the owner that acquires the lock, whatever the calling thread and its scope.
     #[must_use]
     pub fn owned_by(self, owner: &Owner) -> Self {
         Self { inner: self.inner.owned_by(owner), ..self }
     }
 
     settings! {
-        /// How long a hold lasts, of readers and writers: see [`leasehold::RwLock::lease`](crate::RwLock::lease).
+        /// Sets the lease of readers and writers: see [`leasehold::RwLock::lease`](crate::RwLock::lease).
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
-        /// How long a hold lasts at most, whatever renews it: see
+        /// Caps how long a hold lasts, however it is renewed: see
         /// [`leasehold::Mutex::max_hold`](crate::Mutex::max_hold).
         pub fn max_hold(self, cap: Duration) -> Self;
 
-        /// How often a hold is renewed at most: see [`leasehold::Mutex::max_renewals`](crate::Mutex::max_renewals).
+        /// Caps how often a hold is renewed: see
+        /// [`leasehold::Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
 
-        /// How long [`read`](Self::read) and the others wait at most; for ever, if nothing is set.
+        /// Limits how long [`read`](Self::read), [`write`](Self::write) and
+        /// [`upgradable_read`](Self::upgradable_read) wait. Without this setting, they wait forever.
         pub fn wait(self, limit: Duration) -> Self;
 
-        /// Polls by this policy in place of queueing: see [`leasehold::Mutex::retry`](crate::Mutex::retry).
+        /// Polls by this policy instead of queueing: see [`leasehold::Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
     }
 
@@ -78,81 +81,87 @@ impl RwLock {
         Self { inner: self.inner.set(change), ..self }
     }
 
-    /// How long a hold of a reader lasts, upgradable or not.
+    /// Sets the lease of readers, upgradable or not.
     #[must_use]
     pub fn read_lease(self, lease: impl Into<Lease>) -> Self {
         Self { inner: self.inner.read_lease(lease), ..self }
     }
 
-    /// How long a hold of a writer lasts.
+    /// Sets the lease of writers.
     #[must_use]
     pub fn write_lease(self, lease: impl Into<Lease>) -> Self {
         Self { inner: self.inner.write_lease(lease), ..self }
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
         self.inner.name()
     }
 }
 
-/// Each call waits for the one of the same name. A thread that waits can be stopped by
-/// [`Client::shutdown`](super::Client::shutdown) only.
+/// Each call blocks until the async method of the same name completes. Only
+/// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
 impl RwLock {
-    /// Reads: see [`leasehold::RwLock::read`](crate::RwLock::read).
+    /// Acquires the lock for reading: see [`leasehold::RwLock::read`](crate::RwLock::read).
     pub fn read(&self) -> Result<ReadGuard, Error<AcquireError>> {
         self.call(self.inner.read()).map(|guard| ReadGuard::new(guard, self.host.clone()))
     }
 
-    /// Reads within `limit`. Otherwise as [`read`](Self::read).
+    /// Acquires the lock for reading within `limit`. Otherwise like [`read`](Self::read).
     pub fn read_timeout(&self, limit: Duration) -> Result<ReadGuard, Error<AcquireError>> {
         self.call(self.inner.read_timeout(limit)).map(|guard| ReadGuard::new(guard, self.host.clone()))
     }
 
-    /// Tries once to read: see [`leasehold::RwLock::try_read`](crate::RwLock::try_read). It waits for the store alone.
+    /// Tries once to acquire the lock for reading: see
+    /// [`leasehold::RwLock::try_read`](crate::RwLock::try_read). Blocks only for the store's reply.
     pub fn try_read(&self) -> Result<Attempt<ReadGuard>, Error<AcquireError>> {
         let tried = self.call(self.inner.try_read())?;
         Ok(tried.map(|guard| ReadGuard::new(guard, self.host.clone())))
     }
 
-    /// Writes: see [`leasehold::RwLock::write`](crate::RwLock::write).
+    /// Acquires the lock for writing: see [`leasehold::RwLock::write`](crate::RwLock::write).
     pub fn write(&self) -> Result<WriteGuard, Error<AcquireError>> {
         self.call(self.inner.write()).map(|guard| WriteGuard::new(guard, self.host.clone()))
     }
 
-    /// Writes within `limit`. Otherwise as [`write`](Self::write).
+    /// Acquires the lock for writing within `limit`. Otherwise like [`write`](Self::write).
     pub fn write_timeout(&self, limit: Duration) -> Result<WriteGuard, Error<AcquireError>> {
         self.call(self.inner.write_timeout(limit)).map(|guard| WriteGuard::new(guard, self.host.clone()))
     }
 
-    /// Tries once to write: see [`leasehold::RwLock::try_write`](crate::RwLock::try_write). It waits for the store alone.
+    /// Tries once to acquire the lock for writing: see
+    /// [`leasehold::RwLock::try_write`](crate::RwLock::try_write). Blocks only for the store's reply.
     pub fn try_write(&self) -> Result<Attempt<WriteGuard>, Error<AcquireError>> {
         let tried = self.call(self.inner.try_write())?;
         Ok(tried.map(|guard| WriteGuard::new(guard, self.host.clone())))
     }
 
-    /// Reads, with the right to [upgrade](UpgradableGuard::upgrade): see
+    /// Acquires the lock for reading, with the right to [upgrade](UpgradableGuard::upgrade): see
     /// [`leasehold::RwLock::upgradable_read`](crate::RwLock::upgradable_read).
     pub fn upgradable_read(&self) -> Result<UpgradableGuard, Error<AcquireError>> {
         self.call(self.inner.upgradable_read()).map(|guard| UpgradableGuard::new(guard, self.host.clone()))
     }
 
-    /// Reads with the right to upgrade, within `limit`. Otherwise as [`upgradable_read`](Self::upgradable_read).
+    /// Acquires the lock for an upgradable read within `limit`. Otherwise like
+    /// [`upgradable_read`](Self::upgradable_read).
     pub fn upgradable_read_timeout(&self, limit: Duration) -> Result<UpgradableGuard, Error<AcquireError>> {
         let read = self.call(self.inner.upgradable_read_timeout(limit))?;
         Ok(UpgradableGuard::new(read, self.host.clone()))
     }
 
-    /// Tries once to read with the right to upgrade: see
-    /// [`leasehold::RwLock::try_upgradable_read`](crate::RwLock::try_upgradable_read). It waits for the store alone.
+    /// Tries once to acquire the lock for an upgradable read: see
+    /// [`leasehold::RwLock::try_upgradable_read`](crate::RwLock::try_upgradable_read). Blocks only for the
+    /// store's reply.
     pub fn try_upgradable_read(&self) -> Result<Attempt<UpgradableGuard>, Error<AcquireError>> {
         let tried = self.call(self.inner.try_upgradable_read())?;
         Ok(tried.map(|guard| UpgradableGuard::new(guard, self.host.clone())))
     }
 
-    /// Runs a function as a reader, and for the owner of the read: whatever it acquires is acquired for him.
+    /// Runs a function as a reader, in the scope of the read's owner: whatever it acquires is acquired for
+    /// that owner.
     ///
-    /// Fails as [`Mutex::run`](super::Mutex::run) does: if the hold is lost meanwhile, when the function has ended.
+    /// Fails like [`Mutex::run`](super::Mutex::run): if the hold is lost meanwhile, once the function has
+    /// returned.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -170,7 +179,7 @@ impl RwLock {
         Ok(result)
     }
 
-    /// Runs a function as the writer: as [`run_reading`](Self::run_reading), also as to errors.
+    /// Runs a function as the writer: like [`run_reading`](Self::run_reading), including errors.
     pub fn run_writing<T>(&self, work: impl FnOnce(&WriteGuard) -> T) -> Result<T, Error<RunError>> {
         let held = self.write().map_err(|error| error.map(RunError::Acquire))?;
         let result = held.owner().sync_scope(|| work(&held));
@@ -179,25 +188,25 @@ impl RwLock {
         Ok(result)
     }
 
-    /// How the lock stands: all who have it, and how many wait. Changes nothing.
+    /// Returns the current state of the lock: all holders, and the number of waiters. Changes nothing.
     pub fn inspect(&self) -> Result<Status, Error<InspectError>> {
         self.call(self.inner.inspect())
     }
 
-    /// How the lock stands, who is behind each hold, and who took it from whom: see
+    /// Returns the current state of the lock with the details an operator needs: see
     /// [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
     pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
         self.call(self.inner.inspect_in_full())
     }
 
-    /// Takes the lock from one who was [seen](crate::Sharer::seen) to have it, dead or alive: see
+    /// Releases by force one hold that was [seen](crate::Sharer::seen), dead or alive: see
     /// [`leasehold::RwLock::free_by_force`](crate::RwLock::free_by_force).
     pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
         self.call(self.inner.free_by_force(seen))
     }
 
-    /// Waits for a call of the async API, which is made for this thread where no scope says for whom. Who was given by
-    /// [`owned_by`](Self::owned_by) comes before either.
+    /// Blocks until a call of the async API completes, with this thread as owner if there is no scope. An
+    /// owner set with [`owned_by`](Self::owned_by) overrides both.
     fn call<T, E>(&self, future: impl Future<Output = Result<T, E>>) -> Result<T, Error<E>> {
         thread::for_whom(&self.owners, || call(&self.host, future))
     }
@@ -217,43 +226,43 @@ impl fmt::Debug for RwLock {
 
 /// A reader's hold of an [`RwLock`]: [`leasehold::ReadGuard`](crate::ReadGuard), for threads.
 ///
-/// It is renewed while its thread does something else, or nothing. One that is dropped gives the lock back in the
-/// background, in an async context and while a thread panics, too.
+/// It is renewed whatever its thread does meanwhile. Dropping it releases the lock in the background, also in
+/// an async context and while a thread panics.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let index = leasehold::blocking::Client::connect("memory:")?.rwlock("index")?;
 /// let reading = index.read()?;
 /// std::thread::scope(|threads| {
-///     let beside = threads.spawn(|| index.read().is_ok()); // somebody else, who reads at the same time
+///     let beside = threads.spawn(|| index.read().is_ok()); // another owner reads at the same time
 ///     assert!(beside.join().expect("no panic"));
 /// });
 /// reading.check()?;
 /// reading.release()?;
 /// # Ok(()) }
 /// ```
-#[must_use = "a guard that is dropped gives the lock back"]
+#[must_use = "dropping a guard releases its lock"]
 pub struct ReadGuard {
     inner: crate::ReadGuard,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
 /// A reader's hold of an [`RwLock`], with the right to become the writer:
-/// [`leasehold::UpgradableGuard`](crate::UpgradableGuard), for threads. [`RwLock`] shows it in use.
-#[must_use = "a guard that is dropped gives the lock back"]
+/// [`leasehold::UpgradableGuard`](crate::UpgradableGuard), for threads. See [`RwLock`] for an example.
+#[must_use = "dropping a guard releases its lock"]
 pub struct UpgradableGuard {
     inner: crate::UpgradableGuard,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
-/// The writer's hold of an [`RwLock`]: [`leasehold::WriteGuard`](crate::WriteGuard), for threads. [`RwLock`] shows it in
-/// use.
-#[must_use = "a guard that is dropped gives the lock back"]
+/// The writer's hold of an [`RwLock`]: [`leasehold::WriteGuard`](crate::WriteGuard), for threads. See
+/// [`RwLock`] for an example.
+#[must_use = "dropping a guard releases its lock"]
 pub struct WriteGuard {
     inner: crate::WriteGuard,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
@@ -261,29 +270,31 @@ face!(ReadGuard by Guard);
 face!(UpgradableGuard by Guard);
 face!(WriteGuard by Guard);
 
-/// What the guards have in common beside that.
+/// Further methods common to the guards.
 macro_rules! held {
     ($($guard:ident)+) => { $(
         impl $guard {
-            /// The lock's name.
+            /// Returns the lock's name.
             pub fn name(&self) -> &LockName {
                 self.inner.name()
             }
 
-            /// Who has the lock: of a thread that worked for itself, the thread.
+            /// Returns the owner that holds the lock, which may be a thread.
             pub fn owner(&self) -> &Owner {
                 self.inner.owner()
             }
 
-            /// The number of this hold: greater than that of every earlier hold of the lock.
+            /// Returns the fencing token of this hold: a number greater than that of every earlier hold of
+            /// the lock.
             pub fn fencing_token(&self) -> FencingToken {
                 self.inner.fencing_token()
             }
 
-            /// Gives the lock back, and lets in who waits.
+            /// Releases the lock, and admits the next waiters.
             ///
-            /// Fails as [`leasehold::Guard::release`](crate::Guard::release) does. In an async context it is given back all
-            /// the same, in the background, as if the guard had been dropped: only nobody waits for it.
+            /// Fails like [`leasehold::Guard::release`](crate::Guard::release). In an async context the lock
+            /// is released in the background, as if the guard had been dropped, without waiting for the
+            /// result.
             pub fn release(self) -> Result<(), Error<ReleaseError>> {
                 let Self { inner, host } = self;
                 call(&host, inner.release())
@@ -294,7 +305,7 @@ macro_rules! held {
 
 held! { ReadGuard UpgradableGuard WriteGuard }
 
-/// An upgrade that failed, or a downgrade: the hold is what it was.
+/// A failed upgrade or downgrade: the hold is unchanged.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -303,7 +314,7 @@ held! { ReadGuard UpgradableGuard WriteGuard }
 /// let index = leasehold::blocking::Client::connect("memory:")?.rwlock("index")?;
 /// let other = std::thread::scope(|threads| threads.spawn(|| index.read()).join()).expect("no panic")?;
 /// let reading = index.upgradable_read()?;
-/// let not = reading.upgrade_timeout(Duration::from_millis(20)).expect_err("another one reads");
+/// let not = reading.upgrade_timeout(Duration::from_millis(20)).expect_err("another reader holds it");
 /// println!("{not}"); // "timed out after 20ms: held by …"
 /// let reading = not.guard;
 /// other.release()?;
@@ -313,45 +324,54 @@ held! { ReadGuard UpgradableGuard WriteGuard }
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct NotShifted<G: fmt::Debug> {
-    /// What is held as before, unless it was lost meanwhile.
+    /// The guard, still held as before unless it was lost meanwhile.
     pub guard: G,
-    /// Why it is no more, or less, than that.
+    /// Why it was not converted.
     #[source]
     pub error: Error<AcquireError>,
 }
 
-#[allow(clippy::result_large_err, reason = "what is large is the guard, which is large where it works, too")]
+#[allow(
+    clippy::result_large_err,
+    reason = "the error contains the guard, which is as large in the success case"
+)]
 impl UpgradableGuard {
-    /// Becomes the writer, when all other readers are done: see
+    /// Becomes the writer once all other readers are done: see
     /// [`leasehold::UpgradableGuard::upgrade`](crate::UpgradableGuard::upgrade).
     ///
-    /// Fails with the guard as it was, in an async context as well.
+    /// Fails with the unchanged guard, also in an async context.
     pub fn upgrade(self) -> Result<WriteGuard, NotShifted<Self>> {
         let shift = |inner: crate::UpgradableGuard| inner.upgrade();
         shifted(self.inner, self.host, shift, WriteGuard::new, Self::new)
     }
 
-    /// Becomes the writer within `limit`. Otherwise as [`upgrade`](Self::upgrade).
+    /// Becomes the writer within `limit`. Otherwise like [`upgrade`](Self::upgrade).
     pub fn upgrade_timeout(self, limit: Duration) -> Result<WriteGuard, NotShifted<Self>> {
         let shift = |inner: crate::UpgradableGuard| inner.upgrade_timeout(limit);
         shifted(self.inner, self.host, shift, WriteGuard::new, Self::new)
     }
 }
 
-#[allow(clippy::result_large_err, reason = "what is large is the guard, which is large where it works, too")]
+#[allow(
+    clippy::result_large_err,
+    reason = "the error contains the guard, which is as large in the success case"
+)]
 impl WriteGuard {
-    /// Becomes a reader, and lets in the readers who wait first: see
+    /// Becomes a reader, and admits the readers at the front of the queue: see
     /// [`leasehold::WriteGuard::downgrade`](crate::WriteGuard::downgrade).
     ///
-    /// Fails with the guard as it was, in an async context as well.
+    /// Fails with the unchanged guard, also in an async context.
     pub fn downgrade(self) -> Result<ReadGuard, NotShifted<Self>> {
         let shift = |inner: crate::WriteGuard| inner.downgrade();
         shifted(self.inner, self.host, shift, ReadGuard::new, Self::new)
     }
 }
 
-/// Waits until a hold has become another one, which hands it back where it has not.
-#[allow(clippy::result_large_err, reason = "what is large is the guard, which is large where it works, too")]
+/// Blocks until a guard has been converted; a failure returns the original guard.
+#[allow(
+    clippy::result_large_err,
+    reason = "the error contains the guard, which is as large in the success case"
+)]
 fn shifted<A: fmt::Debug, B, From: fmt::Debug, To, F>(
     inner: A,
     host: Arc<Host>,

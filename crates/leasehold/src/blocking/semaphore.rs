@@ -1,4 +1,4 @@
-//! The Semaphore of threads.
+//! The blocking semaphore.
 
 use super::guard::face;
 use super::host::Host;
@@ -11,7 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A number of permits that all processes share: [`leasehold::Semaphore`](crate::Semaphore), for threads.
+/// A counting semaphore across threads, processes and hosts: [`leasehold::Semaphore`](crate::Semaphore), for
+/// threads.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,31 +30,32 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Semaphore {
     inner: crate::Semaphore,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
-/// The settings are those of the async semaphore.
+/// Settings, as of the async semaphore.
 impl Semaphore {
     pub(super) fn new(inner: crate::Semaphore, host: Arc<Host>) -> Self {
         Self { inner, host }
     }
 
     settings! {
-        /// How long a hold lasts: see [`leasehold::Semaphore::lease`](crate::Semaphore::lease).
+        /// Sets the lease of a hold: see [`leasehold::Semaphore::lease`](crate::Semaphore::lease).
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
-        /// How long a hold lasts at most, whatever renews it: see
+        /// Caps how long a hold lasts, however it is renewed: see
         /// [`leasehold::Mutex::max_hold`](crate::Mutex::max_hold).
         pub fn max_hold(self, cap: Duration) -> Self;
 
-        /// How often a hold is renewed at most: see [`leasehold::Mutex::max_renewals`](crate::Mutex::max_renewals).
+        /// Caps how often a hold is renewed: see
+        /// [`leasehold::Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
 
-        /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+        /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn wait(self, limit: Duration) -> Self;
 
-        /// Polls by this policy in place of queueing: see [`leasehold::Mutex::retry`](crate::Mutex::retry).
+        /// Polls by this policy instead of queueing: see [`leasehold::Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
     }
 
@@ -61,53 +63,57 @@ impl Semaphore {
         Self { inner: self.inner.set(change), ..self }
     }
 
-    /// The semaphore's name.
+    /// Returns the semaphore's name.
     pub fn name(&self) -> &LockName {
         self.inner.name()
     }
 }
 
-/// Each call waits for the one of the same name.
+/// Each call blocks until the async method of the same name completes.
 impl Semaphore {
-    /// Tries once to take a permit: see [`leasehold::Semaphore::try_acquire`](crate::Semaphore::try_acquire). It waits for
-    /// the store alone.
+    /// Tries once to acquire a permit: see
+    /// [`leasehold::Semaphore::try_acquire`](crate::Semaphore::try_acquire). Blocks only for the store's
+    /// reply.
     pub fn try_acquire(&self) -> Result<Attempt<Permit>, Error<AcquireError>> {
         call(&self.host, self.inner.try_acquire()).map(|tried| tried.map(|permit| self.held(permit)))
     }
 
-    /// Tries once to take so many permits: see
-    /// [`leasehold::Semaphore::try_acquire_many`](crate::Semaphore::try_acquire_many). It waits for the store alone.
+    /// Tries once to acquire `count` permits: see
+    /// [`leasehold::Semaphore::try_acquire_many`](crate::Semaphore::try_acquire_many). Blocks only for the
+    /// store's reply.
     pub fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, Error<AcquireError>> {
         call(&self.host, self.inner.try_acquire_many(count))
             .map(|tried| tried.map(|permit| self.held(permit)))
     }
 
-    /// Acquires a permit, however long it takes, or for as long as [`wait`](Self::wait) says: see
-    /// [`leasehold::Semaphore::acquire`](crate::Semaphore::acquire). A thread that waits can be stopped by
-    /// [`Client::shutdown`](super::Client::shutdown) only.
+    /// Acquires a permit, and waits for as long as [`wait`](Self::wait) allows, or without a limit: see
+    /// [`leasehold::Semaphore::acquire`](crate::Semaphore::acquire). Only
+    /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
     pub fn acquire(&self) -> Result<Permit, Error<AcquireError>> {
         call(&self.host, self.inner.acquire()).map(|permit| self.held(permit))
     }
 
-    /// Acquires so many permits, all at once: see
-    /// [`leasehold::Semaphore::acquire_many`](crate::Semaphore::acquire_many). Otherwise as [`acquire`](Self::acquire).
+    /// Acquires `count` permits, all at once: see
+    /// [`leasehold::Semaphore::acquire_many`](crate::Semaphore::acquire_many). Otherwise like
+    /// [`acquire`](Self::acquire).
     pub fn acquire_many(&self, count: u32) -> Result<Permit, Error<AcquireError>> {
         call(&self.host, self.inner.acquire_many(count)).map(|permit| self.held(permit))
     }
 
-    /// Acquires a permit within `limit`. Otherwise as [`acquire`](Self::acquire).
+    /// Acquires a permit within `limit`. Otherwise like [`acquire`](Self::acquire).
     pub fn acquire_timeout(&self, limit: Duration) -> Result<Permit, Error<AcquireError>> {
         call(&self.host, self.inner.acquire_timeout(limit)).map(|permit| self.held(permit))
     }
 
-    /// Acquires so many permits within `limit`. Otherwise as [`acquire_many`](Self::acquire_many).
+    /// Acquires `count` permits within `limit`. Otherwise like [`acquire_many`](Self::acquire_many).
     pub fn acquire_many_timeout(&self, count: u32, limit: Duration) -> Result<Permit, Error<AcquireError>> {
         call(&self.host, self.inner.acquire_many_timeout(count, limit)).map(|permit| self.held(permit))
     }
 
     /// Runs a function with a permit.
     ///
-    /// Fails as [`Mutex::run`](super::Mutex::run) does: if the permit is lost meanwhile, when the function has ended.
+    /// Fails like [`Mutex::run`](super::Mutex::run): if the permit is lost meanwhile, once the function has
+    /// returned.
     pub fn run<T>(&self, work: impl FnOnce(&Permit) -> T) -> Result<T, Error<RunError>> {
         let permit = self.acquire().map_err(|error| error.map(RunError::Acquire))?;
         let result = work(&permit);
@@ -118,24 +124,25 @@ impl Semaphore {
         Ok(result)
     }
 
-    /// Says how many permits there are from now on, for all processes: see
+    /// Changes the number of permits for all processes: see
     /// [`leasehold::Semaphore::resize`](crate::Semaphore::resize).
     pub fn resize(&self, permits: u32) -> Result<(), Error<ResizeError>> {
         call(&self.host, self.inner.resize(permits))
     }
 
-    /// How the semaphore stands: all who hold permits, how many there are, and how many wait. Changes nothing.
+    /// Returns the current state of the semaphore: all holders of permits, the number of permits, and the
+    /// number of waiters. Changes nothing.
     pub fn inspect(&self) -> Result<Status, Error<InspectError>> {
         call(&self.host, self.inner.inspect())
     }
 
-    /// How the semaphore stands, who is behind each hold, and who took permits from whom: see
+    /// Returns the current state of the semaphore with the details an operator needs: see
     /// [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
     pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
         call(&self.host, self.inner.inspect_in_full())
     }
 
-    /// Takes the permits of one hold that was [seen](crate::Sharer::seen), dead or alive: see
+    /// Releases by force the permits of one hold that was [seen](crate::Sharer::seen), dead or alive: see
     /// [`leasehold::Semaphore::free_by_force`](crate::Semaphore::free_by_force).
     pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
         call(&self.host, self.inner.free_by_force(seen))
@@ -152,10 +159,11 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// Permits of a [`Semaphore`] that are held, all of them by one hold: [`leasehold::Permit`](crate::Permit), for threads.
+/// One or more permits of a [`Semaphore`], held as one hold: [`leasehold::Permit`](crate::Permit), for
+/// threads.
 ///
-/// It is renewed while its thread does something else, or nothing. Any thread may use it, and give it back. One that is
-/// dropped gives its permits back in the background, in an async context and while a thread panics, too.
+/// It is renewed whatever its thread does meanwhile. Any thread may use and release it. Dropping it releases
+/// its permits in the background, also in an async context and while a thread panics.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -171,35 +179,36 @@ impl fmt::Debug for Semaphore {
 /// permit.release()?;
 /// # Ok(()) }
 /// ```
-#[must_use = "a permit that is dropped is given back"]
+#[must_use = "dropping a permit releases it"]
 pub struct Permit {
     inner: crate::Permit,
-    /// After what needs it, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
 face!(Permit by Guard);
 
 impl Permit {
-    /// The semaphore's name.
+    /// Returns the semaphore's name.
     pub fn name(&self) -> &LockName {
         self.inner.name()
     }
 
-    /// How many permits it stands for.
+    /// Returns the number of permits in this hold.
     pub fn count(&self) -> u32 {
         self.inner.count()
     }
 
-    /// The number of this hold: greater than that of every earlier hold of the semaphore.
+    /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the
+    /// semaphore.
     pub fn fencing_token(&self) -> FencingToken {
         self.inner.fencing_token()
     }
 
-    /// Gives the permits back, and lets in who waits.
+    /// Releases the permits, and admits the next waiters.
     ///
-    /// Fails as [`leasehold::Guard::release`](crate::Guard::release) does. In an async context they are given back all the
-    /// same, in the background, as if the permit had been dropped: only nobody waits for it.
+    /// Fails like [`leasehold::Guard::release`](crate::Guard::release). In an async context the permits are
+    /// released in the background, as if the permit had been dropped, without waiting for the result.
     pub fn release(self) -> Result<(), Error<ReleaseError>> {
         let Self { inner, host } = self;
         call(&host, inner.release())

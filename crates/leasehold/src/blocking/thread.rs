@@ -1,9 +1,9 @@
-//! Whom a thread is to a client, where nobody says for whom it works.
+//! The owner of a thread: used by a client where no scope sets another owner.
 //!
-//! 1. The owner of a thread is that thread's alone, and that client's alone: nobody else is him, also when the thread has
-//!    ended, or the client.
-//! 2. A runtime of tokio's runs one job after the other on its threads. There each job is somebody else, or it would enter
-//!    what the one before it has left to another thread.
+//! 1. A thread's owner belongs to that thread and that client alone. It is never reused, even after the
+//!    thread or the client is gone.
+//! 2. A tokio runtime runs one job after another on its threads. There each job has its own owner; otherwise
+//!    it would enter locks that an earlier job on the thread still holds.
 
 use crate::owner::{Owner, Owners};
 use std::cell::RefCell;
@@ -13,16 +13,16 @@ thread_local! {
     static SELVES: RefCell<Vec<Oneself>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whom a thread is to one client.
+/// The owner of a thread for one client.
 struct Oneself {
-    /// Keeps the address of the client's owners from being another's.
+    /// Keeps the address of the client's owner factory from being reused.
     client: Weak<Owners>,
-    /// The job of a runtime's that runs here, if one does (2).
+    /// The runtime's job on this thread, if there is one (2).
     job: Option<tokio::task::Id>,
     owner: Owner,
 }
 
-/// Makes a call for this thread, where no scope says for whom it works.
+/// Makes a call with this thread as owner, unless a scope sets another.
 pub(super) fn for_whom<T>(of: &Arc<Owners>, call: impl FnOnce() -> T) -> T {
     match Owner::current() {
         Some(_) => call(),
@@ -30,10 +30,10 @@ pub(super) fn for_whom<T>(of: &Arc<Owners>, call: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Whom this thread is to the client of these owners.
+/// The owner of this thread for one client.
 fn owner(of: &Arc<Owners>) -> Owner {
     let oneself = SELVES.try_with(|selves| known_or_made(&mut selves.borrow_mut(), of));
-    // While a thread ends it is nobody any more.
+    // A thread that is ending has no owner any more.
     oneself.unwrap_or_else(|_| of.make())
 }
 
@@ -43,7 +43,7 @@ fn known_or_made(selves: &mut Vec<Oneself>, of: &Arc<Owners>) -> Owner {
     if let Some(known) = selves.iter().find(|oneself| is_of(oneself) && oneself.job == job) {
         return known.owner.clone();
     }
-    // What is left of clients that are gone, and of the job before.
+    // Entries of clients that are gone, and of the previous job.
     selves.retain(|oneself| oneself.client.strong_count() > 0 && !is_of(oneself));
     let owner = of.make();
     selves.push(Oneself { client: Arc::downgrade(of), job, owner: owner.clone() });
@@ -56,7 +56,7 @@ mod tests {
     use leasehold_store::System;
 
     fn client() -> Arc<Owners> {
-        Arc::new(Owners::new(None, Arc::new(System)).expect("no name is none that cannot be"))
+        Arc::new(Owners::new(None, Arc::new(System)).expect("no name is valid"))
     }
 
     fn known() -> usize {
@@ -94,14 +94,14 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn each_job_on_a_thread_of_a_pool_is_somebody_else() {
+    async fn each_job_on_a_pool_thread_has_its_own_owner() {
         let client = client();
         let job = || {
             let client = client.clone();
             move || (std::thread::current().id(), owner(&client), owner(&client))
         };
         let mut jobs = Vec::new();
-        // One after the other, so that a thread is used again.
+        // Sequentially, so that a thread is reused.
         for _ in 0..20 {
             jobs.push(tokio::task::spawn_blocking(job()).await.expect("no panic"));
         }

@@ -1,4 +1,4 @@
-//! A request is worked on for the owner that came with it.
+//! Runs a service in the scope of the owner received with the request.
 
 use super::HEADER;
 use crate::owner::{Owner, OwnerError, Scoped};
@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Makes a service a [`ReceiveOwner`].
+/// Wraps a service in a [`ReceiveOwner`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,7 +21,7 @@ use tower_service::Service;
 /// # use tower::ServiceExt;
 ///
 /// async fn whom() -> String {
-///     Owner::current().map_or("nobody in particular".into(), |owner| owner.to_string())
+///     Owner::current().map_or("no owner".into(), |owner| owner.to_string())
 /// }
 /// let service: Router = Router::new().route("/whom", get(whom)).layer(ReceiveOwnerLayer::new());
 /// # let request = Request::get("/whom").header("leasehold-owner", "trace-4711").body(Body::empty())?;
@@ -34,7 +34,7 @@ use tower_service::Service;
 pub struct ReceiveOwnerLayer;
 
 impl ReceiveOwnerLayer {
-    /// The layer. It has no settings.
+    /// Creates the layer. It has no settings.
     pub fn new() -> Self {
         Self
     }
@@ -48,19 +48,20 @@ impl<S> Layer<S> for ReceiveOwnerLayer {
     }
 }
 
-/// A service that works for the owner whose header a request has. Whoever can send the header gets into what its owner
-/// holds: see [whom to believe](super#whom-to-believe).
+/// A service that handles each request in the scope of the owner in its header. A client that can send the
+/// header can enter the locks that its owner holds: see [Trust](super#trust).
 ///
-/// In the owner's [scope](Owner::scope) are the inner service's `call` and its future, until that has given the response
-/// or is dropped. Outside of it are
+/// The inner service's `call` and its future run in the owner's [scope](Owner::scope), until the future has
+/// returned the response or is dropped. Not in the scope are
 ///
-/// - what a handler spawns, unless by [`Owner::spawn`] or [`Owner::carry`];
-/// - the response's body, if it is still made when the response has been given: a stream that acquires does so for
-///   [`Owner::current`], taken in the handler, by [`owned_by`](crate::ReentrantMutex::owned_by).
+/// - tasks that a handler spawns, unless with [`Owner::spawn`] or [`Owner::carry`];
+/// - the response body, if it is produced after the response has been returned: for a stream that acquires
+///   locks, take [`Owner::current`] in the handler and set it with
+///   [`owned_by`](crate::ReentrantMutex::owned_by).
 ///
-/// A request without the header is worked on as without this layer. If the header is no owner's, or there are two, the
-/// answer is 400 with an empty body, and the inner service is not called: to work for nobody in particular would have it
-/// wait for what its caller holds.
+/// A request without the header is handled as without this layer. If the header is not a valid owner, or
+/// occurs twice, the reply is 400 with an empty body, and the inner service is not called: without the owner,
+/// it would wait for a lock that its caller holds.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -81,7 +82,7 @@ pub struct ReceiveOwner<S> {
 }
 
 impl<S> ReceiveOwner<S> {
-    /// The service, which works for the owners that come.
+    /// Wraps a service so that it runs in the scopes of received owners.
     pub fn new(inner: S) -> Self {
         Self { inner }
     }
@@ -108,7 +109,7 @@ where
             }
             Ok(None) => Way::AsItIs { future: self.inner.call(request) },
             Err(refused) => {
-                tracing::debug!(%refused, "a request is answered with 400");
+                tracing::debug!(%refused, "request refused with status 400");
                 Way::Refused
             }
         };
@@ -128,12 +129,12 @@ pin_project! {
 pin_project! {
     #[project = WayPinned]
     enum Way<F> {
-        /// For the owner that came.
+        /// In the scope of the received owner.
         Scoped {
             #[pin]
             future: Scoped<F>,
         },
-        /// For nobody in particular, or for whom the caller works.
+        /// Without an owner in the request.
         AsItIs {
             #[pin]
             future: F,
@@ -164,10 +165,10 @@ impl<F> fmt::Debug for ResponseFuture<F> {
     }
 }
 
-/// Why a request is not worked on. What stood in its header is nowhere told.
+/// Why a request is refused. The header's content is never shown.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
-    #[error("there is more than one header `{}`", Owner::HEADER)]
+    #[error("the header `{}` occurs more than once", Owner::HEADER)]
     Several,
     #[error(transparent)]
     NoOwner(#[from] OwnerError),

@@ -1,4 +1,4 @@
-//! The owner goes along with a request.
+//! Sends the owner along with a request.
 
 use super::HEADER;
 use crate::owner::Owner;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Makes a client a [`SendOwner`].
+/// Wraps a client in a [`SendOwner`].
 ///
 /// ```
 /// # use axum::{body::Body, http::{Request, Response}};
@@ -31,7 +31,7 @@ use tower_service::Service;
 pub struct SendOwnerLayer;
 
 impl SendOwnerLayer {
-    /// The layer. It has no settings.
+    /// Creates the layer. It has no settings.
     pub fn new() -> Self {
         Self
     }
@@ -45,14 +45,15 @@ impl<S> Layer<S> for SendOwnerLayer {
     }
 }
 
-/// A client that sends the owner along for whom its caller works: that of the [scope](Owner::scope) in which `call` is
-/// called. In which scope the response is awaited does not matter.
+/// A client that sends the owner of its caller along: that of the [scope](Owner::scope) in which `call` is
+/// called. The scope in which the response is awaited does not matter.
 ///
-/// So it belongs on the outside of whatever calls in a task of its own, as tower's `Buffer` does; a tonic `Channel` is one.
+/// Place it outside of every layer that calls in a task of its own, like tower's `Buffer`; a tonic `Channel`
+/// is one of these.
 ///
-/// The scope alone says what is sent. A header [`HEADER`](Owner::HEADER) that the request has already is replaced by that
-/// of the scope, and without a scope it is removed: it may be a stranger's, copied by a handler that passes a request on.
-/// For another owner, call in his scope.
+/// The scope alone determines what is sent. If the request already has the header [`HEADER`](Owner::HEADER),
+/// it is replaced by that of the scope, or removed if there is no scope: a handler that forwards a request
+/// may have copied it from an untrusted client. To send another owner, call in its scope.
 ///
 /// ```
 /// # use axum::{body::Body, http::{Request, Response}};
@@ -77,7 +78,7 @@ pub struct SendOwner<S> {
 }
 
 impl<S> SendOwner<S> {
-    /// The client, which sends owners along.
+    /// Wraps a client so that it sends owners along.
     pub fn new(inner: S) -> Self {
         Self { inner }
     }

@@ -170,8 +170,8 @@ mod tests {
         let wanted = "\
             store    locks:6379\nserver   unknown\nrole     unknown\npersists unknown\nmemory   unknown\n\
             clock    unknown\nanswers  in 0ns\nuser     unknown\n\
-            notice   not_told: the user may not run INFO: nothing is known of its settings\n         \
-            to do: allow INFO to the user, or look as another one\n";
+            notice   not_told: the user may not run INFO: its settings are unknown\n         \
+            to do: allow INFO to the user, or connect as another one\n";
         assert_eq!(text(&found), wanted);
     }
 

@@ -1,5 +1,4 @@
-//! The place of the SQLite store where it does not exist: it needs Linux for who is alive and how late it
-//! is.
+//! Stub of the SQLite store on other systems: the store needs Linux for liveness of processes and for its clock.
 
 use futures_util::future::BoxFuture;
 use leasehold_core::{KeyError, Lock, Op, Place, SessionId};

@@ -1,14 +1,14 @@
-//! The format of the file: its tables, how an empty file becomes a store, and how a store begins a new boot.
+//! The file format: its tables, how an empty file becomes a store, and how a store begins a new boot.
 //!
-//! 1. Nothing is written to a file before it is known to be ours, and of a format that we know.
-//! 2. The store's time is `base` + the time since the boot. The wall clock chooses `base`, once a boot, so
-//!    that fencing tokens look alike in every store; it is never asked again.
-//! 3. A new boot ends every hold and every place, since their processes are gone. Its `base` is such that
-//!    time is later than every fencing token that a row knows, given or reserved, and than `latest_us`, before
-//!    which every token was given whose row was removed. So tokens grow, however wrong the wall clock is.
+//! 1. Nothing is written to a file before it is known to be a store of a supported format.
+//! 2. The store's time is `base` + the time since the boot. The wall clock determines `base`, once per boot, so that
+//!    fencing tokens look alike in every store; it is not read again.
+//! 3. A new boot ends every hold and every queue entry, since their processes are gone. Its `base` is chosen so that
+//!    time is later than every fencing token in a row, granted or reserved, and than `latest_us`, before which every
+//!    token of a removed row was granted. So tokens grow, however wrong the wall clock is.
 //!
-//! The log is synced only now and then (`synchronous = NORMAL`): a loss of power may lose the last
-//! operations, but it also ends every process that could hold a lock.
+//! The log is synced only now and then (`synchronous = NORMAL`): a loss of power may lose the last operations, but it
+//! also ends every process that could hold a lock.
 
 use super::machine::Machine;
 use super::patience::Patience;
@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// "LSHD": what tells our files from those of others.
+/// "LSHD", which identifies the files of this store.
 const APPLICATION: i32 = 0x4c53_4844;
 const SCHEMA: &str = "
     CREATE TABLE meta (
@@ -50,7 +50,7 @@ const SCHEMA: &str = "
     ) STRICT, WITHOUT ROWID;
 ";
 
-/// Opens the file, and makes it a store if it is empty (1).
+/// Opens the file, and initializes it if it is empty (1).
 pub(super) fn connect(
     path: &Path,
     machine: &dyn Machine,
@@ -81,13 +81,13 @@ pub(super) fn connect(
     Ok(connection)
 }
 
-/// Has changes written to a log that readers and writers share, whose length is told in `log`.
+/// Turns on the write-ahead log, which readers and writers share, and reports its length in `log`.
 fn keep_a_log(
     connection: &mut Connection,
     mut patience: Patience,
     log: Arc<AtomicI32>,
 ) -> Result<(), Trouble> {
-    // SQLite does not always ask the busy handler when it changes the mode.
+    // SQLite does not always call the busy handler when it changes the mode.
     let mut times = 0;
     let mode: String = loop {
         match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)) {
@@ -99,7 +99,7 @@ fn keep_a_log(
         return Err(Trouble::NoSharedMemory);
     }
     connection.execute_batch("PRAGMA synchronous = NORMAL")?;
-    // In place of SQLite's own, which would write back before the reply and the wake-ups are out.
+    // Replaces SQLite's own hook, which would write the log back before the reply and the notifications are sent.
     connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages| {
         log.store(pages, Ordering::Relaxed);
         Ok(())
@@ -107,7 +107,7 @@ fn keep_a_log(
     Ok(())
 }
 
-/// Whether the file is empty; fails if it is somebody else's.
+/// Whether the file is empty; fails if it belongs to another application.
 fn is_new(sql: &Transaction<'_>) -> Result<bool, Trouble> {
     let application: i32 = sql.query_row("PRAGMA application_id", [], |row| row.get(0))?;
     let things: i64 = sql.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
@@ -128,10 +128,10 @@ fn create(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Ends all that was held or waited for in an older boot, and starts the clock anew (3).
+/// Ends all holds and queue entries of an older boot, and restarts the clock (3).
 ///
-/// The rows are read twice: what is written down about the end of a hold bears a time of the new clock, which has to be
-/// later than all their tokens.
+/// The rows are read twice: the audit record of an ended hold has a time of the new clock, which must be later than
+/// all tokens.
 fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Trouble> {
     let latest_us = latest_us(sql)?;
     let start_us = start_us(machine, latest_us);
@@ -157,7 +157,7 @@ fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Troubl
     Ok(())
 }
 
-/// Before when all fencing tokens were given or reserved.
+/// The time before which all fencing tokens were granted or reserved.
 fn latest_us(sql: &Transaction<'_>) -> Result<u64, Trouble> {
     let noted: i64 = sql.query_row("SELECT latest_us FROM meta", [], |row| row.get(0))?;
     let mut latest_us = u64::try_from(noted).unwrap_or(0);
@@ -171,16 +171,16 @@ fn latest_us(sql: &Transaction<'_>) -> Result<u64, Trouble> {
     Ok(latest_us)
 }
 
-/// Ends what was held or waited for in an older boot.
+/// Ends all holds and queue entries of a lock.
 fn end_all(state: &mut LockState, now_us: u64) {
-    // What had expired by then nobody takes from anybody.
+    // Removes what had expired by then, so that it is not recorded as taken.
     state.is_over(now_us);
     let front: Vec<SessionId> = state.holders().into_iter().chain(state.waiters()).collect();
     let by = Label::new("a new boot").expect("a short text is a label");
     for session in front {
         state.bury(now_us, session, &by);
     }
-    // Also what has no session does not outlive the boot whose clock it was counted by.
+    // Holds without a session end as well: the clock of their leases ended with the boot.
     state.value = None;
     if let Some(record) = &mut state.record {
         record.tickets.clear();
@@ -188,24 +188,24 @@ fn end_all(state: &mut LockState, now_us: u64) {
     }
 }
 
-/// The base that makes it now what the wall clock says, or later than `latest_us`.
+/// The base for which the time is now that of the wall clock, or later than `latest_us`.
 fn base_us(machine: &dyn Machine, latest_us: u64) -> i64 {
     signed(start_us(machine, latest_us)).saturating_sub(signed(machine.since_boot_us()))
 }
 
-/// What time it is when a store begins a boot.
+/// The time at which a boot begins.
 fn start_us(machine: &dyn Machine, latest_us: u64) -> u64 {
     machine.wall_us().max(latest_us.saturating_add(1))
 }
 
-/// When no hold and no place can be left of a lock.
+/// When every hold and every queue entry of a lock has ended.
 pub(super) fn ended_ms(state: &LockState) -> i64 {
     let value = state.value.as_ref().map(|value| value.expires_ms.unwrap_or(u64::MAX));
     let record = state.record.as_ref().map(|record| record.expires_ms);
     signed(value.max(record).unwrap_or(0))
 }
 
-/// When nothing will be left to remember of a lock.
+/// When nothing about a lock must be remembered any more.
 pub(super) fn over_ms(state: &LockState) -> i64 {
     ended_ms(state).max(state.audit.as_ref().map_or(0, |audit| signed(audit.expires_ms)))
 }
@@ -215,7 +215,7 @@ pub(super) fn begin(connection: &mut Connection) -> rusqlite::Result<Transaction
     connection.transaction_with_behavior(TransactionBehavior::Immediate)
 }
 
-/// SQLite's integers have a sign, and no time of ours reaches the last bit.
+/// SQLite's integers are signed; no time here reaches the last bit.
 pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

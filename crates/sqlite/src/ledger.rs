@@ -1,10 +1,10 @@
-//! The file itself: locks in rows, changed by the model inside one transaction an operation.
+//! The file itself: locks in rows, changed by the model in one transaction per operation.
 //!
-//! 1. A transaction takes the write lock first and reads the clock after: no operation sees a time before
-//!    that of an operation that it follows.
-//! 2. The dead are found inside the transaction, from what their files say ([`life`](super::life)), and
-//!    written down in it, before their files go.
-//! 3. Before the COMMIT is sent an operation that fails was not executed; after that nobody knows.
+//! 1. A transaction takes the write lock first and reads the clock after that: no operation sees a time before that
+//!    of an operation that it follows.
+//! 2. Dead sessions are found inside the transaction, from their files ([`life`](super::life)), and recorded in it
+//!    before their files are removed.
+//! 3. An operation that fails before the COMMIT is sent was not executed; after that its outcome is unknown.
 
 use super::format::{begin, connect, ended_ms, over_ms, signed};
 use super::life::{Sessions, Sign};
@@ -24,19 +24,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-/// How many sessions of a queue one operation asks about.
+/// The largest number of queued sessions that one operation checks.
 const ASKED_AT_MOST: usize = 64;
-/// After how many operations the file is tidied up, and how many rows that removes at most.
+/// The number of operations between two cleanups of the file, and how many rows one removes at most.
 const TIDY_EVERY: u32 = 64;
 const TIDIED_AT_MOST: i64 = 128;
-/// After how many operations the directory of the sessions is looked through.
+/// The number of operations between two scans of the sessions' directory.
 const SCAN_EVERY: u32 = 1024;
-/// How long tidying waits for the file: others have work to do.
+/// How long a cleanup waits for the file, which blocks other work of the thread.
 const TIDY_WITHIN: Duration = Duration::from_millis(5);
-/// How many pages the log grows by before it is written back.
+/// By how many pages the log grows before it is written back.
 const CHECKPOINT_EVERY: i32 = 1000;
 
-/// One process's connection to the file.
+/// A process's connection to the file.
 pub(super) struct Ledger {
     connection: Connection,
     site: Site,
@@ -47,7 +47,7 @@ pub(super) struct Ledger {
     log: Arc<AtomicI32>,
     written_back_at: i32,
     operations: u32,
-    /// The last session in the register that was looked at for being left behind.
+    /// Where the scan of the register for orphaned rows has stopped.
     register_seen: String,
 }
 
@@ -68,12 +68,12 @@ impl Failure {
 struct Applied {
     reply: Reply,
     wakes: Vec<Wake>,
-    /// Whose files can go.
+    /// Dead sessions whose files can be removed.
     buried: Vec<SessionId>,
 }
 
 impl Ledger {
-    /// Opens the file, and makes it a store if it is empty.
+    /// Opens the file, and initializes it if it is empty.
     pub(super) fn open(site: Site, machine: Box<dyn Machine>, deadline: Moment) -> Result<Self, Fault> {
         let sessions = Sessions::new(site.sessions()?);
         let patience = Patience::until(deadline);
@@ -96,7 +96,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// The sessions beside the file.
+    /// The sessions' files.
     pub(super) fn sessions(&self) -> &Sessions {
         &self.sessions
     }
@@ -106,7 +106,7 @@ impl Ledger {
         &self.site
     }
 
-    /// Executes one operation. The sessions that `is_ours` are alive: they are this process's.
+    /// Executes one operation. Sessions for which `is_ours` is true belong to this process, and are alive.
     pub(super) fn execute(
         &mut self,
         lock: &Lock,
@@ -123,7 +123,7 @@ impl Ledger {
         Ok((executed.reply, executed.wakes))
     }
 
-    /// Takes all of several locks, or none.
+    /// Acquires all of several locks, or none.
     pub(super) fn take_all(
         &mut self,
         asks: &[(Lock, Acquire)],
@@ -139,7 +139,8 @@ impl Ledger {
         Ok(shares)
     }
 
-    /// Executes one operation on the sessions. Those that `is_ours` are alive: they are this process's.
+    /// Executes one operation on the sessions. Sessions for which `is_ours` is true belong to this process, and are
+    /// alive.
     pub(super) fn attend(
         &mut self,
         op: &SessionOp,
@@ -166,7 +167,7 @@ impl Ledger {
         }
     }
 
-    /// No beat keeps a session alive here, nor does its absence end one: its life is the file.
+    /// No heartbeat keeps a session alive here, nor does a missing one end it: its file decides.
     fn beat(
         &mut self,
         beat: &Beat,
@@ -183,7 +184,7 @@ impl Ledger {
         Ok(Beaten::Alive)
     }
 
-    /// Forgets who is behind sessions that end in order. If that fails somebody else will do it.
+    /// Removes the metadata of sessions that end in order. If that fails, a later scan removes it.
     pub(super) fn forget(&mut self, sessions: impl IntoIterator<Item = SessionId>) {
         let deadline = leasehold_store::clock::boottime() + TIDY_WITHIN;
         let work = |scene: Scene<'_>| {
@@ -195,7 +196,7 @@ impl Ledger {
         }
     }
 
-    /// Does some work in a transaction, at a time that is read inside it (1, 3).
+    /// Runs work in a transaction, at a time that is read inside it (1, 3).
     fn transact<T>(
         &mut self,
         behavior: TransactionBehavior,
@@ -221,13 +222,13 @@ impl Ledger {
         Ok(done)
     }
 
-    /// Whether it is time to [`tidy`](Self::tidy), which nobody should have to wait for.
+    /// Whether it is time to [`tidy`](Self::tidy), which runs after the reply is sent.
     pub(super) fn is_untidy(&self) -> bool {
         self.operations.is_multiple_of(TIDY_EVERY) || self.log_growth() >= CHECKPOINT_EVERY
     }
 
-    /// Removes a bounded number of what is over, and writes the log back. It is tried again, so nothing
-    /// is said if it fails.
+    /// Removes a bounded number of expired rows, and writes the log back. It runs again later, so errors are only
+    /// logged.
     pub(super) fn tidy(&mut self) {
         self.patience.set(leasehold_store::clock::boottime() + TIDY_WITHIN);
         let scans = self.operations.is_multiple_of(SCAN_EVERY);
@@ -237,18 +238,18 @@ impl Ledger {
         }
         match sweep(&mut self.connection, &*self.machine, &dead) {
             Ok(()) => dead.into_iter().for_each(|session| self.sessions.remove(session)),
-            Err(error) => tracing::debug!(%error, "the store was not swept"),
+            Err(error) => tracing::debug!(%error, "cannot sweep the store"),
         }
         if self.log_growth() >= CHECKPOINT_EVERY {
             self.written_back_at = self.log.load(Ordering::Relaxed);
             let checkpoint = "PRAGMA wal_checkpoint(PASSIVE)";
             if let Err(error) = self.connection.query_row(checkpoint, [], |_| Ok(())) {
-                tracing::debug!(%error, "the log was not written back");
+                tracing::debug!(%error, "cannot write the log back");
             }
         }
     }
 
-    /// Removes some rows from the register that were left behind.
+    /// Removes some orphaned rows from the register.
     fn sweep_the_register(&mut self) {
         let (after, most) = (std::mem::take(&mut self.register_seen), TIDIED_AT_MOST);
         match register::left_behind(&self.connection, &self.sessions, &after, most) {
@@ -258,18 +259,18 @@ impl Ledger {
                     self.forget(left);
                 }
             }
-            Err(error) => tracing::debug!(%error, "the register was not looked through"),
+            Err(error) => tracing::debug!(%error, "cannot scan the register"),
         }
     }
 
     fn log_growth(&self) -> i32 {
         let pages = self.log.load(Ordering::Relaxed);
-        // A log that has become shorter has begun anew.
+        // A log that has become shorter was restarted.
         if pages < self.written_back_at { pages } else { pages - self.written_back_at }
     }
 }
 
-/// What an operation sees inside its transaction.
+/// The view of an operation inside its transaction.
 struct Scene<'a> {
     sql: &'a Transaction<'a>,
     sessions: &'a Sessions,
@@ -301,7 +302,7 @@ impl Scene<'_> {
         Ok(Applied { reply, wakes, buried })
     }
 
-    /// Takes all of several locks, or none.
+    /// Acquires all of several locks, or none.
     fn take_all(&self, asks: &[(Lock, Acquire)]) -> Result<(Vec<Share>, Vec<SessionId>), Trouble> {
         let (mut befores, mut states, mut buried) = (Vec::new(), Vec::new(), Vec::new());
         for (lock, ask) in asks {
@@ -326,7 +327,7 @@ impl Scene<'_> {
         Ok((shares, buried))
     }
 
-    /// What stands at a lock's name that is of another kind.
+    /// The value of another kind of lock with the same name, if any.
     fn other(&self, lock: &Lock) -> Result<Option<Value>, Trouble> {
         for kind in Kind::ALL.into_iter().filter(|kind| *kind != lock.kind) {
             let mut state = self.state(kind, lock.name.as_str())?;
@@ -337,7 +338,7 @@ impl Scene<'_> {
         Ok(None)
     }
 
-    /// Writes down what has become of a lock.
+    /// Writes the new state of a lock.
     fn write(&self, lock: &Lock, before: Option<&LockState>, state: &mut LockState) -> Result<(), Trouble> {
         let (kind, name) = (lock.kind.word(), lock.name.as_str());
         if state.is_over(self.now_us) {
@@ -361,15 +362,15 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// What is known of the lock of that kind and name.
+    /// The state of the lock with this kind and name.
     fn state(&self, kind: Kind, name: &str) -> Result<Option<LockState>, Trouble> {
         let mut row = self.sql.prepare_cached("SELECT state FROM locks WHERE kind = ?1 AND name = ?2")?;
         let text: Option<String> = row.query_row(params![kind.word(), name], |row| row.get(0)).optional()?;
         Ok(text.as_deref().map(serde_json::from_str).transpose()?)
     }
 
-    /// Ends what the dead have at the front of a lock: its holder, and the places before the first live
-    /// one. What the operation itself takes from somebody is left to it, so that its reply tells what it took.
+    /// Ends what dead sessions have at the front of a lock: its holds, and the queue entries before the first live
+    /// one. What the operation itself takes from a session is left to it, so that its reply reports that.
     fn bury_the_dead(
         &self,
         state: &mut LockState,
@@ -391,7 +392,7 @@ impl Scene<'_> {
         for session in waiters.iter().filter(|session| !spared(session)) {
             if !self.is_dead(*session, buried)? {
                 if state.kind == Kind::Barrier {
-                    // Those behind him count as well.
+                    // Those behind it count as well.
                     continue;
                 }
                 break;
@@ -406,7 +407,7 @@ impl Scene<'_> {
         (self.is_ours)(session) || self.sessions.ask(session) == Sign::Alive
     }
 
-    /// Whether a session is dead; writes it down where its file is what says so (2).
+    /// Whether a session is dead. Records its death if its file is what shows it (2).
     fn is_dead(&self, session: SessionId, buried: &mut Vec<SessionId>) -> Result<bool, Trouble> {
         if (self.is_ours)(session) {
             return Ok(false);
@@ -426,7 +427,7 @@ impl Scene<'_> {
     }
 }
 
-/// Whether it matters to an operation who is alive: it may give the lock to somebody, or tells who has it.
+/// Whether liveness matters to an operation: it may grant the lock, or reports its holder.
 fn concerns_the_living(op: &Op) -> bool {
     match op {
         Op::Acquire(_) | Op::Inspect(_) | Op::Evict(_) | Op::Free(_) | Op::Resize(_) => true,
@@ -435,7 +436,7 @@ fn concerns_the_living(op: &Op) -> bool {
     }
 }
 
-/// Whose death an operation asks about.
+/// The session whose death an operation asks about.
 fn named(op: &Op) -> Option<SessionId> {
     match op {
         Op::Acquire(ask) => ask.ahead,
@@ -444,7 +445,7 @@ fn named(op: &Op) -> Option<SessionId> {
     }
 }
 
-/// Who finds out that somebody is dead, by an operation of his.
+/// The label of the client whose operation finds a dead session.
 fn by(op: &Op, state: &LockState) -> Label {
     let plain = |text| Label::new(text).expect("a short text is a label");
     match op {
@@ -459,7 +460,7 @@ fn by(op: &Op, state: &LockState) -> Label {
     }
 }
 
-/// How the session of a claim calls itself where it holds a lock, or waits for it.
+/// The label of a claim's session as a holder or waiter.
 fn known_as(claim: &Claim, state: &LockState) -> Option<Label> {
     let record = state.record.as_ref()?;
     let session = claim.hold.session();
@@ -471,7 +472,7 @@ fn known_as(claim: &Claim, state: &LockState) -> Option<Label> {
     tenant.map(|tenant| tenant.label.clone()).or_else(part).or_else(place)
 }
 
-/// The store's time (1). Fails if the file has come into other hands since it was opened.
+/// The store's time (1). Fails if the file has been taken over by another format or boot since it was opened.
 fn now_us(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<u64, Trouble> {
     let mut meta = sql.prepare_cached("SELECT format, boot = ?1, base_us FROM meta WHERE id = 1")?;
     let (format, same_boot, base_us): (i64, bool, i64) =
@@ -485,15 +486,15 @@ fn now_us(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<u64, Trouble> 
     Ok(machine.since_boot_us().saturating_add_signed(base_us))
 }
 
-/// Notes that all tokens of removed rows were given before now, see [`format`](super::format).
+/// Records that all tokens of removed rows were granted before now; see [`format`](super::format).
 fn note_the_time(sql: &Transaction<'_>, now_us: u64) -> rusqlite::Result<()> {
     sql.prepare_cached("UPDATE meta SET latest_us = max(latest_us, ?1) WHERE id = 1")?
         .execute(params![signed(now_us)])?;
     Ok(())
 }
 
-/// Writes a death down, until all that the dead can have has ended by itself: no hold or place outlives
-/// the row that it is in.
+/// Records a death until everything that the session can have has ended by itself: no hold or queue entry outlives
+/// the row that contains it.
 fn write_down(sql: &Transaction<'_>, session: SessionId) -> rusqlite::Result<()> {
     let write = "INSERT OR IGNORE INTO dead (session, over_ms)
         VALUES (?1, (SELECT coalesce(max(ended_ms), 0) FROM locks))";
@@ -501,9 +502,9 @@ fn write_down(sql: &Transaction<'_>, session: SessionId) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Removes rows that are over, and writes the deaths of `dead` down.
+/// Removes expired rows, and records the deaths of `dead`.
 fn sweep(connection: &mut Connection, machine: &dyn Machine, dead: &[SessionId]) -> Result<(), Trouble> {
-    // Looks before it takes the write lock, which it seldom has to.
+    // Checks before taking the write lock, which is rarely needed.
     let looking = connection.transaction()?;
     let now_ms = signed(now_us(&looking, machine)? / 1000);
     let over = "SELECT 1 FROM locks WHERE over_ms < ?1 UNION ALL SELECT 1 FROM dead WHERE over_ms < ?1";
@@ -519,7 +520,8 @@ fn sweep(connection: &mut Connection, machine: &dyn Machine, dead: &[SessionId])
     if transaction.prepare_cached(locks)?.execute(bounds)? > 0 {
         note_the_time(&transaction, now_us)?;
     }
-    // The row of the register goes with the grave: both find the same ones, by the order.
+    // The register row is removed with the record of the death: both statements select the same sessions, by the
+    // order.
     for table in ["sessions", "dead"] {
         let graves = "SELECT session FROM dead WHERE over_ms < ?1 ORDER BY session LIMIT ?2";
         let removed = format!("DELETE FROM {table} WHERE session IN ({graves})");

@@ -1,12 +1,12 @@
-//! The store between the processes of one machine: the model, with a lock's state in a row of a file.
+//! The SQLite store, for the processes of one machine: the model, with the state of each lock in a row of a file.
 //!
-//! No server is needed. All processes of one user that open the same path share its locks; the kernel
-//! tells who is still alive, and a grant reaches the process that waits for it by a local socket.
+//! It needs no server. All processes of one user that open the same path share its locks. The kernel reports which
+//! processes are alive, and a grant reaches the waiting process through a local socket.
 //!
-//! This module owns the handle; the parts below own one thing each:
-//! [`site`] the files and who may touch them, [`ledger`] the transactions, [`format`](mod@format) the tables, [`trouble`] what goes wrong there, [`machine`] the clock,
-//! [`life`] who is alive, [`register`] who is behind that, [`mailbox`] the wake-ups, [`worker`] the thread, [`patience`] the waiting for
-//! other writers, [`store`] the handle itself.
+//! This module owns the public handle. Its parts: [`site`] the files and their permissions, [`ledger`] the
+//! transactions, [`format`](mod@format) the tables, [`trouble`] the errors there, [`machine`] the clock, [`life`]
+//! which sessions are alive, [`register`] their metadata, [`mailbox`] the notifications, [`worker`] the thread,
+//! [`patience`] waiting for other writers, [`store`] the handle itself.
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;

@@ -1,19 +1,19 @@
-//! Who is alive: one file a session, locked for as long as its process lives.
+//! Which sessions are alive: one file per session, locked while its process lives.
 //!
-//! The kernel drops the lock when the process ends, however it ends, and never while it is only stopped
-//! or slow. A pid would tell neither: it is given to others, and means nothing in another container.
+//! The kernel drops the lock when the process ends, however it ends, and never while the process is stopped or slow.
+//! A pid shows neither: it is reused, and has no meaning in another container.
 //!
-//! 1. The name `<session>.life` appears with the file locked already: it is locked under another name
-//!    first. So a `.life` that is *not* locked is that of a dead session, without a moment's doubt.
-//! 2. Nothing else says "dead". A session whose file is missing never had one, closed its mailbox in
-//!    order, or lost the file to somebody who cleaned up: its leases alone end what it has.
-//! 3. Whoever closes in order unlinks first and unlocks after, and whoever asks looks at the link count
-//!    once it has the lock, so that closing is never mistaken for death.
-//! 4. Asking takes a *shared* lock, so those who ask do not take one another for the living.
-//! 5. Session ids are not used twice, so no new file ever has the name, nor a new lock the inode, of a
-//!    file that is being removed: removing twice, or late, harms nobody.
-//! 6. A dead session's file goes only after its death was written down in the store, since the missing
-//!    file says nothing (2).
+//! 1. The name `<session>.life` appears with the file already locked: it is locked under another name first. So a
+//!    `.life` file that is *not* locked always belongs to a dead session.
+//! 2. Nothing else means "dead". A session without a file never had one, closed its mailbox in order, or lost the
+//!    file to a cleanup by hand: only its leases end what it holds.
+//! 3. Closing in order unlinks first and unlocks after that. A check looks at the link count once it holds the lock,
+//!    so an orderly close is never mistaken for a death.
+//! 4. A check takes a *shared* lock, so concurrent checks do not take each other for a live process.
+//! 5. Session ids are never reused, so no new file has the name, and no new lock the inode, of a file that is being
+//!    removed: removing a file twice, or late, is harmless.
+//! 6. A dead session's file is removed only after its death was recorded in the store, since a missing file means
+//!    nothing (2).
 
 use leasehold_core::SessionId;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
@@ -24,7 +24,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How old a file is that was given up between its creation and its first lock.
+/// The age at which a file that was abandoned between its creation and its first lock is removed.
 const LEFT_BEHIND: Duration = Duration::from_secs(3600);
 
 /// The directory of the sessions' files.
@@ -33,37 +33,37 @@ pub(super) struct Sessions {
     dir: Arc<OwnedFd>,
 }
 
-/// What a session's file says.
+/// What a session's file shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sign {
-    /// Its process lives, or that cannot be told.
+    /// Its process lives, or this cannot be determined.
     Alive,
     /// Its process has ended.
     Dead,
-    /// There is none (2).
+    /// There is no file (2).
     Absent,
 }
 
 impl Sessions {
-    /// The sessions in a directory of ours.
+    /// The sessions in a directory of this store.
     pub(super) fn new(dir: OwnedFd) -> Self {
         Self { dir: Arc::new(dir) }
     }
 
-    /// Begins the life of a session: it lasts until the file is closed.
+    /// Begins the life of a session, which lasts until the file is closed.
     pub(super) fn begin(&self, session: SessionId) -> io::Result<File> {
         let (fresh, life) = (format!("{session}.new"), life(session));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::openat(&self.dir, &fresh, flags, Mode::RUSR | Mode::WUSR)?);
         let named = file.try_lock().map_err(io::Error::from).and_then(|()| {
-            // A link, not a rename: it fails if the name is there already.
+            // A link, not a rename: it fails if the name exists.
             Ok(rustix::fs::linkat(&self.dir, &fresh, &self.dir, &life, AtFlags::empty())?)
         });
         self.unlink(&fresh);
         named.map(|()| file)
     }
 
-    /// Whether a session lives.
+    /// Whether a session is alive.
     pub(super) fn ask(&self, session: SessionId) -> Sign {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.dir, life(session), flags, Mode::empty()) {
@@ -75,12 +75,12 @@ impl Sessions {
 
     /// Removes the files of a session that is dead, or that ends in order.
     pub(super) fn remove(&self, session: SessionId) {
-        // The life goes last: as long as it is there, somebody will remove the rest.
+        // The life file goes last: while it exists, a later cleanup removes the rest.
         self.unlink(&format!("{session}.sock"));
         self.unlink(&life(session));
     }
 
-    /// Some of the dead, `most` at most. What was left of files that never were a life is removed.
+    /// Finds at most `most` dead sessions. Removes abandoned files that never became a life file.
     pub(super) fn find_dead(&self, most: usize) -> Vec<SessionId> {
         let Ok(entries) = Dir::read_from(&self.dir) else { return Vec::new() };
         let mut dead = Vec::new();
@@ -100,7 +100,7 @@ impl Sessions {
         dead
     }
 
-    /// A path of a session's socket that is short enough for a socket's address, whatever the store's.
+    /// A path of a session's socket that is short enough for a socket address, however long the store's path is.
     pub(super) fn socket(&self, session: SessionId) -> String {
         format!("/proc/self/fd/{}/{session}.sock", self.dir.as_raw_fd())
     }
@@ -116,7 +116,7 @@ impl Sessions {
     }
 
     fn unlink(&self, name: &str) {
-        // That it is gone already is as good; that it stays is for the next one who cleans up.
+        // It may be gone already; if it stays, the next cleanup removes it.
         let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
     }
 }
@@ -125,7 +125,7 @@ fn life(session: SessionId) -> String {
     format!("{session}.life")
 }
 
-/// What an open file says (3, 4).
+/// What an open file shows (3, 4).
 fn sign_of(file: &File) -> Sign {
     match file.try_lock_shared() {
         Ok(()) => match rustix::fs::fstat(file) {
@@ -154,11 +154,11 @@ mod tests {
     #[test]
     fn a_session_lives_as_long_as_its_file_is_locked() {
         let (dir, sessions) = sessions();
-        assert_eq!(sessions.ask(session(1)), Sign::Absent, "one that never began is not dead");
+        assert_eq!(sessions.ask(session(1)), Sign::Absent, "a session that never began is not dead");
         let life = sessions.begin(session(1)).expect("a fresh session");
         assert_eq!(sessions.ask(session(1)), Sign::Alive);
         assert!(sessions.begin(session(1)).is_err(), "a session begins once");
-        assert_eq!(sessions.ask(session(1)), Sign::Alive, "and the second try did no harm");
+        assert_eq!(sessions.ask(session(1)), Sign::Alive, "the second attempt changed nothing");
         drop(life);
         assert_eq!(sessions.ask(session(1)), Sign::Dead);
         assert_eq!(sessions.find_dead(8), [session(1)]);
@@ -181,21 +181,21 @@ mod tests {
         let asker = File::from(asker.expect("it is there"));
         sessions.remove(session(1));
         drop(life);
-        assert_eq!(sign_of(&asker), Sign::Absent, "asked before it was unlinked, answered after");
+        assert_eq!(sign_of(&asker), Sign::Absent, "opened before it was unlinked, checked after");
     }
 
     #[test]
-    fn those_who_ask_do_not_disturb_one_another() {
+    fn concurrent_checks_do_not_disturb_each_other() {
         let (dir, sessions) = sessions();
         drop(sessions.begin(session(1)).expect("a fresh session"));
         let name = format!("{}.life", session(1));
         let asking = File::open(dir.path().join(name)).expect("it is there");
-        asking.try_lock_shared().expect("nobody holds it");
+        asking.try_lock_shared().expect("it is not locked");
         assert_eq!(sessions.ask(session(1)), Sign::Dead);
     }
 
     #[test]
-    fn only_old_files_that_nobody_locked_are_swept() {
+    fn only_old_unlocked_files_are_swept() {
         let (dir, sessions) = sessions();
         let make = |name: &str, age: Duration| {
             let file = File::create(dir.path().join(name)).expect("a directory of ours");
@@ -203,7 +203,7 @@ mod tests {
             file
         };
         let held = make("a.new", LEFT_BEHIND * 2);
-        held.try_lock().expect("nobody holds it");
+        held.try_lock().expect("it is not locked");
         make("b.new", Duration::ZERO);
         make("c.new", LEFT_BEHIND * 2);
         assert_eq!(sessions.find_dead(8), []);

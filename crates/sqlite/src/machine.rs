@@ -1,30 +1,30 @@
-//! The machine as the store sees it: which boot it is in, and how late it is.
+//! The machine as seen by the store: the current boot and the clock.
 //!
-//! Tests put another machine in its place, to reboot it and to turn its clocks.
+//! Tests replace it in order to reboot the machine and to change its clocks.
 
 use leasehold_store::clock;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a store has to know of the machine that it runs on.
+/// What a store needs to know about its machine.
 pub(super) trait Machine: Send + 'static {
-    /// Which boot this is. No process outlives a boot.
+    /// Identifies the boot. No process outlives a boot.
     fn boot_id(&self) -> &str;
 
-    /// Microseconds since the boot, the same for all processes of the machine. Nobody can set this clock,
-    /// and it goes on during a suspend.
+    /// Microseconds since the boot, the same for all processes of the machine. This clock cannot be set, and runs
+    /// during a suspend.
     fn since_boot_us(&self) -> u64;
 
-    /// Microseconds since 1970 by the wall clock, which may be wrong. It is asked once a boot.
+    /// Microseconds since 1970 by the wall clock, which may be wrong. Read once per boot.
     fn wall_us(&self) -> u64;
 }
 
-/// The machine that this process runs on.
+/// The machine of this process.
 #[derive(Debug)]
 pub(super) struct ThisMachine {
     boot_id: String,
-    /// How far the clock of this process's time namespace is ahead: a container may have a clock of its
-    /// own, and shares the store with processes that do not.
+    /// How far the clock of this process's time namespace is ahead: a container may have a clock of its own, and
+    /// share the store with processes that do not.
     ahead_us: i64,
 }
 
@@ -32,7 +32,7 @@ impl ThisMachine {
     /// Reads the boot id.
     pub(super) fn new() -> io::Result<Self> {
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-        // Kernels without time namespaces do not have this file, and nothing to tell.
+        // Kernels without time namespaces do not have this file.
         let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
         Ok(Self { boot_id: boot_id.trim().to_owned(), ahead_us: ahead_us(&offsets) })
     }
@@ -53,7 +53,7 @@ impl Machine for ThisMachine {
     }
 }
 
-/// How far `CLOCK_BOOTTIME` is ahead, by the lines `<clock> <seconds> <nanoseconds>`.
+/// Parses how far `CLOCK_BOOTTIME` is ahead from lines `<clock> <seconds> <nanoseconds>`.
 fn ahead_us(offsets: &str) -> i64 {
     let line = offsets.lines().find_map(|line| line.strip_prefix("boottime"));
     let mut numbers = line.unwrap_or_default().split_whitespace().map(str::parse::<i64>);

@@ -1,9 +1,9 @@
-//! Mailboxes: a grant reaches the process that waits for it by a datagram, so that nobody has to poll.
+//! Mailboxes: a grant reaches the waiting process as a datagram, so that waiters need not poll for it.
 //!
-//! 1. A message is a hint, and may be forged or lost. Who waits looks from time to time all the same.
-//! 2. Sending blocks nobody for longer than [`PATIENCE`]: the receiver may be stopped, and its queue full.
-//! 3. A receiver whose queue may have been full says so, so that nothing is missed silently.
-//! 4. Closing waits for nobody.
+//! 1. A message is a hint, and may be forged or lost. Waiters poll from time to time as well.
+//! 2. Sending never blocks for longer than [`PATIENCE`]: the receiver may be stopped, with a full queue.
+//! 3. A receiver whose queue may have been full reports it, so that no message is lost silently.
+//! 4. Closing does not wait.
 
 use super::life::Sessions;
 use leasehold_core::{SessionId, Wake};
@@ -19,16 +19,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a sender waits for room in the receiver's queue.
+/// How long a sender waits for space in the receiver's queue.
 const PATIENCE: Duration = Duration::from_millis(2);
-/// How long it sleeps between two tries.
+/// How long it sleeps between two attempts.
 const PAUSE: Duration = Duration::from_micros(250);
-/// How long a receiver rests that could not receive.
+/// How long a receiver pauses after an error.
 const AFTER_A_FAULT: Duration = Duration::from_secs(1);
-/// The length that no message of ours reaches.
+/// Longer than any message of this store.
 const TOO_LONG: usize = 128;
 
-/// The open mailbox of a session of this process, and its life.
+/// The open mailbox of a session of this process, and its life file.
 pub(super) struct Mailbox {
     session: SessionId,
     sessions: Sessions,
@@ -37,7 +37,7 @@ pub(super) struct Mailbox {
     _life: File,
 }
 
-/// What the receiving thread and the mailbox share.
+/// State shared by the receiving thread and the mailbox.
 struct Ear {
     session: SessionId,
     socket: UnixDatagram,
@@ -65,12 +65,12 @@ impl Mailbox {
         }
     }
 
-    /// Delivers a message of this very process.
+    /// Delivers a message of this process.
     pub(super) fn deliver(&self, wake: Wake) {
         self.ear.post().deliver(wake);
     }
 
-    /// Sends messages to another postbox from now on, which is told that it may have missed some.
+    /// Sends messages to another sink from now on, and notifies it that it may have missed some.
     pub(super) fn redirect(&self, post: Arc<dyn Postbox>) {
         let renewed = post.clone();
         *self.ear.post.lock().unwrap_or_else(PoisonError::into_inner) = post;
@@ -82,7 +82,7 @@ impl Drop for Mailbox {
     fn drop(&mut self) {
         self.sessions.remove(self.session);
         self.ear.closed.store(true, Ordering::Release);
-        // The thread that waits for messages wakes up and ends.
+        // Wakes and ends the receiving thread.
         let _ = self.ear.socket.shutdown(Shutdown::Both);
     }
 }
@@ -94,7 +94,7 @@ impl Ear {
         let mut message = [0; TOO_LONG];
         let mut in_a_row = 0_u32;
         while !self.closed.load(Ordering::Acquire) {
-            // Non-blocking first: only so it is known whether the queue has been empty in between.
+            // Non-blocking first: only that shows whether the queue has been empty in between.
             match self.receive(&mut message, in_a_row > 0) {
                 Ok(len) => {
                     in_a_row += 1;
@@ -130,8 +130,8 @@ impl Ear {
 
 /// Sends a message to the mailbox of another process (1, 2).
 pub(super) fn send(sessions: &Sessions, wake: Wake) -> io::Result<()> {
-    // A socket of its own for each message: what one stopped receiver has not read counts against the
-    // sender, and must not keep messages from the others.
+    // One socket per message: messages that a stopped receiver has not read count against the sending socket, and
+    // must not block messages to others.
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
     let (message, to) = (wake.message(), sessions.socket(wake.to()));
@@ -148,17 +148,17 @@ pub(super) fn send(sessions: &Sessions, wake: Wake) -> io::Result<()> {
     }
 }
 
-/// A socket at a path, which only this user may send to.
+/// Binds a socket to a path, to which only this user may send.
 fn bind(path: &str) -> io::Result<UnixDatagram> {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    // Linux creates the name with the mode that the socket has.
+    // Linux creates the name with the mode of the socket.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket.into())
 }
 
-/// How many messages a queue holds before it is full.
+/// The number of messages that fill a queue.
 fn queue_length() -> u32 {
     let length = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen");
     length.ok().and_then(|length| length.trim().parse().ok()).unwrap_or(1)
@@ -212,17 +212,17 @@ mod tests {
         let socket = dir.path().join(format!("{session}.sock"));
         assert_eq!(socket.metadata().expect("bound").permissions().mode() & 0o777, 0o600);
         let forged = UnixDatagram::unbound().expect("a socket");
-        forged.send_to(b"grant me everything", &socket).expect("it listens");
-        send(&sessions, wake(session, 7)).expect("it listens");
+        forged.send_to(b"grant me everything", &socket).expect("the mailbox is open");
+        send(&sessions, wake(session, 7)).expect("the mailbox is open");
         assert_eq!(posts.recv(), Ok(Post::Wake(wake(session, 7))));
         drop(mailbox);
-        assert_eq!(posts.recv(), Err(mpsc::RecvError), "the thread has ended, and let go of the postbox");
+        assert_eq!(posts.recv(), Err(mpsc::RecvError), "the thread has ended and dropped the sink");
         assert!(send(&sessions, wake(session, 8)).is_err());
         assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0);
     }
 
     #[test]
-    fn a_queue_that_may_have_been_full_is_told() {
+    fn a_queue_that_may_have_been_full_is_reported() {
         let (_dir, sessions) = sessions();
         let session = SessionId::from_random([1; 12]);
         let ((posted, posts), (open, gate)) = (mpsc::channel(), mpsc::channel());

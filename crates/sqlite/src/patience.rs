@@ -1,7 +1,7 @@
-//! How long one waits while another process writes.
+//! Waiting while another process writes.
 //!
-//! SQLite's own way of waiting sleeps for up to 100 ms a time, which would be felt in every hand-over;
-//! a transaction of ours takes a fraction of a millisecond.
+//! SQLite's own busy handler sleeps for up to 100 ms at a time, which would delay every hand-off; a transaction of
+//! this store takes a fraction of a millisecond.
 
 use leasehold_core::Moment;
 use leasehold_store::clock::boottime;
@@ -14,7 +14,7 @@ const FIRST: Duration = Duration::from_micros(200);
 /// The longest sleep.
 const LONGEST: Duration = Duration::from_millis(5);
 
-/// Waits until a moment that can be changed.
+/// A busy handler with a deadline that can be changed.
 #[derive(Debug, Clone)]
 pub(super) struct Patience {
     until_us: Arc<AtomicU64>,
@@ -26,19 +26,19 @@ impl Patience {
         Self { until_us: Arc::new(AtomicU64::new(deadline.as_micros())) }
     }
 
-    /// Waits until another moment from now on.
+    /// Changes the deadline.
     pub(super) fn set(&self, deadline: Moment) {
         self.until_us.store(deadline.as_micros(), Ordering::Relaxed);
     }
 
-    /// Sleeps a little, for the `times`th time in a row; `false` if there is no time left.
+    /// Sleeps briefly, for the `times`th time in a row; `false` if no time is left.
     pub(super) fn wait(&mut self, times: i32) -> bool {
         let until = Moment::from_micros(self.until_us.load(Ordering::Relaxed));
         let left = until.since(boottime());
         if left.is_zero() {
             return false;
         }
-        // Several sleeps of each length: a queue of short transactions is the rule.
+        // Several sleeps of each length: usually the wait is for a queue of short transactions.
         let most = (FIRST * (1 << (times / 4).clamp(0, 5))).min(LONGEST);
         let pause = FIRST.max(most.mul_f64(rand::random::<f64>()));
         std::thread::sleep(pause.min(left));

@@ -1,10 +1,10 @@
-//! Who is behind the sessions, and what they hold: what people see of the file.
+//! The register: session metadata, and what the sessions hold, for operators.
 //!
-//! It owns the table `sessions`. Who is alive it asks [`life`](super::life), and it never decides anything.
+//! It owns the table `sessions`. It queries [`life`](super::life) for liveness, and decides nothing.
 //!
-//! 1. A row is written while its session's life is locked, and goes before that file does, with the grave of the dead,
-//!    or when somebody finds neither file nor grave. So none of them stays.
-//! 2. Which locks a session holds is read from the locks themselves, so that it cannot be out of date.
+//! 1. A row is written while the session's life file is locked. It is removed before that file, together with the
+//!    record of a death, or by a scan that finds neither file nor record. So no row stays forever.
+//! 2. Which locks a session holds is read from the locks themselves, so it is never out of date.
 
 use super::life::{Sessions, Sign};
 use super::trouble::Trouble;
@@ -13,21 +13,20 @@ use leasehold_core::{Kind, Lock, SessionEntry, SessionId};
 use rusqlite::{Connection, Transaction, params};
 use std::collections::BTreeMap;
 
-/// Writes down who is behind a session.
+/// Writes the metadata of a session.
 pub(super) fn note(sql: &Transaction<'_>, session: SessionId, about: &str) -> rusqlite::Result<()> {
     sql.prepare_cached("INSERT OR REPLACE INTO sessions (session, about) VALUES (?1, ?2)")?
         .execute(params![session.to_string(), about])?;
     Ok(())
 }
 
-/// Forgets who is behind a session.
+/// Removes the metadata of a session.
 pub(super) fn forget(sql: &Connection, session: SessionId) -> rusqlite::Result<()> {
     sql.prepare_cached("DELETE FROM sessions WHERE session = ?1")?.execute(params![session.to_string()])?;
     Ok(())
 }
 
-/// Some rows after `after` that nobody will remove otherwise (1), `most` at most, and how far it came; nothing once it
-/// has come to the end.
+/// At most `most` orphaned rows after `after` (1), and how far the scan came; `None` at its end.
 pub(super) fn left_behind(
     sql: &Connection,
     sessions: &Sessions,
@@ -54,7 +53,7 @@ pub(super) fn left_behind(
     Ok((left, last.filter(|_| seen == most)))
 }
 
-/// What is known of one session.
+/// What is known about one session.
 #[derive(Default)]
 struct Known {
     about: Option<String>,
@@ -62,7 +61,7 @@ struct Known {
     waits: bool,
 }
 
-/// All sessions that are alive, or have something of a lock (2).
+/// All sessions that are alive, or that hold or wait for a lock (2).
 pub(super) fn list(
     sql: &Transaction<'_>,
     now_us: u64,

@@ -1,9 +1,9 @@
-//! The files of a store: where they are, that they are ours, and that nobody else may touch them.
+//! The files of a store: where they are, that they belong to this user, and that no other user has access.
 //!
-//! 1. The file is looked at by `lstat` and created by `mknod`, and never opened here: SQLite's locks are
-//!    POSIX locks, and closing *any* descriptor of the file in this process would drop them all.
-//! 2. What is not ours is refused before SQLite sees it: a symbolic link, another user's file, one that
-//!    other users may open, one with a second name.
+//! 1. The file is inspected with `lstat` and created with `mknod`, but never opened here: SQLite uses POSIX locks,
+//!    and closing *any* descriptor of the file in this process would drop all of them.
+//! 2. Unsafe files are refused before SQLite opens them: a symbolic link, another user's file, one that other users
+//!    may open, one with a second name.
 
 use leasehold_store::{Fault, FaultKind, Phase};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
@@ -13,24 +13,24 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where a store is.
+/// The location of a store.
 #[derive(Debug)]
 pub(super) struct Site {
     path: PathBuf,
     node: Arc<str>,
-    /// Device and inode: a file put in its place is another store.
+    /// Device and inode: another file at the same path is another store.
     identity: (u64, u64),
 }
 
 impl Site {
-    /// Finds or creates the file, and refuses what is not ours (2).
+    /// Finds or creates the file, and refuses an unsafe one (2).
     pub(super) fn prepare(path: &Path) -> Result<Self, Fault> {
         let node: Arc<str> = path.display().to_string().into();
         let fault = |kind| Fault::new(kind, Phase::Connect, node.clone());
         let unusable = |what: &str| fault(FaultKind::Unusable(what.to_owned()));
         let name = path.file_name().ok_or_else(|| unusable("it is not the path of a file"))?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        // SQLite is told to follow no link at all, so those of the directories are resolved here.
+        // SQLite follows no symbolic link, so links among the directories are resolved here.
         let parent = parent.unwrap_or(Path::new(".")).canonicalize().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
                 unusable("its directory does not exist: create it first, with mode 0700").because(error)
@@ -51,7 +51,7 @@ impl Site {
             let path = site.beside(beside);
             match look_at(&path) {
                 Ok(stat) => site.judge(&path, &stat, FileType::RegularFile)?,
-                // Whoever closes the file last removes them, at any time.
+                // The last process to close the file removes them, at any time.
                 Err(Errno::NOENT) => {}
                 Err(errno) => return Err(site.io(Phase::Connect, errno)),
             }
@@ -59,12 +59,12 @@ impl Site {
         Ok(site)
     }
 
-    /// The file, by a path that no link is in.
+    /// The file, by a path without symbolic links.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory of the sessions, which is created where it is missing.
+    /// The directory of the sessions, created if missing.
     pub(super) fn sessions(&self) -> Result<OwnedFd, Fault> {
         let path = self.beside("-sessions");
         match rustix::fs::mkdirat(CWD, &path, Mode::RWXU) {
@@ -76,15 +76,14 @@ impl Site {
         rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| self.io(Phase::Connect, errno))
     }
 
-    /// Fails if another file stands in the place of the one that was opened. Going on with the old one
-    /// would give every lock to two holders.
+    /// Fails if another file has replaced the one that was opened. With the old one each lock could have two holders.
     pub(super) fn check_in_place(&self) -> Result<(), Fault> {
         let stat = rustix::fs::statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW);
         match stat.map(|stat| (stat.st_dev, stat.st_ino)) {
             Ok(found) if found == self.identity => Ok(()),
             Ok(_) | Err(Errno::NOENT) => Err(self.fault(
                 Phase::Send,
-                FaultKind::Unusable("the file was replaced or removed while in use: open it anew".into()),
+                FaultKind::Unusable("the file was replaced or removed while in use: reopen it".into()),
             )),
             Err(errno) => Err(self.io(Phase::Send, errno)),
         }
@@ -95,7 +94,7 @@ impl Site {
         Fault::new(kind, phase, self.node.clone())
     }
 
-    /// What the operating system said.
+    /// Maps an error of the operating system.
     pub(super) fn io(&self, phase: Phase, error: impl Into<std::io::Error>) -> Fault {
         let error = error.into();
         let kind = match error.kind() {
@@ -105,14 +104,14 @@ impl Site {
         self.fault(phase, kind).because(error)
     }
 
-    /// A path beside the file's own.
+    /// A path beside the file.
     fn beside(&self, suffix: &str) -> PathBuf {
         let mut path = OsString::from(&self.path);
         path.push(suffix);
         path.into()
     }
 
-    /// Fails if anybody could put another file into the place of ours.
+    /// Fails if another user could replace the file.
     fn check_parent(&self, parent: &Path) -> Result<(), Fault> {
         let stat = rustix::fs::stat(parent).map_err(|errno| self.io(Phase::Connect, errno))?;
         let mode = Mode::from_raw_mode(stat.st_mode);
@@ -123,7 +122,7 @@ impl Site {
         Ok(())
     }
 
-    /// Fails if what stands at `path` is anything but ours, and ours alone (2).
+    /// Fails unless the file at `path` is of the wanted type and safe (2).
     fn check(&self, path: &Path, wanted: FileType) -> Result<Stat, Fault> {
         let stat = look_at(path).map_err(|errno| self.io(Phase::Connect, errno))?;
         self.judge(path, &stat, wanted)?;
@@ -135,23 +134,23 @@ impl Site {
         let found = FileType::from_raw_mode(stat.st_mode);
         let user = rustix::process::geteuid();
         let wrong = if found == FileType::Symlink {
-            format!("{shown} is a symbolic link, and those are refused: give the path of the file itself")
+            format!("{shown} is a symbolic link, which is refused: give the path of the file itself")
         } else if found != wanted {
             let wanted = if wanted == FileType::Directory { "directory" } else { "regular file" };
             format!("{shown} is not a {wanted}")
         } else if stat.st_uid != user.as_raw() {
             format!(
-                "{shown} belongs to user {}, and this process to user {user}: use a file of its own",
+                "{shown} belongs to user {}, but this process runs as user {user}: use another file",
                 stat.st_uid
             )
         } else if mode & 0o077 != 0 {
             let right = if wanted == FileType::Directory { "700" } else { "600" };
             format!(
-                "other users may open {shown} (mode {mode:04o}): if it is a store of Leasehold's, run `chmod {right} \
+                "other users may open {shown} (mode {mode:04o}): if it is a store of Leasehold, run `chmod {right} \
                  {shown}`, else give another path"
             )
         } else if wanted == FileType::RegularFile && stat.st_nlink > 1 {
-            format!("{shown} has a second name (a hard link), and SQLite's log would go by the other")
+            format!("{shown} has a second name (a hard link), and SQLite's log might use the other one")
         } else {
             return Ok(());
         };
@@ -159,7 +158,7 @@ impl Site {
     }
 }
 
-/// What stands at a path, which may be a link.
+/// Inspects a path without following a link.
 fn look_at(path: &Path) -> Result<Stat, Errno> {
     rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
 }

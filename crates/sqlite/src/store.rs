@@ -1,4 +1,4 @@
-//! The handle of a SQLite store: it hands jobs to the thread, and waits for their ends.
+//! The handle of a SQLite store: it sends jobs to the store's thread and waits for their results.
 
 use super::ledger::Ledger;
 use super::machine::{Machine, ThisMachine};
@@ -17,10 +17,10 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long a file may take to be opened: other processes may be writing.
+/// How long opening a file may take: other processes may be writing.
 const OPEN_WITHIN: Duration = Duration::from_secs(5);
-/// How much earlier than its caller the thread gives up waiting for other writers, so that the caller
-/// learns what it was.
+/// How much earlier than its caller the thread stops waiting for other writers, so that the caller receives the
+/// reason.
 const MARGIN: Duration = Duration::from_millis(3);
 
 /// Locks between the processes of one machine, in a file.
@@ -37,26 +37,26 @@ const MARGIN: Duration = Duration::from_millis(3);
 /// # Ok(()) }
 /// ```
 ///
-/// Whoever opens the same path shares its locks: processes of one user, also in containers that share the
-/// directory. Beside the file stand SQLite's `-wal` and `-shm`, and a directory `-sessions` with a lock
-/// file and a socket for every process that has the store open. All of them are for their owner's eyes
-/// alone (0600 and 0700), and what is not ours, or is a symbolic link, is refused. The directory of the
-/// file must be there already, on a local file system: network file systems do not keep locks as they
-/// have to, and the kernels of two machines know nothing of each other's processes. Do not keep it where
-/// old files are cleaned up (`/tmp`), and do not replace it while it is in use.
+/// Processes that open the same path share its locks: processes of one user, also in containers that share the
+/// directory. Beside the file are SQLite's `-wal` and `-shm` files, and a directory `-sessions` with a lock file and
+/// a socket for every process that has the store open. All are accessible to their owner only (0600 and 0700); a file
+/// of another user or a symbolic link is refused. The directory of the file must exist, on a local file system:
+/// network file systems do not implement file locks reliably, and the kernels of two machines do not know each
+/// other's processes. Do not use a directory in which old files are cleaned up (`/tmp`), and do not replace the file
+/// while it is in use.
 ///
-/// - **Who is alive** is known by a lock on a file, which ends with the process and not before. What a
-///   killed process held is free at the next look of anybody who wants it, unless it was detached; one that is
-///   only stopped keeps its lock until its lease ends. Forked children share their parent's life until they `exec`, and who
-///   closes descriptors that it did not open (a daemon, say) opens the store after that.
-/// - **Time** goes on during a suspend, and cannot be set. A restart of the machine ends all holds.
-/// - **A loss of power** may lose the last operations, and ends all who could hold a lock by them.
-/// - A process that is stopped just while it writes (some 0.1 ms) makes all others wait until it goes on,
-///   or their calls end.
+/// - **Which processes are alive** is known by a file lock, which ends exactly when the process does. Locks held by a
+///   killed process are free at the next attempt to acquire them, unless they were detached; a process that is only
+///   stopped keeps its locks until their leases end. A forked child keeps its parent's sessions alive until it calls
+///   `exec`. A process that closes descriptors it did not open, such as a daemon, must open the store after that.
+/// - **Time** advances during a suspend, and cannot be set. A restart of the machine ends all holds.
+/// - **A loss of power** may lose the last operations, and ends every process that could hold a lock by them.
+/// - A process that is stopped while it writes (about 0.1 ms) blocks all others until it continues, or their calls
+///   time out.
 ///
-/// Work is done on one thread of the store's own, so its futures never block; handles are cheap to clone,
-/// and share it. Deadlines are kept with tokio's timers where there is a tokio runtime (its timers have to
-/// be enabled), and by the thread alone elsewhere.
+/// The store works on a thread of its own, so its futures never block; handles are cheap to clone and share the
+/// thread. Time limits use tokio's timers inside a tokio runtime (with timers enabled), and the thread alone
+/// elsewhere.
 #[derive(Clone)]
 pub struct SqliteStore {
     jobs: mpsc::Sender<Job>,
@@ -65,10 +65,11 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the store at a path, which is created if there is nothing.
+    /// Opens the store at a path, and creates it if the file does not exist.
     ///
-    /// Does not block: a thread of the store's own does the work. Fails if the directory is missing, the
-    /// file is not ours alone or is not a store of this format, and if it cannot be opened in 5 seconds.
+    /// Does not block: a thread of the store does the work. Fails if the directory is missing, if the file belongs to
+    /// or is accessible to another user, if it is not a store of this format, and if it cannot be opened within 5
+    /// seconds.
     ///
     /// Cancel safety: a file that was being created stays, as an empty store.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Fault> {
@@ -81,7 +82,7 @@ impl SqliteStore {
         Self::open_on(Box::new(machine), path).await
     }
 
-    /// Opens the store as a process of another machine would.
+    /// Opens the store as on another machine.
     pub(super) async fn open_on(machine: Box<dyn Machine>, path: &Path) -> Result<Self, Fault> {
         let (path, node): (_, Arc<str>) = (path.to_owned(), path.display().to_string().into());
         let (jobs, received) = mpsc::channel();
@@ -96,7 +97,7 @@ impl SqliteStore {
                         Worker::new(ledger).run(&received);
                     }
                 }
-                // Whoever wanted to know may have gone.
+                // The caller may be gone.
                 Err(fault) => drop(opened.send(Err(fault))),
             }
         };
@@ -115,7 +116,7 @@ impl SqliteStore {
         &self.path
     }
 
-    /// Has a job done by the thread.
+    /// Runs a job on the thread.
     async fn run<T>(
         &self,
         within: Duration,
@@ -159,13 +160,13 @@ impl SqliteStore {
         Fault::new(kind, phase, self.node.clone())
     }
 
-    /// The thread is not there any more, as after a fork.
+    /// The thread is gone, as after a fork.
     fn gone(&self, phase: Phase) -> Fault {
-        self.fault(phase, FaultKind::Failed("the store's thread has ended: open it anew".into()))
+        self.fault(phase, FaultKind::Failed("the store's thread has ended: open the store again".into()))
     }
 }
 
-/// Gives a job up when the caller goes, if it was not begun.
+/// Withdraws a job when its caller is dropped, unless it has begun.
 struct GivenUp(Ticket);
 
 impl Drop for GivenUp {
@@ -174,7 +175,7 @@ impl Drop for GivenUp {
     }
 }
 
-/// Waits for at most `within`, where there are timers. Elsewhere the thread's own deadline has to do.
+/// Waits for at most `within` if there are timers. Elsewhere the thread's own deadline applies.
 async fn in_time<T>(within: Duration, future: impl Future<Output = T>) -> Option<T> {
     if tokio::runtime::Handle::try_current().is_ok() {
         tokio::time::timeout(within, future).await.ok()
@@ -230,7 +231,7 @@ impl Store for SqliteStore {
         Box::pin(self.open_mail(session, post, within))
     }
 
-    /// Ends the life of the session, in order: what it still holds ends by its lease.
+    /// Ends the session's life in order: what it still holds ends by its lease.
     fn close_mailbox(&self, _place: Place, session: SessionId) {
         // Without its thread the store has no mailboxes.
         let _ = self.jobs.send(Job::Close(session));

@@ -1,4 +1,4 @@
-//! The store on machines that tests can reboot, against the model and against its own promises.
+//! The store on machines that tests can reboot, against the model and its own guarantees.
 
 use super::SqliteStore;
 use super::life::Sessions;
@@ -44,7 +44,7 @@ impl Machine for TestMachine {
     }
 }
 
-/// A directory, and the clock of the boot that its machine is in.
+/// A directory, and the clock of its machine's current boot.
 struct World {
     dir: tempfile::TempDir,
     clock: Arc<AtomicU64>,
@@ -145,7 +145,7 @@ async fn inspect(store: &dyn Store, lock: &Lock) -> Inspection {
     }
 }
 
-/// The holds that were taken, the last first: how, whose, and by whom.
+/// The holds that were taken, latest first: how, from which client, and by which one.
 async fn audit(store: &dyn Store, lock: &Lock) -> Vec<(Ended, String, String)> {
     let told = |entry: AuditEntry| {
         let whose = entry.whose.map_or_else(String::new, |label| label.to_string());
@@ -186,7 +186,7 @@ fn entry(of: u8, alive: bool, about: &str, held: &[&str]) -> SessionEntry {
 }
 
 #[tokio::test]
-async fn what_is_taken_from_the_dead_is_written_down_with_who_found_them() {
+async fn what_is_taken_from_the_dead_is_recorded_with_its_finder() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     for (finder, op) in [
@@ -205,7 +205,11 @@ async fn what_is_taken_from_the_dead_is_written_down_with_who_found_them() {
         let op = if let Op::Evict(_) = op { evict(of) } else { op };
         let reply = done(&store, &lock, op).await;
         if let Reply::Evict(evicted) = reply {
-            assert_eq!(evicted, Evicted::Gone { hold: Some(fence), place: false }, "it tells what it took");
+            assert_eq!(
+                evicted,
+                Evicted::Gone { hold: Some(fence), place: false },
+                "the reply reports what was taken"
+            );
         }
         let expected = (Ended::Evicted, format!("test {of}"), finder.to_owned());
         assert_eq!(audit(&store, &lock).await, [expected]);
@@ -228,7 +232,7 @@ async fn an_evict_takes_from_the_dead_alone_and_grants_to_the_living() {
         assert_eq!(
             done(&store, &lock("a"), evict(n)).await,
             Reply::Evict(Evicted::Alive),
-            "also who has no file"
+            "also a session without a file"
         );
     }
     let [holder, first, _live] = lives;
@@ -245,7 +249,7 @@ async fn an_evict_takes_from_the_dead_alone_and_grants_to_the_living() {
 }
 
 #[tokio::test]
-async fn who_stands_ahead_is_alive_by_his_file_or_loses_his_place() {
+async fn a_predecessor_is_alive_by_its_file_or_loses_its_queue_entry() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     granted(&store, &lock("a"), 1, 1).await;
@@ -303,9 +307,9 @@ async fn what_is_known_of_a_taken_lock_outlives_all_else_of_it() {
     drop(store);
     world.clock.store(7, Ordering::Relaxed);
     let store = world.open("boot-2", 0).await;
-    assert_eq!(audit(&store, &lock("a")).await, expected, "a reboot is no reason to forget it");
+    assert_eq!(audit(&store, &lock("a")).await, expected, "a reboot does not forget it");
     let later = granted(&store, &lock("a"), 3, 1).await;
-    assert!(later > fence, "nor is it forgotten which tokens there were: {later} after {fence}");
+    assert!(later > fence, "nor does it forget the tokens: {later} after {fence}");
     done(&store, &lock("a"), release(3, 1)).await;
     world.pass(8 * 24 * HOUR_US);
     for n in 0..64 {
@@ -333,11 +337,11 @@ async fn a_reboot_is_written_down_with_its_time() {
     assert_eq!(audit_of_held.len(), 1);
     assert_eq!(audit_of_held[0].at_ms, (WALL_US + HOUR_US / 2) / 1000);
     assert_eq!(audit_of_held[0].by, label("a new boot"));
-    assert_eq!(audit(&store, &lock("expired")).await, [], "nobody took that from anybody");
+    assert_eq!(audit(&store, &lock("expired")).await, [], "it had expired and was not taken");
 }
 
 #[tokio::test]
-async fn the_list_is_of_those_who_live_or_have_something() {
+async fn the_list_contains_sessions_that_live_or_have_something() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     assert_eq!(store.capabilities().sessions, SessionKeeping::ByItself);
@@ -349,7 +353,7 @@ async fn the_list_is_of_those_who_live_or_have_something() {
         assert_eq!(begin(&store, n).await, Beaten::Alive);
     }
     let theirs = world.sessions().begin(session(3)).expect("a fresh session");
-    assert_eq!(begin(&store, 3).await, Beaten::Alive, "a process of another handle");
+    assert_eq!(begin(&store, 3).await, Beaten::Alive, "another process");
     for name in ["b", "a"] {
         granted(&store, &lock(name), 1, 1).await;
     }
@@ -366,14 +370,14 @@ async fn the_list_is_of_those_who_live_or_have_something() {
     assert_eq!(listed(&store).await, expected);
     granted(&store, &lock("c"), 2, 1).await;
     let expected = [mine.clone(), entry(2, true, "about 2", &["c"]), waits.clone()];
-    assert_eq!(listed(&store).await, expected, "the dead one has nothing any more");
+    assert_eq!(listed(&store).await, expected, "the dead session holds nothing any more");
     done(&store, &lock("c"), release(2, 1)).await;
     assert_eq!(attend(&store, SessionOp::End(session(2))).await, SessionReply::End);
     assert_eq!(listed(&store).await, [mine, waits]);
 }
 
 #[tokio::test]
-async fn who_ends_leaves_no_row_behind() {
+async fn a_session_that_ends_leaves_no_row_behind() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     let rows = "SELECT count(*) FROM sessions";
@@ -382,7 +386,7 @@ async fn who_ends_leaves_no_row_behind() {
         store.open_mailbox(Place::ONLY, session(n), posts.clone(), WITHIN).await.expect("a fresh session");
         begin(&store, n).await;
     }
-    // In order; by a clean-up of the directory; and by being killed.
+    // In order; with its file cleaned up by hand; and killed.
     store.close_mailbox(Place::ONLY, session(1));
     assert_eq!(begin(&store, 1).await, Beaten::Lapsed, "a session does not come back");
     assert_eq!(world.ask_file::<i64>(rows), 3);
@@ -404,10 +408,10 @@ async fn who_ends_leaves_no_row_behind() {
         granted(&store, &lock("b"), 8, n).await;
         done(&store, &lock("b"), release(8, n)).await;
     }
-    assert_eq!(world.ask_file::<i64>(rows), 3, "the row of the dead went with its grave");
+    assert_eq!(world.ask_file::<i64>(rows), 3, "the dead session's row was removed with its record");
     drop(store);
     let store = world.open("boot-2", WALL_US).await;
-    assert_eq!(world.ask_file::<i64>(rows), 0, "nobody outlives a boot");
+    assert_eq!(world.ask_file::<i64>(rows), 0, "no session outlives a boot");
     store.open_mailbox(Place::ONLY, session(9), posts, WITHIN).await.expect("a fresh session");
     begin(&store, 9).await;
     let closed = world.sessions();
@@ -447,7 +451,7 @@ async fn a_reboot_ends_all_holds_and_tokens_grow_though_the_wall_clock_fell_back
     assert_eq!(later.as_u64(), WALL_US + HOUR_US, "the wall clock is believed where it can be");
 }
 
-/// What was reserved for a hold may be hours later than the token that it was given.
+/// Tokens reserved for a hold may be hours later than the one that it was granted.
 #[tokio::test]
 async fn a_new_boot_is_later_than_what_was_reserved_before() {
     let world = World::new();
@@ -549,7 +553,7 @@ async fn the_dead_are_buried_in_every_lock_though_their_file_goes_with_the_first
 }
 
 #[tokio::test]
-async fn dead_waiters_are_skipped_and_their_leases_cost_nobody_time() {
+async fn dead_waiters_are_skipped_and_their_leases_cost_no_time() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     granted(&store, &lock("a"), 1, 1).await;
@@ -566,7 +570,7 @@ async fn dead_waiters_are_skipped_and_their_leases_cost_nobody_time() {
 }
 
 #[tokio::test]
-async fn nobody_is_dead_whose_file_is_missing() {
+async fn a_session_whose_file_is_missing_is_not_dead() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     let life = world.sessions().begin(session(1)).expect("a fresh session");
@@ -622,7 +626,7 @@ struct Posts(Mutex<Vec<Wake>>);
 
 impl Postbox for Posts {
     fn deliver(&self, wake: Wake) {
-        self.0.lock().expect("nobody panicked").push(wake);
+        self.0.lock().expect("no thread panicked").push(wake);
     }
 
     fn renewed(&self) {}
@@ -630,7 +634,7 @@ impl Postbox for Posts {
 
 impl Posts {
     fn take(&self) -> Vec<Wake> {
-        std::mem::take(&mut *self.0.lock().expect("nobody panicked"))
+        std::mem::take(&mut *self.0.lock().expect("no thread panicked"))
     }
 }
 
@@ -639,7 +643,7 @@ impl Posts {
 enum Step {
     Pass(u64),
     Do(&'static str, Box<Op>),
-    /// A person frees a lock as he sees it.
+    /// An operator releases a lock by force, as seen by an inspection.
     Free(&'static str),
 }
 
@@ -696,7 +700,7 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
     for n in 0..5 {
         store.open_mailbox(Place::ONLY, session(n), ours.clone(), WITHIN).await.expect("a fresh session");
         model.open_mailbox(Place::ONLY, session(n), theirs.clone(), WITHIN).await.expect("it never fails");
-        // There somebody has to say that they are alive; here their files do.
+        // The model needs heartbeats to keep sessions alive; here their files do.
         let begin = Some(String::new());
         let alive_ms = u64::MAX / 4;
         let beat = Beat { session: session(n), alive_ms, begin, held: vec![], left: vec![] };
@@ -744,7 +748,7 @@ fn it_works_without_a_runtime() {
     assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
 }
 
-/// The least executor: parks the thread until it is woken.
+/// A minimal executor: parks the thread until it is woken.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {

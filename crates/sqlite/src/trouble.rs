@@ -1,11 +1,11 @@
-//! What goes wrong at the file, and what the caller is told of it.
+//! Errors at the file, and how they are reported to the caller.
 
 use super::site::Site;
 use leasehold_core::FORMAT;
 use leasehold_store::{Fault, FaultKind, Phase};
 use rusqlite::ErrorCode;
 
-/// What goes wrong inside a transaction.
+/// An error inside a transaction.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
     #[error(transparent)]
@@ -20,11 +20,11 @@ pub(super) enum Trouble {
     Foreign,
     #[error("its file system cannot share memory between processes: use a local one")]
     NoSharedMemory,
-    #[error("it is used in another boot of this machine, or by another machine")]
+    #[error("it was taken over by another boot of this machine, or by another machine")]
     Boot,
 }
 
-/// A trouble as the caller is told of it.
+/// Maps an error to a fault.
 pub(super) fn fault(site: &Site, phase: Phase, trouble: Trouble) -> Fault {
     let error = match trouble {
         Trouble::Sql(error) => error,
@@ -47,13 +47,13 @@ pub(super) fn fault(site: &Site, phase: Phase, trouble: Trouble) -> Fault {
         Some(ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {
             FaultKind::Forbidden
         }
-        Some(ErrorCode::DiskFull) => FaultKind::Failed("the disk is full: free some room".into()),
+        Some(ErrorCode::DiskFull) => FaultKind::Failed("the disk is full: free some space".into()),
         _ => FaultKind::Failed(said),
     };
     site.fault(phase, kind).because(error)
 }
 
-/// Whether another process stood in the way, and nothing was done.
+/// Whether another process held the file's lock, so that nothing was done.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }

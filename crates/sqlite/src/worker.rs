@@ -1,8 +1,8 @@
-//! The thread that a store's work is done on, so that no task ever waits for a disk.
+//! The thread of a store, so that no task waits for a disk.
 //!
-//! 1. A job is begun once, or never: whoever first changes its [`Ticket`] decides, the thread that takes
-//!    it up or the caller who gives it up.
-//! 2. The thread ends when the last handle of the store is dropped; what has come before is still done.
+//! 1. A job begins at most once: the first change of its [`Ticket`] decides, by the thread that begins it or by the
+//!    caller that withdraws it.
+//! 2. The thread ends when the last handle of the store is dropped; jobs sent before that are still done.
 
 use super::ledger::{Failure, Ledger};
 use super::mailbox::{self, Mailbox};
@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use tokio::sync::oneshot;
 
-/// Something to do.
+/// A job for the thread.
 pub(super) enum Job {
     /// Execute an operation.
     Execute { lock: Lock, op: Op, deadline: Moment, ticket: Ticket, reply: oneshot::Sender<Outcome> },
-    /// Take all of several locks, or none.
+    /// Acquire all of several locks, or none.
     TakeAll {
         asks: Vec<(Lock, Acquire)>,
         deadline: Moment,
@@ -38,7 +38,7 @@ pub(super) enum Job {
     Close(SessionId),
 }
 
-/// The right to begin a job, or to give it up before it was begun (1).
+/// The right to begin a job, or to withdraw it before it begins (1).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ticket(Arc<AtomicBool>);
 
@@ -49,21 +49,21 @@ impl Ticket {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 pub(super) struct Worker {
     ledger: Ledger,
     mailboxes: HashMap<SessionId, Mailbox>,
-    /// Which sessions the register may have a row of, to be forgotten when they end.
+    /// Sessions that may have a row in the register, to be removed when they end.
     begun: HashSet<SessionId>,
 }
 
 impl Worker {
-    /// A worker at an open file.
+    /// A worker for an open file.
     pub(super) fn new(ledger: Ledger) -> Self {
         Self { ledger, mailboxes: HashMap::new(), begun: HashSet::new() }
     }
 
-    /// Works until nobody can ask for anything any more (2).
+    /// Runs until all handles are dropped (2).
     pub(super) fn run(mut self, jobs: &mpsc::Receiver<Job>) {
         while let Ok(job) = jobs.recv() {
             match job {
@@ -71,7 +71,7 @@ impl Worker {
                     if ticket.take() {
                         let (outcome, wakes) = self.execute(&lock, &op, deadline);
                         self.deliver(wakes);
-                        // Whoever asked may have gone.
+                        // The caller may be gone.
                         let _ = reply.send(outcome);
                         if self.ledger.is_untidy() {
                             self.ledger.tidy();
@@ -132,7 +132,7 @@ impl Worker {
             return Outcome::Failed(Executed::No, self.ledger.site().fault(Phase::Send, FaultKind::TimedOut));
         }
         match op {
-            // Before it is known whether it was written.
+            // Recorded before it is known whether the row was written.
             SessionOp::Beat(beat) if beat.begin.is_some() && self.mailboxes.contains_key(&beat.session) => {
                 self.begun.insert(beat.session);
             }
@@ -145,7 +145,8 @@ impl Worker {
         }
     }
 
-    /// Who is behind a session goes before its life: as long as that is there, somebody can find both.
+    /// Removes the register row before the session's life file: while that file exists, another process can find
+    /// both.
     fn close(&mut self, session: SessionId) {
         if self.begun.remove(&session) {
             self.ledger.forget([session]);
@@ -159,7 +160,7 @@ impl Worker {
                 Some(mailbox) => mailbox.deliver(wake),
                 None => {
                     if let Err(error) = mailbox::send(self.ledger.sessions(), wake) {
-                        tracing::debug!(session = %wake.to(), %error, "a message was not sent");
+                        tracing::debug!(session = %wake.to(), %error, "cannot send a message");
                     }
                 }
             }
@@ -168,7 +169,7 @@ impl Worker {
 
     fn open(&mut self, session: SessionId, post: Arc<dyn Postbox>) -> Result<(), Fault> {
         self.ledger.site().check_in_place()?;
-        // A session that is opened anew keeps its life: between two, it could be taken for dead.
+        // A session that is opened again keeps its life file: in between it could be considered dead.
         if let Some(mailbox) = self.mailboxes.get(&session) {
             mailbox.redirect(post);
             return Ok(());

@@ -1,4 +1,4 @@
-//! What goes wrong between a client and its store.
+//! Faults between a client and its store.
 
 use crate::hazard::Hazard;
 use leasehold_core::{Refused, Reply};
@@ -7,25 +7,25 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why an operation has no reply: where, in which phase, and what happened.
+/// Why an operation has no reply: what happened, at which node, and in which phase.
 ///
-/// A fault never shows a password, a token or a URL's user part.
+/// A fault never contains a password, a token or the user part of a URL.
 ///
 /// ```
 /// use leasehold::store::{Fault, FaultKind, Phase};
 ///
 /// let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
 /// let fault = Fault::new(FaultKind::Disconnected, Phase::Reply, "locks:6379").because(reset);
-/// assert_eq!(fault.to_string(), "the reply of locks:6379: the connection broke");
+/// assert_eq!(fault.to_string(), "reply from locks:6379: connection lost");
 /// assert!(fault.is_transient());
 /// ```
 #[derive(Debug, Clone)]
 pub struct Fault {
     /// What happened.
     pub kind: FaultKind,
-    /// In which phase of the call.
+    /// The phase of the call.
     pub phase: Phase,
-    /// At which server or file: an address, without user and password.
+    /// The server or file: an address, without user and password.
     pub node: Arc<str>,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
@@ -37,7 +37,7 @@ pub struct Fault {
 ///
 /// fn remedy(fault: &Fault) -> &'static str {
 ///     match &fault.kind {
-///         FaultKind::Unauthenticated | FaultKind::Forbidden => "ask whoever runs the store",
+///         FaultKind::Unauthenticated | FaultKind::Forbidden => "ask the operator of the store",
 ///         FaultKind::Meaningless(_) | FaultKind::Unusable(_) => "choose another name",
 ///         _ if fault.is_transient() => "try again",
 ///         _ => "read the message",
@@ -49,62 +49,62 @@ pub struct Fault {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// No connection could be made.
+    /// No connection could be established.
     Unreachable,
-    /// No answer came in time.
+    /// There was no reply in time.
     TimedOut,
-    /// The connection broke.
+    /// The connection was lost.
     Disconnected,
-    /// The server does not know the user or the password, or wants one.
+    /// The server requires credentials, or rejects those given.
     Unauthenticated,
-    /// The user may not do this at the server, or the process at the file.
+    /// The user lacks a permission at the server, or the process at the file.
     Forbidden,
     /// The server's memory is full.
     OutOfMemory,
-    /// The server is a replica, or may not write for another reason.
+    /// The server is a replica, or refuses writes for another reason.
     ReadOnly,
-    /// Too few replicas have confirmed what was written.
+    /// Too few replicas confirmed a write.
     Unconfirmed {
-        /// How many had to.
+        /// How many were required.
         wanted: u32,
-        /// How many have, in time.
+        /// How many confirmed in time.
         found: u32,
     },
-    /// Too few nodes of a quorum have done it, or are known to have.
+    /// Too few nodes of a quorum executed the operation, or are known to have done so.
     NoQuorum {
-        /// How many had to.
+        /// How many were required.
         needed: usize,
-        /// How many there are.
+        /// How many nodes there are.
         of: usize,
-        /// Those that did not answer, or could not do it, and why.
+        /// The nodes that did not answer or failed, and why.
         nodes: Vec<Fault>,
     },
-    /// The server was started so short a time ago that it may have forgotten what it has given: as a node of a quorum it
-    /// gives nothing until that would be over.
+    /// The server was started so recently that it may have forgotten holds: as a node of a quorum it grants nothing
+    /// until those would have expired.
     TooYoung {
-        /// How long it has been up.
+        /// Its uptime.
         up: Duration,
-        /// How long it has to be up.
+        /// The uptime that it needs.
         needed: Duration,
     },
-    /// The server is busy: it loads its data, runs a script that does not end, or a part of its cluster moves.
+    /// The server is busy: it loads its data, runs a long script, or a part of its cluster is moving.
     Busy,
-    /// The server or the file cannot serve these locks: too old, say.
+    /// The server or the file cannot serve these locks, for example because it is too old.
     Unsupported(String),
-    /// The server can serve them, and can lose them; and such servers are to be refused
-    /// (`RedisConfig::strict`).
+    /// The server can lose locks, and the configuration refuses such servers
+    /// ([`RedisConfig::strict`](crate::store::RedisConfig::strict)).
     Hazardous(Vec<Hazard>),
-    /// The operation has no meaning at this name.
+    /// The operation does not apply to this name.
     Meaningless(Refused),
     /// The name or the configuration cannot be used with this store.
     Unusable(String),
-    /// The two sides do not agree on TLS.
+    /// TLS could not be established.
     Tls(TlsFault),
-    /// Anything else that the store said.
+    /// Any other failure that the store reported.
     Failed(String),
 }
 
-/// What two sides do not agree on that should speak TLS, or should not.
+/// Why TLS could not be established.
 ///
 /// ```
 /// use leasehold::store::{Fault, FaultKind, TlsFault};
@@ -122,68 +122,68 @@ pub enum FaultKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsFault {
-    /// The server's certificate is signed by an authority that we do not trust.
+    /// The server's certificate is signed by an authority that is not trusted.
     #[error(
-        "its certificate is signed by nobody who is trusted here: give the certificate of its authority, as `?ca=FILE`"
+        "its certificate is signed by an untrusted authority: give the certificate of that authority, as `?ca=FILE`"
     )]
     UnknownIssuer,
-    /// The server's certificate is for other hosts than the one that we have connected to: for these.
+    /// The server's certificate is not for the host name used to connect, but for these.
     #[error(
-        "its certificate is not for the host that the URL, a Sentinel or the cluster names{}: let them use a name that it is for",
+        "its certificate is not for the host that the URL, a Sentinel or the cluster names{}: use a name that it is for",
         listed(.0)
     )]
     WrongName(Vec<String>),
     /// The server's certificate has expired.
-    #[error("its certificate has expired: have it renewed, or set this machine's clock right")]
+    #[error("its certificate has expired: renew it, or correct this machine's clock")]
     Expired,
     /// The server's certificate is not valid yet.
-    #[error("its certificate is not valid yet: is this machine's clock right?")]
+    #[error("its certificate is not valid yet: is this machine's clock correct?")]
     NotYetValid,
-    /// Something else is wrong with the server's certificate.
+    /// The server's certificate is invalid for another reason.
     #[error("its certificate cannot be accepted: {0}")]
     BadCertificate(String),
-    /// The server wants a certificate of ours, and was shown none.
-    #[error("it wants a certificate of ours: give one with its key, as `?cert=FILE&key=FILE`")]
+    /// The server requires a client certificate, and none was sent.
+    #[error("it requires a client certificate: give one with its key, as `?cert=FILE&key=FILE`")]
     ClientCertificateMissing,
-    /// The server finds that our certificate has expired.
-    #[error("it says that our certificate has expired: renew it")]
+    /// The server reports that the client certificate has expired.
+    #[error("it reports that the client certificate has expired: renew it")]
     ClientCertificateExpired,
-    /// The server does not accept our certificate.
+    /// The server does not accept the client certificate.
     #[error(
-        "it does not accept our certificate: is that signed by the authority of the server's `tls-ca-cert-file`, and for clients?"
+        "it does not accept the client certificate: is that signed by the authority in the server's `tls-ca-cert-file`, and for clients?"
     )]
     ClientCertificateRefused,
-    /// The server answers TLS with something else.
+    /// The server answers the TLS handshake with something else.
     #[error(
-        "it does not speak TLS on this port: connect to its `tls-port`, or by `redis` in place of `rediss` if plain text will do"
+        "it does not speak TLS on this port: connect to its `tls-port`, or use `redis` instead of `rediss` for plain text"
     )]
     PlainServer,
-    /// The server says nothing to the greeting of TLS, as one that waits for plain text does.
+    /// The server does not answer the TLS handshake, as a server that expects plain text does.
     #[error(
-        "it does not answer to TLS: is this its `tls-port`? If it is, the server may be overloaded, or restarting"
+        "it does not answer the TLS handshake: is this its `tls-port`? If so, the server may be overloaded or restarting"
     )]
     Unanswered,
-    /// The server hangs up on the greeting in plain text, as one that waits for TLS does.
+    /// The server closes the connection after a plain-text handshake, as a server that expects TLS does.
     #[error(
-        "it hung up on the greeting: if this port wants TLS, write `rediss` in place of `redis`; else the server is restarting, or has too many clients"
+        "it closed the connection during the handshake: if this port expects TLS, write `rediss` instead of `redis`; otherwise the server is restarting, or has too many clients"
     )]
     HungUp,
-    /// Anything else.
+    /// Any other TLS failure.
     #[error("TLS failed: {0}")]
     Failed(String),
 }
 
-/// Names in brackets, if there are any.
+/// Names in brackets, or nothing.
 fn listed(names: &[String]) -> String {
     if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
 }
 
-/// In which phase of a call something happened.
+/// The phase of a call in which a fault occurred.
 ///
 /// ```
 /// use leasehold::store::{Executed, Fault, FaultKind, Outcome, Phase};
 ///
-/// /// For a store of one's own: what was not sent was not executed.
+/// /// For your own store: an operation that was not sent was not executed.
 /// fn failed(fault: Fault) -> Outcome {
 ///     match fault.phase {
 ///         Phase::Connect | Phase::Handshake | Phase::Send => Outcome::Failed(Executed::No, fault),
@@ -195,18 +195,18 @@ fn listed(names: &[String]) -> String {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// While a connection was made, or a file opened.
+    /// While connecting, or opening a file.
     Connect,
-    /// While the two sides made themselves known to each other.
+    /// During the handshake.
     Handshake,
     /// Before the operation was sent.
     Send,
-    /// While its reply was awaited, or in the reply.
+    /// While waiting for its reply, or in the reply.
     Reply,
 }
 
 impl Fault {
-    /// A fault at a node.
+    /// Creates a fault at a node.
     pub fn new(kind: FaultKind, phase: Phase, node: impl Into<Arc<str>>) -> Self {
         Self { kind, phase, node: node.into(), source: None }
     }
@@ -215,12 +215,12 @@ impl Fault {
     pub fn odd_reply(reply: Reply) -> Self {
         let kind = match reply {
             Reply::Refused(refused) => FaultKind::Meaningless(refused),
-            _ => FaultKind::Failed("it answered another question than was asked".into()),
+            _ => FaultKind::Failed("its reply does not match the request".into()),
         };
         Self::new(kind, Phase::Reply, "the store")
     }
 
-    /// The same fault with its cause.
+    /// Adds the cause of the fault.
     #[must_use]
     pub fn because(mut self, source: impl Error + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
@@ -236,7 +236,7 @@ impl Fault {
         }
     }
 
-    /// Whether the same call may succeed a little later without anybody's help.
+    /// Whether the same call may succeed a little later without intervention.
     pub fn is_transient(&self) -> bool {
         match &self.kind {
             FaultKind::Unreachable
@@ -247,7 +247,7 @@ impl Fault {
             | FaultKind::TooYoung { .. }
             | FaultKind::Busy
             | FaultKind::Tls(TlsFault::Unanswered | TlsFault::HungUp) => true,
-            // The others may come back.
+            // The other nodes may come back.
             FaultKind::NoQuorum { needed, of, nodes } => {
                 nodes.iter().filter(|node| !node.is_transient()).count() <= of.saturating_sub(*needed)
             }
@@ -268,9 +268,9 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let phase = match self.phase {
             Phase::Connect => "connecting to",
-            Phase::Handshake => "greeting",
-            Phase::Send => "asking",
-            Phase::Reply => "the reply of",
+            Phase::Handshake => "handshake with",
+            Phase::Send => "sending to",
+            Phase::Reply => "reply from",
         };
         write!(f, "{phase} {}: ", self.node)?;
         match &self.kind {
@@ -278,7 +278,7 @@ impl fmt::Display for Fault {
                 f.write_str("cannot be reached: is it running, and is the address right?")
             }
             FaultKind::TimedOut => f.write_str("no answer in time"),
-            FaultKind::Disconnected => f.write_str("the connection broke"),
+            FaultKind::Disconnected => f.write_str("connection lost"),
             FaultKind::Unauthenticated => {
                 f.write_str("user or password are missing or wrong: check the credentials")
             }
@@ -289,10 +289,10 @@ impl fmt::Display for Fault {
             FaultKind::ReadOnly => f.write_str("it does not take writes: is it a replica?"),
             FaultKind::Unconfirmed { wanted, found } => write!(
                 f,
-                "{found} of {wanted} replicas have confirmed it in time: are they running, and in step with it?"
+                "{found} of {wanted} replicas have confirmed in time: are they running, and in sync with it?"
             ),
             FaultKind::NoQuorum { needed, of, nodes } => {
-                write!(f, "fewer than {needed} of its {of} nodes have done it")?;
+                write!(f, "fewer than {needed} of {of} nodes succeeded")?;
                 let mut sign = ':';
                 nodes.iter().try_for_each(|node| {
                     write!(f, "{sign} {node}")?;
@@ -302,7 +302,7 @@ impl fmt::Display for Fault {
             }
             FaultKind::TooYoung { up, needed } => write!(
                 f,
-                "it has been up for {up:?}, and gives no lock before it has been for {needed:?}: it may have forgotten what it gave before it was started"
+                "it has been up for {up:?} and grants no lock before {needed:?}: it may have forgotten holds from before its start"
             ),
             FaultKind::Busy => f.write_str("it is busy"),
             FaultKind::Unsupported(what) | FaultKind::Unusable(what) | FaultKind::Failed(what) => {
@@ -310,7 +310,7 @@ impl fmt::Display for Fault {
             }
             FaultKind::Hazardous(hazards) => {
                 let all: Vec<_> = hazards.iter().map(Hazard::to_string).collect();
-                write!(f, "it is refused, since only strict settings will do: {}", all.join("; "))
+                write!(f, "it is refused by the strict setting: {}", all.join("; "))
             }
             FaultKind::Meaningless(refused) => fmt::Display::fmt(refused, f),
             FaultKind::Tls(what) => fmt::Display::fmt(what, f),
@@ -318,7 +318,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// By what happened, where, and in which phase. Causes are not compared.
+/// Compares kind, node and phase, but not causes.
 impl PartialEq for Fault {
     fn eq(&self, other: &Self) -> bool {
         (&self.kind, self.phase, &self.node) == (&other.kind, other.phase, &other.node)

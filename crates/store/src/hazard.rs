@@ -1,15 +1,16 @@
-//! What can make a store fail the locks in it.
+//! Findings: what can make a store lose locks, and what a store reports about itself.
 //!
-//! Owns the words: what it is, why it matters, what to do. Who looks, and when, is each store's own.
+//! Owns the wording: what a finding is, why it matters, and what to do. Each store decides itself what it checks and
+//! when.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Something about a store that can make it fail its locks.
+/// A finding about a store that can make it lose locks.
 ///
-/// A [warning](Severity::Warning) is logged when a store connects, each once, and with
-/// `RedisConfig::strict` it is an error instead:
-/// [`FaultKind::Hazardous`](crate::FaultKind::Hazardous). All of them are in an [`Examination`](crate::Examination).
+/// A [warning](Severity::Warning) is logged once when a store connects. With
+/// [`RedisConfig::strict`](crate::store::RedisConfig::strict) it is an error instead:
+/// [`FaultKind::Hazardous`](crate::store::FaultKind::Hazardous). An [`Examination`] contains all findings.
 ///
 /// ```
 /// use leasehold::store::{Hazard, HazardKind, Severity};
@@ -27,13 +28,13 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hazard {
-    /// What it is.
+    /// What was found.
     pub kind: HazardKind,
-    /// How much it matters where it was found.
+    /// How serious it is for this store.
     pub severity: Severity,
 }
 
-/// How much a hazard matters.
+/// How serious a finding is.
 ///
 /// ```
 /// use leasehold::store::Severity;
@@ -43,13 +44,13 @@ pub struct Hazard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Severity {
-    /// It can be meant so: good to know.
+    /// It may be intended.
     Notice,
-    /// Locks can be lost while all seems well.
+    /// Locks can be lost without any error.
     Warning,
 }
 
-/// What a hazard is. Its text says what there is and why it matters; [`remedy`](Self::remedy), what to do.
+/// The kind of a finding. Its text says what was found and why it matters; [`remedy`](Self::remedy) says what to do.
 ///
 /// ```
 /// use leasehold::store::HazardKind;
@@ -61,46 +62,47 @@ pub enum Severity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HazardKind {
-    /// The server's eviction policy can remove locks. All but `noeviction` can: each key of ours has an expiry.
+    /// The server's eviction policy can remove locks. Every policy but `noeviction` can, as each key of Leasehold has
+    /// an expiry.
     Eviction {
         /// The policy.
         policy: String,
-        /// With how many bytes it begins; 0 if there is no such limit, so that nothing is removed.
+        /// The limit in bytes above which it evicts; 0 if there is no limit, so that nothing is evicted.
         maxmemory: u64,
     },
-    /// The server has as much as it may have, and removes nothing.
+    /// The server has reached its memory limit, and evicts nothing.
     MemoryFull {
-        /// How many bytes it has.
+        /// Bytes in use.
         used: u64,
-        /// How many it may have.
+        /// The limit in bytes.
         maxmemory: u64,
     },
-    /// The server keeps no append-only file. On one server that can be meant so, since holders learn of a restart; in a
-    /// majority of several a server that has forgotten its vote may vote twice.
+    /// The server keeps no append-only file. On a single server this may be intended, since holders detect a restart;
+    /// a node of a quorum that has forgotten its vote may vote twice.
     NotPersistent,
     /// The server is a replica.
     Replica {
-        /// Whether it takes writes all the same.
+        /// Whether it accepts writes.
         writes: bool,
     },
-    /// The server is of a version whose Lua has known holes.
+    /// The Lua interpreter of the server's version has known vulnerabilities.
     LuaHoles {
         /// Its product and version.
         server: String,
-        /// The names of the holes.
+        /// The names of the vulnerabilities.
         holes: Vec<String>,
-        /// The version that has none of them that are known here.
+        /// The version in which all of these are fixed.
         mended_in: String,
     },
-    /// The server's clock and ours differ by more than a second.
+    /// The clocks of server and client differ by more than a second.
     ClockApart(ClockDifference),
-    /// It is one of several servers of a store, and cannot be asked, for this reason.
+    /// It is one of several servers of a store, and cannot be queried, for this reason.
     Unreachable(String),
-    /// The user may not ask the server about itself.
+    /// The user may not query the server's settings.
     NotTold,
 }
 
-/// How far a server's clock is from ours.
+/// The difference between a server's clock and the client's.
 ///
 /// ```
 /// use leasehold::store::ClockDifference;
@@ -111,14 +113,14 @@ pub enum HazardKind {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockDifference {
-    /// By how many microseconds the server's clock is ahead of ours; less than 0 where it is behind.
+    /// Microseconds by which the server's clock is ahead; negative if it is behind.
     pub ahead_us: i64,
-    /// How wrong that can be: half of the round trip.
+    /// The error bound: half of the round trip.
     pub uncertainty: Duration,
 }
 
 impl Hazard {
-    /// A hazard that matters so much.
+    /// Creates a finding.
     pub const fn new(kind: HazardKind, severity: Severity) -> Self {
         Self { kind, severity }
     }
@@ -141,18 +143,18 @@ impl HazardKind {
                 "set `appendonly yes`, with `appendfsync always` where a restart may lose nothing".to_owned()
             }
             Self::Replica { .. } => {
-                "connect to its primary, or by its Sentinels with `redis+sentinel://`".to_owned()
+                "connect to its primary, or through its Sentinels with `redis+sentinel://`".to_owned()
             }
             Self::LuaHoles { mended_in, .. } => format!(
-                "upgrade to {mended_in} or later, or ask your distribution; until then let nobody else run scripts there"
+                "upgrade to {mended_in} or later, or ask your distribution; until then allow no other user to run scripts there"
             ),
-            Self::ClockApart(_) => "have both slewed by NTP, and not stepped".to_owned(),
-            Self::Unreachable(_) => "see whether it runs, and who may reach it".to_owned(),
-            Self::NotTold => "allow INFO to the user, or look as another one".to_owned(),
+            Self::ClockApart(_) => "let NTP slew both clocks, and not step them".to_owned(),
+            Self::Unreachable(_) => "check that it runs and that this host may connect to it".to_owned(),
+            Self::NotTold => "allow INFO to the user, or connect as another one".to_owned(),
         }
     }
 
-    /// A word for it, which stays as it is.
+    /// A stable identifier.
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Eviction { .. } => "eviction",
@@ -172,41 +174,41 @@ impl fmt::Display for HazardKind {
         match self {
             Self::Eviction { policy, maxmemory: 0 } => write!(
                 f,
-                "its eviction policy is `{policy}`, and only that it has no `maxmemory` keeps it from removing locks"
+                "its eviction policy is `{policy}`; it would remove locks if it had a `maxmemory`"
             ),
             Self::Eviction { policy, maxmemory } => write!(
                 f,
-                "its eviction policy is `{policy}`: when its {maxmemory} bytes are full it removes locks that are held, \
-                 and others get them"
+                "its eviction policy is `{policy}`: when its {maxmemory} bytes are full it removes held locks, \
+                 and other clients acquire them"
             ),
             Self::MemoryFull { used, maxmemory } => write!(
                 f,
-                "its memory is full, with {used} bytes of {maxmemory}: nobody acquires a lock; releases and renewals go on"
+                "its memory is full, with {used} bytes of {maxmemory}: no client can acquire a lock; releases and renewals go on"
             ),
             Self::NotPersistent => f.write_str(
-                "it keeps no append-only file: a restart loses the locks that were given since its last snapshot, or \
+                "it keeps no append-only file: a restart loses the locks that were granted since its last snapshot, or \
                  all of them",
             ),
             Self::Replica { writes: false } => {
-                f.write_str("it is a replica, and takes no writes: nobody acquires a lock there")
+                f.write_str("it is a replica, and accepts no writes: no client can acquire a lock there")
             }
             Self::Replica { writes: true } => f.write_str(
-                "it is a replica that takes writes: its locks are known nowhere else, and its primary's data replace \
+                "it is a replica that accepts writes: its locks are known nowhere else, and its primary's data replace \
                  them at any time",
             ),
             Self::LuaHoles { server, holes, .. } => write!(
                 f,
-                "by its version, {server}, its Lua has known holes ({}; distributions may have mended them under the \
-                 same number): who may run scripts there may crash it, or do more",
+                "the Lua of its version, {server}, has known vulnerabilities ({}; distributions may have fixed them under the \
+                 same number): a user who may run scripts there may crash it, or do more",
                 holes.join(", ")
             ),
             Self::ClockApart(difference) => write!(
                 f,
-                "its clock is {difference}, so one of the two is wrong: locks do not go by ours, but a clock that is \
-                 put right by a step ends holds early, or late"
+                "its clock is {difference}, so one of the two is wrong: locks do not use the client's, but a clock that is \
+                 corrected by a step ends holds early or late"
             ),
-            Self::Unreachable(why) => write!(f, "it serves nobody: {why}"),
-            Self::NotTold => f.write_str("the user may not run INFO: nothing is known of its settings"),
+            Self::Unreachable(why) => write!(f, "it cannot be queried: {why}"),
+            Self::NotTold => f.write_str("the user may not run INFO: its settings are unknown"),
         }
     }
 }

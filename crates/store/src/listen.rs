@@ -1,55 +1,59 @@
-//! Hearing what clients of other libraries say when they release a lock, and that an Election has another leader.
+//! Subscriptions: notifications that a client of another library has released a lock, or that an Election has another
+//! leader.
 //!
-//! Owns what is heard, and the end of the hearing. Where the messages come from is a store's.
+//! Owns the notification and the end of a subscription. The source of the messages is up to the store.
 //!
-//! 1. A message is a hint: that something was said, not what. Whoever hears it looks.
-//! 2. Nothing is missed silently: what was said while nobody waited is heard by the next who does, once.
+//! 1. A notification is a hint that something changed, not what. The subscriber re-checks.
+//! 2. No notification is lost silently: one that arrives while the subscriber does not wait is delivered at its next
+//!    wait, once.
 
 use crate::sync::Notify;
 use std::fmt;
 use std::sync::Arc;
 
-/// Somebody listens to a lock's clients of other libraries until this is dropped: see [`Store::listen`](crate::Store::listen).
+/// A subscription to a lock's notifications, which ends when this is dropped: see
+/// [`Store::listen`](super::Store::listen).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
 /// use leasehold::store::{Bell, Listening};
 ///
-/// let bell = Bell::default(); // a store has it, and rings it at each message
-/// let mut listening = Listening::new(&bell, || println!("nobody listens any more"));
+/// let bell = Bell::default(); // kept by a store, which notifies it at each message
+/// let mut listening = Listening::new(&bell, || println!("the subscription has ended"));
 /// bell.ring();
 /// bell.ring();
-/// listening.heard().await; // for both: time to look how the lock stands
+/// listening.heard().await; // covers both: re-check the lock now
 /// # }
 /// ```
 pub struct Listening {
     bell: Bell,
-    /// What ends it; `None` only while it is dropped.
+    /// Ends the subscription; `None` only during drop.
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
-/// By which a store says that something was said. Clones are the same bell.
+/// The sending side of a [`Listening`], for a store. Clones notify the same subscription.
 ///
 /// [`Listening`] shows it in use.
 #[derive(Clone, Default)]
 pub struct Bell(Arc<Notify>);
 
 impl Bell {
-    /// Something was said, or may have been: it is heard once, however often that comes before. Does not block.
+    /// Notifies the subscription of a possible change. Notifications before the next wait are merged. Does not block.
     pub fn ring(&self) {
         self.0.notify_one();
     }
 }
 
 impl Listening {
-    /// Hears this bell. `end` is called when it is dropped, and must not block.
+    /// Creates a subscription to this publisher. `end` is called when it is dropped, and must not block.
     pub fn new(bell: &Bell, end: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self { bell: bell.clone(), end: Some(Box::new(end)) }
     }
 
-    /// Waits until something was said since the last time, or may have been: also once after each new subscription.
+    /// Waits until there was a notification since the last time, or one may have been missed: it also returns once
+    /// after each reconnection.
     ///
-    /// Cancel safety: what was said is heard by the next call.
+    /// Cancel safety: a notification is delivered to the next call.
     pub async fn heard(&mut self) {
         self.bell.0.notified().await;
     }
@@ -82,7 +86,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
-    fn what_was_said_is_heard_once_and_not_lost_with_a_future() {
+    fn a_notification_is_delivered_once_and_not_lost_with_a_future() {
         let ended = Arc::new(AtomicU32::new(0));
         let bell = Bell::default();
         let end = Arc::clone(&ended);
@@ -95,7 +99,7 @@ mod tests {
         assert_eq!(listening.heard().now_or_never(), Some(()));
         assert_eq!(listening.heard().now_or_never(), None);
 
-        // A future that is dropped after it was woken takes nothing with it.
+        // A future that is dropped after it was woken does not consume the notification.
         let mut waiting = Box::pin(listening.heard());
         assert!((&mut waiting).now_or_never().is_none());
         bell.ring();

@@ -1,7 +1,6 @@
-//! The store inside one process: the model behind a mutex.
+//! The memory store: the model behind a mutex, inside one process.
 //!
-//! It outlives no process and has no faults. Its clock is the machine's, which does not stop in a
-//! suspend.
+//! It does not outlive the process and has no faults. Its clock is the machine's, which runs during a suspend.
 
 use crate::capabilities::{Capabilities, SessionKeeping};
 use crate::clock;
@@ -21,7 +20,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// How many operations go by between two sweeps of what has expired.
+/// The number of operations between two sweeps of expired locks.
 const SWEEP_EVERY: u32 = 4096;
 
 /// Locks inside one process.
@@ -47,16 +46,16 @@ struct State {
     locks: HashMap<Lock, LockState>,
     mailboxes: HashMap<SessionId, Arc<dyn Postbox>>,
     sessions: Sessions,
-    /// Who is to be told when an Election has another leader, or none.
+    /// Subscriptions to changes of an Election's leader.
     bells: HashMap<Lock, Vec<(u64, Bell)>>,
     last_bell: u64,
     since_sweep: u32,
 }
 
 impl MemoryStore {
-    /// A store of its own, which nobody else sees.
+    /// Creates a private store.
     pub fn new() -> Self {
-        // Fencing tokens should look alike in every store, so the clock starts at the wall clock's time.
+        // The clock starts at the wall clock's time, so that fencing tokens look alike in every store.
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let start = clock::boottime();
         Self::with_clock(move || {
@@ -65,7 +64,7 @@ impl MemoryStore {
         })
     }
 
-    /// The store of that name that all of this process shares: what the URL `memory:NAME` opens.
+    /// The store with this name that the whole process shares: what the URL `memory:NAME` opens.
     pub fn of_process(name: &str) -> Self {
         static SHARED: OnceLock<Mutex<HashMap<String, MemoryStore>>> = OnceLock::new();
         let shared = SHARED.get_or_init(Mutex::default);
@@ -73,12 +72,12 @@ impl MemoryStore {
         shared.entry(name.to_owned()).or_default().clone()
     }
 
-    /// A store whose clock is `now_us`, in microseconds.
+    /// Creates a store whose clock is `now_us`, in microseconds.
     pub fn with_clock(now_us: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self { shared: Arc::new(Shared { state: Mutex::default(), now_us: Box::new(now_us) }) }
     }
 
-    /// How many locks the store remembers, held or not.
+    /// The number of locks that the store remembers, held or not.
     pub fn locks(&self) -> usize {
         let now_us = (self.shared.now_us)();
         let mut state = self.lock();
@@ -87,7 +86,7 @@ impl MemoryStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A state is changed by the model alone, which does not panic.
+        // Only the model changes the state, and it does not panic.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,7 +121,7 @@ impl MemoryStore {
     }
 }
 
-/// The locks of other kinds with the same name: one key is theirs.
+/// The locks of other kinds with the same name: they share one key.
 fn others(lock: &Lock) -> impl Iterator<Item = Lock> {
     let kinds = Kind::ALL.into_iter().filter(|kind| *kind != lock.kind);
     kinds.map(|kind| Lock { kind, name: lock.name.clone() })
@@ -158,7 +157,7 @@ impl MemoryStore {
 }
 
 impl State {
-    /// Forgets what has expired, now and then.
+    /// Removes expired locks now and then.
     fn sweep(&mut self, now_us: u64) {
         self.since_sweep += 1;
         if self.since_sweep >= SWEEP_EVERY {
@@ -212,7 +211,7 @@ impl Store for MemoryStore {
         self.lock().mailboxes.remove(&session);
     }
 
-    /// Of an Election: of its leaders. No other library has locks here.
+    /// For an Election: changes of its leader. Other libraries have no locks here.
     fn listen<'a>(
         &'a self,
         lock: &'a Lock,

@@ -1,16 +1,16 @@
-//! Several stores as one: a lock is had by whoever a majority of them has given it to.
+//! Several stores as one: a client holds a lock once a majority of them grants it.
 //!
-//! Owns when which node is asked, and how long it may take. What the answers come to is in [`tally`]; how an acquire is won and
-//! undone, in [`ballot`]. What an operation means at a node is the model's, as everywhere; that a node which has forgotten what
-//! it gave gives nothing for a while, the node's own (`redis`).
+//! Owns which node is sent what, when, and its time limits. [`tally`] combines the replies; [`ballot`] wins and
+//! undoes an acquire. The meaning of an operation at a node is the model's, as everywhere; that a node which may have
+//! forgotten its grants grants nothing for a while is up to the node (`redis`).
 //!
-//! 1. All nodes are asked at once, each in a task of its own. The outcome is known as soon as further answers would change
-//!    nothing; the tasks go on without anybody who waits for them, until their nodes have answered or their time is up. Who ends
-//!    the program waits for them: [`Store::settle`].
-//! 2. Nodes queue nobody, hand nothing on and know no sessions: each has but a vote. So whoever waits asks again, and each time
-//!    for another hold.
-//! 3. An extend lengthens, and never gives back, nor asks a node that does not have the hold: one that a majority does not
-//!    lengthen ends by itself.
+//! 1. All nodes are sent an operation at once, each by its own task. The outcome is known as soon as further replies
+//!    would not change it; the tasks go on in the background until their nodes have answered or their time is up. A
+//!    program waits for them before it ends: [`Store::settle`].
+//! 2. Nodes have no queues, hand nothing on and know no sessions: each has only a vote. So a waiter retries, each
+//!    time with a new hold.
+//! 3. An extend never releases, and is not sent to a node that lacks the hold: a hold that a majority does not extend
+//!    ends by itself.
 
 mod ballot;
 mod tally;
@@ -38,28 +38,28 @@ use tally::{Tally, Verdict, majority};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// How long one node may take to answer, if nothing is set.
+/// The default time limit for the reply of a node.
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long a message of one node is kept from whoever waits: until the others have freed the lock as well, and a random part of
-/// so much more, so that not all who wait ask in the same moment.
+/// How long a node's notification is held back from the waiters: until the other nodes have freed the lock as well,
+/// plus a random part of the second value, so that waiters do not all retry at the same moment.
 const HUSH: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(7));
 
-/// How long a node may take before it is heard, and how long one is left alone that cannot be.
+/// The time limit for a subscription to a node, and the pause after one that failed.
 const LISTENS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Several stores that are independent of one another, as one: [Redlock](https://redis.io/docs/latest/develop/use/patterns/distributed-locks/)
+/// Several independent stores as one: [Redlock](https://redis.io/docs/latest/develop/use/patterns/distributed-locks/)
 /// over three nodes or more.
 ///
-/// A lock is had by whoever a majority of the nodes has given it to, and may be lost with a majority alone. Each acquire asks
-/// all nodes at once, for no longer than [`node_timeout`](Self::node_timeout); what a minority has given is undone. Fencing
-/// tokens grow over all majorities. There is no queue: whoever waits looks again, within a quarter of a second, or as soon as a
-/// node says that the lock was released.
+/// A client holds a lock once a majority of the nodes grants it, and can lose it only with a majority. Each acquire
+/// is sent to all nodes at once and waits at most [`node_timeout`](Self::node_timeout); grants by a minority are
+/// undone. Fencing tokens grow over all majorities. There is no queue: waiters poll, within a quarter of a second, or
+/// as soon as a node publishes the release of the lock.
 ///
-/// Of locks there are the `Mutex` and the `ReentrantMutex`; others are refused when they
-/// are made. Holds end with their leases, and by no session.
+/// It supports [`Mutex`](crate::Mutex) and [`ReentrantMutex`](crate::ReentrantMutex); creating another kind of lock
+/// fails. Holds end by their leases, and do not depend on sessions.
 ///
-/// Of Redis servers it is made by a URL, `redlock://a,b,c`, or of configurations: `QuorumConfig`.
-/// Here of stores in memory, as a test would have it:
+/// For Redis servers, use the URL `redlock://a,b,c` or configurations: [`QuorumConfig`](crate::store::QuorumConfig).
+/// A quorum of memory stores, for a test:
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -82,7 +82,7 @@ pub struct QuorumStore {
     errands: Errands,
 }
 
-/// Why stores are no quorum.
+/// Why stores cannot form a quorum.
 ///
 /// ```
 /// use leasehold::store::{MemoryStore, QuorumError, QuorumStore, Store};
@@ -95,26 +95,26 @@ pub struct QuorumStore {
 #[non_exhaustive]
 pub enum QuorumError {
     /// There are fewer than three nodes.
-    #[error("a quorum has three nodes at least, this one {nodes}: none of fewer could be missed")]
+    #[error("a quorum has at least three nodes, this one has {nodes}: a smaller one tolerates no failure")]
     TooFew {
-        /// How many there are.
+        /// The number of nodes.
         nodes: usize,
     },
-    /// There are more nodes than are of any use.
-    #[error("a quorum has {} nodes at most, this one {nodes}", QuorumStore::MOST)]
+    /// There are too many nodes.
+    #[error("a quorum has at most {} nodes, this one has {nodes}", QuorumStore::MOST)]
     TooMany {
-        /// How many there are.
+        /// The number of nodes.
         nodes: usize,
     },
-    /// A node is there twice, and would have two votes.
-    #[error("{node} is there twice, and would have two votes")]
+    /// A node occurs twice, and would have two votes.
+    #[error("{node} occurs twice, and would have two votes")]
     Twice {
         /// Its address, without user and password.
         node: String,
     },
-    /// A node is a cluster, of which one server at a time may be started anew, or promoted, unseen.
+    /// A node is a cluster, in which a server may restart, or a replica may be promoted, undetected.
     #[error(
-        "{node} is a cluster: a node is a single server, or a primary that Sentinels know, of which it is known since when it votes"
+        "{node} is a cluster: a node must be a single server or a primary known to Sentinels, so that its uptime is known"
     )]
     Cluster {
         /// Its addresses, without user and password.
@@ -122,19 +122,19 @@ pub enum QuorumError {
     },
     /// A node waits for its replicas.
     #[error(
-        "a quorum counts nodes and no replicas: leave out how many of them have to confirm, and let each have a node of its own"
+        "a quorum counts nodes, not replicas: remove the replica setting, and make each replica a node of its own"
     )]
     Replicas,
 }
 
 impl QuorumStore {
-    /// How many nodes there are at most.
+    /// The largest number of nodes.
     pub const MOST: usize = 31;
 
-    /// A quorum of these stores. Fails if there are fewer than three, more than [`MOST`](Self::MOST), or if one of them
-    /// [waits for replicas](Capabilities::confirmation).
+    /// Creates a quorum of these stores. Fails if there are fewer than three or more than [`MOST`](Self::MOST), or if
+    /// one of them [waits for replicas](Store::confirms).
     ///
-    /// It is used inside of a tokio runtime.
+    /// Use it inside a tokio runtime.
     pub fn of(nodes: impl IntoIterator<Item = Arc<dyn Store>>) -> Result<Self, QuorumError> {
         let nodes: Arc<[_]> = nodes.into_iter().collect();
         match nodes.len() {
@@ -148,25 +148,26 @@ impl QuorumStore {
         Ok(Self { nodes, node_timeout: NODE_TIMEOUT, longest_lease: None, errands: Errands::new() })
     }
 
-    /// How long one node may take to answer: 50 ms if nothing is set. A node that takes longer has not voted.
+    /// Sets the time limit for the reply of a node: 50 ms by default. A node that takes longer has not voted.
     ///
-    /// Little beside the lease of 3 s that every hold begins with, since it is lost of that; and more than the round trip to
-    /// the second but last node.
+    /// Choose little compared with the lease of 3 s that every hold begins with, since it is lost from that; and more
+    /// than the round trip to the second slowest node.
     #[must_use]
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
         self
     }
 
-    /// The longest lease that is asked for; longer ones are refused. For nodes that give nothing (`QuorumConfig::min_uptime`)
-    /// after a restart before whatever they may have forgotten is over.
+    /// Sets the longest lease; longer ones are refused. For nodes that [grant
+    /// nothing](crate::store::QuorumConfig::min_uptime) after a restart until everything they may have forgotten has
+    /// expired.
     #[must_use]
     pub fn longest_lease(mut self, longest: Option<Duration>) -> Self {
         self.longest_lease = longest;
         self
     }
 
-    /// How many nodes have to agree.
+    /// The number of nodes that must agree.
     ///
     /// ```
     /// use leasehold::store::{MemoryStore, QuorumStore, Store};
@@ -187,7 +188,7 @@ impl QuorumStore {
         Ballot { nodes, needed, lock, ask, within, node_timeout, errands }.hold().await
     }
 
-    /// Releases, and acquires again behind that if asked so: not in one step, since no quorum has one.
+    /// Releases the hold and then sends the acquire that goes with it: a quorum cannot do both in one step.
     async fn release(&self, lock: &Lock, release: &Release, within: Duration) -> Outcome {
         let start = tokio::time::Instant::now();
         let only = Op::Release(Release { next: None, ..release.clone() });
@@ -210,7 +211,7 @@ impl QuorumStore {
         self.ask_all(&one, within).await.pop().unwrap_or_else(|| Tally::new(self.nodes.len()).failure())
     }
 
-    /// Asks all nodes about all of these, each in one go (1).
+    /// Sends these operations to all nodes, one batch per node (1).
     async fn ask_all(&self, ops: &[(Lock, Op)], within: Duration) -> Vec<Outcome> {
         let limit = self.node_timeout.min(within);
         let sent: Arc<[_]> = ops.iter().map(|(lock, op)| (lock.clone(), at_a_node(op))).collect();
@@ -222,7 +223,7 @@ impl QuorumStore {
                     [(lock, op)] => vec![node.execute(lock, op, limit).await],
                     sent => node.execute_all(sent, limit).await,
                 };
-                // Nobody hears it if the outcome is known.
+                // The receiver is gone once the outcome is known.
                 let _ = tell.send((at, outcomes));
             };
             self.errands.begin(asked).await;
@@ -248,7 +249,7 @@ impl QuorumStore {
             .collect()
     }
 
-    /// Why an operation is not sent to any node, if it is not.
+    /// Why an operation is not sent to any node, if so.
     fn refusal(&self, lock: &Lock, op: &Op) -> Option<Outcome> {
         if let Some(refused) = op.misfit(lock.kind) {
             return Some(Outcome::Done(Reply::Refused(refused)));
@@ -264,13 +265,13 @@ impl QuorumStore {
             Op::Acquire(ask) => ask.lease_ms,
             Op::Extend(extend) => extend.lease_ms,
             Op::Release(Release { pass: Pass::Rest { for_ms }, .. }) => *for_ms,
-            Op::Raise(_) => return unusable("the second round is the quorum's own".to_owned()),
+            Op::Raise(_) => return unusable("only the quorum itself sends the second round".to_owned()),
             _ => 0,
         };
         match self.longest_lease {
             Some(most) if Duration::from_millis(kept_ms) > most => {
                 let text = format!(
-                    "it should be kept for {:?}, and this quorum keeps nothing for more than {most:?}, since a node that came back votes after so long: set `min_uptime` higher for all clients",
+                    "a lease of {:?} is too long, and this quorum allows at most {most:?}, because a restarted node votes again after that time: set `min_uptime` higher for all clients",
                     Duration::from_millis(kept_ms)
                 );
                 unusable(text)
@@ -280,7 +281,7 @@ impl QuorumStore {
     }
 }
 
-/// What a node is asked: no more than a vote needs (2). Its release tells whoever waits.
+/// The operation for a node: no more than a vote needs (2). Its release notifies waiters.
 fn at_a_node(op: &Op) -> Op {
     match op {
         Op::Extend(extend) => Op::Extend(Extend { reserve: None, ..extend.clone() }),
@@ -291,18 +292,18 @@ fn at_a_node(op: &Op) -> Op {
     }
 }
 
-/// The tasks of the nodes, which go on when whoever has begun them has his answer.
+/// The tasks of the nodes, which go on after their caller has its reply.
 #[derive(Debug, Clone)]
 struct Errands(Arc<Watched<UnderWay>>);
 
-/// Those that go on, by their numbers.
+/// Running tasks, by number.
 #[derive(Debug, Default)]
 struct UnderWay {
     all: BTreeSet<u64>,
     next: u64,
 }
 
-/// One that goes on, until this is dropped.
+/// A task that runs until this is dropped.
 struct Errand {
     number: u64,
     of: Errands,
@@ -313,8 +314,8 @@ impl Errands {
         Self(Arc::new(Watched::new(UnderWay::default())))
     }
 
-    /// Begins a task, as far as that comes without waiting, and leaves the rest to the runtime: so what one node is asked is on
-    /// its way in the order in which it was asked, and a release is not before the acquire whose answer nobody had waited for.
+    /// Polls a task once, then spawns it. So requests to one node are sent in order, and a release cannot overtake an
+    /// acquire whose reply was not awaited.
     async fn begin(&self, task: impl Future<Output = ()> + Send + 'static) {
         let errand = self.errand();
         let mut task = Box::pin(async move {
@@ -337,7 +338,7 @@ impl Errands {
         Errand { number, of: self.clone() }
     }
 
-    /// Waits until none goes on of those that have begun by now.
+    /// Waits until all tasks that have begun by now have ended.
     async fn done(&self) {
         let next = self.0.read(|under_way| under_way.next);
         let done = |under_way: &UnderWay| under_way.all.range(..next).next().is_none().then_some(());
@@ -351,8 +352,8 @@ impl Drop for Errand {
     }
 }
 
-/// Rings a bell some moments after another one was rung (see [`HUSH`]): what the other nodes say meanwhile is heard by the same
-/// look.
+/// Forwards a notification after a pause (see [`HUSH`]): notifications by other nodes meanwhile lead to the same
+/// re-check.
 async fn relay(mut heard: Listening, bell: Bell) {
     loop {
         heard.heard().await;
@@ -363,12 +364,12 @@ async fn relay(mut heard: Listening, bell: Bell) {
     }
 }
 
-/// Rings a bell when a node says something. One that cannot be heard is tried again now and then; nobody waits for it.
+/// Forwards a node's notifications. A failed subscription is retried now and then; nothing waits for it.
 async fn overhear(node: Arc<dyn Store>, lock: Lock, bell: Bell) {
     loop {
         match node.listen(&lock, LISTENS_WITHIN).await {
             Ok(Some(mut heard)) => {
-                // What was said before has to be looked for.
+                // Re-check for what was published before.
                 bell.ring();
                 loop {
                     heard.heard().await;
@@ -381,7 +382,7 @@ async fn overhear(node: Arc<dyn Store>, lock: Lock, bell: Bell) {
     }
 }
 
-/// Tasks that end when nobody wants them any more.
+/// Tasks that are aborted on drop.
 struct Tasks(Vec<JoinHandle<()>>);
 
 impl Drop for Tasks {
@@ -432,7 +433,7 @@ impl Store for QuorumStore {
 
     fn close_mailbox(&self, _place: Place, _session: SessionId) {}
 
-    /// Of any node. It begins at each as soon as that can be heard, and nobody waits for those that cannot.
+    /// Covers all nodes. The subscription begins at each node when it answers, without waiting for the others.
     fn listen<'a>(
         &'a self,
         lock: &'a Lock,
@@ -450,12 +451,12 @@ impl Store for QuorumStore {
         })
     }
 
-    /// Nodes that were not waited for are asked all the same, and what a minority has given is taken back.
+    /// Nodes whose replies were not awaited still receive the operation, and grants by a minority are undone.
     fn settle(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.errands.done())
     }
 
-    /// Of each node, also of those that do not answer.
+    /// Covers each node, including those that do not answer.
     fn examine(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
         Box::pin(async move {
             let found = join_all(self.nodes.iter().map(|node| node.examine(within))).await;

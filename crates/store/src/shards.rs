@@ -1,12 +1,14 @@
-//! Locks spread over independent servers: a name always lies on the same one.
+//! Locks spread over independent servers: a name always maps to the same one.
 //!
-//! Which one is decided by rendezvous hashing (D. Thaler and C. V. Ravishankar, "Using name-based mappings to increase hit
-//! rates", IEEE/ACM Transactions on Networking 6, 1998): every shard has a weight for the name, and the heaviest has it. So
-//! a shard more or less moves only the names that it has or had, and the order in which shards are listed means nothing.
+//! The server is chosen by rendezvous hashing (D. Thaler and C. V. Ravishankar, "Using name-based mappings to
+//! increase hit rates", IEEE/ACM Transactions on Networking 6, 1998): every shard has a weight for the name, and the
+//! greatest weight wins. So adding or removing a shard moves only the names that map to it, and the order in which
+//! shards are listed does not matter.
 //!
-//! 1. What becomes of one shard does not touch what is held on the others: each is a [`Place`] with a session of its own.
-//! 2. Names with one [hash tag](leasehold_core::LockName::hash_tag) lie on one shard, as they do in one slot of a cluster.
-//! 3. Where a name lies is decided by the names of the shards alone, and by nothing that differs between two clients.
+//! 1. A failure of one shard does not affect holds on the others: each is a [`Place`] with a session of its own.
+//! 2. Names with the same [hash tag](leasehold_core::LockName::hash_tag) map to the same shard, as they map to the
+//!    same slot of a cluster.
+//! 3. The mapping depends only on the names of the shards, so it is the same for all clients.
 
 use crate::capabilities::{Capabilities, SessionKeeping};
 use crate::examination::Examination;
@@ -24,11 +26,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Locks on several independent stores, each by its name on one of them.
+/// Locks on several independent stores, where the name of a lock selects its store.
 ///
-/// It is for those who route by key themselves; servers that belong together are a cluster, or a quorum. Locks of
-/// different names may lie on different shards, so that several of them are taken
-/// one after the other, and one shard that fails takes its own locks with it and no others.
+/// For users that already route keys to independent servers themselves; servers that belong together form a cluster
+/// or a quorum. Locks of different names may map to different shards, so several of them are acquired [one after the
+/// other](crate::MultiMutex). A shard that fails affects only its own locks.
 ///
 /// Cheap to clone; clones share the stores.
 ///
@@ -51,12 +53,12 @@ pub struct Shards {
 
 struct Shard {
     name: String,
-    /// The hash of its name, from which its weight for a lock's name goes on.
+    /// The hash of its name: the start of its weight for a lock name.
     seed: u64,
     store: Arc<dyn Store>,
 }
 
-/// Why there are no shards.
+/// Why shards cannot be created.
 ///
 /// ```
 /// use leasehold::store::{Shards, ShardsError};
@@ -66,23 +68,23 @@ struct Shard {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardsError {
-    /// There is none.
-    #[error("there is no shard: locks need one at least")]
+    /// No shard was given.
+    #[error("there is no shard: at least one is needed")]
     None,
-    /// Two have one name.
-    #[error("two shards are called `{0}`: a name's place is found by what shards are called")]
+    /// Two shards have the same name.
+    #[error("two shards are named `{0}`: names must be unique, since they select the shard of a lock")]
     Twice(String),
     /// There are more than [`Shards::MOST`].
-    #[error("there are {0} shards, and there can be 1024 at most")]
+    #[error("there are {0} shards, and at most 1024 are allowed")]
     TooMany(usize),
 }
 
 impl Shards {
-    /// How many shards there can be.
+    /// The largest number of shards.
     pub const MOST: usize = 1024;
 
-    /// Stores, and what each is called. All clients have to call the same store the same, in whatever order; who is called
-    /// otherwise than before has other names.
+    /// Creates a store from stores and their names. All clients must give each store the same name, in any order; a
+    /// shard with another name than before has other locks.
     pub fn new(shards: impl IntoIterator<Item = (String, Arc<dyn Store>)>) -> Result<Self, ShardsError> {
         let shard = |(name, store): (String, _)| Shard { seed: hash(SEED, name.as_bytes()), name, store };
         let mut shards: Vec<_> = shards.into_iter().map(shard).collect();
@@ -105,7 +107,7 @@ impl Shards {
     }
 
     fn shard(&self, place: Place) -> &Shard {
-        // There is one at least, and places are made here.
+        // There is at least one shard, and partitions are created here.
         &self.shards[usize::from(place.as_u16()) % self.shards.len()]
     }
 
@@ -113,7 +115,7 @@ impl Shards {
         &*self.shard(self.place(lock)).store
     }
 
-    /// The only shard on which all of these locks lie.
+    /// The shard that all of these locks map to, if it is the same.
     fn of_all<'a>(&self, mut locks: impl Iterator<Item = &'a Lock>) -> Option<&dyn Store> {
         let place = self.place(locks.next()?);
         locks.all(|lock| self.place(lock) == place).then(|| &*self.shard(place).store)
@@ -127,7 +129,7 @@ impl Shards {
             match outcome {
                 Outcome::Done(SessionReply::List(some)) => sessions.extend(some),
                 Outcome::Done(_) => {
-                    let text = "it answered another question than was asked".to_owned();
+                    let text = "its reply does not match the request".to_owned();
                     missing = Some(Fault::new(FaultKind::Failed(text), Phase::Reply, "a shard"));
                 }
                 Outcome::Failed(_, fault) => missing = Some(fault),
@@ -139,23 +141,25 @@ impl Shards {
         })
     }
 
-    /// What one shard says of itself, which may be that it does not answer.
+    /// The reports of one shard, or that it does not answer.
     async fn examine_shard(shard: &Shard, within: Duration) -> Vec<Examination> {
         let found = shard.store.examine(within).await;
         found.unwrap_or_else(|fault| vec![Examination::of_silent(&shard.name, &fault)])
     }
 }
 
-/// Where hashing begins: the offset basis of FNV-1a.
+/// The offset basis of FNV-1a.
 const SEED: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a of 64 bits (G. Fowler, L. C. Noll, K.-P. Vo), going on from `state`. It must never change: names would move.
+/// FNV-1a with 64 bits (G. Fowler, L. C. Noll, K.-P. Vo), continued from `state`. It must never change: names would
+/// move.
 fn hash(state: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(state, |state, byte| (state ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// How much a shard weighs for a name. FNV alone leaves the high bits of short names alike, so they are mixed as the last
-/// step of `SplitMix64` does (G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators", 2014).
+/// The weight of a shard for a name. FNV alone leaves the high bits of short names similar, so they are mixed as in
+/// the last step of `SplitMix64` (G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number
+/// generators", 2014).
 fn weight(seed: u64, name: &str) -> u64 {
     let mut mixed = hash(hash(seed, &[0]), name.as_bytes());
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -179,7 +183,7 @@ impl Store for Shards {
             return store.execute_all(ops, within);
         }
         Box::pin(async move {
-            // A batch a shard, each in the order of the operations.
+            // One batch per shard, in the order of the operations.
             let mut batches: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
             for (at, (lock, _)) in ops.iter().enumerate() {
                 batches.entry(self.place(lock)).or_default().push(at);
@@ -309,7 +313,7 @@ mod tests {
         Lock::mutex(format!("orders/{n}").parse().expect("a good name"))
     }
 
-    /// What was held before an upgrade has to be found after it.
+    /// Locks held before an upgrade must be found after it.
     #[test]
     fn names_lie_where_they_always_have() {
         let all = shards(&["a:6379", "b:6379", "c:6379"]);
@@ -333,7 +337,7 @@ mod tests {
             assert_eq!(all.shard_of(&lock(n)), turned.shard_of(&lock(n)));
             *counts.entry(all.shard_of(&lock(n))).or_default() += 1;
         }
-        // 2000 each would be even; the standard deviation is 39.
+        // An even spread is 2000 each; the standard deviation is 39.
         assert!(names.iter().all(|name| (1800..2200).contains(&counts[name])), "{counts:?}");
     }
 
@@ -354,12 +358,12 @@ mod tests {
     #[test]
     fn shards_that_cannot_be_are_refused() {
         let shard = |name: &str| (name.to_owned(), Arc::new(MemoryStore::new()) as Arc<dyn Store>);
-        assert_eq!(Shards::new([]).expect_err("they cannot be"), ShardsError::None);
+        assert_eq!(Shards::new([]).expect_err("these shards are refused"), ShardsError::None);
         assert_eq!(
-            Shards::new([shard("a"), shard("a")]).expect_err("they cannot be"),
+            Shards::new([shard("a"), shard("a")]).expect_err("these shards are refused"),
             ShardsError::Twice("a".into())
         );
         let many = (0..=Shards::MOST).map(|n| shard(&n.to_string()));
-        assert_eq!(Shards::new(many).expect_err("they cannot be"), ShardsError::TooMany(1025));
+        assert_eq!(Shards::new(many).expect_err("these shards are refused"), ShardsError::TooMany(1025));
     }
 }

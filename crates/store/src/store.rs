@@ -16,10 +16,9 @@ use std::time::Duration;
 
 /// Something that executes operations on locks, one at a time and atomically.
 ///
-/// All futures may be dropped at any await; an operation whose future is dropped is one of unknown
-/// outcome.
+/// All futures may be dropped at any await. An operation whose future is dropped has an unknown outcome.
 ///
-/// Here, a store that counts what is asked of another:
+/// A store that counts the operations sent to another one:
 ///
 /// ```
 /// use futures_util::future::BoxFuture;
@@ -54,7 +53,7 @@ use std::time::Duration;
 ///         self.inner.close_mailbox(place, session);
 ///     }
 ///     fn sibling(&self) -> Arc<dyn Store> {
-///         Arc::new(self.clone()) // the keeper's calls count, too
+///         Arc::new(self.clone()) // the keeper's operations count, too
 ///     }
 ///     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
 ///         self.inner.check(lock)
@@ -70,20 +69,21 @@ use std::time::Duration;
 /// # Ok(()) }
 /// ```
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Executes one operation, and answers within `within`.
+    /// Executes one operation, and returns within `within`.
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome>;
 
-    /// Executes several operations, each by itself, in one go where the store can. The outcomes are in
-    /// the order of the operations.
+    /// Executes several operations independently, in one batch if the store can. The outcomes are in the order of the
+    /// operations.
     fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
         let all = ops.iter().map(move |(lock, op)| self.execute(lock, op, within));
         Box::pin(futures_util::future::join_all(all))
     }
 
-    /// Takes all of several [mutexes](leasehold_core::Kind::Mutex), or none, in one step: [`LockState::take_all`](leasehold_core::model::LockState::take_all)
-    /// is what it means. Nobody queues. All are asked for with one label and life, and none twice;
-    /// `MultiMutex::MOST` at most, since nothing else is done meanwhile. `None` where the store
-    /// cannot do that in one step; they are then taken one after the other.
+    /// Acquires all of several [mutexes](leasehold_core::Kind::Mutex) or none, in one step, as defined by
+    /// [`LockState::take_all`](leasehold_core::model::LockState::take_all). No request queues. All requests have the
+    /// same label and liveness, and no lock occurs twice. At most [`MultiMutex::MOST`](crate::MultiMutex::MOST),
+    /// since the store does nothing else meanwhile. `None` if the store cannot do that in one step; the locks are
+    /// then acquired one after the other.
     fn acquire_all<'a>(
         &'a self,
         _asks: &'a [(Lock, Acquire)],
@@ -119,7 +119,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [without a queue](Capabilities::queue) that it was released. `None` where nobody says
     /// anything: other libraries have no such lock, or do not know this store.
     ///
-    /// It has begun when this returns. What was said before has to be looked for.
+    /// The subscription is active when this returns. Re-check the lock for what was published before.
     fn listen<'a>(
         &'a self,
         _lock: &'a Lock,
@@ -136,15 +136,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         _op: &'a SessionOp,
         _within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
-        let text =
-            "this store keeps no sessions, which would say what they hold: ask about a lock by its name"
-                .to_owned();
+        let text = "this store keeps no sessions and cannot list what they hold: inspect a lock by its name"
+            .to_owned();
         let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "store");
         Box::pin(ready(Outcome::Failed(Executed::No, fault)))
     }
 
-    /// Waits until as many replicas have this hold as somebody has asked for. Refused where it is not there, or too few of
-    /// them have it in time; nothing is undone then.
+    /// Waits until the configured number of replicas has confirmed this hold. Fails if the hold is gone, or too few
+    /// replicas confirm in time; nothing is undone then.
     fn confirm<'a>(
         &'a self,
         _lock: &'a Lock,
@@ -154,23 +153,22 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Ok(())))
     }
 
-    /// Waits for what goes on at this moment behind the back of those who have had their answers, be it by this handle or by its
-    /// [siblings](Self::sibling): what is left of it when a program ends is not done. What begins later is not waited for.
+    /// Waits for background work already in flight, of this handle and its [siblings](Self::sibling); later work is
+    /// not awaited. Work that is still in flight when the program ends is lost.
     fn settle(&self) -> BoxFuture<'_, ()> {
         Box::pin(ready(()))
     }
 
-    /// What each server of the store tells of itself, and what can make it fail its locks. Nothing where there is no
-    /// server of which there would be anything to tell. Of several servers one that does not answer is [told
-    /// of](crate::HazardKind::Unreachable) as such.
+    /// What each server of the store reports about itself, with findings about what can make it lose locks. Empty if
+    /// there is no server to report about. Of several servers, one that does not answer is reported as
+    /// [unreachable](HazardKind::Unreachable).
     fn examine(&self, _within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
         Box::pin(ready(Ok(Vec::new())))
     }
 
-    /// The same store by way of a connection of its own, for the keeper: it is used from another
-    /// thread, with another runtime.
+    /// The same store on a connection of its own, for the keeper, which uses it from another thread and runtime.
     fn sibling(&self) -> Arc<dyn Store>;
 
-    /// Why a lock cannot be in this store, if it cannot.
+    /// Fails if a lock cannot exist in this store, with the reason.
     fn check(&self, lock: &Lock) -> Result<(), KeyError>;
 }

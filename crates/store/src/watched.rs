@@ -1,8 +1,8 @@
 //! A value that tasks wait for.
 //!
-//! Owns the value, and the waking of those who wait: in the order in which they came, which a `tokio::sync::watch` does
-//! not promise. So whoever waited longest for a connection is the first to use it, and a simulated world runs the same
-//! each time. What the value means is its user's.
+//! Owns the value and the waking of waiters, in order of arrival, which `tokio::sync::watch` does not guarantee. So
+//! the longest waiter for a connection uses it first, and a simulation is deterministic. What the value means is up
+//! to its user.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -41,12 +41,12 @@ impl<T> Watched<T> {
         }
     }
 
-    /// Waits until something is found in the value.
+    /// Waits until `find` returns something.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn wait_for<R>(&self, mut find: impl FnMut(&T) -> Option<R>) -> R {
         loop {
-            // It hears of every change from here on, also before it is awaited.
+            // Registered for every change from here on, even before it is awaited.
             let changed = self.changed.notified();
             let found = find(&self.lock());
             if let Some(found) = found {
@@ -57,7 +57,7 @@ impl<T> Watched<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, T> {
-        // What is done to the value is one assignment.
+        // Every change to the value is a single assignment.
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -68,7 +68,7 @@ mod tests {
     use std::sync::Arc;
 
     #[tokio::test]
-    async fn who_waits_is_woken_in_the_order_in_which_he_came() {
+    async fn waiters_are_woken_in_order_of_arrival() {
         let (watched, order) = (Arc::new(Watched::new(false)), Arc::new(Mutex::new(Vec::new())));
         let wait = |number| {
             let (watched, order) = (Arc::clone(&watched), Arc::clone(&order));

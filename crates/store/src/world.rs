@@ -1,4 +1,4 @@
-//! What the engine needs of the world: a clock, chance, sleep, and a thread for the keeper.
+//! The engine's environment: a clock, randomness, sleep, and a thread for the keeper.
 
 use crate::clock::boottime;
 use futures_util::future::BoxFuture;
@@ -7,9 +7,9 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-/// Where time, chance and threads come from. Production has one; a simulated world brings its own.
+/// The source of time, randomness and threads. Replace it in order to run a client in simulated time.
 ///
-/// Here, a world in which an hour goes by as fast as tokio's paused clock is moved on:
+/// An environment in which an hour passes as fast as tokio's paused clock is advanced:
 ///
 /// ```
 /// use futures_util::future::BoxFuture;
@@ -38,7 +38,7 @@ use std::time::{Duration, SystemTime};
 ///         Box::pin(tokio::time::sleep(at.since(self.now())))
 ///     }
 ///     fn host(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
-///         tokio::spawn(keeper); // no thread: one clock for all
+///         tokio::spawn(keeper); // on the same runtime, which owns the clock
 ///         Ok(())
 ///     }
 /// }
@@ -56,24 +56,23 @@ use std::time::{Duration, SystemTime};
 /// # Ok(()) }
 /// ```
 pub trait World: fmt::Debug + Send + Sync + 'static {
-    /// Now, by a clock that goes on during a suspend and never goes back.
+    /// The current time of a clock that runs during a suspend and never goes back.
     fn now(&self) -> Moment;
 
-    /// Now, by the wall clock. Read only for leases that last until an instant, and for what a detached hold says of
-    /// its end.
+    /// The wall-clock time. Read only for leases that end at an instant, and for the reported end of a detached hold.
     fn wall(&self) -> SystemTime;
 
-    /// 64 random bits that nobody can foresee.
+    /// 64 unpredictable random bits.
     fn random(&self) -> u64;
 
     /// Sleeps until `at`, or a little longer.
     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()>;
 
-    /// Runs the keeper to its end, apart from the caller's tasks.
+    /// Runs the keeper to completion, apart from the caller's tasks.
     fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()>;
 }
 
-/// The real world: the machine's clock, its randomness, tokio's timers, a thread.
+/// The real environment: the machine's clock, its randomness, tokio's timers, a thread.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct System;
 

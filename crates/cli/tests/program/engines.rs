@@ -23,7 +23,7 @@ fn a_day(scene: &Scene) {
     scene.run(&["acquire", "job", "--lease", "1m", "--token-file", "token"]).check(0, "");
     scene.run(&["free", "job", "--yes"]).check(0, "");
     scene.assert_free();
-    scene.run(&["release", "job", "--token-file", "token"]).check(70, "taken by force");
+    scene.run(&["release", "job", "--token-file", "token"]).check(70, "released by force");
 }
 
 #[test]

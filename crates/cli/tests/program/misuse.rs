@@ -130,7 +130,7 @@ fn a_server_that_does_not_speak_tls_ends_with_69_and_says_so() {
     let server = RedisServer::start().expect("there is a server");
     let store = server.url().replace("redis:", "rediss:");
     let outcome = Scene::redis(&server).run(&["show", "job", "--store", &store]);
-    outcome.check(69, "it does not answer to TLS: is this its `tls-port`?");
+    outcome.check(69, "it does not answer the TLS handshake: is this its `tls-port`?");
 }
 
 #[test]

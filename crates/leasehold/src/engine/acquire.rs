@@ -1,4 +1,4 @@
-//! Waiting for a lock: the one loop that does.
+//! Waiting for a lock: the only acquire loop.
 
 use super::gate::Step;
 use super::keep_id::KeepId;
@@ -20,9 +20,9 @@ use std::time::Duration;
 pub(crate) struct Won<'a> {
     pub(crate) hold: Arc<Hold>,
     pub(crate) grant: Grant,
-    /// Set if it was handed on: the keeper has it already.
+    /// Set if it was handed on within the process: the keeper already tracks it.
     pub(crate) kept: Option<KeepId>,
-    /// Keeps a shutdown waiting.
+    /// Delays a shutdown while this exists.
     pub(super) inside: Step<'a>,
 }
 
@@ -33,13 +33,13 @@ impl<'a> Won<'a> {
         Self { hold, grant, kept: Some(keep), inside }
     }
 
-    /// Nobody keeps it, since a shutdown has begun: it is given back. The seat may have gone before it was closed.
+    /// Releases the hold if a shutdown has begun, so that no keeper tracks it. The lock entry may be gone already.
     pub(crate) fn give_back(self, engine: &Engine) {
         engine.keeper.give_back(&self.hold);
     }
 }
 
-/// Takes what the process has kept of a lock, if that is for whoever comes: nothing is asked, and nobody is waited for.
+/// Takes a hold that the process has kept for later acquisitions, if there is one. Sends nothing and never waits.
 pub(crate) fn take_kept<'a>(
     engine: &'a Engine,
     seat: &Seat,
@@ -60,7 +60,7 @@ pub(crate) fn take_kept<'a>(
     Some(Won::handed_on(hold, keep, inside))
 }
 
-/// Acquires the lock of a seat.
+/// Acquires the lock of an entry.
 pub(crate) async fn acquire<'a>(
     engine: &'a Engine,
     seat: &'a Arc<Seat>,
@@ -71,12 +71,12 @@ pub(crate) async fn acquire<'a>(
     Chase { engine, seat, pursuit, line, patience, tries: 0, hearing }.run().await
 }
 
-/// A task in line, which leaves it however it ends.
+/// A task in the local wait queue. Leaves it on drop.
 pub(super) struct InLine<'a> {
     engine: &'a Engine,
     pub(super) seat: &'a Arc<Seat>,
     pub(super) id: u64,
-    /// Set once the lock was had: there is nothing to leave.
+    /// Set once the lock is acquired and the task has left the queue.
     pub(super) won: bool,
 }
 
@@ -85,8 +85,8 @@ impl<'a> InLine<'a> {
         Self { engine, seat, id: seat.join(terms), won: false }
     }
 
-    /// The same in the lines of several locks. Of two tasks that do so the one stands before the other in all of
-    /// them, so that one of them at least is kept from none by the other.
+    /// Joins the queues of several locks. Two tasks that do so have the same order in each, so at least one of the
+    /// two never waits behind the other.
     pub(super) fn join_all(engine: &'a Engine, seats: &[&'a Arc<Seat>], terms: &Arc<Terms>) -> Vec<Self> {
         let ids = engine.seats.join_all(seats, terms);
         seats.iter().zip(ids).map(|(seat, id)| Self { engine, seat, id, won: false }).collect()
@@ -124,13 +124,13 @@ struct Chase<'a> {
     hearing: Hearing,
 }
 
-/// Whether a task hears it when a client of another library releases the lock.
+/// Whether a waiter receives releases by clients of other libraries.
 enum Hearing {
-    /// It has had no reason to.
+    /// Not subscribed.
     NotYet,
-    /// It does.
+    /// Subscribed.
     Since(Listening),
-    /// It cannot: it looks often.
+    /// Subscribing is not possible: the waiter polls often instead.
     Never,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Chase<'a> {
         loop {
             let world = &self.engine.world;
             let (session, now) = self.patience.session(self.seat.place).await?;
-            // Whoever has won has said so to the keeper, or has given the lock back, before a shutdown goes on.
+            // Until the winner has registered the hold with the keeper, or released it, a shutdown waits.
             let inside = self.engine.gate.inside();
             let turn = self.seat.turn(self.line.id, &session, now, &mut || world.random());
             if let Turn::Won(hold, grant, claims) = turn {
@@ -157,7 +157,7 @@ impl<'a> Chase<'a> {
                 Turn::Won(..) | Turn::HandedOn(..) => {}
                 Turn::Call(keep, call) => {
                     self.call(keep, call);
-                    // Until the answer, also where a single try is made: it tells whether the lock is taken.
+                    // A single attempt waits for this reply, too: it shows whether the lock is held.
                     self.sleep(None, now).await?;
                 }
                 Turn::GiveBack(hold, keep) => give_back(self.engine, self.seat, &hold, keep).await,
@@ -168,7 +168,7 @@ impl<'a> Chase<'a> {
                     if self.pursuit.once {
                         return Err(Missed::Taken(Box::new(self.standing(now))));
                     }
-                    // Who polls, polls also where it is this process that has the lock.
+                    // A polling task also polls while this process holds the lock.
                     if self.paused(now).await? {
                         self.seat.ask_again(self.line.id, world.now());
                     } else {
@@ -187,8 +187,7 @@ impl<'a> Chase<'a> {
         }
     }
 
-    /// Asks the store, and gives up where the answer, or the lack of one, says so. A grant that comes
-    /// by message in the meantime ends it early.
+    /// Sends the acquire request and handles its reply or fault. A grant message that arrives earlier ends the wait.
     async fn ask(&mut self, way: Way, nonce: Nonce, ask: Acquire, now: Moment) -> Result<(), Missed> {
         let Some(within) = self.patience.time_to_answer(now) else { return Err(self.time_is_up(now)) };
         let op = Op::Acquire(ask);
@@ -226,7 +225,7 @@ impl<'a> Chase<'a> {
         }
     }
 
-    /// The lock is taken: a single try ends here, and one who polls pauses.
+    /// Another client holds the lock: a single attempt fails, and a polling task pauses.
     async fn taken(&mut self, way: Way, now: Moment) -> Result<(), Missed> {
         if self.pursuit.once {
             return Err(Missed::Taken(Box::new(self.standing(now))));
@@ -240,8 +239,8 @@ impl<'a> Chase<'a> {
         Ok(())
     }
 
-    /// Hears from now on when the lock is released, where whoever has it will grant it to nobody: a stranger, or anybody where
-    /// there is no queue. Looks then, since it may have been released before.
+    /// Subscribes to release notifications where the holder will not grant to this waiter: a client of another
+    /// library, or any holder in a store without a queue. Then re-checks, as the lock may have been released before.
     async fn hear(&mut self, now: Moment) -> Result<(), Missed> {
         if self.engine.store.capabilities().queue && !self.seat.waits_for_stranger(self.line.id) {
             // Whoever has it next is looked after anew.
@@ -260,7 +259,7 @@ impl<'a> Chase<'a> {
             Some(Ok(Some(listening))) => Hearing::Since(listening),
             Some(Ok(None)) => Hearing::Never,
             Some(Err(fault)) => {
-                tracing::debug!(lock = %seat.lock, %fault, "not heard when others release it: looking often");
+                tracing::debug!(lock = %seat.lock, %fault, "cannot subscribe to releases; polling often");
                 Hearing::Never
             }
         };
@@ -271,7 +270,7 @@ impl<'a> Chase<'a> {
         Ok(())
     }
 
-    /// The pause after a try, for one who polls; fails after the last one.
+    /// The pause of a polling task after an attempt. Fails after the last attempt.
     async fn paused(&mut self, now: Moment) -> Result<bool, Missed> {
         let Some(retry) = &self.pursuit.retry else { return Ok(false) };
         self.tries += 1;
@@ -307,7 +306,7 @@ impl<'a> Chase<'a> {
         self.patience.fault(fault, executed, self.seat.silence(self.asker(way), now))
     }
 
-    /// Sleeps until a signal, `until`, or the limit, where it fails.
+    /// Sleeps until a signal or `until`. Fails at the deadline.
     async fn sleep(&mut self, until: Option<Moment>, now: Moment) -> Result<(), Missed> {
         if self.patience.is_over(now) {
             return Err(self.time_is_up(now));
@@ -328,7 +327,7 @@ impl<'a> Chase<'a> {
         Ok(())
     }
 
-    /// The time is up: says whether it was for the lock, or for the store.
+    /// The deadline has passed: reports whether the lock was held or the store did not answer.
     fn time_is_up(&mut self, now: Moment) -> Missed {
         let (seat, line, label) = (self.seat, &self.line, &self.engine.label);
         self.patience.time_is_up(|| seat.standing(line.id, label, now))

@@ -1,18 +1,19 @@
-//! That others have a hold as well before it counts, where the store was told to ask for that.
+//! Replica confirmation of a hold, for a store that is configured to require it.
 //!
-//! 1. The keeper keeps the hold meanwhile: it is extended as any other, and whoever is dropped here leaves it to be given
-//!    back. Nobody of this process gets it before it is confirmed: see [`Parting::TO_STORE`](super::Parting::TO_STORE).
-//! 2. A grant is written by whoever has released the lock, on another connection. So the store looks at the hold, and has
-//!    that followed by a write of its own, on the connection on which it then asks the replicas.
+//! 1. The keeper tracks the hold meanwhile and extends it like any other; if the caller is dropped, the hold is
+//!    released. It is not handed on inside the process before it is confirmed: see
+//!    [`Parting::TO_STORE`](super::Parting::TO_STORE).
+//! 2. A grant is written by the client that released the lock, on another connection. So the store re-reads the hold
+//!    and adds a write of its own on the connection on which it then asks the replicas.
 
 use super::{Engine, Hold, Missed};
 use leasehold_core::{Executed, Moment};
 use std::pin::pin;
 
-/// Waits until a hold is confirmed, for as long as a call may take, and until `limit` at most. Where it is not, whoever has
-/// it gives it back.
+/// Waits until a hold is confirmed: for at most one call's time, and at most until `limit`. On failure the caller
+/// must release the hold.
 ///
-/// Cancel safety: if the future is dropped, nobody knows whether it was confirmed.
+/// Cancel safety: if the future is dropped, it is unknown whether the hold was confirmed.
 pub(crate) async fn confirm(engine: &Engine, hold: &Hold, limit: Option<Moment>) -> Result<(), Missed> {
     if !engine.store.capabilities().confirmation {
         return Ok(());

@@ -1,11 +1,11 @@
-//! Detached holds: got by the engine's one way of waiting, and kept by nobody afterwards.
+//! Detached holds: acquired like all others, then kept by no keeper.
 //!
-//! 1. A detached hold has a session of its own, never the client's: it shall outlive the client. Its mailbox is closed
-//!    before the hold is lengthened, so that the store that answers the extend knows of no life on which the hold would
-//!    depend.
-//! 2. Until it is lengthened to the lease that was asked for, it is given back wherever its future ends.
-//! 3. What a client was told to release it never keeps, and what it keeps it keeps once: two guards of one hold would
-//!    end each other's. A hold is remembered for this as long as a store may have it.
+//! 1. A detached hold has a session of its own, never the client's, because it outlives the client. Its mailbox is
+//!    closed before the hold is extended, so that the store that executes the extend knows of no session on which the
+//!    hold would depend.
+//! 2. Until it is extended to the requested lease, it is released wherever its future ends.
+//! 3. A client never attaches a hold that it was asked to release, and attaches each at most once: two guards of one
+//!    hold would release each other's. It remembers a hold for this as long as a store may keep it.
 
 use super::loss::explain;
 use super::session::{Mailbox, Session, fresh_id};
@@ -25,44 +25,44 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// A hold that is kept by nobody.
+/// A hold without a keeper.
 #[derive(Debug)]
 pub(crate) struct Detached {
     pub(crate) claim: Claim,
     pub(crate) fence: FencingToken,
     pub(crate) lease: Duration,
-    /// Until when it may be believed: counted from before its lease was asked for.
+    /// Until when it is valid: counted from before its lease was requested.
     pub(crate) valid_until: Moment,
 }
 
 /// Why there is no detached hold.
 #[derive(Debug)]
 pub(crate) enum NotDetached {
-    /// Nobody has said when it should end.
+    /// No lease was given.
     NoLease,
-    /// The lock was not had.
+    /// The lock was not acquired.
     Missed(Missed),
-    /// It was had, but its lease cannot be: the instant at which it should end has passed.
+    /// It was acquired, but the requested lease ends at an instant that has passed.
     Lease(LeaseError),
-    /// It was had, and not lengthened.
+    /// It was acquired, but not extended.
     NotKept { fence: FencingToken, why: NotExtended },
 }
 
-/// Why a hold was not lengthened.
+/// Why a hold was not extended.
 #[derive(Debug)]
 pub(crate) enum NotExtended {
-    /// It is not there any more.
+    /// It is gone.
     Lost(LostReason),
     /// The store did not answer, or refused.
     Fault(Fault),
 }
 
-/// A session of its own for a hold that nobody keeps: it is known to no store, and its absence means nothing (1).
+/// A session for one detached hold. No store tracks it, and its absence means nothing (1).
 pub(crate) fn own_session(engine: &Engine, lock: &Lock) -> Arc<Session> {
     Arc::new(Session::new(engine.store.place(lock), fresh_id(&*engine.world), Life::Lease, FAR))
 }
 
-/// Acquires a lock for nobody in particular, as a session of its own (1).
+/// Acquires a lock under a session of its own (1).
 pub(crate) async fn acquire_detached(
     engine: &Engine,
     lock: &Lock,
@@ -74,7 +74,7 @@ pub(crate) async fn acquire_detached(
     let place = engine.store.place(lock);
     let seat = seats.seat(lock, place, session);
     engine.seats.receive(&seat);
-    // Who does not queue is sent nothing.
+    // A client that does not queue receives no messages.
     let mailbox = if pursuit.terms.queue {
         let mailbox = Mailbox { store: &*engine.store, place, session };
         open(engine, &mailbox, seats, &mut pursuit).await.map_err(NotDetached::Missed)?;
@@ -88,11 +88,11 @@ pub(crate) async fn acquire_detached(
     drop(inside);
     drop(mailbox);
     let kept = engine.unless_shut(unkept.keep(&grant, lease, pursuit.limit)).await;
-    // A shutdown has found the hold in the seat, and has given it back.
+    // Otherwise a shutdown found the hold in the lock entry and released it.
     kept.unwrap_or(Err(NotDetached::Missed(Missed::Closed)))
 }
 
-/// Opens the mailbox of a pursuit. While that fails for a reason that may pass, one looks for oneself.
+/// Opens the mailbox of an acquisition. If that fails for a transient reason, the waiter polls instead.
 async fn open(
     engine: &Engine,
     mailbox: &Mailbox<'_>,
@@ -113,11 +113,11 @@ async fn open(
     Ok(())
 }
 
-/// A hold that was granted and is not yet what was asked for (2).
+/// A granted hold that does not have the requested lease yet (2).
 struct Unkept<'a> {
     engine: &'a Engine,
     hold: Arc<Hold>,
-    /// Set once it is the caller's, or known to be gone.
+    /// Set once it belongs to the caller, or is known to be gone.
     kept: bool,
 }
 
@@ -135,7 +135,7 @@ impl Unkept<'_> {
         hold.may_last(now + within + lease);
         match extend(engine, &hold.lock, &hold.claim, lease, within).await {
             Ok(valid_until) if valid_until > engine.world.now() => {
-                // Nobody renews it meanwhile.
+                // No keeper renews it meanwhile.
                 let limit = limit.map_or(valid_until, |limit| limit.min(valid_until));
                 confirm(engine, hold, Some(limit)).await.map_err(NotDetached::Missed)?;
                 if valid_until <= engine.world.now() {
@@ -168,11 +168,11 @@ impl Drop for Unkept<'_> {
     }
 }
 
-/// Asks the store about a hold that no shutdown gives back: a client that was shut down asks nothing any more.
+/// Sends a request about a hold that no shutdown releases. A client that was shut down sends nothing more.
 async fn ask(engine: &Engine, lock: &Lock, op: &Op, within: Duration) -> Result<Answer<Reply>, Uncertain> {
     let reply = engine.unless_shut(engine.ask(lock, op, within)).await;
     reply.unwrap_or_else(|| {
-        let text = "this client was shut down: another one can release the hold".to_owned();
+        let text = "this client was shut down; use another client to release the hold".to_owned();
         let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "the client");
         Err(Uncertain { fault, executed: Executed::Unknown })
     })
@@ -184,7 +184,7 @@ enum Unextended {
     Fault(Fault),
 }
 
-/// Lengthens a hold, and says until when it may be believed: counted from the sending.
+/// Extends a hold and returns until when it is valid: counted from the sending.
 async fn extend(
     engine: &Engine,
     lock: &Lock,
@@ -193,7 +193,7 @@ async fn extend(
     within: Duration,
 ) -> Result<Moment, Unextended> {
     let sent_at = engine.world.now();
-    // Nobody remembers when the record was last kept, and nobody will renew it: each extend looks after it.
+    // It is not known when the record was last renewed, and no keeper renews it: each extend does.
     let op = Op::Extend(Extend {
         claim: claim.clone(),
         lease_ms: whole_millis(lease),
@@ -212,7 +212,7 @@ async fn why(engine: &Engine, lock: &Lock, claim: &Claim, in_time: bool) -> Lost
     explain(&*engine.store, &*engine.world, engine.timings, lock, claim, in_time).await
 }
 
-/// Lengthens a detached hold. `in_time` says whether its lease had not ended, as far as its holder can tell.
+/// Extends a detached hold. `in_time` is set if its lease had not ended, as far as its holder can tell.
 pub(crate) async fn extend_detached(
     engine: &Engine,
     lock: &Lock,
@@ -227,8 +227,8 @@ pub(crate) async fn extend_detached(
     }
 }
 
-/// Releases a detached hold. From the first poll on this client keeps it no more (3). `pass` is what becomes of the lock, and
-/// `may_last` how long the store may have the hold.
+/// Releases a detached hold. From the first poll on this client does not attach it (3). `pass` is the release action,
+/// and `may_last` how long the store may keep the hold.
 pub(crate) async fn release_detached(
     engine: &Engine,
     lock: &Lock,
@@ -243,7 +243,7 @@ pub(crate) async fn release_detached(
     match ask(engine, lock, &op, engine.timings.call).await {
         Ok(Answer { reply: Reply::Release(released), unanswered }) => {
             if !attached {
-                // The store will say so to whoever would attach it, and nobody is about to.
+                // The store reports the release to later attempts to attach, and none is in flight here.
                 engine.attached.forget(claim.hold);
             }
             read_release(released, in_time, unanswered).map(drop)
@@ -255,16 +255,16 @@ pub(crate) async fn release_detached(
     }
 }
 
-/// Why a hold cannot be kept by a client.
+/// Why a hold cannot be attached.
 #[derive(Debug)]
 pub(crate) enum NotAttached {
-    /// The client keeps it already, or has.
+    /// The client keeps it already, or has done so.
     Already,
-    /// It was not lengthened.
+    /// It was not extended.
     NotExtended(NotExtended),
 }
 
-/// Lengthens a detached hold for `lease`, and makes it this process's own, for the keeper to take over.
+/// Extends a detached hold by `lease` and makes it this process's own, for the keeper to take over.
 pub(crate) async fn attach(
     engine: &Engine,
     lock: &Lock,
@@ -280,12 +280,12 @@ pub(crate) async fn attach(
     match extend(engine, lock, &claim, lease, within).await {
         Ok(valid_until) => {
             let seat = if lock.kind.is_shared() { engine.own_seat(lock) } else { engine.seat(lock) };
-            // It lives by its lease alone, also where the client that keeps it has a session.
+            // It lives by its lease alone, even if the client that attaches it has a session.
             let session = Arc::new(Session::new(seat.place, claim.hold.session(), Life::Lease, FAR));
             let entry = Arc::downgrade(&seat);
             let hold = Arc::new(Hold::new(lock.clone(), claim, fence, valid_until, session, entry));
             hold.may_last(may_last_until);
-            // It was released by another copy of it while it was lengthened.
+            // Another handle released it while it was extended.
             let released = || NotAttached::NotExtended(NotExtended::Lost(LostReason::Released));
             reserved.fill(&hold).ok_or_else(released)?;
             seat.occupy(&hold);
@@ -299,28 +299,29 @@ pub(crate) async fn attach(
     }
 }
 
-/// The detached holds that a client has to do with (3).
+/// The detached holds that a client has used (3).
 #[derive(Default)]
 pub(super) struct Attached {
     holds: Mutex<HashMap<HoldId, Use>>,
 }
 
-/// What a client does with a detached hold.
+/// How a client has used a detached hold.
 enum Use {
-    /// It is about to keep it.
+    /// About to be attached.
     Reserved,
-    /// It keeps it, or has kept it, and may be giving it back: known until the store has it for certain no more.
+    /// Attached, or attached earlier and possibly being released: remembered until the store has certainly dropped
+    /// it.
     Kept(Arc<Hold>),
-    /// It was told to release it; the store may have it until then.
+    /// Released by this client; the store may keep it until then.
     Released(Moment),
 }
 
 impl Use {
-    /// Whether nothing can be sent about the hold any more that would matter to the store.
+    /// Whether no request about the hold can matter to the store any more.
     fn is_over(&self, now: Moment) -> bool {
         match self {
             Self::Reserved => false,
-            // Ours is the last hand on it: neither a guard nor the keeper has it.
+            // This is the last reference: neither a guard nor the keeper holds it.
             Self::Kept(hold) => Arc::strong_count(hold) == 1 && hold.may_last_until() < now,
             Self::Released(until) => *until < now,
         }
@@ -329,7 +330,7 @@ impl Use {
 
 impl Attached {
     fn holds(&self, now: Option<Moment>) -> MutexGuard<'_, HashMap<HoldId, Use>> {
-        // Nothing in here panics while it has the table.
+        // No code panics while it holds the table.
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(now) = now {
             holds.retain(|_, used| !used.is_over(now));
@@ -347,8 +348,8 @@ impl Attached {
         }
     }
 
-    /// A hold is about to be released by itself: whoever keeps it here believes in it no more. Says whether anybody
-    /// here has had to do with it before.
+    /// A detached hold is about to be released directly: if it is attached here, it is lost. Returns whether this
+    /// client had used it before.
     fn spend(&self, hold: HoldId, until: Moment, now: Moment) -> bool {
         let mut holds = self.holds(Some(now));
         let before = holds.remove(&hold);
@@ -365,20 +366,20 @@ impl Attached {
         before.is_some()
     }
 
-    /// A hold that was released is known to be over.
+    /// A released hold is known to be gone.
     fn forget(&self, hold: HoldId) {
         self.holds(None).remove(&hold);
     }
 }
 
-/// The right to keep a hold, which is given up unless it is used.
+/// The right to attach a hold, given up on drop unless used.
 struct Reserved<'a> {
     attached: &'a Attached,
     hold: HoldId,
 }
 
 impl Reserved<'_> {
-    /// Uses it, if nobody has released the hold meanwhile.
+    /// Uses it, unless the hold was released meanwhile.
     fn fill(self, hold: &Arc<Hold>) -> Option<()> {
         let mut holds = self.attached.holds(None);
         let used = holds.get_mut(&self.hold).filter(|used| matches!(used, Use::Reserved))?;

@@ -1,9 +1,11 @@
-//! The gate through which tasks of the user's reach the store, until a shutdown closes it.
+//! The shutdown gate: tasks of the user reach the store through it, until a shutdown closes it.
 //!
-//! A future that its task does not poll any more would keep a shutdown waiting, and one that is polled after it would
-//! send something. So what goes through here is not awaited but cut off: 1. once the gate is closed nobody is polled
-//! in it any more; 2. [`Gate::still`] says that nobody *is being* polled in it either, on another thread. From
-//! then on everything that was sent has been handed to the connection, and nothing more will be.
+//! A future that its task no longer polls would delay a shutdown, and one that is polled later would send something.
+//! So a shutdown does not await the futures that run through the gate; it cuts them off:
+//!
+//! 1. Once the gate is closed, no future is polled in it any more.
+//! 2. [`Gate::still`] waits until no future *is being* polled in it, on any thread. From then on everything that was
+//!    sent has reached the connection, and nothing more is sent.
 
 use leasehold_store::sync::{AtomicU64, Notify};
 use std::future::poll_fn;
@@ -14,21 +16,21 @@ use tokio_util::sync::CancellationToken;
 
 /// Set in the count once the gate is closed.
 const CLOSED: u64 = 1;
-/// One who is being polled.
+/// One future that is being polled.
 const ONE: u64 = 2;
 
 #[derive(Default)]
 pub(super) struct Gate {
-    /// How many are being polled, and whether it is closed.
+    /// The number of futures being polled, and the closed bit.
     count: AtomicU64,
-    /// Wakes those who have to learn that it is closed.
+    /// Wakes pending futures when the gate closes.
     closed: CancellationToken,
-    /// Told when the last of those has left who were being polled when it was closed.
+    /// Notified when the last future that was being polled at closing has returned.
     left: Notify,
 }
 
 impl Gate {
-    /// Closes it; false if it was closed before.
+    /// Closes the gate; false if it was closed before.
     pub(super) fn close(&self) -> bool {
         let first = self.count.fetch_or(CLOSED, Ordering::SeqCst) & CLOSED == 0;
         self.closed.cancel();
@@ -39,7 +41,7 @@ impl Gate {
         self.count.load(Ordering::SeqCst) & CLOSED != 0
     }
 
-    /// Runs a future for as long as the gate is open (1); `None` if it was cut off.
+    /// Runs a future while the gate is open (1); `None` if it was cut off.
     ///
     /// Cancel safety: that of the future.
     pub(super) async fn pass<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
@@ -51,20 +53,20 @@ impl Gate {
                     return Poll::Ready(Some(output));
                 }
             }
-            // Only one that has to wait is to be woken.
+            // Register for the closing only if the future is pending.
             closed.as_mut().poll(cx).map(|()| None)
         })
         .await
     }
 
-    /// Counts as one who is being polled for as long as this is kept, whether or not the gate is open: for what has to
-    /// be said to the keeper before it ends.
+    /// Counts as a future being polled until dropped, whether or not the gate is open: for what the keeper must learn
+    /// before it ends.
     pub(super) fn inside(&self) -> Step<'_> {
         self.count.fetch_add(ONE, Ordering::SeqCst);
         Step(self)
     }
 
-    /// Waits until nobody is being polled (2). The gate has to be closed.
+    /// Waits until no future is being polled (2). The gate must be closed.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub(super) async fn still(&self) {
@@ -83,7 +85,7 @@ impl Gate {
     }
 }
 
-/// Somebody who is being polled.
+/// A future that is being polled.
 pub(super) struct Step<'a>(&'a Gate);
 
 impl Drop for Step<'_> {
@@ -100,23 +102,23 @@ mod tests {
     use futures_util::FutureExt;
 
     #[test]
-    fn who_waits_in_it_is_woken_when_it_is_closed_and_nobody_gets_in_then() {
+    fn closing_wakes_pending_futures_and_admits_no_more() {
         let gate = Gate::default();
         let mut waits = Box::pin(async { gate.pass(pin!(std::future::pending::<()>())).await });
         assert!(waits.as_mut().now_or_never().is_none());
         assert_eq!(gate.pass(pin!(async { 7 })).now_or_never(), Some(Some(7)));
         assert!(gate.close() && !gate.close());
-        assert_eq!(gate.pass(pin!(async { panic!("it is closed") })).now_or_never(), Some(None::<()>));
+        assert_eq!(gate.pass(pin!(async { panic!("the gate is closed") })).now_or_never(), Some(None::<()>));
         assert_eq!(waits.now_or_never(), Some(None));
         assert!(gate.still().now_or_never().is_some());
     }
 
     #[test]
-    fn it_is_not_still_while_somebody_is_polled() {
+    fn it_is_not_still_while_a_future_is_polled() {
         let gate = Gate::default();
         let polls = pin!(async {
             gate.close();
-            assert!(gate.still().now_or_never().is_none(), "it is this one");
+            assert!(gate.still().now_or_never().is_none(), "this future is being polled");
         });
         assert_eq!(gate.pass(polls).now_or_never(), Some(Some(())));
         assert!(gate.still().now_or_never().is_some());

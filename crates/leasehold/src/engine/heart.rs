@@ -1,11 +1,10 @@
-//! What the keeper does for its sessions: beats, and what it tells with them.
+//! Session heartbeats: when they are due and what they report.
 //!
-//! With a beat go the locks that have been held for so long that they were extended, and those that are not held any
-//! more, so that people find them without a search through the store. A lock that is taken and given back within a
-//! moment costs nothing here.
+//! A heartbeat reports locks held long enough to be extended, and locks no longer held, so that operators can list
+//! them without a scan of the store. Locks that are held for a moment only cost nothing here.
 //!
-//! 1. One beat of a session at a time is on its way.
-//! 2. What went with a beat that was not answered goes with the next one, unless it is otherwise by then.
+//! 1. A session has at most one heartbeat in flight.
+//! 2. What an unanswered heartbeat reported goes with the next one, unless it has changed by then.
 
 use super::Session;
 use leasehold_core::pulse::{Duty, Pulse};
@@ -14,16 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far apart two beats are at least that are sent to tell something.
+/// The shortest interval between heartbeats that are sent in order to report locks.
 const TELL_EVERY: Duration = Duration::from_millis(500);
-/// How many locks one beat tells of.
+/// The largest number of locks in one heartbeat.
 const TOLD_AT_ONCE: usize = 1000;
 
-/// How long nothing refers to a session before it ends, in a store that has several places: it costs a beat every few
-/// seconds, and another one two round trips.
+/// How long a session may be unused before it ends, in a store with several partitions: keeping it costs a heartbeat
+/// every few seconds, beginning another one costs two round trips.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// All sessions that live by beats, at most one in a place.
+/// All sessions that need heartbeats, at most one per partition.
 #[derive(Default)]
 pub(super) struct Hearts {
     /// Each with the moment at which it is in `due`.
@@ -49,7 +48,7 @@ impl Hearts {
         self.by_place.get(&place).map(|(heart, _)| &heart.session)
     }
 
-    /// Does something with that of a place, if there is one.
+    /// Applies a change to the session of a partition, if there is one.
     pub(super) fn with<T>(&mut self, place: Place, change: impl FnOnce(&mut Heart) -> T) -> Option<T> {
         let (heart, at) = self.by_place.get_mut(&place)?;
         let result = change(heart);
@@ -61,40 +60,40 @@ impl Hearts {
         Some(result)
     }
 
-    /// Where something is due.
+    /// The partitions whose session is due.
     pub(super) fn due(&self, now: Moment) -> Vec<Place> {
         self.due.iter().take_while(|(at, _)| *at <= now).map(|(_, place)| *place).collect()
     }
 
-    /// When something is due next.
+    /// When the next session is due.
     pub(super) fn next(&self) -> Option<Moment> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes all out.
+    /// Removes all.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Heart> + use<> {
         self.due.clear();
         std::mem::take(&mut self.by_place).into_values().map(|(heart, _)| heart)
     }
 }
 
-/// A session that lives by beats.
+/// A session that needs heartbeats.
 pub(super) struct Heart {
     pub(super) session: Arc<Session>,
-    /// Since when nothing refers to it, as far as was seen.
+    /// Since when it has been seen unused.
     idle_since: Option<Moment>,
     pulse: Pulse,
     beaten_at: Moment,
-    /// What is to be told: whether a lock is held.
+    /// Pending reports: whether a lock is held.
     news: BTreeMap<Lock, bool>,
-    /// How many holds of a lock people are told of: of one that several have, or that is entered again, a session may have
-    /// many, and has the lock until the last of them is over.
+    /// The number of reported holds per lock. A session may have several holds of a shared or reentrant lock, and
+    /// holds it until the last of them is over.
     holds: BTreeMap<Lock, usize>,
 }
 
-/// What to do for the session now.
+/// The next action for a session.
 pub(super) enum Need {
-    /// Send this.
+    /// Send this heartbeat.
     Beat(Throb),
     /// The session is over.
     Lapsed,
@@ -102,7 +101,7 @@ pub(super) enum Need {
     Rest,
 }
 
-/// A beat on its way.
+/// A heartbeat to be sent.
 pub(super) struct Throb {
     pub(super) session: Arc<Session>,
     pub(super) op: SessionOp,
@@ -121,7 +120,7 @@ impl Heart {
         }
     }
 
-    /// A hold of a lock that was told of is over.
+    /// A reported hold of a lock is over.
     pub(super) fn left(&mut self, lock: &Lock) {
         let left = self.holds.get_mut(lock).map_or(0, |holds| {
             *holds = holds.saturating_sub(1);
@@ -133,7 +132,7 @@ impl Heart {
         }
     }
 
-    /// Tells of a hold of a lock with the next beat.
+    /// Reports a hold of a lock with the next heartbeat.
     pub(super) fn tell(&mut self, lock: &Lock) {
         let holds = self.holds.entry(lock.clone()).or_default();
         *holds += 1;
@@ -142,7 +141,7 @@ impl Heart {
         }
     }
 
-    /// What to do now.
+    /// The next action.
     pub(super) fn poll(&mut self, now: Moment) -> Need {
         if !self.news.is_empty() && now.since(self.beaten_at) >= TELL_EVERY {
             self.pulse.hasten(now);
@@ -157,9 +156,9 @@ impl Heart {
         }
     }
 
-    /// Whether nothing has referred to the session for so long that it can end. To be asked whenever a beat is due.
+    /// Whether the session has been unused for so long that it can end. Call it whenever a heartbeat is due.
     pub(super) fn is_idle(&mut self, now: Moment) -> bool {
-        // The client's table and this one have a clone each; a beat on its way would have another.
+        // The client's table and this one hold a clone each; a heartbeat in flight would hold another.
         if Arc::strong_count(&self.session) > 2 {
             self.idle_since = None;
             return false;
@@ -170,7 +169,8 @@ impl Heart {
     /// When to poll next.
     pub(super) fn due(&self) -> Moment {
         let at = self.pulse.due();
-        // While a beat is on its way nothing is told (1), and what a store does not answer is not asked more often for it.
+        // Nothing is reported while a heartbeat is in flight (1), and reports do not add requests to a store that
+        // does not answer.
         let tells = !self.news.is_empty() && self.pulse.is_calm();
         if tells { at.min(self.beaten_at + TELL_EVERY) } else { at }
     }
@@ -189,7 +189,7 @@ impl Heart {
         }
     }
 
-    /// A beat that was sent at `sent_at` has reached the store.
+    /// A heartbeat sent at `sent_at` has reached the store.
     pub(super) fn handle_beaten(&mut self, sent_at: Moment, now: Moment) {
         self.pulse.handle_beaten(sent_at, now);
         if now < self.pulse.valid_until() {
@@ -202,7 +202,7 @@ impl Heart {
         self.pulse.handle_lapsed();
     }
 
-    /// A beat was not answered: what it told is told again (2).
+    /// A heartbeat was not answered: its reports are sent again (2).
     pub(super) fn handle_fault(&mut self, op: &SessionOp, now: Moment, random: &mut dyn FnMut() -> u64) {
         self.pulse.handle_fault(now, random);
         let SessionOp::Beat(beat) = op else { return };

@@ -1,4 +1,4 @@
-//! A hold: what this process has at the store, as its guard and its keeper both see it.
+//! A hold: what this process holds at the store. Shared by its guard and the keeper.
 
 use super::reservation::{Heard, Rest};
 use super::session::Session;
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 /// let guard = job.acquire().await?;
 /// match guard.lost().await.reason {
 ///     LostReason::Expired => println!("the lease was too short"),
-///     other => println!("somebody interfered: {other}"),
+///     other => println!("lost early: {other}"),
 /// }
 /// # Ok(()) }
 /// ```
@@ -32,28 +32,28 @@ use tokio_util::sync::CancellationToken;
 pub enum LostReason {
     /// Its lease ended, by this process's clock.
     Expired,
-    /// Somebody else has the lock, or had it since: its lease ended, or its key was removed before that, or
-    /// the store has lost its data.
+    /// Another client holds the lock, or held it since: the lease ended, the key was removed before that, or the
+    /// store lost its data.
     TakenOver {
-        /// Who has it now, if that is known.
+        /// The present holder, if known.
         by: Option<Label>,
     },
-    /// Its key was removed before its lease ended: by hand, or by an eviction policy of the server.
+    /// The key was removed before the lease ended: manually, or by the server's eviction policy.
     Removed,
-    /// The store has lost its data: a restart without persistence, or a flush. Also where it takes a session for dead that
-    /// has beaten in time: its record was removed, or the store's clock was set ahead.
+    /// The store has lost its data, by a restart without persistence or a flush. Also reported if the store considers
+    /// a session dead that sent its heartbeats in time: its record was removed, or the store's clock was set forward.
     StoreLostData,
-    /// Its process was taken for dead, and the lock was taken from it.
+    /// The process was considered dead, and the lock was taken from it.
     Evicted,
-    /// Somebody took the lock by force.
+    /// The lock was released by force.
     Freed,
-    /// Its session lapsed: the store could not be told in time that the process lives, or the process stood still. The
-    /// lock may be another's by now, whatever is left of its lease.
+    /// Its session lapsed: no heartbeat reached the store in time, or the process was suspended. Another client may
+    /// hold the lock by now, whatever is left of the lease.
     SessionLapsed,
-    /// It had been released already.
+    /// It was released before.
     Released,
-    /// It was held for as long as its cap allows, and was given back:
-    /// [`Mutex::max_hold`](crate::Mutex::max_hold), [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+    /// It reached its cap and was released: [`Mutex::max_hold`](crate::Mutex::max_hold),
+    /// [`Mutex::max_renewals`](crate::Mutex::max_renewals).
     Capped,
     /// Its client was shut down: [`Client::shutdown`](crate::Client::shutdown).
     ShutDown,
@@ -69,10 +69,10 @@ impl fmt::Display for LostReason {
             Self::TakenOver { .. } => f.write_str("it was taken over"),
             Self::Removed => f.write_str("its key was removed before its lease ended"),
             Self::StoreLostData => f.write_str("the store has lost its data"),
-            Self::Evicted => f.write_str("its process was taken for dead"),
-            Self::Freed => f.write_str("it was taken by force"),
+            Self::Evicted => f.write_str("its process was considered dead"),
+            Self::Freed => f.write_str("it was released by force"),
             Self::SessionLapsed => {
-                f.write_str("its session lapsed: the store was not told in time that its process lives")
+                f.write_str("its session lapsed: the store did not receive its heartbeats in time")
             }
             Self::Released => f.write_str("it was released already"),
             Self::ShutDown => f.write_str("its client was shut down"),
@@ -110,29 +110,29 @@ pub(crate) struct Hold {
     pub(crate) lock: Lock,
     pub(crate) claim: Claim,
     pub(crate) fence: FencingToken,
-    /// The token by which the store knows it: another one, where it was handed on inside the process.
+    /// The token by which the store knows the hold. Differs from `fence` after a hand-off inside the process.
     pub(super) known_as: FencingToken,
     pub(super) session: Arc<Session>,
     seat: Weak<dyn HoldEvents>,
     /// Microseconds of the client's clock; zero once it is lost.
     valid_until: AtomicU64,
-    /// Microseconds of the same clock: until when the store has it, as far as that may be believed. For whoever it is handed
-    /// on to.
+    /// Microseconds of the same clock: until when the store is known to keep the hold. The next holder of a hand-off
+    /// starts from it.
     kept_until: AtomicU64,
-    /// Set once its guard is done with it, and it is kept for the next in line: nobody is told any more when it is lost.
+    /// Set once its guard was released and the process keeps it for hand-off: a loss is not reported any more.
     passed: AtomicBool,
-    /// Microseconds of the same clock: until when the store may have it, if all that was sent was executed as late as
-    /// its sender waits.
+    /// Microseconds of the same clock: until when the store may keep the hold if every request was executed as late
+    /// as its sender waits.
     may_last_until: AtomicU64,
-    /// For how long it is kept without a renewal, in microseconds; zero until its keeper has been told.
+    /// The lease that it is renewed with, in microseconds; zero until the keeper has it.
     lease: AtomicU64,
-    /// Set once nothing but its cap ends it.
+    /// Set once only its cap ends it.
     capped: OnceLock<()>,
     lost: OnceLock<LostReason>,
-    /// Made when somebody first asks for it.
+    /// Created on first use.
     signal: OnceLock<CancellationToken>,
-    /// The signal of several holds, to be given as well; set if it is one of several. Never the hold's own, which says
-    /// that this one is lost, and that whoever asks why may stop.
+    /// The shared signal of a set of holds; set if this hold belongs to one. Distinct from the hold's own signal,
+    /// which reports the loss of this hold and ends the query for its reason.
     shared: OnceLock<CancellationToken>,
 }
 
@@ -164,8 +164,8 @@ impl Hold {
         }
     }
 
-    /// The same hold at the store, for the next in line, by a token of his own. His keeper says until when he may believe in
-    /// it: until it does, he has nothing.
+    /// The same hold at the store for the next local holder, with a fencing token of its own. It counts for that
+    /// holder only once the keeper says until when.
     pub(super) fn handed_on(&self, fence: FencingToken) -> Self {
         let next = Self::new(
             self.lock.clone(),
@@ -180,17 +180,17 @@ impl Hold {
         Self { known_as: self.known_as, ..next }
     }
 
-    /// Its guard is done with it, and the process keeps it for the next in line.
+    /// Its guard was released, and the process keeps it for hand-off.
     pub(super) fn pass(&self) {
         self.passed.store(true, Ordering::Release);
     }
 
-    /// Whether its guard is done with it.
+    /// Whether its guard was released.
     pub(super) fn is_passed(&self) -> bool {
         self.passed.load(Ordering::Acquire)
     }
 
-    /// Until when the store has it, for whoever it is handed on to.
+    /// Until when the store keeps it, for the next holder of a hand-off.
     pub(super) fn kept_until(&self) -> Moment {
         Moment::from_micros(self.kept_until.load(Ordering::Acquire)).min(self.session.alive_until())
     }
@@ -200,23 +200,23 @@ impl Hold {
         self.seat.upgrade()
     }
 
-    /// Until when the hold may be believed; [`Moment::ZERO`] once it is lost.
+    /// Until when the hold is valid; [`Moment::ZERO`] once it is lost.
     pub(crate) fn valid_until(&self) -> Moment {
         self.leased_until().min(self.session.alive_until())
     }
 
-    /// The same, as far as its own lease goes.
+    /// The same, by its own lease alone.
     fn leased_until(&self) -> Moment {
         Moment::from_micros(self.valid_until.load(Ordering::Acquire))
     }
 
-    /// Whether the hold may be believed now. Reads the clock each time: timers miss a suspend.
+    /// Whether the hold is valid now. Reads the clock each time: timers miss a suspend.
     pub(crate) fn check(&self, world: &dyn World) -> Result<(), LostReason> {
         let now = world.now();
         if now < self.valid_until() { Ok(()) } else { Err(self.reason(now)) }
     }
 
-    /// Why it was lost, as far as that is known.
+    /// Why it was lost, as far as known.
     pub(crate) fn reason(&self, now: Moment) -> LostReason {
         let by_itself = if now < self.leased_until() {
             LostReason::SessionLapsed
@@ -228,19 +228,19 @@ impl Hold {
         self.lost.get().cloned().unwrap_or(by_itself)
     }
 
-    /// Whether it ends by its cap as things stand.
+    /// Whether its cap is what ends it.
     pub(crate) fn is_capped(&self) -> bool {
         self.capped.get().is_some()
     }
 
-    /// Why it was lost, if anybody has been told.
+    /// Why it was lost, if that has been reported.
     pub(crate) fn loss(&self) -> Option<LostReason> {
         self.lost.get().cloned()
     }
 
-    /// Nothing but its cap ends it from now on.
+    /// From now on only its cap ends it.
     pub(super) fn reach_cap(&self) {
-        // Nothing new where it had been so before.
+        // Has no effect if it was set before.
         let _ = self.capped.set(());
     }
 
@@ -249,53 +249,53 @@ impl Hold {
         self.leased_until() == Moment::ZERO
     }
 
-    /// The store has lengthened it.
+    /// The store has extended it.
     pub(super) fn raise(&self, valid_until: Moment) {
         let raised = |old| (old != 0 && old < valid_until.as_micros()).then_some(valid_until.as_micros());
-        // A refusal means that it is lost already, or lasts longer already.
+        // A refusal means that it is lost or lasts longer already.
         let _ = self.valid_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised);
     }
 
-    /// The store has it until then, as far as that may be believed.
+    /// The store keeps it until then.
     pub(super) fn keep_until(&self, kept_until: Moment) {
         self.kept_until.fetch_max(kept_until.as_micros(), Ordering::AcqRel);
     }
 
-    /// It is about to be lengthened: the store may have it until then, whatever is answered.
+    /// About to be extended: the store may keep it until then, whatever it replies.
     pub(crate) fn may_last(&self, until: Moment) {
         self.may_last_until.fetch_max(until.as_micros(), Ordering::AcqRel);
     }
 
-    /// Until when the store may have it.
+    /// Until when the store may keep it.
     pub(super) fn may_last_until(&self) -> Moment {
         Moment::from_micros(self.may_last_until.load(Ordering::Acquire))
     }
 
-    /// It is to be kept for so long without a renewal.
+    /// Sets the lease that it is renewed with.
     pub(crate) fn plan(&self, lease: Duration) {
         self.lease.store(u64::try_from(lease.as_micros()).unwrap_or(u64::MAX), Ordering::Release);
     }
 
-    /// For how long it is kept without a renewal; zero if that is not decided.
+    /// The lease that it is renewed with; zero if not yet known.
     pub(super) fn lease(&self) -> Duration {
         Duration::from_micros(self.lease.load(Ordering::Acquire))
     }
 
-    /// It may be believed until then at the most, unless it is lengthened.
+    /// Limits its validity, unless it is extended.
     pub(crate) fn cap(&self, until: Moment) {
         self.valid_until.fetch_min(until.as_micros(), Ordering::AcqRel);
     }
 
-    /// From now on it may not be believed; why may be learned later.
+    /// Invalidates it now. The reason may follow.
     pub(crate) fn doubt(&self) {
         self.valid_until.store(0, Ordering::Release);
     }
 
-    /// It is lost, and everybody is told.
+    /// Marks it as lost and signals the loss.
     pub(crate) fn lose(&self, reason: LostReason) {
         self.doubt();
         if self.is_passed() {
-            // It was released, as far as anybody knows who had it. Whoever stands in line asks by himself.
+            // Its last guard was released, so there is no holder to inform. Queued tasks send their own requests.
             if let Some(seat) = self.seat.upgrade() {
                 seat.vacate(self);
             }
@@ -306,13 +306,13 @@ impl Hold {
             && let Some(reason) = self.lost.get()
         {
             if asked_for {
-                tracing::debug!(lock = %self.lock, fence = %self.fence, "lock given back by a shutdown");
+                tracing::debug!(lock = %self.lock, fence = %self.fence, "lock released by a shutdown");
             } else {
                 tracing::warn!(lock = %self.lock, fence = %self.fence, %reason, "lock lost");
             }
         }
-        // Whoever asks for the signal makes it first and looks for the loss then. With less than this on both sides
-        // each could miss what the other has just written, and the signal would never be given.
+        // A task that asks for the signal creates it first and checks for the loss then. With a weaker ordering on
+        // either side each could miss the other's write, and the signal would never fire.
         fence(Ordering::SeqCst);
         for signal in [&self.signal, &self.shared].into_iter().filter_map(OnceLock::get) {
             signal.cancel();
@@ -322,7 +322,7 @@ impl Hold {
         }
     }
 
-    /// Gives the signal of several holds, too, when this one is lost. A hold is one of several once at most.
+    /// Also fires the signal of a set of holds when this one is lost. A hold belongs to at most one set.
     pub(crate) fn share_signal(&self, signal: &CancellationToken) {
         let signal = self.shared.get_or_init(|| signal.clone());
         fence(Ordering::SeqCst);
@@ -331,7 +331,7 @@ impl Hold {
         }
     }
 
-    /// The signal that is given when the hold is lost.
+    /// The signal that fires when the hold is lost.
     pub(crate) fn signal(&self) -> &CancellationToken {
         let signal = self.signal.get_or_init(CancellationToken::new);
         fence(Ordering::SeqCst);
@@ -362,9 +362,9 @@ mod tests {
         Hold::new(lock, claim, FencingToken::new(1), FAR, session, Weak::<crate::engine::Seat>::new())
     }
 
-    /// Somebody who asks why it is gone listens to its own signal before it becomes one of several.
+    /// The query for the reason listens to the hold's own signal before the hold joins a set.
     #[test]
-    fn a_hold_that_somebody_listens_to_gives_the_signal_of_several_as_well() {
+    fn a_hold_with_a_listener_fires_the_signal_of_its_set_as_well() {
         let (hold, shared) = (hold(), CancellationToken::new());
         let heard = hold.signal().clone();
         hold.share_signal(&shared);
@@ -381,7 +381,7 @@ mod tests {
         assert!(shared.is_cancelled());
     }
 
-    /// Else whoever asks why another of them is gone would stop, and tell a wrong reason.
+    /// Otherwise the query for another hold's reason would stop early and report a wrong reason.
     #[test]
     fn the_signal_of_several_is_not_that_of_each() {
         let (one, other, shared) = (hold(), hold(), CancellationToken::new());

@@ -1,26 +1,24 @@
-//! The keeper: one timer for all holds of a client, on a thread of its own.
+//! The keeper: one timer for all holds of a client, on its own thread.
 //!
-//! A user whose tasks block his runtime does not lose his locks by it: the keeper has its own thread,
-//! its own runtime and its own connection.
+//! It has its own thread, its own runtime and its own connection, so that a user whose tasks block their runtime does
+//! not lose locks by it.
 //!
-//! 1. What is due is extended in batches, as [`Pace`] makes them up (what ends soon in some of its own). One
-//!    extend a hold is in flight at a time.
-//! 2. A hold that was retired is not sent again; who retires it can await what is in flight about it. A hold
-//!    that is lost stays known until it is retired: something may be in flight about it still.
-//! 3. The deadline itself ends a hold: no reply, no network, no other task is needed for it.
-//! 4. Errands (undoing an acquire, giving back what a dropped guard held) are sent until they are known
-//!    to have arrived, or until the store has forgotten the hold by itself.
-//! 5. A hold that has reached its cap is lost first and released then, by an errand that counts as being in flight
-//!    about it.
-//! 6. A shutdown takes all holds over. The keeper then does what is still to be done, until its bound, and ends; what
+//! 1. Due holds are extended in batches made up by [`Pace`]; holds that end soon go in batches of their own. A hold
+//!    has at most one extend in flight.
+//! 2. A retired hold is not sent again; the retiring task can await what is in flight about it. A lost hold stays
+//!    known until it is retired, since something about it may still be in flight.
+//! 3. The deadline itself ends a hold: no reply, no network and no other task is needed.
+//! 4. Cleanups (undoing an acquire, releasing what a dropped guard held) are sent until they are known to have
+//!    arrived, or until the store has dropped the hold by itself.
+//! 5. A hold that reaches its cap is marked lost first, then released by a cleanup that counts as in flight about it.
+//! 6. A shutdown takes over all holds. The keeper then finishes its remaining work, until a deadline, and ends; what
 //!    was left undone is known from then on.
-//! 7. Beats go first. A session that has lapsed takes all its holds with it, in one step, and another one is begun. Places
-//!    do not wait for one another, and in none is more than one thing at a time done to have another session.
-//! 8. Messages are hints, and can be forged in any number: one about a hold makes it be extended early, a few times a
-//!    second at most, and the store's answer is what counts.
-//! 9. A hold that is handed on inside the process stays what it is here: what is in flight about it goes on, and counts for
-//!    whoever has it by the time of the answer. One whose guard is done with it, and that nobody comes for, is given back
-//!    when it is over.
+//! 7. Heartbeats go first. A session that lapses takes all its holds with it in one step, and another one begins.
+//!    Partitions do not wait for each other; each begins or ends at most one session at a time.
+//! 8. Messages are hints and can be forged in any number. A message about a hold causes an early extend, a few times
+//!    a second at most; only the store's reply counts.
+//! 9. A hold that is handed on inside the process keeps its entry here: requests in flight about it go on, and their
+//!    replies count for the holder at that time. A kept hold that no task takes is released when its time is over.
 
 mod errand;
 mod extend;
@@ -57,7 +55,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// The longest nap while anything is held: timers stand still in a suspend, and the deadline of a hold does not.
+/// The longest sleep while anything is held: timers stop during a suspend, deadlines of holds do not.
 const NAP: Duration = Duration::from_secs(1);
 
 /// Keeps the holds of a client.
@@ -74,42 +72,42 @@ pub(super) struct Shared {
     state: Mutex<State>,
     bell: Notify,
     idle: Notify,
-    /// Cancelled when it is closed.
+    /// Cancelled when the keeper is asked to close.
     closed: CancellationToken,
     /// Cancelled when the keeper has ended.
     ended: CancellationToken,
 }
 
 struct State {
-    /// The sessions that live by beats and have not lapsed.
+    /// Live sessions that need heartbeats.
     hearts: Hearts,
-    /// Places where a session is to begin, and those where one is being begun or ended.
+    /// Partitions where a session must begin, and those where one is beginning or ending.
     wanted: BTreeSet<Place>,
     busy: BTreeSet<Place>,
     kept: HashMap<KeepId, Kept>,
-    /// The same by their fencing tokens, which messages name.
+    /// The same by fencing token, which messages name.
     by_fence: BTreeSet<(FencingToken, KeepId)>,
     pace: Pace,
-    /// When the seats of holds are to be looked at that are kept for whoever comes.
+    /// When the lock entries of holds kept for later acquisitions must be checked.
     rests: BTreeSet<(Moment, KeepId)>,
     errands: Vec<Errand>,
-    /// What is being given back, by a number.
+    /// Cleanups that are not done yet, by number.
     open: BTreeMap<u64, Owed>,
     /// When the keeper wakes by itself.
     armed: Moment,
     last_id: u64,
-    /// Set to end once nothing is left to do, or at this moment.
+    /// Set to end once no work is left, or at this moment.
     closing: Option<Moment>,
-    /// Set once a shutdown has taken all holds over (6), and what it has to say.
+    /// Set once a shutdown has taken over all holds (6), and what it has to send.
     handed_over: bool,
     farewell: Option<Farewell>,
-    /// The earliest end that was asked for of a shutdown.
+    /// The earliest deadline requested for a shutdown.
     hurry: Moment,
-    /// Set once it has ended.
+    /// Set once the keeper has ended.
     ended: Option<Moment>,
-    /// What a shutdown could not give back.
+    /// What a shutdown could not release.
     unreturned: Vec<Owed>,
-    /// What a shutdown was told of holds whose releases it may have cut off.
+    /// Replies that a shutdown received about holds whose releases it may have cut off.
     verdicts: BTreeMap<HoldId, Released>,
 }
 
@@ -117,72 +115,72 @@ struct State {
 struct Kept {
     hold: Arc<Hold>,
     tenure: Tenure,
-    /// Where it stands in the pace; `None` once it is lost.
+    /// Its position in the pace; `None` once it is lost.
     place: Option<Spot>,
     /// Set once it is lost: it is not extended any more.
     lost: bool,
-    /// Set once people are told of it.
+    /// Set once heartbeats report it.
     told: bool,
-    /// Set once its release is on its way.
+    /// Set once its release is in flight.
     leaving: bool,
-    /// What it is to be called for, where it is handed on.
+    /// The request to send for it when it is handed on.
     call: Option<Call>,
-    /// When the seat is to be looked at, where its hold was kept for whoever comes.
+    /// When its lock entry must be checked, if the hold was kept for later acquisitions.
     rest_until: Option<Moment>,
-    /// Set once the user has extended it himself.
+    /// Set once the user has extended it.
     extended_by_user: bool,
-    /// Cancelled when nothing is in flight about it any more; as a rule the whole batch has one.
+    /// Cancelled when nothing is in flight about it any more; normally shared by a batch.
     in_flight: Option<CancellationToken>,
-    /// Set once it is given back without its guard (5).
+    /// Set once it is being released without its guard (5).
     giving_back: Option<CancellationToken>,
 }
 
-/// A hold that is handed over to a shutdown.
+/// A hold that a shutdown takes over.
 pub(super) struct Handed {
     pub(super) hold: Arc<Hold>,
-    /// Set if its release is on its way.
+    /// Set if its release is in flight.
     pub(super) leaving: bool,
-    /// Set if the user may have sent something about it that is on its way.
+    /// Set if the user may have a request about it in flight.
     pub(super) sent_by_user: bool,
-    /// Set if the keeper gives it back already (5).
+    /// Set if the keeper is releasing it already (5).
     pub(super) given_back: bool,
 }
 
-/// A hold that the keeper has let go of.
+/// A hold that the keeper has retired.
 #[derive(Default)]
 pub(super) struct Retired {
     /// Cancelled when nothing is in flight about it any more.
     pub(super) in_flight: Option<CancellationToken>,
-    /// Set if the keeper gives it back already (5): to be cancelled when it is to stop with that.
+    /// Set if the keeper is releasing it already (5): cancel this to stop that.
     pub(super) giving_back: Option<CancellationToken>,
 }
 
-/// What messages reach a keeper by. It does not keep it alive.
+/// Delivers messages to a keeper, without keeping it alive.
 pub(super) struct Ear(Weak<Shared>);
 
-/// What there is to do now.
+/// The work that is due now.
 #[derive(Default)]
 struct Work {
-    /// Holds that have time for more than one try.
+    /// Holds with time for more than one attempt.
     calm: Vec<Batch>,
-    /// Holds that end soon: they leave little time for an answer, and should not take it from the others.
+    /// Holds that end soon. They leave little time for a reply and must not limit the others.
     urgent: Vec<Batch>,
     lost: Vec<(KeepId, Arc<Hold>, LostReason)>,
     /// Holds that have reached their caps, and their releases.
     capped: Vec<(Arc<Hold>, Errand)>,
-    /// Holds that were passed on, and that nobody came for in time.
+    /// Holds kept for hand-off that no task took in time.
     unused: Vec<KeepId>,
-    /// Questions for those that are handed on.
+    /// Requests for holds that are handed on.
     called: Vec<Called>,
-    /// Holds that were kept for whoever comes until now.
+    /// Holds whose time kept for later acquisitions may be over.
     rested: Vec<(KeepId, Arc<Hold>)>,
-    /// Beats that are due.
+    /// Heartbeats that are due.
     throbs: Vec<Throb>,
-    /// Where a session is to begin.
+    /// Partitions where a session must begin.
     begun: Vec<Place>,
-    /// Where one has lapsed.
+    /// Partitions whose session has lapsed.
     lapsed: Vec<Place>,
-    /// Sessions that nobody uses any more.
+    /// Sessions that are not used any more.
     unused_sessions: Vec<Arc<Session>>,
     errands: Vec<Errand>,
     farewell: Option<Farewell>,
@@ -191,7 +189,7 @@ struct Work {
 }
 
 impl Keeper {
-    /// Starts the keeper in its own place in the world.
+    /// Starts the keeper on a thread of the environment.
     pub(super) fn start(
         store: Arc<dyn Store>,
         birth: Birth,
@@ -240,7 +238,7 @@ impl Keeper {
         Ok(Self { shared })
     }
 
-    /// Takes a hold into its care, unless a shutdown has begun (6).
+    /// Takes a hold over, unless a shutdown has begun (6).
     pub(crate) fn keep(&self, hold: Arc<Hold>, tenure: Tenure) -> Option<KeepId> {
         let mut state = self.shared.state();
         if state.handed_over {
@@ -265,7 +263,8 @@ impl Keeper {
         state.by_fence.insert((hold.known_as, id));
         state.kept.insert(id, kept);
         if hold.session.alive_until() == Moment::ZERO {
-            // Its task stood still between winning it and saying so, and nobody will come by this session again.
+            // The task stood still between acquiring the lock and registering it; the session will never be checked
+            // again.
             state.lose(id);
             drop(state);
             hold.lose(LostReason::SessionLapsed);
@@ -280,7 +279,7 @@ impl Keeper {
         Some(id)
     }
 
-    /// Lets go of a hold (2). It stays known, for a shutdown, until it is [forgotten](Self::forget).
+    /// Retires a hold (2). It stays known, for a shutdown, until it is [forgotten](Self::forget).
     pub(super) fn retire(&self, id: KeepId) -> Retired {
         let mut state = self.shared.state();
         state.lose(id);
@@ -289,7 +288,7 @@ impl Keeper {
         Retired { in_flight: kept.in_flight.clone(), giving_back: kept.giving_back.clone() }
     }
 
-    /// A hold that was retired has been released, or its release is an errand.
+    /// A retired hold has been released, or its release is a cleanup.
     pub(super) fn forget(&self, id: KeepId) {
         self.shared.state().forget(id);
     }
@@ -306,8 +305,8 @@ impl Keeper {
         }
     }
 
-    /// The lease that an extend by the user asks for, and whether it should keep the record beside the lock as well;
-    /// or how much time is left until the cap that stands against it.
+    /// The lease for an extend by the user, and whether the extend should renew the record beside the lock as well.
+    /// The error is the time left until the cap that forbids it.
     pub(crate) fn allow(&self, id: KeepId, now: Moment, wish: Wish) -> Result<(Duration, bool), Duration> {
         let mut state = self.shared.state();
         let Some(kept) = state.kept.get_mut(&id) else {
@@ -319,7 +318,7 @@ impl Keeper {
         Ok((lease, kept.tenure.wants_record(now, lease)))
     }
 
-    /// A hold was extended by its user.
+    /// The user has extended a hold.
     pub(crate) fn prolonged(&self, id: KeepId, sent_at: Moment, lease: Duration) {
         let mut state = self.shared.state();
         let Some(kept) = state.kept.get_mut(&id) else { return };
@@ -331,30 +330,30 @@ impl Keeper {
         self.shared.bell.notify_one();
     }
 
-    /// What messages reach this keeper by.
+    /// The handle by which messages reach this keeper.
     pub(super) fn ear(&self) -> Ear {
         Ear(Arc::downgrade(&self.shared))
     }
 
-    /// Undoes what an acquire may have left that was sent by `main`, and may be on its way still.
+    /// Undoes an acquire that was sent on `main`, may still be in flight and may have been executed.
     pub(super) fn undo(&self, main: &Arc<dyn Store>, lock: &Lock, claim: Claim) {
         let until = self.shared.world.now() + FIRST_LEASE + self.shared.timings.call;
         self.shared.post(lock.clone(), claim, until, Some(main.clone()));
     }
 
-    /// Gives back a hold whose guard is gone.
+    /// Releases a hold whose guard is gone.
     pub(super) fn give_back(&self, hold: &Hold) {
         let until = hold.may_last_until().max(self.shared.world.now() + self.shared.timings.call);
         self.shared.post(hold.lock.clone(), hold.claim.clone(), until, None);
     }
 
-    /// Has a session begin in a place where there is none.
+    /// Requests a session in a partition that has none.
     pub(super) fn begin(&self, place: Place) {
         self.shared.state().wanted.insert(place);
         self.shared.bell.notify_one();
     }
 
-    /// Waits until no errand is left.
+    /// Waits until no cleanup is left.
     pub(crate) async fn errands_done(&self) {
         loop {
             let idle = self.shared.idle.notified();
@@ -365,14 +364,14 @@ impl Keeper {
         }
     }
 
-    /// Ends the keeper once its errands are done.
+    /// Ends the keeper once its cleanups are done.
     pub(super) fn close(&self) {
         self.shared.state().closing.get_or_insert(FAR);
         self.shared.closed.cancel();
         self.shared.bell.notify_one();
     }
 
-    /// Hands all holds over to a shutdown (6): from now on none is extended, and none taken in.
+    /// Hands all holds over to a shutdown (6): from now on none is extended, and none accepted.
     pub(super) fn hand_over(&self) -> Vec<Handed> {
         let mut state = self.shared.state();
         state.handed_over = true;
@@ -390,12 +389,12 @@ impl Keeper {
         state.kept.values_mut().map(handed).collect()
     }
 
-    /// Enters that a hold is being given back by a shutdown.
+    /// Records that a shutdown is releasing a hold.
     pub(super) fn owe(&self, hold: &Arc<Hold>) -> u64 {
         self.shared.state().owe(hold.lock.clone(), hold.may_last_until())
     }
 
-    /// Has the keeper end by that moment at the latest, with what is to be said to the store before.
+    /// Makes the keeper send this and end by `by` at the latest.
     pub(super) fn part(&self, farewell: Farewell, by: Moment) {
         let mut state = self.shared.state();
         state.farewell = Some(farewell);
@@ -405,7 +404,7 @@ impl Keeper {
         self.shared.bell.notify_one();
     }
 
-    /// Has a shutdown end earlier, if that is earlier.
+    /// Ends a shutdown at `by`, if that is before its present deadline.
     pub(super) fn hurry(&self, by: Moment) {
         let mut state = self.shared.state();
         state.hurry = state.hurry.min(by);
@@ -418,13 +417,13 @@ impl Keeper {
         self.shared.ended.cancelled().await;
     }
 
-    /// A token that is cancelled when the keeper has ended. It does not keep it alive.
+    /// A token that is cancelled when the keeper has ended. It does not keep the keeper alive.
     pub(crate) fn end(&self) -> CancellationToken {
         self.shared.ended.clone()
     }
 
-    /// Waits until the keeper has ended: says what the store has told it of a hold whose release was cut off, or why that
-    /// hold is lost.
+    /// Waits until the keeper has ended. Returns the store's reply about a hold whose release was cut off, or why
+    /// that hold is lost.
     pub(super) async fn verdict(&self, hold: &Hold) -> Result<Released, LostReason> {
         self.ended().await;
         if let Some(reason) = hold.loss() {
@@ -433,7 +432,7 @@ impl Keeper {
         self.shared.state().verdicts.remove(&hold.claim.hold).ok_or(LostReason::ShutDown)
     }
 
-    /// Waits until the keeper has ended: says when that was, and what a shutdown could not give back.
+    /// Waits until the keeper has ended. Returns when that was, and what a shutdown could not release.
     pub(super) async fn unreturned(&self) -> (Moment, Vec<Owed>) {
         self.ended().await;
         let state = self.shared.state();
@@ -442,9 +441,8 @@ impl Keeper {
 }
 
 impl Ear {
-    /// Somebody says that the hold with this token was ended by force. It may be forged: the hold is extended at once,
-    /// whenever its turn would come, and the store says what is true. What is in flight about it already does not
-    /// count as the answer. Does not wait.
+    /// A notification says that the hold with this token was released by force. It may be forged, so the hold is
+    /// extended at once, and the store's reply decides. A request already in flight does not count. Does not wait.
     pub(super) fn hear_freed(&self, fence: FencingToken) {
         let Some(shared) = self.0.upgrade() else { return };
         if shared.state().hasten(fence, shared.world.now()) {
@@ -460,7 +458,7 @@ impl fmt::Debug for Keeper {
 }
 
 impl Kept {
-    /// Has the hold be believed for as long as its tenure says.
+    /// Updates the hold's validity from its renewal schedule.
     fn raise(&self) {
         self.hold.keep_until(self.tenure.kept_until());
         self.hold.raise(self.tenure.valid_until());
@@ -488,14 +486,14 @@ impl State {
         }
     }
 
-    /// Enters when a hold next needs attention.
+    /// Schedules the next action for a hold.
     fn schedule(&mut self, id: KeepId) -> Moment {
         let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return FAR };
         if let Some(place) = kept.place.take() {
             self.pace.leave(id, place);
         }
         let due = kept.tenure.due();
-        // Who is to be extended at once has no time for others.
+        // A hold that must be extended at once does not wait for others.
         let until = if kept.tenure.is_hastened() || kept.tenure.is_called() {
             due
         } else {
@@ -505,8 +503,8 @@ impl State {
         due
     }
 
-    /// Extends all holds with this token as soon as can be: one of them is gone, or is said to be. Says whether there
-    /// are any.
+    /// Extends all holds with this token as soon as possible: one of them is gone, or is reported to be. Returns
+    /// whether there are any.
     fn hasten(&mut self, fence: FencingToken, now: Moment) -> bool {
         let of_it = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
         let ids: Vec<_> = self.by_fence.range(of_it).map(|(_, id)| *id).collect();
@@ -519,7 +517,7 @@ impl State {
         !ids.is_empty()
     }
 
-    /// Extends a hold no more, until it is retired (2).
+    /// Stops extending a hold, until it is retired (2).
     fn lose(&mut self, id: KeepId) -> Option<Arc<Hold>> {
         self.not_told(id);
         let kept = self.kept.get_mut(&id)?;
@@ -530,7 +528,7 @@ impl State {
         Some(kept.hold.clone())
     }
 
-    /// Takes out all that is due, and the extends that go along with it.
+    /// Collects all work that is due, and the extends that go along with it.
     fn collect(&mut self, now: Moment, call: Duration, sessions: &Sessions) -> Work {
         let closing = self.closing.map(|by| by.min(self.hurry));
         let mut work = Work { closing, farewell: self.farewell.take(), ..Work::default() };
@@ -540,7 +538,7 @@ impl State {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
             kept.place = None;
             if kept.hold.is_doubted() {
-                // It was found gone, or is being released, elsewhere: whoever knows it tells it.
+                // It was found gone, or is being released, elsewhere; that code reports it.
                 self.lose(id);
                 continue;
             }
@@ -582,12 +580,12 @@ impl State {
     }
 }
 
-/// Runs the keeper until it is closed and its errands are done.
+/// Runs the keeper until it is closed and its cleanups are done.
 async fn run(shared: Arc<Shared>) {
-    // Dropped after what is running: nothing is sent any more when it is.
+    // Dropped after the running futures, so nothing is sent any more by then.
     let _end = End(shared.clone());
     let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
-    // Whether the store has been waited for, of a keeper that has nothing else to do and is to end.
+    // Whether a closing keeper without other work has waited for the store's background work.
     let mut settled = false;
     loop {
         let now = shared.world.now();
@@ -595,7 +593,7 @@ async fn run(shared: Arc<Shared>) {
         for (id, hold, reason) in work.lost {
             hold.lose(reason);
             if hold.is_passed() {
-                // It has no guard that would give it back, and the store may have it yet.
+                // No guard will release it, and the store may still keep it.
                 shared.part_with(id);
             }
         }
@@ -660,7 +658,7 @@ async fn settle(shared: Arc<Shared>) {
     settled(&*shared.store, &*shared.world, shared.timings).await;
 }
 
-/// The end of the keeper, whatever ends it.
+/// Ends the keeper on every path.
 struct End(Arc<Shared>);
 
 impl Drop for End {
@@ -679,12 +677,12 @@ impl Drop for End {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in here panics while it holds the state.
+        // No code panics while it holds this mutex.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a shutdown was told when it released a hold. Only a release that was cut off asks for it: one that had its
-    /// answer knows better.
+    /// Records the reply to a shutdown's release. Only a release that was cut off reads it: one with a reply of its
+    /// own does not need it.
     pub(super) fn note(&self, hold: &Hold, released: Released) {
         self.state().verdicts.insert(hold.claim.hold, released);
     }

@@ -1,10 +1,10 @@
-//! The tasks of this process that stand in line for one lock, in the order in which they came.
+//! The local wait queue: the tasks of this process that want one lock, in order of arrival.
 //!
-//! Ten thousand may stand here and give up at once, so nothing looks through the line: each stands under
-//! its number. A task that polls, and pauses between two tries, stands aside, behind all others.
+//! Thousands of tasks may wait and give up at once, so nothing scans the queue: each waiter has a number. A task that
+//! pauses between two attempts is set aside, behind all others.
 //!
-//! Whoever wants a ReentrantMutex may go straight to the store, past those before him, once when he comes and then
-//! whenever his owner is known to have the lock. For that the line knows its standers by their owners.
+//! A task that wants a ReentrantMutex may go straight to the store, past the tasks before it: once on arrival, and
+//! again whenever its owner is known to hold the lock. For this the queue indexes its waiters by owner.
 
 use super::straight::Straight;
 use leasehold_core::OwnValue;
@@ -13,23 +13,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Whether a task stands aside, and its number.
+/// Whether a task is set aside, and its number.
 type Place = (bool, u64);
 
 #[derive(Default)]
 pub(super) struct Line {
     standers: BTreeMap<Place, Stander>,
-    /// Those who would go straight if their owner had the lock, and have not been told that he has.
+    /// Waiters that would bypass the queue if their owner held the lock, and do not know yet that it does.
     unaware: BTreeMap<OwnValue, BTreeSet<u64>>,
     last_id: u64,
 }
 
-/// A task in line.
+/// A queued task.
 struct Stander {
     terms: Arc<Terms>,
     signaled: bool,
     waker: Option<Waker>,
-    /// Its own way to the store, of a ReentrantMutex. In a box, since a line is moved about in memory, and few have one.
+    /// Its bypass request, for a ReentrantMutex. Boxed: map nodes move in memory, and few waiters have one.
     straight: Option<Box<Straight>>,
 }
 
@@ -43,7 +43,7 @@ impl Stander {
 }
 
 impl Line {
-    /// Puts a task at the end of the line, before those who stand aside.
+    /// Appends a task to the queue, before those that are set aside.
     pub(super) fn join(&mut self, terms: Arc<Terms>, straight: Option<Straight>) -> u64 {
         let straight = straight.map(Box::new);
         self.last_id += 1;
@@ -52,7 +52,7 @@ impl Line {
         self.last_id
     }
 
-    /// Takes a task out of the line. What is returned is its own way to the store.
+    /// Removes a task from the queue. Returns its bypass request.
     pub(super) fn remove(&mut self, id: u64) -> Option<Box<Straight>> {
         let aside = !self.standers.contains_key(&(false, id));
         let stander = self.standers.remove(&(aside, id))?;
@@ -60,18 +60,18 @@ impl Line {
         stander.straight
     }
 
-    /// What a task wants, and its own way to the store, if it has one.
+    /// A task's terms and its bypass request, if it has one.
     pub(super) fn straight(&mut self, id: u64) -> Option<(&Arc<Terms>, &mut Straight)> {
         let stander = self.stander(id)?;
         stander.straight.as_deref_mut().map(|straight| (&stander.terms, straight))
     }
 
-    /// All ways of their own.
+    /// All bypass requests.
     pub(super) fn all_straight(&mut self) -> impl Iterator<Item = &mut Straight> {
         self.standers.values_mut().filter_map(|stander| stander.straight.as_deref_mut())
     }
 
-    /// A task's question is on its way: if its owner gets the lock from now on, it asks once more.
+    /// The task's request is in flight: if its owner acquires the lock from now on, it sends one more.
     pub(super) fn make_unaware(&mut self, id: u64) {
         let owner = self.stander(id).and_then(|stander| stander.terms.value.clone());
         if let Some(owner) = owner {
@@ -89,7 +89,7 @@ impl Line {
         }
     }
 
-    /// This owner has the lock: whoever stands here in his name, but for `but`, is to go straight to the store.
+    /// This owner holds the lock: its waiters, except `but`, go straight to the store.
     pub(super) fn call(&mut self, owner: &OwnValue, but: u64) {
         let Some(mut ids) = self.unaware.remove(owner) else { return };
         let asks_itself = ids.remove(&but);
@@ -105,14 +105,14 @@ impl Line {
         }
     }
 
-    /// Puts a task aside, or back to where it stood before.
+    /// Sets a task aside, or back to its former position.
     pub(super) fn set_aside(&mut self, id: u64, aside: bool) {
         if let Some(stander) = self.standers.remove(&(!aside, id)) {
             self.standers.insert((aside, id), stander);
         }
     }
 
-    /// The number of the task that came last.
+    /// The number of the latest task.
     pub(super) const fn last_id(&self) -> u64 {
         self.last_id
     }
@@ -126,31 +126,31 @@ impl Line {
         self.standers.first_key_value().is_some_and(|(place, _)| place.1 == id)
     }
 
-    /// What the front wants.
+    /// The terms of the front.
     pub(super) fn front(&self) -> Option<&Arc<Terms>> {
         self.standers.first_key_value().map(|(_, stander)| &stander.terms)
     }
 
-    /// Tells the front that something has happened.
+    /// Wakes the front.
     pub(super) fn signal_front(&mut self) {
         if let Some(mut front) = self.standers.first_entry() {
             front.get_mut().signal();
         }
     }
 
-    /// Tells everybody, not only the front.
+    /// Wakes all waiters.
     pub(super) fn signal_all(&mut self) {
         self.standers.values_mut().for_each(Stander::signal);
     }
 
-    /// Takes note that a task has seen what was signalled until now.
+    /// Marks a task's signals until now as seen.
     pub(super) fn quiet(&mut self, id: u64) {
         if let Some(stander) = self.stander(id) {
             stander.signaled = false;
         }
     }
 
-    /// Whether a task has been signalled; wakes it when it is. One that is not in line need not wait.
+    /// Whether a task has been signaled; registers its waker otherwise. Ready for a task that is not queued.
     pub(super) fn poll_signaled(&mut self, id: u64, waker: &Waker) -> Poll<()> {
         let Some(stander) = self.stander(id) else { return Poll::Ready(()) };
         if std::mem::take(&mut stander.signaled) {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stands_aside_is_passed_and_comes_back_to_his_place() {
+    fn a_waiter_set_aside_is_passed_and_returns_to_its_position() {
         let mut line = Line::default();
         let ids = [(); 3].map(|()| line.join(terms(), None));
         line.set_aside(ids[0], true);

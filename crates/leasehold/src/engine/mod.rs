@@ -1,11 +1,12 @@
-//! The engine: the only loops that wait, renew and release. Every kind of lock goes through them.
+//! The engine: the only code that waits for, renews and releases locks. Every kind of lock uses it.
 //!
-//! It keeps two things apart: a *hold* is what the process has at the store, a guard is what a task has
-//! of it. Tasks of a process queue before a [`seat`]; its front drives the contest at the store.
+//! A *hold* is what the process holds at the store; a guard is the handle that a task has to it. The tasks of a
+//! process that want the same lock queue at its lock entry ([`seat`]). The task at the front of that queue contends
+//! at the store for the whole process.
 //!
-//! 1. At most one question a lock is on its way from a process, except after its asker was dropped.
-//! 2. A hold is spent once its release was first sent: it is never handed to anyone after that.
-//! 3. Whatever is dropped at whatever await leaves either nothing or an errand with the keeper.
+//! 1. A process has at most one acquire request in flight per lock, except after a task dropped its request.
+//! 2. A hold is spent once its release has been sent for the first time: it is never handed on after that.
+//! 3. A future dropped at any await leaves either nothing behind or a cleanup with the keeper.
 
 mod acquire;
 mod confirm;
@@ -72,23 +73,23 @@ use std::pin::pin;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-/// How long things may take.
+/// Time limits of the engine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timings {
-    /// Every call to the store, its resends included.
+    /// Limit for one call to the store, including its resends.
     pub(crate) call: Duration,
-    /// How long a waiter without a limit of its own rides out a store that does not answer.
+    /// How long a waiter without a deadline tolerates a store that does not answer.
     pub(crate) outage: Duration,
-    /// The lease of a hold that a watchdog renews.
+    /// Lease of the holds that a watchdog renews.
     pub(crate) watchdog: Duration,
-    /// How long a session lives without a beat; nothing, where leases alone should decide.
+    /// Session lifetime without a heartbeat. `None` if holds end by their leases alone.
     pub(crate) session: Option<Duration>,
 }
 
 /// A moment that never comes.
 const FAR: Moment = Moment::from_micros(u64::MAX);
 
-/// One client's engine.
+/// The engine of one client.
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) world: Arc<dyn World>,
@@ -101,8 +102,8 @@ pub(crate) struct Engine {
     attached: Attached,
 }
 
-/// Waits for what the store does behind its answers, for no longer than that can matter: what was lost lasts no longer than a
-/// first lease.
+/// Waits for the store's background work. Stops when a first lease would have ended: by then no lost request can
+/// matter.
 async fn settled(store: &dyn Store, world: &dyn World, timings: Timings) {
     let longest = world.now() + leasehold_core::FIRST_LEASE + timings.call;
     tokio::select! {
@@ -113,7 +114,7 @@ async fn settled(store: &dyn Store, world: &dyn World, timings: Timings) {
 }
 
 impl Engine {
-    /// Starts an engine: its session has begun when this returns, and its keeper runs.
+    /// Starts an engine and its keeper. Unless sessions begin on demand, the session has begun on return.
     pub(crate) async fn start(
         store: Arc<dyn Store>,
         world: Arc<dyn World>,
@@ -141,26 +142,26 @@ impl Engine {
             store.close_mailbox(Place::ONLY, id);
             StartError::Keeper(error)
         })?;
-        // Nobody else sets it.
+        // Set only here.
         let _ = seats.keeper.set(keeper.ear());
         let (attached, gate) = (Attached::default(), Arc::default());
         Ok(Arc::new(Self { store, world, sessions, label, timings, keeper, gate, seats, attached }))
     }
 
-    /// Waits until nothing is left to be done that nobody waits for.
+    /// Waits until no cleanup and no background work of the store is in flight.
     pub(crate) async fn settle(&self) {
         self.keeper.errands_done().await;
         settled(&*self.store, &*self.world, self.timings).await;
     }
 
-    /// The seat of this process before a lock.
+    /// The process's shared entry for a lock.
     pub(crate) fn seat(&self, lock: &Lock) -> Arc<Seat> {
         let place = self.store.place(lock);
         self.seats.seat(lock, place, self.sessions.id_at(place))
     }
 
-    /// A seat for one acquisition alone, before a lock that several can have side by side: tasks of one process do not
-    /// wait for one another there, and each has a place of its own in the store's queue.
+    /// An entry for a single acquisition of a lock with several simultaneous holders: tasks of one process do not
+    /// wait for each other, and each has its own entry in the store's queue.
     pub(crate) fn own_seat(&self, lock: &Lock) -> Arc<Seat> {
         let place = self.store.place(lock);
         self.seats.own_seat(lock, place, self.sessions.id_at(place))
@@ -173,17 +174,17 @@ impl Engine {
         }
     }
 
-    /// Runs what is sent about a hold; nothing comes of it once a shutdown has begun.
+    /// Runs a request about a hold. Returns `None` if a shutdown has begun or begins meanwhile.
     pub(crate) async fn unless_shut<F: Future>(&self, sending: F) -> Option<F::Output> {
         self.gate.pass(pin!(sending)).await
     }
 
-    /// Sends one operation, and again after a fault that may pass, until `within` is over.
+    /// Sends one operation and retries it after transient faults, for up to `within`.
     pub(crate) async fn call(&self, lock: &Lock, op: &Op, within: Duration) -> Result<Reply, Uncertain> {
         Ok(self.ask(lock, op, within).await?.reply)
     }
 
-    /// The same, and says whether it was executed before, perhaps.
+    /// Like [`Self::call`], but also reports whether an earlier, unanswered attempt may have been executed.
     pub(crate) async fn ask(
         &self,
         lock: &Lock,
@@ -193,19 +194,20 @@ impl Engine {
         insist(&*self.world, within, |left| self.store.execute(lock, op, left)).await
     }
 
-    /// Which sessions the store knows, those of one name that are alive as one, and those that are dead; asked for again after a fault that may pass, for as long as a call may take.
+    /// Lists the store's sessions. Live sessions with the same id are merged, and so are dead ones. Retries transient
+    /// faults for as long as one call may take.
     pub(crate) async fn list_sessions(&self) -> Result<Vec<SessionEntry>, Uncertain> {
         let ask = |left| self.store.attend(Place::ONLY, &SessionOp::List, left);
         if let SessionReply::List(sessions) = insist(&*self.world, self.timings.call, ask).await?.reply {
             return Ok(together(sessions));
         }
-        let text = "it answered another question than was asked".to_owned();
+        let text = "its reply does not match the request".to_owned();
         let fault = Fault::new(FaultKind::Failed(text), Phase::Reply, "the store");
         Err(Uncertain { fault, executed: Executed::No })
     }
 }
 
-/// A client has a session in each place of a store that has several, and as a rule they are called alike.
+/// Merges entries of one client: it has one session per partition, normally all with the same id.
 fn together(entries: Vec<SessionEntry>) -> Vec<SessionEntry> {
     let mut known: BTreeMap<(SessionId, bool), SessionEntry> = BTreeMap::new();
     for entry in entries {
@@ -226,7 +228,7 @@ impl Drop for Engine {
         for kept in self.seats.part() {
             self.keeper.part_with(kept);
         }
-        // In this order: the keeper may be about to begin another session.
+        // Close the keeper first: it may be about to begin another session.
         self.keeper.close();
         if !self.gate.is_closed() {
             self.close_mailboxes();
@@ -256,11 +258,11 @@ pub(crate) enum StartError {
 #[derive(Debug)]
 pub(crate) struct Answer<T> {
     pub(crate) reply: T,
-    /// Why an earlier sending had no reply, if one had none that may have been executed.
+    /// The fault of an earlier attempt that was not answered and may have been executed.
     pub(crate) unanswered: Option<Fault>,
 }
 
-/// A call without a reply.
+/// A call that was not answered.
 #[derive(Debug)]
 pub(crate) struct Uncertain {
     /// The last fault.
@@ -269,8 +271,8 @@ pub(crate) struct Uncertain {
     pub(crate) executed: Executed,
 }
 
-/// Sends one operation until it has a reply, a fault that does not pass, or no time left; each time it waits for the
-/// reply for `each` at most. Sending it twice equals sending it once, so nothing is lost by it.
+/// Sends one operation until it is answered, fails permanently, or `within` is over. Each attempt waits at most
+/// `each` for its reply. Resending is safe: operations are idempotent.
 pub(crate) async fn call(
     store: &dyn Store,
     world: &dyn World,
@@ -282,7 +284,7 @@ pub(crate) async fn call(
     Ok(insist(world, within, |left| store.execute(lock, op, left.min(each))).await?.reply)
 }
 
-/// Asks until there is an answer, a fault that does not pass, or no time left.
+/// Repeats a request until it is answered, fails permanently, or no time is left.
 async fn insist<'a, T>(
     world: &dyn World,
     within: Duration,
@@ -317,11 +319,12 @@ fn odd_reply(reply: Reply) -> (Fault, Executed) {
     (Fault::odd_reply(reply), executed)
 }
 
-/// All seats of a client, and the postbox that hands each its grants, and the keeper the news of what was freed.
+/// All lock entries of a client. As its notification sink, passes grants to the entries, and notices about holds to
+/// the keeper.
 struct Seats {
     world: Arc<dyn World>,
     table: Mutex<Table>,
-    /// Set once there is a keeper: before that nothing is held that a message could be about.
+    /// Set once the keeper runs. Before that there is no hold that a message could concern.
     keeper: OnceLock<Ear>,
 }
 
@@ -330,9 +333,9 @@ struct Table {
     by_lock: HashMap<Lock, u32>,
     slots: Vec<Weak<Seat>>,
     free: Vec<u32>,
-    /// Seats of others than the client's session, which are to be closed with its own.
+    /// Entries of other sessions that are closed together with the client's own.
     guests: Vec<Weak<Seat>>,
-    /// Set once the client is shut down: seats are closed from the start then.
+    /// Set once the client is shut down: new entries are closed from the start.
     closed: bool,
 }
 
@@ -382,7 +385,7 @@ impl Seats {
             }
         }));
         if table.closed {
-            // There is nothing in a new one.
+            // A new entry is empty, so nothing needs to be released.
             seat.close();
         }
         if let Some(place) = table.slots.get_mut(slot as usize) {
@@ -391,7 +394,7 @@ impl Seats {
         (slot, seat)
     }
 
-    /// Stands in line for several locks in one step: whoever else does so comes before or after in all of them.
+    /// Joins the queues of several locks in one step, so that two such callers have the same order in all of them.
     fn join_all(&self, seats: &[&Arc<Seat>], terms: &Arc<Terms>) -> Vec<u64> {
         let _table = self.table();
         seats.iter().map(|seat| seat.join(terms.clone())).collect()
@@ -407,23 +410,23 @@ impl Seats {
         table.free.push(slot);
     }
 
-    /// Has a seat closed with these that is none of them.
+    /// Registers an entry of another session, to be closed with these.
     fn receive(&self, guest: &Arc<Seat>) {
         let mut table = self.table();
         table.guests.retain(|guest| guest.strong_count() > 0);
         table.guests.push(Arc::downgrade(guest));
         if table.closed {
-            // There is nothing in a new one.
+            // A new entry is empty, so nothing needs to be released.
             guest.close();
         }
     }
 
-    /// Closes all seats there are, and all there will be.
+    /// Closes all present and future entries.
     fn close(&self) -> Vec<(Arc<Seat>, Cleared)> {
         let mut table = self.table();
         table.closed = true;
         let seats: Vec<_> = table.slots.iter().chain(&table.guests).filter_map(Weak::upgrade).collect();
-        // A seat that goes out of use takes itself out of the table.
+        // An entry that is dropped removes itself from the table, which takes this mutex.
         drop(table);
         seats
             .into_iter()
@@ -434,7 +437,7 @@ impl Seats {
             .collect()
     }
 
-    /// What is kept in any of them for whoever comes.
+    /// Takes all holds that are kept in the process for later acquisitions.
     fn part(&self) -> Vec<KeepId> {
         let seats: Vec<_> = self.table().slots.iter().filter_map(Weak::upgrade).collect();
         seats.iter().filter_map(|seat| seat.part()).collect()

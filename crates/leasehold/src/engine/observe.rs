@@ -1,7 +1,6 @@
-//! Watching who leads: the one loop that does.
+//! Observing an election's leader: the only loop that does.
 //!
-//! It holds nothing and asks for nothing but looks, so nothing is left behind wherever its future is dropped; what was
-//! learnt so far stays with it for the next call.
+//! It only reads, so dropping its future leaves nothing behind. What it has learnt stays for the next call.
 
 use super::Engine;
 use crate::store::{Fault, Listening};
@@ -11,10 +10,10 @@ use leasehold_store::jitter;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long after a subscription that failed the next one is tried at the earliest.
+/// The shortest pause between a failed subscription and the next attempt.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// One who watches a lock.
+/// An observer of one lock.
 #[derive(Debug)]
 pub(crate) struct Watching {
     engine: Arc<Engine>,
@@ -23,14 +22,14 @@ pub(crate) struct Watching {
     hearing: Hearing,
 }
 
-/// Whether it is told of changes.
+/// Whether it is subscribed to changes.
 #[derive(Debug)]
 enum Hearing {
-    /// Not yet, or not any more, and it is tried at this moment.
+    /// Not subscribed; the next attempt is due at this moment.
     From(Moment),
-    /// It is.
+    /// Subscribed.
     Since(Listening),
-    /// Nobody says anything in this store.
+    /// This store publishes no changes.
     Never,
 }
 
@@ -39,7 +38,7 @@ impl Watching {
         Self { engine, lock, onlooker: Onlooker::new(), hearing: Hearing::From(Moment::ZERO) }
     }
 
-    /// Waits for news. Fails if a look is not answered; the next call looks again, a while later.
+    /// Waits for a change. Fails if a read is not answered; the next call reads again after a pause.
     pub(crate) async fn news(&mut self) -> Result<News, Fault> {
         loop {
             self.rest().await;
@@ -66,7 +65,7 @@ impl Watching {
         }
     }
 
-    /// Rests until it is time to look.
+    /// Sleeps until the next read is due.
     async fn rest(&mut self) {
         let world = &self.engine.world;
         while self.onlooker.look_at() > world.now() {
@@ -80,7 +79,7 @@ impl Watching {
         }
     }
 
-    /// Has itself told of changes from now on, before the look that follows: what was said before is seen by it.
+    /// Subscribes before the read that follows, which covers everything published earlier.
     async fn listen(&mut self) {
         let engine = &*self.engine;
         let Hearing::From(at) = self.hearing else { return };
@@ -91,7 +90,7 @@ impl Watching {
             Ok(Some(listening)) => Hearing::Since(listening),
             Ok(None) => Hearing::Never,
             Err(fault) => {
-                tracing::debug!(lock = %self.lock, %fault, "not told who leads: looking often");
+                tracing::debug!(lock = %self.lock, %fault, "cannot subscribe to leader changes; polling often");
                 Hearing::From(engine.world.now() + AGAIN + jitter(&*engine.world, AGAIN))
             }
         };

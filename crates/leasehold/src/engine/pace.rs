@@ -1,41 +1,41 @@
-//! Pace: in which batches holds are extended, and when the keeper wakes for them.
+//! Renewal batching: which holds are extended together, and when the keeper wakes for them.
 //!
-//! Each hold has its turn, at the moment at which it needs attention. Who has time enough takes his turn together with
-//! others, so that many holds cost few wake-ups and few requests; who has not is never kept waiting for anybody. What
-//! is done when a turn has come is the keeper's.
+//! Each hold is due at the moment at which it needs attention. Holds with time to spare are extended together, so
+//! that many holds cost few wake-ups and few requests; holds without are never delayed. What happens to a hold that
+//! is due is up to the keeper.
 //!
-//! 1. A batch begins when somebody's turn has come. Those behind him go along if theirs is near, as measured by how
-//!    long they last beyond it: a hold that goes early costs a little, and its next turn comes as much earlier.
-//! 2. Only holds with seconds to spare are ever late, and only where there are more than one batch holds. Batches
-//!    then leave room for what others ask of the server, and one lost reply does not hit everybody.
-//! 3. Nobody is late by more than his class allows, however many there are.
+//! 1. A batch starts when a hold is due. Holds that are nearly due join it, where "nearly" depends on how long they
+//!    last beyond their due time: an early extend costs a little, as the next one is due that much earlier.
+//! 2. Only holds with seconds to spare are ever late, and only if there are more than one batch holds. The gaps
+//!    between batches leave room for the server's other clients, and one lost reply does not hit every hold.
+//! 3. No hold is later than its class allows, however many there are.
 
 use super::KeepId;
 use leasehold_core::Moment;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How many extends go together at most: one or two milliseconds of a server.
+/// The largest number of extends in a batch: one or two milliseconds of a server.
 pub(super) const BATCH: usize = 256;
 
-/// How long the next batch waits after a full one.
+/// The pause after a full batch.
 const GAP: Duration = Duration::from_millis(5);
 
-/// What would be late if it were waited for: timers are no finer than this.
+/// Timer granularity: holds due within this are treated as due.
 const GRAIN: Duration = Duration::from_millis(2);
 
-/// What a hold may be kept waiting for, by how long it lasts beyond its turn.
+/// How early or late a hold may go, by how long it lasts beyond its due time.
 struct Class {
-    /// The hold lasts for this much longer at least.
+    /// The hold lasts at least this long beyond its due time.
     left: Duration,
-    /// It may go along that much before its turn (1).
+    /// How early it may go (1).
     early: Duration,
-    /// It may wait that much after its turn (2, 3).
+    /// How late it may go (2, 3).
     late: Duration,
 }
 
-/// From the hastiest to the calmest. Whoever goes early is extended more often: by 2 % at most with a lease of 30 s, by
-/// less than a tenth with one of a second.
+/// Most urgent first. Going early means more extends: at most 2 % more with a lease of 30 s, less than a tenth with
+/// one of a second.
 const CLASSES: [Class; 4] = [
     Class { left: Duration::ZERO, early: GRAIN, late: Duration::ZERO },
     Class { left: Duration::from_millis(100), early: Duration::from_millis(10), late: Duration::ZERO },
@@ -48,16 +48,16 @@ const CLASSES: [Class; 4] = [
     },
 ];
 
-/// When which hold has its turn.
+/// When each hold is due.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Those of each class, by their turns.
+    /// The holds of each class, by due time.
     turns: [BTreeSet<(Moment, KeepId)>; CLASSES.len()],
-    /// Before this nobody goes who may be late (2).
+    /// Holds that may be late do not start a batch before this (2).
     opens: Moment,
 }
 
-/// Where a hold stands in its [`Pace`].
+/// The position of a hold in its [`Pace`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spot {
     class: usize,
@@ -65,17 +65,17 @@ pub(super) struct Spot {
 }
 
 impl Spot {
-    /// Whether its turn comes by then.
+    /// Whether it is due by then.
     pub(super) fn is_by(self, due: Moment) -> bool {
         self.due <= due
     }
 }
 
-/// A hold whose turn it is.
+/// A hold to be extended now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Turn {
     pub(super) id: KeepId,
-    /// It goes though its time comes only within this.
+    /// How much earlier than due it may go.
     pub(super) ahead: Duration,
 }
 
@@ -84,7 +84,7 @@ impl Pace {
         Self { turns: Default::default(), opens: Moment::ZERO }
     }
 
-    /// Enters a hold whose turn comes at `due`, and which lasts until `until` if it misses it.
+    /// Adds a hold that is due at `due` and, if not extended, lasts until `until`.
     pub(super) fn enter(&mut self, id: KeepId, due: Moment, until: Moment) -> Spot {
         let left = until.since(due);
         let class = CLASSES.iter().rposition(|class| class.left <= left).unwrap_or(0);
@@ -92,12 +92,12 @@ impl Pace {
         Spot { class, due }
     }
 
-    /// Takes a hold out.
+    /// Removes a hold.
     pub(super) fn leave(&mut self, id: KeepId, place: Spot) {
         self.turns[place.class].remove(&(place.due, id));
     }
 
-    /// Takes out all whose turn it is, the hastiest first.
+    /// Removes and returns all holds to be extended now, the most urgent first.
     pub(super) fn take(&mut self, now: Moment) -> Vec<Turn> {
         let mut taken = Vec::new();
         let soon = now + GRAIN;
@@ -110,7 +110,7 @@ impl Pace {
             let before = taken.len();
             while let Some((due, id)) = turns.first().copied() {
                 let is_full = taken.len() - before >= BATCH;
-                // Who is not due yet, or may wait, only fills a batch.
+                // Holds that are not due yet, or may wait, only fill a batch.
                 if !must_go(due) && (is_full || due > now + class.early) {
                     break;
                 }
@@ -124,7 +124,7 @@ impl Pace {
         taken
     }
 
-    /// When somebody's turn comes next.
+    /// When the next hold is due.
     pub(super) fn next(&self) -> Option<Moment> {
         let firsts = CLASSES.iter().zip(&self.turns).filter_map(|(class, turns)| {
             let (due, _) = *turns.first()?;
@@ -145,7 +145,7 @@ mod tests {
         Moment::from_micros(ms * 1000)
     }
 
-    /// Holds that are due at these milliseconds, and last so much longer.
+    /// Holds due at these milliseconds, which last `left` beyond that.
     fn pace(dues: impl IntoIterator<Item = u64>, left: Duration) -> Pace {
         let mut pace = Pace::new();
         for (id, due) in dues.into_iter().enumerate() {
@@ -159,10 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_begins_when_somebody_is_due_and_takes_along_who_is_nearly() {
+    fn a_batch_begins_when_a_hold_is_due_and_takes_those_nearly_due() {
         let mut calm = pace([1000, 1100, 1199, 1300], LONG);
         assert_eq!(calm.next(), Some(ms(1000)));
-        assert_eq!(taken(&mut calm, ms(900)), 0, "nobody is due, whatever woke the keeper");
+        assert_eq!(taken(&mut calm, ms(900)), 0, "no hold is due, whatever woke the keeper");
         assert_eq!(taken(&mut calm, ms(1000)), 3);
         assert_eq!(taken(&mut calm, ms(1150)), 0);
         assert_eq!(calm.next(), Some(ms(1300)));
@@ -184,32 +184,32 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_goes_in_batches_with_gaps_and_nobody_waits_for_long() {
+    fn many_holds_go_in_batches_with_gaps_and_none_waits_for_long() {
         let crowd = 80 * BATCH;
         let mut pace = pace(std::iter::repeat_n(1000, crowd), LONG);
         let (mut now, mut sizes) = (ms(1000), Vec::new());
         while let Some(next) = pace.next() {
-            assert!(next >= now || sizes.is_empty(), "it would not sleep");
+            assert!(next >= now || sizes.is_empty(), "the keeper would not sleep");
             now = next;
             sizes.push(taken(&mut pace, now));
         }
         let latest = CLASSES[3].late;
         assert_eq!(sizes.iter().sum::<usize>(), crowd);
         assert_eq!(now, ms(1000) + latest, "however many there are");
-        let (last, before) = sizes.split_last().expect("there were some");
+        let (last, before) = sizes.split_last().expect("there was a batch");
         assert!(before.iter().all(|size| *size == BATCH), "{before:?}");
         assert_eq!(before.len() as u128, latest.as_millis() / GAP.as_millis());
-        assert!(*last >= BATCH, "those who have waited long enough");
+        assert!(*last >= BATCH, "the holds that have waited long enough");
     }
 
     #[test]
-    fn who_has_no_time_waits_for_nobody() {
+    fn urgent_holds_do_not_wait_for_others() {
         let mut pace = pace(std::iter::repeat_n(1000, 3 * BATCH), LONG);
         assert_eq!(taken(&mut pace, ms(1000)), BATCH);
         let (hasty, first) = (KeepId(u64::MAX), KeepId(u64::MAX - 1));
         pace.enter(hasty, ms(1001), ms(1007));
         pace.enter(first, ms(1001), ms(3001));
-        assert_eq!(pace.next(), Some(ms(1001)), "not only when the crowd goes on");
+        assert_eq!(pace.next(), Some(ms(1001)), "before the next batch of the others");
         let turns = pace.take(ms(1001));
         assert_eq!(turns.iter().map(|turn| turn.id).collect::<Vec<_>>(), [hasty, first]);
         assert_eq!(pace.next(), Some(ms(1000) + GAP));
@@ -218,15 +218,15 @@ mod tests {
     }
 
     #[test]
-    fn those_who_go_early_do_not_make_a_batch_larger() {
+    fn holds_that_go_early_do_not_make_a_batch_larger() {
         let mut pace = pace(std::iter::repeat_n(1000, BATCH).chain([1001]), 2000 * MS);
         pace.enter(KeepId(u64::MAX), ms(1010), ms(3010));
-        assert_eq!(taken(&mut pace, ms(1000)), BATCH + 1, "those whose turn it is");
+        assert_eq!(taken(&mut pace, ms(1000)), BATCH + 1, "the holds that are due");
         assert_eq!(pace.next(), Some(ms(1010)));
     }
 
     #[test]
-    fn who_has_left_has_no_turn() {
+    fn a_removed_hold_is_not_due() {
         let mut pace = Pace::new();
         let place = pace.enter(KeepId(1), ms(1000), ms(1000) + LONG);
         pace.enter(KeepId(2), ms(1000), ms(1000) + LONG);

@@ -1,10 +1,11 @@
-//! How long a task goes on asking: until its limit, or, where it has none, until the store has been silent for too long.
+//! How long a task keeps requesting a lock: until its deadline or, without one, until the store has not answered for
+//! too long.
 //!
-//! It owns what is known of the last question that had no answer, and the wait for another session. It does not know what
-//! is asked for, or by how many questions.
+//! It owns what is known of the last unanswered request, and the wait for another session. It does not know what is
+//! requested, or with how many requests.
 //!
-//! 1. That one question was refused says nothing of those before it: as long as the store has not answered, one that may
-//!    have been executed makes the end of it an unknown, whatever the end is.
+//! 1. A refusal says nothing about earlier requests. Until the store has answered, an earlier request that may have
+//!    been executed makes the final result *unknown*, whatever it is otherwise.
 
 use super::pursuit::{Missed, Pursuit};
 use super::{Engine, Session};
@@ -16,7 +17,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The patience of one task.
+/// The deadline and outage budget of one task.
 pub(super) struct Patience<'a> {
     engine: &'a Engine,
     pursuit: &'a Pursuit,
@@ -31,8 +32,8 @@ impl<'a> Patience<'a> {
         Self { engine, pursuit, last_fault: None, sessions: BTreeMap::new() }
     }
 
-    /// The session in whose name to ask in a place, which is alive now. Where there is none, or it has lapsed, waits for
-    /// another as long as one would wait for a store that does not answer.
+    /// A live session for a partition. If there is none, waits for the next one, as long as it would wait for a store
+    /// that does not answer.
     pub(super) async fn session(&mut self, place: Place) -> Result<(Arc<Session>, Moment), Missed> {
         loop {
             let now = self.engine.world.now();
@@ -62,7 +63,7 @@ impl<'a> Patience<'a> {
         }
     }
 
-    /// How long the store may take for its answer, or `None` if no time is left.
+    /// The time limit of the next call, or `None` if no time is left.
     pub(super) fn time_to_answer(&self, now: Moment) -> Option<Duration> {
         let call = self.engine.timings.call;
         let Some(limit) = self.pursuit.limit else { return Some(call) };
@@ -74,7 +75,7 @@ impl<'a> Patience<'a> {
         self.last_fault = None;
     }
 
-    /// It has not, for so long already. Fails where it is no use to ask again.
+    /// The store has not answered for `silence`. Fails if a retry is useless.
     pub(super) fn fault(
         &mut self,
         fault: Fault,
@@ -97,7 +98,7 @@ impl<'a> Patience<'a> {
         self.pursuit.limit.is_some_and(|limit| limit <= now)
     }
 
-    /// The time is up: says whether it was for the lock, in front of which others stand like this, or for the store.
+    /// The deadline has passed: reports whether the lock was held (`standing`) or the store did not answer.
     pub(super) fn time_is_up(&mut self, standing: impl FnOnce() -> Standing) -> Missed {
         match self.last_fault.take() {
             Some((fault, executed)) => Missed::Fault { fault, executed },
@@ -105,7 +106,7 @@ impl<'a> Patience<'a> {
         }
     }
 
-    /// Sleeps until then, or until the limit.
+    /// Sleeps until then, or until the deadline.
     pub(super) async fn sleep(&self, until: Option<Moment>) {
         match until.into_iter().chain(self.pursuit.limit).min() {
             Some(at) => self.engine.world.sleep_until(at).await,

@@ -1,14 +1,14 @@
-//! Giving a lock back.
+//! Releasing a lock.
 //!
-//! 1. The keeper lets go of the hold first, and whatever it has in flight about it is awaited, so that
-//!    nothing is sent about the hold after its release returned.
-//! 2. If tasks of this process stand in line, the same operation asks for them, behind the others. If they give up
-//!    what it asks for before it has come back, it is undone then: an undo that did not wait could be executed first.
-//! 3. What the keeper gives back already, since it was lost by a cap, is left to it, and told as lost.
-//! 4. So is everything once a shutdown has begun. One that comes while a release is on its way takes it over.
-//! 5. A release that may have been executed before, without an answer, has perhaps released what it does not find any
-//!    more: then nobody knows whether the hold was lost, unless the store says how it ended.
-//! 6. A hold that the next in line may have without the store is not released there, but [handed on](super::seat::passing).
+//! 1. The keeper retires the hold first, and its requests in flight are awaited: nothing is sent about a hold after
+//!    its release has returned.
+//! 2. If tasks of this process are queued, the same operation requests the lock for them, behind other clients'
+//!    waiters. If they give up before it returns, the request is undone then: an earlier undo could overtake it.
+//! 3. A hold lost by its cap that the keeper is already releasing is left to the keeper, and reported as lost.
+//! 4. The same holds for every hold once a shutdown has begun. A shutdown takes over a release in flight.
+//! 5. If an earlier attempt was not answered and may have been executed, it may have released the hold that this one
+//!    does not find. Then the result is *unknown*, not *lost*, unless the store knows how the hold ended.
+//! 6. A hold that the next local waiter can take over without the store is [handed on](super::passing) instead.
 
 use super::keep_id::KeepId;
 use super::keeper::Retired;
@@ -32,16 +32,16 @@ pub(crate) enum NotReleased {
     Fault { fault: Fault, executed: Executed },
 }
 
-/// Who hears what became of a release.
+/// What receives the result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hearer {
-    /// Whoever has asked for it.
+    /// The caller.
     Caller,
-    /// Nobody: where the store does not answer the keeper goes on.
+    /// Nothing: if the store does not answer, the keeper retries.
     Nobody,
 }
 
-/// Releases a hold and passes it on. Says how often its owner has the lock yet.
+/// Releases a hold or hands it on. Returns how many holds its owner still has.
 pub(crate) async fn release(
     engine: &Engine,
     seat: &Arc<Seat>,
@@ -59,7 +59,7 @@ pub(crate) async fn release(
     release_at_store(engine, seat, hold, keep, (parting.free_every, Hearer::Caller)).await
 }
 
-/// Keeps a hold in the process, for the next in line or for whoever comes (6). Nothing is awaited for it.
+/// Keeps a hold in the process for the next waiter or for later acquisitions (6). Does not wait.
 fn pass_on(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId, parting: Parting) -> bool {
     let _inside = engine.gate.inside();
     let Some(Passed { call, watch }) = seat.pass_on(hold, keep, parting, engine.world.now()) else {
@@ -74,12 +74,12 @@ fn pass_on(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId, parting
     true
 }
 
-/// Releases a hold that was kept in the process and that is not for whoever comes to the front. He asks for the lock in the
-/// same step.
+/// Releases a hold that was kept in the process and does not suit the front of the queue, whose request for the lock
+/// goes with it.
 ///
-/// Cancel safety: if the future is dropped, the keeper goes on.
+/// Cancel safety: if the future is dropped, the keeper continues the release.
 pub(super) async fn give_back(engine: &Engine, seat: &Arc<Seat>, hold: &Arc<Hold>, keep: KeepId) {
-    // Nobody has it any more whom the outcome would concern.
+    // The hold has no guard that the result would concern.
     let _ = release_at_store(engine, seat, hold, keep, (None, Hearer::Nobody)).await;
 }
 
@@ -115,8 +115,8 @@ async fn release_at_store(
         _ => hold.is_doubted().then_some(LostReason::Expired),
     };
     if let Some(reason) = lost {
-        // Work that is spread over tasks may go on and listen to the signal. This also ends the keeper's asking why, if
-        // that is what is in flight.
+        // Work spread over tasks may still run and watch the signal. This also ends the keeper's query for the
+        // reason, if that is in flight.
         hold.lose(reason);
     }
     if let Some(in_flight) = in_flight {
@@ -129,16 +129,16 @@ async fn release_at_store(
     result
 }
 
-/// Waits until the keeper has given a hold back that has reached its cap, for as long as a release may take (3).
+/// Waits until the keeper has released a hold that reached its cap, for at most one call's time (3).
 ///
-/// Cancel safety: if the future is dropped, the keeper goes on.
+/// Cancel safety: if the future is dropped, the keeper continues the release.
 async fn given_up(
     engine: &Engine,
     hold: &Hold,
     in_flight: &CancellationToken,
     stop: &CancellationToken,
 ) -> NotReleased {
-    // The keeper says so, too, but perhaps not yet.
+    // The keeper marks it, too, but possibly later.
     hold.lose(LostReason::Capped);
     let until = engine.world.now() + engine.timings.call;
     tokio::select! {
@@ -152,10 +152,10 @@ async fn given_up(
     NotReleased::Lost(hold.reason(engine.world.now()))
 }
 
-/// A guard was dropped: the keeper releases what it held, as soon as it can.
+/// A guard was dropped: the keeper releases its hold as soon as it can.
 pub(crate) fn abandon(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId, parting: Parting) {
     let _inside = engine.gate.inside();
-    // A shutdown gives it back (4).
+    // Otherwise the shutdown releases it (4).
     if !engine.gate.is_closed() && !pass_on(engine, seat, hold, keep, parting) {
         if engine.keeper.retire(keep).giving_back.is_none() {
             engine.keeper.give_back(hold);
@@ -165,16 +165,16 @@ pub(crate) fn abandon(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: Keep
     }
 }
 
-/// A release has failed of which nobody was told that it has returned: the keeper goes on with it.
+/// A release failed and its caller is gone: the keeper continues it.
 pub(crate) fn carry_on(engine: &Engine, hold: &Hold) {
     let _inside = engine.gate.inside();
-    // A shutdown has cut it off otherwise, and knows of it (4).
+    // Otherwise a shutdown has cut it off, and takes care of it (4).
     if !engine.gate.is_closed() {
         engine.keeper.give_back(hold);
     }
 }
 
-/// A release on its way. If it is dropped before its end, the keeper carries on.
+/// A release in flight. If it is dropped early, the keeper continues it.
 struct Departure<'a> {
     engine: &'a Engine,
     seat: &'a Arc<Seat>,
@@ -183,14 +183,14 @@ struct Departure<'a> {
     done: bool,
     /// Set if a shutdown has taken it over (4).
     cut: bool,
-    /// The question that went with it.
+    /// The nonce of the request that went with it.
     next: Option<Nonce>,
-    /// The hold that it asked for.
+    /// The hold requested for the next waiter.
     asked: Option<HoldId>,
 }
 
 impl Departure<'_> {
-    /// Sends the release; gives nothing where a shutdown has cut it off.
+    /// Sends the release. Returns `None` if a shutdown has cut it off.
     async fn run(&mut self, free_every: Option<u32>) -> Option<Result<u64, NotReleased>> {
         let world = &self.engine.world;
         let (begun, valid_until) = (world.now(), self.hold.valid_until());
@@ -220,7 +220,7 @@ impl Departure<'_> {
         })
     }
 
-    /// Takes in what became of the question that went with it.
+    /// Handles the reply to the request that went with it.
     fn take_next(&mut self, released: &Released) {
         if let (Some(nonce), Some(Ok(reply))) = (self.next, &released.next) {
             self.next = None;
@@ -241,7 +241,7 @@ impl Drop for Departure<'_> {
     fn drop(&mut self) {
         let _inside = self.engine.gate.inside();
         if self.cut {
-            // The shutdown finds the hold with the keeper, and the question in the seat, now or in a moment.
+            // The shutdown finds the hold with the keeper and the request in the lock entry, now or in a moment.
             return;
         }
         let world = &self.engine.world;
@@ -249,8 +249,8 @@ impl Drop for Departure<'_> {
             if self.done {
                 self.answered(nonce, Err(Executed::Unknown));
             } else {
-                // No store has failed, but the lock may come with a reply that nobody waits for any more: the front
-                // looks, also where it has asked by itself in the meantime.
+                // No store has failed, but the lock may arrive with a reply that no task awaits: the front re-checks,
+                // even if it has sent its own request in the meantime.
                 self.seat.handle_news(world.now());
             }
         }
@@ -260,16 +260,16 @@ impl Drop for Departure<'_> {
         if !self.done {
             self.engine.keeper.give_back(self.hold);
         }
-        // In this order: what is in a seat and not with the keeper would be taken for a hold that was just won.
+        // Vacate first: a hold in a lock entry that the keeper does not know counts as newly acquired.
         self.seat.vacate(self.hold);
         self.engine.keeper.forget(self.keep);
     }
 }
 
-/// What the reply to a release says: how often the owner has the lock yet, if the hold is over by this release or by an
-/// earlier sending of it, or else why it was over before. `unanswered` is why an earlier sending had no answer, if one may
-/// have been executed (5). `in_time` says that by the holder's own clock its lease had not ended: when the reply came, or
-/// else when the first of them was sent.
+/// Maps the reply to a release: how many holds the owner still has, if this attempt or an earlier one ended the hold;
+/// otherwise why it had ended before. `unanswered` is the fault of an earlier attempt that may have been executed
+/// (5). `in_time` is set if the lease had not ended by the holder's own clock: when the reply came, or, after an
+/// unanswered attempt, when the first attempt was sent.
 pub(super) fn read_release(
     released: Released,
     in_time: bool,
@@ -285,8 +285,8 @@ pub(super) fn read_release(
     }
 }
 
-/// Why the answer to a release is not known that a shutdown has taken over.
+/// The fault if the reply to a release that a shutdown took over stays unknown.
 fn cut_off() -> Fault {
-    let text = "the client was shut down before the answer came".to_owned();
+    let text = "the client was shut down before the reply arrived".to_owned();
     Fault::new(FaultKind::Unusable(text), Phase::Reply, "the client")
 }

@@ -1,25 +1,28 @@
-//! A seat: this process's place before one lock, and the tasks that stand in line for it.
+//! A lock entry: this process's state for one lock, and the local queue of tasks that want it.
 //!
-//! A Mutex has one occupant at a time; a ReentrantMutex has as many as its owner has holds in this process. Where several
-//! can have a lock side by side, each acquisition has a seat by itself, with a line of one task.
+//! A Mutex entry has one hold at a time; a ReentrantMutex entry has as many as its owner holds in this process. For a
+//! lock with several simultaneous holders each acquisition has its own entry, with a queue of one task.
 //!
-//! 1. Only the front of the line drives the contender, and only while no hold occupies the seat; or while it has a place
-//!    in the store's queue, which has to be kept although others of this process have entered past it.
-//! 2. Who waits in the store's queue stands before those that pause between two tries.
-//! 3. A front that leaves wakes the next one; the last one gives the attempt up, and what it may have
-//!    left at the store is the caller's to undo.
-//! 4. Whoever empties the seat, or finds it empty, tells the front: it sleeps without a limit, where it came to the front
-//!    when the one before it took the seat; and so do those behind it. The keeper, which ends what has lapsed, empties it.
-//! 5. What a release asks for is undone by nobody else while that release is on its way: who gave it up may
-//!    be on another thread, and his undo would be there before the question.
-//! 6. Whoever closes the seat takes what is in it: the holds that occupy it, and what was asked for. Nothing comes
-//!    into it after that.
-//! 7. Who comes to the front with other terms takes over the place in the store's queue: he asks first, and what his
-//!    predecessor had asked for is undone once he has an answer. The other way round the process would lose its turn.
-//! 8. Whoever learns which owner has a ReentrantMutex, by an answer or by winning it, calls all who stand in line in that
-//!    owner's name: they go [straight] to the store. They may be what the owner waits for.
-//! 9. A hold whose guard is done with it may be kept here for the next in line, or for whoever comes: what is done with it
-//!    then is in [`passing`].
+//! 1. Only the front of the queue drives the contender, and only while no hold occupies the entry, or while the
+//!    process has an entry in the store's queue. That entry must be kept alive although other tasks of this process
+//!    acquired the lock past it.
+//! 2. Tasks that wait in the store's queue come before tasks that pause between two attempts.
+//! 3. A front task that leaves wakes the next one. The last one to leave gives the attempt up; the caller undoes what
+//!    it may have left at the store.
+//! 4. Every change that empties the entry, or finds it empty, signals the front, which may sleep without a limit
+//!    because it came to the front while the entry was occupied. The tasks behind it do so as well. The keeper, which
+//!    ends lapsed holds, empties the entry, too.
+//! 5. What a release requests for the next waiter is undone only after that release has returned. The task that gave
+//!    up may run on another thread, and its undo could overtake the request.
+//! 6. Closing the entry takes everything in it: the holds that occupy it and the pending requests. Nothing enters it
+//!    after that.
+//! 7. A task that comes to the front with other terms takes over the process's entry in the store's queue: it sends
+//!    its request first, and the predecessor's request is undone once that is answered. In the other order the
+//!    process would lose its position.
+//! 8. When a task learns which owner holds a ReentrantMutex, from a reply or by acquiring it, all queued tasks of
+//!    that owner are signaled and go [straight] to the store. The owner may be waiting for them.
+//! 9. A hold whose guard was released may be kept here for the next waiter or for later acquisitions; see
+//!    [`passing`](super::passing).
 //!
 //! [straight]: super::straight
 
@@ -44,10 +47,10 @@ use std::future::poll_fn;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// This process's place before one lock.
+/// This process's state for one lock.
 pub(crate) struct Seat {
     pub(crate) lock: Lock,
-    /// Where in the store it lies.
+    /// The store's partition that contains the lock.
     pub(crate) place: Place,
     slot: u32,
     state: Mutex<State>,
@@ -58,25 +61,25 @@ pub(super) struct State {
     pub(super) contender: Contender,
     pub(super) line: Line,
     pub(super) occupants: BTreeMap<HoldId, Occupant>,
-    /// What was asked for by those who had the place before (7).
+    /// Requests of earlier front tasks, to be undone (7).
     former: Vec<Claim>,
     pub(super) releases: u32,
-    /// The hold that the store has given, as it is handed on here (9).
+    /// Local hand-off state of the hold that the store granted (9).
     pub(super) passing: Option<Passing>,
-    /// What releases on their way ask for, with its claim once it was given up (5).
+    /// Requests sent with releases that are in flight; with the claim, once the request was given up (5).
     escorted: BTreeMap<HoldId, Option<Claim>>,
     /// Set once the client is shut down (6).
     pub(super) closed: bool,
 }
 
-/// A hold that occupies a seat.
+/// A hold that occupies an entry.
 pub(super) struct Occupant {
     pub(super) hold: Arc<Hold>,
-    /// Set once its release is on its way.
+    /// Set once its release is in flight.
     pub(super) leaving: bool,
 }
 
-/// Who asks, and which way.
+/// The task behind a request, and the way the request is sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asker {
     pub(super) id: u64,
@@ -84,36 +87,37 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    /// A release, which asks for whoever stands in line.
+    /// A release that requests the lock for the queue.
     pub(super) const RELEASE: Self = Self { id: 0, way: Way::Queue };
 }
 
-/// Which way a question goes.
+/// How a request is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By the process's place in the queue.
+    /// Through the process's entry in the store's queue.
     Queue,
-    /// Past the line (8).
+    /// Past the local queue (8).
     Straight,
 }
 
-/// What the task at the front has to do, or what keeps another from it.
+/// The next action of a waiter.
 pub(super) enum Turn {
-    /// Somebody of this process holds the lock, or stands before.
+    /// Wait: another task of this process holds the lock or is ahead in the queue.
     Stand(Option<Moment>),
-    /// The attempt that is on its way is another's: this has to be released, and then polled again.
+    /// The attempt in flight belongs to another task or session: release these claims, then poll again.
     Misfit(Vec<Claim>),
-    /// Ask the store.
+    /// Send this request to the store.
     Ask(Way, Nonce, Acquire),
-    /// Wait for a signal, or for this moment.
+    /// Wait for a signal, or until this moment.
     Sleep(Moment),
-    /// The hold is this task's; it has left the line. The claims are to be released at the store.
+    /// The task acquired the lock and has left the queue. The claims must be released at the store.
     Won(Arc<Hold>, Grant, Vec<Claim>),
-    /// The hold is this task's, by being handed on: it has left the line. It has nothing before its keeper has been told.
+    /// The task received the hold by local hand-off and has left the queue. It owns the hold only once the keeper has
+    /// registered the hand-off.
     HandedOn(Arc<Hold>, KeepId, Option<Call>),
-    /// A hold is kept here, and the store is asked about it before it is handed on, or is to be: wait for that.
+    /// A hold is kept here, and the store is, or must be, consulted before it is handed on: wait for the reply.
     Call(KeepId, Option<Call>),
-    /// A hold is kept here that is not for this task: it is to be released.
+    /// A hold is kept here that does not suit this task: release it.
     GiveBack(Arc<Hold>, KeepId),
     /// The lease is shorter than the round trip.
     TooSlow,
@@ -121,18 +125,18 @@ pub(super) enum Turn {
     Closed,
 }
 
-/// What is left when a task leaves the line.
+/// What a task leaves behind when it leaves the queue.
 pub(super) struct Left {
     /// To be released at the store.
     pub(super) claims: Vec<Claim>,
-    /// A hold that was kept for it, and that nobody else is there for.
+    /// A hold that was kept for it and that no other task waits for.
     pub(super) kept: Option<KeepId>,
 }
 
-/// What was in a seat when it was closed.
+/// What an entry contained when it was closed.
 pub(super) struct Cleared {
     pub(super) occupants: Vec<Arc<Hold>>,
-    /// What has to be released at the store once nothing more is sent for it.
+    /// To be released at the store once nothing more is sent for the entry.
     pub(super) claims: Vec<Claim>,
 }
 
@@ -158,24 +162,24 @@ impl Seat {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in here panics while it holds the state.
+        // No code panics while it holds this mutex.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stands in line.
+    /// Joins the queue.
     pub(super) fn join(&self, terms: Arc<Terms>) -> u64 {
         let mut state = self.state();
         let straight =
             (self.lock.kind == Kind::Reentrant).then(|| Straight::new(state.contender.session(), self.slot));
         let id = state.line.join(terms, straight);
         if state.line.is_front(id) {
-            // The pause, if there is one, is that of a task that stands aside.
+            // A pause, if there is one, belongs to a task that has stepped aside.
             state.contender.handle_news(Moment::ZERO);
         }
         id
     }
 
-    /// Leaves the line without the lock. What is returned has to be released at the store.
+    /// Leaves the queue without the lock. The claims returned must be released at the store.
     pub(super) fn leave(&self, id: u64) -> Left {
         let mut state = self.state();
         let was_front = state.line.is_front(id);
@@ -189,7 +193,7 @@ impl Seat {
         Left { claims, kept: state.kept_for_nobody() }
     }
 
-    /// A task that polls pauses for as long as it likes: until it goes on, the others go first.
+    /// Lets other tasks go first while a polling task pauses.
     pub(super) fn step_aside(&self, id: u64) {
         let mut state = self.state();
         let was_front = state.line.is_front(id);
@@ -199,7 +203,7 @@ impl Seat {
         }
     }
 
-    /// What this task has to do now.
+    /// The next action of this task.
     pub(super) fn turn(
         self: &Arc<Self>,
         id: u64,
@@ -218,18 +222,18 @@ impl Seat {
         }
         let own = state.line.straight(id).map(|(_, straight)| (straight.is_won(now), straight.is_wanted()));
         let (won, wanted) = own.unwrap_or_default();
-        // What was won past the line is not given up because its task has come to the front meanwhile.
+        // A hold acquired past the queue is not given up because its task has come to the front meanwhile.
         if !won && state.drives(id, occupied.is_some(), self.lock.kind) {
             return self.drive(&mut state, id, session, now, random);
         }
         if won || wanted {
             return self.go_straight(&mut state, id, session, now, random);
         }
-        // Whoever stands before is told, and tells the next (4).
+        // The task in front is signaled, and signals the next one (4).
         Turn::Stand(occupied.filter(|_| state.line.is_front(id)))
     }
 
-    /// The turn of the front, which speaks for the process (1).
+    /// The next action of the front, which acts for the process (1).
     fn drive(
         self: &Arc<Self>,
         state: &mut State,
@@ -240,14 +244,14 @@ impl Seat {
     ) -> Turn {
         state.line.set_aside(id, false);
         if state.contender.session() != session.id {
-            // What another session has asked for is not believed, whatever comes of it.
+            // A request of another session is given up, whatever its reply.
             let claims = state.give_up();
             state.contender.change_session(session.id);
             return Turn::Misfit(claims);
         }
         if let Some((_, straight)) = state.line.straight(id) {
             let called = straight.is_wanted();
-            // Its own way is not needed any more, and must not end in a second hold.
+            // The task's own bypass request is not needed any more, and must not end in a second hold.
             if let Some(claim) = straight.give_up() {
                 return Turn::Misfit(vec![claim]);
             }
@@ -266,7 +270,7 @@ impl Seat {
         self.follow(state, Asker { id, way: Way::Queue }, step, &terms, session, now)
     }
 
-    /// The turn of one who goes past the line (8).
+    /// The next action of a task that bypasses the queue (8).
     fn go_straight(
         self: &Arc<Self>,
         state: &mut State,
@@ -287,7 +291,7 @@ impl Seat {
         self.follow(state, Asker { id, way: Way::Straight }, step, &terms, session, now)
     }
 
-    /// What a step of whichever contender is to its task.
+    /// Maps a contender's step to the task's action.
     fn follow(
         self: &Arc<Self>,
         state: &mut State,
@@ -309,7 +313,7 @@ impl Seat {
         }
     }
 
-    /// Takes a task out of the line, with what it has won.
+    /// Removes a task from the queue with the hold it has acquired.
     fn won(
         self: &Arc<Self>,
         state: &mut State,
@@ -321,43 +325,43 @@ impl Seat {
     ) -> Turn {
         state.line.remove(id);
         let claims = if state.line.front().is_none() {
-            // It may have been asked for twice: by a release, and straight.
+            // The lock may have been requested twice: by a release, and past the queue.
             state.give_up()
         } else {
             if !state.contender.is_idle() {
-                // Who comes to the front now has a place to look after.
+                // The new front has an entry in the store's queue to keep alive.
                 state.signal_front();
             }
             std::mem::take(&mut state.former)
         };
         if let Some(owner) = owner_of(&grant.claim, self.lock.kind) {
-            // The others of this owner, who have stood in line before he had the lock (8).
+            // Other tasks of this owner may have queued before the owner acquired the lock (8).
             state.line.call(&owner, id);
         }
         let session = session.of_life(terms.life);
         let passing = || Passing::of(&self.lock, &grant, now, state.line.last_id());
-        // Where there is no queue nobody says whether others wait, nor reserves tokens.
+        // A store without a queue neither reports other waiters nor reserves tokens.
         let passing = if terms.fresh { None } else { passing() };
         state.passing = passing;
         let (claim, until, seat) = (grant.claim.clone(), grant.valid_until, Arc::downgrade(self));
         let hold = Arc::new(Hold::new(self.lock.clone(), claim, grant.fence, until, session, seat));
-        // Whatever else occupies the seat by another token is gone: the store has just said so.
+        // Holds with another token are gone: the store has just granted a newer one.
         state.occupants.retain(|_, occupant| occupant.hold.fence == hold.fence);
         state.occupy(hold.clone());
         Turn::Won(hold, grant, claims)
     }
 
-    /// Waits until something has happened that concerns this task.
+    /// Waits for a signal to this task.
     pub(super) async fn signaled(&self, id: u64) {
         poll_fn(|cx| self.state().line.poll_signaled(id, cx.waker())).await;
     }
 
-    /// Whether the lock has been granted to this process and waits to be taken.
+    /// Whether the lock has been granted to this process and no task has taken it yet.
     pub(super) fn is_won(&self, now: Moment) -> bool {
         self.state().contender.is_won(now)
     }
 
-    /// The store's answer to a question, or that there was none. What is returned has to be released at the store.
+    /// Handles the reply to a request, or its absence. The claims returned must be released at the store.
     pub(super) fn handle_answer(
         &self,
         asker: Asker,
@@ -385,7 +389,7 @@ impl Seat {
         claims
     }
 
-    /// A question was not sent after all, or the store has done nothing about it.
+    /// A request was not sent, or the store did not execute it.
     pub(super) fn unask(&self, asker: Asker, nonce: Nonce) {
         let mut state = self.state();
         match asker.way {
@@ -398,7 +402,7 @@ impl Seat {
         }
     }
 
-    /// For how long the store has not answered whoever asks this way.
+    /// How long the store has not answered requests sent this way.
     pub(super) fn silence(&self, asker: Asker, now: Moment) -> Duration {
         let mut state = self.state();
         match state.line.straight(asker.id) {
@@ -407,20 +411,20 @@ impl Seat {
         }
     }
 
-    /// A grant's message for this seat.
+    /// Handles a grant message for this entry.
     pub(super) fn handle_grant(&self, nonce: Nonce, fence: FencingToken, now: Moment) {
         let mut state = self.state();
         state.contender.handle_wake(nonce, fence, now);
         state.signal_front();
     }
 
-    /// Whether this task speaks for the process, and waits for a client of another library.
+    /// Whether this task acts for the process, and waits for a client of another library.
     pub(super) fn waits_for_stranger(&self, id: u64) -> bool {
         let state = self.state();
         self.lock.kind == Kind::Reentrant && state.line.is_front(id) && state.contender.waits_for_stranger()
     }
 
-    /// Whether this task hears it when such a client releases the lock.
+    /// Records whether this task is subscribed to releases by such clients.
     pub(super) fn hear(&self, id: u64, hears: bool) {
         let mut state = self.state();
         if state.line.is_front(id) {
@@ -428,7 +432,7 @@ impl Seat {
         }
     }
 
-    /// A pause between two tries is over, or there was news: the front asks again.
+    /// Makes the front send its request again, after a pause or a notification.
     pub(super) fn ask_again(&self, id: u64, now: Moment) {
         let mut state = self.state();
         if state.line.is_front(id) {
@@ -446,8 +450,8 @@ impl Seat {
         state.signal_front();
     }
 
-    /// The question that goes with the release of this seat's hold, if tasks stand in line; and
-    /// whether this release should leave the lock free for clients that do not queue.
+    /// The acquire request to send with the release of this hold, if tasks are queued, and whether this release
+    /// should leave the lock free for clients that do not queue.
     pub(super) fn depart(
         &self,
         hold: &Hold,
@@ -458,12 +462,12 @@ impl Seat {
     ) -> (bool, Option<(Nonce, Acquire)>) {
         let mut state = self.state();
         let Some(occupant) = state.occupants.get_mut(&hold.claim.hold) else {
-            // It was lost, and whoever stands in line asks for himself since.
+            // The hold was lost, and the queued tasks send their own requests since.
             return (false, None);
         };
         occupant.leaving = true;
         if state.occupants.values().any(|occupant| !occupant.leaving) {
-            // Its owner has the lock yet: the last one of his asks for those in line.
+            // The owner still holds the lock: its last release requests it for the queue.
             return (false, None);
         }
         state.releases = state.releases.wrapping_add(1);
@@ -479,14 +483,14 @@ impl Seat {
         (free, next)
     }
 
-    /// The release that asked for a hold is not on its way any more. What is returned was given up since, and has to
-    /// be released at the store.
+    /// The release that carried a request is not in flight any more. Returns the request's claim if it was given up
+    /// since: it must be released at the store.
     pub(super) fn arrived(&self, asked: HoldId) -> Option<Claim> {
         self.state().escorted.remove(&asked).flatten()
     }
 
-    /// A hold that came from elsewhere is this process's from now on. The store has just said that it is there, so
-    /// whatever else occupies the seat is gone.
+    /// Registers a hold that was acquired elsewhere. The store has just confirmed it, so any other hold in this entry
+    /// is gone.
     pub(super) fn occupy(&self, hold: &Arc<Hold>) {
         let mut state = self.state();
         state.occupants.clear();
@@ -494,19 +498,19 @@ impl Seat {
         state.occupy(hold.clone());
     }
 
-    /// The hold is gone: the front of the line may go on.
+    /// The hold is over: the front of the queue may go on.
     pub(crate) fn vacate(&self, hold: &Hold) {
         let mut state = self.state();
-        // It may have been handed on, and is another's then.
+        // It may have been handed on, and then belongs to another task.
         let same = |occupant: &Occupant| occupant.hold.fence == hold.fence;
         if state.occupants.get(&hold.claim.hold).is_some_and(same) {
             state.put_out(hold.claim.hold);
         }
-        // Also where it had lapsed before: its release may have come back with the lock for the next (4).
+        // Also where the hold had lapsed before: its release may have returned with the lock for the next task (4).
         state.signal_front();
     }
 
-    /// Sends all tasks away, and hands over what was in the seat (6).
+    /// Sends all tasks away and returns what was in the entry (6).
     pub(super) fn close(&self) -> Cleared {
         let mut state = self.state();
         state.closed = true;
@@ -525,7 +529,7 @@ impl Seat {
         self.state().occupant(now).is_some()
     }
 
-    /// The longest lease for which a hold of this process is kept that has this token.
+    /// The longest lease of the holds in this process that have this token.
     pub(crate) fn longest_lease(&self, fence: FencingToken, now: Moment) -> Duration {
         let state = self.state();
         let of_it = |occupant: &&Occupant| occupant.hold.fence == fence && now < occupant.hold.valid_until();
@@ -533,7 +537,7 @@ impl Seat {
         leases.max().unwrap_or_default()
     }
 
-    /// Who stands in the way of a task, as far as this process knows.
+    /// What blocks a task, as far as this process knows.
     pub(super) fn standing(&self, id: u64, label: &Label, now: Moment) -> Standing {
         let mut state = self.state();
         if let Some((_, straight)) = state.line.straight(id)
@@ -559,7 +563,7 @@ impl Seat {
 }
 
 impl State {
-    /// The hold that was had this way, if there is one.
+    /// The hold that was acquired this way, if there is one.
     fn take(&mut self, asker: Asker) -> Option<Grant> {
         match asker.way {
             Way::Queue => self.contender.take(),
@@ -576,14 +580,14 @@ impl State {
         self.passing.take_if(|passing| passing.hold == hold);
     }
 
-    /// A hold that occupies the seat.
+    /// A hold that occupies the entry.
     fn occupant(&self, now: Moment) -> Option<&Arc<Hold>> {
         let holds = self.occupants.values().map(|occupant| &occupant.hold);
-        // One that is kept is nobody's.
+        // A hold that is kept for hand-off has no holder.
         holds.filter(|hold| !hold.is_passed()).find(|hold| now < hold.valid_until())
     }
 
-    /// Until when the seat is occupied at least. What has lapsed is put out.
+    /// Removes lapsed holds and returns until when the entry is occupied at least.
     fn occupied_until(&mut self, now: Moment) -> Option<Moment> {
         while let Some(first) = self.occupants.first_entry() {
             let until = first.get().hold.valid_until();
@@ -593,20 +597,20 @@ impl State {
             let lapsed = *first.key();
             self.put_out(lapsed);
             if self.occupants.is_empty() {
-                // Whoever declares the loss may be late (4).
+                // The task that reports the loss may be late (4).
                 self.line.signal_front();
             }
         }
         None
     }
 
-    /// Whether it is this task's turn to drive the contender (1).
+    /// Whether this task may drive the contender (1).
     fn drives(&self, id: u64, occupied: bool, kind: Kind) -> bool {
         let has_place = || !self.contender.is_idle() && self.escorted.is_empty();
         self.line.is_front(id) && (!occupied || (kind == Kind::Reentrant && has_place()))
     }
 
-    /// The front has left. What is returned has to be released at the store.
+    /// The front has left. The claims returned must be released at the store.
     fn succeed(&mut self, queued: bool) -> Vec<Claim> {
         if self.line.front().is_none() {
             return self.give_up();
@@ -615,14 +619,14 @@ impl State {
         Vec::new()
     }
 
-    /// Ends the attempt. What is returned has to be released at the store.
+    /// Ends the attempt. The claims returned must be released at the store.
     fn give_up(&mut self) -> Vec<Claim> {
         let mut claims = std::mem::take(&mut self.former);
         claims.extend(self.give_up_attempt());
         claims
     }
 
-    /// The same of the last one alone.
+    /// The same for the latest request alone.
     fn give_up_attempt(&mut self) -> Option<Claim> {
         let claim = self.contender.give_up()?;
         match self.escorted.get_mut(&claim.hold) {
@@ -634,10 +638,10 @@ impl State {
         }
     }
 
-    /// Another has come to the front, behind one who queued or did not.
+    /// Another task has come to the front. `queued` is set if the one before it queued at the store.
     fn bring_forward(&mut self, queued: bool) {
         if !queued && self.line.front().is_some_and(|front| front.queue) {
-            // The pause is that of one who has no place in the queue.
+            // The pause belongs to a task without an entry in the store's queue.
             self.contender.handle_news(Moment::ZERO);
         }
         self.signal_front();
@@ -648,7 +652,7 @@ impl State {
     }
 }
 
-/// Whose a hold is, of a ReentrantMutex.
+/// The owner of a ReentrantMutex hold.
 fn owner_of(claim: &Claim, kind: Kind) -> Option<OwnValue> {
     claim.value.clone().filter(|_| kind == Kind::Reentrant)
 }
@@ -715,7 +719,7 @@ mod tests {
     }
 
     fn asked(turn: &Turn) -> Nonce {
-        let Turn::Ask(_, nonce, _) = turn else { panic!("the front asks") };
+        let Turn::Ask(_, nonce, _) = turn else { panic!("the front sends a request") };
         *nonce
     }
 
@@ -727,7 +731,7 @@ mod tests {
         seat.state().line.poll_signaled(id, std::task::Waker::noop()).is_ready()
     }
 
-    /// A seat whose hold ends at two seconds, and the front of its line, which sleeps without a limit.
+    /// An entry whose hold ends at two seconds, and the front of its queue, which sleeps without a limit.
     fn taken() -> (Arc<Seat>, Arc<Hold>, u64) {
         let (seat, random) = (seat(), &mut || 7);
         let (holder, front) = (seat.join(terms()), seat.join(terms()));
@@ -770,7 +774,7 @@ mod tests {
         Asker { id, way: Way::Straight }
     }
 
-    /// Random bits, each other than the one before.
+    /// Random bits that differ from call to call.
     fn counter() -> impl FnMut() -> u64 {
         let mut n = 0;
         move || {
@@ -780,19 +784,22 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_comes_while_a_question_is_on_its_way_is_heard_once_it_is_answered() {
+    fn a_call_during_a_request_takes_effect_after_its_reply() {
         let (seat, random) = (reentrant(), &mut counter());
         let (front, behind) = (seat.join(of("x")), seat.join(of("y")));
         let by_front = asked(&seat.turn(front, &session(), at(1), random));
         let first = asked(&seat.turn(behind, &session(), at(1), random));
         seat.handle_answer(by(front), by_front, Ok(&held_by("y")), at(1), random);
-        // This one was executed before the owner got the lock.
+        // This request was executed before the owner acquired the lock.
         seat.handle_answer(straight(behind), first, Ok(&held_by("z")), at(1), random);
         assert!(is_signaled(&seat, behind));
         let second = asked(&seat.turn(behind, &session(), at(1), random));
         seat.handle_answer(straight(behind), second, Ok(&held_by("z")), at(1), random);
-        assert!(matches!(seat.turn(behind, &session(), at(1), random), Turn::Stand(None)), "once a call");
-        // And one that comes while nothing is on its way.
+        assert!(
+            matches!(seat.turn(behind, &session(), at(1), random), Turn::Stand(None)),
+            "one request per call"
+        );
+        // The same with no request in flight.
         assert!(matches!(seat.turn(front, &session(), at(1), random), Turn::Sleep(_)));
         let by_front = asked(&seat.turn(front, &session(), at(9), random));
         seat.handle_answer(by(front), by_front, Ok(&held_by("y")), at(9), random);
@@ -800,7 +807,7 @@ mod tests {
         let third = asked(&seat.turn(behind, &session(), at(9), random));
         seat.handle_answer(straight(behind), third, Ok(&granted()), at(9), random);
         assert!(matches!(seat.turn(behind, &session(), at(9), random), Turn::Won(..)));
-        // It has won past the front, which goes on looking after its place.
+        // It acquired the lock past the front, which still keeps its queue entry alive.
         assert!(matches!(seat.turn(front, &session(), at(9), random), Turn::Sleep(_)));
     }
 
@@ -810,47 +817,49 @@ mod tests {
         let (front, behind) = (seat.join(of("x")), seat.join(of("y")));
         seat.turn(front, &session(), at(1), random);
         let Turn::Ask(Way::Straight, nonce, ask) = seat.turn(behind, &session(), at(1), random) else {
-            panic!("it goes straight")
+            panic!("it bypasses the queue")
         };
-        assert!(ask.queue.is_none(), "the process has one place");
+        assert!(ask.queue.is_none(), "the process has one queue entry");
         seat.handle_answer(straight(behind), nonce, Err(Executed::Unknown), at(1), random);
         assert!(matches!(seat.turn(behind, &session(), at(1), random), Turn::Sleep(_)), "after a pause");
         let Turn::Ask(Way::Straight, _, again) = seat.turn(behind, &session(), at(3), random) else {
             panic!("its owner may wait for it")
         };
         assert_eq!(ask.claim, again.claim);
-        assert_eq!(seat.leave(behind).claims, [ask.claim], "which has to be undone");
+        assert_eq!(seat.leave(behind).claims, [ask.claim], "its request must be undone");
     }
 
-    /// The one before it has timed out while its question was on its way.
+    /// The task in front has timed out while its request was in flight.
     #[test]
-    fn what_was_won_past_the_line_is_kept_by_one_who_has_come_to_the_front() {
+    fn a_lock_won_past_the_queue_is_kept_by_a_task_that_came_to_the_front() {
         let (seat, random) = (reentrant(), &mut counter());
         let (front, behind) = (seat.join(of("x")), seat.join(of("y")));
         let by_front = asked(&seat.turn(front, &session(), at(1), random));
         seat.handle_answer(by(front), by_front, Ok(&held_by("z")), at(1), random);
         let Turn::Ask(Way::Straight, nonce, ask) = seat.turn(behind, &session(), at(1), random) else {
-            panic!("it goes straight")
+            panic!("it bypasses the queue")
         };
-        assert!(seat.leave(front).claims.is_empty(), "its place is the next one's");
+        assert!(seat.leave(front).claims.is_empty(), "its queue entry passes to the next waiter");
         seat.handle_answer(straight(behind), nonce, Ok(&granted()), at(1), random);
         let Turn::Won(hold, _, undone) = seat.turn(behind, &session(), at(1), random) else {
             panic!("it was granted")
         };
-        assert_eq!(hold.claim, ask.claim, "not undone, and asked for anew");
-        assert_eq!(undone.len(), 1, "nobody wants the place any more");
+        assert_eq!(hold.claim, ask.claim, "neither undone nor requested again");
+        assert_eq!(undone.len(), 1, "no task needs the queue entry any more");
     }
 
     #[test]
-    fn who_comes_to_the_front_asks_before_his_predecessor_is_undone() {
+    fn a_new_front_sends_its_request_before_its_predecessor_is_undone() {
         let (seat, random) = (reentrant(), &mut counter());
         let (first, second) = (seat.join(of("x")), seat.join(of("y")));
-        let Turn::Ask(_, nonce, ask) = seat.turn(first, &session(), at(1), random) else { panic!("it asks") };
+        let Turn::Ask(_, nonce, ask) = seat.turn(first, &session(), at(1), random) else {
+            panic!("it sends a request")
+        };
         seat.handle_answer(by(first), nonce, Ok(&held_by("z")), at(1), random);
-        assert!(seat.leave(first).claims.is_empty(), "its place is the next one's");
+        assert!(seat.leave(first).claims.is_empty(), "its queue entry passes to the next waiter");
         assert!(is_signaled(&seat, second));
         let Turn::Ask(Way::Queue, nonce, next) = seat.turn(second, &session(), at(1), random) else {
-            panic!("it takes the place")
+            panic!("it takes the queue entry over")
         };
         assert!(next.queue.is_some() && next.claim.hold != ask.claim.hold);
         let undone = seat.handle_answer(by(second), nonce, Ok(&held_by("z")), at(1), random);
@@ -864,7 +873,7 @@ mod tests {
         let holds = [(); 3].map(|()| {
             let id = seat.join(of("x"));
             let Turn::Ask(way, nonce, _) = seat.turn(id, &session(), at(1), random) else {
-                panic!("it asks")
+                panic!("it sends a request")
             };
             seat.handle_answer(Asker { id, way }, nonce, Ok(&granted()), at(1), random);
             let Turn::Won(hold, ..) = seat.turn(id, &session(), at(1), random) else { panic!("granted") };
@@ -884,15 +893,15 @@ mod tests {
     }
 
     #[test]
-    fn whoever_finds_the_seat_empty_tells_the_front() {
+    fn finding_the_entry_empty_signals_the_front() {
         let (seat, _hold, front) = taken();
         let (last, random) = (seat.join(terms()), &mut || 7);
         assert!(
             matches!(seat.turn(last, &session(), at(1), random), Turn::Stand(None)),
-            "the keeper tells the front, and the front the next"
+            "the keeper signals the front, and the front the next waiter"
         );
         assert!(matches!(seat.turn(last, &session(), at(3), random), Turn::Stand(None)));
-        assert!(is_signaled(&seat, front), "or it would sleep for ever");
+        assert!(is_signaled(&seat, front), "or it would sleep forever");
     }
 
     #[test]
@@ -900,8 +909,8 @@ mod tests {
         let (seat, hold, front) = taken();
         let random = &mut || 7;
         let (_, next) = seat.depart(&hold, None, &session(), at(1), random);
-        let (with_release, _) = next.expect("somebody stands in line");
-        // The release takes long. The front asks by itself meanwhile, and is told that the lock is taken.
+        let (with_release, _) = next.expect("a task is queued");
+        // The release takes long. Meanwhile the front sends its own request and learns that the lock is held.
         let own = asked(&seat.turn(front, &session(), at(3), random));
         seat.handle_answer(
             by(front),

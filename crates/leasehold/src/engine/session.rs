@@ -1,12 +1,13 @@
-//! The sessions of a client, one in each place of the store: whether it is alive, how one begins, and which is the present one.
+//! A client's sessions, one per partition of the store: whether it is alive, how it begins, and which one is current.
 //!
-//! 1. Whatever lives with a session is believed no longer than the session itself: whoever looks at a hold looks at
-//!    the session's end as well, and needs no network for it.
-//! 2. A session that has lapsed is over, and another one begins, with an id and a mailbox of its own. What the old
-//!    one asked for is undone, and nobody believes its answers.
-//! 3. Nothing is asked for before the store has acknowledged the first beat.
-//! 4. Places stand or fall alone. In a store that has several a session begins where it is first wanted; as a rule all of a
-//!    client's have one id. Where nothing refers to it for a while it ends, and no task can have got hold of it meanwhile.
+//! 1. A hold that depends on a session is valid no longer than the session: every check of the hold also checks the
+//!    session's end, without the network.
+//! 2. A session that has lapsed is over. The next one has its own id and mailbox. Requests of the old one are undone,
+//!    and its replies are ignored.
+//! 3. Nothing is requested before the store has acknowledged the first heartbeat.
+//! 4. Partitions fail independently. In a store with several, a session begins where it is first wanted; normally all
+//!    sessions of a client have the same id. An unused session ends after a while, under the session-table mutex, so
+//!    no task can pick it up concurrently.
 
 use super::Timings;
 use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
@@ -21,12 +22,12 @@ use std::sync::{Arc, PoisonError};
 
 /// One session, as its holds see it.
 pub(crate) struct Session {
-    /// Where it lives.
+    /// Its partition.
     pub(crate) place: Place,
     pub(crate) id: SessionId,
-    /// What ends a hold that it asks for.
+    /// What ends the holds that it acquires.
     pub(crate) life: Life,
-    /// Microseconds of the client's clock; zero once it has lapsed, and before it has begun.
+    /// Microseconds of the client's clock; zero before it has begun and once it has lapsed.
     alive_until: AtomicU64,
 }
 
@@ -35,21 +36,22 @@ impl Session {
         Self { place, id, life, alive_until: AtomicU64::new(alive_until.as_micros()) }
     }
 
-    /// Until when it may be believed alive; [`Moment::ZERO`] once it has lapsed.
+    /// Until when it is known alive; [`Moment::ZERO`] once it has lapsed.
     pub(crate) fn alive_until(&self) -> Moment {
         Moment::from_micros(self.alive_until.load(Ordering::Acquire))
     }
 
-    /// This one, as holds see it that end by this: with their lease alone, it may be, also where a session beats.
+    /// This session for holds with this liveness: holds that end by their lease alone are allowed in a session with
+    /// heartbeats.
     pub(super) fn of_life(self: &Arc<Self>, life: Life) -> Arc<Self> {
         let alone = || Arc::new(Self::new(self.place, self.id, life, super::FAR));
         if life == self.life { self.clone() } else { alone() }
     }
 
-    /// A beat has reached the store.
+    /// A heartbeat has reached the store.
     pub(super) fn raise(&self, alive_until: Moment) {
         let raised = |old| (old != 0 && old < alive_until.as_micros()).then_some(alive_until.as_micros());
-        // A refusal means that it has lapsed, or lives longer already.
+        // A refusal means that it has lapsed, or is alive for longer already.
         let _ = self.alive_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised);
     }
 
@@ -67,24 +69,24 @@ impl fmt::Debug for Session {
     }
 }
 
-/// The present sessions of a client.
+/// The current sessions of a client.
 pub(crate) struct Sessions {
-    /// What a session is called where none has lapsed.
+    /// The session id where none has lapsed.
     id: SessionId,
     /// What ends the holds of all of them.
     pub(crate) life: Life,
-    /// Set where they begin and end as they are wanted: in a store that has several places.
+    /// Set if sessions begin and end on demand: in a store with several partitions.
     come_and_go: bool,
     places: Mutex<BTreeMap<Place, Local>>,
     changed: Notify,
 }
 
-/// What there is in one place.
+/// The state of one partition.
 struct Local {
     present: Arc<Session>,
-    /// Why the next one has not begun yet.
+    /// Why the next session has not begun yet.
     trouble: Option<Fault>,
-    /// How many tasks wait for it.
+    /// The number of tasks that wait for the next session.
     awaited: usize,
 }
 
@@ -107,12 +109,12 @@ impl Drop for Awaiting<'_> {
 }
 
 impl Sessions {
-    /// Sessions of that id, which begin where they are wanted.
+    /// Sessions with this id that begin on demand.
     pub(super) fn where_wanted(id: SessionId, life: Life) -> Self {
         Self { id, life, come_and_go: true, places: Mutex::default(), changed: Notify::new() }
     }
 
-    /// The only one, which is there already.
+    /// A single session that has begun already.
     pub(super) fn only(first: Arc<Session>) -> Self {
         let (id, life) = (first.id, first.life);
         let places = Mutex::new(BTreeMap::from([(first.place, Local::new(first))]));
@@ -120,7 +122,7 @@ impl Sessions {
     }
 
     fn places(&self) -> MutexGuard<'_, BTreeMap<Place, Local>> {
-        // Nothing in here panics while it holds them.
+        // No code panics while it holds this mutex.
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -128,54 +130,54 @@ impl Sessions {
         look(self.places().entry(place).or_insert_with(|| Local::new(self.unborn(place, self.id))))
     }
 
-    /// One that has not begun: nobody believes it alive.
+    /// A session that has not begun: it is never valid.
     fn unborn(&self, place: Place, id: SessionId) -> Arc<Session> {
         Arc::new(Session::new(place, id, self.life, Moment::ZERO))
     }
 
-    /// What its sessions are called, where none has lapsed.
+    /// The id of the sessions where none has lapsed.
     pub(crate) fn id(&self) -> SessionId {
         self.places().get(&Place::ONLY).map_or(self.id, |local| local.present.id)
     }
 
-    /// What the present one of a place is called.
+    /// The id of the current session of a partition.
     pub(crate) fn id_at(&self, place: Place) -> SessionId {
         self.places().get(&place).map_or(self.id, |local| local.present.id)
     }
 
-    /// The present one of a place, which may have lapsed, or not have begun.
+    /// The current session of a partition, which may have lapsed, or not have begun.
     pub(crate) fn present(&self, place: Place) -> Arc<Session> {
         self.local(place, |local| local.present.clone())
     }
 
-    /// All there are, whether or not they have begun.
+    /// All sessions, whether or not they have begun.
     pub(super) fn all(&self) -> Vec<Arc<Session>> {
         self.places().values().map(|local| local.present.clone()).collect()
     }
 
-    /// Another one has begun.
+    /// Another session has begun.
     pub(super) fn replace(&self, next: Arc<Session>) {
         self.local(next.place, |local| (local.present, local.trouble) = (next, None));
         self.changed.notify_waiters();
     }
 
-    /// Another one could not begin.
+    /// Another session could not begin.
     pub(super) fn note(&self, place: Place, fault: Fault) {
         self.local(place, |local| local.trouble = Some(fault));
     }
 
-    /// Why there is no session that is alive.
+    /// Why there is no live session.
     pub(super) fn trouble(&self, place: Place) -> Fault {
         let trouble = self.local(place, |local| local.trouble.clone());
         trouble.unwrap_or_else(|| Fault::new(FaultKind::TimedOut, Phase::Reply, "the store"))
     }
 
-    /// Whether somebody waits for the next one.
+    /// Whether a task waits for the next session.
     pub(super) fn is_awaited(&self, place: Place) -> bool {
         self.places().get(&place).is_some_and(|local| local.awaited > 0)
     }
 
-    /// Waits until another one than `old` is the present one in its place. Whoever begins it is to be told before by `ask`.
+    /// Waits until another session than `old` is current in its partition. Calls `ask` first, to request one.
     pub(super) async fn after(&self, old: &Arc<Session>, ask: impl FnOnce()) {
         let place = old.place;
         self.local(place, |local| local.awaited += 1);
@@ -190,11 +192,11 @@ impl Sessions {
         }
     }
 
-    /// Puts one away that nothing refers to but the keeper (4), and says whether it did.
+    /// Removes a session that only the keeper still refers to (4). Returns whether it did.
     pub(super) fn put_away(&self, session: &Arc<Session>) -> bool {
         let mut places = self.places();
         let Some(local) = places.get_mut(&session.place) else { return false };
-        // Nobody gets another clone while the places are locked.
+        // No task can clone it while this mutex is held.
         let is_idle = local.awaited == 0 && Arc::strong_count(session) == 2;
         if self.come_and_go && is_idle && Arc::ptr_eq(&local.present, session) {
             local.present = self.unborn(session.place, session.id);
@@ -203,27 +205,27 @@ impl Sessions {
         false
     }
 
-    /// One that was put away may be there still: the next is called otherwise.
+    /// A removed session may still be known to the store: the next one gets another id.
     pub(super) fn rename(&self, place: Place, id: SessionId) {
         self.local(place, |local| local.present = self.unborn(place, id));
-        // Who waits for it looks at it anew.
+        // Waiters re-check.
         self.changed.notify_waiters();
     }
 }
 
-/// What every session of a client begins with.
+/// What each session of a client begins with.
 pub(super) struct Birth {
-    /// The connection by which its locks are asked for, and its messages come.
+    /// The connection for requests and messages.
     pub(super) store: Arc<dyn Store>,
     pub(super) world: Arc<dyn World>,
     pub(super) post: Arc<dyn Postbox>,
-    /// For people to read, as stores keep it.
+    /// The session metadata that stores keep for operators.
     pub(super) about: String,
     pub(super) timings: Timings,
 }
 
 impl Birth {
-    /// What ends the holds of a session that begins so.
+    /// What ends the holds of such a session.
     pub(super) fn life(&self) -> Life {
         match (self.store.capabilities().sessions, self.timings.session) {
             (SessionKeeping::Never, _) | (_, None) => Life::Lease,
@@ -231,10 +233,10 @@ impl Birth {
         }
     }
 
-    /// Begins a session in a place: its mailbox is open, and the store has acknowledged it (3). It has a pulse where it
-    /// lives by beats.
+    /// Begins a session in a partition: opens its mailbox and has the store acknowledge it (3). The session has a
+    /// heartbeat schedule if the store requires heartbeats.
     ///
-    /// Cancel safety: if the future is dropped, its mailbox is closed, and nothing was asked for in its name.
+    /// Cancel safety: if the future is dropped, the mailbox is closed, and nothing was requested under the session.
     pub(super) async fn begin(
         &self,
         place: Place,
@@ -267,7 +269,7 @@ impl Birth {
         match self.store.attend(place, &op, self.timings.call).await {
             Outcome::Done(SessionReply::Beat(Beaten::Alive)) => Ok(()),
             Outcome::Done(_) => {
-                let text = "it took a new session for an old one".to_owned();
+                let text = "it treated a new session as an existing one".to_owned();
                 Err(Fault::new(FaultKind::Failed(text), Phase::Reply, "the store"))
             }
             Outcome::Failed(_, fault) => Err(fault),
@@ -275,7 +277,7 @@ impl Birth {
     }
 }
 
-/// The id of a session that nobody has been before.
+/// A new random session id.
 pub(super) fn fresh_id(world: &dyn World) -> SessionId {
     let mut bits = [0; 12];
     bits[..8].copy_from_slice(&world.random().to_ne_bytes());
@@ -283,7 +285,7 @@ pub(super) fn fresh_id(world: &dyn World) -> SessionId {
     SessionId::from_random(bits)
 }
 
-/// A mailbox that is closed when this is dropped, unless a session comes to have it.
+/// A mailbox that closes on drop, unless a session takes it over.
 pub(super) struct Mailbox<'a> {
     pub(super) store: &'a dyn Store,
     pub(super) place: Place,

@@ -1,8 +1,9 @@
-//! Several locks at once: all of them or none, and nobody waits in here while he has any.
+//! Acquiring several locks at once: all of them or none. The caller never waits in here while it holds one of them.
 //!
-//! 1. All are asked for in one step of the store, where it can; what could not be had with the rest is not had at all.
-//! 2. Where something is in the way, it is said which: whoever wants them waits for that one as for any lock, and asks for
-//!    the rest with that one in hand. How often he does so, and what he does then, is his.
+//! 1. All locks are requested in one step of the store, if it supports that. If one is not available, none is
+//!    acquired.
+//! 2. The result names the lock that was not available: the caller waits for that one as for any lock, then requests
+//!    the rest while holding it. How often it does so, and what it does then, is up to the caller.
 
 use super::KeepId;
 use super::acquire::{InLine, Won};
@@ -15,17 +16,17 @@ use leasehold_core::{Acquire, Acquired, Lock, Moment, Nonce, Op, Reply, Share};
 use std::pin::pin;
 use std::sync::Arc;
 
-/// What keeps somebody from having all.
+/// The lock that prevented acquiring all.
 #[derive(Debug)]
 pub(crate) struct InTheWay {
-    /// Which of the locks it is.
+    /// Its index.
     pub(crate) at: usize,
-    /// As it would be for that lock alone. [`Missed::Taken`] is the usual one.
+    /// The result for that lock alone, usually [`Missed::Taken`].
     pub(crate) missed: Missed,
 }
 
-/// Takes the locks of all these seats, or none. No two are of one lock. The keeper has to be told of all that are won before
-/// anything is awaited.
+/// Acquires the locks of all these entries, or none. No two may be for the same lock. The caller must hand all holds
+/// to the keeper before the next await.
 pub(crate) async fn acquire_all<'a>(
     engine: &'a Engine,
     seats: &[&'a Arc<Seat>],
@@ -35,23 +36,23 @@ pub(crate) async fn acquire_all<'a>(
     Grasp { engine, lines, patience: Patience::new(engine, pursuit) }.run().await
 }
 
-/// A task in the lines of several locks.
+/// A task in the queues of several locks.
 struct Grasp<'a> {
     engine: &'a Engine,
     lines: Vec<InLine<'a>>,
     patience: Patience<'a>,
 }
 
-/// The question for one of the locks.
+/// The request for one of the locks.
 struct Asked {
     asker: Asker,
     nonce: Nonce,
     ask: Acquire,
 }
 
-/// What is to be done next.
+/// The next step.
 enum Next {
-    /// Ask for all of these.
+    /// Request all of these.
     Ask(Vec<Asked>),
     /// Wait until then.
     Sleep(Moment),
@@ -72,7 +73,7 @@ impl<'a> Grasp<'a> {
         }
     }
 
-    /// In whose name to ask for each of the locks.
+    /// The session for each lock.
     async fn sessions(&mut self) -> Result<(Vec<Arc<Session>>, Moment), InTheWay> {
         let mut sessions = Vec::with_capacity(self.lines.len());
         for (at, line) in self.lines.iter().enumerate() {
@@ -82,11 +83,11 @@ impl<'a> Grasp<'a> {
         Ok((sessions, self.engine.world.now()))
     }
 
-    /// The questions for all locks; fails where one is this process's, or somebody of it stands before.
+    /// The requests for all locks. Fails if this process holds one, or has another task ahead in its queue.
     fn gather(&mut self, sessions: &[Arc<Session>], now: Moment) -> Result<Next, InTheWay> {
         let mut asks = Vec::with_capacity(self.lines.len());
         for (at, session) in sessions.iter().enumerate() {
-            // Once it is won here, it is our own hold that stands in the way.
+            // Read first: once the lock is acquired here, the present holder is this process.
             let standing = self.standing(at, now);
             let missed = match self.turn(at, session, now) {
                 Turn::Ask(way, nonce, ask) => {
@@ -98,7 +99,7 @@ impl<'a> Grasp<'a> {
                     return Ok(Next::Sleep(until));
                 }
                 Turn::Won(hold, _, claims) => {
-                    // It was granted to somebody who has gone since. It goes on to the next.
+                    // It was granted for a task that has left since. It goes on to the next waiter.
                     self.lines[at].won = true;
                     self.lines[at].undo(claims);
                     self.hand_back(at, &hold);
@@ -141,7 +142,7 @@ impl<'a> Grasp<'a> {
         }
     }
 
-    /// What was to be asked is not asked.
+    /// Withdraws requests that were not sent.
     fn withdraw(&self, asks: &[Asked]) {
         for (line, asked) in self.lines.iter().zip(asks) {
             line.seat.unask(asked.asker, asked.nonce);
@@ -153,8 +154,7 @@ impl<'a> Grasp<'a> {
         line.undo(line.seat.handle_answer(asked.asker, asked.nonce, answer, now, random));
     }
 
-    /// Asks the store for all, and says whether they were had; fails where one was not, and where it is no use to ask
-    /// again.
+    /// Sends the requests. Returns whether all locks were acquired; fails if one was not, and if a retry is useless.
     async fn ask(&mut self, asks: &[Asked], now: Moment) -> Result<bool, InTheWay> {
         let Some(within) = self.patience.time_to_answer(now) else {
             self.withdraw(asks);
@@ -183,8 +183,8 @@ impl<'a> Grasp<'a> {
         }
     }
 
-    /// Where the store cannot do it in one step: each is tried by itself, all in one go. What was had though another was
-    /// not is given back.
+    /// Fallback for a store without a single step: one batch of separate requests. If one fails, the others are
+    /// released.
     async fn one_by_one(&self, asks: &[(Lock, Acquire)], within: std::time::Duration) -> Outcome<Vec<Share>> {
         let ops: Vec<_> = asks.iter().map(|(lock, ask)| (lock.clone(), Op::Acquire(ask.clone()))).collect();
         let mut shares = Vec::with_capacity(ops.len());
@@ -200,20 +200,20 @@ impl<'a> Grasp<'a> {
         Outcome::Done(shares)
     }
 
-    /// Tells all seats what the store has said; fails where something is in the way.
+    /// Passes the store's replies to all entries. Fails if a lock was not available.
     fn share(&self, asks: &[Asked], shares: &[Share], now: Moment) -> Result<(), InTheWay> {
         let mut in_the_way = None;
         for (at, (line, (asked, share))) in self.lines.iter().zip(asks.iter().zip(shares)).enumerate() {
             let answer = match share {
                 Share::Had(acquired) | Share::InTheWay(Ok(acquired)) => Some(Ok(acquired)),
                 Share::InTheWay(Err(_)) => Some(Err(Executed::No)),
-                // From an earlier sending, whose answer was lost.
+                // An earlier attempt, whose reply was lost, acquired it.
                 Share::Held => Some(Err(Executed::Unknown)),
                 Share::Open => None,
             };
             match answer {
                 Some(answer) => self.answer(line, asked, answer, now),
-                // It could have been had, and nothing was done.
+                // It was available, and the store did nothing.
                 None => line.seat.unask(asked.asker, asked.nonce),
             }
             let missed = match share {
@@ -229,11 +229,11 @@ impl<'a> Grasp<'a> {
         in_the_way.map_or(Ok(()), Err)
     }
 
-    /// Takes what was had. Where one is too old by the time that its news have come, none is kept.
+    /// Takes the acquired holds. If one of them is too old by the time its reply arrives, none is kept.
     fn collect(mut self, sessions: &[Arc<Session>]) -> Result<Vec<Won<'a>>, InTheWay> {
         let mut all = Vec::with_capacity(self.lines.len());
         for (at, session) in sessions.iter().enumerate() {
-            // Whoever has won has said so to the keeper, or has given the lock back, before a shutdown goes on.
+            // A shutdown waits until the winner has registered its hold with the keeper or released it.
             let inside = self.engine.gate.inside();
             let now = self.engine.world.now();
             match self.turn(at, session, now) {
@@ -258,13 +258,13 @@ impl<'a> Grasp<'a> {
         Ok(all)
     }
 
-    /// Gives back what was kept here: a set is taken as a whole, or not at all.
+    /// Releases a hold that was kept here: a set is acquired as a whole, or not at all.
     fn part_with(&self, at: usize, hold: &Arc<Hold>, keep: KeepId) {
         self.lines[at].seat.vacate(hold);
         self.engine.keeper.part_with(keep);
     }
 
-    /// Gives back what was had, and is of no use alone. Once a shutdown has begun it is among what that gives back.
+    /// Releases a hold that is of no use alone. Once a shutdown has begun, the shutdown releases it.
     fn hand_back(&self, at: usize, hold: &Arc<Hold>) {
         let _inside = self.engine.gate.inside();
         if !self.engine.gate.is_closed() {
@@ -280,7 +280,7 @@ impl<'a> Grasp<'a> {
         executed: Executed,
         now: Moment,
     ) -> Result<bool, InTheWay> {
-        tracing::debug!(%fault, locks = asks.len(), "no answer about any of them");
+        tracing::debug!(%fault, locks = asks.len(), "no reply to a request for several locks");
         for (line, asked) in self.lines.iter().zip(asks) {
             self.answer(line, asked, Err(executed), now);
         }

@@ -1,13 +1,13 @@
-//! Shutting a client down: everything is given back within a bound, and all queues are left.
+//! Shutting a client down: releases everything within a time limit and leaves all queues.
 //!
-//! 1. First nothing begins any more: the gate and the seats are closed, and the keeper takes nothing in.
-//! 2. Then no hold is believed any more, and its holder is told. Only then is anything released.
-//! 3. What was asked for is undone when nobody is being polled any more who could send the question: an undo that did
-//!    not wait could be executed first.
-//! 4. All of it but the sending is done in one go, and the keeper sends: whoever asked for it may leave.
-//! 5. A hold whose release is on its way is no guard's any more. It is released once more, behind that, by the user's own
-//!    connection: what the store says then is what became of the release. The keeper's connection has it only where that
-//!    has no answer.
+//! 1. First, nothing new begins: the gate and the lock entries are closed, and the keeper accepts nothing more.
+//! 2. Then every hold becomes invalid and its loss is signaled. Only then is anything released.
+//! 3. Requests are undone only when no future that could send them is being polled: an earlier undo could overtake
+//!    its request.
+//! 4. Everything but the sending happens in one step, and the keeper sends: the caller may drop its future.
+//! 5. A hold whose release is in flight belongs to no guard any more. It is released once more, after that release,
+//!    on the user's own connection; the store's reply then says what became of the first one. The keeper's connection
+//!    is used only if this is not answered.
 
 use super::keeper::farewell::Farewell;
 use super::keeper::{Handed, Owed};
@@ -17,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-/// How many locks an error names.
+/// The largest number of locks that an error names.
 const NAMED: usize = 5;
 
-/// A lock that a shutdown could not give back.
+/// A lock that a shutdown could not release.
 ///
 /// [`ShutdownError`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,11 +28,11 @@ const NAMED: usize = 5;
 pub struct Unreturned {
     /// The lock.
     pub lock: LockName,
-    /// Until when the store may have it, or a place in its queue, on the clock of [`Moment`].
+    /// Until when the store may keep the hold, or its queue entry, on the clock of [`Moment`].
     pub until: Moment,
 }
 
-/// What a shutdown could not give back within its bound: these locks end with their leases.
+/// A shutdown could not release these locks in time. They end with their leases.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,7 +50,7 @@ pub struct Unreturned {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShutdownError {
-    /// Which locks, each once, in the order of their names.
+    /// The locks, each once, ordered by name.
     pub unreturned: Vec<Unreturned>,
     /// When the shutdown ended.
     at: Moment,
@@ -60,7 +60,7 @@ impl fmt::Display for ShutdownError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let last = self.unreturned.iter().map(|left| left.until).max().unwrap_or(self.at);
         let lasts = Duration::from_millis(u64::try_from(last.since(self.at).as_millis()).unwrap_or(u64::MAX));
-        write!(f, "not everything could be given back in time; it ends by itself within {lasts:?}: ")?;
+        write!(f, "not all locks were released in time; they expire within {lasts:?}: ")?;
         for (n, left) in self.unreturned.iter().take(NAMED).enumerate() {
             write!(f, "{}`{}`", if n == 0 { "" } else { ", " }, left.lock)?;
         }
@@ -74,9 +74,9 @@ impl fmt::Display for ShutdownError {
 impl std::error::Error for ShutdownError {}
 
 impl Engine {
-    /// Gives everything back, or as much as can be within `within`.
+    /// Releases everything, or as much as possible within `within`.
     ///
-    /// Cancel safety: once polled it goes on in the background if the future is dropped.
+    /// Cancel safety: once polled, it continues in the background if the future is dropped.
     pub(crate) async fn shut_down(&self, within: Duration) -> Result<(), ShutdownError> {
         let by = self.world.now() + within;
         if self.gate.close() {
@@ -91,21 +91,22 @@ impl Engine {
         }
     }
 
-    /// Closes everything, and tells everybody (1, 2). The rest is the keeper's.
+    /// Closes everything and signals all losses (1, 2). The keeper does the rest.
     fn begin_shutdown(&self, by: Moment) {
         let mut handed = self.keeper.hand_over();
         let mut known: BTreeSet<_> = handed.iter().map(|handed| handed.hold.claim.hold).collect();
         let mut claims = Vec::new();
         for (seat, cleared) in self.seats.close() {
             claims.extend(cleared.claims.into_iter().map(|claim| (seat.lock.clone(), claim)));
-            // One that its task has just won, and the keeper has not got yet: it may be lengthening it, to keep it detached.
+            // A hold that its task has just acquired, before the keeper received it. The task may be extending it in
+            // order to detach it.
             let occupants = cleared.occupants.into_iter();
             let fresh = occupants.filter(|hold| known.insert(hold.claim.hold));
             let fresh =
                 fresh.map(|hold| Handed { hold, leaving: false, sent_by_user: true, given_back: false });
             handed.extend(fresh);
         }
-        // What is given back already is lost by itself, and an errand.
+        // A hold that is being released already has its own cleanup and its own reason.
         handed.retain(|handed| !handed.given_back);
         for Handed { hold, .. } in handed.iter().filter(|handed| !handed.leaving) {
             let lapsed = hold.check(&*self.world).err();
@@ -119,16 +120,16 @@ impl Engine {
         let leaving = leaving.into_iter().map(owe).collect();
         let (gate, main) = (self.gate.clone(), self.store.clone());
         self.keeper.part(Farewell { holds, leaving, behind, claims, gate, main, by }, by);
-        // In this order: the keeper may be about to begin another session.
+        // Close the mailboxes last: the keeper may be about to begin another session.
         self.close_mailboxes();
     }
 }
 
-/// The locks of what is owed at the end, each once.
+/// The locks still owed at the end, each once.
 fn unreturned(at: Moment, owed: Vec<Owed>) -> Vec<Unreturned> {
     let mut last: BTreeMap<LockName, Moment> = BTreeMap::new();
     for Owed { lock, until, .. } in owed {
-        // The store's clock may be slower than ours.
+        // The store's clock may be slower than this one.
         let until = until + drift(until.since(at).max(FIRST_LEASE));
         last.entry(lock.name).and_modify(|last| *last = until.max(*last)).or_insert(until);
     }

@@ -1,47 +1,48 @@
-//! A task's own way to the store, past the line: of a ReentrantMutex, whose owner gets in at once wherever he has it.
+//! The bypass request of a task, past the local queue: a ReentrantMutex admits its owner again at once, wherever that
+//! owner holds it.
 //!
-//! It asks without queueing, so nothing but the answer comes of it: who is told "taken" stands in line. It goes
-//! again only when it is [called](Straight::call).
+//! The request does not queue at the store. If the lock is held by another owner the task stays in the local queue,
+//! and sends another request only when it is [called](Straight::call).
 //!
-//! 1. A call is never forgotten: one that comes while a question is on its way is heard once it is answered, since the
-//!    answer may be older.
-//! 2. A question without an answer is asked again: the owner may have the lock, and wait for this very task.
+//! 1. A call is never lost: one that arrives while a request is in flight takes effect after the reply, since the
+//!    reply may be older.
+//! 2. A request without a reply is sent again: the owner may hold the lock and wait for this very task.
 
 use super::Session;
 use leasehold_core::contend::{Contender, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{Acquired, Claim, Executed, Moment, Nonce};
 use std::time::Duration;
 
-/// One task's own way.
+/// One task's bypass request.
 pub(super) struct Straight {
     contender: Contender,
-    /// Set while there is a reason to ask, or something to be had.
+    /// Set while there is a reason to send a request, or a grant to take.
     wanted: bool,
 }
 
 impl Straight {
-    /// One that is to be gone at once: the owner may have the lock already, in whatever process.
+    /// A bypass to be sent at once: the owner may hold the lock already, in any process.
     pub(super) fn new(session: leasehold_core::SessionId, slot: u32) -> Self {
         Self { contender: Contender::new(session, slot), wanted: true }
     }
 
-    /// The owner has the lock.
+    /// The owner holds the lock.
     pub(super) fn call(&mut self) {
         self.wanted = true;
         self.contender.handle_news(Moment::ZERO);
     }
 
-    /// Whether there is anything to do on it.
+    /// Whether there is anything to do.
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted
     }
 
-    /// Whether the lock was had by it, and waits to be taken.
+    /// Whether it acquired the lock, which waits to be taken.
     pub(super) fn is_won(&self, now: Moment) -> bool {
         self.contender.is_won(now)
     }
 
-    /// What to do on it now, and whether a question is on its way from then on.
+    /// The next step.
     pub(super) fn poll(&mut self, now: Moment, terms: &Terms, random: Random<'_>) -> Step {
         let terms = Terms { queue: false, ..terms.clone() };
         let step = self.contender.poll(now, &terms, random);
@@ -51,12 +52,12 @@ impl Straight {
         step
     }
 
-    /// The hold, if there is one.
+    /// The grant, if there is one.
     pub(super) fn take(&mut self) -> Option<Grant> {
         self.contender.take()
     }
 
-    /// The answer to its question, or that there was none (2). What is returned has to be released at the store.
+    /// Handles the reply to its request, or its absence (2). The claim returned must be released at the store.
     pub(super) fn handle_answer(
         &mut self,
         nonce: Nonce,
@@ -77,13 +78,13 @@ impl Straight {
         self.contender.renounce()
     }
 
-    /// Its question was not sent after all.
+    /// Its request was not sent.
     pub(super) fn unask(&mut self, nonce: Nonce) {
         self.contender.unask(nonce);
         self.wanted = true;
     }
 
-    /// Asks for another session from now on. What is returned has to be released at the store.
+    /// Switches to another session. The claim returned must be released at the store.
     pub(super) fn change_session(&mut self, session: &Session) -> Option<Claim> {
         if self.contender.session() == session.id {
             return None;
@@ -92,22 +93,22 @@ impl Straight {
         self.contender.change_session(session.id)
     }
 
-    /// There is no reason to go any more, before the next call.
+    /// Does nothing more before the next call.
     pub(super) fn rest(&mut self) {
         self.wanted = false;
     }
 
-    /// It is not gone any more. What is returned has to be released at the store.
+    /// Gives up. The claim returned must be released at the store.
     pub(super) fn give_up(&mut self) -> Option<Claim> {
         self.contender.give_up()
     }
 
-    /// For how long the store has not answered.
+    /// How long the store has not answered.
     pub(super) fn silence(&self, now: Moment) -> Duration {
         self.contender.silence(now)
     }
 
-    /// Who stood in the way, as of the last answer.
+    /// What blocked the lock, as of the last reply.
     pub(super) fn standing(&self) -> &Standing {
         self.contender.standing()
     }

@@ -26,7 +26,7 @@ async fn row_36_an_eviction_policy_is_told_or_refused() {
         let server = server.expect("redis-server boots");
         let warnings = Warnings::listen();
         let ours = mutex(&client(&server.url()).await);
-        let told = warnings.with("removes locks that are held");
+        let told = warnings.with("removes held locks");
         assert!(matches!(&told[..], [told] if told.contains(policy)), "{told:?}");
         let refused = Client::connect(&format!("{}?strict=1", server.url())).await;
         let Err(ConnectError::Store(fault)) = refused else { panic!("{refused:?}") };

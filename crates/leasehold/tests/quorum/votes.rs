@@ -45,7 +45,7 @@ async fn without_a_majority_each_node_says_why() {
     assert!(fault.is_transient());
     let text = fault.to_string();
     assert!(
-        text.contains("the reply of a: cannot be reached") && text.contains("e: no answer in time"),
+        text.contains("reply from a: cannot be reached") && text.contains("e: no answer in time"),
         "{text}"
     );
     five.until_nowhere(&one).await;

@@ -117,7 +117,7 @@ async fn a_replica_is_told_of_and_waited_for_in_strict_mode() {
     let replica = RedisServer::builder().config("replicaof", &at).start().unwrap();
     let warnings = Warnings::listen();
     let store = connect(&replica).await;
-    assert_eq!(warnings.with("it is a replica, and takes no writes").len(), 1);
+    assert_eq!(warnings.with("it is a replica, and accepts no writes").len(), 1);
     let told = examined(&store).await;
     assert_eq!(told.role, Some(Role::Replica));
     assert_eq!(found(&told.hazards, "replica").map(|hazard| hazard.severity), Some(Severity::Warning));
@@ -133,7 +133,7 @@ async fn a_replica_is_told_of_and_waited_for_in_strict_mode() {
     let hazards = refusal(strict(&replica)).await;
     assert_eq!(hazards.iter().filter(|hazard| hazard.kind.word() == "replica").count(), 1, "{hazards:?}");
     drop(connect(&replica).await);
-    assert_eq!(warnings.with("it is a replica that takes writes").len(), 1);
+    assert_eq!(warnings.with("it is a replica that accepts writes").len(), 1);
 }
 
 /// What the server says of its version is what counts; so a server that says what the test wants.
@@ -151,7 +151,7 @@ async fn a_version_with_holes_is_told_of_and_refused_in_strict_mode() {
     RedisStore::connect(config().connector(says("redis_version:7.0.15\r\n"))).await.unwrap();
     let told = warnings.with("lua_holes");
     assert_eq!(told.len(), 1, "{told:?}");
-    for part in ["Redis 7.0.15", "CVE-2025-49844", "distributions may have mended them", "Redis 7.2.14"] {
+    for part in ["Redis 7.0.15", "CVE-2025-49844", "distributions may have fixed them", "Redis 7.2.14"] {
         assert!(told[0].contains(part), "{part}: {told:?}");
     }
     let hazards = refusal(config().strict().connector(says("redis_version:7.0.15\r\n"))).await;

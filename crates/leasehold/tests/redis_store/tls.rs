@@ -96,7 +96,7 @@ async fn what_is_wrong_with_the_servers_certificate_is_told() {
         let found = disagreement(&fault);
         assert_eq!(std::mem::discriminant(found), std::mem::discriminant(&wanted), "{fault}");
         assert!(fault.to_string().contains(said) && !fault.is_transient(), "{fault}");
-        assert!(fault.to_string().starts_with(&format!("greeting 127.0.0.1:{port}: ")), "{fault}");
+        assert!(fault.to_string().starts_with(&format!("handshake with 127.0.0.1:{port}: ")), "{fault}");
     }
 }
 
@@ -126,7 +126,7 @@ async fn a_client_shows_its_certificate_where_it_has_to() {
     assert!(refused.to_string().contains("`tls-ca-cert-file`") && !refused.is_transient(), "{refused}");
     let old = fault(with(&authority, "old")).await;
     assert_eq!(disagreement(&old), &TlsFault::ClientCertificateExpired, "{old}");
-    assert!(old.to_string().contains("our certificate has expired") && !old.is_transient(), "{old}");
+    assert!(old.to_string().contains("client certificate has expired") && !old.is_transient(), "{old}");
     let store = RedisStore::connect(with(&authority, "ours")).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
 }

@@ -1,15 +1,15 @@
-//! An acquire: votes in a first round, the token in a second, and the undo of what was lost.
+//! An acquire on a quorum: votes in a first round, the token in a second, and the undo of a failed attempt.
 //!
-//! 1. All nodes are asked at once, each in a task of its own, which goes on when the outcome is known or nobody waits for it
-//!    any more: what it was given late has its token raised, if the hold was won, or is given back.
-//! 2. The token of a hold is the greatest that a majority has given it, and the hold counts once a majority that still has
-//!    it has stored that token. Each later majority has one of those in it, and gives a greater one. A client that dies between
-//!    the rounds has told nobody of a token.
-//! 3. What was lost is undone at each node that is not known to have refused, for as long as it could last there. The hold
-//!    is nobody's afterwards: the next attempt has another, so that no undo of this one can hit it. An undo has its time from
-//!    the node, and not from whoever asked: one who had a millisecond left would have it tried for a millisecond each time.
-//! 4. How long it may be believed is counted from before the first question by whoever asked, who gives back what is over
-//!    by then: the nodes say how long they had it yet when a majority gave it.
+//! 1. All nodes are sent the request at once, each by its own task. A task goes on when the outcome is known or the
+//!    caller is gone: a late grant has its token raised if the hold was won, and is released otherwise.
+//! 2. The token of a hold is the greatest granted by its majority. The hold counts once a majority that still has it
+//!    has stored that token. Each later majority contains one of those nodes, and grants a greater token. A client
+//!    that dies between the rounds has exposed no token.
+//! 3. A failed attempt is undone at each node that has not certainly refused it, for as long as it could last there.
+//!    Its hold is not used again: the next attempt has a new one, so no undo can hit it. An undo is limited by the
+//!    node's timeout, not by the caller's remaining time, which may be a millisecond.
+//! 4. The caller counts the validity of a hold from before the first request, and releases one that is over by then:
+//!    the nodes report how much longer they keep it.
 
 use super::Errands;
 use super::tally::{Given, Votes, fence_of};
@@ -24,46 +24,46 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-/// Pauses between two tries to undo: the first, and the longest.
+/// Pauses between attempts to undo: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// How an attempt stands.
+/// The state of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Votes are counted.
+    /// Votes are being counted.
     Voting,
-    /// A majority has given it, and its token is this.
+    /// A majority has granted it; this is its token.
     Raising(FencingToken),
-    /// It was had.
+    /// The lock was acquired.
     Won(FencingToken),
-    /// It was not, or nobody waits for it any more.
+    /// The lock was not acquired, or the caller is gone.
     Lost,
 }
 
-/// What a node's task tells.
+/// Results of a node's task.
 #[allow(clippy::large_enum_variant, reason = "it is sent a few times, and then taken apart")]
 enum News {
     Voted(usize, Outcome),
-    /// Whether its token is as great as that of the hold, or why nobody knows.
+    /// Whether the node has stored a token as great as the hold's, or the fault.
     Raised(Result<Raised, Fault>),
 }
 
-/// The election of one hold.
+/// The acquire of one hold.
 pub(super) struct Ballot<'a> {
     pub(super) nodes: &'a [Arc<dyn Store>],
     pub(super) needed: usize,
     pub(super) lock: &'a Lock,
     pub(super) ask: Acquire,
-    /// How long both rounds may take.
+    /// The time limit for both rounds.
     pub(super) within: Duration,
-    /// How long one node may take to answer.
+    /// The time limit for the reply of a node.
     pub(super) node_timeout: Duration,
     pub(super) errands: &'a Errands,
 }
 
 impl Ballot<'_> {
     pub(super) async fn hold(self) -> Outcome {
-        // Dropping it, wherever that is, means that the attempt is lost (1).
+        // Dropping it, wherever that happens, means that the attempt is lost (1).
         let (stage, seen) = watch::channel(Stage::Voting);
         let (tell, mut news) = mpsc::unbounded_channel();
         let Self { lock, within, node_timeout, .. } = self;
@@ -104,7 +104,7 @@ impl Ballot<'_> {
         outcome
     }
 
-    /// Waits until a majority has the token (2).
+    /// Waits until a majority has stored the token (2).
     async fn raise(&self, votes: &Votes, news: &mut mpsc::UnboundedReceiver<News>) -> Result<(), Outcome> {
         let (mut raised, mut failed, mut faults) = (0, 0, Vec::new());
         while raised < self.needed {
@@ -115,7 +115,7 @@ impl Ballot<'_> {
                     failed += 1;
                     faults.push(fault);
                 }
-                // It tells of its token next.
+                // Its token follows.
                 Some(News::Voted(..)) => {}
                 None => failed = self.nodes.len(),
             }
@@ -155,7 +155,7 @@ impl Voter {
             let raised = self.raise(Raise { claim: claim.clone(), fence: greatest }, fence).await;
             let _ = tell.send(News::Raised(raised));
         } else {
-            // Whoever did not give it has no token to raise.
+            // Without a grant there is no token to raise.
             let _ = tell.send(News::Raised(Ok(Raised::NotHeld)));
         }
         if matches!(reached, Stage::Raising(_)) {
@@ -166,7 +166,7 @@ impl Voter {
         }
     }
 
-    /// One that has given the greatest token itself has stored it.
+    /// A node that granted the greatest token itself has stored it.
     async fn raise(&self, raise: Raise, own: FencingToken) -> Result<Raised, Fault> {
         if own >= raise.fence {
             return Ok(Raised::Raised);
@@ -178,7 +178,7 @@ impl Voter {
         }
     }
 
-    /// Gives back what was lost, until that is known, or it is over by itself (3).
+    /// Releases the hold until that is known to have succeeded, or the hold has expired (3).
     async fn undo(&self, release: Release, over_at: Instant) {
         let op = Op::Release(release);
         let mut pause = PAUSE.0;
@@ -189,14 +189,14 @@ impl Voter {
         }
     }
 
-    /// Asks the node, for no longer than it may take, and whoever waits.
+    /// Sends an operation, limited by the node's timeout and the caller's remaining time.
     async fn ask(&self, op: &Op) -> Outcome {
         let left = self.within.saturating_sub(self.begun.elapsed());
         self.node.execute(&self.lock, op, self.node_timeout.min(left)).await
     }
 }
 
-/// Waits until an attempt is so far. Where nobody waits for it any more it is lost, unless it had been won.
+/// Waits until an attempt has reached a state. If the caller is gone it counts as lost, unless it was won.
 async fn until(stage: &mut watch::Receiver<Stage>, is_so_far: impl Fn(Stage) -> bool) -> Stage {
     if let Ok(reached) = stage.wait_for(|stage| is_so_far(*stage)).await {
         return *reached;

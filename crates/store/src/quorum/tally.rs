@@ -1,11 +1,11 @@
-//! What the answers of all nodes to one operation come to.
+//! Combines the replies of all nodes to one operation.
 //!
-//! Owns the counting, and nothing else: it is a pure function of the answers that are there so far. When to ask, and how long
-//! to wait, is [`QuorumStore`](super::QuorumStore)'s; how an acquire is won, [`ballot`](super::ballot)'s.
+//! A pure function of the replies so far. [`QuorumStore`](super::QuorumStore) decides when to send and how long to
+//! wait; [`ballot`](super::ballot) wins an acquire.
 //!
-//! 1. Something is so if a majority says so. It is not so if so many say the contrary that no majority can say it any more.
-//!    Anything else is not known.
-//! 2. A node that did not answer is counted for neither side.
+//! 1. A statement is true if a majority reports it. It is false if so many nodes contradict it that no majority can
+//!    report it any more. Otherwise it is unknown.
+//! 2. A node that did not answer counts for neither side.
 
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::outcome::Outcome;
@@ -14,20 +14,20 @@ use leasehold_core::{
     Refused, Released, Reply,
 };
 
-/// The answers so far.
+/// The replies so far.
 #[derive(Debug)]
 pub(super) struct Tally {
     answers: Vec<Option<Outcome>>,
     needed: usize,
 }
 
-/// What is known by the answers so far.
+/// The result of the replies so far.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one, which is taken apart at once")]
 pub(super) enum Verdict {
-    /// Further answers would change nothing.
+    /// Further replies would not change it.
     Known(Reply),
-    /// More have to come.
+    /// More replies are needed.
     Open,
 }
 
@@ -46,7 +46,7 @@ impl Tally {
         self.answers.iter().all(Option::is_some)
     }
 
-    /// What the answers come to so far.
+    /// The result so far.
     pub(super) fn verdict(&self, op: &Op) -> Verdict {
         let refused: Vec<_> = self.replies().filter_map(refused_of).collect();
         if let Some(refused) = most_frequent(refused).filter(|(_, count)| self.prevents(*count)) {
@@ -63,8 +63,8 @@ impl Tally {
         known.map_or(Verdict::Open, Verdict::Known)
     }
 
-    /// What is to be told where the answers are all there and come to nothing: who failed, and whether anything may have been
-    /// done.
+    /// The outcome if all replies are in and give no result: the nodes that failed, and whether the operation may
+    /// have been executed.
     pub(super) fn failure(&self) -> Outcome {
         let executed = self.answers.iter().map(|answer| match answer {
             Some(Outcome::Failed(executed, _)) => *executed,
@@ -73,7 +73,7 @@ impl Tally {
         Outcome::Failed(executed.fold(Executed::No, Executed::or), self.fault())
     }
 
-    /// Who failed, and why.
+    /// The nodes that failed, and why.
     pub(super) fn fault(&self) -> Fault {
         let failed = self.answers.iter().filter_map(|answer| match answer {
             Some(Outcome::Failed(_, fault)) => Some(fault.clone()),
@@ -90,12 +90,12 @@ impl Tally {
         })
     }
 
-    /// Whether so many keep all others from being a majority.
+    /// Whether this many nodes prevent a majority of the others.
     fn prevents(&self, count: usize) -> bool {
         count > self.answers.len() - self.needed
     }
 
-    /// Of how many nothing is known.
+    /// The number of nodes without a usable reply.
     fn silent(&self) -> usize {
         self.answers.len() - self.replies().filter(|reply| refused_of(reply).is_none()).count()
     }
@@ -120,7 +120,7 @@ impl Tally {
             })
         };
         let found = self.fate(replies().map(|released| released.found))?;
-        // A node that has not given him all of his holds knows of fewer.
+        // A node that lacks some of the owner's holds reports fewer.
         let left = replies().map(|released| released.left).max().unwrap_or(0);
         let holder = replies().filter_map(|released| released.holder.clone());
         let holder = if found == Fate::Superseded {
@@ -131,10 +131,10 @@ impl Tally {
         Some(Released { found, left, holder, next: None })
     }
 
-    /// Where a hold stands, of which each node says where it stands there (1).
+    /// Combines the states of a hold reported by the nodes (1).
     ///
-    /// A node that never gave it says that it knows nothing of it, or that it is somebody else's: so what is told of a hold that
-    /// no majority has is what most say, and how it was ended where any says so.
+    /// A node that never granted it reports that it does not know the hold, or that another client holds the lock. So
+    /// a hold without a majority has the state that most nodes report, and its end is the one that any node reports.
     fn fate(&self, fates: impl Iterator<Item = Fate>) -> Option<Fate> {
         let fates: Vec<_> = fates.collect();
         let count = |fate| fates.iter().filter(|found| **found == fate).count();
@@ -143,7 +143,7 @@ impl Tally {
             return Some(Fate::Held);
         }
         if released > 0 && held + released >= self.needed {
-            // By this release, or by an earlier sending of it.
+            // By this release, or by an earlier attempt.
             return Some(Fate::Ended(Ended::Released));
         }
         if held + self.silent() >= self.needed {
@@ -169,11 +169,11 @@ impl Tally {
         let holders: Vec<_> = seen.iter().filter_map(|seen| seen.holder.clone()).collect();
         let (holder, votes) = most_held(holders.iter().cloned(), is_same).unzip();
         let votes = votes.unwrap_or(0);
-        // Who looks has the time to hear all: until when a majority has it is not known by any three of five.
+        // An inspection waits for all replies: three of five do not determine until when a majority keeps it.
         if seen.len() < self.needed || !self.is_complete() {
             return None;
         }
-        // Whoever may have a majority is told: that the lock is free would have to be known.
+        // A holder that may have a majority is reported; the lock is reported free only if that is certain.
         let is_his = votes + self.silent() >= self.needed;
         let holder = holder.filter(|_| is_his).map(|holder| self.for_how_long(holder, &holders));
         let stranger = most_frequent(seen.iter().filter_map(|seen| seen.stranger).collect());
@@ -188,7 +188,7 @@ impl Tally {
         })
     }
 
-    /// The holder, until he has no majority any more.
+    /// The holder, with the time left until it loses its majority.
     fn for_how_long(&self, holder: Holder, all: &[Holder]) -> Holder {
         let his = all.iter().filter(|other| is_same(other, &holder));
         let left = his.clone().map(|other| other.remaining_ms.unwrap_or(u64::MAX));
@@ -199,8 +199,8 @@ impl Tally {
         Holder { remaining_ms: left, fence, count, since_ms, ..holder }
     }
 
-    /// The token of a holder: a node that has not heard of it has a smaller one, and one that has given it late a greater one.
-    /// Where not all tell of him it is what most say.
+    /// The token of a holder: a node that did not receive it reports a smaller one, and one that granted late a
+    /// greater one. If not all nodes report the holder, it is the token that most report.
     fn fence_of(&self, told: Vec<FencingToken>) -> Option<FencingToken> {
         if told.len() == self.answers.len() {
             return self.of_a_majority(told);
@@ -209,7 +209,7 @@ impl Tally {
         told.iter().copied().max_by_key(|fence| (count(*fence), *fence))
     }
 
-    /// The greatest that a majority has at least, or all where there is none.
+    /// The greatest value that a majority reaches, or the smallest if there is no majority.
     fn of_a_majority<T: Ord + Copy>(&self, mut all: Vec<T>) -> Option<T> {
         all.sort_unstable_by(|a, b| b.cmp(a));
         all.get(self.needed - 1).or(all.last()).copied()
@@ -260,12 +260,12 @@ pub(super) struct Votes {
     tally: Tally,
 }
 
-/// What a majority has given.
+/// What a majority has granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Given {
-    /// The greatest token of those who gave it.
+    /// The greatest token granted.
     pub(super) fence: FencingToken,
-    /// How long a majority of them has it.
+    /// How much longer a majority keeps the hold.
     pub(super) remaining_ms: u64,
     pub(super) entered: Option<Entered>,
 }
@@ -279,7 +279,7 @@ impl Votes {
         self.tally.note(node, vote);
     }
 
-    /// What was given by a majority, as soon as one has given anything.
+    /// The grant of a majority, as soon as there is one.
     pub(super) fn given(&self) -> Option<Given> {
         let grants: Vec<_> = self.acquired().filter_map(given).collect();
         let mut left: Vec<_> = grants.iter().map(|given| given.remaining_ms).collect();
@@ -294,7 +294,7 @@ impl Votes {
         })
     }
 
-    /// Whether no majority can give it any more.
+    /// Whether no majority can grant it any more.
     pub(super) fn is_lost(&self) -> bool {
         let against = self
             .tally
@@ -305,11 +305,11 @@ impl Votes {
         self.tally.prevents(against.count())
     }
 
-    /// What is told to whoever has lost.
+    /// The outcome of a lost acquire.
     ///
-    /// That the lock is taken, unless so many have failed that he would have lost without the others, too: then who failed,
-    /// and why. It was not executed for certain where no majority can have given it, late or early; what a minority gave is
-    /// undone.
+    /// It reports that the lock is held, unless the failures alone would have lost it: then the nodes that failed,
+    /// and why. It reports the operation as not executed only if no majority can have granted it, late or early;
+    /// grants by a minority are undone.
     pub(super) fn lost(&self) -> Outcome {
         let refused: Vec<_> = self.tally.replies().filter_map(refused_of).collect();
         if let Some((refused, count)) = most_frequent(refused)
@@ -343,7 +343,7 @@ impl Votes {
         Outcome::Failed(executed, fault)
     }
 
-    /// That somebody else has it, or that votes were split, so that nobody has.
+    /// Reports the present holder, or none if the votes were split.
     pub(super) fn taken(&self) -> Acquired {
         let holders = || {
             self.acquired().filter_map(|acquired| match acquired {
@@ -352,11 +352,11 @@ impl Votes {
             })
         };
         let silent = self.tally.silent();
-        // Of votes that were split each has another token.
+        // Split votes have different tokens.
         let most =
             most_held(holders(), is_same_hold).filter(|(_, votes)| votes + silent >= self.tally.needed);
         let holder = most.map(|(holder, _)| {
-            // It is to be had once so many are free that a majority is.
+            // It can be acquired once so many nodes are free that they are a majority.
             let mut left: Vec<_> = holders().map(|holder| holder.remaining_ms.unwrap_or(u64::MAX)).collect();
             left.resize(self.tally.answers.len() - silent, 0);
             left.sort_unstable();
@@ -366,7 +366,7 @@ impl Votes {
         Acquired::Taken { holder, position: None, ahead: None, others: Vec::new() }
     }
 
-    /// The fault of a second round that has failed, with what went wrong in both.
+    /// The fault of a failed second round, with the faults of both rounds.
     pub(super) fn fault_with(&self, second: Vec<Fault>) -> Fault {
         let Fault { kind, .. } = self.tally.fault();
         let first = if let FaultKind::NoQuorum { nodes, .. } = kind { nodes } else { Vec::new() };
@@ -381,7 +381,7 @@ impl Votes {
     }
 }
 
-/// How many are more than half.
+/// The smallest number that is more than half.
 pub(super) const fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
@@ -395,7 +395,7 @@ fn given(acquired: &Acquired) -> Option<Given> {
     }
 }
 
-/// The token that an answer gives, if it gives one.
+/// The token that a reply grants, if any.
 pub(super) fn fence_of(vote: &Outcome) -> Option<FencingToken> {
     match vote {
         Outcome::Done(Reply::Acquire(acquired)) => given(acquired).map(|given| given.fence),
@@ -414,18 +414,18 @@ fn refused_of(reply: &Reply) -> Option<Refused> {
     }
 }
 
-/// Whether two nodes tell of the same holder. Not by the time, nor by the token, of which each may have its own.
+/// Whether two nodes report the same holder. Ignores times and tokens, which may differ between nodes.
 fn is_same(one: &Holder, other: &Holder) -> bool {
     let known = |holder: &Holder| (holder.label.clone(), holder.owner.clone(), holder.rests);
     known(one) == known(other)
 }
 
-/// Whether it is by the same hold as well, as far as all nodes have heard of its token.
+/// Whether it is the same hold as well, as far as all nodes know its token.
 fn is_same_hold(one: &Holder, other: &Holder) -> bool {
     one.fence == other.fence && is_same(one, other)
 }
 
-/// Whom most tell of, and how many.
+/// The holder that most nodes report, and how many do.
 fn most_held(
     holders: impl Iterator<Item = Holder>,
     is_same: fn(&Holder, &Holder) -> bool,

@@ -1,10 +1,10 @@
-//! What nodes are asked. Whole quorums are in `tests/quorum`.
+//! What nodes are sent. Whole quorums are tested in `tests/quorum`.
 
 use super::*;
 use leasehold_core::{Claim, HoldId};
 
 #[test]
-fn a_node_hands_nothing_on_and_tells_whoever_waits() {
+fn a_node_hands_nothing_on_and_notifies_waiters() {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
     for pass in [Pass::Grant, Pass::Free] {
         let asked = at_a_node(&Op::Release(Release { claim: claim.clone(), pass, next: None }));

@@ -1,6 +1,6 @@
-//! Errands: what is given back without anybody who waits for it.
+//! Cleanups: releases that no task waits for.
 //!
-//! What a shutdown owes is entered here as well, so that whoever asks learns what was left undone.
+//! What a shutdown owes is recorded here as well, so that it can report what was left undone.
 
 use super::super::{Hold, call};
 use super::{KeepId, Shared, State};
@@ -9,45 +9,45 @@ use leasehold_core::{Claim, Lock, Moment, Op, Pass, Release};
 use std::sync::Arc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Something that is being given back.
+/// Something that is being released.
 #[derive(Clone)]
 pub(in crate::engine) struct Owed {
     pub(in crate::engine) lock: Lock,
-    /// Until when the store may have it.
+    /// Until when the store may keep it.
     pub(in crate::engine) until: Moment,
 }
 
-/// A release that somebody else began.
+/// A release in the background.
 pub(super) struct Errand {
     id: u64,
     lock: Lock,
     claim: Claim,
     until: Moment,
-    /// Set where the operation that is undone may still be on its way: the connection that it went by.
+    /// The connection of the operation to be undone, if that may still be in flight.
     behind: Option<Arc<dyn Store>>,
-    /// Set if it is about a hold whose guard is there still (5).
+    /// Set if it is for a hold that still has its guard (5).
     guarded: Option<Guarded>,
 }
 
-/// What ties an errand to a hold whose guard is there still.
+/// State for a hold that still has its guard.
 struct Guarded {
-    /// Cancelled when nothing more is to be sent.
+    /// Cancelled to stop sending.
     stop: CancellationToken,
     /// What was in flight about the hold before.
     earlier: Option<CancellationToken>,
-    /// Kept for as long as anything is in flight about the hold.
+    /// Kept while anything is in flight about the hold.
     in_flight: DropGuard,
 }
 
 impl State {
-    /// Enters that something is being given back.
+    /// Records that something is being released.
     pub(super) fn owe(&mut self, lock: Lock, until: Moment) -> u64 {
         let id = self.fresh_id();
         self.open.insert(id, Owed { lock, until });
         id
     }
 
-    /// Has a hold given back whose guard is there still (5). It has to be lost before that is sent.
+    /// Prepares the release of a hold that still has its guard (5). The hold must be marked lost before it is sent.
     pub(super) fn give_up(&mut self, id: KeepId) -> Option<(Arc<Hold>, Errand)> {
         let hold = self.lose(id)?;
         let kept = self.kept.get_mut(&id)?;
@@ -61,7 +61,7 @@ impl State {
     }
 }
 
-/// Runs an errand, for as long as it is wanted.
+/// Runs a cleanup until it is done or stopped.
 pub(super) async fn run_errand(shared: Arc<Shared>, mut errand: Errand) {
     let guarded = errand.guarded.take();
     let mut returned = true;
@@ -83,14 +83,14 @@ pub(super) async fn run_errand(shared: Arc<Shared>, mut errand: Errand) {
     shared.settle(errand.id, returned);
 }
 
-/// Releases a hold, again and again until it is known to be gone; says whether it is.
+/// Releases a hold, with retries, until it is known to be gone. Returns whether it is.
 async fn give_back(shared: &Shared, errand: &Errand) -> bool {
     let op = Op::Release(Release { claim: errand.claim.clone(), pass: Pass::Grant, next: None });
     let each = shared.timings.call;
     let within = errand.until.since(shared.world.now()).max(each);
     let ours = || call(&*shared.store, &*shared.world, &errand.lock, &op, within, each);
-    // Ours may overtake what it undoes. A second one behind it, by the same connection, cannot; sending it
-    // twice equals sending it once.
+    // This release may overtake the operation that it undoes. A second one on the same connection as that operation
+    // cannot; sending it twice is safe.
     let behind = async {
         match &errand.behind {
             Some(main) => matches!(main.execute(&errand.lock, &op, each).await, Outcome::Done(_)),
@@ -99,19 +99,18 @@ async fn give_back(shared: &Shared, errand: &Errand) -> bool {
     };
     let (mut released, is_behind) = futures_util::future::join(ours(), behind).await;
     if !is_behind {
-        // By now what is to be undone has arrived, or never will.
+        // By now the operation to be undone has arrived, or never will.
         released = ours().await;
     }
     if let Err(failed) = released {
-        tracing::warn!(lock = %errand.lock, fault = %failed.fault, "not given back: it ends with its lease");
+        tracing::warn!(lock = %errand.lock, fault = %failed.fault, "cannot release the hold; it ends with its lease");
         return false;
     }
     true
 }
 
 impl Shared {
-    /// Has something released that may be at the store. Whoever comes when the keeper has ended has no news: a shutdown
-    /// has taken it over.
+    /// Releases something that the store may keep. Does nothing once the keeper has ended: a shutdown has taken over.
     pub(in crate::engine) fn post(
         &self,
         lock: Lock,
@@ -129,7 +128,7 @@ impl Shared {
         self.bell.notify_one();
     }
 
-    /// Something was given back, or cannot be.
+    /// Something was released, or cannot be.
     pub(in crate::engine) fn settle(&self, id: u64, returned: bool) {
         let mut state = self.state();
         let owed = state.open.remove(&id);

@@ -1,4 +1,4 @@
-//! Extending holds in batches, and what becomes of each.
+//! Extending holds in batches, and handling the results.
 
 use super::super::Hold;
 use super::super::loss::announce;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// An extend on its way.
+/// An extend in a batch.
 pub(super) struct Sent {
     pub(super) id: KeepId,
     pub(super) hold: Arc<Hold>,
@@ -19,28 +19,28 @@ pub(super) struct Sent {
     pub(super) keep_record: bool,
 }
 
-/// Extends that go together.
+/// Extends that are sent together.
 pub(super) struct Batch {
     sent: Vec<Sent>,
-    /// For those who wait until none of them is in flight.
+    /// Cancelled when none of them is in flight any more.
     token: CancellationToken,
-    /// Kept for as long as any of them is in flight.
+    /// Kept while any of them is in flight.
     in_flight: DropGuard,
 }
 
-/// A hold of which the store said that it is gone.
+/// A hold that the store reports as gone.
 pub(super) struct Gone {
     id: KeepId,
     hold: Arc<Hold>,
-    /// Whether that was before its lease has ended.
+    /// Whether that was before its lease ended.
     in_time: bool,
-    /// Kept for as long as anything is asked about it.
+    /// Kept while a request about it is in flight.
     in_flight: DropGuard,
 }
 
 impl Batch {
-    /// Adds an extend to the last batch, or to a new one if that is full. What is returned is cancelled when the batch
-    /// is in flight no more.
+    /// Adds an extend to the last batch, or to a new one if that is full. Returns a token that is cancelled when the
+    /// batch is not in flight any more.
     pub(super) fn add(batches: &mut Vec<Self>, sent: Sent) -> CancellationToken {
         if let Some(batch) = batches.last_mut().filter(|batch| batch.sent.len() < BATCH) {
             batch.sent.push(sent);
@@ -53,12 +53,12 @@ impl Batch {
     }
 }
 
-/// Sends one batch of extends, and enters what came of each.
+/// Sends one batch of extends and handles its results.
 pub(super) async fn extend(shared: Arc<Shared>, batch: Batch) {
     let Batch { sent, in_flight, token: _ } = batch;
     let sent_at = shared.world.now();
     let soonest = sent.iter().map(|sent| sent.hold.valid_until()).min().unwrap_or(sent_at);
-    // Half of what the shortest has left, so that there is time for another try.
+    // Half of the shortest remaining time, so that there is time for another attempt.
     let within = shared.timings.call.min(soonest.since(sent_at) / 2).max(Duration::from_millis(1));
     let op = |sent: &Sent| {
         let claim = sent.hold.claim.clone();
@@ -72,14 +72,14 @@ pub(super) async fn extend(shared: Arc<Shared>, batch: Batch) {
     if gone.is_empty() {
         return;
     }
-    // The rest of the batch may be due again before anybody has said why these are gone.
+    // The rest of the batch may be due again before the reasons for these losses are known.
     shared.bell.notify_one();
     let shared = &shared;
     join_all(gone.into_iter().map(|gone| gone.tell(shared))).await;
 }
 
 impl State {
-    /// Enters the outcome of one extend. Gives the hold if it is gone.
+    /// Handles the result of one extend. Returns the hold if it is gone.
     fn enter(
         &mut self,
         sent: &Sent,
@@ -110,12 +110,12 @@ impl State {
 }
 
 impl State {
-    /// The store says that a hold is gone, which may have been handed on since it was asked (9).
+    /// The store reports a hold as gone; the hold may have been handed on since the request was sent (9).
     pub(super) fn gone(&mut self, id: KeepId, now: Moment) -> Option<Gone> {
         let kept = self.kept.get_mut(&id)?;
         let (hold, in_time) = (kept.hold.clone(), now < kept.hold.valid_until());
         hold.doubt();
-        // The rest of the batch does not wait until somebody has said why.
+        // The rest of the batch does not wait for the reason.
         let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();
         self.lose(id);
         self.hasten(hold.known_as, now);
@@ -124,11 +124,11 @@ impl State {
 }
 
 impl Gone {
-    /// Tells everybody that it is gone, and why.
+    /// Signals the loss, with its reason.
     pub(super) async fn tell(self, shared: &Shared) {
         announce(&*shared.store, &*shared.world, shared.timings, &self.hold, self.in_time).await;
         if self.hold.is_passed() {
-            // It has no guard that would.
+            // No guard will do it.
             shared.state().forget(self.id);
         }
         drop(self.in_flight);
@@ -136,7 +136,7 @@ impl Gone {
 }
 
 impl Shared {
-    /// Enters the outcomes of a batch. Gives the holds that are gone.
+    /// Handles the results of a batch. Returns the holds that are gone.
     fn enter_all(&self, batch: &[Sent], outcomes: &[Outcome], sent_at: Moment) -> Vec<Gone> {
         let now = self.world.now();
         let mut random = || self.world.random();

@@ -1,6 +1,6 @@
-//! What the keeper does for its sessions: it begins them, beats, notices a lapse, and ends what nobody uses any more.
+//! Keeper work for sessions: it begins them, sends heartbeats, notices a lapse, and ends unused ones.
 //!
-//! What a beat tells is [`Heart`]'s, and when it is due is the core's.
+//! What a heartbeat reports is up to [`Heart`], and when it is due to the core.
 
 use super::super::heart::{Heart, Need, Throb};
 use super::super::session::{Session, Sessions, fresh_id};
@@ -14,17 +14,17 @@ use leasehold_store::jitter;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pauses between two tries to begin a session: the first, and the longest.
+/// Pauses between attempts to begin a session: the first, and the longest.
 const BIRTH_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
 impl State {
-    /// People are told that a hold is there: it was extended, so it is one that lasts.
+    /// Reports a hold with heartbeats: it was extended, so it is held for a while.
     pub(super) fn tell(&mut self, id: KeepId) {
         let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost && !kept.told) else { return };
         kept.told = self.hearts.with(kept.hold.session.place, |heart| heart.tell(&kept.hold.lock)).is_some();
     }
 
-    /// People are not told any more that a hold is there.
+    /// Stops reporting a hold with heartbeats.
     pub(super) fn not_told(&mut self, id: KeepId) {
         if let Some(kept) = self.kept.get_mut(&id)
             && std::mem::take(&mut kept.told)
@@ -33,8 +33,8 @@ impl State {
         }
     }
 
-    /// Looks after the sessions (7). Once the keeper is closed nothing lives with them any more: they are ended, and do not
-    /// beat.
+    /// Collects the work for sessions (7). A closing keeper sends no heartbeats: nothing depends on its sessions any
+    /// more.
     pub(super) fn attend(&mut self, now: Moment, sessions: &Sessions, work: &mut Work) {
         if self.closing.is_some() {
             return;
@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// Ends the session of a place that nobody uses, where the store has other places as well.
+    /// Ends an unused session, in a store with several partitions.
     fn put_away(&mut self, place: Place, sessions: &Sessions, work: &mut Work) -> bool {
         let Some(session) = self.hearts.session(place).filter(|session| sessions.put_away(session)).cloned()
         else {
@@ -73,17 +73,17 @@ impl State {
         true
     }
 
-    /// The session of a place is over, and all that lives with it.
+    /// The session of a partition is over, with all holds that depend on it.
     fn lapse(&mut self, place: Place, now: Moment, work: &mut Work) {
         let Some(Heart { session, .. }) = self.hearts.remove(place) else { return };
-        // By our own count it would still be alive.
+        // By this process's clock it would still be alive.
         let in_time = now < session.alive_until();
         session.end();
         self.busy.insert(place);
         work.lapsed.push(place);
         let reason = if in_time { LostReason::StoreLostData } else { LostReason::SessionLapsed };
         let here = |kept: &Kept| kept.hold.session.place == place;
-        // What the next session has told of is its own.
+        // What the next session reports is its own.
         self.kept.values_mut().filter(|kept| here(kept)).for_each(|kept| kept.told = false);
         let of_it = |kept: &Kept| {
             let its = &kept.hold.session;
@@ -96,16 +96,16 @@ impl State {
     }
 }
 
-/// Sends one beat, and enters what came of it.
+/// Sends one heartbeat and records its result.
 pub(super) async fn beat(shared: Arc<Shared>, throb: Throb) {
     let sent_at = shared.world.now();
-    // Half of what is left, so that there is time for another try.
+    // Half of the remaining time, so that there is time for another attempt.
     let left = throb.valid_until.since(sent_at);
     let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
     let Throb { session, op, .. } = throb;
     let (place, id) = (session.place, session.id);
     let outcome = shared.store.attend(place, &op, within).await;
-    // It would look as if somebody used it.
+    // This clone would make the session look used.
     drop(session);
     let now = shared.world.now();
     let entered = shared.state().hearts.with(place, |heart| {
@@ -128,7 +128,7 @@ pub(super) async fn beat(shared: Arc<Shared>, throb: Throb) {
     }
 }
 
-/// Begins a session in a place, unless the keeper is closed; another one, where that of the place has lapsed.
+/// Begins a session in a partition, unless the keeper is closed. `again` is set if the previous one has lapsed.
 pub(super) async fn begin(shared: Arc<Shared>, place: Place, again: bool) {
     tokio::select! {
         biased;
@@ -138,12 +138,12 @@ pub(super) async fn begin(shared: Arc<Shared>, place: Place, again: bool) {
     shared.is_done(place);
 }
 
-/// Begins a session as soon as that can be, and for as long as somebody wants it.
+/// Begins a session as soon as possible, and retries while a task waits for it.
 async fn try_to_begin(shared: &Shared, place: Place, again: bool) {
     let old = shared.sessions.present(place);
     let mut id = old.id;
     if again {
-        tracing::warn!(session = %old.id, "the session has lapsed: all that it held is lost");
+        tracing::warn!(session = %old.id, "the session has lapsed; all its holds are lost");
         id = fresh_id(&*shared.world);
     }
     let (mut pause, most) = BIRTH_PAUSE;
@@ -156,7 +156,7 @@ async fn try_to_begin(shared: &Shared, place: Place, again: bool) {
         match shared.birth.begin(place, id).await {
             Ok((session, pulse)) => return shared.live_on(&old, session, pulse),
             Err(fault) => {
-                tracing::debug!(%fault, "no session could begin yet");
+                tracing::debug!(%fault, "cannot begin a session yet");
                 shared.sessions.note(place, fault);
             }
         }
@@ -167,19 +167,19 @@ async fn try_to_begin(shared: &Shared, place: Place, again: bool) {
     }
 }
 
-/// Ends a session that nobody uses any more.
+/// Ends an unused session.
 pub(super) async fn end_unused(shared: Arc<Shared>, session: Arc<Session>) {
     let (place, id) = (session.place, session.id);
     session.end();
     shared.birth.store.close_mailbox(place, id);
     if !end(&shared, place, id, shared.timings.call).await {
-        // The end may come late, and must not be that of the next one.
+        // The request may arrive late, and must not end the next session.
         shared.sessions.rename(place, fresh_id(&*shared.world));
     }
     shared.is_done(place);
 }
 
-/// Tells the store that nothing more comes, once: if that is lost, the sessions lapse.
+/// Ends all sessions at the store, with a single attempt: otherwise they lapse.
 pub(super) async fn end_sessions(shared: &Shared, by: Option<Moment>) {
     let hearts: Vec<_> = shared.state().hearts.take().collect();
     let within = shared.timings.call.min(by.unwrap_or(FAR).since(shared.world.now()));
@@ -205,13 +205,13 @@ async fn end(shared: &Shared, place: Place, session: SessionId, within: Duration
 }
 
 impl Shared {
-    /// Nothing is done any more in a place to have another session there.
+    /// No session of this partition is beginning or ending any more.
     fn is_done(&self, place: Place) {
         self.state().busy.remove(&place);
         self.bell.notify_one();
     }
 
-    /// Another session has begun: those who wait go on in its name.
+    /// Another session has begun: waiting tasks continue under it.
     fn live_on(&self, old: &Arc<Session>, session: Arc<Session>, pulse: Option<Pulse>) {
         let (place, id, now) = (session.place, session.id, self.world.now());
         if let Some(pulse) = pulse {
@@ -226,7 +226,8 @@ impl Shared {
             self.birth.post.renewed();
         }
         if self.state().closing.is_some() {
-            // Who closes says so first, and then closes the mailbox that he finds: it may have been the old one.
+            // A closing client sets `closing` first and closes the mailbox it finds then, which may have been the old
+            // one.
             self.birth.store.close_mailbox(place, id);
         }
         self.bell.notify_one();

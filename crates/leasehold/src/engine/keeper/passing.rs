@@ -1,8 +1,8 @@
-//! Holds that are handed on inside the process: what the store is asked for them, and what becomes of those that nobody
-//! comes for.
+//! Keeper work for holds that are handed on inside the process: token requests to the store, and the release of holds
+//! that no task takes.
 //!
-//! Whose turn it is, is the seat's to know, and how often the hold may change hands the core's. No lock of a seat is taken
-//! while the keeper's is held; the other way round is what a seat's callers do.
+//! The order of waiters is up to the lock entry, and how often a hold may change hands to the core. A lock entry's
+//! mutex is never taken while the keeper's is held; the other order is allowed.
 
 use super::super::Hold;
 use super::super::reservation::{Call, Heard, Rest};
@@ -21,12 +21,12 @@ pub(super) struct Called {
     id: KeepId,
     hold: Arc<Hold>,
     call: Call,
-    /// Kept for as long as it is in flight.
+    /// Kept while the request is in flight.
     in_flight: DropGuard,
 }
 
 impl Called {
-    /// Takes a note that it is about to be sent.
+    /// Records that the request is about to be sent.
     pub(super) fn new(id: KeepId, kept: &mut Kept, may_last: Duration, now: Moment) -> Self {
         let call = kept.call.take().unwrap_or_default();
         if let Some(lease) = call.lease {
@@ -38,11 +38,11 @@ impl Called {
     }
 }
 
-/// Asks the store, and tells the seat what it has reserved.
+/// Sends the request and passes the reserved tokens to the lock entry.
 pub(super) async fn call(shared: Arc<Shared>, called: Called) {
     let Called { id, hold, call, in_flight } = called;
     let sent_at = shared.world.now();
-    // Half of what is left, so that whoever waits for it has time for something else.
+    // Half of the remaining time, so that the front still has time for an alternative.
     let left = hold.kept_until().since(sent_at) / 2;
     let within = shared.timings.call.min(left).max(Duration::from_millis(1));
     let lease = call.lease.unwrap_or(Lease::MIN);
@@ -67,7 +67,7 @@ pub(super) async fn call(shared: Arc<Shared>, called: Called) {
         _ => shared.state().called(id, sent_at, None),
     };
     drop(in_flight);
-    // Whoever has it by now, or stands in line for it.
+    // The present holder, or the queue, handles the reply.
     match hold.seat().map(|seat| seat.handle_reserved(&hold, reserved, call.tell, sent_at)) {
         Some(Heard::GiveBack) => shared.part_with(id),
         Some(Heard::Ask(call)) => shared.call_for(id, call),
@@ -80,7 +80,7 @@ pub(super) async fn call(shared: Arc<Shared>, called: Called) {
 }
 
 impl State {
-    /// A call was answered, or was not.
+    /// Such a request was answered, or failed.
     fn called(&mut self, id: KeepId, sent_at: Moment, lease: Option<Duration>) -> Option<Gone> {
         let kept = self.kept.get_mut(&id).filter(|kept| !kept.lost)?;
         kept.tenure.handle_called(sent_at, lease);
@@ -94,7 +94,7 @@ impl State {
         if is_lost { None } else { self.gone(id, now) }
     }
 
-    /// The holds whose seats are to be looked at.
+    /// The holds whose lock entries must be checked.
     pub(super) fn take_rested(&mut self, now: Moment) -> Vec<(KeepId, Arc<Hold>)> {
         let mut rested = Vec::new();
         while let Some((_, id)) = self.rests.first().copied().filter(|(at, _)| *at <= now) {
@@ -107,7 +107,7 @@ impl State {
         rested
     }
 
-    /// A hold whose guard is done with it, and that nobody comes for (9): it is to be given back.
+    /// A hold whose guard was released and that no task takes (9): it must be released.
     pub(super) fn part_with(&mut self, id: KeepId) -> Option<Arc<Hold>> {
         let hold = self.lose(id)?;
         self.forget(id);
@@ -116,8 +116,8 @@ impl State {
 }
 
 impl Keeper {
-    /// A hold is another's of the process from now on (9). Says whether it is; else it was lost meanwhile, or a shutdown has
-    /// taken it over.
+    /// A hold changes hands inside the process (9). Returns whether it did; otherwise it was lost meanwhile, or a
+    /// shutdown has taken it over.
     pub(crate) fn hand_on(
         &self,
         id: KeepId,
@@ -132,7 +132,7 @@ impl Keeper {
         let Some(kept) = state.kept.get_mut(&id) else { return false };
         if kept.lost || kept.hold.is_doubted() || hold.session.alive_until() == Moment::ZERO {
             drop(state);
-            // Nobody has it who would give it back, and the store may have it yet.
+            // No guard will release it, and the store may still keep it.
             self.shared.part_with(id);
             return false;
         }
@@ -142,7 +142,7 @@ impl Keeper {
         kept.raise();
         hold.cap(kept.tenure.valid_until());
         let (due, place) = (kept.tenure.due(), kept.place);
-        // One that is looked at too early is entered anew then.
+        // An entry that is due too early is rescheduled then.
         if place.is_some_and(|place| place.is_by(due)) {
             return true;
         }
@@ -155,12 +155,12 @@ impl Keeper {
         true
     }
 
-    /// Has the store asked for tokens at once, for the next in line.
+    /// Requests tokens from the store at once, for the next waiter.
     pub(in crate::engine) fn call_for(&self, id: KeepId, call: Call) {
         self.shared.call_for(id, call);
     }
 
-    /// Has the seat of a hold looked at at that moment, that is kept for whoever comes.
+    /// Schedules a check of the lock entry of a hold that is kept for later acquisitions.
     pub(in crate::engine) fn watch_rest(&self, id: KeepId, until: Moment) {
         let mut state = self.shared.state();
         if state.watch_rest(id, until) {
@@ -169,14 +169,14 @@ impl Keeper {
         }
     }
 
-    /// What nobody comes for any more is given back.
+    /// Releases a hold that no task takes.
     pub(in crate::engine) fn part_with(&self, id: KeepId) {
         self.shared.part_with(id);
     }
 }
 
 impl State {
-    /// Says whether that is earlier than the keeper would wake.
+    /// Returns whether that is earlier than the keeper would wake.
     fn watch_rest(&mut self, id: KeepId, until: Moment) -> bool {
         let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return false };
         if let Some(before) = kept.rest_until.replace(until) {
@@ -188,16 +188,16 @@ impl State {
 }
 
 impl Shared {
-    /// What nobody comes for any more is given back.
+    /// Releases a hold that no task takes.
     pub(super) fn part_with(&self, id: KeepId) {
         let Some(hold) = self.state().part_with(id) else { return };
         let until = hold.may_last_until().max(self.world.now() + self.timings.call);
         self.post(hold.lock.clone(), hold.claim.clone(), until, None);
-        // Nobody has it any more who would be told.
+        // It has no guard that the reason would reach.
         hold.lose(LostReason::Released);
     }
 
-    /// Has the store asked for tokens at once.
+    /// Requests tokens from the store at once.
     fn call_for(&self, id: KeepId, call: Call) {
         let mut state = self.state();
         let Some(kept) = state.kept.get_mut(&id).filter(|kept| !kept.lost) else { return };
@@ -209,13 +209,13 @@ impl Shared {
         self.bell.notify_one();
     }
 
-    /// Looks at the seat of a hold that was kept for whoever comes.
+    /// Checks the lock entry of a hold that was kept for later acquisitions.
     pub(super) fn end_rest(&self, id: KeepId, hold: &Hold, now: Moment) {
         let Some(seat) = hold.seat() else { return self.part_with(id) };
         match seat.end_rest(now) {
             Rest::InUse => {}
             Rest::Until(until) => {
-                // When to wake was decided before.
+                // The time to wake was computed before.
                 if self.state().watch_rest(id, until) {
                     self.bell.notify_one();
                 }
@@ -226,8 +226,8 @@ impl Shared {
 }
 
 impl Ear {
-    /// Another process is said to ask for a lock whose hold has this token. It may be forged: then a hold that was kept for
-    /// whoever comes goes back to the store. Does not wait.
+    /// A notification says that another process wants the lock whose hold has this token. It may be forged: then a
+    /// hold kept for later acquisitions is returned to the store. Does not wait.
     pub(in crate::engine) fn hear_wanted(&self, fence: FencingToken) {
         let Some(shared) = self.0.upgrade() else { return };
         let now = shared.world.now();
@@ -244,7 +244,7 @@ impl Ear {
         }
     }
 
-    /// What a seat has kept for whoever comes is given back: the seat is gone.
+    /// A lock entry is gone: releases the hold that it kept.
     pub(in crate::engine) fn part_with(&self, id: KeepId) {
         if let Some(shared) = self.0.upgrade() {
             shared.part_with(id);

@@ -1,4 +1,4 @@
-//! The keeper by itself, over a store in memory.
+//! The keeper alone, over a memory store.
 
 use super::*;
 use crate::engine::session::fresh_id;
@@ -11,7 +11,7 @@ use std::sync::Weak;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A mailbox that nobody looks into.
+/// A notification sink that ignores everything.
 struct Deaf;
 
 impl Postbox for Deaf {
@@ -19,7 +19,7 @@ impl Postbox for Deaf {
     fn renewed(&self) {}
 }
 
-/// A hold at the store that lasts for a minute, known here as kept by this plan.
+/// A hold at the store with a lease of one minute; here it is valid until `until`.
 async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<Hold> {
     let (lock, hold) = (Lock::mutex("m".parse().expect("a good name")), [7; 16]);
     let claim = Claim::new(HoldId::from_random(session.id, hold));
@@ -40,7 +40,7 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
 }
 
 #[tokio::test]
-async fn who_is_hastened_learns_at_once_that_his_hold_was_ended() {
+async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
     let world: Arc<dyn World> = Arc::new(System);
     let timings = Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
     let end = world.now() + 60 * SECOND;
@@ -54,18 +54,18 @@ async fn who_is_hastened_learns_at_once_that_his_hold_was_ended() {
         let keeper = Keeper::start(store.sibling(), birth, sessions, pulse).expect("a thread");
         let hold = held(&store, session, end).await;
         let mut tenure = Tenure::new(plan, end, world.now());
-        // The next extend by itself is a minute ahead, or there is none.
+        // The next scheduled extend is a minute ahead, or there is none.
         tenure.handle_extended(world.now(), 180 * SECOND, false);
-        let id = keeper.keep(hold.clone(), tenure).expect("nobody shuts it down");
+        let id = keeper.keep(hold.clone(), tenure).expect("no shutdown has begun");
         keeper.ear().hear_freed(hold.fence);
         tokio::time::sleep(SECOND / 20).await;
-        hold.check(&*world).expect("it was asked, and is held still");
+        hold.check(&*world).expect("the store was asked and still keeps it");
 
         let release = Release { claim: hold.claim.clone(), pass: Pass::Grant, next: None };
         assert!(matches!(store.execute(&hold.lock, &Op::Release(release), SECOND).await, Outcome::Done(_)));
         keeper.ear().hear_freed(hold.fence);
         let told = tokio::time::timeout(5 * SECOND, hold.signal().cancelled()).await;
-        told.expect("not only a minute later");
+        told.expect("reported at once, not a minute later");
         assert_eq!(hold.reason(world.now()), LostReason::Released);
         keeper.retire(id);
         keeper.ear().hear_freed(hold.fence);
@@ -74,7 +74,7 @@ async fn who_is_hastened_learns_at_once_that_his_hold_was_ended() {
 }
 
 #[tokio::test]
-async fn a_hold_that_comes_when_its_session_has_lapsed_is_told_as_lost_and_not_lengthened() {
+async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
     let world: Arc<dyn World> = Arc::new(System);
     let timings = Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
     let store = MemoryStore::new();
@@ -90,14 +90,14 @@ async fn a_hold_that_comes_when_its_session_has_lapsed_is_told_as_lost_and_not_l
         birth().begin(Place::ONLY, fresh_id(&*world)).await.expect("a store without faults");
     let sessions = Arc::new(Sessions::only(present));
     let keeper = Keeper::start(store.sibling(), birth(), sessions, pulse).expect("a thread");
-    // Its task won it, and stood still before it could say so; the keeper has ended the session meanwhile.
+    // The task acquired it and stood still before it could register it; meanwhile the keeper has ended the session.
     let end = world.now() + SECOND;
     let hold = held(&store, old.clone(), end).await;
     old.end();
     let tenure = Tenure::new(Plan::Renew { lease: 3 * SECOND }, end, world.now());
-    let _id = keeper.keep(hold.clone(), tenure).expect("nobody shuts it down");
+    let _id = keeper.keep(hold.clone(), tenure).expect("no shutdown has begun");
     assert_eq!(hold.check(&*world), Err(LostReason::SessionLapsed));
     let told = tokio::time::timeout(4 * SECOND, hold.signal().cancelled()).await;
     keeper.close();
-    told.expect("whoever waits for its loss is told of it");
+    told.expect("the loss is signaled");
 }

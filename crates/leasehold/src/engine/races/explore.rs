@@ -1,8 +1,8 @@
-//! Running one race under many schedules, and one schedule again.
+//! Runs one race under many schedules, or replays one schedule.
 //!
-//! `LEASEHOLD_ITERATIONS` says how many schedules a test tries of each kind, `LEASEHOLD_SEED` which ones, and
-//! `LEASEHOLD_SCHEDULE` is one that a failure has printed, to be run alone: then all that the server executes
-//! is printed, too. `cargo xtask shuttle` sets them by its options of the same names.
+//! `LEASEHOLD_ITERATIONS` is the number of schedules of each kind, `LEASEHOLD_SEED` selects them, and
+//! `LEASEHOLD_SCHEDULE` is a schedule printed by a failure: it runs alone and prints everything that the server
+//! executes. `cargo xtask shuttle` sets them from its options of the same names.
 
 use super::scene::Scene;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 const ITERATIONS: usize = 5_000;
 const SEED: u64 = 1;
 
-/// How many times a schedule by priorities lets another thread go first. What takes more than that is left to chance.
+/// The number of preemptions in a schedule by priorities. Races that need more are left to chance.
 const PREEMPTIONS: usize = 3;
 
-/// More than any schedule takes in which everybody gets on.
+/// More steps than any schedule without a livelock takes.
 const STEPS: usize = 50_000;
 
-/// Tries a race under schedules drawn at random, and by priorities that change a few times: each finds what
-/// the other seldom does.
+/// Runs a race under random schedules, and under schedules by priorities that change a few times: each kind finds
+/// what the other rarely does.
 pub(super) fn explore(race: impl AsyncFn(&Scene) + Copy + Send + Sync + 'static) {
     if let Ok(schedule) = env::var("LEASEHOLD_SCHEDULE") {
         return run("replayed", ReplayScheduler::new_from_encoded(&schedule), true, race);
@@ -36,9 +36,9 @@ pub(super) fn explore(race: impl AsyncFn(&Scene) + Copy + Send + Sync + 'static)
     run("by priorities", PctScheduler::new_from_seed(seed, PREEMPTIONS, iterations), false, race);
 }
 
-/// What such a race fails with, which is expected of it.
+/// The expected failure of a race.
 pub(super) fn failure(race: impl AsyncFn(&Scene) + Copy + Send + Sync + 'static) -> String {
-    let failure = catch_unwind(AssertUnwindSafe(|| explore(race))).expect_err("it is seen by some schedule");
+    let failure = catch_unwind(AssertUnwindSafe(|| explore(race))).expect_err("some schedule detects it");
     let fixed = failure.downcast_ref::<&str>().map(ToString::to_string);
     fixed.or_else(|| failure.downcast_ref().cloned()).expect("a failure is a text")
 }
@@ -52,7 +52,7 @@ fn run(
     let mut config = Config::new();
     config.stack_size = 256 * 1024;
     config.max_steps = MaxSteps::FailAfter(STEPS);
-    // It would say that orderings are taken for the strongest; docs/explanation/verification.md says so.
+    // Shuttle would print that it treats all orderings as the strongest; docs/verification.md says so.
     config.silence_warnings = true;
     let begun = Arc::new(AtomicUsize::new(0));
     let _tally = Tally { kind, begun: begun.clone() };
@@ -64,7 +64,7 @@ fn run(
     });
 }
 
-/// Says on the way out of a failure which schedule it was.
+/// Prints the schedule of a failure on drop.
 struct Tally {
     kind: &'static str,
     begun: Arc<AtomicUsize>,

@@ -1,11 +1,11 @@
 //! The engine's races, each under thousands of schedules: `cargo xtask shuttle`.
 //!
-//! Tasks of several threads share a client with its keeper's thread and with the threads that deliver its
-//! messages. Here all of these are shuttle's, which says before each step who takes it; so are the connections to a
-//! server that is the model. What weaker orderings than the strongest would allow is not looked for.
+//! Tasks on several threads share a client with its keeper thread and the threads that deliver its messages. All of
+//! them are shuttle threads, which shuttle schedules step by step; so are the connections to a server, which runs the
+//! model. Weak memory orderings are not explored.
 //!
-//! Where no test moves the clock nobody is helped by a look, a renewal or the end of a lease: whoever sleeps on is a
-//! deadlock, and a failure.
+//! Where no test advances the clock, polling, renewals and lease expiry cannot mask a missed wake-up: a task that
+//! sleeps on is a deadlock, and a failure.
 
 mod explore;
 mod scene;
@@ -23,7 +23,7 @@ use wire::{Flaw, Server};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A task that acquires the lock, has it for a moment, and gives it back.
+/// A task that acquires the lock, holds it for a moment, and releases it.
 fn visitor(server: &Server, client: &Client) -> future::JoinHandle<Result<(), AcquireError>> {
     let (server, mutex) = (server.clone(), leased(client));
     future::spawn(async move {
@@ -48,7 +48,7 @@ async fn another(client: &Client) -> Guard {
 fn nothing_is_sent_about_a_hold_after_its_release() {
     explore(async |scene| {
         let client = scene.client().await;
-        // A given lease is reached a moment later than at once.
+        // A fixed lease is extended a moment later, not at once.
         scene.pass(1, 30 * MS);
         let guard = acquire(&client).await;
         future::yield_now().await;
@@ -69,7 +69,7 @@ fn nothing_is_sent_about_a_hold_after_its_release_whatever_became_of_it() {
         });
         let extended = guard.extend().await;
         assert!(matches!(extended, Ok(()) | Err(ExtendError::Lost(_))), "{extended:?}");
-        extender.await.expect("nobody aborts it");
+        extender.await.expect("the task is not aborted");
         let guard = Arc::into_inner(guard).expect("the other task has ended");
         let released = scene.release(guard).await;
         assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
@@ -77,7 +77,7 @@ fn nothing_is_sent_about_a_hold_after_its_release_whatever_became_of_it() {
 }
 
 #[test]
-fn a_loss_is_told_to_everybody_while_the_hold_is_extended_and_released() {
+fn a_loss_is_signaled_while_the_hold_is_extended_and_released() {
     explore(async |scene| {
         let client = scene.client().await;
         let guard = Arc::new(acquire(&client).await);
@@ -86,18 +86,18 @@ fn a_loss_is_told_to_everybody_while_the_hold_is_extended_and_released() {
         let next = visitor(&scene.server, &client);
         let (server, claim) = (scene.server.clone(), guard.claim().clone());
         let takes = thread::spawn(move || server.take_away(&lock(), &claim));
-        // It may be told of it here or by the keeper; in the end it is told.
+        // The loss may be found here or by the keeper; in the end it is signaled.
         let _ = guard.extend().await;
         takes.join().expect("it does not panic");
         let extended = guard.extend().await;
         assert!(matches!(extended, Err(ExtendError::Lost(_))), "{extended:?}");
         assert!(guard.check().is_err(), "what is lost stays lost");
-        waits.await.expect("nobody aborts it");
+        waits.await.expect("the task is not aborted");
         let guard = Arc::into_inner(guard).expect("the other task has ended");
         let released = scene.release(guard).await;
-        // `Ok` as long as all that the server knows is that this hold was released.
+        // `Ok` as long as the server only knows that this hold was released.
         assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
-        next.await.expect("nobody aborts it").expect("the lock is free");
+        next.await.expect("the task is not aborted").expect("the lock is free");
     });
 }
 
@@ -110,14 +110,14 @@ fn nothing_is_asked_about_a_lost_hold_after_its_release() {
         let next = visitor(&scene.server, &client);
         future::yield_now().await;
         let released = scene.release(guard).await;
-        // `Ok` as long as all that the server knows is that this hold was released.
+        // `Ok` as long as the server only knows that this hold was released.
         assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
-        next.await.expect("nobody aborts it").expect("the lock is free");
+        next.await.expect("the task is not aborted").expect("the lock is free");
     });
 }
 
 #[test]
-fn a_grant_to_one_who_leaves_goes_to_the_next_client() {
+fn a_grant_to_a_leaving_waiter_goes_to_the_next_client() {
     explore(async |scene| {
         let (holder, leaver, waiter) = (scene.client().await, scene.client().await, scene.client().await);
         let guard = acquire(&holder).await;
@@ -126,14 +126,14 @@ fn a_grant_to_one_who_leaves_goes_to_the_next_client() {
         let server = scene.server.clone();
         let releases = future::spawn(async move { release(&server, guard).await });
         leaves.abort();
-        releases.await.expect("nobody aborts it").expect("no time has passed");
-        waits.await.expect("nobody aborts it").expect("it is served");
+        releases.await.expect("the task is not aborted").expect("no time has passed");
+        waits.await.expect("the task is not aborted").expect("it is granted the lock");
         let _ = leaves.await;
     });
 }
 
 #[test]
-fn a_grant_to_one_who_leaves_goes_to_the_next_task_of_his_process() {
+fn a_grant_to_a_leaving_task_goes_to_the_next_task_of_its_process() {
     explore(async |scene| {
         let (holder, client) = (scene.client().await, scene.client().await);
         let guard = acquire(&holder).await;
@@ -142,14 +142,14 @@ fn a_grant_to_one_who_leaves_goes_to_the_next_task_of_his_process() {
         let server = scene.server.clone();
         let releases = future::spawn(async move { release(&server, guard).await });
         leaves.abort();
-        releases.await.expect("nobody aborts it").expect("no time has passed");
-        waits.await.expect("nobody aborts it").expect("it is served");
+        releases.await.expect("the task is not aborted").expect("no time has passed");
+        waits.await.expect("the task is not aborted").expect("it is granted the lock");
         let _ = leaves.await;
     });
 }
 
 #[test]
-fn a_release_that_asks_for_those_who_leave_goes_to_the_next_client() {
+fn a_release_that_requests_for_leaving_tasks_goes_to_the_next_client() {
     explore(async |scene| {
         let (here, there) = (scene.client().await, scene.client().await);
         let guard = acquire(&here).await;
@@ -159,15 +159,15 @@ fn a_release_that_asks_for_those_who_leave_goes_to_the_next_client() {
         let releases = future::spawn(async move { release(&server, guard).await });
         leaves.abort();
         future::yield_now().await;
-        // A release that nobody awaits is carried on.
+        // The keeper continues a release that is dropped.
         releases.abort();
-        waits.await.expect("nobody aborts it").expect("it is served");
+        waits.await.expect("the task is not aborted").expect("it is granted the lock");
         let _ = (releases.await, leaves.await);
     });
 }
 
 #[test]
-fn who_leaves_the_line_of_a_process_wakes_the_next() {
+fn leaving_the_queue_of_a_process_wakes_the_next_task() {
     explore(async |scene| {
         let client = scene.client().await;
         let guard = acquire(&client).await;
@@ -178,8 +178,8 @@ fn who_leaves_the_line_of_a_process_wakes_the_next() {
         for task in &leaves {
             task.abort();
         }
-        releases.await.expect("nobody aborts it").expect("no time has passed");
-        waits.await.expect("nobody aborts it").expect("it is served");
+        releases.await.expect("the task is not aborted").expect("no time has passed");
+        waits.await.expect("the task is not aborted").expect("it is granted the lock");
         for task in leaves {
             let _ = task.await;
         }
@@ -187,7 +187,7 @@ fn who_leaves_the_line_of_a_process_wakes_the_next() {
 }
 
 #[test]
-fn of_two_who_want_the_same_locks_at_once_one_has_them() {
+fn of_two_clients_that_request_the_same_locks_at_once_one_gets_them() {
     explore(async |scene| {
         let client = scene.client().await;
         let tries = [(); 2].map(|()| {
@@ -196,11 +196,11 @@ fn of_two_who_want_the_same_locks_at_once_one_has_them() {
         });
         let mut had = Vec::new();
         for tried in tries {
-            if let MultiAttempt::Granted(guard) = tried.await.expect("nobody aborts it") {
+            if let MultiAttempt::Granted(guard) = tried.await.expect("the task is not aborted") {
                 had.push(guard);
             }
         }
-        assert_eq!(had.len(), 1, "both are free, and nobody else wants them");
+        assert_eq!(had.len(), 1, "both are free, and no other client wants them");
     });
 }
 
@@ -230,8 +230,8 @@ fn settling_waits_for_what_was_dropped_and_no_longer() {
         drop(guard);
         let left = leaves.await;
         client.settle().await;
-        assert!(scene.server.is_free(&lock()), "it is given back, whatever became of the other: {left:?}");
-        settles.await.expect("nobody aborts it");
+        assert!(scene.server.is_free(&lock()), "it is released, whatever the other task's result: {left:?}");
+        settles.await.expect("the task is not aborted");
     });
 }
 
@@ -248,29 +248,29 @@ fn a_release_and_a_shutdown_at_once_give_the_lock_back() {
         let guard = acquire(&client).await;
         let (lost, hold) = (guard.lost_signal(), guard.claim().hold);
         let waits = visitor(&scene.server, &other);
-        // What the release asks for goes as well.
+        // The acquire request that goes with the release is cleaned up as well.
         let (server, ours) = (scene.server.clone(), leased(&client));
         let leaves = future::spawn(async move {
             let guard = ours.acquire().await?;
-            // The shutdown may have lost it by then.
+            // The shutdown may have ended it by then.
             let released = release(&server, guard).await;
             assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
             Ok(())
         });
-        // Where it was handed on the next one gives it up, at whatever time this one learns that it was released.
+        // If it was handed on, the next holder gives it up, whenever this one learns that it was released.
         let releases = future::spawn(async move { guard.release().await });
         shut_down(&scene.server, &client, &[hold]).await;
-        let released = releases.await.expect("nobody aborts it");
+        let released = releases.await.expect("the task is not aborted");
         match released {
             Ok(()) => assert!(!lost.is_cancelled(), "released, and not lost"),
-            Err(ReleaseError::Lost(LostReason::ShutDown)) => assert!(lost.is_cancelled(), "it is told"),
-            // Where the other had the lock, and gave it back, before anybody could say who ended this hold.
+            Err(ReleaseError::Lost(LostReason::ShutDown)) => assert!(lost.is_cancelled(), "signaled"),
+            // The other client acquired and released the lock before the end of this hold could be explained.
             Err(ReleaseError::Unknown(_)) => {}
             odd => panic!("{odd:?}"),
         }
-        let left = leaves.await.expect("nobody aborts it");
+        let left = leaves.await.expect("the task is not aborted");
         assert!(matches!(left, Ok(()) | Err(AcquireError::Closed)), "{left:?}");
-        waits.await.expect("nobody aborts it").expect("it is served");
+        waits.await.expect("the task is not aborted").expect("it is granted the lock");
     });
 }
 
@@ -282,7 +282,7 @@ fn an_acquire_and_a_shutdown_at_once_leave_nothing() {
         let acquires = future::spawn(async move { ours.acquire().await });
         let waits = visitor(&scene.server, &other);
         shut_down(&scene.server, &client, &[]).await;
-        match acquires.await.expect("nobody aborts it") {
+        match acquires.await.expect("the task is not aborted") {
             Ok(guard) => {
                 let lost = guard.check().expect_err("nothing is held after a shutdown");
                 assert_eq!(lost.reason, LostReason::ShutDown);
@@ -291,7 +291,7 @@ fn an_acquire_and_a_shutdown_at_once_leave_nothing() {
             Err(AcquireError::Closed) => {}
             Err(odd) => panic!("{odd:?}"),
         }
-        waits.await.expect("nobody aborts it").expect("it is served");
+        waits.await.expect("the task is not aborted").expect("it is granted the lock");
     });
 }
 
@@ -310,10 +310,10 @@ fn a_drop_an_extend_and_two_shutdowns_at_once_leave_nothing() {
         let (server, clone) = (scene.server.clone(), client.clone());
         let shuts = future::spawn(async move { shut_down(&server, &clone, &holds).await });
         shut_down(&scene.server, &client, &holds).await;
-        shuts.await.expect("nobody aborts it");
+        shuts.await.expect("the task is not aborted");
         drops.join().expect("a drop does not panic");
-        let extended = extends.await.expect("nobody aborts it");
-        assert_eq!(extended.check().expect_err("it is given back").reason, LostReason::ShutDown);
+        let extended = extends.await.expect("the task is not aborted");
+        assert_eq!(extended.check().expect_err("the shutdown released it").reason, LostReason::ShutDown);
     });
 }
 
@@ -330,9 +330,9 @@ fn a_capped_hold_is_given_back_once_while_it_is_released_and_shut_down() {
         let releases = future::spawn(async move { release(&server, guard).await });
         future::yield_now().await;
         shut_down(&scene.server, &client, &[hold]).await;
-        let released = releases.await.expect("nobody aborts it");
+        let released = releases.await.expect("the task is not aborted");
         assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
-        waits.await.expect("nobody aborts it").expect("it is served");
+        waits.await.expect("the task is not aborted").expect("it is granted the lock");
     });
 }
 
@@ -344,7 +344,7 @@ fn a_server_that_does_not_keep_its_word_is_seen() {
         let guard = acquire(&holder).await;
         let waits = visitor(&scene.server, &waiter);
         scene.release(guard).await.expect("no time has passed");
-        waits.await.expect("nobody aborts it").expect("it is served");
+        waits.await.expect("the task is not aborted").expect("it is granted the lock");
     });
     assert!(failure_of.contains("deadlock"), "{failure_of}");
 
@@ -363,5 +363,5 @@ fn a_server_that_does_not_keep_its_word_is_seen() {
         let client = scene.client().await;
         drop(acquire(&client).await);
     });
-    assert!(failure_of.contains("held by nobody"), "{failure_of}");
+    assert!(failure_of.contains("still held or waited for"), "{failure_of}");
 }

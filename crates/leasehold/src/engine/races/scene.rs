@@ -1,4 +1,4 @@
-//! What a race takes place in: a world, a server, and clients of it; and what has to hold when all is over.
+//! The setting of a race: an environment, a server and its clients; and what must hold at the end.
 
 use super::wire::Server;
 use super::world::Still;
@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The lock that all want.
+/// The lock that all clients want.
 const NAME: &str = "orders/42";
 
-/// Longer than the first lease of 3 s: the keeper has to extend it.
+/// Longer than the first lease of 3 s: the keeper must extend it.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// How long a session lives without a beat. Longer than any test lets the clock go on at once.
+/// The session lifetime without a heartbeat. Longer than any single step of the clock.
 const SESSION: Duration = Duration::from_secs(10);
 
 pub(super) struct Scene {
@@ -26,14 +26,14 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// A new one. What the server executes is printed if it is to be shown.
+    /// A new one. If `shown` is set, what the server executes is printed.
     pub(super) fn new(shown: bool) -> Self {
         let world = Still::new();
         let server = Server::new(&world, shown);
         Self { world, server }
     }
 
-    /// A client with a connection of its own, and one more for its keeper.
+    /// A client with its own connection, and one more for its keeper.
     pub(super) async fn client(&self) -> Client {
         let timings = Timings {
             call: Duration::from_secs(2),
@@ -57,31 +57,31 @@ impl Scene {
         Client { engine, owners: Arc::new(owners) }
     }
 
-    /// Has time go by, whenever the schedule says so.
+    /// Advances the clock `times` times, at points chosen by the schedule.
     pub(super) fn pass(&self, times: u32, by: Duration) {
         let world = self.world.clone();
         thread::spawn(move || (0..times).for_each(|_| world.advance(by)));
     }
 
-    /// Releases, after which nothing may be sent about the hold.
+    /// Releases a guard, after which nothing may be sent about its hold.
     pub(super) async fn release(&self, guard: Guard) -> Result<(), ReleaseError> {
         release(&self.server, guard).await
     }
 
-    /// Fails if anything is left of anybody. All clients have to be gone.
+    /// Fails if any client has left anything behind. All clients must be gone.
     pub(super) fn end(self) {
         self.world.join_keepers();
         self.server.join_lines();
-        assert!(self.server.is_free(&lock()), "the lock is held by nobody, or waited for by nobody");
+        assert!(self.server.is_free(&lock()), "the lock is still held or waited for");
     }
 }
 
-/// The lock that all want, as a client knows it: held with a watchdog, which does nothing before time passes.
+/// The lock that all clients want, held with a watchdog, which does nothing before time passes.
 pub(super) fn watched(client: &Client) -> Mutex {
     client.mutex(NAME).expect("a plain name")
 }
 
-/// The same, held for so long that the keeper extends it at once.
+/// The same with a lease so long that the keeper extends it at once.
 pub(super) fn leased(client: &Client) -> Mutex {
     watched(client).lease(LEASE)
 }
@@ -90,7 +90,7 @@ pub(super) fn lock() -> Lock {
     Lock::mutex(NAME.parse().expect("a plain name"))
 }
 
-/// Releases, after which nothing may be sent about the hold, unless the process hands it on.
+/// Releases a guard, after which nothing may be sent about its hold, unless the process hands it on.
 pub(super) async fn release(server: &Server, guard: Guard) -> Result<(), ReleaseError> {
     let hold = guard.claim().hold;
     let released = guard.release().await;

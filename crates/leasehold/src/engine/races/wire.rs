@@ -1,5 +1,5 @@
-//! A server at the far end of connections: what is sent by one of them is executed in order, on a thread of the
-//! connection's own, whether or not anybody still waits for the answer. The server is the model.
+//! A server that runs the model, and connections to it. A connection's own thread executes what is sent on it in
+//! order, whether or not the sender still waits for the reply.
 
 use super::world::Still;
 use crate::store::{Fault, MemoryStore, Outcome, Postbox, Reply, Store};
@@ -17,16 +17,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How a server does otherwise than one that keeps its word.
+/// A deviation of the server from its contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// It tells nobody of a grant.
+    /// It publishes no grants.
     TellsNobody,
-    /// It answers an extend first, and executes it then.
+    /// It answers an extend before executing it.
     AnswersFirst,
-    /// It says that it has released what it has not.
+    /// It reports a release without executing it.
     ReleasesNothing,
-    /// It takes a hold away when it is to be extended.
+    /// It removes a hold that is to be extended.
     TakesAway,
 }
 
@@ -36,17 +36,17 @@ pub(super) struct Server(Arc<Inner>);
 
 struct Inner {
     store: MemoryStore,
-    /// How many operations were executed. Counting is a point at which another thread may go first.
+    /// The number of executed operations. Counting is a scheduling point.
     executed: AtomicU64,
     /// Set to print what is executed.
     shown: bool,
-    /// Nobody is interrupted who has this.
+    /// Not a scheduling point.
     quick: Mutex<Quick>,
 }
 
 #[derive(Default)]
 struct Quick {
-    /// The holds whose release was executed, and those of them whose release has returned.
+    /// The holds whose release was executed, and those among them whose release has returned.
     given_up: HashSet<HoldId>,
     let_go: HashSet<HoldId>,
     flaw: Option<Flaw>,
@@ -61,7 +61,7 @@ impl Server {
         Self(Arc::new(Inner { store, executed: AtomicU64::new(0), shown, quick: Mutex::default() }))
     }
 
-    /// A connection.
+    /// Opens a connection.
     pub(super) fn connect(&self) -> Wire {
         let (jobs, line) = mpsc::channel();
         let server = self.clone();
@@ -70,7 +70,7 @@ impl Server {
         Wire { server: self.clone(), jobs }
     }
 
-    /// Executes an operation that nobody of ours has sent.
+    /// Executes an operation outside all connections.
     pub(super) fn execute(&self, lock: &Lock, op: &Op) -> Reply {
         match future::block_on(self.0.store.execute(lock, op, Duration::MAX)) {
             Outcome::Done(reply) => reply,
@@ -84,17 +84,17 @@ impl Server {
         self.execute(lock, &op);
     }
 
-    /// From now on, and for clients that are yet to come, the server has a flaw.
+    /// Gives the server a flaw, for present and future clients.
     pub(super) fn go_wrong(&self, flaw: Flaw) {
         self.quick().flaw = Some(flaw);
     }
 
-    /// From now on nothing is to be sent about this hold, and no extend of it executed.
+    /// From now on no request about this hold may be sent, and no extend of it executed.
     pub(super) fn let_go(&self, hold: HoldId) {
         self.quick().let_go.insert(hold);
     }
 
-    /// The same, if it is that: a hold that its process hands on was not given up.
+    /// The same, if it was given up rather than handed on inside its process.
     pub(super) fn let_go_if_given_up(&self, hold: HoldId) {
         let mut quick = self.quick();
         if quick.given_up.contains(&hold) {
@@ -102,7 +102,7 @@ impl Server {
         }
     }
 
-    /// Whether nobody holds a lock, and nobody waits for it.
+    /// Whether a lock has no holder and no waiter.
     pub(super) fn is_free(&self, lock: &Lock) -> bool {
         match self.execute(lock, &Op::Inspect(Inspect { claim: None, in_full: false })) {
             Reply::Inspect(seen) => seen.holder.is_none() && seen.waiting == 0,
@@ -145,7 +145,7 @@ impl Server {
             println!("{:?}\n  {reply:?}", job.op);
         }
         self.0.executed.fetch_add(1, SeqCst);
-        // Whoever asked may be gone.
+        // The sender may be gone.
         let _ = job.answer.send(reply);
     }
 
@@ -164,7 +164,7 @@ pub(super) struct Wire {
     jobs: mpsc::Sender<Job>,
 }
 
-/// An operation on its way.
+/// An operation in flight.
 struct Job {
     lock: Lock,
     op: Op,
@@ -176,8 +176,8 @@ impl Store for Wire {
         Box::pin(async move {
             let (answer, answered) = oneshot::channel();
             let job = Job { lock: lock.clone(), op: op.clone(), answer };
-            self.jobs.send(job).expect("a connection listens for as long as somebody can send");
-            // Nobody goes between the sending and this.
+            self.jobs.send(job).expect("a connection receives while a sender exists");
+            // No other thread runs between the sending and this check.
             let late = about(op).filter(|hold| self.server.quick().let_go.contains(hold));
             assert!(late.is_none(), "sent after its release: {op:?}");
             Outcome::Done(answered.await.expect("everything that is sent is answered"))

@@ -1,7 +1,6 @@
-//! A world whose clock stands still until a test moves it.
+//! An environment whose clock stands still until a test advances it.
 //!
-//! Where a test never does, every sleep lasts for ever: whoever was not woken by what happened is found, not helped by
-//! the look that he would have taken a second later.
+//! Where a test never does, every sleep lasts forever, so a missed wake-up is found: no later poll makes up for it.
 
 use futures_util::future::BoxFuture;
 use leasehold_core::Moment;
@@ -15,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-/// A second: no client started when its machine did.
+/// One second: no client starts when its machine did.
 const START_US: u64 = 1_000_000;
 
 #[derive(Debug, Clone)]
@@ -23,16 +22,16 @@ pub(super) struct Still(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Reading it is a point at which another thread may go first.
+    /// Reading it is a scheduling point.
     now_us: AtomicU64,
-    /// Nobody is interrupted who has this.
+    /// Not a scheduling point.
     quick: Mutex<Quick>,
 }
 
 #[derive(Debug, Default)]
 struct Quick {
     drawn: u64,
-    /// Those who sleep, by when they want to be woken and a number.
+    /// The sleeping tasks, by wake-up time and a number.
     sleepers: BTreeMap<(Moment, u64), Option<Waker>>,
     last_sleeper: u64,
     keepers: Vec<thread::JoinHandle<()>>,
@@ -47,9 +46,9 @@ impl Still {
         self.0.now_us.load(SeqCst)
     }
 
-    /// Moves the clock on, and wakes whoever slept until then.
+    /// Advances the clock and wakes the tasks that slept until then.
     pub(super) fn advance(&self, by: Duration) {
-        let by_us = u64::try_from(by.as_micros()).expect("a test does not last for ages");
+        let by_us = u64::try_from(by.as_micros()).expect("a test lasts less than 500 000 years");
         let now = Moment::from_micros(self.0.now_us.fetch_add(by_us, SeqCst) + by_us);
         for (_, waker) in self.quick().sleepers.range_mut(..=(now, u64::MAX)) {
             waker.take().into_iter().for_each(Waker::wake);
@@ -78,7 +77,7 @@ impl World for Still {
         SystemTime::UNIX_EPOCH + Duration::from_micros(self.now_us())
     }
 
-    /// Not foreseen by anybody here, and the same whenever a schedule is replayed.
+    /// Unpredictable to the code under test, and the same whenever a schedule is replayed.
     fn random(&self) -> u64 {
         let mut quick = self.quick();
         quick.drawn += 1;
@@ -99,8 +98,7 @@ impl World for Still {
     }
 }
 
-/// A place among those who sleep, which is left however the sleep ends: a waker that stayed behind would wake a task
-/// that nobody has woken.
+/// An entry among the sleeping tasks, removed however the sleep ends: a stale waker would mask a missed wake-up.
 struct Bed {
     world: Still,
     place: (Moment, u64),

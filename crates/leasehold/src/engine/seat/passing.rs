@@ -1,16 +1,15 @@
-//! What a seat does with a hold whose guard is done with it: hands it on to the next in line, keeps it for whoever comes, or
-//! gives it back to the store.
+//! Local hand-off: hands a hold whose guard was released to the next waiter, keeps it for later acquisitions, or
+//! returns it to the store.
 //!
-//! How often it may change hands, and by which fencing tokens, is the core's [`Cohort`]; that it goes on being extended, and
-//! that the store is asked, is the keeper's.
+//! How often a hold may change hands, and with which fencing tokens, is up to the core's [`Cohort`]; renewing it and
+//! consulting the store is up to the keeper.
 //!
-//! 1. A hold that is kept here occupies the seat, so that nobody asks the store meanwhile. It is nobody's: whoever comes to
-//!    the front takes it, and has it only once the keeper says so.
-//! 2. One that is kept is always somebody's to give back: the front's; or, where nobody stands in line, the keeper's, which
-//!    looks at the seat when the time is over; or the last one's who leaves the line.
-//! 3. Nobody gets it who asks for something else than what the store has given: another value, session or life.
-//! 4. While the store is asked, whoever is at the front waits for the answer, and for nothing else. It always comes, or the
-//!    hold is lost.
+//! 1. A kept hold occupies its lock entry, so that no task sends a request meanwhile. It has no holder: the task at
+//!    the front takes it, and owns it only once the keeper agrees.
+//! 2. Exactly one party is responsible for returning a kept hold: the front; or, with an empty queue, the keeper,
+//!    which checks the entry when the time is over; or the last task to leave the queue.
+//! 3. A hold is handed on only to a request that it satisfies: same value, session and liveness.
+//! 4. While the store is consulted, the front only waits for the reply. It always comes, or the hold is lost.
 
 use super::super::hold::{Hold, HoldEvents};
 use super::super::keep_id::KeepId;
@@ -23,17 +22,17 @@ use leasehold_core::{FIRST_LEASE, HoldId, Life, Lock, Moment, Portion};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What becomes of a lock that a guard is done with.
+/// What a release does with the lock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Parting {
-    /// Set to leave the lock free at every so manieth release of the process.
+    /// Set to leave the lock free at every n-th release by this process.
     pub(crate) free_every: Option<u32>,
-    /// How long it is kept for whoever of the process comes, if nobody stands in line.
+    /// How long it is kept for later acquisitions of this process if the queue is empty.
     pub(crate) keep_for: Option<Duration>,
 }
 
 impl Parting {
-    /// It goes back to the store in any case.
+    /// Returns it to the store in any case.
     pub(crate) const TO_STORE: Self = Self { free_every: Some(1), keep_for: None };
 }
 
@@ -41,16 +40,16 @@ impl Parting {
 pub(in crate::engine) struct Passing {
     pub(in crate::engine) hold: HoldId,
     cohort: Cohort,
-    /// Set while it is kept here (1).
+    /// Set while the hold is kept (1).
     kept: Option<KeepId>,
-    /// Set while the store is asked (4).
+    /// Set while the store is consulted (4).
     calling: bool,
-    /// Set once that was answered, until it is handed on.
+    /// Set from the store's reply until the hold is handed on.
     answered: bool,
-    /// How long it is kept where nobody stands in line, and since when.
+    /// How long and since when it is kept with an empty queue.
     keep_for: Option<Duration>,
     rests_since: Moment,
-    /// When the keeper looks at the seat, if it does: never later than what is kept is to be given back.
+    /// When the keeper checks the entry, if at all: never after a kept hold must be returned.
     watched: Option<Moment>,
 }
 
@@ -78,19 +77,19 @@ impl Passing {
         })
     }
 
-    /// What the store is to be asked, unless it is asked already.
+    /// The request to send to the store, unless one is in flight.
     fn call(&mut self, lease: Option<Duration>) -> Option<Call> {
         let asked = std::mem::replace(&mut self.calling, true);
         (!asked).then_some(Call { lease, tell: self.keep_for.is_some() })
     }
 }
 
-/// How long a hold has to last for somebody who wants it for so long, so that it is not lengthened before he has it.
+/// How much time a hold must have left for this lease: with less, it is extended before the hand-off.
 fn least(lease: Duration) -> Duration {
     lease.min(FIRST_LEASE) * 9 / 10
 }
 
-/// Whether a hold is what somebody asks for (3).
+/// Whether a hold satisfies these terms (3).
 fn fits(hold: &Hold, terms: &Terms) -> bool {
     terms.value.is_none() && terms.portion == Portion::Whole && terms.life == hold.session.life
 }
@@ -128,7 +127,7 @@ impl Seat {
         };
         hold.pass();
         (passing.kept, passing.rests_since) = (Some(keep), now);
-        // Also where somebody stands in line: he may leave it. Whoever had it before may have wanted it kept for longer.
+        // Also with tasks in the queue, as they may leave it. The previous holder may have asked for a longer time.
         let until = parting.keep_for.map(|keep_for| now + keep_for);
         let watch = until.filter(|until| passing.watched.is_none_or(|watched| *until < watched));
         passing.watched = watch.or(passing.watched);
@@ -244,7 +243,7 @@ impl State {
             next => next,
         };
         match next {
-            // An answer that helps no further.
+            // The reply does not allow a hand-off.
             Next::Ask if passing.answered && !passing.calling => {
                 passing.kept = None;
                 Some(Turn::GiveBack(hold, keep))
@@ -265,7 +264,7 @@ impl State {
         }
     }
 
-    /// Hands what is kept out to whoever is next, by the next token; and what the store is to be asked, where tokens run low.
+    /// Hands the kept hold on with the next token. Returns the request to send to the store if tokens run low.
     fn hand_out(&mut self, hold: &Hold, now: Moment) -> Option<(Arc<Hold>, Option<Call>)> {
         let passing = self.passing.as_mut()?;
         let fence = passing.cohort.take()?;
@@ -277,7 +276,7 @@ impl State {
         Some((next, call))
     }
 
-    /// Whether a hold is kept that is for nobody; then it is put out.
+    /// Whether a hold is kept in vain; if so, removes it.
     fn is_kept_in_vain(&mut self) -> bool {
         let Some(passing) = &self.passing else { return false };
         let in_vain =
@@ -289,7 +288,7 @@ impl State {
         in_vain
     }
 
-    /// What the store is to be asked for a hold that is kept for whoever comes, if anything is.
+    /// The request to send for a hold that is kept for later acquisitions, if any.
     fn ask_to_keep(&mut self) -> Option<Call> {
         let passing = self.passing.as_mut().filter(|_| self.line.front().is_none())?;
         let is_kept = passing.kept.is_some() && passing.keep_for.is_some();
@@ -299,7 +298,8 @@ impl State {
     /// The last one has left the line: gives what was kept for it (2).
     pub(in crate::engine) fn kept_for_nobody(&mut self) -> Option<KeepId> {
         let passing = self.passing.as_ref().filter(|_| self.line.front().is_none())?;
-        // The keeper looks after what is to be kept, if the store tells when others come, or is asked to.
+        // The keeper takes care of a hold that is to be kept, if the store notifies this process of other waiters, or
+        // has been asked to.
         let is_told = passing.calling || passing.cohort.keep() == Next::HandOn;
         let is_seen_to = passing.keep_for.is_some() && passing.watched.is_some() && is_told;
         if is_seen_to { None } else { self.part() }

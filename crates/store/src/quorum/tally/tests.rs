@@ -1,4 +1,4 @@
-//! A table: what each node has answered, and what that is worth.
+//! Tables: the replies of the nodes, and their result.
 
 use super::*;
 use leasehold_core::{Claim, Executed, Extend, HoldId, Inspect, Label, Pass, Portion, Release, SessionId};
@@ -27,8 +27,8 @@ fn holder(who: &str) -> Holder {
     }
 }
 
-/// `H` held, `R` released before, `F` freed by force, `V` vanished, `S` somebody else's, `-` nothing known; `x` refused, `?` no
-/// answer, `.` none yet.
+/// `H` held, `R` released before, `F` released by force, `V` vanished, `S` held by another client, `-` unknown hold;
+/// `x` refused, `?` no answer, `.` none yet.
 fn answer(what: &str, letter: char) -> Option<Outcome> {
     let fault = Fault::new(FaultKind::TimedOut, Phase::Reply, "a node");
     let fate = match letter {
@@ -79,11 +79,9 @@ fn shown(what: &str, answers: &str) -> String {
         Verdict::Known(Reply::Extend(extended)) => format!("{extended:?}"),
         Verdict::Known(Reply::Release(released)) => format!("{:?}", released.found),
         Verdict::Known(Reply::Inspect(seen)) => {
-            let who = seen
-                .holder
-                .and_then(|holder| holder.label)
-                .map_or("nobody".to_owned(), |who| who.to_string());
-            format!("{:?}, {who}", seen.fate.expect("it was asked about"))
+            let who =
+                seen.holder.and_then(|holder| holder.label).map_or("none".to_owned(), |who| who.to_string());
+            format!("{:?}, {who}", seen.fate.expect("the inspection names a hold"))
         }
         Verdict::Known(other) => panic!("{other:?}"),
         Verdict::Open if tally.is_complete() => match tally.failure() {
@@ -120,11 +118,11 @@ fn what_answers_come_to() {
         ("release", "---..", "Forgotten"),
         ("inspect", "HHH..", "open"),
         ("inspect", "HHH?x", "Held, us"),
-        ("inspect", "HH---", "Forgotten, nobody"),
+        ("inspect", "HH---", "Forgotten, none"),
         ("inspect", "HH-x?", "unknown"),
         ("inspect", "SSSxx", "Superseded, them"),
-        ("inspect", "-----", "Forgotten, nobody"),
-        ("inspect", "RRR--", "Ended(Released), nobody"),
+        ("inspect", "-----", "Forgotten, none"),
+        ("inspect", "RRR--", "Ended(Released), none"),
         ("inspect", "xx???", "unknown"),
     ] {
         assert_eq!(shown(what, answers), meaning, "{what} {answers}");

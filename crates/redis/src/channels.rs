@@ -1,6 +1,6 @@
-//! The channels on which other libraries say something, and who listens to which.
+//! Subscriptions to the channels of other libraries.
 //!
-//! It does not subscribe: that is the link's, or the lent connection's. Both do so in [`Turns`].
+//! The link, or the user's connection, subscribes; both do so in [`Turns`].
 
 use leasehold_store::{Bell, Fault, FaultKind, Phase};
 use std::collections::BTreeMap;
@@ -8,21 +8,21 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::{Instant, timeout_at};
 
-/// Who listens. However many do to one channel, the server has one subscription.
+/// The subscribers. The server has one subscription for each channel, whatever the number of subscribers.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     heard: Mutex<Heard>,
     turns: Turns,
 }
 
-/// Turns to begin and to end subscriptions, so that the end of one never overtakes the beginning of the next to the same
-/// channel: it is told by a task of its own.
+/// Orders the beginnings and ends of subscriptions. An unsubscription runs in a task of its own, and must not
+/// overtake the next subscription to the same channel.
 #[derive(Debug, Default)]
 pub(super) struct Turns(tokio::sync::Mutex<()>);
 
 #[derive(Debug, Default)]
 struct Heard {
-    /// In the order of their names, so that a simulated world runs the same each time.
+    /// Ordered by name, so that a simulation is reproducible.
     bells: BTreeMap<String, BTreeMap<u64, Bell>>,
     last: u64,
 }
@@ -33,7 +33,7 @@ impl Turns {
         self.0.lock().await
     }
 
-    /// Subscribes in its turn. Others may have theirs for long.
+    /// Subscribes in its turn. Other turns may take long, so the wait ends at the deadline.
     pub(super) async fn begin(
         &self,
         subscribe: impl Future<Output = Result<(), Fault>>,
@@ -50,7 +50,7 @@ impl Turns {
 }
 
 impl Channels {
-    /// Has a bell rung at each message on a channel; gives its number.
+    /// Adds a subscriber of a channel, and returns its number.
     pub(super) fn add(&self, channel: &str, bell: Bell) -> u64 {
         let mut heard = self.lock();
         heard.last += 1;
@@ -59,7 +59,7 @@ impl Channels {
         number
     }
 
-    /// Takes a bell away again, and says whether nobody listens to the channel any more.
+    /// Removes a subscriber, and returns whether the channel has none left.
     pub(super) fn remove(&self, channel: &str, number: u64) -> bool {
         let mut heard = self.lock();
         let Some(bells) = heard.bells.get_mut(channel) else { return false };
@@ -71,24 +71,24 @@ impl Channels {
         last
     }
 
-    /// Whether anybody listens to a channel.
+    /// Whether a channel has subscribers.
     pub(super) fn is_heard(&self, channel: &str) -> bool {
         self.lock().bells.contains_key(channel)
     }
 
-    /// All that somebody listens to.
+    /// All channels with subscribers.
     pub(super) fn all(&self) -> Vec<String> {
         self.lock().bells.keys().cloned().collect()
     }
 
-    /// A message has come. What it says is its sender's: whoever hears it looks for himself.
+    /// Notifies the subscribers of a message. Its content is not used: each subscriber reads the lock.
     pub(super) fn ring(&self, channel: &[u8]) {
         let heard = self.lock();
         let bells = std::str::from_utf8(channel).ok().and_then(|channel| heard.bells.get(channel));
         bells.into_iter().flat_map(BTreeMap::values).for_each(Bell::ring);
     }
 
-    /// Messages may have been missed.
+    /// Notifies all subscribers that they may have missed messages.
     pub(super) fn ring_all(&self) {
         self.lock().bells.values().flat_map(BTreeMap::values).for_each(Bell::ring);
     }
@@ -98,7 +98,7 @@ impl Channels {
     }
 
     fn lock(&self) -> MutexGuard<'_, Heard> {
-        // No code runs under the lock that could leave the maps half-changed.
+        // No code under the lock can leave the maps half-changed.
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,19 +1,20 @@
-//! A cluster: a link to each primary in use, which of them has which slot, and the way from one to the other.
+//! A cluster: the slot map, a link to each primary in use, and the routing of calls.
 //!
-//! Owns the map of slots, its renewal, and where one call goes. What a call means, and what its reply says, is the
-//! store's; what is heard, and where, is that of [`ears`].
+//! Owns the slot map, its renewal, and the routing of each call. The store interprets calls and replies; [`ears`]
+//! owns the subscriptions.
 //!
-//! 1. Nothing is resent that may have been executed. Where a node has said that it has executed nothing, since the slot is
-//!    elsewhere, moves, or has no primary yet, the call goes on to whoever has it: within its deadline, so often at most,
-//!    and with a pause before it asks the same node again. Of those that a node refuses since it is not well, one asks
-//!    for all ([`recovery`]).
-//! 2. One task renews the map, and only when there is reason to doubt it: a node has said that a slot is elsewhere, a
-//!    connection is missing or has broken, or a node is not well. However many find that out, it asks once, with pauses
-//!    that grow to half a second and are half random for as long as nothing has changed.
-//! 3. The map is replaced as a whole. One that is older than what is known is believed only if nobody knows better, since a
-//!    node that was cut off has an old one. What a MOVED says of one slot counts until the next. While no node is well, all
-//!    say the same until one is promoted: so nobody waits for the silent ones then, but asks again soon.
-//! 4. An ASKING goes before its call in one write, so that nothing of another task's comes between them.
+//! 1. A call that may have been executed is not resent. If a node reports that it executed nothing, because the slot
+//!    is elsewhere, is migrating or has no primary, the call goes on to the node that serves the slot: until its
+//!    deadline, a limited number of times, and with a pause before the same node is tried again. Of the calls that a
+//!    node refuses because the cluster is down, only one retries on behalf of all ([`recovery`]).
+//! 2. One task renews the map, and only on a reason for doubt: a redirect, a missing or broken connection, or a node
+//!    that reports the cluster down. Any number of reasons cause one request. While nothing changes, requests are
+//!    spaced by pauses that grow to half a second and are half random.
+//! 3. The map is replaced as a whole. A map older than the known one is accepted only if no node has a newer one,
+//!    because a partitioned node has an old map. A MOVED changes the map for one slot until the next renewal. During
+//!    a fail-over all nodes report the same until a replica is promoted, so the renewal does not wait for silent
+//!    nodes then, but repeats soon.
+//! 4. ASKING and its call go out in one write, so that no command of another task comes between them.
 
 mod ears;
 mod recovery;
@@ -48,26 +49,26 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 pub(super) use self::topology::{Redirect, SLOTS, redirect};
 
-/// How often one call is sent at most (1).
+/// How many times one call is sent at most (1).
 const SENT_AT_MOST: u32 = 64;
-/// How often it goes on to another node without a pause.
+/// How many redirects are followed without a pause.
 const AT_ONCE: u32 = 4;
-/// Pauses before the same is asked again: the first, and the longest.
+/// Pauses before the same node is tried again: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 /// Pauses between two renewals of the map (2).
 const RENEWAL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-/// After how long without one the next is made at once, and in what time all clients do so.
+/// After this long without a renewal, the next one starts at once; and the time over which clients spread it.
 const CALM: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(20));
-/// How long a node is waited for before another is asked as well.
+/// How long to wait for one node before the next one is asked as well.
 const STAGGER: Duration = Duration::from_millis(100);
-/// How long the others are waited for once a node that is not well has told what is no older than what is known. In a
-/// fail-over no node is well, and one of them is gone: who waited for it would hear of the promotion only later.
+/// How long to wait for the other nodes after a node with a current map reports the cluster down. In a fail-over
+/// every node reports that and one does not answer; waiting for it would delay the discovery of the promotion.
 const OTHERS: Duration = Duration::from_millis(500);
-/// How many are asked at most, each time others of them.
+/// How many nodes one renewal asks at most; each renewal picks others.
 const ASKED_AT_MOST: usize = 5;
-/// How long a connection may be made before the map is doubted for it.
+/// How long a connection attempt may take before the map is in doubt.
 const DOUBTED_AFTER: Duration = Duration::from_millis(100);
-/// How long a node is waited for that another has sent us to for this once.
+/// How long to wait for a connection to the target of an ASK redirect.
 const ASIDE: Duration = Duration::from_millis(500);
 
 impl Seeds {
@@ -83,7 +84,7 @@ impl Seeds {
 #[derive(Debug)]
 pub(super) struct Cluster {
     shared: Arc<Shared>,
-    /// Renews the map (2); `None` before the first call.
+    /// The task that renews the map (2); `None` before the first call.
     task: Mutex<Option<JoinHandle<()>>>,
     ears: Ears,
 }
@@ -91,24 +92,24 @@ pub(super) struct Cluster {
 #[derive(Debug)]
 struct Shared {
     config: RedisConfig,
-    /// What messages name it by where no node is to blame.
+    /// Name of the cluster in messages that concern no single node.
     name: Arc<str>,
     view: Watched<View>,
     /// The nodes in use.
     nodes: Mutex<BTreeMap<Address, Arc<Node>>>,
 }
 
-/// What is known of the cluster.
+/// Known state of the cluster.
 #[derive(Debug, Default)]
 struct View {
     map: Option<Arc<Map>>,
-    /// Why the last renewal failed, if it did.
+    /// Fault of the last renewal, if it failed.
     fault: Option<Fault>,
-    /// Set if somebody has reason to doubt the map.
+    /// Set if there is a reason to doubt the map.
     doubted: bool,
-    /// Who may know better.
+    /// Node that probably has a newer map.
     hint: Option<Address>,
-    /// How many wait for a connection, which may never come where the map says.
+    /// Number of calls that wait for a connection, which may never succeed at the mapped address.
     waiting: usize,
 }
 
@@ -121,17 +122,17 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// What messages name it by.
+    /// Name of the node in messages.
     pub(super) fn name(&self) -> &Arc<str> {
         self.link.node()
     }
 
-    /// Where an answer of it says to go on, if it has executed nothing.
+    /// Redirect in a reply of this node, if the node executed nothing.
     pub(super) fn redirect(&self, value: &Value) -> Option<Redirect> {
         redirect(&self.address, value)
     }
 
-    /// The fault of an answer that did not come.
+    /// The fault of a missing reply.
     pub(super) fn lost(&self, lost: Lost) -> Fault {
         let fault = |kind| Fault::new(kind, Phase::Reply, Arc::clone(self.name()));
         match lost {
@@ -141,20 +142,20 @@ impl Node {
     }
 }
 
-/// What to do where only some of the keys of a call are at one node.
+/// What to do if a node has only some keys of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Split {
-    /// Wait, for as long as the call has.
+    /// Retry until the deadline of the call.
     Wait,
-    /// Try again, shortly, and then say so.
+    /// Retry a few times, then return the reply.
     Tell,
 }
 
-/// How often a call is tried again that is to be [told](Split::Tell) of.
+/// Number of retries with [`Tell`](Split::Tell).
 const TRIED_AGAIN: u32 = 2;
 
 impl Cluster {
-    /// A cluster to which no connection is made before the first call.
+    /// Creates a cluster that connects at the first call.
     pub(super) fn new(config: RedisConfig) -> Self {
         let name = config.node();
         let shared =
@@ -166,21 +167,21 @@ impl Cluster {
         &self.shared.config
     }
 
-    /// What messages name it by where no node is to blame.
+    /// Name of the cluster in messages that concern no single node.
     pub(super) fn name(&self) -> &Arc<str> {
         &self.shared.name
     }
 
-    /// What is heard in it.
+    /// The subscriptions in this cluster.
     pub(super) fn ears(&self) -> &Ears {
-        // Who hears has to know where.
+        // Subscriptions need a slot map.
         self.start();
         &self.ears
     }
 
-    /// Asks who has which slot, and connects to all primaries once. One of them may be gone for the moment.
+    /// Requests the slot map, and tries to connect to every primary. A single primary may be unreachable.
     ///
-    /// Cancel safety: attempts to connect go on.
+    /// Cancel safety: connection attempts continue.
     pub(super) async fn connect(&self) -> Result<(), Fault> {
         let map = Arc::new(self.shared.renew(None).await?);
         let nodes: Vec<_> = map.primaries().iter().map(|primary| self.shared.node(primary)).collect();
@@ -194,7 +195,7 @@ impl Cluster {
             .try_for_each(|fault| if any && fault.is_transient() { Ok(()) } else { Err(fault) })
     }
 
-    /// Who has which slot.
+    /// The slot map; waits for the first one.
     pub(super) async fn map(&self, deadline: Instant) -> Result<Arc<Map>, Fault> {
         if let Some(map) = self.shared.map() {
             return Ok(map);
@@ -212,7 +213,7 @@ impl Cluster {
         }
     }
 
-    /// A primary, and a connection to it.
+    /// Connects to the node at an address.
     pub(super) async fn reach(
         &self,
         primary: &Address,
@@ -223,8 +224,7 @@ impl Cluster {
         Ok((node, wire))
     }
 
-    /// Whoever has a slot, and a connection to it, as soon as there is one: in place of one that is gone, another may be
-    /// the primary by then.
+    /// Waits for a connection to the node that serves `slot`. Follows a fail-over while it waits.
     pub(super) async fn wire(&self, slot: u16, deadline: Instant) -> Result<(Arc<Node>, Wire), Fault> {
         let mut waiting = None;
         loop {
@@ -246,7 +246,7 @@ impl Cluster {
             if let Some(wire) = node.link.ready() {
                 return Ok((node, wire));
             }
-            // A connection that takes long may be one to a primary that is gone (2).
+            // A slow connection attempt may lead to a primary that is gone (2).
             let patience = if waiting.is_none() { DOUBTED_AFTER } else { Duration::MAX };
             let until = Instant::now().checked_add(patience).map_or(deadline, |until| until.min(deadline));
             tokio::select! {
@@ -264,8 +264,8 @@ impl Cluster {
         }
     }
 
-    /// Sends the call of a script to whoever has the slot (1), and gives the answer and whose it is. `with_script` is set
-    /// where the server is known not to know it.
+    /// Sends a script call to the node that serves the slot (1), and returns the reply and that node. Set
+    /// `with_script` if the server is known to lack the script.
     pub(super) async fn reply<T>(
         &self,
         slot: u16,
@@ -278,7 +278,7 @@ impl Cluster {
         self.send(slot, (call.cmd(), Some(&loading)), with_script, split, deadline).await
     }
 
-    /// The same with a command that is no script, on one key.
+    /// Same as [`reply`](Self::reply), for a command with one key and without a script.
     pub(super) async fn command<T>(
         &self,
         slot: u16,
@@ -310,7 +310,7 @@ impl Cluster {
             };
             let (node, mut wire) = match (reached, last) {
                 (Ok(reached), _) => reached,
-                // It has an answer, which says more.
+                // The earlier reply says more than the connection fault.
                 (Err(_), Some(last)) => return Ok(last),
                 (Err(fault), None) => return Err(Outcome::Failed(Executed::No, fault)),
             };
@@ -353,7 +353,7 @@ impl Cluster {
                     if !has_time {
                         break;
                     }
-                    // However often: the time limits it, and the pauses.
+                    // Not counted: the deadline and the pauses limit these retries.
                     sent -= 1;
                     continue;
                 }
@@ -371,24 +371,24 @@ impl Cluster {
         last.ok_or_else(|| Outcome::Failed(Executed::No, self.shared.last_fault()))
     }
 
-    /// The fault of who wants a slot that nobody has for the moment.
+    /// The fault of a call for a slot that no node serves at present.
     pub(super) fn uncovered(&self) -> Fault {
         Fault::new(FaultKind::Busy, Phase::Connect, Arc::clone(self.name()))
     }
 
-    /// Somebody has reason to doubt the map.
+    /// Marks the map as doubtful, so that it is renewed.
     pub(super) fn doubt(&self) {
         self.shared.doubt(None);
         self.start();
     }
 
-    /// A node has said that a slot is elsewhere: it counts until the map is renewed (3).
+    /// Applies a MOVED redirect, which holds until the next renewal (3).
     pub(super) fn moved(&self, slot: u16, to: Address) {
         self.shared.moved(slot, to);
         self.start();
     }
 
-    /// Starts the task that renews the map, also where the runtime that it ran in has ended.
+    /// Starts the renewal task, or restarts it if the runtime it ran in has ended.
     fn start(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -405,10 +405,10 @@ impl Drop for Cluster {
     }
 }
 
-/// A command, and how its script is loaded if it is one's call.
+/// A command, and the command that loads its script, if it is a script call.
 type Sent<'a> = (&'a Cmd, Option<&'a (dyn Fn() -> Cmd + Sync)>);
 
-/// Sends a command, and gives the answer to it. Where it has to be `asking`, that goes right before it (4).
+/// Sends a command and returns its reply. With `asking`, ASKING precedes it in the same write (4).
 async fn send(
     node: &Node,
     wire: &mut Wire,
@@ -429,22 +429,22 @@ async fn send(
     pipeline.add_command(command.clone());
     let mut values = node.link.call_all(wire, &pipeline, deadline).await?;
     let value = values.pop().unwrap_or_default();
-    // If the loading failed, for want of permission say, it is what counts.
+    // If loading the script failed, for example for lack of permission, that error counts.
     let trouble = values.into_iter().next().filter(|value| loads && matches!(value, Value::ServerError(_)));
     Ok(trouble.filter(|_| is_unknown_script(&value)).unwrap_or(value))
 }
 
-/// Whether a server does not know the script.
+/// Whether the server does not know the script.
 pub(super) fn is_unknown_script(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
 }
 
-/// Whether nothing was executed since only some of the keys are where it was asked.
+/// Whether nothing was executed because only some of the keys are on this node.
 pub(super) fn is_split(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.code() == "TRYAGAIN")
 }
 
-/// One that waits for a connection, until it is dropped.
+/// Counts a call that waits for a connection, until it is dropped.
 struct Waiting<'a>(&'a Shared);
 
 impl Drop for Waiting<'_> {
@@ -488,7 +488,7 @@ impl Shared {
         });
     }
 
-    /// The node at an address, which is in use from now on.
+    /// Returns the node at an address, and marks it as in use.
     fn node(&self, address: &Address) -> Arc<Node> {
         let mut nodes = self.nodes();
         let node = nodes.entry(address.clone()).or_insert_with(|| {
@@ -500,11 +500,11 @@ impl Shared {
     }
 
     fn nodes(&self) -> MutexGuard<'_, BTreeMap<Address, Arc<Node>>> {
-        // Nothing in here panics while it holds them.
+        // No code panics while it holds this lock.
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a new map in the place of the old, and says whether it is another.
+    /// Replaces the map, and returns whether it differs from the old one.
     fn replace(&self, map: &Arc<Map>) -> bool {
         let mut is_other = true;
         self.view.modify(|view| {
@@ -515,7 +515,7 @@ impl Shared {
         });
         if is_other {
             self.nodes().retain(|address, _| map.primaries().contains(address));
-            tracing::debug!(cluster = %self.name, primaries = map.primaries().len(), "the slots are known");
+            tracing::debug!(cluster = %self.name, primaries = map.primaries().len(), "the slot map has changed");
         }
         is_other
     }
@@ -525,11 +525,11 @@ impl Shared {
         self.view.read(|view| view.fault.clone()).unwrap_or_else(timed_out)
     }
 
-    /// Whom to ask, in this order.
+    /// The nodes to request the map from, in order.
     fn advisers(&self, hint: Option<Address>) -> Vec<Address> {
         let mut advisers = self.map().map(|map| map.primaries().to_vec()).unwrap_or_default();
         if let Site::Cluster(seeds) = self.config.site() {
-            // Those that were named may have no slots any more, or may be the only ones that are there.
+            // The seeds may have no slots any more, or may be the only nodes that respond.
             let unknown = seeds.nodes.iter().filter(|seed| !advisers.contains(seed)).cloned();
             let unknown: Vec<_> = unknown.collect();
             advisers.extend(unknown);
@@ -539,7 +539,7 @@ impl Shared {
             let other = world.random() % (at as u64 + 1);
             advisers.swap(at, usize::try_from(other).unwrap_or(at));
         }
-        // Those to whom there is a connection need no other.
+        // Connected nodes need no new connection, so they come first.
         let nodes = self.nodes();
         advisers.sort_by_key(|at| nodes.get(at).is_none_or(|node| node.link.ready().is_none()));
         if let Some(hint) = hint {
@@ -550,15 +550,15 @@ impl Shared {
         advisers
     }
 
-    /// Asks who has which slot.
+    /// Requests the slot map.
     async fn renew(&self, hint: Option<Address>) -> Result<Map, Fault> {
         ask_any(&self.config, self.advisers(hint), Some(self)).await
     }
 }
 
-/// Asks those nodes one after the other, or side by side where they are slow; by the links to those that are in use.
-/// Gives what the first says that is well and knows of no older configuration than ours, or else the latest of all who
-/// answer in time (3).
+/// Requests the map from one node after the other, and from several at once if they are slow; uses existing links
+/// where there are any. Returns the first map from a node that reports the cluster up and knows no older
+/// configuration than ours, or else the newest map received in time (3).
 async fn ask_any(config: &RedisConfig, nodes: Vec<Address>, shared: Option<&Shared>) -> Result<Map, Fault> {
     let known = shared.and_then(Shared::map).map_or(0, |map| map.epoch);
     let asked = nodes.iter().zip(0_u32..).map(|(node, place)| async move {
@@ -584,7 +584,7 @@ async fn ask_any(config: &RedisConfig, nodes: Vec<Address>, shared: Option<&Shar
                 }
             }
             Err(fault) => {
-                tracing::debug!(node = %fault.node, %fault, "a node does not say who has which slots");
+                tracing::debug!(node = %fault.node, %fault, "a node does not report the slot map");
                 trouble = Some(more_hopeful(trouble, fault));
             }
         }
@@ -593,7 +593,7 @@ async fn ask_any(config: &RedisConfig, nodes: Vec<Address>, shared: Option<&Shar
     best.map(|best| best.map).ok_or_else(|| trouble.unwrap_or_else(silent))
 }
 
-/// Asks one node.
+/// Requests the map from one node.
 async fn ask(config: &RedisConfig, address: &Address, shared: Option<&Shared>) -> Result<Told, Fault> {
     let name: Arc<str> = address.to_string().into();
     let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(&name));
@@ -609,7 +609,7 @@ async fn ask(config: &RedisConfig, address: &Address, shared: Option<&Shared>) -
             let unconnected = |error| unconnected(error, address, &name);
             let info = config.connection_info(address).map_err(unconnected)?;
             let opened = open(config, address, &info, config.patience()).await;
-            // It is kept whole until it has answered: it may move the bytes itself.
+            // Keep the whole value until the reply arrives: it may drive the stream itself.
             let mut opened = opened.map_err(unconnected)?;
             let answers = opened.conn.send_packed_commands(&questions, 0, questions.len()).await;
             answers.map_err(|error| fault(FaultKind::Disconnected).because(error))?
@@ -622,7 +622,7 @@ async fn ask(config: &RedisConfig, address: &Address, shared: Option<&Shared>) -
     }
 }
 
-/// Renews the map whenever it is doubted (2).
+/// Renews the map whenever it is in doubt (2).
 async fn keep_map(shared: Arc<Shared>) {
     let world = shared.config.surroundings();
     let mut last: Option<Instant> = None;

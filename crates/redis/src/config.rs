@@ -1,4 +1,4 @@
-//! Where a Redis store is, and how it is reached.
+//! Location of a Redis store, and the settings of its connections.
 
 use super::address::{Address, Login, Protocol};
 use super::certificates::{Certificates, Pem};
@@ -17,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where a Redis or Valkey server is, and how it is reached.
+/// Address and connection settings of a Redis or Valkey server.
 ///
-/// From a URL, with settings put in afterwards where they should not stand in one:
+/// Parse a URL, then set secrets and other values that should not stand in a URL:
 ///
 /// ```
 /// use leasehold::store::RedisConfig;
@@ -32,42 +32,42 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// # Ok::<(), leasehold::store::UrlError>(())
 /// ```
 ///
-/// | URL | |
+/// | URL | Meaning |
 /// |---|---|
 /// | `redis://[user[:password]@]host[:port][/db]` | plain TCP |
-/// | `rediss://…` | TLS, with the certificate checked; never falls back to plain text |
-/// | `redis+unix:///path` | a Unix socket |
-/// | `redis+sentinel://[user[:password]@]host[:port],…/name[/db]` | the primary of that name, as these Sentinels know it; `rediss+sentinel://` with TLS to all of them |
-/// | `redis+cluster://[user[:password]@]host[:port],…` | a cluster, of which these nodes know the others; `rediss+cluster://` with TLS to all of them |
-/// | `?prefix=` | what all keys and channels begin with |
-/// | `?replicas=` | how many replicas have to have a hold before it counts: [`replicas`](Self::replicas) |
-/// | `?user=`, `?password=`, `?db=` | the same as before the host, for sockets |
-/// | `?ca=`, `?cert=`, `?key=` | with TLS, files of PEM: the authority that the server's certificate is signed by, in place of the public ones; our own certificate, and its key, where the server wants one. They are read for each connection |
-/// | `?sentinel_user=`, `?sentinel_password=` | what the Sentinels want to know; user and password are the server's |
-/// | `?protocol=resp2` | speaks RESP2, for proxies and services that know no RESP3: [`resp2`](RedisConfig::resp2) |
-/// | `?strict=1` | refuses a server with [hazards](leasehold_store::Hazard): [`strict`](RedisConfig::strict) |
+/// | `rediss://…` | TLS with certificate verification; never falls back to plain text |
+/// | `redis+unix:///path` | Unix socket |
+/// | `redis+sentinel://[user[:password]@]host[:port],…/name[/db]` | the current primary of the group `name`, which these Sentinels report; `rediss+sentinel://` uses TLS for the Sentinels and for the server |
+/// | `redis+cluster://[user[:password]@]host[:port],…` | a cluster, discovered through these nodes; `rediss+cluster://` uses TLS for all nodes |
+/// | `?prefix=` | prefix of all keys and channels |
+/// | `?replicas=` | number of replicas that must acknowledge a hold: [`replicas`](Self::replicas) |
+/// | `?user=`, `?password=`, `?db=` | the same as in front of and behind the host; needed for sockets |
+/// | `?ca=`, `?cert=`, `?key=` | with TLS, PEM files: the authority that signed the server's certificate, in place of the public ones; the client's certificate and its key, if the server requires one. The files are read for each connection |
+/// | `?sentinel_user=`, `?sentinel_password=` | credentials for the Sentinels; user and password are those of the server |
+/// | `?protocol=resp2` | use RESP2, for proxies and services without RESP3: [`resp2`](RedisConfig::resp2) |
+/// | `?strict=1` | refuse a server with unsafe [findings](crate::store::Hazard): [`strict`](RedisConfig::strict) |
 ///
-/// Characters that mean something in a URL are written as `%` and two hexadecimal digits.
+/// Percent-encode characters that have a meaning in a URL.
 #[derive(Clone)]
 pub struct RedisConfig {
     site: Site,
     login: Login,
     db: u32,
     protocol: Protocol,
-    /// How many replicas have to have a hold before it counts.
+    /// Number of replicas that must acknowledge a hold before it counts.
     replicas: u32,
     keys: KeySpace,
     connect_timeout: Duration,
     certificates: Certificates,
-    /// Set if it is a node of a quorum: how long it has to be up before it gives a lock.
+    /// Set for a node of a quorum: minimum uptime before the node grants locks.
     min_uptime: Option<Duration>,
-    /// Set if a server with hazards is refused.
+    /// Whether to refuse a server with unsafe findings.
     strict: bool,
-    /// Which hazards have been told: by all connections that are made so, the keeper's included.
+    /// Findings already logged, by any connection made from this configuration, the keeper's included.
     told: Arc<Told>,
-    /// Set if the user opens the streams.
+    /// Set if the user supplies the streams.
     connector: Option<Connector>,
-    /// Where the link's clock and its chance come from.
+    /// Clock and randomness of the connections.
     world: Arc<dyn World>,
 }
 
@@ -90,45 +90,46 @@ impl RedisConfig {
         }
     }
 
-    /// The user to log in as. Without a password he is logged in with an empty one: a user whom the server does not
-    /// know is an error, never the default user.
+    /// Sets the user to authenticate as. Without a password, the client authenticates with an empty one: a user that
+    /// the server does not know is an error, and never falls back to the default user.
     #[must_use]
     pub fn username(mut self, username: impl Into<String>) -> Self {
         self.login.username = Some(username.into());
         self
     }
 
-    /// The password to log in with: the default user's, if no user is named.
+    /// Sets the password. Without a user, it is that of the default user.
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.login.password = Some(password.into());
         self
     }
 
-    /// The number of the database; 0 if it is not set.
+    /// Sets the number of the database. Default: 0.
     #[must_use]
     pub const fn db(mut self, db: u32) -> Self {
         self.db = db;
         self
     }
 
-    /// How many replicas have to have a hold before an acquire gives it; none if it is not set. An acquire that they do not
-    /// confirm in time fails with [`FaultKind::Unconfirmed`](leasehold_store::FaultKind::Unconfirmed), and what it had is given
-    /// back.
+    /// Sets how many replicas must acknowledge a hold before an acquire succeeds. Default: none. If too few
+    /// acknowledge it in time, the acquire fails with
+    /// [`FaultKind::Unconfirmed`](crate::store::FaultKind::Unconfirmed), and the lock is released again.
     ///
-    /// Each acquire then waits for one round trip more, and for that of the replicas. It narrows what a fail-over can lose,
-    /// and does not close it: a replica that has not confirmed may be the one that is promoted, and renewals are not waited
-    /// for. See `WAIT` in the documentation of Redis.
+    /// Each acquire then takes one more round trip, plus the time until the replicas acknowledge. This narrows the
+    /// window in which a fail-over loses a hold, but does not close it: a replica that has not acknowledged may be
+    /// promoted, and renewals do not wait for replicas. See `WAIT` in the Redis documentation.
     #[must_use]
     pub const fn replicas(mut self, replicas: u32) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// Speaks RESP2 in place of RESP3: for proxies and services that know no other. So does `?protocol=resp2` in a URL.
+    /// Uses RESP2 in place of RESP3, for proxies and services that support nothing newer. Same as `?protocol=resp2`
+    /// in a URL.
     ///
-    /// Messages then come on a connection of their own, so that each client has twice as many; all else is the same. With the
-    /// nodes of a cluster RESP3 is spoken in any case: their sharded messages need it.
+    /// Messages then need a connection of their own, so each client opens twice as many connections. Nothing else
+    /// changes. Cluster nodes always use RESP3, because sharded messages need it.
     ///
     /// ```
     /// use leasehold::store::RedisConfig;
@@ -143,44 +144,44 @@ impl RedisConfig {
         self
     }
 
-    /// Speaks RESP3, as it does if nothing is set.
+    /// Uses RESP3, the default.
     pub(super) const fn resp3(mut self) -> Self {
         self.protocol = Protocol::Resp3;
         self
     }
 
-    /// What all keys and channels begin with. Fails for a prefix that is longer than
-    /// [`KeySpace::MAX_PREFIX`] bytes, or has braces or control characters.
+    /// Sets the prefix of all keys and channels. Fails if the prefix is longer than [`KeySpace::MAX_PREFIX`] bytes,
+    /// or contains braces or control characters.
     pub fn prefix(mut self, prefix: &str) -> Result<Self, KeyError> {
         self.keys = KeySpace::new(prefix)?;
         Ok(self)
     }
 
-    /// How long one attempt to connect may take, greeting included; 2 s if it is not set. A call never takes longer
-    /// than its own time, however long this is.
+    /// Limits the time of one connection attempt, handshake included. Default: 2 s. A call never exceeds its own
+    /// deadline, whatever this value is.
     #[must_use]
     pub const fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.connect_timeout = connect_timeout;
         self
     }
 
-    /// The certificate, as PEM, of the authority that signed the server's, in place of the public ones; several, if
-    /// there are more in it. The same as `?ca=`, without a file.
+    /// Sets the certificate of the authority that signed the server's certificate, as PEM, in place of the public
+    /// authorities. The text may contain several. Same as `?ca=`, without a file.
     ///
-    /// A text that is none makes connecting fail, and so does a URL that is not one of TLS.
+    /// Connecting fails if the text is no PEM certificate, or if the URL does not use TLS.
     #[must_use]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.certificates.roots = Some(Pem::text(pem));
         self
     }
 
-    /// Refuses a server whose settings or version can make it fail locks, in place of a warning in the log: each
-    /// [`Hazard`](leasehold_store::Hazard) that is more than a notice. So does `?strict=1` in a URL.
+    /// Refuses a server whose settings or version can break the guarantees of locks, in place of a warning in the
+    /// log: any [`Hazard`](crate::store::Hazard) that is more severe than a notice. Same as `?strict=1` in a URL.
     ///
-    /// It is looked at whenever a connection is made, also in place of one that broke. A server that got a hazard meanwhile
-    /// serves nobody any more from then on, and what is held there ends with its lease: rather no lock than one that can
-    /// vanish. A replica that takes no writes is waited for, as it is without this. A user that may not run INFO learns
-    /// nothing, and so nothing is refused to him.
+    /// The check runs each time a connection is made, reconnections included. A server that has become unsafe
+    /// meanwhile is refused from then on, and the holds on it end with their leases: an unavailable lock is better
+    /// than one that can vanish. A read-only replica is still waited for, as without this setting. If the user may
+    /// not run `INFO`, nothing is known about the server, and it is not refused.
     ///
     /// ```no_run
     /// use leasehold::store::{FaultKind, RedisConfig, RedisStore};
@@ -209,12 +210,12 @@ impl RedisConfig {
         self
     }
 
-    /// What we show the server of ourselves, where it wants to see something (mTLS): a certificate, with those that it
-    /// is signed by, and its key without a passphrase, both as PEM. The same as `?cert=` and `?key=`, without files.
-    /// Sentinels are shown it, too.
+    /// Sets the client's certificate chain and its private key, both as PEM, for servers that require one (mTLS). The
+    /// key must not have a passphrase. Same as `?cert=` and `?key=`, without files. Sentinels receive the
+    /// certificate, too.
     ///
-    /// Texts that are none, or do not belong together, make connecting fail, and so does a URL that is not one of TLS.
-    /// Nothing of the key is shown by any error or `Debug`.
+    /// Connecting fails if a text is not valid PEM, if the key does not belong to the certificate, or if the URL does
+    /// not use TLS. No error and no `Debug` output shows any part of the key.
     ///
     /// ```
     /// use leasehold::store::RedisConfig;
@@ -232,7 +233,7 @@ impl RedisConfig {
         self
     }
 
-    /// Changes the certificates, where the connection heeds any.
+    /// Changes the certificates. Returns `None` if the connection does not use TLS.
     pub(super) fn with_certificates(mut self, change: impl FnOnce(&mut Certificates)) -> Option<Self> {
         let by_tls = match &self.site {
             Site::At(address) | Site::Member(address, _) => address.is_tls(),
@@ -245,12 +246,12 @@ impl RedisConfig {
         })
     }
 
-    /// Opens the streams to the server in place of the client library: for a tunnel, a proxy, or a simulated
-    /// network. It is given [`address`](Self::address) and called once for each attempt to connect, the keeper's
-    /// connection included, within [`connect_timeout`](Self::connect_timeout).
+    /// Opens the streams to the server in place of the client library: for a tunnel, a proxy, or a simulated network.
+    /// The function receives the [`address`](Self::address), and is called once for each connection attempt, the
+    /// keeper's connection included, within [`connect_timeout`](Self::connect_timeout).
     ///
-    /// The stream is used as it comes. If the way needs TLS, the connector brings it; a `rediss://` URL with a
-    /// connector is refused when it connects, so that nothing goes in plain text that should not.
+    /// The stream is used as it is. If the path needs TLS, the connector must provide it: a `rediss://` URL with a
+    /// connector is refused on connecting, so that no secret travels in plain text.
     ///
     /// ```no_run
     /// use leasehold::{Client, store::{RedisConfig, RedisStore}};
@@ -273,8 +274,9 @@ impl RedisConfig {
         self
     }
 
-    /// Another source of time and chance for the connection than the machine's, for a simulated world. The client's
-    /// own is `ClientBuilder::world`, which sets this one, too, where it opens a URL.
+    /// Replaces the machine's clock and randomness for the connections, for simulations.
+    /// [`ClientBuilder::world`](crate::ClientBuilder::world) sets those of the client, and also these where it opens
+    /// a URL.
     #[must_use]
     pub fn world(self, world: impl World) -> Self {
         self.in_world(Arc::new(world))
@@ -287,8 +289,9 @@ impl RedisConfig {
         self
     }
 
-    /// `host:port`, or the path of the socket: what messages name the server by. Of a primary that Sentinels know: its
-    /// name and theirs; of a cluster, the nodes that were named. No user, no password.
+    /// Returns `host:port`, or the path of the socket: the name of the server in messages. For Sentinels: the name of
+    /// the primary and their addresses. For a cluster: the nodes that the URL names. Contains no user and no
+    /// password.
     pub fn address(&self) -> String {
         match &self.site {
             Site::At(address) | Site::Member(address, _) => address.to_string(),
@@ -297,9 +300,9 @@ impl RedisConfig {
         }
     }
 
-    /// The same settings for one node of the cluster.
+    /// Returns the same settings for one node of the cluster.
     pub(super) fn of_member(&self, address: &Address, errand: Errand) -> Self {
-        // What others have to confirm is asked elsewhere.
+        // The acknowledgement of replicas is requested separately.
         Self { site: Site::Member(address.clone(), errand), replicas: 0, ..self.clone() }
     }
 
@@ -311,7 +314,7 @@ impl RedisConfig {
         &self.keys
     }
 
-    /// How long one attempt may take.
+    /// Limit of one connection attempt.
     pub(super) const fn patience(&self) -> Duration {
         self.connect_timeout
     }
@@ -320,7 +323,7 @@ impl RedisConfig {
         self.db
     }
 
-    /// What is spoken with the server, and with the Sentinels that know it.
+    /// Protocol for the server, and for the Sentinels that watch it.
     pub(super) const fn protocol(&self) -> Protocol {
         match self.site {
             Site::At(_) | Site::Named(_) => self.protocol,
@@ -332,13 +335,13 @@ impl RedisConfig {
         &self.certificates
     }
 
-    /// It is a node of a quorum, and gives a lock once it has been up for so long.
+    /// Makes the server a node of a quorum, which grants locks once it has been up for `min_uptime`.
     pub(super) const fn node_after(mut self, min_uptime: Duration) -> Self {
         self.min_uptime = Some(min_uptime);
         self
     }
 
-    /// How long it has to be up before it gives a lock, if it is a node of a quorum.
+    /// Minimum uptime before the server grants locks, if it is a node of a quorum.
     pub(super) const fn min_uptime(&self) -> Option<Duration> {
         self.min_uptime
     }
@@ -381,7 +384,7 @@ impl RedisConfig {
         &self.site
     }
 
-    /// Changes how the Sentinels are talked to, if there are any.
+    /// Changes the Sentinel settings. Returns `None` without Sentinels.
     pub(super) fn with_sentinels(mut self, change: impl FnOnce(&mut Group)) -> Option<Self> {
         match &mut self.site {
             Site::Named(group) => change(group),
@@ -390,12 +393,12 @@ impl RedisConfig {
         Some(self)
     }
 
-    /// How the client library reaches the server at an address.
+    /// Connection parameters of the server at `address`, for the client library.
     pub(super) fn connection_info(&self, address: &Address) -> RedisResult<ConnectionInfo> {
         address.connection_info(self.login.settings(self.protocol()).set_db(self.db.into()))
     }
 
-    /// How it reaches one that only says where the server is.
+    /// Connection parameters of a Sentinel, for the client library.
     pub(super) fn sentinel_info(&self, group: &Group, address: &Address) -> RedisResult<ConnectionInfo> {
         address.connection_info(group.login.settings(self.protocol()))
     }

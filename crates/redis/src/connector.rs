@@ -1,7 +1,7 @@
-//! How the bytes get to the server where it is not the client library that opens the way.
+//! Streams to the server that the user opens in place of the client library.
 //!
-//! Owns the opening of a stream by what the user has given. It knows nothing of what is said on it, and opens it once
-//! for each attempt to connect: attempts and their time are the link's.
+//! Owns the opening of a stream by the user's function, once for each connection attempt. The link owns the attempts
+//! and their limits, and what the stream carries.
 
 use futures_util::future::BoxFuture;
 use std::fmt;
@@ -10,12 +10,12 @@ use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// A stream in both directions.
+/// A bidirectional stream.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A stream of any kind.
+/// A boxed stream.
 pub(super) type BoxStream = Box<dyn Stream>;
 
 /// Opens streams to the server. Clones open them the same way.

@@ -1,7 +1,8 @@
-//! What the text of a server's INFO says of its hazards, and what is done about them when a connection is made.
+//! Findings about a server from its INFO, and what they mean for a connection.
 //!
-//! Owns the judgement, and which hazards have been told. It sends nothing: the greeting and the examination do. Only INFO is
-//! judged, and never CONFIG: the users that the docs recommend may ask for it.
+//! Owns the rules, and the record of findings already logged. It sends nothing: the handshake and the diagnosis send
+//! the requests. Only INFO is read, never CONFIG, because the users that the documentation recommends may run INFO
+//! only.
 
 use super::version::{field, number, numbers};
 use leasehold_store::{Examination, FaultKind, Hazard, HazardKind, Role, Severity};
@@ -9,34 +10,35 @@ use redis::{Pipeline, Value};
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// The parts of INFO that are asked for, each by itself: Redis 6.2 takes one at a time. No field is in two of them.
+/// The sections of INFO to read, each by its own request: Redis 6.2 accepts one section at a time. No field is in two
+/// of them.
 const SECTIONS: [&str; 4] = ["server", "replication", "memory", "persistence"];
 
-/// The only policy that removes none of our keys, all of which have an expiry.
+/// The only policy that evicts none of our keys, all of which have an expiry.
 const SAFE: &str = "noeviction";
 
 type Version = (u32, u32, u32);
 
-/// Holes in the Lua of servers that were mended together.
+/// Vulnerabilities of the Lua engine that were fixed together.
 struct Holes {
     product: &'static str,
     names: &'static [&'static str],
-    /// The first branch that has them.
+    /// The first affected branch.
     since: (u32, u32),
-    /// The first version of each branch that has them no more, in ascending order. Branches behind the last began without
-    /// them; those in between and before were never mended.
+    /// The first fixed version of each branch, in ascending order. Branches after the last were never affected;
+    /// branches between and before were never fixed.
     mended: &'static [Version],
 }
 
-/// What is known, the oldest first. By the release notes (`00-RELEASENOTES`, and the releases on GitHub) of redis/redis and
-/// valkey-io/valkey, of each version that is named here, and these:
+/// Known vulnerabilities, oldest first. Sources: the release notes (`00-RELEASENOTES`, and the releases on GitHub) of
+/// redis/redis and valkey-io/valkey for each version named here, and:
 ///
 /// - CVE-2022-24735 and -24736: redis/redis#10654. CVE-2022-24834: redis/redis#12400.
 /// - CVE-2024-31449: redis/redis#13582, #13583, #13584; valkey-io/valkey#1113 to #1115. CVE-2024-46981: redis/redis#13729,
 ///   GHSA-39h2-x6c4-6w4c.
 /// - CVE-2025-49844 and those found with it: GHSA-4789-qfc9-5f9q, docker-library/official-images#20011;
 ///   valkey-io/valkey#3473.
-/// - CVE-2025-67733, of Valkey: GHSA-p876-p7q5-hv2m. It says 9.0.2, whose notes do not have it; those of 9.0.3 do.
+/// - CVE-2025-67733, in Valkey: GHSA-p876-p7q5-hv2m. It names 9.0.2, whose notes do not list it; those of 9.0.3 do.
 /// - CVE-2026-23631: GHSA-8ghh-qpmp-7826. Not in 6.2: redis/redis#15231. valkey-io/valkey#3631 to #3635; 8.0.8 was withdrawn
 ///   for 8.0.9, for another reason.
 const HOLES: [Holes; 11] = [
@@ -112,23 +114,23 @@ impl Holes {
     }
 }
 
-/// Asks a server for what is judged.
+/// Adds the requests for all sections.
 pub(super) fn ask(pipeline: &mut Pipeline) {
     for section in SECTIONS {
         pipeline.cmd("INFO").arg(section);
     }
 }
 
-/// How many replies that gives.
+/// Number of replies to these requests.
 pub(super) const ASKED: usize = SECTIONS.len();
 
-/// What the replies say, as one text; an empty one if the user may not ask. Fails where nothing may be asked before one
-/// has logged in.
+/// Joins the replies to one text, which is empty if the user lacks permission. Fails if the server requires
+/// authentication first.
 pub(super) fn read(replies: &[Value]) -> Result<String, FaultKind> {
     replies.iter().map(text_of).collect()
 }
 
-/// What a server tells of itself, if it does.
+/// The text of one reply.
 fn text_of(reply: &Value) -> Result<Cow<'_, str>, FaultKind> {
     match reply {
         Value::VerbatimString { text, .. } => Ok(Cow::Borrowed(text)),
@@ -138,7 +140,7 @@ fn text_of(reply: &Value) -> Result<Cow<'_, str>, FaultKind> {
     }
 }
 
-/// The hazards of a server by the text of its INFO, the most serious first. What it does not tell is none.
+/// The findings in an INFO text, the most serious first. A missing field is no finding.
 pub(super) fn judge(info: &str) -> Vec<Hazard> {
     let mut hazards: Vec<_> =
         [eviction(info), full_memory(info), persistence(info), replica(info), lua(info)]
@@ -149,8 +151,8 @@ pub(super) fn judge(info: &str) -> Vec<Hazard> {
     hazards
 }
 
-/// The same of what may be a node of a quorum, which has to be up for so long before it gives a lock: one that need not, and
-/// forgets when it is started, gives what it has given.
+/// Same as [`judge`], for a server that may be a node of a quorum. A node that needs no minimum uptime, but loses its
+/// data in a restart, could grant a lock twice.
 pub(super) fn judge_for(info: &str, min_uptime: Option<Duration>) -> Vec<Hazard> {
     let mut hazards = judge(info);
     if min_uptime == Some(Duration::ZERO) {
@@ -164,12 +166,13 @@ pub(super) fn judge_for(info: &str, min_uptime: Option<Duration>) -> Vec<Hazard>
 fn eviction(info: &str) -> Option<Hazard> {
     let policy = policy(info).filter(|policy| policy != SAFE)?;
     let maxmemory = number(info, "maxmemory").unwrap_or(0);
-    // Without a limit nothing is removed; but that can be set at any time, and then the policy counts.
+    // Without a memory limit nothing is evicted; but a limit can be set at any time, and then the policy applies.
     let severity = if maxmemory == 0 { Severity::Notice } else { Severity::Warning };
     Some(Hazard::new(HazardKind::Eviction { policy, maxmemory }, severity))
 }
 
-/// It passes, and who has a lock when it comes keeps it: so it is no reason to refuse a connection, which renewals need.
+/// Full memory is transient, and holders keep their locks meanwhile. So it is no reason to refuse a connection, which
+/// renewals need.
 fn full_memory(info: &str) -> Option<Hazard> {
     let (used, maxmemory) = (number(info, "used_memory")?, number(info, "maxmemory")?);
     let full = maxmemory > 0 && used >= maxmemory && policy(info).is_some_and(|policy| policy == SAFE);
@@ -195,7 +198,7 @@ fn lua(info: &str) -> Option<Hazard> {
     if there.is_empty() {
         return None;
     }
-    // Of its own branch, if that was mended of all; else of a later one.
+    // The first version without any of them: in the server's own branch if possible, otherwise in a later one.
     let has_none =
         |candidate: &&Version| **candidate > version && !of_product().any(|holes| holes.are_in(**candidate));
     let (major, minor, patch) = of_product().flat_map(|holes| holes.mended).filter(has_none).min()?;
@@ -207,8 +210,8 @@ fn lua(info: &str) -> Option<Hazard> {
     Some(Hazard::new(kind, Severity::Warning))
 }
 
-/// The product and its version. Others that speak the protocol tell a version of Redis's to be taken for it; what they run
-/// scripts with is their own.
+/// The product and its version. Other servers that speak the protocol report a Redis version for compatibility, but
+/// run scripts with an engine of their own.
 fn product(info: &str) -> Option<(&'static str, &str)> {
     if field(info, "dragonfly_version").is_some() {
         return None;
@@ -229,16 +232,16 @@ fn policy(info: &str) -> Option<String> {
     field(info, "maxmemory_policy").map(shown)
 }
 
-/// A word of a server's, of which no more gets into a log than such words have.
+/// Limits a word from the server to what such words contain, because it goes to the log.
 fn shown(word: &str) -> String {
     word.chars().filter(char::is_ascii_graphic).take(32).collect()
 }
 
-/// What is not tolerated of a server that is to be the `primary`, or that is used in `strict` mode.
+/// Reason to refuse a server that must be the `primary`, or that is used in `strict` mode.
 pub(super) fn refusal(hazards: &[Hazard], primary: bool, strict: bool) -> Option<FaultKind> {
     let serious: Vec<_> =
         hazards.iter().filter(|hazard| strict && hazard.severity >= Severity::Warning).cloned().collect();
-    // It ends by itself when the server is promoted, and is waited for as that.
+    // A read-only replica may be promoted at any time, so it is waited for.
     let waits = |hazard: &Hazard| hazard.kind == HazardKind::Replica { writes: false };
     let is_replica = hazards.iter().any(|hazard| matches!(hazard.kind, HazardKind::Replica { .. }));
     if primary && is_replica || !serious.is_empty() && serious.iter().all(waits) {
@@ -247,7 +250,7 @@ pub(super) fn refusal(hazards: &[Hazard], primary: bool, strict: bool) -> Option
     (!serious.is_empty()).then_some(FaultKind::Hazardous(serious))
 }
 
-/// Fills in what the text of INFO says. Where there is none, that is what is said.
+/// Adds the findings of an INFO text. An empty text is a finding of its own.
 pub(super) fn note(info: &str, min_uptime: Option<Duration>, found: &mut Examination) {
     found.hazards = judge_for(info, min_uptime);
     if info.is_empty() {
@@ -290,7 +293,7 @@ mod tests {
             ("used_memory:100\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n", "Notice memory_full"),
             ("used_memory:99\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n", ""),
             ("used_memory:99\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n", ""),
-            // It makes room for itself.
+            // The server evicts keys to free memory.
             ("used_memory:100\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lfu\r\n", "Warning eviction"),
             ("aof_enabled:1\r\n", ""),
             ("aof_enabled:0\r\n", "Notice not_persistent"),
@@ -307,7 +310,7 @@ mod tests {
         }
     }
 
-    /// The holes of a version, and where they are no more.
+    /// Vulnerabilities of a version, and the version that fixes them.
     fn holes(product: &str, version: &str) -> String {
         let field = if product == VALKEY { "redis_version:7.2.4\r\nvalkey_version" } else { "redis_version" };
         match lua(&format!("{field}:{version}\r\n")) {
@@ -328,7 +331,7 @@ mod tests {
             (REDIS, "6.2.16", "CVE-2024-46981 to CVE-2025-46819, Redis 6.2.20"),
             (REDIS, "6.2.17", "CVE-2025-49844 to CVE-2025-46819, Redis 6.2.20"),
             (REDIS, "6.2.20", "none"),
-            // Nobody has mended 7.0 since.
+            // Branch 7.0 has no later fix.
             (REDIS, "7.0.11", "CVE-2022-24834 to CVE-2026-23631, Redis 7.2.14"),
             (REDIS, "7.0.15", "CVE-2024-31449 to CVE-2026-23631, Redis 7.2.14"),
             (REDIS, "7.2.10", "CVE-2025-49844 to CVE-2026-23631, Redis 7.2.14"),
@@ -362,7 +365,7 @@ mod tests {
             assert!(mended.is_sorted() && !mended.is_empty(), "{names:?}");
             let mut branches: Vec<_> = mended.iter().map(|(major, minor, _)| (major, minor)).collect();
             branches.dedup();
-            assert_eq!(branches.len(), mended.len(), "{names:?}: a branch is mended once");
+            assert_eq!(branches.len(), mended.len(), "{names:?}: a branch is fixed once");
         }
     }
 
@@ -373,9 +376,9 @@ mod tests {
         assert_eq!(check(evicting, false, false), None);
         assert_eq!(check(evicting, true, false), None);
         assert!(matches!(check(evicting, false, true), Some(FaultKind::Hazardous(all)) if all.len() == 1));
-        // Notices are no reason.
+        // Notices are no reason to refuse.
         assert_eq!(check("aof_enabled:0\r\nmaxmemory_policy:allkeys-lru\r\n", true, true), None);
-        // A replica may be promoted, and is waited for; not so the other things.
+        // A replica may be promoted, and is waited for; other findings do not pass by themselves.
         let replica = "role:slave\r\nslave_read_only:1\r\n";
         assert_eq!(check(replica, false, false), None);
         assert_eq!(check(replica, true, false), Some(FaultKind::ReadOnly));

@@ -1,15 +1,15 @@
-//! Where the sessions of a part of a store are at home: one server, or one slot of a cluster.
+//! Keys and channels of sessions in one partition of a store: one server, or one slot of a cluster.
 //!
-//! Owns which of the keys and channels of [`KeySpace`] a session has there. A script that looks at a session does so beside
-//! the lock, so in a cluster there is a record in each slot.
+//! Chooses among the keys and channels of [`KeySpace`]. A script that reads a session needs its record beside the
+//! lock, so in a cluster each slot has a record of its own.
 
 use leasehold_core::{KeySpace, Kind, LockKeys, SessionId};
 use std::borrow::Cow;
 
-/// Prefix of a channel that belongs to a slot, as `publish.lua` takes it. No name contains it.
+/// Prefix of a channel that belongs to a slot: the scripts publish there with SPUBLISH. No name contains it.
 const OF_SLOT: char = '\n';
 
-/// The sessions of one place.
+/// The sessions of one partition.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Home<'a> {
     pub(super) keys: &'a KeySpace,
@@ -42,7 +42,7 @@ impl Home<'_> {
         }
     }
 
-    /// What the channels of all mailboxes begin with, as the scripts are told.
+    /// Prefix of all mailbox channels, as passed to the scripts.
     pub(super) fn mailboxes(&self) -> Cow<'_, str> {
         match self.slot {
             None => self.keys.mailboxes().into(),
@@ -50,7 +50,8 @@ impl Home<'_> {
         }
     }
 
-    /// The channel on which is said that a lock is free, or who leads; `None` for kinds of which nothing is said.
+    /// The channel on which the release of a lock, or the leader of an election, is published; `None` for other
+    /// kinds.
     pub(super) fn said(&self, kind: Kind, keys: &LockKeys) -> Option<String> {
         match kind {
             Kind::Reentrant => Some(keys.released_channel()),
@@ -59,7 +60,7 @@ impl Home<'_> {
         }
     }
 
-    /// Another channel, as the scripts are told.
+    /// Any other channel, as passed to the scripts.
     pub(super) fn channel(&self, channel: String) -> String {
         match self.slot {
             None => channel,

@@ -1,4 +1,4 @@
-//! A connection that the user lends: he made it, and he makes it anew.
+//! A connection that the user supplies, and which the store never makes again.
 
 use super::link::Lost;
 use super::mailbox::Mailboxes;
@@ -14,7 +14,7 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// How long the end of a subscription keeps others from their turn at most.
+/// Limit for an unsubscription, during which other subscriptions wait.
 const MUTED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The user's connection.
@@ -23,17 +23,17 @@ pub(super) struct Lent {
     conn: MultiplexedConnection,
     node: Arc<str>,
     mailboxes: Arc<Mailboxes>,
-    /// Where the connection's messages come from, and the task that hands them on once a mailbox is open.
+    /// Source of the push messages, and the task that forwards them once a mailbox is open.
     pushes: Mutex<Pushes>,
 }
 
 #[derive(Debug)]
 enum Pushes {
-    /// The user hands none on: waiting goes by looks alone.
+    /// The user supplied no push messages, so waiters only poll.
     None,
-    /// Nobody listens yet.
+    /// No subscription yet.
     Unheard(Receiver<PushInfo>),
-    /// This task listens, or did so while its runtime lived.
+    /// The forwarding task, which may have ended with its runtime.
     Heard(JoinHandle<()>),
 }
 
@@ -52,7 +52,7 @@ impl Lent {
         &self.node
     }
 
-    /// Whether the user hands the connection's messages on.
+    /// Whether the connection delivers push messages.
     pub(super) fn has_messages(&self) -> bool {
         match &*self.pushes.lock().unwrap_or_else(PoisonError::into_inner) {
             Pushes::None => false,
@@ -89,7 +89,7 @@ impl Lent {
         subscribed
     }
 
-    /// Listens to a channel of another library; nothing where the user hands no messages on.
+    /// Subscribes to a channel of another library; `None` without push messages.
     pub(super) async fn listen(&self, channel: &str, deadline: Instant) -> Result<Option<Listening>, Fault> {
         if !self.hears() {
             return Ok(None);
@@ -127,13 +127,13 @@ impl Lent {
         runtime.spawn(async move {
             let _turn = mailboxes.turns().next().await;
             if !mailboxes.is_open(session) {
-                // If it fails the connection is gone, and the subscription with it.
+                // If this fails, the connection is gone, and the subscription with it.
                 let _ = timeout(MUTED_WITHIN, conn.unsubscribe(mailboxes.channel(session))).await;
             }
         });
     }
 
-    /// Sees to it that somebody listens for messages; false if there are none.
+    /// Starts the forwarding task at the first use. Returns false without push messages.
     fn hears(&self) -> bool {
         let mut pushes = self.pushes.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *pushes, Pushes::None) {
@@ -158,19 +158,19 @@ impl Drop for Lent {
     }
 }
 
-/// Ends the subscription to a channel that nobody listens to any more, without waiting.
+/// Unsubscribes in the background from a channel without subscribers.
 fn mute(mut conn: MultiplexedConnection, mailboxes: Arc<Mailboxes>, channel: String) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     runtime.spawn(async move {
         let _turn = mailboxes.others().turns().next().await;
         if !mailboxes.others().is_heard(&channel) {
-            // If it fails the connection is gone, and the subscription with it.
+            // If this fails, the connection is gone, and the subscription with it.
             let _ = timeout(MUTED_WITHIN, conn.unsubscribe(channel)).await;
         }
     });
 }
 
-/// Hands messages on for as long as there is a connection that can bring some.
+/// Forwards messages while the connection can deliver any.
 async fn hand_on(mut pushes: Receiver<PushInfo>, mailboxes: Arc<Mailboxes>) {
     loop {
         match pushes.recv().await {
@@ -184,7 +184,7 @@ async fn hand_on(mut pushes: Receiver<PushInfo>, mailboxes: Arc<Mailboxes>) {
 async fn within<T>(deadline: Instant, reply: impl Future<Output = RedisResult<T>>) -> Result<T, Lost> {
     match timeout_at(deadline, reply).await {
         Ok(Ok(reply)) => Ok(reply),
-        // The user may have set a time limit of his own on the connection.
+        // The user may have set a timeout on the connection.
         Ok(Err(error)) if error.is_timeout() => Err(Lost::TimedOut),
         Ok(Err(error)) => Err(Lost::Broken(error)),
         Err(_) => Err(Lost::TimedOut),

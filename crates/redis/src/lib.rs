@@ -1,9 +1,9 @@
-//! The store on one Redis or Valkey server, wherever that is: at an address, or where Sentinels say; and on a cluster.
+//! Store on a Redis or Valkey server: at a fixed address, behind Sentinels, or a cluster.
 //!
-//! Each operation is one Lua script (`lua/`), which implements [`leasehold_core::model`]: the tests send the same
-//! operations to both. Expiry is the server's; deadlines of calls are ours.
+//! Each operation is one Lua script (`lua/`). The scripts implement [`leasehold_core::model`]; the tests send the
+//! same operations to both. The server's clock expires leases, the client's clock ends calls.
 //!
-//! What is not here: resending (the engine's, and within its own deadline), polling (the engine's), and knowing who is
+//! Not here: resending within a caller's deadline and polling, which the engine does, and judging which sessions are
 //! dead.
 
 mod address;

@@ -1,16 +1,18 @@
-//! The link to one server: a connection for commands and messages, made anew whenever it breaks.
+//! The link to one server: a connection for commands and messages, which is made again whenever it breaks.
 //!
-//! It resends nothing. What was on its way when a connection broke has an unknown outcome, and its caller is told so.
+//! A link resends nothing. A command in flight when its connection breaks has an unknown outcome, and the call
+//! returns that.
 //!
-//! 1. One task makes the connections. Calls wait for it within their own time, and share its attempts.
-//! 2. A connection is handed out when every open mailbox is subscribed on it, and every channel of another library that
-//!    somebody listens to. Those that were open before are told, since messages may have been missed in between.
-//! 3. Attempts are paced: the first comes at once, but only if the last connection has lasted; the next after 50 ms,
-//!    doubling up to 2 s, half of it jitter.
-//! 4. A connection that has been silent while somebody waited in vain is given up, and not waited for again. What was
-//!    sent on it may still be executed.
-//! 5. Where Sentinels say where the server is, they are listened to all the time: when the primary moves, what leads
-//!    to the old one is given up, and the new one is gone to at once.
+//! 1. One task makes the connections. Calls wait for it until their own deadline, and share its attempts.
+//! 2. A connection is handed out once every open mailbox, and every subscribed channel of another library, is
+//!    subscribed on it. Subscribers from before the reconnection are notified, because they may have missed messages
+//!    in between.
+//! 3. Attempts are paced. The first starts at once, if the last connection has lasted long enough; the next follows
+//!    after 50 ms, doubling up to 2 s, half of it jitter.
+//! 4. A connection that stays silent while a call waits on it until its deadline is given up, and no later call waits
+//!    on it. A command sent on it may still be executed.
+//! 5. Behind Sentinels, the link is subscribed to all of them all the time. When the primary moves, the link gives up
+//!    the connection to the old one and connects to the new one at once.
 
 use super::address::Protocol;
 use super::config::RedisConfig;
@@ -34,19 +36,19 @@ use tokio::time::{Instant, timeout_at};
 
 /// Pauses between attempts: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// How long a connection has to last for the next one to be made at once.
+/// How long a connection must last for the next attempt to start without a pause.
 pub(super) const LASTED: Duration = Duration::from_secs(1);
-/// In what time all clients go to a new primary, of which they hear at once.
+/// Time over which clients spread their connections to a new primary, since all learn of it at the same moment.
 const SPREAD: Duration = Duration::from_millis(50);
-/// How long a connection may be silent while somebody waits, when a call runs out of time. Short, since a lease of a
-/// second leaves no time for a longer doubt; a new connection costs little where the old one was alive after all.
+/// Silence after which a call that runs out of time gives the connection up. It is short, because a lease of one
+/// second leaves no time to wait longer; if the old connection was alive after all, a new one costs little.
 const SILENCE: Duration = Duration::from_millis(100);
 
-/// The link to one server. Its task and its connection end when it is dropped.
+/// The link to one server. Dropping it ends its task and its connection.
 #[derive(Debug)]
 pub(super) struct Link {
     shared: Arc<Shared>,
-    /// Makes the connections; `None` before the first call.
+    /// The task that makes connections; `None` before the first call.
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -60,9 +62,9 @@ struct Shared {
 
 #[derive(Debug)]
 enum State {
-    /// There is none, and this is why, if anything was tried.
+    /// No connection; holds the fault of the last attempt, if there was one.
     Down(Option<Fault>),
-    /// There is one.
+    /// Connected.
     Up(Wire),
 }
 
@@ -87,35 +89,35 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// When its server gives locks, if it is a node of a quorum.
+    /// When the server grants locks, if it is a node of a quorum.
     pub(super) fn voting(&self) -> Option<Voting> {
         self.dialled.voting
     }
 }
 
-/// Whether a connection answers.
+/// Tracks whether a connection responds.
 #[derive(Debug)]
 struct Pulse {
     world: Arc<dyn World>,
-    /// Since when somebody has been waiting and nothing was heard, in microseconds of our clock; 0 if nobody is.
+    /// Start of the current silence, in microseconds of our clock; 0 if no call waits.
     waiting_since: AtomicU64,
-    /// How many calls wait for an answer.
+    /// Number of calls that wait for a reply.
     waiting: AtomicU32,
     /// Set when the connection has ended.
     ended: AtomicBool,
 }
 
-/// Why a call has no reply, though it may have been sent.
+/// Why a call has no reply, though its command may have been sent.
 #[derive(Debug)]
 pub(super) enum Lost {
     /// The connection broke.
     Broken(redis::RedisError),
-    /// No reply came in time.
+    /// No reply arrived before the deadline.
     TimedOut,
 }
 
 impl Link {
-    /// A link that makes no connection before the first call.
+    /// Creates a link that connects at the first call.
     pub(super) fn new(config: RedisConfig, mailboxes: Mailboxes) -> Self {
         let shared = Shared {
             node: config.node(),
@@ -134,9 +136,9 @@ impl Link {
         &self.shared.node
     }
 
-    /// Waits for the first attempt's end.
+    /// Waits until the first attempt ends.
     ///
-    /// Cancel safety: the attempt goes on.
+    /// Cancel safety: the attempt continues.
     pub(super) async fn connect(&self) -> Result<(), Fault> {
         self.start();
         let reached = |state: &State| match state {
@@ -147,11 +149,11 @@ impl Link {
         self.shared.state.wait_for(reached).await
     }
 
-    /// A connection, as soon as there is one. Fails when the time is up, or at once where waiting would not help. A node of a
-    /// quorum to which the last attempt has failed is not waited for: what the others say cannot be decided before it has
-    /// answered or failed, and an attempt where votes are split would last for as long as a node may take.
+    /// Waits for a connection. Fails at the deadline, or at once if waiting cannot help. A node of a quorum whose
+    /// last attempt failed is not waited for: the quorum cannot decide until each node has answered or failed, so an
+    /// attempt with split votes would take as long as a node may take.
     ///
-    /// Cancel safety: the attempt to connect goes on for the others.
+    /// Cancel safety: the connection attempt continues for other calls.
     pub(super) async fn wire(&self, deadline: Instant) -> Result<Wire, Fault> {
         if let Some(wire) = self.ready() {
             return Ok(wire);
@@ -169,12 +171,12 @@ impl Link {
         }
     }
 
-    /// A connection, if there is one.
+    /// The current connection, if there is one.
     pub(super) fn ready(&self) -> Option<Wire> {
         self.shared.state.read(State::wire)
     }
 
-    /// Waits until a connection is not the one in use any more.
+    /// Waits until `wire` is no longer the current connection.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub(super) async fn until_replaced(&self, wire: &Wire) {
@@ -188,7 +190,7 @@ impl Link {
         self.shared.watched(pulse, deadline, reply).await
     }
 
-    /// Sends several commands in one go. Their replies may be errors, each by itself.
+    /// Sends several commands in one write. Each reply may be an error of its own.
     pub(super) async fn call_all(
         &self,
         wire: &mut Wire,
@@ -200,12 +202,12 @@ impl Link {
         self.shared.watched(pulse, deadline, replies).await
     }
 
-    /// Gives a connection up, if it is still the one in use.
+    /// Gives a connection up, if it is still the current one.
     pub(super) fn replace(&self, wire: &Wire) {
         self.shared.give_up(&wire.pulse);
     }
 
-    /// Opens a mailbox on this connection and all later ones.
+    /// Opens a mailbox on the current connection and all later ones.
     pub(super) async fn open_mailbox(
         &self,
         session: SessionId,
@@ -213,7 +215,8 @@ impl Link {
         deadline: Instant,
     ) -> Result<(), Fault> {
         let mailboxes = &self.shared.mailboxes;
-        // It stands there before a connection is waited for: one that is being made either finds it, or is found here.
+        // Registers the mailbox before waiting for a connection, so that a connection being made at this moment
+        // subscribes it, or this call does.
         mailboxes.open(session, post);
         let channel = mailboxes.channel(session);
         let result = mailboxes.turns().begin(self.subscribe(&channel, deadline), self.node(), deadline).await;
@@ -223,11 +226,11 @@ impl Link {
         result
     }
 
-    /// Listens to a channel of another library, on this connection and all later ones.
+    /// Subscribes to a channel of another library, on the current connection and all later ones.
     ///
-    /// Cancel safety: nobody listens any more when it is dropped.
+    /// Cancel safety: dropping the future ends the subscription.
     pub(super) async fn listen(&self, channel: &str, deadline: Instant) -> Result<Listening, Fault> {
-        // It stands there before a connection is waited for, as a mailbox does.
+        // Registers the subscription before waiting for a connection, as for a mailbox.
         let (bell, name, link) = (Bell::default(), channel.to_owned(), Arc::downgrade(&self.shared));
         let number = self.shared.mailboxes.others().add(channel, bell.clone());
         let listening = Listening::new(&bell, move || {
@@ -242,7 +245,7 @@ impl Link {
         Ok(listening)
     }
 
-    /// Subscribes to a channel, on another connection if the present one breaks.
+    /// Subscribes to a channel, and repeats it on the next connection if the current one breaks.
     async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
         loop {
             let mut wire = self.wire(deadline).await?;
@@ -263,7 +266,8 @@ impl Link {
                 }
                 Ok(Err(_)) => self.shared.give_up(&wire.pulse),
                 Err(_) => {
-                    // Whether one that has messages alone is there, it says itself.
+                    // A separate message connection reports its own end, so silence is judged on a shared connection
+                    // only.
                     if !are_apart {
                         self.shared.give_up_if_silent(&wire.pulse);
                     }
@@ -273,7 +277,7 @@ impl Link {
         }
     }
 
-    /// Closes a mailbox, and tells the server without waiting.
+    /// Closes a mailbox, and unsubscribes in the background.
     pub(super) fn close_mailbox(&self, session: SessionId) {
         if !self.shared.mailboxes.close(session) {
             return;
@@ -284,14 +288,14 @@ impl Link {
             let _turn = link.mailboxes.turns().next().await;
             let Some(mut wire) = link.state.read(State::wire) else { return };
             if !link.mailboxes.is_open(session) {
-                // If it fails the connection is gone, and the subscription with it.
+                // If this fails, the connection is gone, and the subscription with it.
                 let channel = link.mailboxes.channel(session);
                 let _ = tokio::time::timeout(PAUSE.1, wire.dialled.messages.unsubscribe(channel)).await;
             }
         });
     }
 
-    /// Starts the task that makes connections, also where the runtime that it ran in has ended (1).
+    /// Starts the connecting task, or restarts it if the runtime it ran in has ended (1).
     fn start(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -310,8 +314,8 @@ impl Drop for Link {
 }
 
 impl Shared {
-    /// Waits for a reply within its time; gives the connection up if it turns out to be dead. The reply stays where it is
-    /// pinned: it is large, and each future that had it inside would be moved with it.
+    /// Waits for a reply until the deadline, and gives the connection up if it does not respond. The reply future
+    /// stays where the caller pinned it: it is large, and every future that contained it would be moved with it.
     async fn watched<T>(
         &self,
         pulse: &Arc<Pulse>,
@@ -320,7 +324,7 @@ impl Shared {
     ) -> Result<T, Lost> {
         match timeout_at(deadline, self.observed(pulse, reply)).await {
             Ok(Ok(reply)) => Ok(reply),
-            // The server's own errors are values: this is one of the connection.
+            // Errors of the server arrive as values, so this is an error of the connection.
             Ok(Err(error)) => {
                 self.give_up(pulse);
                 Err(Lost::Broken(error))
@@ -368,7 +372,7 @@ impl Shared {
     }
 }
 
-/// A call that waits for an answer.
+/// A call that waits for a reply.
 struct Waiting<'a>(&'a Pulse);
 
 impl Drop for Waiting<'_> {
@@ -387,14 +391,14 @@ impl Pulse {
         }
     }
 
-    /// Now, by a clock that goes on during a suspend; never 0.
+    /// Current time of a clock that runs during a suspend; never 0.
     fn now_us(&self) -> u64 {
         self.world.now().as_micros().max(1)
     }
 
-    /// Waits for an answer until the returned value is dropped.
+    /// Counts a waiting call until the returned value is dropped.
     fn wait(&self) -> Waiting<'_> {
-        // As a rule somebody waits already, and the clock need not be read.
+        // Usually another call waits already, and the clock need not be read.
         if self.waiting_since.load(Ordering::Relaxed) == 0 {
             let _ =
                 self.waiting_since.compare_exchange(0, self.now_us(), Ordering::Relaxed, Ordering::Relaxed);
@@ -403,7 +407,7 @@ impl Pulse {
         Waiting(self)
     }
 
-    /// Something was heard. Whoever waits still does so from now on.
+    /// Records that something was received. The silence of calls still waiting starts again now.
     fn beat(&self) {
         let others = self.waiting.load(Ordering::Relaxed) != 0;
         let since = if others { self.now_us() } else { 0 };
@@ -418,20 +422,20 @@ impl Pulse {
     }
 }
 
-/// Ends the subscription to a channel that nobody listens to any more, without waiting.
+/// Unsubscribes in the background from a channel without subscribers.
 fn mute(link: Arc<Shared>, channel: String) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     runtime.spawn(async move {
         let _turn = link.mailboxes.others().turns().next().await;
         let Some(mut wire) = link.state.read(State::wire) else { return };
         if !link.mailboxes.others().is_heard(&channel) {
-            // If it fails the connection is gone, and the subscription with it.
+            // If this fails, the connection is gone, and the subscription with it.
             let _ = tokio::time::timeout(PAUSE.1, wire.dialled.messages.unsubscribe(channel)).await;
         }
     });
 }
 
-/// Runs the task that makes connections, and says so if it cannot: a runtime without IO or timers makes it panic.
+/// Runs the connecting task, and reports a fault if it panics, as it does on a runtime without IO or timers.
 async fn watch_over(shared: Arc<Shared>) {
     let mut task = JoinSet::new();
     task.spawn(keep_up(Arc::clone(&shared)));
@@ -443,11 +447,11 @@ async fn watch_over(shared: Arc<Shared>) {
     }
 }
 
-/// Makes connections for as long as the link lives (1), and leaves a server that is not the primary any more (5).
+/// Makes connections while the link exists (1), and leaves a server that is no longer the primary (5).
 async fn keep_up(shared: Arc<Shared>) {
     let world = shared.config.surroundings();
     let mut lookout = Lookout::new(&shared.config);
-    // Where Sentinels have seen the server last.
+    // Last address reported by Sentinels.
     let mut known: Option<Sighting> = None;
     let mut failures = 0;
     let mut spread = Duration::ZERO;
@@ -470,7 +474,7 @@ async fn keep_up(shared: Arc<Shared>) {
                 known.clone_from(&wire.dialled.sighting);
                 shared.state.set(State::Up(wire));
                 if pulse.ended.load(Ordering::SeqCst) {
-                    // It ended before there was anything to give up.
+                    // The connection ended before it was published.
                     shared.give_up(&pulse);
                 }
                 for (_, post) in mailboxes {
@@ -494,8 +498,8 @@ async fn keep_up(shared: Arc<Shared>) {
                 failures += 1;
             }
             Err(seen) => {
-                // Once for each time that it moves, since its epoch grows. Why the old one could not be reached says nothing
-                // of the new one.
+                // Happens once for each fail-over, because the epoch grows. The fault of the old primary says nothing
+                // about the new one.
                 shared.state.set(State::Down(None));
                 (known, spread) = (Some(seen), jitter(&**world, SPREAD));
                 failures = 0;
@@ -510,14 +514,14 @@ impl Shared {
     }
 }
 
-/// One attempt.
+/// Makes one attempt.
 async fn attempt(shared: &Arc<Shared>, hint: Option<Sighting>) -> Result<Wire, Fault> {
     let pulse = Arc::new(Pulse::new(Arc::clone(shared.config.surroundings())));
     let on_push = {
         let (mailboxes, pulse) = (Arc::clone(&shared.mailboxes), Arc::clone(&pulse));
-        // A message on another connection says nothing of this one.
+        // With RESP2, messages arrive on another connection, and say nothing about this one.
         let is_same = shared.config.protocol() == Protocol::Resp3;
-        // The connection must not keep alive the link that keeps it.
+        // A strong reference would keep the link alive through its own connection.
         let link: Weak<Shared> = Arc::downgrade(shared);
         move |push: redis::PushInfo| {
             if push.kind == PushKind::Disconnection {
@@ -537,12 +541,12 @@ async fn attempt(shared: &Arc<Shared>, hint: Option<Sighting>) -> Result<Wire, F
     Ok(Wire { dialled, pulse })
 }
 
-/// How long to wait after that many failures in a row (3). `random` is 64 random bits.
+/// Pause after this many failures in a row (3). `random` is 64 random bits.
 fn pause(failures: u32, random: u64) -> Duration {
     spaced(PAUSE, failures, random)
 }
 
-/// The same between other bounds: the first pause, and the longest.
+/// Same as `pause`, with other bounds: the first pause, and the longest.
 pub(super) fn spaced((first, most): (Duration, Duration), failures: u32, random: u64) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
     let pause = first.saturating_mul(1 << doublings.min(10)).min(most);

@@ -1,6 +1,6 @@
-//! The mailboxes of one link: which sessions have one, and where their grants go; and where all other messages go.
+//! The mailboxes of one link: delivers each message to its session, and all other messages to their channels.
 //!
-//! It does not subscribe: that is the link's, or the lent connection's. Both do so in [`Turns`].
+//! The link, or the user's connection, subscribes; both do so in [`Turns`].
 
 use super::channels::{Channels, Turns};
 use leasehold_core::{SessionId, Wake};
@@ -12,18 +12,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The open mailboxes.
 pub(super) struct Mailboxes {
-    /// What the channels of all mailboxes begin with.
+    /// Prefix of all mailbox channels.
     prefix: String,
-    /// In the order of their sessions, so that a simulated world runs the same each time.
+    /// Ordered by session, so that a simulation is reproducible.
     open: Mutex<BTreeMap<SessionId, Arc<dyn Postbox>>>,
     turns: Turns,
-    /// Where other libraries say something.
+    /// Channels of other libraries.
     others: Channels,
-    /// Set where somebody else knows whom messages are for.
+    /// Set if another component receives all messages.
     ear: Option<Ear>,
 }
 
-/// Who is told all messages of a connection.
+/// Receives all messages of a connection.
 type Ear = Box<dyn Fn(&PushInfo) + Send + Sync>;
 
 impl Mailboxes {
@@ -37,7 +37,7 @@ impl Mailboxes {
         }
     }
 
-    /// None here: all messages are somebody else's.
+    /// No mailboxes: `ear` receives all messages.
     pub(super) fn elsewhere(ear: impl Fn(&PushInfo) + Send + Sync + 'static) -> Self {
         Self { ear: Some(Box::new(ear)), ..Self::new(String::new()) }
     }
@@ -56,7 +56,7 @@ impl Mailboxes {
         self.lock().insert(session, post);
     }
 
-    /// Closes a mailbox, and says whether it was open.
+    /// Closes a mailbox, and returns whether it was open.
     pub(super) fn close(&self, session: SessionId) -> bool {
         self.lock().remove(&session).is_some()
     }
@@ -69,19 +69,19 @@ impl Mailboxes {
         &self.turns
     }
 
-    /// All that are open now.
+    /// All open mailboxes.
     pub(super) fn all(&self) -> Vec<(SessionId, Arc<dyn Postbox>)> {
         self.lock().iter().map(|(session, post)| (*session, Arc::clone(post))).collect()
     }
 
-    /// Messages may have been missed: all that listen are told.
+    /// Notifies all subscribers that they may have missed messages.
     pub(super) fn renewed(&self) {
         self.all().iter().for_each(|(_, post)| post.renewed());
         self.others.ring_all();
     }
 
-    /// Hands a message to the mailbox that it is for, or tells those who listen there. Whatever is no grant in a mailbox
-    /// is none of ours, and is ignored: everybody who may publish can send it.
+    /// Delivers a message to its mailbox, or to the subscribers of its channel. Ignores anything in a mailbox that is
+    /// not a grant: any client with permission to publish can send it.
     pub(super) fn deliver(&self, push: &PushInfo) {
         if let Some(ear) = &self.ear {
             return ear(push);
@@ -104,7 +104,7 @@ impl Mailboxes {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<dyn Postbox>>> {
-        // No code runs under the lock that could leave the map half-changed.
+        // No code under the lock can leave the map half-changed.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

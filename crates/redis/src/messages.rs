@@ -1,11 +1,12 @@
-//! The messages of one connection: on itself, as RESP3 has it, or on another one beside it, since RESP2 has a connection for
-//! messages alone.
+//! The messages of one connection: on the connection itself with RESP3; on a second connection with RESP2, which
+//! needs one for messages alone.
 //!
-//! Owns the subscriptions, and the second connection. To whom messages go is the mailboxes'; when connections are made, the
-//! link's.
+//! Owns the subscriptions and the second connection. The mailboxes deliver the messages; the link decides when
+//! connections are made.
 //!
-//! 1. The two are one to everybody else: when either ends, or does not answer, that is the end of both.
-//! 2. On the second one nobody waits for anything as a rule: so it is asked now and then whether it is there.
+//! 1. Both connections count as one: when either ends or does not respond, both end.
+//! 2. Calls rarely wait on the second connection, so their timeouts do not detect its loss. It is probed at
+//!    intervals.
 
 use futures_util::StreamExt;
 use redis::aio::{MultiplexedConnection, PubSub, PubSubSink, PubSubStream};
@@ -14,15 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 
-/// How often a connection for messages alone is asked whether it is there, and how long its answer may take.
+/// Interval of the probes of a second connection, and the limit for its response.
 pub(super) const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
 
-/// Where the messages of a connection come from. The last clone of a second connection ends it.
+/// Source of a connection's messages. Dropping the last clone ends a second connection.
 #[derive(Debug, Clone)]
 pub(super) enum Messages {
     /// The same connection.
     Pushed(MultiplexedConnection),
-    /// Another one, by whose end the first is given up.
+    /// A second connection, whose end also ends the first.
     Apart(
         PubSubSink,
         #[allow(dead_code, reason = "ends the task when it is dropped")] Arc<AbortOnDropHandle<()>>,
@@ -30,14 +31,14 @@ pub(super) enum Messages {
 }
 
 impl Messages {
-    /// Hands on what comes on a connection for messages, and says when it has ended as a connection of RESP3 would.
+    /// Forwards the messages of a second connection, and reports its end as a RESP3 connection would.
     pub(super) fn apart(connection: PubSub, on_push: Arc<impl Fn(PushInfo) + Send + Sync + 'static>) -> Self {
         let (sink, stream) = connection.split();
         let hears = tokio::spawn(hear(sink.clone(), stream, on_push));
         Self::Apart(sink, Arc::new(AbortOnDropHandle::new(hears)))
     }
 
-    /// Whether they come on another connection than replies do.
+    /// Whether messages and replies use different connections.
     pub(super) const fn are_apart(&self) -> bool {
         matches!(self, Self::Apart(..))
     }
@@ -57,7 +58,7 @@ impl Messages {
     }
 }
 
-/// That a connection has ended.
+/// The message that reports the end of a connection.
 pub(super) const fn ended() -> PushInfo {
     PushInfo { kind: PushKind::Disconnection, data: Vec::new() }
 }
@@ -77,12 +78,12 @@ async fn hear(sink: PubSubSink, mut stream: PubSubStream, on_push: Arc<impl Fn(P
     on_push(ended());
 }
 
-/// Waits until a connection does not answer (2).
+/// Waits until the connection does not respond (2).
 async fn until_silent(mut sink: PubSubSink) {
     let (pause, patience) = LOOK;
     loop {
         tokio::time::sleep(pause).await;
-        // An error is an answer, too: the user may not ask.
+        // An error is a response, too: the user may lack permission for PING.
         if tokio::time::timeout(patience, sink.ping::<Value>()).await.is_err() {
             return;
         }

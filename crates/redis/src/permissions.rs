@@ -1,10 +1,11 @@
-//! What a user of a server needs at least, as an ACL.
+//! The minimal ACL of a client's user.
 //!
-//! Owns the only list of it: docs/reference/redis-layout.md, `leasehold acl` and the suite that runs as such a user have it from
-//! here. Which keys and channels there are, [`leasehold_core::KeySpace`] says.
+//! Owns the only list of permissions: docs/redis-layout.md, `leasehold acl` and the tests that run as a minimal user
+//! take it from here. [`leasehold_core::KeySpace`] defines the keys and channels.
 //!
-//! 1. Nothing that a user chose is a pattern: what would be one in a prefix is escaped.
-//! 2. A line that is used as it stands makes no user with a password that everybody knows: the server refuses it.
+//! 1. User-supplied text never acts as a pattern: special characters in a prefix are escaped.
+//! 2. The generated line does not create a user with a publicly known password if it is used unchanged: the server
+//!    refuses the placeholder.
 
 use super::address::Protocol;
 use super::config::RedisConfig;
@@ -13,7 +14,7 @@ use super::version::ServerVersion;
 use leasehold_core::KeySpace;
 use std::collections::BTreeSet;
 
-/// What we send ourselves. `info` and `client` are asked for and not insisted on.
+/// Commands that the client sends. `info` and `client` are optional: the client works without them.
 const SENT: [&str; 12] = [
     "client|setname",
     "del",
@@ -28,13 +29,13 @@ const SENT: [&str; 12] = [
     "zrange",
     "zrem",
 ];
-/// What we send to the nodes of a cluster beside that, `cluster|info` and `ping` without insisting on them; and, last, what
-/// those lack that have no sharded channels.
+/// Further commands for cluster nodes; `cluster|info` and `ping` are optional. The last ones are missing on servers
+/// without sharded channels.
 const SENT_IN_CLUSTER: [&str; 7] =
     ["asking", "cluster|info", "cluster|slots", "ping", "ssubscribe", "sunsubscribe", "spublish"];
-/// From which of them on.
+/// Index of the first command for sharded channels.
 const SHARDED: usize = 4;
-/// What our scripts call.
+/// Commands that the scripts call.
 const CALLED: [&str; 19] = [
     "del",
     "get",
@@ -56,12 +57,12 @@ const CALLED: [&str; 19] = [
     "zadd",
     "zremrangebyscore",
 ];
-/// What stands where the password belongs (2).
+/// Placeholder for the password (2).
 const PLACEHOLDER: &str = "#SHA256_OF_THE_PASSWORD";
-/// What a pattern would take for something else than itself (1).
+/// Characters with a special meaning in a pattern (1).
 const MEANINGFUL: [char; 5] = ['*', '?', '[', ']', '\\'];
 
-/// What the user of a client needs at least: commands, keys and channels, as rules of an ACL.
+/// The minimal permissions of a client's user: commands, keys and channels, as ACL rules.
 ///
 /// ```
 /// use leasehold::store::{Permissions, RedisConfig, ServerVersion};
@@ -75,14 +76,14 @@ const MEANINGFUL: [char; 5] = ['*', '?', '[', ']', '\\'];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permissions {
     keys: KeySpace,
-    /// Commands that these settings need.
+    /// Further commands that the configuration needs.
     extra: Vec<&'static str>,
-    /// Set if it is a cluster.
+    /// Whether the server is a cluster.
     cluster: bool,
     server: ServerVersion,
 }
 
-/// Why something cannot stand in an ACL.
+/// Error for text that an ACL cannot contain.
 ///
 /// ```
 /// use leasehold::store::{Permissions, PermissionsError, RedisConfig};
@@ -94,16 +95,16 @@ pub struct Permissions {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PermissionsError {
-    /// The prefix of keys has a space in it.
-    #[error("a pattern of an ACL cannot have a space in it, and the prefix has: choose another prefix")]
+    /// The prefix of the keys contains a space.
+    #[error("the prefix contains a space, which an ACL pattern cannot: choose another prefix")]
     Prefix,
-    /// There can be no user of that name.
-    #[error("a user of an ACL has a name without spaces and control characters")]
+    /// The name is not valid for a user.
+    #[error("the name of an ACL user is not empty, and has no spaces or control characters")]
     User,
 }
 
 impl Permissions {
-    /// For a client with these settings, at the newest server there is.
+    /// The permissions for a client with this configuration, on the newest supported server.
     pub fn of(config: &RedisConfig) -> Result<Self, PermissionsError> {
         if config.keys().prefix().contains(char::is_whitespace) {
             return Err(PermissionsError::Prefix);
@@ -119,14 +120,15 @@ impl Permissions {
         Ok(Self { keys: config.keys().clone(), extra, cluster, server: ServerVersion::NEWEST })
     }
 
-    /// The same at a server of this version.
+    /// The permissions for a server of this version.
     #[must_use]
     pub fn on(mut self, server: ServerVersion) -> Self {
         self.server = server;
         self
     }
 
-    /// The rules for `ACL SETUSER`, of a user that may do nothing else: no password, and not whether he is `on`.
+    /// Returns the rules for `ACL SETUSER` of a user with no other permissions. They set no password, and do not
+    /// switch the user `on`.
     pub fn rules(&self) -> Vec<String> {
         let mut rules = vec!["resetkeys".to_owned(), "resetchannels".to_owned(), "-@all".to_owned()];
         rules.extend(self.patterns());
@@ -134,8 +136,9 @@ impl Permissions {
         rules
     }
 
-    /// The whole command for that, as `redis-cli` reads it, with a placeholder for the password: the SHA-256 of one, or
-    /// `>` and the password, goes in its place. Whoever had that name before has nothing else afterwards.
+    /// Returns the complete command in the syntax of `redis-cli`, with a placeholder for the password: replace it by
+    /// the SHA-256 of a password, or by `>` and the password. An existing user of that name keeps no other
+    /// permissions.
     pub fn acl(&self, user: &str) -> Result<String, PermissionsError> {
         if user.is_empty() || user.contains(|c: char| c.is_whitespace() || c.is_control()) {
             return Err(PermissionsError::User);
@@ -145,11 +148,11 @@ impl Permissions {
         Ok(words.join(" "))
     }
 
-    /// Keys, and channels: our own, and those of Redisson's for the same locks.
+    /// Patterns of keys and channels: Leasehold's own, and Redisson's for the same locks.
     fn patterns(&self) -> Vec<String> {
         let prefix = escaped(self.keys.prefix());
         let mut patterns = vec![format!("~{prefix}*"), format!("&{prefix}leasehold:*")];
-        // The channel of a name has it in braces, unless the name has some itself.
+        // Redisson puts the name in braces, unless it contains braces itself.
         patterns.push(format!("&redisson_lock__channel:{prefix}*"));
         if !prefix.is_empty() {
             patterns.push(format!("&redisson_lock__channel:{{{prefix}*"));
@@ -159,7 +162,7 @@ impl Permissions {
 
     fn commands(&self) -> BTreeSet<&'static str> {
         let mut commands: BTreeSet<_> = SENT.into_iter().chain(CALLED).collect();
-        // A server that does not know a subcommand refuses the whole list.
+        // A server that does not know a subcommand refuses the whole command.
         if self.server.knows_client_setinfo() {
             commands.insert("client|setinfo");
         }
@@ -172,7 +175,7 @@ impl Permissions {
     }
 }
 
-/// A text as the pattern of itself (1).
+/// Escapes a text, so that the pattern matches only the text itself (1).
 fn escaped(text: &str) -> String {
     let mut pattern = String::new();
     for c in text.chars() {
@@ -184,7 +187,7 @@ fn escaped(text: &str) -> String {
     pattern
 }
 
-/// A word as `redis-cli` reads it.
+/// Quotes a word for `redis-cli`.
 fn quoted(word: &str) -> String {
     if word.contains(['"', '\'']) {
         format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
@@ -202,7 +205,7 @@ mod tests {
         Permissions::of(&config).expect("a good prefix").on(server).rules()
     }
 
-    /// Least: each command is called by a script or sent by us; and there is none beside.
+    /// The list is minimal: each command is called by a script or sent by the client.
     #[test]
     fn the_commands_are_those_of_the_scripts() {
         let called: BTreeSet<_> = super::super::lua::all_texts()
@@ -211,7 +214,7 @@ mod tests {
             .filter_map(|call| call.split_once('\''))
             .map(|(command, _)| command.to_ascii_lowercase())
             .collect();
-        // What only those of a cluster say.
+        // Only cluster nodes get these.
         let sharded = std::iter::once("spublish");
         assert_eq!(called, CALLED.into_iter().chain(sharded).map(str::to_owned).collect());
     }
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_a_user_is_refused() {
+    fn invalid_user_names_are_refused() {
         let permissions = Permissions::of(&"redis://h".parse().expect("a good URL")).expect("a good prefix");
         for user in ["", "two words", "two\nlines", "nul\0"] {
             assert_eq!(permissions.acl(user), Err(PermissionsError::User), "{user:?}");

@@ -1,6 +1,6 @@
-//! A quorum of Redis servers: which they are, and what they have in common.
+//! Configuration of a quorum of Redis servers.
 //!
-//! How votes are counted is [`QuorumStore`]'s. What is here is what only a server knows: how long it has been up.
+//! [`QuorumStore`] counts the votes. This module adds what only a server can report: its uptime.
 
 use super::config::RedisConfig;
 use super::site::Site;
@@ -13,16 +13,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a node has to be up before it votes, if nothing is set: twice the lease that a watchdog keeps.
+/// Default minimum uptime before a node votes: twice the lease that a watchdog keeps.
 const MIN_UPTIME: Duration = Duration::from_secs(60);
-/// How long it may take to answer, if nothing is set.
+/// Default limit for the answer of one node.
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Several Redis or Valkey servers that are independent of one another, as a quorum: each a single server, or a primary that
-/// Sentinels know.
+/// Several independent Redis or Valkey servers as a quorum. Each is a single server, or a primary that Sentinels
+/// watch.
 ///
-/// From a URL, in which all servers have the same user, password, database, prefix and certificates; or of configurations, where
-/// each has its own:
+/// Parse a URL, in which all servers share user, password, database, prefix and certificates, or combine
+/// configurations, one for each server:
 ///
 /// ```
 /// use leasehold::store::{QuorumConfig, RedisConfig};
@@ -42,15 +42,15 @@ const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 /// # Ok::<(), leasehold::store::UrlError>(())
 /// ```
 ///
-/// | URL | |
+/// | URL | Meaning |
 /// |---|---|
-/// | `redlock://[user[:password]@]host[:port],host[:port],…[/db]` | three servers or more |
-/// | `redlocks://…` | the same by TLS |
-/// | `?min_uptime=` | how long a server has to be up before it gives a lock: [`min_uptime`](Self::min_uptime) |
-/// | `?node_timeout=` | how long one of them may take to answer: [`node_timeout`](Self::node_timeout) |
+/// | `redlock://[user[:password]@]host[:port],host[:port],…[/db]` | three or more servers |
+/// | `redlocks://…` | the same with TLS |
+/// | `?min_uptime=` | minimum uptime before a server grants locks: [`min_uptime`](Self::min_uptime) |
+/// | `?node_timeout=` | limit for the answer of one server: [`node_timeout`](Self::node_timeout) |
 ///
-/// All else behind the `?` is as in a [`RedisConfig`], but for `replicas`, which is refused: nodes are counted, and not their
-/// replicas.
+/// The other settings are those of a [`RedisConfig`], except `replicas`, which is refused: a quorum counts nodes, not
+/// their replicas.
 #[derive(Clone)]
 pub struct QuorumConfig {
     nodes: Vec<RedisConfig>,
@@ -59,8 +59,8 @@ pub struct QuorumConfig {
 }
 
 impl QuorumConfig {
-    /// These nodes. Fails for fewer than three, more than [`QuorumStore::MOST`], if two are at one address, or if one of them
-    /// is a cluster, or waits for its [replicas](RedisConfig::replicas).
+    /// Creates a quorum of these nodes. Fails for fewer than three nodes, for more than [`QuorumStore::MOST`], if two
+    /// have the same address, or if one is a cluster or waits for its [replicas](RedisConfig::replicas).
     pub fn of(nodes: impl IntoIterator<Item = RedisConfig>) -> Result<Self, QuorumError> {
         let nodes: Vec<_> = nodes.into_iter().collect();
         match nodes.len() {
@@ -84,27 +84,28 @@ impl QuorumConfig {
     /// How long a node has to be up before it gives a lock: 60 s if nothing is set. It is the longest lease, too: longer ones
     /// are refused.
     ///
-    /// A node that came back may have forgotten what it gave, and would give it again; so it gives nothing until whatever it
-    /// gave before it was started is over. It releases and lengthens all the same. It says itself for how long it has been up,
-    /// whenever a connection to it is made. A node that Sentinels know has to be the primary for as long as well, since a
-    /// replica does not know of all that was given.
+    /// A restarted node may have lost the locks it granted, and could grant them again. It therefore grants nothing
+    /// until all leases it granted before the restart have expired. It still releases and extends. The node's uptime
+    /// is read whenever a connection to it is made. A node behind Sentinels must also have been the primary for this
+    /// long, because a replica may not know all grants.
     ///
-    /// All clients have to have the same here, and after a cold start of all nodes nobody has a lock for so long. Zero switches
-    /// it off: for tests, and where each node writes to its disk before it answers (`appendfsync always`).
+    /// All clients must use the same value. After a cold start of all nodes, no client can acquire a lock for this
+    /// long. Zero disables the check: for tests, and where each node writes to disk before it answers (`appendfsync
+    /// always`).
     #[must_use]
     pub const fn min_uptime(mut self, min_uptime: Duration) -> Self {
         self.min_uptime = min_uptime;
         self
     }
 
-    /// How long a node may take to answer: see [`QuorumStore::node_timeout`].
+    /// Sets the limit for the answer of one node: see [`QuorumStore::node_timeout`].
     #[must_use]
     pub const fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
         self
     }
 
-    /// The addresses of the nodes, without users and passwords.
+    /// Returns the addresses of the nodes, without users and passwords.
     pub fn addresses(&self) -> Vec<String> {
         self.nodes.iter().map(RedisConfig::address).collect()
     }
@@ -137,8 +138,8 @@ impl QuorumConfig {
 impl RedisStore {
     /// Connects to the servers of a quorum, until a majority is connected; the others are gone on with in the background.
     ///
-    /// Fails once no majority can be connected, and says why of each: [`FaultKind::NoQuorum`]. What is wrong with a minority
-    /// is logged as a warning.
+    /// Fails with [`FaultKind::NoQuorum`] once a majority cannot be reached; the error contains the fault of each
+    /// node. Faults of a minority are logged as warnings.
     ///
     /// ```no_run
     /// use leasehold::store::RedisStore;
@@ -166,7 +167,7 @@ impl RedisStore {
             match attempt {
                 Ok(()) => connected += 1,
                 Err(fault) => {
-                    tracing::warn!(node = %fault.node, %fault, "a node of the quorum is missing");
+                    tracing::warn!(node = %fault.node, %fault, "a node of the quorum is unavailable");
                     failed.push(fault);
                 }
             }
@@ -197,7 +198,7 @@ mod tests {
     fn a_cluster_is_no_node() {
         let nodes = ["redis://a", "redis+cluster://b,c", "redis+sentinel://d/locks"];
         let refused = QuorumConfig::of(nodes.map(|url| RedisConfig::from_url(url).expect("a good URL")));
-        let error = refused.expect_err("nobody knows since when each of its servers votes");
+        let error = refused.expect_err("the uptime of each server of a cluster is unknown");
         assert!(
             matches!(error, QuorumError::Cluster { .. }) && error.to_string().contains("b:6379"),
             "{error}"

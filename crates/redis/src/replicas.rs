@@ -1,13 +1,14 @@
-//! What replicas have of a hold, where somebody has asked for that.
+//! Acknowledgement of a hold by replicas, for configurations that request it.
 //!
-//! Owns a connection of its own, on which nothing else is said: WAIT keeps whatever comes behind it waiting, and counts what
-//! was written on its own connection alone.
+//! Owns a connection of its own, which carries nothing else: WAIT blocks the commands behind it, and counts only what
+//! was written on its own connection.
 //!
-//! 1. A grant was written by whoever has released the lock. So the hold is looked for here, which says that this server has
-//!    it; then something is written, which the server sends to its replicas behind the hold; and WAIT asks who has that.
-//! 2. An extend that cannot lengthen anything is the look: what it answers compares the hold, for every kind of lock.
-//! 3. What is looked at and written is the lock's own key, so that all goes to where the hold is, also while its slot moves.
-//!    Where nothing was written, WAIT has been asked about nothing, and its answer says nothing.
+//! 1. Another client's release may have written a grant. So the hold is re-read here, which shows that this server
+//!    has it; then a write follows, which the server replicates after the hold; and WAIT asks which replicas
+//!    acknowledged that write.
+//! 2. The re-read is an extend that cannot lengthen the lease: its reply compares the hold, for every kind of lock.
+//! 3. Read and write use the lock's own key, so that both go to the node that has the hold, also while its slot
+//!    migrates. If nothing was written, the reply of WAIT means nothing.
 
 use super::address::Address;
 use super::cluster::{Cluster, Redirect, is_unknown_script, redirect};
@@ -27,42 +28,42 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How late the server may notice that its time is over: it looks ten times a second where it has nothing else to do.
+/// How late the server may end a WAIT: an idle server checks timeouts ten times a second.
 const LATE: Duration = Duration::from_millis(150);
-/// Pauses between two questions: the first, and the longest.
+/// Pauses between two requests: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
-/// What the answers to a question mean.
+/// What the replies mean.
 enum Judged {
-    /// Enough of them have the hold.
+    /// Enough replicas acknowledged the hold.
     Had,
-    /// They have not.
+    /// Too few did.
     Not(Fault),
-    /// Another connection may lead to the server that has it.
+    /// Another connection may lead to the server that has the hold.
     Elsewhere(Fault),
-    /// The node has looked at nothing: in a cluster others may have it, or this one may in a moment.
+    /// The node executed nothing: in a cluster another node may have the hold, or this one may in a moment.
     Redirected(Redirect, Fault),
 }
 
-/// What is asked, of whichever server.
+/// One request, independent of the server.
 struct Question<'a> {
     look: &'a Op,
-    /// The look, and the writing (3).
+    /// The re-read, and the write (3).
     calls: [Call; 2],
-    /// When there is no more time for an answer.
+    /// The deadline for a reply.
     deadline: Instant,
 }
 
-/// The links that are in use.
+/// The links in use.
 #[derive(Debug, Default)]
 struct Links {
-    /// One to each node that was asked, over which nothing else is said; without an address, to the only server.
+    /// One link to each node that was asked, which carries nothing else; the key is `None` for a single server.
     to: BTreeMap<Option<Address>, Arc<Link>>,
-    /// The primaries as they were when links were ended last.
+    /// The primaries when links were last removed.
     primaries: Vec<Address>,
 }
 
-/// Asks the replicas of a server, or of each primary of a cluster.
+/// Requests acknowledgements from the replicas of a server, or of a primary of a cluster.
 #[derive(Debug)]
 pub(super) struct Replicas {
     config: RedisConfig,
@@ -71,13 +72,14 @@ pub(super) struct Replicas {
 }
 
 impl Replicas {
-    /// So many of them, over links that nobody else has.
+    /// Requires `wanted` replicas, over links of its own.
     pub(super) const fn new(config: RedisConfig, wanted: u32) -> Self {
         Self { config, wanted, links: Mutex::new(Links { to: BTreeMap::new(), primaries: Vec::new() }) }
     }
 
-    /// Waits until enough of them have a hold. What was sent may be executed after this has failed; it changes nothing, so
-    /// it is asked again for as long as there is time where the connection broke or led to another server, or the slot moves.
+    /// Waits until enough replicas acknowledge a hold. Commands may still be executed after a failure, which changes
+    /// nothing. So the request is repeated until the deadline if the connection breaks or leads to another server, or
+    /// if the slot migrates.
     pub(super) async fn confirm(
         &self,
         cluster: Option<&Cluster>,
@@ -89,7 +91,7 @@ impl Replicas {
     ) -> Result<(), Fault> {
         let look =
             Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve: None });
-        let unusable = || FaultKind::Unusable("there is no script for this".to_owned());
+        let unusable = || FaultKind::Unusable("this operation has no script".to_owned());
         let call =
             Call::lesser(&look, lock.kind, home, keys).or_else(|| Call::new(&look, lock.kind, home, keys));
         let call = call.ok_or_else(|| Fault::new(unusable(), Phase::Send, self.config.node()))?;
@@ -106,7 +108,7 @@ impl Replicas {
                 }
                 there => there,
             };
-            // While there is no primary, or no way to it, the next one may be another.
+            // While there is no primary, or none that is reachable, the next one may be another node.
             let judged = match node {
                 None => Judged::Elsewhere(cluster.uncovered()),
                 Some(node) => self.ask_at(Some(&node), &question, asking, PAUSE.1).await,
@@ -114,7 +116,7 @@ impl Replicas {
             let fault = match judged {
                 Judged::Had => return Ok(()),
                 Judged::Not(fault) => return Err(fault),
-                // Once, and then whoever has the slot by then.
+                // Follow the redirect once, then go to the node that serves the slot by then.
                 Judged::Redirected(Redirect::Ask(there), _) if !asking => {
                     aside = Some(there);
                     continue;
@@ -145,8 +147,8 @@ impl Replicas {
         }
     }
 
-    /// Asks a node, or the only server, once; with so much patience for a connection. It is `asking` where another node has
-    /// said that the slot moves there.
+    /// Asks a node, or the only server, once; `patience` limits the wait for a connection. `asking` is set after an
+    /// ASK redirect.
     async fn ask_at(
         &self,
         node: Option<&Address>,
@@ -159,7 +161,7 @@ impl Replicas {
         let until = Instant::now().checked_add(patience).map_or(deadline, |until| until.min(deadline));
         let mut wire = match link.wire(until).await {
             Ok(wire) => wire,
-            // In a cluster, that time was not all of it.
+            // In a cluster, the call has time left.
             Err(fault) if node.is_some() && fault.is_transient() => return Judged::Elsewhere(fault),
             Err(fault) => return Judged::Not(fault),
         };
@@ -168,10 +170,10 @@ impl Replicas {
             Err(Lost::Broken(error)) => {
                 return Judged::Elsewhere(fault(&link, FaultKind::Disconnected).because(error));
             }
-            // As a rule somebody else's question was before this one, and has not been answered either.
+            // Usually another call's WAIT was in front of this one, and has not been answered either.
             Err(Lost::TimedOut) => return Judged::Not(fault(&link, self.too_few(0))),
         };
-        // A connection over which a node says who else has it is a good one.
+        // A redirect shows that the connection works.
         let redirected = node.and_then(|node| answers.iter().find_map(|answer| redirected(node, answer)));
         if let Some(to) = redirected {
             return Judged::Redirected(to, fault(&link, FaultKind::Busy));
@@ -193,8 +195,8 @@ impl Replicas {
         Arc::clone(self.links().to.entry(node.cloned()).or_insert_with(made))
     }
 
-    /// Ends the links to all others where these are not the primaries of before. So one to a node that has no slot yet, and
-    /// gets its first, is kept until it has.
+    /// Removes the links to all nodes except these, if the primaries have changed. A link to a node that is about to
+    /// get its first slot is therefore kept until the change.
     fn keep_to(&self, primaries: &[Address]) {
         let mut links = self.links();
         if links.primaries != primaries {
@@ -204,11 +206,11 @@ impl Replicas {
     }
 
     fn links(&self) -> MutexGuard<'_, Links> {
-        // Nothing in here panics while it holds them.
+        // No code panics while it holds this lock.
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the answers to the look, the writing and the question say.
+    /// Interprets the replies to the re-read, the write and WAIT.
     fn judge(&self, link: &Link, look: &Op, answers: &[Value]) -> Judged {
         let malformed = || Judged::Not(fault(link, FaultKind::Failed(reply::Malformed.to_string())));
         let errors = answers.iter().filter_map(|answer| match answer {
@@ -218,7 +220,7 @@ impl Replicas {
             Value::ServerError(error) => Some(judge(error)),
             _ => None,
         });
-        // A replica answers the look, and says only to the writing what it is.
+        // A replica answers the re-read, and reports its role only on the write.
         let mut errors: Vec<_> = errors.collect();
         if let Some(at) = errors.iter().position(|error| error.elsewhere) {
             return Judged::Elsewhere(fault(link, errors.swap_remove(at).kind));
@@ -228,7 +230,7 @@ impl Replicas {
         }
         let [looked, written, found] = answers else { return malformed() };
         match (reply::read(look, looked), found) {
-            // The hold has ended in between, and WAIT was asked about nothing (3).
+            // The hold ended in between, and WAIT had no write to count (3).
             (Ok(Reply::Extend(Extended::Extended)), _) if *written != Value::Int(1) => {
                 Judged::Elsewhere(fault(link, self.too_few(0)))
             }
@@ -238,7 +240,7 @@ impl Replicas {
                     found => Judged::Not(fault(link, self.too_few(found))),
                 }
             }
-            // It has lost the hold, or this connection leads to another server than the one that has it.
+            // The server has lost the hold, or this connection leads to another server than the one that has it.
             (Ok(Reply::Extend(Extended::NotHeld)), _) => Judged::Elsewhere(fault(link, self.too_few(0))),
             (Ok(Reply::Refused(refused)), _) => Judged::Not(fault(link, FaultKind::Meaningless(refused))),
             _ => malformed(),
@@ -254,13 +256,13 @@ fn fault(link: &Link, kind: FaultKind) -> Fault {
     Fault::new(kind, Phase::Reply, Arc::clone(link.node()))
 }
 
-/// What a node of a cluster says of where else to go, having looked at nothing.
+/// Redirect of a cluster node, which executed nothing.
 fn redirected(node: &Address, answer: &Value) -> Option<Redirect> {
     let Value::ServerError(error) = answer else { return None };
     goes_elsewhere(error).then(|| redirect(node, answer).unwrap_or(Redirect::Later))
 }
 
-/// A pause before it is asked again, and how long the next one is. The fault that it was for, where there is no time for it.
+/// Pauses before the next request, and returns the next pause. Returns the fault if there is no time left.
 async fn rest(pause: Duration, fault: Fault, deadline: Instant) -> Result<Duration, Fault> {
     if Instant::now() + pause >= deadline {
         return Err(fault);
@@ -269,7 +271,7 @@ async fn rest(pause: Duration, fault: Fault, deadline: Instant) -> Result<Durati
     Ok((pause * 2).min(PAUSE.1))
 }
 
-/// The answers to the look, the writing and the question. The scripts are sent along where the server does not know them.
+/// The replies to the re-read, the write and WAIT. Loads the scripts if the server does not know them.
 async fn ask(
     link: &Link,
     wire: &mut Wire,
@@ -293,7 +295,7 @@ async fn ask(
         question.add_command(cmd("WAIT").arg(wanted).arg(waits_ms(*deadline)).clone());
         let answers = link.call_all(wire, &question, *deadline).await?.into_iter();
         let answers = answers.skip(if loaded { calls.len() } else { 0 }).enumerate();
-        // What stands before a call is told by that call's answer.
+        // The reply of a call covers that of the ASKING in front of it.
         let counts = |at: usize| !asking || at % 2 == 1 || at == 2 * calls.len();
         let answers: Vec<_> = answers.filter(|(at, _)| counts(*at)).map(|(_, answer)| answer).collect();
         if loaded || !answers.iter().any(is_unknown_script) {
@@ -303,7 +305,7 @@ async fn ask(
     }
 }
 
-/// How long the server may wait: not for ever, which is what 0 would be, and so that its answer comes in time.
+/// Timeout for WAIT: never 0, which means no timeout, and short enough for the reply to arrive in time.
 fn waits_ms(deadline: Instant) -> u64 {
     let left = deadline.saturating_duration_since(Instant::now());
     let in_time = left.saturating_sub(LATE.min(left / 2));

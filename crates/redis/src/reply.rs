@@ -1,4 +1,4 @@
-//! Replies of the scripts, read back into what the core calls them.
+//! Parses replies of the scripts into the core's types.
 
 use super::script::lock_of;
 use leasehold_core::cohort::{BLOCK, Block};
@@ -9,16 +9,16 @@ use leasehold_core::{
 };
 use redis::Value;
 
-/// A reply that none of our scripts gives.
+/// A reply that no script gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the reply is none that the script gives: is the command renamed, or something between client and server?"
+    "the reply is not one that the script gives: is the command renamed, or is there a proxy that changes replies?"
 )]
 pub(super) struct Malformed;
 
 type Read<T> = Result<T, Malformed>;
 
-/// Reads the reply to an operation.
+/// Parses the reply to an operation.
 pub(super) fn read(op: &Op, value: &Value) -> Read<Reply> {
     if let Some(refused) = refused(value) {
         return Ok(Reply::Refused(refused?));
@@ -39,8 +39,8 @@ pub(super) fn read(op: &Op, value: &Value) -> Read<Reply> {
     }
 }
 
-/// Reads the reply to a release that goes by the lock's key alone; nothing, where the hold was not found there: the record
-/// may know more.
+/// Parses the reply to a release that checks the lock's key alone. `None` if the hold was not found there: the record
+/// may still contain it.
 pub(super) fn let_go(value: &Value) -> Read<Option<Released>> {
     match value {
         Value::Int(-1) => Ok(None),
@@ -48,7 +48,7 @@ pub(super) fn let_go(value: &Value) -> Read<Option<Released>> {
     }
 }
 
-/// Reads the reply to an acquire of so many locks together.
+/// Parses the reply to an acquire of `locks` locks together.
 pub(super) fn shares(locks: usize, value: &Value) -> Read<Vec<Share>> {
     let items = items(value)?;
     let share = |item: &Value| match text(item) {
@@ -66,7 +66,7 @@ pub(super) fn shares(locks: usize, value: &Value) -> Read<Vec<Share>> {
     if items.len() == locks { items.iter().map(share).collect() } else { Err(Malformed) }
 }
 
-/// The reply that an operation has no meaning, if it is one.
+/// The refusal in a reply, if it is one: the operation is not valid for the lock.
 fn refused(value: &Value) -> Option<Read<Refused>> {
     let Value::Array(items) = value else { return None };
     let numbers = |first, second| Ok((part(first)?, part(second)?));
@@ -91,7 +91,7 @@ fn refused(value: &Value) -> Option<Read<Refused>> {
     }
 }
 
-/// The short form of what is usual: the fencing token alone, where the lock was free and nobody waits.
+/// The short form of the usual reply: the fencing token alone, if the lock was free and has no waiters.
 fn whole_lease(value: &Value, lease_ms: u64) -> Option<Read<Acquired>> {
     let fence = text(value).ok()?;
     let granted = |fence| Acquired::Granted {
@@ -118,9 +118,10 @@ fn acquired(value: &Value) -> Read<Acquired> {
             })
         }
         [word, position, ahead, alive, who @ ..] if text(word) == Ok("taken") => {
-            // No place, and a life that nobody asked about, are -1, which is no count.
+            // -1, which is not a count, means no place in the queue, or a liveness that was not requested.
             let ahead = session(ahead)?.map(|session| Ahead { session, alive_ms: number(alive).ok() });
-            // The others are told of a lock alone that several can have: a text, before how long the holder has it.
+            // Only a lock with several holders reports the others: a text, in front of the time that the holder has
+            // left.
             let (others, who) = match who {
                 [others @ (Value::BulkString(_) | Value::SimpleString(_)), who @ ..] => (text(others)?, who),
                 who => ("", who),
@@ -154,11 +155,11 @@ fn extended(value: &Value) -> Read<Extended> {
 }
 
 fn released(value: &Value) -> Read<Released> {
-    // The short form of what is usual: it was held, and nothing else is to be told.
+    // The short form of the usual reply: the lock was held, and there is nothing else to report.
     if text(value) == Ok("held") {
         return Ok(Released { found: Fate::Held, left: 0, holder: None, next: None });
     }
-    // How often the owner has it yet is told of a ReentrantMutex alone.
+    // Only a ReentrantMutex reports how many times the owner still holds it.
     let (found, who, left, next) = match items(value)? {
         [found, who] => (found, who, 0, None),
         [found, who, Value::Int(left)] => (found, who, *left, None),
@@ -200,7 +201,7 @@ fn inspection(value: &Value) -> Read<Inspection> {
     })
 }
 
-/// The same, of a lock that several can have.
+/// Parses the inspection of a lock with several holders.
 fn shared(
     waiting: &Value,
     found: &Value,
@@ -221,12 +222,12 @@ fn shared(
             _ => return Err(Malformed),
         },
         sharers,
-        // No limit is -1, which is no count.
+        // -1, which is not a count, means no limit.
         limit: part(limit).ok(),
     })
 }
 
-/// The fate of the hold that was asked about, if one was.
+/// The status of the hold in the request, if there was one.
 fn asked_fate(found: &Value) -> Read<Option<Fate>> {
     match text(found)? {
         "" => Ok(None),
@@ -241,7 +242,7 @@ fn fingerprint(value: &Value) -> Read<Option<Fingerprint>> {
     }
 }
 
-/// The audit. A line that is none of ours is passed over: whoever looks at a lock wants to know of the others.
+/// The audit entries. Skips lines that are not valid entries, so that the others can still be read.
 pub(super) fn entries(audit: &str) -> Vec<AuditEntry> {
     audit.split('\n').filter_map(entry).collect()
 }
@@ -264,7 +265,7 @@ fn evicted(value: &Value) -> Read<Evicted> {
     match items(value)? {
         [word] if text(word) == Ok("alive") => Ok(Evicted::Alive),
         [word, fence, place] if text(word) == Ok("gone") => Ok(Evicted::Gone {
-            // No hold is -1, which is no count.
+            // -1, which is not a count, means no hold.
             hold: number(fence).ok().map(FencingToken::new),
             place: number(place)? == 1,
         }),
@@ -283,7 +284,7 @@ fn freed(value: &Value) -> Read<Freed> {
 fn resized(value: &Value) -> Read<Resized> {
     match items(value)? {
         [word] if text(word) == Ok("resized") => Ok(Resized::Done),
-        // No limit is -1, which is no count.
+        // -1, which is not a count, means no limit.
         [word, limit] if text(word) == Ok("changed") => Ok(Resized::Changed { limit: part(limit).ok() }),
         _ => Err(Malformed),
     }
@@ -297,7 +298,7 @@ fn raised(value: &Value) -> Read<Raised> {
     }
 }
 
-/// Reads the reply to a beat.
+/// Parses the reply to a heartbeat.
 pub(super) fn beaten(value: &Value) -> Read<Result<Beaten, Refused>> {
     if let Some(refused) = refused(value) {
         return refused.map(Err);
@@ -309,30 +310,30 @@ pub(super) fn beaten(value: &Value) -> Read<Result<Beaten, Refused>> {
     }
 }
 
-/// Reads the index of all sessions. What is no session there is passed over.
+/// Parses the index of sessions. Skips members that are not sessions.
 pub(super) fn sessions(value: &Value) -> Read<Vec<SessionId>> {
     let members = items(value)?.iter().map(text).collect::<Read<Vec<_>>>()?;
     Ok(members.into_iter().filter_map(|member| member.parse().ok()).collect())
 }
 
-/// Reads a text that the server chose: it may be anything.
+/// Parses a text that the server chose, without a check.
 pub(super) fn word(value: &Value) -> Read<String> {
     text(value).map(str::to_owned)
 }
 
-/// Reads the server's clock, in milliseconds.
+/// Parses the server's clock, in milliseconds.
 pub(super) fn now_ms(value: &Value) -> Read<u64> {
     now_us(value).map(|us| us / 1000)
 }
 
-/// The same in microseconds.
+/// Parses the server's clock, in microseconds.
 pub(super) fn now_us(value: &Value) -> Read<u64> {
     let [s, us] = items(value)? else { return Err(Malformed) };
     let part = |value| text(value)?.parse::<u64>().map_err(|_| Malformed);
     part(s)?.checked_mul(1_000_000).and_then(|s_us| s_us.checked_add(part(us).ok()?)).ok_or(Malformed)
 }
 
-/// Reads the record of a session at `now_ms`; nothing where there is none, or one that another version wrote.
+/// Parses the record of a session at `now_ms`; `None` if there is none, or if another version wrote it.
 pub(super) fn session_entry(session: SessionId, now_ms: u64, value: &Value) -> Read<Option<SessionEntry>> {
     let fields = fields(value)?;
     let field = |name: &str| fields.iter().find(|(field, _)| *field == name).map(|(_, text)| *text);
@@ -348,7 +349,7 @@ pub(super) fn session_entry(session: SessionId, now_ms: u64, value: &Value) -> R
     }))
 }
 
-/// The fields of a hash, as RESP3 or RESP2 has them.
+/// The fields of a hash, in RESP3 or RESP2 form.
 fn fields(value: &Value) -> Read<Vec<(&str, &str)>> {
     match value {
         Value::Map(pairs) => pairs.iter().map(|(field, value)| Ok((text(field)?, text(value)?))).collect(),
@@ -360,7 +361,7 @@ fn fields(value: &Value) -> Read<Vec<(&str, &str)>> {
     }
 }
 
-/// A session, or nothing where the text is empty.
+/// A session, or `None` for an empty text.
 fn session(value: &Value) -> Read<Option<SessionId>> {
     match text(value)? {
         "" => Ok(None),
@@ -373,7 +374,7 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
         label: None,
         owner: None,
         count: 1,
-        // A key without an expiry is -1, which is no count.
+        // -1, which is not a count, means a key without an expiry.
         remaining_ms: number(remaining).ok(),
         fence: None,
         since_ms: None,
@@ -400,8 +401,8 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
     }
 }
 
-/// A holder with what is told of the owner of a ReentrantMutex: who, and how often; or of one who has a part: whose it is, or
-/// nothing, and what part.
+/// A holder with its owner. For a ReentrantMutex: the owner and its hold count. For a shared lock: the owner or
+/// nothing, and the holder's share.
 fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
     match owner {
         [] => Ok(holder),
@@ -413,7 +414,7 @@ fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
             Ok(Holder { owner, portion: Portion::of_word(text(portion)?).ok_or(Malformed)?, ..holder })
         }
         [owner, count] => {
-            // A client of another library may call itself what it likes.
+            // A client of another library may use any text as its name.
             let owner = text(owner).ok().and_then(|owner| OwnValue::new(owner).ok());
             Ok(Holder { owner, count: number(count)?, ..holder })
         }
@@ -456,7 +457,7 @@ fn text(value: &Value) -> Read<&str> {
     }
 }
 
-/// A count, which is not negative.
+/// A non-negative count.
 fn number(value: &Value) -> Read<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).map_err(|_| Malformed),
@@ -464,7 +465,7 @@ fn number(value: &Value) -> Read<u64> {
     }
 }
 
-/// How many permits, arrivals or parties.
+/// A number of permits, arrivals or parties.
 fn part(value: &Value) -> Read<u32> {
     u32::try_from(number(value)?).map_err(|_| Malformed)
 }
@@ -517,7 +518,7 @@ mod tests {
             let entry = session_entry(session, 5_001, &value).expect("well formed").expect("a session");
             assert_eq!(entry.alive_ms, None);
         }
-        // None, one of another version, and one that was cut off before it had begun.
+        // No record, one of another version, and one that was cut off at its start.
         for texts in [&[][..], &["format", "2", "until", "5000"], &["format", "1"]] {
             let value = Value::Array(texts.iter().map(|text| bulk(text)).collect());
             assert_eq!(session_entry(session, 0, &value), Ok(None), "{texts:?}");

@@ -1,14 +1,16 @@
-//! The Sentinels of a primary: where it is, and when it moves.
+//! The Sentinels of a primary: where the primary is, and when it moves.
 //!
-//! Owns the questions to them, and which of their answers is believed. Whether what they name is a primary is asked of the
-//! server itself when it is greeted; making connections to it, and when, is the link's.
+//! Owns the requests to the Sentinels and the choice among their answers. On connecting, the server itself confirms
+//! that it is a primary. The link makes the connections to the server, and decides when.
 //!
-//! 1. A Sentinel that was cut off knows an old primary. So all of them are asked at once. More than half who say the same
-//!    are believed at once; else, when all have had their time, what has the greatest epoch, and of that what most say.
-//! 2. Each of them is listened to: the one that leads a fail-over tells of it up to two seconds before the others. What
-//!    it publishes is a hint to ask it, and where that is lost: it is asked now and then.
-//! 3. Only an answer of a later epoch is a reason to leave a server. Two of them may name the same one differently, or one
-//!    may be behind, and whoever believed both in turn would never arrive.
+//! 1. A partitioned Sentinel reports an old primary, so all of them are asked at once. The answer that more than half
+//!    agree on is accepted at once. Otherwise, when all have answered or timed out, the answer with the greatest
+//!    epoch is accepted, and among those the most frequent.
+//! 2. The client subscribes to every Sentinel: the one that leads a fail-over reports it up to two seconds before the
+//!    others. A published message is only a hint to ask that Sentinel. In case it gets lost, each Sentinel is also
+//!    polled.
+//! 3. Only an answer with a later epoch is a reason to leave a server. Two Sentinels may name the same server
+//!    differently, or one may lag behind; a client that accepted both in turn would never settle.
 
 use super::address::Address;
 use super::config::RedisConfig;
@@ -28,24 +30,26 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// How long one of them may take to be reached, or to answer.
+/// Limit for connecting to one Sentinel, and for its answer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long one that is listened to is not asked, or left alone where it is not there: between this and twice as much.
+/// Interval at which a subscribed Sentinel is polled, and an unreachable one retried: between this and twice as much.
 const LOOK: Duration = Duration::from_secs(1);
-/// What a Sentinel says when a primary moves: that it has promoted a replica, and that all know of it.
+/// What a Sentinel publishes when a primary moves: that it has promoted a replica, and that the configuration has
+/// changed.
 const NEWS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
 /// Where a primary was seen.
 #[derive(Debug, Clone)]
 pub(super) struct Sighting {
     pub(super) address: Address,
-    /// Of the configuration that says so; none if the user may not ask for it.
+    /// Epoch of the reported configuration; `None` if the user lacks permission to read it.
     epoch: Option<u64>,
-    /// For how long it has been the primary at least, as far as that Sentinel knows; each has seen it at its own time.
+    /// Minimum time since the server became the primary, as far as this Sentinel knows. Sentinels see a promotion at
+    /// different times.
     pub(super) primary_for: Duration,
 }
 
-/// Where, and by which configuration.
+/// Compares address and epoch only.
 impl PartialEq for Sighting {
     fn eq(&self, other: &Self) -> bool {
         (&self.address, self.epoch) == (&other.address, other.epoch)
@@ -53,7 +57,8 @@ impl PartialEq for Sighting {
 }
 
 impl Sighting {
-    /// Whether it is a reason to leave a server for another (3). What is known grows with each, so that this ends.
+    /// Whether this is a reason to leave a server for another (3). The known epoch grows each time, so a client does
+    /// not switch forever.
     fn supersedes(&self, known: &Self) -> bool {
         known.epoch.is_some() && self.epoch > known.epoch && self.address != known.address
     }
@@ -79,7 +84,7 @@ impl Group {
                     }
                 }
                 Err(fault) => {
-                    tracing::debug!(node = %fault.node, %fault, "a Sentinel does not say where the primary is");
+                    tracing::debug!(node = %fault.node, %fault, "a Sentinel does not report the primary");
                     trouble = Some(more_hopeful(trouble, fault));
                 }
             }
@@ -88,7 +93,7 @@ impl Group {
         best.or(hint).ok_or_else(|| trouble.unwrap_or_else(|| self.silent()))
     }
 
-    /// Where one of them says that it is.
+    /// Asks one Sentinel for the address.
     async fn look(&self, config: &RedisConfig, sentinel: &Address) -> Result<Sighting, Fault> {
         let node = named(sentinel);
         let asked = async {
@@ -97,14 +102,14 @@ impl Group {
             let mut opened = open(config, sentinel, &info, PATIENCE).await.map_err(unconnected)?;
             self.ask(&mut opened, &node).await
         };
-        // Some are left out for the sake of a short attempt as well.
+        // Shorter than one connection attempt, so that a few unreachable Sentinels do not use it up.
         match timeout(PATIENCE.min(config.patience() / 4), asked).await {
             Ok(answer) => answer,
             Err(_) => Err(Fault::new(FaultKind::Unreachable, Phase::Connect, Arc::clone(&node))),
         }
     }
 
-    /// Asks one of them that was reached.
+    /// Asks one connected Sentinel.
     async fn ask(&self, sentinel: &mut Opened, node: &Arc<str>) -> Result<Sighting, Fault> {
         let mut question = Pipeline::with_capacity(2);
         question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
@@ -119,7 +124,7 @@ impl Group {
             None => None,
         };
         let Some((host, port)) = address else {
-            let text = "it does not say where the primary is: is it a Sentinel?".to_owned();
+            let text = "the server does not report a primary: is it a Sentinel?".to_owned();
             return Err(fault(FaultKind::Failed(text)));
         };
         let record: Option<HashMap<String, String>> =
@@ -131,7 +136,7 @@ impl Group {
     }
 
     fn unknown(&self) -> FaultKind {
-        FaultKind::Unusable(format!("it knows no primary called `{}`: see its `sentinel monitor`", self.name))
+        FaultKind::Unusable(format!("it knows no primary named `{}`: see its `sentinel monitor`", self.name))
     }
 
     fn silent(&self) -> Fault {
@@ -139,10 +144,11 @@ impl Group {
     }
 }
 
-/// For how long it has been the primary, by the record of a Sentinel that was told of it, or was started, so long ago.
+/// Minimum time since the server became the primary: the age of the Sentinel's record of that role.
 ///
-/// While a primary moves, the one that moves it tells the new address before its record has it: what else is in there is the
-/// old one's then, and of the new one nothing is known but that it was none before.
+/// During a fail-over, the Sentinel that leads it reports the new address before its record contains it. The rest of
+/// the record then describes the old primary, and nothing is known about the new one except that it was no primary
+/// before.
 fn primary_for(record: &HashMap<String, String>, host: &str, port: u16) -> Duration {
     let is = |field: &str, value: &str| record.get(field).is_some_and(|found| found == value);
     let moves = record.get("flags").is_some_and(|flags| flags.contains("failover_in_progress"));
@@ -153,18 +159,18 @@ fn primary_for(record: &HashMap<String, String>, host: &str, port: u16) -> Durat
     Duration::from_millis(since.unwrap_or(0))
 }
 
-/// How many have seen the same.
+/// Number of Sentinels that report the same.
 fn votes(seen: &[Sighting], sighting: &Sighting) -> usize {
     seen.iter().filter(|other| *other == sighting).count()
 }
 
-/// What messages name a Sentinel by.
+/// Name of a Sentinel in messages.
 fn named(sentinel: &Address) -> Arc<str> {
     format!("the Sentinel {sentinel}").into()
 }
 
-/// Of what went wrong with two of them: what may pass. One that nobody can ask must not end what a blip of the others would
-/// not.
+/// Of two faults, returns the transient one. A permanent fault of one Sentinel must not end an attempt that a short
+/// outage of the others would not end.
 pub(super) fn more_hopeful(earlier: Option<Fault>, fault: Fault) -> Fault {
     match earlier {
         Some(earlier) if earlier.is_transient() || !fault.is_transient() => earlier,
@@ -172,12 +178,12 @@ pub(super) fn more_hopeful(earlier: Option<Fault>, fault: Fault) -> Fault {
     }
 }
 
-/// Listens to the Sentinels (2).
+/// Subscriptions to the Sentinels (2).
 pub(super) struct Lookout<'a> {
     posts: Vec<Post<'a>>,
 }
 
-/// Listens to one of them.
+/// Subscription to one Sentinel.
 struct Post<'a> {
     config: &'a RedisConfig,
     group: &'a Group,
@@ -186,17 +192,17 @@ struct Post<'a> {
     ear: Option<Ear>,
 }
 
-/// A connection that rings when there are news.
+/// A connection that signals each published message.
 struct Ear {
     sentinel: Opened,
     heard: Arc<Notify>,
-    /// Set when nothing can be heard any more.
+    /// Set when the connection has ended.
     ended: Arc<AtomicBool>,
     _messages: Messages,
 }
 
 impl<'a> Lookout<'a> {
-    /// Nobody is listened to where the server is always at one address.
+    /// Subscribes to nothing if the server has a fixed address.
     pub(super) fn new(config: &'a RedisConfig) -> Self {
         let posts = match config.site() {
             Site::At(_) | Site::Cluster(_) | Site::Member(..) => Vec::new(),
@@ -208,9 +214,9 @@ impl<'a> Lookout<'a> {
         Self { posts }
     }
 
-    /// Waits until the primary is elsewhere than is known; for ever, where nothing is known.
+    /// Waits until the primary is no longer at the `known` address; forever if no address is known.
     ///
-    /// Cancel safety: it goes on where it was when it is called again.
+    /// Cancel safety: a later call continues where this one stopped.
     pub(super) async fn moved(&mut self, known: Option<&Sighting>) -> Sighting {
         match known {
             Some(known) if !self.posts.is_empty() => {
@@ -232,7 +238,7 @@ impl Post<'_> {
             }
             let a_while = LOOK + leasehold_store::jitter(&**self.config.surroundings(), LOOK);
             match &self.ear {
-                // Also where nothing was heard for long.
+                // Polls even without a message.
                 Some(ear) => drop(timeout(a_while, ear.heard.notified()).await),
                 None => tokio::time::sleep(a_while).await,
             }
@@ -251,7 +257,7 @@ impl Post<'_> {
         let heard = Arc::new(Notify::new());
         let ended = Arc::new(AtomicBool::new(false));
         let (bell, end) = (heard.clone(), ended.clone());
-        // What was heard of another primary is asked about for nothing.
+        // A message about another primary costs one needless request.
         let on_push = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
                 end.store(true, Ordering::SeqCst);
@@ -262,7 +268,7 @@ impl Post<'_> {
         let opened = open_to_hear(self.config, self.sentinel, &info, PATIENCE, on_push).await;
         let (sentinel, mut messages) = opened.ok()?;
         match messages.subscribe(&NEWS[..]).await {
-            // A user that may not listen still asks now and then.
+            // A user without permission to subscribe still polls.
             Err(error) if error.clone().into_server_errors().is_none() => return None,
             _ => {}
         }
@@ -282,7 +288,7 @@ mod tests {
     #[test]
     fn only_a_later_epoch_is_a_reason_to_leave_a_server() {
         assert!(seen("b", 2).supersedes(&seen("a", 1)));
-        assert!(!seen("b", 1).supersedes(&seen("a", 1)), "two names of one server, or one who is behind");
+        assert!(!seen("b", 1).supersedes(&seen("a", 1)), "two names of one server, or a lagging Sentinel");
         assert!(!seen("b", 1).supersedes(&seen("a", 2)));
         assert!(!seen("a", 2).supersedes(&seen("a", 1)));
         let unknown = |host| Sighting { epoch: None, ..seen(host, 0) };
@@ -296,15 +302,15 @@ mod tests {
             fields.map(|(field, value)| (field.to_owned(), value.to_owned())).into()
         };
         assert_eq!(primary_for(&record("a", "master"), "a", 7), Duration::from_secs(3600));
-        assert_eq!(primary_for(&record("a", "master"), "b", 7), Duration::ZERO, "the record is of another");
-        assert_eq!(primary_for(&record("a", "master"), "a", 8), Duration::ZERO, "the record is of another");
+        assert_eq!(primary_for(&record("a", "master"), "b", 7), Duration::ZERO, "record of another server");
+        assert_eq!(primary_for(&record("a", "master"), "a", 8), Duration::ZERO, "record of another server");
         let moves = "master,s_down,o_down,failover_in_progress";
         assert_eq!(primary_for(&record("a", moves), "a", 7), Duration::ZERO);
         assert_eq!(primary_for(&HashMap::new(), "a", 7), Duration::ZERO);
     }
 
     #[test]
-    fn what_may_pass_is_not_ended_by_one_that_nobody_can_ask() {
+    fn a_permanent_fault_of_one_sentinel_does_not_hide_a_transient_one() {
         let fault = |kind| Fault::new(kind, Phase::Connect, "a");
         let (silent, wrong) = (fault(FaultKind::Unreachable), fault(FaultKind::Unauthenticated));
         assert_eq!(more_hopeful(Some(silent.clone()), wrong.clone()).kind, silent.kind);

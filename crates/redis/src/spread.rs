@@ -1,7 +1,7 @@
-//! What [`RedisStore`] does at all primaries of a cluster, or at several of them at once: batches, lists, and looking them
-//! over.
+//! Operations of [`RedisStore`] on several primaries of a cluster at once: batches, listings and diagnoses.
 //!
-//! What one operation means, and where it goes, is elsewhere: whatever a node does not do here at once goes that way.
+//! The other modules define what an operation means and where it goes. An operation that a node does not execute here
+//! at once is sent by them.
 
 use super::address::Address;
 use super::cluster::{Cluster, Split, is_split, is_unknown_script};
@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// How many slots are asked in one go who is there.
+/// How many slots one request asks for their session index.
 const SLOTS_AT_ONCE: usize = 1024;
 
-/// Operations that go to one slot as one call.
+/// Operations on one slot that share a call.
 struct Group {
-    /// Which they are of all.
+    /// Their positions in the batch.
     of: Vec<usize>,
     slot: u16,
     call: Call,
@@ -34,8 +34,9 @@ impl Group {
 }
 
 impl RedisStore {
-    /// Sends several operations, in one go to each primary. Whatever does not belong there any more goes to whoever has it,
-    /// slot by slot; what cannot be done in one step with others since a slot moves is sent by itself.
+    /// Sends several operations, in one pipeline to each primary. Operations whose slot has moved are sent again,
+    /// slot by slot; a call that cannot be executed as a whole because its slot migrates is split into single
+    /// operations.
     pub(super) async fn send_all_in(
         &self,
         cluster: &Cluster,
@@ -59,7 +60,8 @@ impl RedisStore {
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
     }
 
-    /// The calls of these operations: extends of one slot go together. What cannot be called is an outcome at once.
+    /// Groups the operations: extends in one slot share a call. An operation whose call cannot be built gets its
+    /// outcome here.
     fn groups(&self, ops: &[(Lock, Op)], outcomes: &mut [Option<Outcome>]) -> Vec<Group> {
         let mut extends: BTreeMap<u16, Vec<(usize, LockKeys)>> = BTreeMap::new();
         let mut groups = Vec::new();
@@ -87,7 +89,7 @@ impl RedisStore {
         groups
     }
 
-    /// Sends the groups of one primary, and gives what became of each operation.
+    /// Sends the groups of one primary, and returns the outcome of each operation.
     async fn send_groups(
         &self,
         cluster: &Cluster,
@@ -131,7 +133,7 @@ impl RedisStore {
         join_all(outcomes).await.into_iter().flatten().collect()
     }
 
-    /// Sends a group by itself, to whoever has its slot. Where some of its keys have gone ahead it falls apart.
+    /// Sends one group to the node that serves its slot. Splits it if some of its keys have migrated.
     async fn send_group(&self, ops: &[(Lock, Op)], group: &Group, deadline: Instant) -> Vec<Outcome> {
         if group.of.len() == 1 {
             return self.send_each(ops, group, deadline).await;
@@ -143,12 +145,12 @@ impl RedisStore {
         }
     }
 
-    /// Sends the operations of a group each by itself.
+    /// Sends each operation of a group by itself.
     async fn send_each(&self, ops: &[(Lock, Op)], group: &Group, deadline: Instant) -> Vec<Outcome> {
         join_all(group.of.iter().map(|at| self.send(&ops[*at].0, &ops[*at].1, deadline))).await
     }
 
-    /// The indexes of all slots, and then all records of which they know.
+    /// Reads the indexes of all slots, then the records they name.
     pub(super) async fn list_in(
         &self,
         cluster: &Cluster,
@@ -163,7 +165,7 @@ impl RedisStore {
         Ok(SessionReply::List(entries.concat()))
     }
 
-    /// The sessions in those slots, which one primary has.
+    /// The sessions in these slots, all of one primary.
     async fn list_at(&self, slots: &[u16], deadline: Instant) -> Result<Vec<SessionEntry>, Attended> {
         let mut found = Vec::new();
         for some in slots.chunks(SLOTS_AT_ONCE) {
@@ -198,8 +200,8 @@ impl RedisStore {
         Ok(entries)
     }
 
-    /// Sends commands on one key each, in one go to the primary of the first; what has gone elsewhere follows by itself. Nothing,
-    /// where something else stands there.
+    /// Sends commands with one key each, in one pipeline to the primary of the first; a redirected command is sent
+    /// again by itself. `None` for a key of another type.
     async fn ask_slots(
         &self,
         commands: Vec<(u16, redis::Cmd)>,
@@ -233,7 +235,7 @@ impl RedisStore {
         Ok(answers)
     }
 
-    /// What each primary says of itself, which may be that it does not answer.
+    /// The diagnosis of each primary; an unreachable one is a finding.
     pub(super) async fn look_all_over(
         &self,
         cluster: &Cluster,

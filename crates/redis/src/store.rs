@@ -1,11 +1,11 @@
-//! [`RedisStore`]: operations in, outcomes out.
+//! [`RedisStore`]: sends operations and returns their outcomes.
 //!
-//! 1. An operation is sent once. Only where the server said that it does not know the script, so that nothing was
-//!    executed, is it sent again, together with the script.
-//! 2. Every call ends by its own deadline, which counts from the call.
-//! 3. In a cluster each lock has a slot, and where it goes is the [cluster](super::cluster)'s. Where a slot moves, and some of
-//!    a lock's keys have gone ahead, as much of an operation is done as can be with the others: who has the lock goes on,
-//!    and can be done with it.
+//! 1. An operation is sent once. It is sent again, together with its script, only if the server reports that it does
+//!    not know the script, so that nothing was executed.
+//! 2. Every call ends at its own deadline, which counts from the start of the call.
+//! 3. In a cluster, each lock belongs to a slot, and the [cluster](super::cluster) module routes it. While a slot
+//!    migrates and some keys of a lock have already moved, the store executes as much of an operation as the
+//!    remaining keys allow: a holder can still renew and release.
 
 use super::cluster::{self, Cluster, Node, SLOTS, Split, is_unknown_script};
 use super::config::RedisConfig;
@@ -38,24 +38,25 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::Instant;
 
-/// How often one operation is sent at most, where somebody flushes the scripts all the time (1).
+/// How many times one operation is sent at most, for a server whose scripts are flushed continually (1).
 const SENT_AT_MOST: u32 = 4;
-/// How many extends are one call at most: others at the server wait for as long as it takes.
+/// Limit of extends in one call: a server executes one call at a time, so all other requests wait for it.
 pub(super) const EXTENDS_AT_ONCE: usize = 64;
-/// How many records of sessions are read in one go: a request is answered as a whole, and others wait for that.
+/// Number of session records read in one request: other requests wait while the server answers it.
 pub(super) const RECORDS_AT_ONCE: usize = 256;
-/// How often a server is asked for the time: the answer that came soonest is the least uncertain.
+/// Number of clock readings; the one with the shortest round trip is the most precise.
 const CLOCK_READINGS: usize = 5;
-/// By how much clocks may differ before it is told: those that NTP keeps do so by less.
+/// Clock difference from which a finding is reported. Clocks that NTP synchronizes differ by less.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
-/// What a time that is too long to count counts as.
+/// Upper limit of the time of a call, so that the deadline cannot overflow.
 const FAR: Duration = Duration::from_secs(24 * 3600);
 
-/// Locks on one Redis (6.2 or newer) or Valkey (7.2 or newer) server, or on a cluster of them.
+/// Store on one Redis (6.2 or newer) or Valkey (7.2 or newer) server, or on a cluster of them.
 ///
-/// One connection carries all commands and messages. It is made anew when it breaks, with pauses that grow to 2 s and
-/// are half random; calls wait for that within their own time. Cheap to clone; clones share the connection. In a cluster
-/// there is one to each primary, and another where grants are awaited.
+/// One connection carries all commands and messages. A broken connection is made again, with pauses that grow to 2 s
+/// and are half random; calls wait for it until their own deadline. The store is cheap to clone; clones share the
+/// connection. In a cluster there is one connection to each primary, and a second one where the client subscribes to
+/// messages.
 ///
 /// ```no_run
 /// use leasehold::store::{Fault, RedisStore};
@@ -68,21 +69,21 @@ const FAR: Duration = Duration::from_secs(24 * 3600);
 pub struct RedisStore {
     keys: KeySpace,
     way: Arc<Way>,
-    /// Set if a hold is to count only once replicas have it.
+    /// Set if a hold counts only once replicas have acknowledged it.
     replicas: Option<Arc<Replicas>>,
 }
 
-/// What became of an operation on sessions that was not done.
+/// Outcome of a session operation that did not succeed.
 pub(super) type Attended = Outcome<SessionReply>;
 
-/// How the server is reached.
+/// How the store reaches the server.
 #[derive(Debug)]
 enum Way {
-    /// By a link of our own.
+    /// A connection that the store makes.
     Link(Link),
-    /// By a connection that the user has made.
+    /// A connection that the user supplied.
     Lent(Lent),
-    /// There are several, each with some of the slots.
+    /// Several servers, each with some of the slots.
     Cluster(Cluster),
 }
 
@@ -94,13 +95,14 @@ pub(super) enum Line<'a> {
 }
 
 impl RedisStore {
-    /// Connects to a server, so that a wrong address, a wrong password or a server that is too old shows at once.
+    /// Connects to a server. A wrong address, a wrong password or a server that is too old fails here, and not at the
+    /// first use.
     ///
-    /// What is wrong with the server's settings, or its version, is logged as a warning, each once for this configuration
-    /// and its clones; with [`RedisConfig::strict`] it is an error. [`Store::examine`] tells all of it.
+    /// Findings about the server's settings or version are logged as warnings, each once for this configuration and
+    /// its clones; with [`RedisConfig::strict`], they are an error. [`Store::examine`] returns all of them.
     ///
-    /// Fails as the first attempt fails, within [`RedisConfig::connect_timeout`]. The connection belongs to the
-    /// runtime of the caller; when that has ended, the next call makes another in its own.
+    /// Fails if the first attempt fails, within [`RedisConfig::connect_timeout`]. The connection belongs to the
+    /// runtime of the caller. When that runtime has ended, the next call makes a new connection in its own runtime.
     ///
     /// ```no_run
     /// use leasehold::store::{FaultKind, RedisConfig, RedisStore};
@@ -115,7 +117,7 @@ impl RedisStore {
     /// # Ok(()) }
     /// ```
     ///
-    /// Cancel safety: nothing is left behind when it is dropped.
+    /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(config: RedisConfig) -> Result<Self, Fault> {
         let store = Self::lazy(config);
         store.reach().await?;
@@ -131,7 +133,7 @@ impl RedisStore {
         }
     }
 
-    /// A store that connects when it is first used: nothing is wrong until then.
+    /// Creates a store that connects at its first use. This never fails.
     ///
     /// ```
     /// use leasehold::store::RedisStore;
@@ -150,16 +152,16 @@ impl RedisStore {
         Self { keys, way: Arc::new(way), replicas }
     }
 
-    /// A store over a connection that the user has already. Fails if `prefix` cannot be one.
+    /// Creates a store on an existing connection. Fails if `prefix` is not a valid prefix.
     ///
-    /// `pushes` are the connection's messages: it has to speak RESP3, and to have been made with the other end as its
-    /// push sender. The store then subscribes on it, and grants arrive as they do on a connection of its own. Without
-    /// them no grant arrives, and whoever waits finds it by his next look: 50 to 250 ms instead of a round
-    /// trip.
+    /// `pushes` receives the push messages of the connection, which must use RESP3 and must have been made with the
+    /// other end as its push sender. The store then subscribes on this connection, and notifications arrive as they
+    /// do on a connection of the store's own. Without `pushes` no notification arrives, and waiters only poll: they
+    /// notice a grant after 50 to 250 ms in place of a round trip.
     ///
-    /// The store does not connect anew: once the connection is broken, all calls fail. Its
-    /// [`sibling`](Store::sibling) uses the same connection, so renewals of leases go as late as the connection's
-    /// runtime lets them. Neither the version of the server is checked nor its hazards: [`Store::examine`] tells them.
+    /// The store does not reconnect: once the connection is broken, all calls fail. [`sibling`](Store::sibling)
+    /// shares the connection, so a busy runtime of the connection delays renewals. Neither the server's version nor
+    /// its settings are checked: [`Store::examine`] returns the findings.
     ///
     /// ```no_run
     /// use leasehold::store::RedisStore;
@@ -191,7 +193,7 @@ impl RedisStore {
         }
     }
 
-    /// The cluster, if it is one.
+    /// The cluster, if the store is on one.
     pub(super) fn cluster(&self) -> Option<&Cluster> {
         match &*self.way {
             Way::Cluster(cluster) => Some(cluster),
@@ -199,17 +201,17 @@ impl RedisStore {
         }
     }
 
-    /// Where the sessions are that have locks in the slot of these keys.
+    /// Session keys for the slot of these lock keys.
     fn home(&self, keys: &LockKeys) -> Home<'_> {
         Home { keys: &self.keys, slot: self.cluster().map(|_| keys.slot()) }
     }
 
-    /// Where the sessions of a place are.
+    /// Session keys for a partition.
     pub(super) fn home_at(&self, place: Place) -> Home<'_> {
         Home { keys: &self.keys, slot: self.cluster().map(|_| place.as_u16() % SLOTS) }
     }
 
-    /// How long the server has to be up before it gives a lock, if it is a node of a quorum.
+    /// Minimum uptime before the server grants locks, if it is a node of a quorum.
     fn min_uptime(&self) -> Option<Duration> {
         match &*self.way {
             Way::Link(link) => link.config().min_uptime(),
@@ -228,11 +230,11 @@ impl RedisStore {
         }
         let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
         let call = Call::new(op, lock.kind, &self.home(&keys), &keys);
-        let call = call.ok_or_else(|| unusable("there is no script for this".to_owned()))?;
+        let call = call.ok_or_else(|| unusable("this operation has no script".to_owned()))?;
         Ok((keys, call))
     }
 
-    /// A connection to whoever has a slot, where there are any.
+    /// Returns a connection to the node that serves `slot`; outside a cluster the slot is ignored.
     async fn line(&self, slot: u16, deadline: Instant) -> Result<Line<'_>, Fault> {
         match &*self.way {
             Way::Link(link) => Ok(Line::Link(link, link.wire(deadline).await?)),
@@ -254,7 +256,7 @@ impl RedisStore {
             Ok((value, line)) => return self.outcome(op, &value, &line),
             Err(outcome) => return outcome,
         }
-        // Some of the keys have gone ahead (3).
+        // Some of the keys have already migrated (3).
         let Some(lesser) = Call::lesser(op, lock.kind, &self.home(&keys), &keys) else {
             return self.send_call(op, keys.slot(), &call, deadline).await;
         };
@@ -282,8 +284,8 @@ impl RedisStore {
         }
     }
 
-    /// Sends the call of a script, and gives what the server replies, and by which line. `with_script` is set where the
-    /// server is known not to know it.
+    /// Sends a script call, and returns the server's reply and the connection it came on. Set `with_script` if the
+    /// server is known to lack the script.
     pub(super) async fn reply<T>(
         &self,
         slot: u16,
@@ -316,9 +318,9 @@ impl RedisStore {
         Err(Outcome::Failed(Executed::No, self.fault(FaultKind::Failed(text), Phase::Reply)))
     }
 
-    /// Sends several operations in one go. A call whose script the server does not know is sent again, behind the others:
-    /// seldom, the first time after a restart or a flush of the scripts, and the first of a script that is not loaded
-    /// before.
+    /// Sends several operations in one pipeline. A call whose script the server does not know is sent again after the
+    /// others. That is rare: it happens after a restart or a script flush, and at the first use of a script that is
+    /// not preloaded.
     async fn send_all(&self, ops: &[(Lock, Op)], deadline: Instant) -> Vec<Outcome> {
         if let Way::Cluster(cluster) = &*self.way {
             return self.send_all_in(cluster, ops, deadline).await;
@@ -360,8 +362,8 @@ impl RedisStore {
         join_all(outcomes).await.into_iter().flatten().collect()
     }
 
-    /// The calls of these operations, in their order, and of which of them each is. Extends that follow one another go
-    /// together.
+    /// Builds the calls of these operations, in order, each with the range of operations it covers. Consecutive
+    /// extends share one call.
     fn calls(&self, ops: &[(Lock, Op)]) -> Vec<(Range<usize>, Result<Call, Fault>)> {
         let mut calls = Vec::new();
         let mut from = 0;
@@ -379,7 +381,7 @@ impl RedisStore {
         calls
     }
 
-    /// An extend that can go together with others, and the key of its lock.
+    /// Returns an extend that can share a call with others, with the keys of its lock.
     fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(LockKeys, Kind, &'a Extend)> {
         match op {
             Op::Extend(extend) if goes_by_token(lock.kind, extend) => {
@@ -389,7 +391,7 @@ impl RedisStore {
         }
     }
 
-    /// What became of the operations of one call.
+    /// Outcomes of the operations that one call covers.
     pub(super) fn outcomes(&self, ops: &[(Lock, Op)], value: &Value, line: &Line<'_>) -> Vec<Outcome> {
         match (ops, value) {
             ([(_, op)], value) => vec![self.outcome(op, value, line)],
@@ -397,7 +399,7 @@ impl RedisStore {
                 ops.iter().zip(values).map(|((_, op), value)| self.outcome(op, value, line)).collect()
             }
             (ops, value) => {
-                // An error is that of all; what else is no list is no reply to several.
+                // An error applies to all operations. Any other reply that is not a list is malformed.
                 let value = if matches!(value, Value::ServerError(_)) { value } else { &Value::Nil };
                 ops.iter().map(|(_, op)| self.outcome(op, value, line)).collect()
             }
@@ -411,7 +413,7 @@ impl RedisStore {
         self.well_formed(reply::read(op, value)).map_or_else(|outcome| outcome, Outcome::Done)
     }
 
-    /// The outcome of what was answered with an error.
+    /// Converts an error reply to its outcome.
     pub(super) fn no_error<T>(&self, value: &Value, line: &Line<'_>) -> Result<(), Outcome<T>> {
         let Value::ServerError(error) = value else { return Ok(()) };
         let mut verdict = judge(error);
@@ -421,7 +423,7 @@ impl RedisStore {
                 link.node()
             }
             Line::Node(node, wire) => {
-                // A slot that moves until the time is over.
+                // The slot was migrating until the deadline.
                 if matches!(error.code(), "MOVED" | "ASK") {
                     verdict.kind = FaultKind::Busy;
                 }
@@ -462,7 +464,7 @@ impl RedisStore {
         let call = Call::beat(beat, home);
         let (mut value, mut line) = self.reply(slot, &call, false, Split::Tell, deadline).await?;
         if home.slot.is_some() && cluster::is_split(&value) {
-            // The index is a help for people (3).
+            // The index only serves listings, so the heartbeat may skip it (3).
             let call = Call::lesser_beat(beat, home);
             (value, line) = self.reply(slot, &call, false, Split::Wait, deadline).await?;
         }
@@ -491,12 +493,12 @@ impl RedisStore {
             }
             return Ok(SessionReply::End);
         }
-        // The index is a help for people: what goes wrong with it is put right when the next session begins.
+        // The index only serves listings. If its update fails, the start of the next session repairs it.
         self.plain(0, &pipeline, |at, _| at > 0, deadline).await.map(|_| SessionReply::End)
     }
 
-    /// The index, and then all records of which it knows, some at a time. Never all keys of a server. What is no record of
-    /// a session is passed over.
+    /// Lists the sessions: reads the index, then the records it names, in chunks. It never scans all keys of a
+    /// server. Skips keys that are not session records.
     async fn list(&self, deadline: Instant) -> Result<SessionReply, Attended> {
         if let Way::Cluster(cluster) = &*self.way {
             return self.list_in(cluster, deadline).await;
@@ -524,7 +526,8 @@ impl RedisStore {
         Ok(SessionReply::List(entries))
     }
 
-    /// What the server says of itself, and how far its clock is from ours. A user that may not ask is told less.
+    /// Reads the server's settings, and compares its clock with the local clock. If the user lacks permissions, the
+    /// result is incomplete.
     pub(super) async fn look_over(&self, slot: u16, deadline: Instant) -> Result<Examination, Attended> {
         let mut questions = Pipeline::with_capacity(hazard::ASKED + 1);
         hazard::ask(&mut questions);
@@ -543,7 +546,7 @@ impl RedisStore {
         Ok(found)
     }
 
-    /// How far the server's clock is from ours, and the shortest round trip that was found.
+    /// Difference between the server's clock and the local clock, and the shortest round trip seen.
     async fn compare_clocks(
         &self,
         slot: u16,
@@ -569,7 +572,8 @@ impl RedisStore {
         Ok((clock, shortest))
     }
 
-    /// Sends commands that are no scripts. `forgives` says which errors are no reason to fail, by the number of the command.
+    /// Sends plain commands, without scripts. `forgives` gets the index of a command and its reply, and decides
+    /// whether an error is acceptable.
     pub(super) async fn plain(
         &self,
         slot: u16,
@@ -596,11 +600,11 @@ impl RedisStore {
 }
 
 impl Line<'_> {
-    /// Why a call is not sent by it, if it is not: the server is a node of a quorum, and gives no lock yet.
+    /// Reason not to send this call: the server is a node of a quorum that does not grant locks yet.
     fn refusal(&self, call: &Call) -> Option<FaultKind> {
         match self {
             Self::Link(_, wire) if call.takes() => wire.voting()?.refusal(),
-            // A node of a quorum is one server.
+            // Only a link can lead to a node of a quorum, which is a single server.
             Self::Link(..) | Self::Lent(_) | Self::Node(..) => None,
         }
     }
@@ -609,7 +613,7 @@ impl Line<'_> {
         match self {
             Self::Link(link, wire) => link.call(wire, call.cmd(), deadline).await,
             Self::Lent(lent) => lent.call(call.cmd(), deadline).await,
-            // The cluster sends calls itself.
+            // The cluster module sends calls itself.
             Self::Node(..) => Err(Lost::TimedOut),
         }
     }
@@ -643,7 +647,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             let deadline = deadline(within);
             if let Some(refused) = op.misfit(lock.kind) {
-                // The model needs no look at the lock to say so, and neither does a server.
+                // The request is invalid for every state of the lock, so no round trip is needed.
                 return Outcome::Done(Reply::Refused(refused));
             }
             self.send(lock, op, deadline).await
@@ -718,7 +722,8 @@ impl Store for RedisStore {
             let unusable = |error: KeyError| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send);
             let keys = self.keys.lock(lock).map_err(unusable)?;
             let said = match lock.kind {
-                // Nobody is told of a Mutex whose waiters have places in a queue.
+                // A release of a Mutex is published only on a node of a quorum, which has no wait queue. Elsewhere
+                // waiters get their grants in their mailboxes.
                 Kind::Mutex if self.min_uptime().is_some() => Some(self.keys.told_channel(&keys)),
                 kind => self.home(&keys).said(kind, &keys),
             };
@@ -793,7 +798,7 @@ impl Store for RedisStore {
                 Ok(found) => Ok(found),
                 Err(Outcome::Failed(_, fault)) => Err(fault),
                 Err(Outcome::Done(_)) => {
-                    let text = "it answered another question than was asked".to_owned();
+                    let text = "the reply does not match the request".to_owned();
                     Err(self.fault(FaultKind::Failed(text), Phase::Reply))
                 }
             }
@@ -813,8 +818,8 @@ impl Store for RedisStore {
     }
 }
 
-/// How far a clock that showed `theirs_us` is from ours, which showed `wall` when it was asked. The question was read some
-/// time between then and the answer.
+/// Difference between a clock that showed `theirs_us` and the local clock, which showed `wall` when the request was
+/// sent. The server read its clock at some time between then and the reply.
 fn difference(theirs_us: u64, wall: SystemTime, round_trip: Duration) -> Option<ClockDifference> {
     let uncertainty = round_trip / 2;
     let ours = wall.duration_since(SystemTime::UNIX_EPOCH).ok()? + uncertainty;
@@ -822,7 +827,7 @@ fn difference(theirs_us: u64, wall: SystemTime, round_trip: Duration) -> Option<
     Some(ClockDifference { ahead_us: ahead_us.try_into().ok()?, uncertainty })
 }
 
-/// Whether it is more than clocks may differ by, for certain.
+/// Whether the difference exceeds the limit beyond measurement uncertainty.
 fn is_apart(clock: &ClockDifference) -> bool {
     Duration::from_micros(clock.ahead_us.unsigned_abs()) > CLOCKS_APART + clock.uncertainty
 }
@@ -852,7 +857,8 @@ pub(super) fn is_wrong_type(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.code() == "WRONGTYPE")
 }
 
-/// The operation's reply, behind that of the loading; if that failed, for want of permission say, it is what counts.
+/// The reply of the operation, which follows that of `SCRIPT LOAD`. If loading failed, for example for lack of
+/// permission, returns that error.
 fn last(values: Vec<Value>) -> Value {
     let mut values = values.into_iter();
     match (values.next(), values.next()) {

@@ -1,11 +1,11 @@
-//! TLS: whom we trust, what we show of ourselves, and what is wrong where the two sides do not agree.
+//! TLS: trusted authorities, the client's certificate, and the reasons of a failed handshake.
 //!
-//! Owns certificates and the handshake. What is said on the stream afterwards it does not know.
+//! Owns certificates and the handshake, not what the stream carries afterwards.
 //!
-//! 1. Nothing falls back: a stream from here is encrypted, and leads to a server whose certificate was checked.
-//! 2. Files are read for each connection, so that certificates that are renewed on the disk need no restart.
-//! 3. Nothing of a key is shown: errors name files, and say what is wrong in words of our own.
-//! 4. What is wrong is known by the type of an error, never by its text.
+//! 1. Nothing falls back: a stream from here is encrypted, and leads to a server with a verified certificate.
+//! 2. Files are read for each connection, so that certificates renewed on disk take effect without a restart.
+//! 3. No part of a key is shown: errors name the file, and describe the fault in their own words.
+//! 4. A fault is recognized by the type of an error, never by its text.
 
 use super::certificates::{Certificates, Pem};
 use super::config::RedisConfig;
@@ -28,7 +28,7 @@ use tokio_rustls::client::TlsStream;
 #[error("{0}")]
 struct Unfit(String);
 
-/// No word came back to the greeting.
+/// The server did not answer the handshake.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer")]
 struct Unanswered;
@@ -40,7 +40,8 @@ impl From<Unfit> for io::Error {
 }
 
 impl Certificates {
-    /// Fails where there are any and the connection would heed none: who sets some does not mean to speak in plain text.
+    /// Fails if certificates are set for a connection without TLS: a user who sets certificates does not intend plain
+    /// text.
     pub(super) fn for_plain_text(&self) -> io::Result<()> {
         if self.is_empty() {
             return Ok(());
@@ -54,13 +55,14 @@ impl Certificates {
         self.roots.is_none() && self.own.is_none() && self.key.is_none()
     }
 
-    /// The same for the TLS library. Reads files.
+    /// Converts to the TLS library's type. Reads the files.
     fn settings(&self) -> Result<ClientConfig, Unfit> {
-        // The library panics where two providers of cryptography are compiled in and the program has chosen none.
+        // The library panics if two cryptography providers are compiled in and the program has chosen none.
         let provider = CryptoProvider::get_default().cloned();
         let provider = provider.unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()));
         let settings = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let settings = settings.map_err(|_| Unfit("the program's rustls speaks no version of TLS".into()))?;
+        let settings =
+            settings.map_err(|_| Unfit("the program's rustls supports no version of TLS".into()))?;
         let settings = settings.with_root_certificates(self.trusted()?);
         let (Some(own), Some(key)) = (&self.own, &self.key) else {
             return Ok(settings.with_no_client_auth());
@@ -68,8 +70,8 @@ impl Certificates {
         let chain = own.certificates("the client's certificate")?;
         settings.with_client_auth_cert(chain, key.key()?).map_err(|error| {
             let what = match error {
-                rustls::Error::InconsistentKeys(_) => "it is another certificate's",
-                _ => "one of them is of a kind that is not known",
+                rustls::Error::InconsistentKeys(_) => "it belongs to another certificate",
+                _ => "one of them has an unsupported type",
             };
             Unfit(format!("{} does not fit the client's certificate: {what}", key.named("the client's key")))
         })
@@ -104,7 +106,7 @@ impl Pem {
     fn key(&self) -> Result<PrivateKeyDer<'static>, Unfit> {
         let what = "the client's key";
         let pem = self.read(what)?;
-        // What the library says of it stays here (3).
+        // The library's error is dropped, because it may show part of the key (3).
         PrivateKeyDer::from_pem_slice(&pem)
             .map_err(|_| Unfit(format!("{} is no PEM of a key without a passphrase", self.named(what))))
     }
@@ -119,7 +121,7 @@ impl Pem {
         }
     }
 
-    /// What messages name it by.
+    /// Name of the PEM text in messages.
     fn named(&self, what: &str) -> String {
         match self {
             Self::Text(_) => what.to_owned(),
@@ -138,8 +140,7 @@ pub(super) async fn open(
     within: Duration,
 ) -> io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(host.to_owned());
-    let name =
-        name.map_err(|_| Unfit("no certificate can be for the URL's host: it is no name of one".into()))?;
+    let name = name.map_err(|_| Unfit("the URL's host is not a valid name for a certificate".into()))?;
     let certificates = config.certificates().clone();
     let settings = tokio::task::spawn_blocking(move || certificates.settings());
     let settings = settings.await.map_err(io::Error::other)??;
@@ -151,19 +152,19 @@ pub(super) async fn open(
     }
 }
 
-/// Connects to whichever of the host's addresses answers first.
+/// Connects to the first of the host's addresses that accepts.
 pub(super) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
     if addresses.is_empty() {
         return Err(io::ErrorKind::NotFound.into());
     }
     let (stream, _) = select_ok(addresses.into_iter().map(|at| Box::pin(TcpStream::connect(at)))).await?;
-    // Small requests are sent at once.
+    // Small requests leave at once.
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// What an error of a stream means, if it is about TLS.
+/// The fault of a stream error, if it concerns TLS.
 pub(super) fn judge(error: &io::Error) -> Option<(FaultKind, Phase)> {
     let cause = error.get_ref()?;
     if let Some(Unfit(what)) = cause.downcast_ref() {
@@ -177,7 +178,7 @@ pub(super) fn judge(error: &io::Error) -> Option<(FaultKind, Phase)> {
     Some((FaultKind::Tls(fault), Phase::Handshake))
 }
 
-/// What the two sides do not agree on (4).
+/// Maps a TLS error to its fault (4).
 fn disagreement(error: &rustls::Error) -> TlsFault {
     use rustls::Error as E;
     match error {
@@ -192,11 +193,11 @@ fn disagreement(error: &rustls::Error) -> TlsFault {
     }
 }
 
-/// What we find wrong with the server's certificate.
+/// Maps the client's error about the server's certificate.
 fn of_server(why: &CertificateError) -> TlsFault {
     use CertificateError as E;
     match why {
-        // An authority of the same name with another key is another one.
+        // An authority with the same name but another key is unknown.
         E::UnknownIssuer | E::BadSignature => TlsFault::UnknownIssuer,
         E::Expired | E::ExpiredContext { .. } => TlsFault::Expired,
         E::NotValidYet | E::NotValidYetContext { .. } => TlsFault::NotYetValid,
@@ -209,7 +210,7 @@ fn of_server(why: &CertificateError) -> TlsFault {
     }
 }
 
-/// What the server finds wrong.
+/// Maps an alert that the server sent.
 fn said_by_server(alert: AlertDescription) -> TlsFault {
     use AlertDescription as A;
     match alert {
@@ -223,17 +224,17 @@ fn said_by_server(alert: AlertDescription) -> TlsFault {
         | A::DecryptError
         | A::AccessDenied => TlsFault::ClientCertificateRefused,
         A::ProtocolVersion => TlsFault::Failed("the server speaks no TLS 1.3".to_owned()),
-        other => TlsFault::Failed(format!("the server breaks it off: {other:?}")),
+        other => TlsFault::Failed(format!("the server aborts the handshake: {other:?}")),
     }
 }
 
-/// A name of a certificate without what kind of name it is, which rustls writes around it.
+/// Strips what rustls writes around a name in a certificate to show its type.
 fn bare(name: &str) -> String {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
     line(inner.unwrap_or(name).trim_matches('"'))
 }
 
-/// No more than a line of a text that may be the server's.
+/// Limits a text, which may come from the server, to one short line.
 fn line(text: &str) -> String {
     text.chars().take_while(|c| !c.is_control()).take(200).collect()
 }

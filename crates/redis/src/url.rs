@@ -1,8 +1,7 @@
-//! URLs of a Redis store, parsed once at the edge.
+//! Parser for the URLs of Redis stores.
 //!
-//! No error shows any part of a URL that could be a password: one forgotten `@` or `/` and a password stands where
-//! the port should be. A URL is written back from what was parsed and from nothing else, so that no part of the text that
-//! the parser did not understand gets through.
+//! No error shows a part of the URL that could be a password: with one forgotten `@` or `/`, the password stands
+//! where the port should be.
 
 use super::address::{Address, Protocol};
 use super::certificates::{Certificates, Pem};
@@ -20,7 +19,8 @@ use std::time::Duration;
 const DEFAULT_PORT: u16 = 6379;
 const SENTINELS_PORT: u16 = 26379;
 
-/// Why a text is no URL of a Redis store. It does not show the text, which may contain a password.
+/// Error for a text that is not a valid URL of a Redis store. It does not show the text, which may contain a
+/// password.
 ///
 /// ```
 /// use leasehold::store::{RedisConfig, UrlError};
@@ -32,94 +32,96 @@ const SENTINELS_PORT: u16 = 26379;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
-    /// It begins otherwise.
+    /// The scheme is unknown.
     #[error(
-        "a Redis store's URL begins with `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `rediss+sentinel://`, `redis+cluster://` or `rediss+cluster://`, and one of several servers with `redis+shard://`, `rediss+shard://`, `redlock://` or `redlocks://`; this one does not"
+        "the URL of a Redis store begins with `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `rediss+sentinel://`, `redis+cluster://` or `rediss+cluster://`, and that of several servers with `redis+shard://`, `rediss+shard://`, `redlock://` or `redlocks://`; this one does not"
     )]
     Scheme,
-    /// It names several independent servers.
-    #[error("this URL is of several servers, and not of one: `Client::connect` opens it, and `Shards`")]
+    /// The URL names several independent servers.
+    #[error("this URL names several servers, not one: open it with `Client::connect` or `Shards`")]
     Shards,
-    /// There is no host.
+    /// The host is missing.
     #[error("the URL names no host: write `redis://host:6379`, and `[…]` around an IPv6 address")]
     Host,
-    /// No primary is named behind the Sentinels.
+    /// The name of the primary is missing behind the Sentinels.
     #[error(
-        "behind the Sentinels stands the name that they know the primary by, with `%40` for an `@`: `redis+sentinel://host,host,host/mymaster`"
+        "the URL names no primary behind the Sentinels: write `redis+sentinel://host,host,host/mymaster`"
     )]
     Primary,
-    /// The port is no number.
+    /// The port is not a number from 1 to 65535.
     #[error(
-        "what follows the host's `:` is no port from 1 to 65535; if it is part of a password, write `%40` for `@`, `%2F` for `/` and `%3F` for `?` in it"
+        "the text after the host's `:` is not a port from 1 to 65535; if it is part of a password, write `%40` for `@`, `%2F` for `/` and `%3F` for `?` in it"
     )]
     Port,
-    /// The database is no number.
+    /// The database is not a number.
     #[error("the database is a number, as in `redis://host/1` or `?db=1`")]
     Database,
-    /// A cluster has no such database.
+    /// The URL selects a database of a cluster other than 0.
     #[error("a cluster has only one database: its URL ends with its nodes, `redis+cluster://host,host,host`")]
     ClusterDatabase,
-    /// The number of replicas is none.
-    #[error("how many replicas have to confirm is a number from 1 to 100, as in `?replicas=1`")]
+    /// The number of replicas is not a number from 1 to 100.
+    #[error("`replicas` is a number from 1 to 100, as in `?replicas=1`")]
     Replicas,
     /// The path of the socket is missing or relative.
     #[error("a socket's path is absolute: `redis+unix:///run/redis.sock`, three slashes")]
     SocketPath,
-    /// A Unix socket's URL has something before its path.
+    /// The URL of a Unix socket contains something in front of the path.
     #[error("a Unix socket has no host: user and password follow the path, as in `?user=…&password=…`")]
     SocketHost,
-    /// A `%` is not followed by two hexadecimal digits, or the result is no UTF-8.
-    #[error("the {part} has a `%` that begins no character: write `%25` for a `%`")]
+    /// A `%` is not followed by two hexadecimal digits, or the result is not UTF-8.
+    #[error("the {part} contains an invalid `%` sequence: write `%25` for a `%`")]
     Percent {
-        /// In which part of the URL.
+        /// Part of the URL.
         part: &'static str,
     },
-    /// A setting that there is none of.
+    /// The setting does not exist.
     #[error(
-        "there is no such setting after the `?`: the settings are `prefix`, `replicas`, `user`, `password`, `db`, `protocol` and `strict`, with TLS `ca`, `cert` and `key`, and with Sentinels `sentinel_user` and `sentinel_password`"
+        "unknown setting after the `?`: the settings are `prefix`, `replicas`, `user`, `password`, `db`, `protocol` and `strict`, with TLS `ca`, `cert` and `key`, and with Sentinels `sentinel_user` and `sentinel_password`"
     )]
     Setting,
-    /// A certificate is given for a connection that would not heed it.
+    /// A certificate is given for a connection without TLS.
     #[error(
-        "`ca`, `cert` and `key` are for `rediss://`, `rediss+sentinel://`, `rediss+cluster://` and `rediss+shard://`: without TLS nobody looks at certificates"
+        "`ca`, `cert` and `key` are for `rediss://`, `rediss+sentinel://`, `rediss+cluster://` and `rediss+shard://`: without TLS no certificate is checked"
     )]
     NoTls,
-    /// There is a client's certificate without its key, or a key without its certificate.
+    /// The client's certificate is given without its key, or the key without its certificate.
     #[error("`cert` and `key` go together: the files of the client's certificate and of its key")]
     KeyPair,
     /// The path of a certificate or a key is empty.
     #[error("the {part} is the path of a file")]
     File {
-        /// In which part of the URL.
+        /// Part of the URL.
         part: &'static str,
     },
-    /// The protocol is none that is spoken.
+    /// The protocol is not supported.
     #[error("`protocol` is resp2 or resp3, as in `?protocol=resp2`")]
     Protocol,
-    /// RESP2 is to be spoken with a cluster.
-    #[error("with a cluster RESP3 is spoken, which all of its nodes know: leave out `protocol`")]
+    /// RESP2 is requested for a cluster.
+    #[error("a cluster requires RESP3: leave out `protocol`")]
     ClusterProtocol,
-    /// What is to be refused is neither said nor denied.
+    /// The value of `strict` is neither 1 nor 0.
     #[error("`strict` is 1 or 0, as in `?strict=1`")]
     Strict,
-    /// How long a node has to be up is no duration.
+    /// The minimum uptime of a node is not a duration.
     #[error(
-        "how long a node has to be up before it votes is a duration, as in `?min_uptime=90s`: a number, and `ms`, `s`, `m` or `h`"
+        "the minimum uptime of a node is a duration, as in `?min_uptime=90s`: a number, and `ms`, `s`, `m` or `h`"
     )]
     MinUptime,
-    /// How long a node may take is no duration.
+    /// The timeout of a node is not a duration.
     #[error(
-        "how long a node may take to answer is a duration, as in `?node_timeout=20ms`: a number, and `ms`, `s`, `m` or `h`"
+        "the timeout of a node is a duration, as in `?node_timeout=20ms`: a number, and `ms`, `s`, `m` or `h`"
     )]
     NodeTimeout,
-    /// The nodes are no quorum.
-    #[error("these are no quorum")]
+    /// The nodes do not form a quorum.
+    #[error("these nodes do not form a quorum")]
     Quorum(#[from] QuorumError),
-    /// There is a fragment.
-    #[error("a URL of a store has no `#`: write `%23` for one in a password; TLS is never made less strict")]
+    /// The URL contains a fragment.
+    #[error(
+        "the URL of a store has no fragment: write `%23` for a `#` in a password; TLS verification cannot be relaxed"
+    )]
     Fragment,
-    /// The prefix of keys cannot be used.
-    #[error("the prefix cannot be used")]
+    /// The prefix of the keys is not valid.
+    #[error("the prefix is not valid")]
     Prefix(#[from] KeyError),
 }
 
@@ -203,7 +205,7 @@ fn parse_shards(url: &str) -> Result<Vec<RedisConfig>, UrlError> {
     servers.split(',').map(shard).collect()
 }
 
-/// The scheme, the servers and what they are to have, and the settings.
+/// Splits a URL into scheme, servers with their path, and settings.
 fn parts(url: &str) -> Result<(&str, &str, Option<&str>), UrlError> {
     let (scheme, rest) = url.split_once("://").ok_or(UrlError::Scheme)?;
     if rest.contains('#') {
@@ -249,7 +251,7 @@ fn parse_quorum(url: &str) -> Result<QuorumConfig, UrlError> {
     Ok(config)
 }
 
-/// A whole number and its unit.
+/// Parses a whole number with a unit.
 fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let number: u64 = number.parse().ok()?;
@@ -429,7 +431,7 @@ fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig,
     Ok(config)
 }
 
-/// With a certificate or a key whose file is read when it is needed.
+/// Sets a certificate or key whose file is read for each connection.
 fn with_file(
     config: RedisConfig,
     value: &str,
@@ -445,7 +447,7 @@ fn with_file(
 }
 
 fn database(text: &str) -> Result<u32, UrlError> {
-    // Redis counts databases in a C int.
+    // Redis numbers databases with a C int.
     text.parse().ok().filter(|db| i32::try_from(*db).is_ok()).ok_or(UrlError::Database)
 }
 

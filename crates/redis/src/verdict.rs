@@ -1,8 +1,8 @@
-//! What an error says: which fault it is, and whether the operation can have been executed.
+//! Maps an error reply to a fault, and to whether the operation may have been executed.
 //!
-//! 1. An error is "not executed" only where the server says so before anything of the script was written.
-//! 2. A server's text is passed on as far as it is the server's own: what follows "with args beginning with" is what
-//!    *we* sent, and may be a token.
+//! 1. An error counts as "not executed" only if the server sends it before the script has written anything.
+//! 2. Only the server's own part of an error text is passed on: what follows "with args beginning with" is what the
+//!    client sent, and may be a token.
 
 use super::address::Address;
 use super::tls;
@@ -12,13 +12,13 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
-/// What is said of a server that does not know the greeting of RESP3.
-const NO_RESP3: &str = "it speaks no RESP3, which all servers do that Leasehold works with (Redis 6.2, Valkey 7.2, and newer ones): if it is something in front of one of them, set `?protocol=resp2`";
+/// Text for a server that rejects the RESP3 handshake.
+const NO_RESP3: &str = "it does not support RESP3, as every server that Leasehold works with does (Redis 6.2, Valkey 7.2, and newer ones): if it is a proxy in front of one of them, set `?protocol=resp2`";
 
-/// What an error reply of a server means.
+/// Meaning of an error reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// What happened.
+    /// The fault.
     pub(super) kind: FaultKind,
     /// Whether the operation was executed (1).
     pub(super) executed: Executed,
@@ -27,19 +27,19 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// The outcome of the operation that was answered with the error.
+    /// The outcome of the operation that got the error.
     pub(super) fn outcome<T>(self, node: &Arc<str>) -> Outcome<T> {
         let fault = Fault::new(self.kind, Phase::Reply, Arc::clone(node));
         Outcome::Failed(self.executed, fault)
     }
 }
 
-/// Whether a node of a cluster says that the slot is elsewhere, moves, or has nobody for the moment.
+/// Whether a cluster node reports that the slot is elsewhere, is migrating or has no primary.
 pub(super) fn goes_elsewhere(error: &ServerError) -> bool {
     matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN")
 }
 
-/// Judges an error reply.
+/// Interprets an error reply.
 pub(super) fn judge(error: &ServerError) -> Verdict {
     judge_text(error.code(), error.details().unwrap_or_default())
 }
@@ -52,20 +52,20 @@ fn judge_text(code: &str, details: &str) -> Verdict {
     let (code, in_script) = inner.map_or((code, details.contains("script: ")), |(code, _)| (code, true));
     match code {
         "NOAUTH" | "WRONGPASS" => Verdict { elsewhere: true, ..refused(FaultKind::Unauthenticated) },
-        // A user that may run the script, but not all of its commands, may have been stopped half-way.
+        // A user that may run the script, but not all of its commands, may have been stopped in the middle.
         "NOPERM" => {
             let half_way = in_script || details.contains("executing the script");
             let executed = if half_way { Executed::Unknown } else { Executed::No };
             Verdict { executed, ..refused(FaultKind::Forbidden) }
         }
-        // Valkey's way of saying so.
+        // The same error from Valkey.
         _ if details.starts_with("ACL failure in script") => {
             Verdict { executed: Executed::Unknown, ..refused(FaultKind::Forbidden) }
         }
         _ if details.contains("executing the script can't") => {
             Verdict { executed: Executed::Unknown, ..refused(FaultKind::Forbidden) }
         }
-        // These are answered to the first write of a script, or to none.
+        // A script gets these at its first write, or not at all.
         "OOM" => refused(FaultKind::OutOfMemory),
         "READONLY" => Verdict { elsewhere: true, ..refused(FaultKind::ReadOnly) },
         "MISCONF" | "NOREPLICAS" => refused(FaultKind::ReadOnly),
@@ -75,11 +75,11 @@ fn judge_text(code: &str, details: &str) -> Verdict {
         }
         "MASTERDOWN" => Verdict { elsewhere: true, ..refused(FaultKind::Busy) },
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" => refused(FaultKind::Busy),
-        // Redis answers so to the connection, whatever was sent.
+        // Redis sends this to a new connection, before it reads any command.
         "ERR" if details.starts_with("max number of clients") => refused(FaultKind::Busy),
         "DENIED" => refused(FaultKind::Forbidden),
         "MOVED" | "ASK" | "CROSSSLOT" => refused(FaultKind::Unsupported(
-            "it is a node of a cluster, and the URL is that of one server: write `redis+cluster://`"
+            "the server is a cluster node, but the URL is that of a single server: write `redis+cluster://`"
                 .to_owned(),
         )),
         _ => {
@@ -90,25 +90,25 @@ fn judge_text(code: &str, details: &str) -> Verdict {
     }
 }
 
-/// The server's own part of an error (2), and no more than a line of it.
+/// The server's own part of an error (2), limited to one line.
 fn shown(code: &str, details: &str) -> String {
     let own = details.split(", with args").next().unwrap_or_default();
     let line: String = own.chars().take_while(|c| !c.is_control()).take(200).collect();
-    format!("the server says: {code} {line}")
+    format!("the server reports: {code} {line}")
 }
 
-/// The fault of a connection to an address that could not be made.
+/// The fault of a failed connection attempt.
 pub(super) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>) -> Fault {
     let fault = |kind, phase| Fault::new(kind, phase, Arc::clone(node));
     if let Some((_, error)) = error.clone().into_server_errors().and_then(|errors| errors.first().cloned()) {
-        // What was sent is a password, so nothing of the text is shown but for what is known.
+        // The command contained a password, so no text is shown except known ones.
         let unknown = error.code() == "NOPROTO"
             || error.details().is_some_and(|details| details.starts_with("unknown command"));
         let kind = match judge(&error).kind {
-            // It begins with HELLO.
+            // The handshake begins with HELLO.
             FaultKind::Failed(_) if unknown => FaultKind::Unsupported(NO_RESP3.to_owned()),
             FaultKind::Failed(_) => {
-                FaultKind::Failed(format!("the server refuses the greeting: {}", error.code()))
+                FaultKind::Failed(format!("the server refuses the handshake: {}", error.code()))
             }
             kind => kind,
         };
@@ -137,7 +137,7 @@ pub(super) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>)
 }
 
 fn io_kind(error: &RedisError, address: &Address) -> (FaultKind, Phase) {
-    // The client library gives its cause inside an `Arc`.
+    // The client library wraps the cause in an `Arc`.
     let source = error.source().and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
     let source = source.and_then(|source| source.downcast_ref::<io::Error>());
     if let Some(told) = source.and_then(tls::judge) {
@@ -146,7 +146,7 @@ fn io_kind(error: &RedisError, address: &Address) -> (FaultKind, Phase) {
     match source.map(io::Error::kind) {
         Some(io::ErrorKind::PermissionDenied) => (FaultKind::Forbidden, Phase::Connect),
         Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
-            // Where TLS is spoken, nobody says so to who begins without.
+            // A TLS server closes the connection on plain text, without a message.
             let kind = match address {
                 Address::Tcp { tls: false, .. } => FaultKind::Tls(TlsFault::HungUp),
                 _ => FaultKind::Disconnected,
@@ -233,7 +233,7 @@ mod tests {
         let verdict = judge_text("ERR", "unknown command 'EVALSHA', with args beginning with: 'secret'");
         assert_eq!(
             verdict.kind,
-            FaultKind::Failed("the server says: ERR unknown command 'EVALSHA'".to_owned())
+            FaultKind::Failed("the server reports: ERR unknown command 'EVALSHA'".to_owned())
         );
         assert_eq!(verdict.executed, Executed::No);
     }

@@ -1,13 +1,13 @@
-//! Which server it is, whether it is new enough, and the fields of INFO that say so.
+//! Version of the server, and the parsing of INFO fields.
 
 use leasehold_store::FaultKind;
 use std::fmt;
 
-/// The oldest Redis, and the oldest Valkey.
+/// The oldest supported Redis, and the oldest supported Valkey.
 const REDIS: (u32, u32) = (6, 2);
 const VALKEY: (u32, u32) = (7, 2);
 
-/// Which server it is: of which make, and how new.
+/// Product and version of a server.
 ///
 /// ```no_run
 /// use leasehold::store::{RedisConfig, ServerVersion};
@@ -24,15 +24,15 @@ pub struct ServerVersion {
 }
 
 impl ServerVersion {
-    /// As new as can be.
+    /// Newer than any release.
     pub(super) const NEWEST: Self = Self::redis(u32::MAX, 0);
 
-    /// Redis, by the first two of its numbers.
+    /// A Redis version, by its first two numbers.
     pub const fn redis(major: u32, minor: u32) -> Self {
         Self { is_valkey: false, numbers: (major, minor) }
     }
 
-    /// Valkey, by the first two of its numbers.
+    /// A Valkey version, by its first two numbers.
     pub const fn valkey(major: u32, minor: u32) -> Self {
         Self { is_valkey: true, numbers: (major, minor) }
     }
@@ -44,12 +44,12 @@ impl ServerVersion {
         Some(Self { is_valkey: valkey.is_some(), numbers: (major, minor) })
     }
 
-    /// Whether it has the command `CLIENT SETINFO`: since 7.2, the first Valkey.
+    /// Whether the server has `CLIENT SETINFO`: Redis since 7.2, every Valkey.
     pub(super) fn knows_client_setinfo(self) -> bool {
         self.is_valkey || self.numbers >= (7, 2)
     }
 
-    /// Whether it has `SSUBSCRIBE` and `SPUBLISH`: since 7.0, the first Valkey is later.
+    /// Whether the server has `SSUBSCRIBE` and `SPUBLISH`: Redis since 7.0, every Valkey.
     pub(super) fn knows_sharded_channels(self) -> bool {
         self.is_valkey || self.numbers >= (7, 0)
     }
@@ -62,8 +62,8 @@ impl fmt::Display for ServerVersion {
     }
 }
 
-/// Judges a server by the text of its INFO: one by itself, or a `member` of a cluster. One that does not tell its version
-/// passes.
+/// Checks a server by its INFO text: a single server, or a `member` of a cluster. A server that does not report its
+/// version passes.
 pub(super) fn check(info: &str, member: bool) -> Result<(), FaultKind> {
     let field = |name: &str| field(info, name);
     let (product, found, oldest) = match (field("valkey_version"), field("redis_version")) {
@@ -74,15 +74,14 @@ pub(super) fn check(info: &str, member: bool) -> Result<(), FaultKind> {
     match numbers(found) {
         Some((major, minor, _)) if (major, minor) < oldest => Err(too_old(&format!("{product} {found}"))),
         _ if !member && field("redis_mode").or(field("server_mode")) == Some("cluster") => {
-            let what =
-                "it is a node of a cluster, and the URL is that of one server: write `redis+cluster://`";
+            let what = "the server is a cluster node, but the URL is that of a single server: write `redis+cluster://`";
             Err(FaultKind::Unsupported(what.to_owned()))
         }
         _ => Ok(()),
     }
 }
 
-/// What is said of a server that is too old.
+/// The fault of a server that is too old.
 pub(super) fn too_old(found: &str) -> FaultKind {
     FaultKind::Unsupported(format!("it is {found}; Leasehold needs at least Redis 6.2 or Valkey 7.2"))
 }
@@ -92,12 +91,12 @@ pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// A field that is a number.
+/// A numeric field of INFO.
 pub(super) fn number(info: &str, name: &str) -> Option<u64> {
     field(info, name)?.parse().ok()
 }
 
-/// The numbers of a version; 0 for a third one that is missing, or is none.
+/// The numbers of a version. A third one that is missing or not numeric counts as 0.
 pub(super) fn numbers(version: &str) -> Option<(u32, u32, u32)> {
     let mut parts = version.split('.');
     let (major, minor) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn old_servers_are_told_apart() {
+    fn old_servers_are_distinguished() {
         for good in [
             "# Server\r\nredis_version:6.2.0\r\n",
             "redis_version:7.0.15\r\n",

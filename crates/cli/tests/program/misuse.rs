@@ -30,11 +30,11 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     run(&["--store", "sqlite:"], "needs the path of a file");
     run(&["--store", "sqlite:no/such/dir/locks.db"], "its directory does not exist");
     run(&["--store", "redis://"], "the URL names no host");
-    run(&["--store", "redis://h:x"], "no port");
+    run(&["--store", "redis://h:x"], "is not a port");
     run(&["--store", "redis://h?strict=yes"], "`strict` is 1 or 0");
     check(&["doctor", "--store", "memory:"], "so nobody else would see its locks");
     check(&["doctor", "job"], "unexpected argument 'job'");
-    run(&["--store", "redis://h?ca=f"], "without TLS nobody looks at certificates");
+    run(&["--store", "redis://h?ca=f"], "without TLS no certificate is checked");
     run(&["--store", "rediss://h?cert=f"], "`cert` and `key` go together");
     run(
         &["--store", "rediss://h?ca=missing"],

@@ -1,16 +1,18 @@
-//! What is heard in a cluster, and where: mailboxes, and what other libraries say.
+//! Subscriptions in a cluster: mailboxes, and channels of other libraries.
 //!
-//! Owns a connection to each primary in whose slots somebody hears something, and the subscriptions there: to a sharded
-//! channel at the slot's primary, and to the plain one of the same name, on which is said what nobody has heard there.
+//! Owns one connection to each primary whose slots have subscriptions, and the subscriptions on it. Each channel has
+//! two: the sharded channel at the slot's primary, and the plain channel of the same name, to which a message is
+//! published that no subscriber of the sharded channel has received.
 //!
-//! 1. A connection of its own: a primary that gives a slot away ends the subscriptions to its channels unasked, and the
-//!    client library would take that for the answer to whatever was asked last. Where it comes between a question and its
-//!    answer, the connection is given up.
-//! 2. Whoever hears something is told whenever it is subscribed to anew: when its slot has moved, when another node is
-//!    the primary, when a connection broke. So it looks for what was said in between.
-//! 3. It counts as heard once both subscriptions are confirmed. A server that has no sharded channels has plain ones.
-//! 4. Nobody waits for anything on such a connection as a rule: so it is asked now and then whether it is there, and made
-//!    anew if it does not say so.
+//! 1. Subscriptions use a connection of their own. A primary that loses a slot ends the subscriptions to its channels
+//!    without a request, and the client library would take that message for the reply to the latest request. If it
+//!    arrives between a request and its reply, the connection is given up.
+//! 2. A subscriber is notified after each new subscription: when its slot has moved, when another node is the
+//!    primary, or when a connection broke. It then looks for messages it has missed.
+//! 3. A subscription counts once the server has confirmed both channels. A server without sharded channels has plain
+//!    ones only.
+//! 4. Calls rarely wait on such a connection, so their timeouts do not detect its loss. It is probed at intervals,
+//!    and replaced if it does not respond.
 
 use super::super::address::Address;
 use super::super::link::{LASTED, Link, Wire, spaced};
@@ -33,42 +35,42 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How many subscriptions are made side by side.
+/// How many subscriptions are requested at the same time.
 const AT_ONCE: usize = 64;
-/// How long a subscription may take.
+/// How long one subscription may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is heard. Its tasks end when it is dropped.
+/// The subscriptions. Dropping them ends their tasks.
 pub(in super::super) struct Ears {
     shared: Arc<Shared>,
     heard: Arc<Watched<Heard>>,
-    /// Sees to it that there is a task for each node at which something is to be heard; `None` before that.
+    /// The task that starts one task for each node with subscriptions; `None` before the first.
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// All that somebody hears, by its channel.
+/// All subscribed channels by name.
 #[derive(Default)]
 struct Heard {
     channels: BTreeMap<String, Channel>,
-    /// The number of the last bell.
+    /// Number of the last [`Bell`].
     last: u64,
 }
 
 struct Channel {
     slot: u16,
     who: Who,
-    /// At which node it is heard; nowhere, until it is subscribed to.
+    /// Node on which the channel is subscribed; `None` until then.
     at: Option<Address>,
-    /// Whether it was heard before, so that something may have been missed.
+    /// Whether the channel was subscribed before, so that messages may have been missed.
     before: bool,
-    /// Why it cannot be heard.
+    /// Why the channel cannot be subscribed.
     fault: Option<Fault>,
 }
 
 enum Who {
-    /// A session has its mailbox there.
+    /// The mailbox of a session.
     Post(SessionId, Arc<dyn Postbox>),
-    /// These are rung.
+    /// Subscribers of a channel of another library.
     Bells(BTreeMap<u64, Bell>),
 }
 
@@ -77,7 +79,7 @@ impl Ears {
         Self { shared, heard: Arc::new(Watched::new(Heard::default())), task: Mutex::default() }
     }
 
-    /// Opens the mailbox of a session, on that channel of a slot.
+    /// Opens the mailbox of a session, on a channel of a slot.
     pub(in super::super) async fn open_mailbox(
         &self,
         (slot, channel): (u16, String),
@@ -105,9 +107,9 @@ impl Ears {
         self.heard.modify(|heard| heard.channels.remove(channel).is_some());
     }
 
-    /// Listens to a channel of a slot on which others say something.
+    /// Subscribes to a channel of a slot to which other libraries publish.
     ///
-    /// Cancel safety: nobody listens any more when it is dropped.
+    /// Cancel safety: dropping the future ends the subscription.
     pub(in super::super) async fn listen(
         &self,
         (slot, channel): (u16, String),
@@ -160,11 +162,11 @@ impl Ears {
         }
     }
 
-    /// Starts the task that has all of this done, also where the runtime that it ran in has ended.
+    /// Starts the subscription task, or restarts it if the runtime it ran in has ended.
     fn start(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            // Whatever was heard was by connections of the other runtime.
+            // The connections of the other runtime, and their subscriptions, are gone.
             self.heard.modify(|heard| {
                 heard.channels.values_mut().for_each(|channel| channel.at = None);
                 false
@@ -196,12 +198,12 @@ impl Channel {
 }
 
 impl Heard {
-    /// The nodes at which something is to be heard.
+    /// The nodes that should have subscriptions.
     fn nodes(&self, map: &Map) -> BTreeSet<Address> {
         self.channels.values().filter_map(|channel| map.primary(channel.slot)).cloned().collect()
     }
 
-    /// What is to be heard at a node and is not yet; and what is subscribed to there, and is not to be.
+    /// The channels still to subscribe at a node, and those to unsubscribe there.
     fn to_do(&self, map: &Map, node: &Address, here: &BTreeSet<String>) -> (Vec<String>, Vec<String>) {
         let belongs = |channel: &Channel| map.primary(channel.slot) == Some(node);
         let wanted = self.channels.iter().filter(|(name, channel)| {
@@ -212,7 +214,7 @@ impl Heard {
     }
 }
 
-/// Has a task hear what is to be heard at each node, for as long as there is anything.
+/// Runs one subscription task for each node, while there are subscriptions for it.
 async fn attend(shared: Arc<Shared>, heard: Arc<Watched<Heard>>) {
     let mut tasks: BTreeMap<Address, AbortOnDropHandle<()>> = BTreeMap::new();
     loop {
@@ -236,7 +238,7 @@ async fn attend(shared: Arc<Shared>, heard: Arc<Watched<Heard>>) {
     }
 }
 
-/// Hears what is to be heard at one node.
+/// Keeps the subscriptions at one node.
 async fn hear(shared: Arc<Shared>, heard: Arc<Watched<Heard>>, node: Address) {
     let ear = {
         let (shared, heard, node) = (Arc::downgrade(&shared), Arc::downgrade(&heard), node.clone());
@@ -263,7 +265,7 @@ async fn hear(shared: Arc<Shared>, heard: Arc<Watched<Heard>>, node: Address) {
                 continue;
             }
         };
-        // Whatever was heard here was on another connection.
+        // Subscriptions on the previous connection are gone.
         heard.modify(|heard| {
             for channel in heard.channels.values_mut().filter(|channel| channel.at.as_ref() == Some(&node)) {
                 channel.at = None;
@@ -276,13 +278,13 @@ async fn hear(shared: Arc<Shared>, heard: Arc<Watched<Heard>>, node: Address) {
             () = link.until_replaced(&wire) => {}
             () = keep_subscribed(&shared, &heard, &node, &link, &wire) => link.replace(&wire),
         }
-        // What befalls one that has stood for a while says nothing of the next.
+        // The end of a connection that lasted says nothing about the next one.
         failures = if since.elapsed() >= LASTED { 0 } else { (failures + 1).min(4) };
         shared.doubt(None);
     }
 }
 
-/// Why nothing can be heard at a node.
+/// Records why channels at a node cannot be subscribed.
 fn refuse(shared: &Shared, heard: &Watched<Heard>, node: &Address, fault: &Fault) {
     let Some(map) = shared.map() else { return };
     heard.modify(|heard| {
@@ -293,7 +295,7 @@ fn refuse(shared: &Shared, heard: &Watched<Heard>, node: &Address, fault: &Fault
     });
 }
 
-/// Subscribes to what is to be heard at a node, for as long as the connection does what it is told (1) and is there (4).
+/// Keeps the channels of a node subscribed while replies match requests (1) and the connection responds (4).
 async fn keep_subscribed(shared: &Shared, heard: &Watched<Heard>, node: &Address, link: &Link, wire: &Wire) {
     let mut here = BTreeSet::new();
     let mut failures = 0;
@@ -369,14 +371,14 @@ async fn keep_subscribed(shared: &Shared, heard: &Watched<Heard>, node: &Address
     }
 }
 
-/// What became of a subscription.
+/// Outcome of a subscription.
 enum Subscribed {
     Heard,
-    /// The slot is not there.
+    /// The slot is elsewhere.
     Elsewhere(Redirect),
-    /// It cannot be heard.
+    /// The subscription failed.
     Refused(Fault),
-    /// Answers and questions do not belong together any more (1), or none came.
+    /// Replies no longer match requests (1), or no reply arrived.
     Confused,
 }
 
@@ -403,32 +405,32 @@ async fn subscribe(link: &Link, mut wire: Wire, channel: &str) -> Subscribed {
     Subscribed::Heard
 }
 
-/// Ends a subscription; says whether questions and answers still belong together.
+/// Ends a subscription. Returns whether replies still match requests.
 async fn unsubscribe(link: &Link, mut wire: Wire, channel: &str) -> bool {
     let answers = both(link, &mut wire, ["SUNSUBSCRIBE", "UNSUBSCRIBE"], channel).await;
     let kinds = [PushKind::SUnsubscribe, PushKind::Unsubscribe];
     answers.is_some_and(|answers| {
         answers.iter().zip(kinds).all(|(answer, kind)| match answer {
             Value::Push { kind: found, data } => *found == kind && is_of(data, channel),
-            // The slot is gone from here, and with it the subscription.
+            // The slot has left this node, and the subscription with it.
             Value::ServerError(_) => true,
             _ => false,
         })
     })
 }
 
-/// Whether a connection answers, and what it is asked (4).
+/// Probes the connection (4).
 async fn is_there(link: &Link, mut wire: Wire) -> bool {
     match link.call(&mut wire, &cmd("PING"), Instant::now() + LOOK.1).await {
         Ok(Value::SimpleString(answer)) => answer == "PONG",
-        // The user may not ask.
+        // The user lacks permission for PING, but the server responded.
         Ok(Value::ServerError(_)) => true,
-        // Nothing came, or what belongs to no question of ours (1).
+        // No reply, or one that matches no request (1).
         _ => false,
     }
 }
 
-/// Sends two commands about a channel in one write.
+/// Sends two commands for one channel in one write.
 async fn both(link: &Link, wire: &mut Wire, words: [&str; 2], channel: &str) -> Option<Vec<Value>> {
     let mut pipeline = Pipeline::with_capacity(2);
     for word in words {
@@ -439,12 +441,12 @@ async fn both(link: &Link, wire: &mut Wire, words: [&str; 2], channel: &str) -> 
     (answers.len() == words.len()).then_some(answers)
 }
 
-/// Whether a message is of that channel.
+/// Whether a message belongs to the channel.
 fn is_of(data: &[Value], channel: &str) -> bool {
     data.first().and_then(|found| from_redis_value_ref::<String>(found).ok()).as_deref() == Some(channel)
 }
 
-/// Where a link leads to.
+/// The address that a link leads to.
 fn link_address(link: &Link) -> Option<Address> {
     match link.config().site() {
         super::super::site::Site::Member(address, _) => Some(address.clone()),
@@ -452,7 +454,7 @@ fn link_address(link: &Link) -> Option<Address> {
     }
 }
 
-/// Enters that a channel is heard at a node, and tells who hears it if something may have been missed (2).
+/// Records that a channel is subscribed at a node, and notifies the subscriber if it may have missed messages (2).
 fn enter(heard: &Watched<Heard>, channel: &str, node: &Address) {
     let mut post = None;
     heard.modify(|heard| {
@@ -466,13 +468,14 @@ fn enter(heard: &Watched<Heard>, channel: &str, node: &Address) {
         }
         true
     });
-    // What it does is its own, and nothing is to wait for it.
+    // Called outside the lock: user code may take long.
     if let Some(post) = post {
         post.renewed();
     }
 }
 
-/// Hands a message to whom it is for. What is no grant in a mailbox is none of ours: everybody who may publish can send it.
+/// Delivers a message. Ignores anything in a mailbox that is not a grant: any client with permission to publish can
+/// send it.
 fn deliver(shared: &Shared, heard: &Watched<Heard>, node: &Address, push: &PushInfo) {
     match (&push.kind, push.data.as_slice()) {
         (
@@ -493,7 +496,7 @@ fn deliver(shared: &Shared, heard: &Watched<Heard>, node: &Address, push: &PushI
                 Err(error) => tracing::trace!(%session, %error, "ignored"),
             }
         }
-        // The slot has gone from there, as a rule.
+        // Usually the slot has left the node.
         (PushKind::SUnsubscribe, [channel, ..]) => {
             let Ok(channel) = from_redis_value_ref::<String>(channel) else { return };
             let mut lost = false;

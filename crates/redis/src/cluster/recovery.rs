@@ -1,9 +1,12 @@
-//! Asking a node that is not well: one of those that it has refused asks for all, and the others are woken when it answers.
+//! Retries at a node that reports the cluster down: one refused call retries for all, and wakes the others when it
+//! gets a reply.
 //!
-//! 1. One at a time has the turn, and asks again after pauses that grow to a tenth of a second, whoever has it. The others
-//!    wait until somebody has an answer. They do not wait long: what they were refused for may be of one slot.
-//! 2. Whoever was refused and has an answer tells all who wait at the node that had refused it.
-//! 3. Who gives up, or asks in vain for long, since a connection has to be made say, leaves the turn to the next.
+//! 1. One call at a time has the turn. It retries after pauses that grow to a tenth of a second, across changes of
+//!    the turn. The other calls wait until some call gets a reply. Their wait is limited, because the refusal of one
+//!    call may concern one slot only.
+//! 2. A call that was refused and then gets a reply wakes all calls that wait at the node that refused it.
+//! 3. A call that gives up, or retries for long without success, for example because a connection must be made,
+//!    passes the turn to the next.
 
 use super::{Node, PAUSE};
 use crate::link::spaced;
@@ -15,19 +18,20 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// How long one waits at most for who has the turn, half of it random; or for so much of the time that it has.
+/// How long a call waits at most for the one with the turn, half of it random; also the time after which the turn is
+/// passed on.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Those whom a node refuses while it is not well.
+/// The calls that a node refuses while the cluster is down.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     turn: Arc<Mutex<()>>,
-    /// How often it has refused who had the turn.
+    /// Number of refusals of the call with the turn.
     refused: AtomicU32,
     answered: Notify,
 }
 
-/// One call, which is refused for a while.
+/// One call, which may be refused for a while.
 #[derive(Debug, Default)]
 pub(super) struct Patient {
     refused_by: Option<Arc<Node>>,
@@ -35,7 +39,7 @@ pub(super) struct Patient {
 }
 
 impl Patient {
-    /// It has an answer (2).
+    /// The call got a reply (2).
     pub(super) fn answered(&mut self) {
         if let Some(node) = self.refused_by.take() {
             node.recovery.refused.store(0, Ordering::Relaxed);
@@ -44,7 +48,7 @@ impl Patient {
         self.turn = None;
     }
 
-    /// Rests after a node has refused it, until it is time to ask again. Says whether there is time for that.
+    /// Waits after a refusal until it is time to retry. Returns whether there is time for a retry.
     pub(super) async fn rest(&mut self, node: &Arc<Node>, random: u64, deadline: Instant) -> bool {
         if self.refused_by.as_ref().is_none_or(|refused_by| !Arc::ptr_eq(refused_by, node)) {
             (self.turn, self.refused_by) = (None, Some(Arc::clone(node)));
@@ -68,7 +72,7 @@ impl Patient {
         has_time(until, deadline)
     }
 
-    /// Waits for something, and leaves the turn to another if that takes long (3).
+    /// Waits for a future, and passes the turn on if that takes long (3).
     pub(super) async fn leaving<T>(&mut self, wait: impl Future<Output = T>) -> T {
         let mut wait = pin!(wait);
         if self.turn.is_some() {
@@ -81,7 +85,8 @@ impl Patient {
     }
 }
 
-/// Whether there is time for a call from a moment on: what is sent and not waited for may be executed.
+/// Whether there is time for a call from this moment on: a command sent without waiting for its reply may be
+/// executed.
 fn has_time(from: Instant, deadline: Instant) -> bool {
     from + PAUSE.0 < deadline
 }

@@ -1,4 +1,4 @@
-//! Who is asked for the map, and for how long; and how soon is heard again: with nodes that say what they are told to.
+//! Requests for the slot map, and the time until channels are subscribed again, with scripted nodes.
 
 use super::*;
 use leasehold_core::{SessionId, Wake};
@@ -8,13 +8,13 @@ use tokio::io::{
 };
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-/// A node: after how long it answers, if it does; whether it is well; and the epoch that it knows of.
+/// A scripted node: the delay of its answers, if it answers; whether it reports the cluster up; and its epoch.
 type Says = (Option<Duration>, bool, u64);
 
 const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 const SILENT: Says = (None, true, 0);
 
-/// The commands that come on a stream, until it ends.
+/// The commands on a stream, until it ends.
 pub(super) struct Commands(pub(super) BufReader<ReadHalf<DuplexStream>>);
 
 impl Commands {
@@ -29,7 +29,7 @@ impl Commands {
         Some(words)
     }
 
-    /// What a line says behind its sign: how many words there are, or how long one is.
+    /// Number behind the sign of a line: the number of words, or the length of one.
     async fn number(&mut self) -> Option<usize> {
         let mut line = String::new();
         self.0.read_line(&mut line).await.ok()?;
@@ -37,7 +37,7 @@ impl Commands {
     }
 }
 
-/// What a node answers. The port of the only primary is the epoch.
+/// The answer of a node. The port of the only primary is the epoch.
 pub(super) fn reply(command: &[String], is_well: bool, epoch: u64) -> String {
     let words: Vec<_> = command.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -57,7 +57,7 @@ pub(super) fn reply(command: &[String], is_well: bool, epoch: u64) -> String {
     }
 }
 
-/// Answers as a node does.
+/// Answers like a node.
 async fn serve(stream: DuplexStream, (after, is_well, epoch): Says) {
     let (reader, mut writer) = split(stream);
     let mut commands = Commands(BufReader::new(reader));
@@ -72,11 +72,11 @@ async fn serve(stream: DuplexStream, (after, is_well, epoch): Says) {
     }
 }
 
-/// Asks such nodes, each a moment after the one before, where the map of that epoch is known: the epoch whose map is believed,
-/// if any is, and after how long.
+/// Asks such nodes, each a moment after the one before, while the map of epoch `known` is known. Returns the epoch of
+/// the accepted map, if any, and the time it took.
 async fn asked(known: u64, nodes: &[Says]) -> (Option<u64>, Duration) {
     let at = |port| Address::Tcp { host: "n".to_owned(), port, tls: false };
-    // The first is the one that we know it from.
+    // The first node is the source of the known map.
     let says = std::iter::once((AT_ONCE, true, known)).chain(nodes.iter().copied());
     let says: BTreeMap<_, _> = (1..).map(at).map(|node| node.to_string()).zip(says).collect();
     let config: RedisConfig = "redis+cluster://n:1".parse().expect("a good URL");
@@ -87,7 +87,7 @@ async fn asked(known: u64, nodes: &[Says]) -> (Option<u64>, Duration) {
     });
     let cluster = Cluster::new(config);
     let Shared { config, view, .. } = &*cluster.shared;
-    let map = ask_any(config, vec![at(1)], None).await.expect("it is well");
+    let map = ask_any(config, vec![at(1)], None).await.expect("the cluster is up");
     view.modify(|view| {
         view.map = Some(Arc::new(map));
         true
@@ -102,8 +102,8 @@ async fn asked(known: u64, nodes: &[Says]) -> (Option<u64>, Duration) {
     (epoch, start.elapsed())
 }
 
-/// As in a fail-over: the dead node says nothing, and no other is well. Whoever waited for the dead one would ask again only
-/// after seconds, when another has long been promoted.
+/// As in a fail-over: the dead node does not answer, and all others report the cluster down. Waiting for the dead one
+/// would delay the next request for seconds, while a replica has long been promoted.
 #[tokio::test(start_paused = true)]
 async fn a_silent_node_is_not_waited_for_while_no_other_is_well() {
     let (not_well, later) = ((AT_ONCE, false, 7), (AT_ONCE, false, 8));
@@ -116,7 +116,7 @@ async fn a_silent_node_is_not_waited_for_while_no_other_is_well() {
     }
 }
 
-/// Who knows less than we do says nothing of how it is now: those who may know better are waited for.
+/// An older map does not show the present state: nodes that may have a newer one are waited for.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_was_cut_off_ends_no_waiting() {
     let slow = Some(Duration::from_secs(1));
@@ -124,12 +124,12 @@ async fn a_node_that_was_cut_off_ends_no_waiting() {
         let (epoch, took) = asked(7, &[old, SILENT, (slow, true, 8)]).await;
         assert_eq!(epoch, Some(8), "{old:?}");
         assert!(took < Duration::from_millis(1300), "{took:?}");
-        // If they do not say anything, it is believed.
+        // If none answers, the older map is accepted.
         assert_eq!(asked(7, &[old, SILENT]).await.0, Some(3));
     }
 }
 
-/// One that is well is believed at once.
+/// A node that reports the cluster up is accepted at once.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_well_ends_the_waiting() {
     let (epoch, took) = asked(7, &[SILENT, (AT_ONCE, false, 7), (AT_ONCE, true, 8)]).await;
@@ -138,10 +138,10 @@ async fn a_node_that_is_well_ends_the_waiting() {
     assert_eq!(asked(7, &[SILENT, SILENT]).await.0, None);
 }
 
-/// For how long a connection for messages stands in the test below.
+/// How long a message connection lasts in the test below.
 const STANDS: Duration = Duration::from_secs(3);
 
-/// A node that ends each connection for messages a while after it was subscribed on, and tells when that was.
+/// A node that ends each message connection a while after the subscription on it, and reports when that was.
 async fn serve_for_a_while(stream: DuplexStream, subscribed: UnboundedSender<Instant>) {
     let (reader, mut writer) = split(stream);
     let mut commands = Commands(BufReader::new(reader));
@@ -167,7 +167,7 @@ impl Postbox for Nobody {
     fn renewed(&self) {}
 }
 
-/// However often connections have ended before: one that has stood for a while is followed by the next at once.
+/// After a connection that has lasted, the next one follows at once, however many have ended before.
 #[tokio::test(start_paused = true)]
 async fn connections_that_have_lasted_are_no_failures() {
     let (tell, mut subscribed) = unbounded_channel();
@@ -181,7 +181,7 @@ async fn connections_that_have_lasted_are_no_failures() {
     let deadline = Instant::now() + Duration::from_secs(2);
     let session = SessionId::from_random([1; 12]);
     let opened = cluster.ears().open_mailbox((0, "box".to_owned()), session, Arc::new(Nobody), deadline);
-    opened.await.expect("heard");
+    opened.await.expect("subscribed");
     let mut last = subscribed.recv().await.expect("the first");
     for number in 1..8 {
         let next = subscribed.recv().await.expect("the next");

@@ -1,53 +1,53 @@
-//! Which primary has which slot, as one node of a cluster told it.
+//! The slot map of a cluster, as one node reports it.
 
 use super::super::address::Address;
 use crate::verdict::judge;
 use leasehold_store::FaultKind;
 use redis::{Cmd, Pipeline, Value, cmd, from_redis_value_ref};
 
-/// How many slots there are.
+/// Number of slots.
 pub(in super::super) const SLOTS: u16 = 16_384;
-/// What a node is called that has announced no name, or whose name has not got about yet, where names are preferred. It is not
-/// where the one is that was asked, as one is that is called nothing.
+/// Reported host of a node that prefers a hostname but has announced none, or whose hostname has not spread yet.
+/// Unlike an empty host, it does not mean the node that was asked.
 const UNNAMED: &str = "?";
 
-/// Who has which slot. It is replaced as a whole.
+/// The slot map. It is replaced as a whole.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Map {
-    /// Of the cluster's configuration, as whoever told it knew it.
+    /// Epoch of the cluster's configuration, as the reporting node knows it.
     pub(super) epoch: u64,
-    /// Those who have slots.
+    /// Primaries that have slots.
     primaries: Vec<Address>,
-    /// For each slot the number of its primary, from 1 on; 0 where nobody has it.
+    /// For each slot the number of its primary, from 1; 0 for a slot that no primary serves.
     slots: Vec<u16>,
 }
 
-/// What one node told.
+/// The report of one node.
 pub(super) struct Told {
     pub(super) map: Map,
-    /// Whether it says that all is well.
+    /// Whether the node reports the cluster up.
     pub(super) is_well: bool,
 }
 
-/// The questions that [`read`] has the answers of.
+/// Adds the requests whose replies [`read`] parses.
 pub(super) fn ask(questions: &mut Pipeline) {
     let ask = |about| -> Cmd { cmd("CLUSTER").arg(about).clone() };
     questions.add_command(ask("INFO")).add_command(ask("SLOTS"));
 }
 
-/// Reads what the node at `asked` has answered.
+/// Parses the replies of the node at `asked`.
 pub(super) fn read(asked: &Address, answers: &[Value]) -> Result<Told, FaultKind> {
     let [info, slots] = answers else { return Err(malformed()) };
     if let Value::ServerError(error) = slots {
         let disabled = error.details().is_some_and(|details| details.contains("cluster support disabled"));
         return Err(if disabled {
-            let text = "it is no node of a cluster: the URL of one server begins with `redis://`";
+            let text = "the server is not a cluster node: the URL of a single server begins with `redis://`";
             FaultKind::Unsupported(text.to_owned())
         } else {
             judge(error).kind
         });
     }
-    // A user who may not ask learns less.
+    // A user without permission gets less information.
     let info: String = from_redis_value_ref(info).unwrap_or_default();
     let field = |name: &str| {
         let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -64,24 +64,24 @@ pub(super) fn read(asked: &Address, answers: &[Value]) -> Result<Told, FaultKind
         }
     }
     if map.primaries.is_empty() {
-        return Err(FaultKind::Unsupported("its cluster has no slots: it was not set up yet".to_owned()));
+        return Err(FaultKind::Unsupported("the cluster has no slots assigned yet: set it up".to_owned()));
     }
     Ok(Told { map, is_well: field("cluster_state").is_none_or(|state| state == "ok") })
 }
 
 fn malformed() -> FaultKind {
-    FaultKind::Failed("it does not say who has which slots: is it a node of a cluster?".to_owned())
+    FaultKind::Failed("the server does not report the slot map: is it a cluster node?".to_owned())
 }
 
-/// The first and the last slot of a range, and where its primary is.
+/// First and last slot of a range, and the address of its primary.
 fn range_of(asked: &Address, range: &Value) -> Option<(u16, u16, Address)> {
     let Value::Array(range) = range else { return None };
     let [first, last, Value::Array(primary), ..] = range.as_slice() else { return None };
     let slot = |value: &Value| from_redis_value_ref(value).ok();
-    // What it is called may be left open.
+    // The host may be null.
     let host: Option<String> = primary.first().and_then(|host| from_redis_value_ref(host).ok());
     let host = match host.as_deref() {
-        // Of itself alone a node may not know its address.
+        // A node may not know its own address.
         Some(UNNAMED) => primary.get(3).and_then(ip).unwrap_or_default(),
         _ => host.unwrap_or_default(),
     };
@@ -89,7 +89,7 @@ fn range_of(asked: &Address, range: &Value) -> Option<(u16, u16, Address)> {
     Some((slot(first)?, slot(last)?, at(asked, &host, port)?))
 }
 
-/// The address of a node, as it is told beside its name.
+/// The IP address in the metadata that follows the node's name.
 fn ip(more: &Value) -> Option<String> {
     let (_, ip) = more
         .as_map_iter()?
@@ -97,7 +97,7 @@ fn ip(more: &Value) -> Option<String> {
     from_redis_value_ref(ip).ok()
 }
 
-/// The address of a node of which another says that it is at that host, or at its own where it names none.
+/// Address of a node that another node reports at `host`; an empty host means the reporting node's own.
 fn at(asked: &Address, host: &str, port: u16) -> Option<Address> {
     let Address::Tcp { host: own, tls, .. } = asked else { return None };
     let host = if host.is_empty() { own } else { host };
@@ -105,23 +105,23 @@ fn at(asked: &Address, host: &str, port: u16) -> Option<Address> {
 }
 
 impl Map {
-    /// Who has a slot.
+    /// The primary of a slot.
     pub(in super::super) fn primary(&self, slot: u16) -> Option<&Address> {
         let number = self.slots.get(usize::from(slot))?.checked_sub(1)?;
         self.primaries.get(usize::from(number))
     }
 
-    /// All who have slots.
+    /// All primaries that have slots.
     pub(in super::super) fn primaries(&self) -> &[Address] {
         &self.primaries
     }
 
-    /// The slots of one of them.
+    /// The slots of one primary.
     pub(in super::super) fn slots_of(&self, primary: &Address) -> Vec<u16> {
         (0..SLOTS).filter(|slot| self.primary(*slot) == Some(primary)).collect()
     }
 
-    /// The same with one slot elsewhere.
+    /// Returns a copy with one slot moved.
     pub(super) fn with(&self, slot: u16, primary: &Address) -> Self {
         let mut map = self.clone();
         let number = map.number(primary);
@@ -131,7 +131,7 @@ impl Map {
         map
     }
 
-    /// Whether each slot is where it is there.
+    /// Whether both maps assign every slot to the same primary.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         (0..SLOTS).all(|slot| self.primary(slot) == other.primary(slot))
     }
@@ -142,27 +142,27 @@ impl Map {
             self.primaries.push(primary.clone());
             self.primaries.len() - 1
         });
-        // There are at most as many primaries as slots, but for those that a change left without any.
+        // There are at most as many primaries as slots, apart from those that a change left without slots.
         u16::try_from(at + 1).unwrap_or(0)
     }
 }
 
-/// Where an operation has to go in place of the node that it was sent to. Nothing of it was executed.
+/// Where an operation must go in place of the node that received it. Nothing was executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) enum Redirect {
-    /// There, from now on.
+    /// To this node, from now on.
     Moved(Address),
-    /// There, this time: the slot moves, and what is not here may be there.
+    /// To this node, once: the slot is migrating, and keys that are missing here may be there.
     Ask(Address),
-    /// Here or there, in a moment: the slot moves, and some of the keys have gone ahead.
+    /// To either node, after a moment: the slot is migrating, and some of the keys have moved.
     Again,
-    /// Elsewhere, and only the next map says where that is.
+    /// Elsewhere; only the next map shows where.
     Unnamed,
-    /// To whoever has the slot when the cluster is well again.
+    /// To the primary of the slot, once the cluster is up again.
     Later,
 }
 
-/// What an answer of the node at `asked` says about that.
+/// Parses the redirect in a reply of the node at `asked`.
 pub(in super::super) fn redirect(asked: &Address, value: &Value) -> Option<Redirect> {
     let Value::ServerError(error) = value else { return None };
     let named = |to: fn(Address) -> Redirect| {
@@ -234,7 +234,7 @@ mod tests {
         let told = read(&node("asked", 9), &[info, Value::Array(ranges)]).expect("well formed");
         assert!(told.is_well && told.map.epoch == 7);
         let at = |slot| told.map.primary(slot).cloned();
-        assert_eq!(at(0), Some(node("a", 1)), "by TLS, as the one that was asked");
+        assert_eq!(at(0), Some(node("a", 1)), "uses TLS, as the connection to the reporting node does");
         assert_eq!([at(100), at(101), at(102)], [2, 3, 4].map(|port| Some(node("asked", port))));
         assert_eq!((at(16_383), at(16_384)), (Some(node("a", 1)), None));
         assert_eq!(told.map.primaries().len(), 4);
@@ -244,7 +244,7 @@ mod tests {
         assert!(!moved.agrees_with(&told.map) && moved.with(101, &node("asked", 3)).agrees_with(&told.map));
     }
 
-    /// As a node tells of one that announces no name, where names are preferred.
+    /// The reply of a node about another one without a hostname, where hostnames are preferred.
     #[test]
     fn a_node_without_a_name_is_at_its_address() {
         let named = |ip: &str| {
@@ -258,12 +258,12 @@ mod tests {
         assert_eq!(
             named(""),
             Some(node("asked", 1)),
-            "it is the one that was asked: of itself alone a node may not know it"
+            "a node may not know its own address, so this is the reporting node"
         );
     }
 
     #[test]
-    fn who_may_not_ask_all_learns_enough() {
+    fn a_user_with_few_permissions_learns_enough() {
         let forbidden = said("-NOPERM no\r\n");
         let ranges = Value::Array(vec![range(0, 16_383, text("a"), 1)]);
         let told = read(&node("a", 1), &[forbidden.clone(), ranges]).expect("well formed");

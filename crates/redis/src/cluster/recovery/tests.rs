@@ -1,4 +1,4 @@
-//! Calls in a cluster of two nodes that say what they are told to, and when.
+//! Calls in a cluster of two scripted nodes.
 
 use super::super::tests::{Commands, reply};
 use super::super::*;
@@ -13,7 +13,7 @@ const WELL: &str = "+OK\r\n";
 /// A slot of the first node, and one of the second.
 const SLOTS_OF: [u16; 2] = [1, 9000];
 
-/// What the node of that number says to a GET of that key so long after the start.
+/// The reply of a node to a GET of a key, at a time since the start.
 type Says = fn(node: u16, key: &str, since: Duration) -> &'static str;
 
 struct Scene {
@@ -22,7 +22,7 @@ struct Scene {
     start: Instant,
 }
 
-/// When a call had an answer that is no refusal, if it had one; or that nobody knows what became of it.
+/// When a call got a reply other than a refusal, if it did; an error if its outcome is unknown.
 type Answered = Result<Option<Duration>, Outcome<()>>;
 
 impl Scene {
@@ -40,7 +40,7 @@ impl Scene {
         Self { cluster: Arc::new(cluster), refused, start }
     }
 
-    /// Asks the node of that number.
+    /// Sends a call to a node.
     fn ask(&self, node: usize, within: Duration) -> JoinHandle<Answered> {
         self.ask_for("x", node, within)
     }
@@ -95,7 +95,7 @@ async fn serve(stream: DuplexStream, node: u16, says: Says, start: Instant, refu
 
 async fn all(calls: Vec<JoinHandle<Answered>>) -> Vec<Option<Duration>> {
     let came = join_all(calls).await.into_iter();
-    came.map(|came| came.expect("no panic").expect("it is known what became of it")).collect()
+    came.map(|came| came.expect("no panic").expect("the outcome is known")).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,13 +103,14 @@ async fn one_asks_for_all_and_all_are_answered_with_it() {
     let scene = Scene::of(|_, _, since| if since < 3000 * MS { DOWN } else { WELL }).await;
     let came = all(scene.asks(50, 1, 5000 * MS)).await;
     assert!(came.iter().all(|came| came.is_some_and(|came| came < 3110 * MS)), "{came:?}");
-    // Each by itself asks forty times, and the others so many times while one does: twice at once, and each second.
+    // Alone, each call would be sent forty times. Together, the others are sent a few times: twice at once, and then
+    // every second.
     println!("{} refused", scene.refused());
     assert!(scene.refused() < 50 * 8, "{}", scene.refused());
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_for_all_and_is_dropped_leaves_it_to_the_next() {
+async fn a_dropped_call_passes_the_turn_to_the_next() {
     let scene = Scene::of(|_, _, since| if since < 500 * MS { DOWN } else { WELL }).await;
     let first = scene.ask(1, 5000 * MS);
     scene.until(5 * MS).await;
@@ -121,7 +122,7 @@ async fn who_asks_for_all_and_is_dropped_leaves_it_to_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_refused_by_one_node_does_not_wait_for_another() {
+async fn a_call_refused_by_one_node_does_not_wait_for_another() {
     let scene = Scene::of(|node, _, since| match node {
         1 => "-LOADING loading\r\n",
         _ if since < 500 * MS => DOWN,
@@ -137,9 +138,9 @@ async fn who_is_refused_by_one_node_does_not_wait_for_another() {
     assert_eq!(all(vec![first]).await, [None]);
 }
 
-/// A slot that nobody has: whoever asks in it is refused for ever, and so for all.
+/// A slot without a primary: its calls are refused forever, and so is the call that retries for all.
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_long_for_one_that_is_refused_for_ever() {
+async fn no_call_waits_long_for_one_that_is_refused_forever() {
     let scene = Scene::of(|_, key, since| match key {
         "lost" => "-CLUSTERDOWN Hash slot not served\r\n",
         _ if since < 600 * MS => DOWN,
@@ -153,7 +154,7 @@ async fn nobody_waits_long_for_one_that_is_refused_for_ever() {
     assert_eq!(all(vec![first]).await, [None]);
 }
 
-/// Whatever is sent without the time to wait for an answer may be executed, and nobody would know.
+/// A command sent without time for its reply may be executed, and its outcome would be unknown.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_sent_for_which_there_is_no_time() {
     let scene = Scene::of(|_, _, _| DOWN).await;
@@ -161,13 +162,13 @@ async fn nothing_is_sent_for_which_there_is_no_time() {
         let before = scene.refused();
         let came = all(scene.asks(200, 1, 700 * MS)).await;
         assert!(came.iter().all(Option::is_none), "{came:?}");
-        // Each at once, and once or twice again, and one for all; each by itself would ten times.
+        // Each call at once and once or twice again, and one for all; alone, each would be sent ten times.
         assert!(scene.refused() - before < 600, "{}", scene.refused() - before);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_to_wait_for_something_else_leaves_the_turn() {
+async fn a_call_that_waits_for_something_else_passes_the_turn() {
     let scene = Scene::of(|_, _, _| WELL).await;
     let at = Address::Tcp { host: "n".to_owned(), port: 1, tls: false };
     let (node, deadline) = (scene.cluster.shared.node(&at), scene.start + 5000 * MS);

@@ -1,4 +1,4 @@
-//! `leasehold acl`: what a user of the server needs at least.
+//! `leasehold acl`: the minimal permissions for a user of the server.
 
 use crate::args::AclArgs;
 use crate::exit::{Exit, Failure};
@@ -8,12 +8,12 @@ use crate::store;
 use anyhow::Context;
 use leasehold::store::{Permissions, RedisConfig, ServerVersion};
 
-/// Prints the command that makes such a user.
+/// Prints the command that creates such a user.
 pub(crate) async fn acl(args: &AclArgs) -> Result<Exit, Failure> {
     let unusable = |error: anyhow::Error| Failure::new(Exit::USAGE, error);
     let servers = store::servers(&args.store)?;
     let version = ask_any(&servers).await?;
-    // Of a server that is nowhere nothing is asked but what its prefix would be. What one of several needs all of them do.
+    // Without a server only the prefix matters. Several servers need the same permissions.
     let config = servers.into_iter().next().map_or_else(|| RedisConfig::from_url("redis://localhost"), Ok);
     let mut config = config.map_err(|error| unusable(error.into()))?;
     if let Some(prefix) = &args.store.prefix {
@@ -24,7 +24,7 @@ pub(crate) async fn acl(args: &AclArgs) -> Result<Exit, Failure> {
         Some(version) => permissions.on(version),
         None => permissions,
     };
-    let line = permissions.acl(&args.user).context("--user cannot be that").map_err(unusable)?;
+    let line = permissions.acl(&args.user).context("invalid --user").map_err(unusable)?;
     let of = version.map_or_else(|| "the newest servers".to_owned(), |version| version.to_string());
     log::warning(&format!(
         "for {of}; what begins with `#` stands for the SHA-256 of a password, or write `>` and the password"
@@ -47,6 +47,6 @@ async fn ask_any(servers: &[RedisConfig]) -> Result<Option<ServerVersion>, Failu
 async fn ask(config: &RedisConfig) -> Result<ServerVersion, Failure> {
     ServerVersion::ask(config).await.map_err(|fault| {
         let exit = store::exit_of(&fault);
-        Failure::new(exit, anyhow::Error::new(fault).context("failed to ask which server it is"))
+        Failure::new(exit, anyhow::Error::new(fault).context("failed to read the version of the server"))
     })
 }

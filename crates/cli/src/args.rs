@@ -1,6 +1,6 @@
-//! The command line. What it says is in here; what it means is in the files of the same names.
+//! The command line: its arguments and help texts. The modules of the same names as the subcommands carry them out.
 //!
-//! A URL stays a plain text in here: clap repeats what it cannot parse, and a URL may have a password.
+//! URLs stay plain strings here: clap repeats a value that it cannot parse, and a URL can contain a password.
 
 use crate::duration;
 use crate::exit::Exit;
@@ -48,7 +48,7 @@ pub(crate) enum Task {
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// The lock's name: up to 512 bytes of text without control characters. Several are held together, all or none
+    /// Name of the lock: up to 512 bytes without control characters. Several names are acquired together, all or none
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
 
@@ -62,57 +62,57 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) share: ShareArgs,
 
-    /// How long the lock outlives us at most [default: 30s]
+    /// Lease of the lock: how long it can outlive this process [default: 30s]
     ///
-    /// The lock is held for as long as the command runs, and is renewed every third of the lease. If
-    /// this machine dies, the lock is free when the lease ends, or on a server when the session lapses, if
-    /// that is earlier. On a majority of servers (redlock://) there are no sessions: the lease alone counts.
+    /// The lock is held for as long as the command runs, and is renewed every third of the lease. If this machine dies,
+    /// the lock becomes free when the lease ends. On a server it becomes free when the session lapses, if that is
+    /// earlier. On a quorum (redlock://) there are no sessions, so only the lease counts.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
 
-    /// How long to wait for the lock at most; for ever, if not given
+    /// Maximum time to wait for the lock; without it, wait for ever
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
 
-    /// Do not wait: give up at once if somebody else has the lock
+    /// Do not wait: fail at once if the lock is held
     #[arg(long = "try", conflicts_with = "wait")]
     pub(crate) try_once: bool,
 
     #[command(flatten)]
     pub(crate) once: OnceArgs,
 
-    /// The exit status that says that the lock was not acquired [default: 75; with --once-per, 0]
+    /// Exit status if the lock was not acquired [default: 75; with --once-per, 0]
     #[arg(long, value_name = "N")]
     pub(crate) conflict_exit_code: Option<u8>,
 
-    /// How long our session lives without a beat: a crash is noticed by then [default: 10s]
+    /// Time without a heartbeat after which the session counts as dead [default: 10s]
     ///
-    /// If this machine dies, or is cut off from the server for that long, the lock goes to the next, however
-    /// long the lease is. An outage of half of it is ridden out. With a longer --kill-grace it is six times
-    /// that, if it is not given. In a file (sqlite:) a death is noticed at once, and nothing lapses. A majority of
-    /// servers (redlock://) has no sessions: only the lease ends the lock there.
+    /// If this machine dies, or is cut off from the server for that long, the next waiter gets the lock, however long
+    /// the lease is. An outage of up to half of it is tolerated. If --kill-grace is longer than its default and this is
+    /// not given, the session is six times --kill-grace. In a file (sqlite:) the end of a process is detected at once,
+    /// and no session lapses. A quorum (redlock://) has no sessions: only the lease ends the lock there.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) session: Option<Duration>,
 
-    /// Without a session: the lease alone ends the lock after a crash, and an outage is ridden out as long
+    /// No session: after a crash only the lease ends the lock, and an outage is tolerated for as long
     #[arg(long, conflicts_with = "session")]
     pub(crate) no_session: bool,
 
-    /// How long the command has between SIGTERM and SIGKILL when the lock is lost [default: 5s or less]
+    /// Time between SIGTERM and SIGKILL for the command when the lock is lost [default: 5s or less]
     ///
-    /// If the server does not answer, SIGTERM comes that long before the lease or the session ends, so it
-    /// must be shorter than the lease, and half of the session at most. If it is not given, it is 5s, a
-    /// third of the lease, or a sixth of the session on a server, whichever is the shortest.
+    /// If the server does not answer, the command gets SIGTERM that long before the lease or the session ends. So it
+    /// must be shorter than the lease, and at most half of the session. The default is the shortest of 5s, a third of
+    /// the lease, and, on a server, a sixth of the session.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) kill_grace: Option<Duration>,
 
-    /// Print one line of JSON at the end, on standard error: standard output is the command's
+    /// Print one line of JSON at the end, on standard error: standard output belongs to the command
     #[arg(long)]
     pub(crate) json: bool,
-    /// How long the lock is held at most; for as long as the command runs, if not given
+    /// Maximum time to hold the lock; without it, as long as the command runs
     ///
-    /// For a command that may hang, whose lock would be renewed for ever: it is ended as if the lock were
-    /// lost, --kill-grace before this time is over, and others get the lock.
+    /// For a command that may hang and whose lock would be renewed for ever. The command is ended as if the lock were
+    /// lost, --kill-grace before this time is over, and the next waiter gets the lock.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) max_hold: Option<Duration>,
 
@@ -124,7 +124,7 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// The exit status that says that the lock was not acquired.
+    /// The exit status if the lock was not acquired.
     pub(crate) fn conflict(&self) -> Exit {
         Exit::of(self.conflict_exit_code.unwrap_or(Exit::CONFLICT))
     }
@@ -136,48 +136,48 @@ pub(crate) struct OnceArgs {
     #[arg(conflicts_with_all = ["wait", "try_once", "lease", "max_hold", "session", "no_session", "reentrant", "owner", "shared", "exclusive", "permits", "take"])]
     pub(crate) once_per: Option<Duration>,
 
-    /// How long the command may run, where that is longer than the period of --once-per
+    /// Maximum run time of the command, if that is longer than the period of --once-per
     ///
-    /// It is ended --kill-grace before that time is over. If this machine dies meanwhile, nobody runs the command for as
-    /// long.
+    /// The command is ended --kill-grace before this time is over. If this machine dies meanwhile, no other machine
+    /// runs the command for as long.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "once_per")]
     pub(crate) at_most: Option<Duration>,
 }
 
 #[derive(Args)]
 pub(crate) struct LeadArgs {
-    /// The election's name: up to 512 bytes of text without control characters
+    /// Name of the election: up to 512 bytes without control characters
     pub(crate) name: String,
 
     /// The command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 
-    /// How long a leadership outlives us at most [default: 30s]
+    /// Lease of the leadership: how long it can outlive this process [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
 
-    /// How long our session lives without a beat: a crash is noticed by then [default: 10s]
+    /// Time without a heartbeat after which the session counts as dead [default: 10s]
     ///
     /// As with `run`.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) session: Option<Duration>,
 
-    /// Without a session: the lease alone ends the leadership after a crash
+    /// No session: after a crash only the lease ends the leadership
     #[arg(long, conflicts_with = "session")]
     pub(crate) no_session: bool,
 
-    /// How long the command has between SIGTERM and SIGKILL when we lead no more [default: 5s or less]
+    /// Time between SIGTERM and SIGKILL for the command when the leadership is lost [default: 5s or less]
     ///
     /// As with `run`.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) kill_grace: Option<Duration>,
 
-    /// What others are shown of the leader [default: this host and process]
+    /// Label of the leader, shown to other users [default: this host and process]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
 
-    /// Print one line of JSON at the end, on standard error: standard output is the command's
+    /// Print one line of JSON at the end, on standard error: standard output belongs to the command
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -190,14 +190,14 @@ pub(crate) struct LeadArgs {
 
 #[derive(Args)]
 pub(crate) struct WaitArgs {
-    /// The lock's name
+    /// Name of the lock
     pub(crate) name: String,
 
-    /// How long to wait at most; for ever, if not given
+    /// Maximum time to wait; without it, wait for ever
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
 
-    /// The exit status that says that the lock was not free in time
+    /// Exit status if the lock was not free in time
     #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT)]
     pub(crate) conflict_exit_code: u8,
 
@@ -223,32 +223,32 @@ pub(crate) struct EnterArgs {
 
 #[derive(Args)]
 pub(crate) struct ShareArgs {
-    /// Hold the lock as one of its readers: beside others with --shared, never beside one with --exclusive
+    /// Acquire a read lock: together with other --shared holders, never together with an --exclusive one
     ///
-    /// Fair to both: who came before one who wants it alone goes first, and who came after him waits for him.
+    /// Neither side starves: waiters are served in order of arrival, so a reader waits for a writer that came earlier.
     #[arg(long, conflicts_with_all = ["exclusive", "permits"])]
     pub(crate) shared: bool,
 
-    /// Hold it alone, while nobody has it with --shared or --exclusive
+    /// Acquire the write lock: alone, with no other --shared or --exclusive holder
     #[arg(long, conflicts_with = "permits")]
     pub(crate) exclusive: bool,
 
-    /// Hold one of N permits: at most N commands run at a time
+    /// Acquire one of N permits: at most N commands run at a time
     ///
-    /// All who use the name say the same N. The store goes by what the first of them said, until nobody has used it for an
-    /// hour.
+    /// All users of the name must give the same N. The store keeps the N of the first command, until the name has not
+    /// been used for an hour.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(conflicts_with_all = ["reentrant", "owner"])]
     pub(crate) permits: Option<u32>,
 
-    /// Hold so many of the permits, all at once [default: 1]
+    /// Acquire M of the permits, all at once [default: 1]
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..), requires = "permits")]
     pub(crate) take: Option<u32>,
 }
 
 #[derive(Args)]
 pub(crate) struct ShowArgs {
-    /// The lock's name
+    /// Name of the lock
     pub(crate) name: String,
 
     /// Print one line of JSON
@@ -264,30 +264,30 @@ pub(crate) struct ShowArgs {
 
 #[derive(Args)]
 pub(crate) struct AcquireArgs {
-    /// The lock's name: up to 512 bytes of text without control characters
+    /// Name of the lock: up to 512 bytes without control characters
     pub(crate) name: String,
 
-    /// How long the lock is held, unless it is extended or released
+    /// Lease: how long the lock is held, unless it is extended or released
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) lease: Duration,
 
-    /// The file for the token: made with mode 0600, or an empty one of yours with that mode
+    /// File for the token: created with mode 0600, or an existing empty file of yours with that mode
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: PathBuf,
 
-    /// How long to wait for the lock at most; for ever, if not given
+    /// Maximum time to wait for the lock; without it, wait for ever
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
 
-    /// Do not wait: give up at once if somebody else has the lock
+    /// Do not wait: fail at once if the lock is held
     #[arg(long = "try", conflicts_with = "wait")]
     pub(crate) once: bool,
 
-    /// The exit status that says that the lock was not acquired
+    /// Exit status if the lock was not acquired
     #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT)]
     pub(crate) conflict_exit_code: u8,
 
-    /// What others are shown of the holder [default: this host and process]
+    /// Label of the holder, shown to other users [default: this host and process]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
 
@@ -304,14 +304,14 @@ pub(crate) struct AcquireArgs {
 
 #[derive(Args)]
 pub(crate) struct ExtendArgs {
-    /// The lock's name, to be sure that the token is its
+    /// Name of the lock, to check that the token belongs to it
     pub(crate) name: Option<String>,
 
-    /// The file with the token
+    /// File with the token
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: PathBuf,
 
-    /// How long the lock is held from now at least [default: the lease that it was acquired with]
+    /// New lease, counted from now [default: the lease with which the lock was acquired]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
 
@@ -328,10 +328,10 @@ pub(crate) struct ExtendArgs {
 
 #[derive(Args)]
 pub(crate) struct ReleaseArgs {
-    /// The lock's name, to be sure that the token is its
+    /// Name of the lock, to check that the token belongs to it
     pub(crate) name: Option<String>,
 
-    /// The file with the token; it is removed once the hold is over
+    /// File with the token; it is removed once the hold is over
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: PathBuf,
 
@@ -348,7 +348,7 @@ pub(crate) struct ReleaseArgs {
 
 #[derive(Args)]
 pub(crate) struct LsArgs {
-    /// List who is there instead: sessions, alive or dead
+    /// List sessions instead of locks, alive or dead
     #[arg(long)]
     pub(crate) sessions: bool,
 
@@ -365,18 +365,18 @@ pub(crate) struct LsArgs {
 
 #[derive(Args)]
 pub(crate) struct FreeArgs {
-    /// The lock's name
+    /// Name of the lock
     pub(crate) name: String,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
 
-    /// End the hold with this fencing token alone, of a lock that several share: `show` tells them
+    /// End only the hold with this fencing token, if several clients share the lock; `show` prints the tokens
     #[arg(long, value_name = "TOKEN")]
     pub(crate) fence: Option<u64>,
 
-    /// Who does it, for the lock's audit [default: user@host]
+    /// Label of the operator, for the audit of the lock [default: user@host]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
 
@@ -393,11 +393,11 @@ pub(crate) struct FreeArgs {
 
 #[derive(Args)]
 pub(crate) struct MonitorArgs {
-    /// How often to look, give or take a quarter [default: 2500ms]
+    /// Interval between two checks, varied by up to a quarter [default: 2500ms]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) every: Option<Duration>,
 
-    /// Who does it, for the locks' audit [default: this host and process]
+    /// Label of the monitor, for the audit of the locks [default: this host and process]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
 
@@ -427,7 +427,7 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Args)]
 pub(crate) struct AclArgs {
-    /// The user's name
+    /// Name of the user
     #[arg(long, value_name = "NAME", default_value = "leasehold")]
     pub(crate) user: String,
 
@@ -444,7 +444,7 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "URL", help = STORE_HELP, long_help = STORE_LONG)]
     pub(crate) store: Option<String>,
 
-    /// A prefix for all keys, on a Redis server that others use too
+    /// Prefix of all keys, on a Redis server that has other users
     #[arg(long, value_name = "TEXT")]
     pub(crate) prefix: Option<String>,
 
@@ -455,18 +455,18 @@ pub(crate) struct StoreArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Log")]
 pub(crate) struct LogArgs {
-    /// Say more on standard error; up to three times
+    /// Log more on standard error; up to three times
     #[arg(short, long, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 
-    /// The form of what is said on standard error
+    /// Format of the messages on standard error
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// Lines for people
+    /// Lines of text
     Text,
     /// One JSON object a line
     Json,
@@ -477,37 +477,38 @@ Examples:
   leasehold run nightly -- ./backup.sh           one at a time on this machine
   leasehold run nightly --try -- ./backup.sh     or not at all: exit status 75
   export LEASEHOLD_STORE=redis://db.example.org  one at a time on all machines
-  leasehold show nightly                         who has it, since when, who waits
+  leasehold show nightly                         the holder, since when, how many wait
   leasehold acquire nightly --lease 1h --token-file /run/nightly.lock
-                                                 where a script cannot wrap a command
-  leasehold run digest --once-per 55m -- ./send  on one machine of all that try, once an hour
-  leasehold lead scheduler -- ./scheduler        on one machine of all, for as long as it can
-  leasehold wait nightly && ./after-nightly.sh   when nobody has it
-  leasehold ls                                   which locks are held
+                                                 for a script that cannot wrap a command
+  leasehold run digest --once-per 55m -- ./send  once an hour, on one of all machines
+  leasehold lead scheduler -- ./scheduler        on one machine, as long as it leads
+  leasehold wait nightly && ./after-nightly.sh   when the lock is free
+  leasehold ls                                   all held locks
   leasehold free nightly                         take it from its holder, after a question
-  leasehold doctor                               what could fail the locks of a server
+  leasehold doctor                               check a server for unsafe settings
 
-`leasehold help run` says what becomes of signals, exit statuses and a lock that is lost.";
+`leasehold help run` describes signals, exit statuses and the loss of a lock.";
 
-const STORE_HELP: &str = "Where the locks are [env: LEASEHOLD_STORE] [default: a SQLite file of this user's]";
+const STORE_HELP: &str =
+    "The store of the locks [env: LEASEHOLD_STORE] [default: a SQLite file of this user]";
 
 const STORE_LONG: &str = "\
-Where the locks are [env: LEASEHOLD_STORE] [default: a SQLite file of this user's]
+The store of the locks [env: LEASEHOLD_STORE] [default: a SQLite file of this user]
 
   redis://[user@]host[:port][/db]  a Redis or Valkey server; rediss:// with TLS
-                                   (?ca=FILE, and ?cert=FILE&key=FILE where it wants to see a certificate)
-  redis+unix:///path/to/socket     the same, by a socket
-  redis+sentinel://a,b,c/name      the primary that these Sentinels know by that name
-  redis+cluster://a,b,c            a cluster, of which these nodes know the others
-  redis+shard://a,b,c              independent servers: each name lies on one of them
-  redlock://a,b,c                  a majority of these servers
+                                   (?ca=FILE, and ?cert=FILE&key=FILE for a client certificate)
+  redis+unix:///path/to/socket     the same, through a Unix socket
+  redis+sentinel://a,b,c/name      the primary of that name, found through these Sentinels
+  redis+cluster://a,b,c            a cluster, found through these nodes
+  redis+shard://a,b,c              independent servers: each name is on one of them
+  redlock://a,b,c                  a quorum: a majority of these servers
   sqlite:PATH                      a file, for the processes of this machine
 
-With `?strict=1` behind it, a server that could lose locks is refused: see `leasehold doctor`.
+With `?strict=1` appended, a server that could lose locks is refused: see `leasehold doctor`.
 
-If none is given, the file is leasehold/locks.db in $XDG_STATE_HOME, or else in ~/.local/state; for root without a \
-home it is /var/lib/leasehold/locks.db. A password does not belong in here, where every user of the machine \
-can read it: see --password-file.";
+Without --store and LEASEHOLD_STORE, the file is leasehold/locks.db in $XDG_STATE_HOME, or else in ~/.local/state; for \
+root without a home it is /var/lib/leasehold/locks.db. Do not put a password here: every user of the machine can read \
+it. See --password-file.";
 
 const PASSWORD_HELP: &str =
     "Read the server's password from the first line of a file, or of standard input (`-`)";
@@ -515,24 +516,24 @@ const PASSWORD_HELP: &str =
 const PASSWORD_LONG: &str = "\
 Read the server's password from the first line of a file, or of standard input (`-`)
 
-Of standard input no more than that line is read: what follows is the command's. The password can also be \
-given in the environment, as LEASEHOLD_PASSWORD or in the URL in LEASEHOLD_STORE, and the user as \
-LEASEHOLD_USERNAME. The command does not inherit what holds a password.";
+Only that one line of standard input is read: the rest belongs to the command. The password can also come from the \
+environment, as LEASEHOLD_PASSWORD or in the URL of LEASEHOLD_STORE, and the user from LEASEHOLD_USERNAME. The command \
+does not inherit variables that contain a password.";
 
 const REENTRANT_HELP: &str =
-    "Enter the lock again where our owner has it: that of LEASEHOLD_OWNER, or else a new one";
+    "Use a reentrant lock: commands of the same owner can acquire it again (LEASEHOLD_OWNER, or a new owner)";
 
 const REENTRANT_LONG: &str = "\
-Enter the lock again where our owner has it: that of LEASEHOLD_OWNER, or else a new one
+Use a reentrant lock: commands of the same owner can acquire it again (LEASEHOLD_OWNER, or a new owner)
 
-The owner is handed to the command, so that what it runs with --reentrant enters the same locks, and does not wait for \
-it. Whoever else uses the lock must enter it so, too: it is another kind of lock, Redisson's RLock.";
+The command receives the owner in LEASEHOLD_OWNER. So a nested `leasehold run --reentrant` acquires the same locks at \
+once. It is another kind of lock, compatible with Redisson's RLock: every user of the name must acquire it this way.";
 
 const OWNER_HELP: &str =
-    "The same for this owner: 1 to 256 bytes of text that stand for one piece of work; implies --reentrant";
+    "The same for this owner: 1 to 256 bytes of text that identify one piece of work; implies --reentrant";
 
 const OWNER_LONG: &str = "\
-The same for this owner: 1 to 256 bytes of text that stand for one piece of work; implies --reentrant
+The same for this owner: 1 to 256 bytes of text that identify one piece of work; implies --reentrant
 
 Every user of this machine can read it in the process list. If that matters, set LEASEHOLD_OWNER instead.";
 
@@ -541,87 +542,93 @@ const RUN_ABOUT: &str = "Run a command while holding a lock";
 const RUN_LONG: &str = "\
 Run a command while holding a lock.
 
-Waits until the lock is free, runs the command, and gives the lock back when the command has ended. \
-Waiting is fair: first come, first served. Over a majority of servers (redlock://) it is not: there is no queue, and the \
-first to ask after a release gets the lock. The options --shared, --exclusive and --permits do not work there.
+Waits until the lock is free, runs the command, and releases the lock when the command has ended. Waiting is fair: \
+first come, first served. On a quorum (redlock://) it is not: there is no queue, and the first client that requests \
+the lock after a release gets it. --shared, --exclusive and --permits do not work there.
 
-Several locks are held together: all of them, or none. While one of them is waited for the others are left to \
-whoever wants them, or they are taken in the order of their names; so two commands never wait for each other.";
+Several locks are acquired together: all of them, or none. While the command waits for one of them, it either leaves \
+the others free or acquires them in the order of their names; so two commands never wait for each other.";
 
 const RUN_AFTER: &str = "\
 The command:
-  It inherits standard input, output and error, and runs in a process group of its own. In its
-  environment are LEASEHOLD_NAME, the lock's name, and LEASEHOLD_FENCE, the fencing token: a number
-  that grows with every hold of the lock, for resources that can refuse smaller ones than they saw.
-  Of several locks there is a line each, in both, in the order of their names.
+  It inherits standard input, output and error, and runs in a process group of its own. Its
+  environment contains LEASEHOLD_NAME, the name of the lock, and LEASEHOLD_FENCE, the fencing
+  token: a number that grows with every hold of the lock, so that a resource can reject a token
+  smaller than one it has seen. With several locks, both contain one line for each, in the order of
+  the names.
 
-Entering again (--reentrant, --owner):
-  Such a lock is its owner's, and is free when all that he runs under it have ended. With --reentrant
-  alone the owner is the one of LEASEHOLD_OWNER, if that is set, and otherwise new: nobody has been him
-  before. The command finds him in its environment, as LEASEHOLD_OWNER, so that a nested `leasehold run
-  --reentrant` of the same name runs at once, by whichever process it is called. Commands of one owner do
-  NOT exclude each other, wherever they run: `env -u LEASEHOLD_OWNER` begins anew.
-  Whoever knows the owner and may use the store gets in: it is as secret as the command's environment. The
-  log does not have it; `show` says who has a lock, and so does the message of who waited in vain.
-  A hold for an owner of the environment ends with its lease alone (--lease), and not when our session
-  does. All that are inside have the same fencing token. It takes one NAME. `acquire`, `extend` and
-  `release` do not know such locks.
+Reentrant locks (--reentrant, --owner):
+  Such a lock belongs to an owner, and is free when all commands that run under it have ended. With
+  --reentrant alone the owner is that of LEASEHOLD_OWNER, or a new, unique one if that is not set.
+  The command finds its owner in LEASEHOLD_OWNER, so that a nested `leasehold run --reentrant` of
+  the same name runs at once, from whichever process it is started. Commands of one owner do NOT
+  exclude each other, wherever they run: `env -u LEASEHOLD_OWNER` starts with a new owner. A
+  process that knows the owner and may use the store can acquire the lock: the owner is as secret
+  as the environment of the command. It is not logged; `show` prints it, and so does the message of
+  a command that waited in vain. The hold of an owner from the environment ends with its lease
+  alone (--lease), not with the session. All holds of an owner have the same fencing token. Takes
+  one NAME. `acquire`, `extend` and `release` do not support such locks.
 
 Once per period (--once-per):
-  Of all that try, on all machines, one runs the command; the others end at once, with 0 and without a word (or with
-  --conflict-exit-code, if it is given), also if they come when the command has ended. From the start of
-  the command nobody else runs it before the period is over, also if this machine dies; `show` says
-  then that the lock rests. A command that takes longer is ended, unless --at-most is longer. Choose
-  the period a little shorter than the interval of the timer: the next one may come a moment early.
-  A command that fails has had its turn: to try again, `leasehold free` the lock.
+  Of all machines that try, one runs the command. The others end at once with status 0 and no
+  output (or with --conflict-exit-code, if given), even if the command has already ended. From the
+  start of the command, no other machine runs it before the period is over, even if this machine
+  dies; `show` then reports that the lock rests. A command that takes longer is ended, unless
+  --at-most is longer. Choose a period a little shorter than the interval of the timer: the next
+  timer may fire a moment early. A command that fails has used its turn: to try again, `leasehold
+  free` the lock.
 
-Beside others (--shared, --exclusive, --permits):
-  Such a lock several have at the same time: all with --shared, or one with --exclusive; with --permits 3
-  three of them, or fewer who --take more. Who waits is served in the order in which all have come, so that
-  nobody waits for ever. Each has a fencing token of its own, and loses what it has by itself. Everybody who
-  uses the name has to use it in the same way. It takes one NAME.
-  With --reentrant or --owner a read is its owner's: one of his who reads again runs at once, also past one
-  with --exclusive who waits. What would wait for its own owner, like --exclusive under his --shared, ends with
-  2 at once. Without them a nested `run --shared` of the same name may wait for ever, behind one who waits
-  for the outer one.
+Shared locks (--shared, --exclusive, --permits):
+  Several commands can hold such a lock at the same time: any number with --shared, or one with
+  --exclusive; with --permits 3, three commands, or fewer if they --take more. Waiters are served
+  in order of arrival, so none starves. Each command has a fencing token of its own, and loses its
+  hold independently. All users of the name must use it in the same way. Takes one NAME. With
+  --reentrant or --owner a read lock belongs to its owner: another read of the same owner runs at
+  once, even if an --exclusive command waits. A request that would wait for its own owner, such as
+  --exclusive under --shared of the same owner, fails at once with status 2. Without an owner, a
+  nested `run --shared` of the same name may wait for ever, behind an --exclusive that waits for
+  the outer one.
 
 Signals:
-  SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT and SIGTSTP are passed on to
-  the command's process group, and the lock is given back when the command has ended. Those that were
-  ignored when we were started (nohup) stay ignored. If the command wants to read from the terminal,
-  it becomes the foreground job. After Ctrl-Z nothing is renewed: if the lease ends before `fg`, the
-  lock is lost.
+  SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT and SIGTSTP are passed on
+  to the process group of the command, and the lock is released when the command has ended. Signals
+  that were ignored when leasehold started (nohup) stay ignored. If the command wants to read from
+  the terminal, it becomes the foreground job. After Ctrl-Z nothing is renewed: if the lease ends
+  before `fg`, the lock is lost.
 
-A lock that is lost:
-  If the lock cannot be renewed, the command gets SIGTERM early enough to be gone before anybody else
-  can have the lock: --kill-grace before the lease ends, or the session. What is left of its process group then gets
-  SIGKILL. The same happens --kill-grace before --max-hold is over. If the lock was taken away (its key was removed), SIGTERM comes when that is noticed, at
-  the next renewal.
-  If leasehold itself is killed, the kernel kills the command (Linux). It does not kill the command's
-  own children, nor a program that is setuid or has file capabilities: for those use a container or a
-  cgroup. While leasehold is stopped (SIGSTOP) it can stop nothing: it does so as soon as it goes on.
+Loss of the lock:
+  If the lock cannot be renewed, the command gets SIGTERM early enough to end before another client
+  can acquire the lock: --kill-grace before the lease or the session ends. Whatever is left of its
+  process group then gets SIGKILL. The same happens --kill-grace before --max-hold is over. If the
+  lock was taken away (its key was removed), SIGTERM follows when that is detected, at the next
+  renewal. If leasehold itself is killed, the kernel kills the command (Linux). It does not kill
+  the children of the command, nor a program that is setuid or has file capabilities: for those use
+  a container or a cgroup. While leasehold is stopped (SIGSTOP) it cannot end the command: it does
+  so once it continues.
 
 Exit status:
-  the command's own; 128 + n if signal n ended it
-    2  the arguments, the name, the URL or another setting cannot be used; or the lock can never be had so
-   69  the store cannot be reached, or does not serve us
+  that of the command; 128 + n if signal n ended it
+    2  the arguments, the name, the URL or another setting cannot be used; or the lock can never be
+       acquired in this way
+   69  the store cannot be reached, or refuses the request
    70  the lock was lost before the command had ended
    75  the lock was not acquired (see --conflict-exit-code); with --once-per that is 0
   126  the command cannot be executed
   127  there is no such command
 
 JSON (--json), the last line on standard error; later versions may add fields:
-  name, acquired (true or false), fence, count (how often its owner had it then; 1 without --reentrant,
-  null if it was not acquired), locks (name and fence of each), portion (read, write or permits; null of a lock
-  that nobody shares), permits (how many it took, or null), command_status (null if the command was not started), status
-  (ours); error: null, or an object with kind (taken, lost, unavailable, usage, not_started), reason
-  (of a loss, or null), message
+  name, acquired (true or false), fence, count (the number of holds of the owner then; 1 without
+  --reentrant, null if it was not acquired), locks (name and fence of each), portion (read, write
+  or permits; null for a lock that is not shared), permits (how many it acquired, or null),
+  command_status (null if the command was not started), status (of this program); error: null, or
+  an object with kind (taken, lost, unavailable, usage, not_started), reason (of a loss, or null),
+  message
 
 Examples:
   leasehold run nightly -- ./backup.sh
   leasehold run till stock -- ./close-the-day.sh
   leasehold run uploads --permits 3 -- ./upload.sh    three at a time
-  leasehold run index --shared -- ./query.sh          while nobody runs `… index --exclusive -- ./rebuild.sh`
+  leasehold run index --shared -- ./query.sh          never during `… index --exclusive -- ./rebuild.sh`
   leasehold run deploy --reentrant -- ./deploy.sh     which may run `leasehold run deploy --reentrant -- …`
   leasehold run deploy --owner \"ci-$RUN_ID\" -- ./step-2.sh       in every step of one run
   leasehold run nightly --wait 10s --conflict-exit-code 0 -- ./backup.sh
@@ -629,106 +636,112 @@ Examples:
   leasehold run orders/42 --store redis://db.example.org --password-file /run/secrets/redis -- ./ship
   leasehold run report --lease 5m --kill-grace 1m -- sh -c 'make report && publish --fence $LEASEHOLD_FENCE'";
 
-const ONCE_HELP: &str = "Run the command if nobody has in this time; otherwise end with 0 at once";
+const ONCE_HELP: &str =
+    "Run the command at most once in this period, over all machines; otherwise end with 0 at once";
 
 const ONCE_LONG: &str = "\
-Run the command if nobody has in this time; otherwise end with 0 at once
+Run the command at most once in this period, over all machines; otherwise end with 0 at once
 
-The time counts from the start of a command. Whatever becomes of the command or of this machine, nobody else runs it \
-before. It needs no session, and takes one NAME.";
+The period counts from the start of a command. Whatever happens to the command or to this machine, no other command \
+starts before the period is over. Needs no session, and takes one NAME.";
 
 const LEAD_ABOUT: &str = "Run a command while leading, again after each re-election";
 
 const LEAD_LONG: &str = "\
 Run a command while leading, again after each re-election.
 
-Campaigns until we lead, and runs the command for as long as we do. If the leadership is lost the command is ended before \
-anybody else can lead, and we campaign again. When the command ends by itself, or is asked to end by a signal, we \
-resign and end as well.";
+Campaigns until this process leads, and runs the command for as long as it leads. If the leadership is lost, the \
+command is ended before another process can lead, and this process campaigns again. When the command ends by itself, \
+or a signal asks this process to end, it resigns and ends as well.";
 
 const LEAD_AFTER: &str = "\
-The command has LEASEHOLD_NAME and LEASEHOLD_FENCE in its environment, gets our signals, and is ended as with `run`: SIGTERM
---kill-grace before the lease or the session ends, and then SIGKILL. The fencing token is another one, and a greater one, each time.
-Once we have led or waited, a store that does not answer is no reason to end: it is asked less and less often, every 5s at least.
+The command has LEASEHOLD_NAME and LEASEHOLD_FENCE in its environment, receives the signals that
+leasehold receives, and is ended as with `run`: SIGTERM --kill-grace before the lease or the
+session ends, and then SIGKILL. Each leadership has a new, greater fencing token.
+Once a campaign has reached the store, a store that does not answer does not end this program: it
+retries less and less often, every 5s at least.
 
-An election is a lock of its own kind: `show` says who leads, and `free` deposes him.
+An election is a lock of its own kind: `show` prints the leader, and `free` deposes it.
 
 Exit status:
-  the command's own, when it ended by itself; 128 + n if signal n ended it, or us while we campaigned
+  that of the command, if it ended by itself; 128 + n if signal n ended it, or ended a campaign
     2  the arguments, the name, the URL or another setting cannot be used
-   69  the store could not be reached at the start, or does not serve us
-   70  the leadership was lost while the command ran, which was noticed only when it had ended
+   69  the store could not be reached at the start, or refuses the request
+   70  the leadership was lost while the command ran, and that was detected only after it had ended
   126  the command cannot be executed
   127  there is no such command
 
 JSON (--json), the last line on standard error; later versions may add fields:
-  name, led (how often), fence (the last one, or null), command_status (of the last command, or null), status (ours); error:
-  as with `run`
+  name, led (how often), fence (the last one, or null), command_status (of the last command, or
+  null), status (of this program); error: as with `run`
 
 Examples:
   leasehold lead scheduler -- ./scheduler
   leasehold lead scheduler --session 4s --label \"$HOSTNAME\" -- ./scheduler";
 
-const WAIT_ABOUT: &str = "Wait until nobody has a lock, without taking it";
+const WAIT_ABOUT: &str = "Wait until a lock is free, without acquiring it";
 
 const WAIT_LONG: &str = "\
-Wait until nobody has a lock, without taking it.
+Wait until a lock is free, without acquiring it.
 
-Of whichever kind it is. It looks when the holder's lease would end, and at first every 100ms, then less and less often: \
-every 2s at least. When this has ended somebody may have it again: to work under it, use `leasehold run`. A lock that rests \
-(--once-per) is not free.";
+Works with a lock of any kind. Polls when the lease of the holder would end, and at first every 100ms, then less and \
+less often: every 2s at least. Another client may hold the lock again by the time this command has ended: to work \
+under the lock, use `leasehold run`. A lock that rests (--once-per) is not free.";
 
 const WAIT_AFTER: &str = "\
-JSON (--json), one line, also where it fails; later versions may add fields:
-  name, free (true or false), waited_ms, holder (who had it last as we saw it, or null), remaining_ms; error as
-  with `run`
+JSON (--json), one line, also if it fails; later versions may add fields:
+  name, free (true or false), waited_ms, holder (the last one that was seen, or null),
+  remaining_ms; error as with `run`
 
 Exit status:
-    0  nobody has it
+    0  the lock is free
     2  the name or a setting cannot be used
-   69  the store cannot be reached, or does not serve us
-   75  somebody had it for as long as --wait says (see --conflict-exit-code)
+   69  the store cannot be reached, or refuses the request
+   75  the lock was not free within --wait (see --conflict-exit-code)
 
 Examples:
   leasehold wait nightly --wait 1h && ./after-nightly.sh
   leasehold wait deploy --wait 0s || echo 'a deploy is under way'";
 
-const SHOW_ABOUT: &str = "Show who holds a lock";
+const SHOW_ABOUT: &str = "Show the holder of a lock";
 
 const SHOW_LONG: &str = "\
-Show who holds a lock, since when, until when, who is behind that, how many wait for it, and who took it from whom.
+Show the holder of a lock, since when and until when it is held, its session, the number of waiters, and the audit.
 
-Of whichever kind it is: a plain lock, one that its owner enters again (`run --reentrant`), an election (`lead`), or one that \
-several have at the same time (`run --shared`, `--permits`; also latches and barriers of programs), with all who have it.
+Works with a lock of any kind: a plain lock, a reentrant one (`run --reentrant`), an election (`lead`), or one that \
+several clients can hold at the same time (`run --shared`, `--permits`; also latches and barriers of programs), with \
+all holders.
 
-The exit status is 0 whether or not the lock is held; 69 if the store cannot be reached, and 2 if the \
-name or a setting cannot be used.";
+The exit status is 0 whether or not the lock is held; 69 if the store cannot be reached, and 2 if the name or a \
+setting cannot be used.";
 
 const SHOW_AFTER: &str = "\
 JSON (--json), one line; later versions may add fields:
-  name          the lock's name
-  kind          mutex, reentrant, election, semaphore, rwlock, latch or barrier; of a free lock, mutex unless
-                it is known to have been another
+  name          the name of the lock
+  kind          mutex, reentrant, election, semaphore, rwlock, latch or barrier; of a free lock,
+                mutex unless it is known to have been another
   held          true or false
-  rests         true if whoever had it is done, and it stays taken until `until` (`run --once-per`)
-  holder        what the holder calls itself, `host/pid/program` as a rule; null if the lock is free, or
-                held by another library, which says nothing of itself
-  owner         who may enter it again; null if it is free, or a mutex
-  count         how often it is held: 0 if it is free, 1 if a mutex is held
-  since         since when, by the store's clock: RFC 3339 in UTC, or null
-  until         when the lease ends unless it is renewed, by this machine's clock; null if the lock is
-                free, or held without an expiry
-  remaining_ms  how many milliseconds that is from now, or null
-  fence         the holder's fencing token, a number of at most 53 bits, or null
+  rests         true if the last holder is done, and the lock stays taken until `until` (`run
+                --once-per`)
+  holder        the label of the holder, by default `host/pid/program`; null if the lock is free,
+                or held by another library, which records no label
+  owner         the owner, for which it can be acquired again; null if the lock is free, or a mutex
+  count         the number of holds: 0 if it is free, 1 if a mutex is held
+  since         when the hold began, by the clock of the store: RFC 3339 in UTC, or null
+  until         when the lease ends unless it is renewed, by the clock of this machine; null if the
+                lock is free, or held without an expiry
+  remaining_ms  the milliseconds until then, or null
+  fence         the fencing token of the holder, a number of at most 53 bits, or null
   waiting       how many processes wait
-  behind        who is behind the holder, or null: session, alive, alive_ms, label, host, pid, program,
-                version, started, labels
-  audit         who took the lock from whom, the last first: at, how (freed, evicted), fence, whose, by
-  taken         how many permits are taken, or how many have arrived; null of another kind
-  limit         how many permits, arrivals or parties there are, or null
-  sharers       all who have it, of a kind that several can have, the oldest first (4096 at most): portion,
-                count (of permits or arrivals), holder, owner, since, remaining_ms, fence, behind. The holder
-                above is the first
+  behind        the session of the holder, or null: session, alive, alive_ms, label, host, pid,
+                program, version, started, labels
+  audit         the last holds that were ended by others, the latest first: at, how (freed,
+                evicted), fence, whose, by
+  taken         how many permits are taken, or how many have arrived; null for other kinds
+  limit         the number of permits, arrivals or parties, or null
+  sharers       all holders, for a kind that can be shared, the oldest first (4096 at most):
+                portion, count (of permits or arrivals), holder, owner, since, remaining_ms, fence,
+                behind. The holder above is the first
 
 Examples:
   leasehold show nightly
@@ -739,28 +752,28 @@ const ACQUIRE_ABOUT: &str = "Acquire a lock and leave it held, for scripts that 
 const ACQUIRE_LONG: &str = "\
 Acquire a lock and leave it held, for scripts that cannot wrap a command.
 
-Nothing renews the lock and nothing watches over it: it ends by `leasehold release`, or with its lease, whatever \
-becomes of the script. Where a command can be wrapped, use `leasehold run`. The lock is a plain one, which nobody \
-enters again. The fencing token is printed, unless \
---json is given: a number that grows with every hold of the lock.";
+The lock is not renewed, and no process watches it: it ends with `leasehold release` or with its lease, whatever \
+happens to the script. If a command can be wrapped, use `leasehold run`. The lock is a plain one, not a reentrant one. \
+Prints the fencing token, unless --json is given: a number that grows with every hold of the lock.";
 
 const ACQUIRE_AFTER: &str = "\
 The token file:
-  Whoever can read it can end the hold. It is made with mode 0600 before the lock is asked for, and is
-  never an existing file, except an empty one of yours with mode 0600 (from mktemp). It is on the disk
-  when this ends with 0. If the lock is not acquired, a file that was made is removed.
-  If leasehold is killed (SIGKILL, a crash of the machine) after the lock was given to it and before
-  the file was written, nobody has the token: the lock ends with its lease.
+  A process that can read it can end the hold. It is created with mode 0600 before the lock is
+  requested. An existing file is never used, except an empty one of yours with mode 0600 (from
+  mktemp). The file is on the disk when this command ends with 0. If the lock is not acquired, a
+  file that this command created is removed. If leasehold is killed (SIGKILL, a crash of the
+  machine) after the lock was granted and before the file was written, no process has the token:
+  the lock ends with its lease.
 
-JSON (--json), one line, also where it fails; later versions may add fields:
-  name, acquired (true or false), fence, lease_ms, until (when the lease ends at the latest, by this
-  machine's clock), token_file; error: null, or an object with kind (taken, lost, unavailable, usage,
-  interrupted), reason (of a loss, or null), message
+JSON (--json), one line, also if it fails; later versions may add fields:
+  name, acquired (true or false), fence, lease_ms, until (when the lease ends at the latest, by the
+  clock of this machine), token_file; error: null, or an object with kind (taken, lost,
+  unavailable, usage, interrupted), reason (of a loss, or null), message
 
 Exit status:
-    0  the lock is held, and the token in its file
+    0  the lock is held, and the token is in its file
     2  the arguments, the name, the file or another setting cannot be used
-   69  the store cannot be reached, or does not serve us
+   69  the store cannot be reached, or refuses the request
    70  the lock was lost before its lease began
    75  the lock was not acquired (see --conflict-exit-code)
 
@@ -768,69 +781,72 @@ Examples:
   leasehold acquire deploy --lease 10m --wait 30s --token-file ~/.deploy.lock
   trap 'leasehold release --token-file ~/.deploy.lock' EXIT";
 
-const EXTEND_ABOUT: &str = "Lengthen a lock that was acquired before";
+const EXTEND_ABOUT: &str = "Extend a lock that `acquire` left held";
 
 const EXTEND_LONG: &str = "\
-Lengthen a lock that was acquired before: it is held for the lease from now on at least. It never ends earlier for it.
+Extend a lock that `acquire` left held, for at least the lease from now on. A hold never becomes shorter.
 
-The store must be the one that the lock was acquired in.";
+The store must be the one in which the lock was acquired.";
 
 const EXTEND_AFTER: &str = "\
-JSON (--json), one line, also where it fails; later versions may add fields:
-  name (null if the file cannot be used), extended (true or false), fence, lease_ms, until; error as
-  with acquire
+JSON (--json), one line, also if it fails; later versions may add fields:
+  name (null if the file cannot be used), extended (true or false), fence, lease_ms, until; error
+  as with acquire
 
 Exit status:
-    0  the lock is held still, for the lease from now on
+    0  the lock is still held, for the lease from now on
     2  the arguments, the name, the file or another setting cannot be used
-   69  the store cannot be reached, or does not serve us: the lock lasts at least as long as before
+   69  the store cannot be reached, or refuses: the lock lasts at least as long as before
    70  the lock was lost
 
 Example:
   leasehold extend deploy --token-file ~/.deploy.lock || exit 1";
 
-const RELEASE_ABOUT: &str = "Give back a lock that was acquired before";
+const RELEASE_ABOUT: &str = "Release a lock that `acquire` left held";
 
 const RELEASE_LONG: &str = "\
-Give back a lock that was acquired before, and remove the file with its token.
+Release a lock that `acquire` left held, and remove the file with its token.
 
-The store must be the one that the lock was acquired in. After 69 the file is still there: try again.";
+The store must be the one in which the lock was acquired. After status 69 the file still exists: try again.";
 
 const RELEASE_AFTER: &str = "\
-JSON (--json), one line, also where it fails; later versions may add fields:
+JSON (--json), one line, also if it fails; later versions may add fields:
   name (null if the file cannot be used), released (true or false), fence; error as with acquire
 
 Exit status:
-    0  the lock was given back
+    0  the lock was released
     2  the arguments, the name, the file or another setting cannot be used
-   69  the store cannot be reached, or does not serve us: the lock ends with its lease
-   70  the lock was lost before: somebody else may have worked at the same time. The file is removed,
-       unless the store knows nothing of the lock although its lease runs: is it the right store?
+   69  the store cannot be reached, or refuses: the lock ends with its lease
+   70  the lock was lost before: another client may have held it at the same time. The file is
+       removed, unless the store knows nothing of the lock although its lease runs: is it the right
+       store?
 
 Example:
   leasehold release deploy --token-file ~/.deploy.lock";
 
-const LS_ABOUT: &str = "List the locks that are held, and by whom";
+const LS_ABOUT: &str = "List the locks that are held, and their holders";
 
 const LS_LONG: &str = "\
-List the locks that are held, and by whom.
+List the locks that are held, and their holders.
 
-Seen is what sessions have told of: what they have held for longer than a second or so. Each lock is looked at before \
-it is told of. Not seen are locks that were just taken, detached ones, and those of clients without a session or of \
-other libraries: ask about them by name, with `leasehold show`. No search goes through the server's keys.";
+Lists what sessions report: the locks that they have held for longer than about a second. The current state of each \
+lock is read before it is printed. Not listed are locks that were just acquired, detached ones, and those of clients \
+without a session or of other libraries: look these up by name, with `leasehold show`. No scan goes through the \
+server's keys.";
 
 const LS_AFTER: &str = "\
 JSON (--json), one line a lock; later versions may add fields:
-  name, kind, holder, owner, count, since, remaining_ms, fence, waiting, behind, taken, limit, sharers: as
-  with `show`
+  name, kind, holder, owner, count, since, remaining_ms, fence, waiting, behind, taken, limit,
+  sharers: as with `show`
 
 JSON (--sessions --json), one line a session:
-  session, alive, alive_ms, label, host, pid, program, version, started, labels; locks: an array of names
+  session, alive, alive_ms, label, host, pid, program, version, started, labels; locks: an array of
+  names
 
 Exit status:
-    0  all that there is was listed
+    0  the list is complete
     2  the URL or another setting cannot be used
-   69  the store cannot be reached, or does not serve us
+   69  the store cannot be reached, or refuses the request
 
 Examples:
   leasehold ls
@@ -842,43 +858,47 @@ const FREE_ABOUT: &str = "Take a lock from its holder by force";
 const FREE_LONG: &str = "\
 Take a lock from its holder by force.
 
-Shows whom it would be taken from, and asks. The holder is told at once, and the next who waits gets the lock. Until \
-the holder has heard of it, both may work: stop it first, if you can. Whoever has got the lock since it was shown \
-keeps it. A lock that its owner has entered several times is taken as a whole. Of one that several share, all who were \
-shown lose it, or with --fence one of them. What was done stands in the lock's audit: see `leasehold show`.";
+Shows the holder, and asks for confirmation. The holder is notified at once, and the next waiter gets the lock. Until \
+the holder has received that notification, both may work: stop the holder first, if you can. A client that acquired \
+the lock after it was shown keeps it. All holds of a reentrant lock's owner end together. For a shared lock, all \
+holders that were shown lose it, or with --fence one of them. The audit of the lock records what was done: see \
+`leasehold show`.";
 
 const FREE_AFTER: &str = "\
-JSON (--json), one line, once the lock was looked at; later versions may add fields:
-  name, kind, freed (true or false), held, holder, owner, count, fence, waiting, behind, taken, limit,
-  sharers: the holder as it was seen before; freed_fences: the tokens of the holds that this has ended
+JSON (--json), one line, once the lock has been read; later versions may add fields:
+  name, kind, freed (true or false), held, holder, owner, count, fence, waiting, behind, taken,
+  limit, sharers: as they were before; freed_fences: the tokens of the holds that this command has
+  ended
 
 Exit status:
     0  the lock was taken from its holder, or was free
-    1  you did not want it
-    2  the name or a setting cannot be used, or nobody can be asked and --yes is not given
-   69  the store cannot be reached, or did not say whether it was done: look again
-   75  it was not held any more as it was shown: nobody lost it
+    1  you answered no
+    2  the name or a setting cannot be used, or --yes is not given and there is no terminal to ask
+       at
+   69  the store cannot be reached, or did not report whether it was done: check again
+   75  the lock was no longer held as it was shown: no hold was ended
 
 Examples:
   leasehold free nightly
   leasehold free nightly --yes --label 'ticket 4711'
   leasehold free index --fence 1772368200250117      one of several readers";
 
-const MONITOR_ABOUT: &str = "Take from dead sessions what they held, as a daemon";
+const MONITOR_ABOUT: &str = "Free the locks of dead sessions, as a daemon";
 
 const MONITOR_LONG: &str = "\
-Take from dead sessions what they held, as a daemon.
+Free the locks of dead sessions, as a daemon.
 
-Who waits for a lock notices by himself that its holder has died. The monitor frees also the locks for which nobody \
-waits. Whether a session is dead is looked at in the step that takes its lock. Any number of monitors may run.";
+A waiter detects by itself that the holder has died. The monitor also frees locks that have no waiter. The step that \
+takes a lock checks that its session is dead. Any number of monitors may run.";
 
 const MONITOR_AFTER: &str = "\
-It runs until SIGTERM, SIGINT, SIGHUP or SIGQUIT, and then ends with 0. One line is printed for each lock that was \
-taken, and when trouble with the store begins and ends; during which it asks less and less often, every 5s at least.
+Runs until SIGTERM, SIGINT, SIGHUP or SIGQUIT, and then ends with 0. Prints one line for each lock
+that was freed, and when trouble with the store begins and ends. During trouble it checks less and
+less often, every 5s at least.
 
 JSON (--json), lines; later versions may add fields and events:
   event (started, evicted, trouble, recovered, ended), at
-  evicted:  name, fence (null for a place in the queue), session, whose
+  evicted:  name, fence (null for a queue entry), session, whose
   trouble:  message
 
 Exit status:
@@ -888,64 +908,71 @@ Exit status:
 
 A systemd unit is in contrib/leasehold-monitor.service.";
 
-const DOCTOR_ABOUT: &str = "Look a server over: what could fail its locks, and what to do about it";
+const DOCTOR_ABOUT: &str = "Check a server for settings that could lose locks, and suggest remedies";
 
 const DOCTOR_LONG: &str = "\
-Look a server over: what could fail its locks, and what to do about it.
+Check a server for settings that could lose locks, and suggest remedies.
 
-It asks for its version, role, memory, persistence and clock, by INFO, TIME and ACL WHOAMI, and writes no key. What it may \
-not ask is told as unknown. Which of the rights a user needs are missing is not looked at: that shows in use. A server is \
-looked at whatever its hazards are, also where the URL says `?strict=1`.";
+Reads version, role, memory, persistence and clock of the server with INFO, TIME and ACL WHOAMI, and writes no key. \
+What the user may not read is reported as unknown. Missing permissions are not checked: they show in use. A server is \
+checked whatever its findings are, even if the URL contains `?strict=1`.";
 
 const DOCTOR_AFTER: &str = "\
-Hazards:
-  By a warning locks can be lost while all seems well. The library logs it when it connects; this program
-  shows that with -v. With `?strict=1` in the URL the server is refused. A notice can be meant so, and changes no status.
-    eviction        an eviction policy that can remove locks; a notice while there is no `maxmemory`
-    replica         a replica, which has a primary's data, and takes no writes or loses them
-    lua_holes       a version whose Lua has known holes; distributions may have mended them
-    unreachable     one of several servers does not answer, or does not let us in
-    memory_full     nobody can acquire a lock (notice)
+Findings:
+  A warning means that locks can be lost although all seems well. The library logs it when it
+  connects; this program shows that with -v. With `?strict=1` in the URL the server is refused. A
+  notice may be intended, and does not change the exit status.
+    eviction        an eviction policy that can remove locks; a notice while there is no
+                    `maxmemory`
+    replica         a replica, which has the data of a primary, and refuses writes or loses them
+    lua_holes       a version whose Lua has known vulnerabilities; distributions may have fixed
+                    them
+    unreachable     one of several servers does not answer, or refuses the login
+    memory_full     no client can acquire a lock (notice)
     not_persistent  a restart loses locks (notice)
-    clock_apart     its clock is off ours by more than a second, for certain (notice)
+    clock_apart     its clock is certainly off by more than a second (notice)
     not_told        the user may not run INFO (notice)
 
 JSON (--json), one line a server; later versions may add fields and words:
-  store           its address; null of a file, of which there is nothing to tell
+  store           its address; null for a file, which has nothing to report
   product, version, role (primary or replica), replicas, append_only, snapshots (since its start),
   eviction_policy, maxmemory (0: no limit), used_memory, clock_ahead_us (less than 0: behind),
   clock_uncertainty_us, round_trip_us, user: each null if it is unknown
-  hazards         objects: hazard (a word of those above), severity (warning or notice), message, remedy
+  hazards         objects: hazard (a word of those above), severity (warning or notice), message,
+                  remedy
 
 Exit status:
     0  no warning
     2  the URL or another setting cannot be used
-   69  the store cannot be reached, or does not serve us
+   69  the store cannot be reached, or refuses the request
    78  there is a warning
 
 Examples:
   leasehold doctor --store redis://db.example.org
   leasehold doctor --json | jq -r '.hazards[].remedy'";
 
-const ACL_ABOUT: &str = "Print the least permissions of a user of the server";
+const ACL_ABOUT: &str = "Print the minimal permissions for a user of the server";
 
 const ACL_LONG: &str = "\
-Print the least permissions of a user of the server, as the command that makes him.
+Print the minimal permissions for a user of the server, as the command that creates the user.
 
-With the locks of one prefix, or of all, he can do whatever this program and the library do, and nothing else. The server \
-is asked for its version, since it refuses a list with a command that it does not know. Nothing is changed.";
+For the locks of one prefix, or for all, the user can do whatever this program and the library do, and nothing else. \
+The version of the server is read first, since a server refuses a list with a command that it does not know. Nothing \
+is changed.";
 
 const ACL_AFTER: &str = "\
-Without a server (--store or LEASEHOLD_STORE) the list is for the newest versions. It is for the database of the URL.
+Without a server (--store or LEASEHOLD_STORE) the list is for the newest versions. It applies to
+the database of the URL.
 
-What begins with `#` in the line stands for a password: write the SHA-256 of one in its place, in hexadecimal, or `>`
-and the password. The server refuses the line as it stands. Who had the user's name before has nothing else afterwards.
-Type it into `redis-cli`: a shell would see patterns and redirections in it, and show it to all who see the process list.
+Replace the word that begins with `#` by the SHA-256 of a password, in hexadecimal, preceded by
+`#`, or by `>` and the password. The server refuses the line as it is printed. An existing user of
+that name loses all other permissions. Type the line into `redis-cli`: a shell would interpret the
+patterns and redirections in it, and show it in the process list.
 
 Exit status:
     0  it is printed
     2  the prefix, the name or another setting cannot be used
-   69  the server cannot be reached, or does not say which it is
+   69  the server cannot be reached, or does not report its version
 
 Examples:
   leasehold acl --prefix app: --user app

@@ -1,8 +1,8 @@
-//! The command as a process: how it starts, is told something, and ends.
+//! The command as a process: how it starts, receives signals, and ends.
 //!
-//! 1. It leads a process group of its own, which gets all signals.
-//! 2. It is killed when we are (Linux): see [`die_with`].
-//! 3. Whatever else has become our child (orphans, where we are process 1) is reaped on the way.
+//! 1. It leads a process group of its own, which receives all signals.
+//! 2. The kernel kills it when this process ends (Linux): see [`die_with`].
+//! 3. Polling also reaps all other children of this process (orphans, if it is process 1).
 
 use crate::exit::Exit;
 use crate::held::Held;
@@ -16,13 +16,13 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// A command that was started. It is not ended when this is dropped.
+/// A command that was started. Dropping this does not end it.
 #[derive(Debug)]
 pub(crate) struct Child {
     pid: Pid,
 }
 
-/// What has become of a child.
+/// A change of a child's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It has ended, and was reaped.
@@ -32,25 +32,25 @@ pub(crate) enum Change {
 }
 
 impl Child {
-    /// Starts the command under what is held. Must be called on the main thread: the kernel kills the child when
-    /// the *thread* ends that started it (2).
+    /// Starts the command with `held` in its environment. Must be called on the main thread: the kernel kills the child
+    /// when the *thread* that started it ends (2).
     pub(crate) fn start(words: &[OsString], held: &Held) -> io::Result<Self> {
         let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command.args(arguments).process_group(0);
         let locks = held.tokens();
-        // No name has a line break in it.
+        // No name contains a line break.
         let names: Vec<_> = locks.iter().map(|(name, _)| name.as_str()).collect();
         let fences: Vec<_> = locks.iter().map(|(_, fence)| fence.to_string()).collect();
         command.env("LEASEHOLD_NAME", names.join("\n")).env("LEASEHOLD_FENCE", fences.join("\n"));
-        // In a plain run it is left as it is: what the command runs is still run for whoever that is.
+        // A plain run leaves the variable unchanged: nested commands still act for the owner that it names.
         if let Some(owner) = held.owner() {
             command.env(OWNER, owner.as_str());
         }
         command.env_remove(PASSWORD);
         if let Some(url) = std::env::var_os(STORE).as_deref().and_then(store::for_command) {
-            // Not removed: what the command runs under a lock of its own would fall back to another store, where
-            // it excludes nobody. Without the password it is turned away, and says so.
+            // Not removed: a nested command would fall back to another store, where it excludes no other process.
+            // Without the password the store refuses it with an error.
             command.env(STORE, url);
         }
         die_with(&mut command, rustix::process::getpid());
@@ -58,21 +58,21 @@ impl Child {
         Ok(Self { pid: Pid::from_child(&child) })
     }
 
-    /// The group that the command leads.
+    /// The process group of the command.
     pub(crate) fn group(&self) -> Pid {
         self.pid
     }
 
-    /// Sends a signal to the whole group. One that is gone already needs none.
+    /// Sends a signal to the whole group, if it still exists.
     pub(crate) fn signal(&self, signal: Signal) {
         match kill_process_group(self.pid, signal) {
             Ok(()) | Err(Errno::SRCH) => {}
-            // A setuid program may not be signalled by us.
+            // This process may not signal a setuid program.
             Err(error) => crate::log::warning(&format!("failed to send {signal:?} to the command: {error}")),
         }
     }
 
-    /// What has become of the child since the last time, if anything. Reaps what has ended (3).
+    /// The change of the child's state since the last call, if any. Reaps what has ended (3).
     pub(crate) fn poll(&self) -> Option<Change> {
         loop {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -89,7 +89,7 @@ impl Child {
     }
 }
 
-/// What a shell would say of a command that could not be started.
+/// The status that a shell reports for a command that could not be started.
 pub(crate) fn exit_of(error: &io::Error) -> Exit {
     match error.kind() {
         io::ErrorKind::NotFound => Exit::NOT_FOUND,
@@ -107,10 +107,10 @@ fn change(status: WaitStatus) -> Option<Change> {
     status.stopping_signal().map(Change::Stopped)
 }
 
-/// Has the kernel kill the child when `parent` ends, however it ends.
+/// Makes the kernel kill the child when `parent` ends, however it ends.
 ///
-/// It reaches the child alone and not what the child starts, and the kernel forgets it when the child
-/// executes a program that is setuid or has file capabilities.
+/// This applies to the child alone, not to the child's own children. The kernel discards it when the child executes a
+/// program that is setuid or has file capabilities.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn die_with(command: &mut Command, parent: Pid) {
     let set = move || {
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_starts_are_told_as_by_shells() {
+    fn failed_starts_have_the_exit_status_of_shells() {
         let check = |errno: Errno, exit| {
             assert_eq!(exit_of(&io::Error::from_raw_os_error(errno.raw_os_error())), exit);
         };

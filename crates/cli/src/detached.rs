@@ -1,8 +1,8 @@
 //! `leasehold acquire`, `extend` and `release`: a lock for scripts that cannot wrap a command.
 //!
-//! 1. The file for the token is ready before the lock is asked for, and has the token before anything is said to have
-//!    been acquired. If it cannot be written, the lock is given back.
-//! 2. A token is thrown away only where its hold is known to be over.
+//! 1. The token file exists before the lock is requested, and contains the token before the program reports success. If
+//!    it cannot be written, the lock is released.
+//! 2. A token is discarded only if its hold is known to be over.
 
 use crate::args::{AcquireArgs, ExtendArgs, ReleaseArgs, StoreArgs};
 use crate::exit::{Exit, Failure};
@@ -41,7 +41,7 @@ pub(crate) async fn acquire(args: &AcquireArgs) -> Result<Exit, Failure> {
     done.map(|_| Exit::SUCCESS)
 }
 
-/// Lengthens a lock whose token is in a file.
+/// Extends a lock whose token is in a file.
 pub(crate) async fn extend(args: &ExtendArgs) -> Result<Exit, Failure> {
     let mut of = None;
     let done = try_to_extend(args, &mut of).await;
@@ -103,7 +103,7 @@ struct ReleaseReport<'a> {
     error: Option<Trouble>,
 }
 
-/// What a token is of.
+/// What a token belongs to.
 struct Of {
     name: LockName,
     fence: u64,
@@ -112,7 +112,7 @@ struct Of {
 async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
     let name = crate::lock_name(&args.name)?;
     check(args.lease)?;
-    // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
+    // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
     let place = Place::of(&args.store)?.label(args.label.as_deref()).without_session();
     let mut signals = Signals::catch()
         .context("failed to catch signals")
@@ -152,14 +152,14 @@ async fn seek(mutex: &Mutex, args: &AcquireArgs) -> Result<DetachedHold, Failure
     mutex.acquire_detached().await.map_err(|error| not_acquired(error, conflict))
 }
 
-/// Writes the token of a hold, or gives the hold back (1).
+/// Writes the token of a hold, or releases the hold (1).
 async fn keep(hold: DetachedHold, token: &mut TokenFile, client: &Client) -> Result<DetachedHold, Failure> {
     let Err(failure) = token.write(&hold) else {
         tracing::info!(lock = %hold.name(), fence = %hold.fencing_token(), "acquired");
         return Ok(hold);
     };
     if let Err(error) = hold.release(client).await {
-        log::warning(&format!("failed to give `{}` back: {error}", hold.name()));
+        log::warning(&format!("failed to release `{}`: {error}", hold.name()));
     }
     Err(failure)
 }
@@ -179,7 +179,7 @@ async fn try_to_extend(args: &ExtendArgs, of: &mut Option<Of>) -> Result<(Detach
         return Err(not_extended(error).doing("extend", hold.name()));
     }
     if let Err(failure) = token.rewrite(&hold) {
-        // What it says of its end is a hint, and the lock is held.
+        // The end time in the file is only a hint, and the lock is held.
         log::warning(&failure.message());
     }
     Ok((hold, lease))
@@ -192,7 +192,7 @@ async fn try_to_release(args: &ReleaseArgs, of: &mut Option<Of>) -> Result<(), F
     let client = connect(&args.store).await?;
     let released = hold.release(&client).await.map_err(not_released);
     settle(&client, hold.name()).await;
-    // The store of another place knows nothing of the lock, either: then this is the only token that ends it (2).
+    // Another store does not know the lock either: this token may then be the only one that ends the hold (2).
     let over = match &released {
         Ok(()) => true,
         Err(failure) => failure.exit == Exit::LOST && failure.reason() != Some("store_lost_data"),
@@ -200,17 +200,17 @@ async fn try_to_release(args: &ReleaseArgs, of: &mut Option<Of>) -> Result<(), F
     if over && let Err(error) = token.remove() {
         let file = args.token_file.display();
         log::warning(&format!(
-            "failed to remove the token file `{file}`, which is of no use any more: {error}"
+            "failed to remove the token file `{file}`, which is no longer needed: {error}"
         ));
     }
     released.map_err(|failure| failure.doing("release", hold.name()))
 }
 
-/// What a token is of; fails if that is another lock than was named.
+/// What a token belongs to; fails if that is another lock than the named one.
 fn told(hold: &DetachedHold, name: Option<&LockName>) -> Result<Of, Failure> {
     match name {
         Some(name) if name != hold.name() => {
-            let cause = anyhow!("the token is of the lock `{}`, and not of `{name}`", hold.name());
+            let cause = anyhow!("the token belongs to the lock `{}`, not to `{name}`", hold.name());
             Err(Failure::new(Exit::USAGE, cause))
         }
         _ => Ok(Of { name: hold.name().clone(), fence: hold.fencing_token().as_u64() }),
@@ -221,17 +221,17 @@ async fn connect(args: &StoreArgs) -> Result<Client, Failure> {
     Place::of(args)?.without_session().connect().await
 }
 
-/// Waits for what goes on behind an answer, before the program ends and takes it along.
+/// Waits for background work already in flight, before the program ends and cancels it.
 pub(crate) async fn settle(client: &Client, name: &LockName) {
     if timeout(CALL, client.settle()).await.is_err() {
         log::warning(&format!(
-            "not everything about `{name}` could be sent: what is left ends with its lease"
+            "not every request for `{name}` could be sent: whatever is still held ends with its lease"
         ));
     }
 }
 
 fn check(lease: Duration) -> Result<(), Failure> {
-    let checked = Lease::from(lease).check().context("--lease cannot be that");
+    let checked = Lease::from(lease).check().context("invalid --lease");
     checked.map(drop).map_err(|error| Failure::new(Exit::USAGE, error))
 }
 
@@ -265,7 +265,7 @@ fn interrupted(signal: rustix::process::Signal) -> Failure {
     Failure::new(Exit::of_named(signal), anyhow!("ended by a signal before the lock was acquired"))
 }
 
-/// Prints a report. What it tells has happened whether or not anybody reads it.
+/// Prints a report. What it reports has happened, whether or not the output is read.
 fn report(report: &impl Serialize) {
     say(&json_line(report));
 }

@@ -1,4 +1,4 @@
-//! `leasehold doctor`: what a server tells of itself, and what could fail its locks.
+//! `leasehold doctor`: what a server reports about itself, and settings that could lose locks.
 
 use crate::args::DoctorArgs;
 use crate::exit::{Exit, Failure};
@@ -10,12 +10,12 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// What is said of a store that is no server.
+/// The output for a store that is not a server.
 const FILE: &str = "\
-the store is a file of this machine's, and in order: there is no server whose settings could fail its locks
+the store is a file on this machine, and it works: there is no server whose settings could lose locks
 ";
 
-/// Prints what was found. Warnings have a status of their own.
+/// Prints the findings. Warnings have an exit status of their own.
 pub(crate) async fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
     let found = Place::of(&args.store)?.examine().await?;
     let text = match &found[..] {
@@ -37,7 +37,7 @@ fn severity(hazard: &Hazard) -> &'static str {
     if is_serious(hazard) { "warning" } else { "notice" }
 }
 
-/// What is printed, with the fields of its JSON, which stay as they are.
+/// The report. The fields of its JSON are stable.
 #[derive(Debug, Default, Serialize)]
 struct Report<'a> {
     store: Option<&'a str>,
@@ -57,7 +57,7 @@ struct Report<'a> {
     hazards: Vec<Told>,
 }
 
-/// A hazard, with the fields of its JSON.
+/// A finding. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
 struct Told {
     hazard: &'static str,
@@ -164,7 +164,7 @@ mod tests {
     use leasehold::store::HazardKind;
 
     #[test]
-    fn what_is_not_told_is_unknown() {
+    fn what_is_not_reported_is_unknown() {
         let mut found = Examination::new("locks:6379");
         found.hazards.push(Hazard::new(HazardKind::NotTold, Severity::Notice));
         let wanted = "\
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_is_told_nothing_by_a_server() {
+    fn texts_of_a_server_cannot_control_a_terminal() {
         let mut found = Examination::new("locks:6379");
         found.user = Some("\x1b[2Jmallory".to_owned());
         (found.product, found.version) = (Some("Redis".to_owned()), Some("\x1b]0;".to_owned()));

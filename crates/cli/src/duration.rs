@@ -1,9 +1,9 @@
-//! Durations as people write them on a command line: `500ms`, `30s`, `5m`, `1h`.
+//! Durations as written on a command line: `500ms`, `30s`, `5m`, `1h`.
 
 use std::time::Duration;
 
-/// Parses a whole number and its unit. The unit is not optional: a bare `30` would be seconds to one
-/// reader and milliseconds to another.
+/// Parses a whole number and its unit. The unit is required: a bare `30` means seconds to one reader and milliseconds
+/// to another.
 pub(crate) fn parse(text: &str) -> Result<Duration, DurationError> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -30,7 +30,7 @@ pub(crate) enum DurationError {
     Form,
     #[error("it has no unit: write {0}s for seconds, {0}ms for milliseconds, or m, h, d")]
     NoUnit(u64),
-    #[error("it is longer than can be counted")]
+    #[error("it is too long")]
     TooLong,
 }
 

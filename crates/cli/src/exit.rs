@@ -1,4 +1,4 @@
-//! How the program ends: its exit status, and what it says when something did not work.
+//! How the program ends: its exit status, and the message of a failure.
 
 use anyhow::Error;
 use leasehold::{LockName, LostReason};
@@ -10,31 +10,31 @@ use std::process::ExitCode;
 pub(crate) struct Exit(u8);
 
 impl Exit {
-    /// Everything that was asked for was done.
+    /// Everything was done.
     pub(crate) const SUCCESS: Self = Self(0);
-    /// The user was asked, and did not want it.
+    /// The user answered no.
     pub(crate) const DECLINED: Self = Self(1);
     /// The arguments, the name, the URL or another setting cannot be used.
     pub(crate) const USAGE: Self = Self(2);
-    /// The store cannot be reached, or does not serve us: `EX_UNAVAILABLE`.
+    /// The store cannot be reached, or refuses the request: `EX_UNAVAILABLE`.
     pub(crate) const UNAVAILABLE: Self = Self(69);
     /// The lock was lost: `EX_SOFTWARE`.
     pub(crate) const LOST: Self = Self(70);
-    /// The lock was not acquired, unless the user asked for another number: `EX_TEMPFAIL`.
+    /// The lock was not acquired, unless the user chose another number: `EX_TEMPFAIL`.
     pub(crate) const CONFLICT: u8 = 75;
-    /// The server is there, and could fail the locks in it: `EX_CONFIG`.
+    /// The server has settings that could lose locks: `EX_CONFIG`.
     pub(crate) const HAZARDOUS: Self = Self(78);
-    /// The command was found, and cannot be executed; as shells say it.
+    /// The command was found, but cannot be executed; the same as in shells.
     pub(crate) const NOT_EXECUTABLE: Self = Self(126);
-    /// There is no such command; as shells say it.
+    /// There is no such command; the same as in shells.
     pub(crate) const NOT_FOUND: Self = Self(127);
 
-    /// Whether it says that no command was started.
+    /// Whether it means that no command was started.
     pub(crate) const fn says_never_started(self) -> bool {
         matches!(self, Self::NOT_EXECUTABLE | Self::NOT_FOUND)
     }
 
-    /// A status of somebody else's choice.
+    /// A status that the user or the command has chosen.
     pub(crate) const fn of(status: u8) -> Self {
         Self(status)
     }
@@ -44,12 +44,12 @@ impl Exit {
         self.0
     }
 
-    /// What shells make of a process that a signal ended.
+    /// The status that shells report for a process that a signal ended.
     pub(crate) fn of_signal(signal: i32) -> Self {
         Self(u8::try_from(signal).unwrap_or(0).saturating_add(128))
     }
 
-    /// As [`of_signal`](Self::of_signal).
+    /// The same as [`of_signal`](Self::of_signal).
     pub(crate) fn of_named(signal: Signal) -> Self {
         Self::of_signal(signal.as_raw())
     }
@@ -61,12 +61,12 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why the program did not do what it was asked to do, and the status that says so.
+/// Why the program failed, and its exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
     pub(crate) cause: Error,
-    /// Set if somebody else has the lock, which may have a status of the user's choice.
+    /// Set if another client holds the lock: the user can choose that status.
     taken: bool,
     /// Why the lock was lost, if it was.
     lost: Option<LostReason>,
@@ -77,7 +77,7 @@ impl Failure {
         Self { exit, cause: cause.into(), taken: false, lost: None }
     }
 
-    /// Somebody else has the lock.
+    /// Another client holds the lock.
     pub(crate) fn taken(exit: Exit, cause: impl Into<Error>) -> Self {
         Self { taken: true, ..Self::new(exit, cause) }
     }
@@ -87,22 +87,22 @@ impl Failure {
         Self { lost: Some(reason), ..Self::new(Exit::LOST, cause) }
     }
 
-    /// The same, told as what failed to be done with a lock.
+    /// Adds what was attempted with a lock.
     pub(crate) fn doing(self, verb: &str, name: &LockName) -> Self {
         self.doing_to(verb, &format!("`{name}`"))
     }
 
-    /// The same, of one lock or of several, as they are shown.
+    /// The same, for one lock or several, as text.
     pub(crate) fn doing_to(self, verb: &str, shown: &str) -> Self {
         Self { cause: self.cause.context(format!("failed to {verb} {shown}")), ..self }
     }
 
-    /// Whether somebody else has the lock.
+    /// Whether another client holds the lock.
     pub(crate) const fn is_taken(&self) -> bool {
         self.taken
     }
 
-    /// What went wrong, in a word for programs; they stay as they are.
+    /// The kind of failure, as a word for programs. These words are stable.
     pub(crate) fn kind(&self) -> &'static str {
         match self.exit {
             _ if self.taken => "taken",
@@ -114,7 +114,7 @@ impl Failure {
         }
     }
 
-    /// Why the lock was lost, in a word for programs.
+    /// Why the lock was lost, as a word for programs.
     pub(crate) fn reason(&self) -> Option<&'static str> {
         Some(match self.lost.as_ref()? {
             LostReason::Expired => "expired",
@@ -131,19 +131,19 @@ impl Failure {
         })
     }
 
-    /// The whole message, in one line.
+    /// The whole message, on one line.
     pub(crate) fn message(&self) -> String {
         told(&self.cause)
     }
 
-    /// Says what went wrong on standard error, and gives the status.
+    /// Prints the message on standard error, and returns the status.
     pub(crate) fn report(&self) -> Exit {
         crate::log::error(&self.message());
         self.exit
     }
 }
 
-/// An error and its causes in one line. Many a message has its cause's text in it already.
+/// An error and its causes on one line. Many messages already contain the text of their cause.
 fn told(error: &Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_not_told_twice() {
+    fn a_cause_is_not_repeated() {
         let error =
             anyhow::anyhow!("refused").context("connecting: refused").context("failed to acquire `a`");
         assert_eq!(told(&error), "failed to acquire `a`: connecting: refused");

@@ -1,6 +1,7 @@
-//! `leasehold free`: a lock is taken from its holder, by the will of a person.
+//! `leasehold free`: takes a lock from its holder, on an operator's request.
 //!
-//! What is compared is what the person was shown: whoever has got the lock meanwhile keeps it.
+//! The request compares with the hold that the operator was shown: a client that has acquired the lock since then keeps
+//! it.
 
 use crate::args::FreeArgs;
 use crate::detached::settle;
@@ -16,15 +17,15 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, IsTerminal, Write as _};
 
-/// Shows whom the lock would be taken from, asks, and takes it.
+/// Shows the holder, asks for confirmation, and takes the lock.
 pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
     let label = args.label.clone().or_else(operator);
     let place = Place::of(&args.store)?.without_session().label(label.as_deref());
     if !args.yes && !can_ask() {
         let error = anyhow!(
-            "nobody can be asked, since standard input and standard error are not a terminal: give --yes to free \
-             `{name}` without a question"
+            "cannot ask for confirmation, because standard input and standard error are not a terminal: give --yes \
+             to free `{name}` without a question"
         );
         return Err(Failure::new(Exit::USAGE, error));
     }
@@ -32,27 +33,26 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
     let looked = look(&client, &name).await?;
     let report = Report::of(&name, &looked, args.fence);
     if looked.details.seen.is_none() && looked.details.status.sharers.is_empty() {
-        say(args, &report, &format!("`{name}` is free already\n"))?;
+        say(args, &report, &format!("`{name}` is already free\n"))?;
         return Ok(Exit::SUCCESS);
     }
     let meant = meant(&looked.details, args.fence);
     if meant.is_empty() {
         say(args, &report, "")?;
         let fence = args.fence.unwrap_or_default();
-        let error = anyhow!(
-            "nobody holds `{name}` with the fencing token {fence}: `leasehold show` tells those that there are"
-        );
+        let error =
+            anyhow!("no hold of `{name}` has the fencing token {fence}: `leasehold show` prints the tokens");
         return Err(Failure::new(Exit::of(Exit::CONFLICT), error));
     }
     if !args.yes && !ask(&name, &report)? {
-        return Err(Failure::new(Exit::DECLINED, anyhow!("`{name}` was left as it is")));
+        return Err(Failure::new(Exit::DECLINED, anyhow!("`{name}` was left unchanged")));
     }
     let taken = take(&looked.lock, &meant, args, report).await;
     settle(&client, &name).await;
     taken.map_err(|failure| failure.doing("free", &name))
 }
 
-/// The holds that are to be ended, as they were seen.
+/// The holds to end, as they were seen.
 fn meant(details: &Details, fence: Option<u64>) -> Vec<Seen> {
     let all: Vec<_> = match details.status.sharers.as_slice() {
         [] => details.seen.into_iter().collect(),
@@ -66,7 +66,7 @@ fn meant(details: &Details, fence: Option<u64>) -> Vec<Seen> {
     all.into_iter().filter(is_meant).collect()
 }
 
-/// Ends the holds that were seen, each by itself: whatever becomes of one, the others are tried.
+/// Ends the holds that were seen, one by one: a failure for one does not stop the others.
 async fn take(
     lock: &AnyLock,
     meant: &[Seen],
@@ -90,12 +90,12 @@ async fn take(
     match (failed, gone) {
         (Some(error), _) => Err(Failure::new(Exit::UNAVAILABLE, error)),
         (None, Some(error)) if !report.freed => Err(Failure::new(Exit::of(Exit::CONFLICT), error)),
-        // Those that had ended by themselves need not be ended.
+        // A hold that has already ended needs no action.
         (None, _) => Ok(Exit::SUCCESS),
     }
 }
 
-/// What is printed, with the fields of its JSON, which stay as they are.
+/// The report. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     name: &'a str,
@@ -112,7 +112,7 @@ struct Report<'a> {
     counted: Counted,
     sharers: Vec<Having<'a>>,
     freed_fences: Vec<u64>,
-    /// The one hold that is meant, if not all.
+    /// The one hold to end, if not all.
     #[serde(skip)]
     meant: Option<u64>,
 }
@@ -139,12 +139,12 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Those of who share the lock whom it would be taken from.
+    /// The holders of a shared lock that are to lose it.
     fn sharers_meant(&self) -> impl Iterator<Item = &Having<'a>> {
         self.sharers.iter().filter(|having| self.meant.is_none() || having.fence == self.meant)
     }
 
-    /// Whom the lock would be taken from: a line, or one for each.
+    /// The holders that are to lose the lock: one line, or one for each.
     fn victims(&self) -> String {
         if self.sharers.is_empty() {
             return format!("{}.", self.whom());
@@ -158,13 +158,13 @@ impl<'a> Report<'a> {
         text
     }
 
-    /// What was done; nothing, if nothing was.
+    /// What was done; empty if nothing was.
     fn done(&self) -> String {
         let told = |behind: bool| {
             if behind {
-                "It is told so, and may work on until it has heard of it."
+                "It is notified, and may go on until it has received the notification."
             } else {
-                "Nobody can tell it so: it may work on until its next renewal."
+                "It cannot be notified: it may go on until its next renewal."
             }
         };
         let name = self.name;
@@ -187,11 +187,11 @@ impl<'a> Report<'a> {
         text
     }
 
-    /// Whom the lock is taken from, in one line.
+    /// The holder, on one line.
     fn whom(&self) -> String {
         let mut text = match (self.holder, self.fence) {
             (Some(holder), _) => plain(holder),
-            (None, Some(_)) => "somebody without a label".to_owned(),
+            (None, Some(_)) => "a client without a label".to_owned(),
             (None, None) => "a client of another library".to_owned(),
         };
         // Writing to a string cannot fail.
@@ -199,8 +199,8 @@ impl<'a> Report<'a> {
             let _ = write!(text, ", program {} with process {pid} on {}", plain(program), plain(host));
         }
         match &self.behind {
-            Some(behind) if !behind.alive => text.push_str(", which is dead"),
-            Some(_) => text.push_str(", which lives"),
+            Some(behind) if !behind.alive => text.push_str(", whose session is dead"),
+            Some(_) => text.push_str(", whose session is alive"),
             None => {}
         }
         if let Some(owner) = self.owner {
@@ -216,7 +216,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Who frees a lock, for its audit: the user and the machine, where both are known.
+/// The label of the operator for the audit: user and host, if both are known.
 fn operator() -> Option<String> {
     let user = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok())?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -230,7 +230,8 @@ fn can_ask() -> bool {
 
 fn ask(name: &LockName, report: &Report<'_>) -> Result<bool, Failure> {
     let question = format!(
-        "`{name}` is held by {}\n{} wait for it. Whatever it guards may be worked on by two at once if who has it lives.\n\
+        "`{name}` is held by {}\n{} wait for it. If the holder is alive, two processes may use what the lock protects \
+         at the same time.\n\
          Take the lock away? [y/N] ",
         report.victims(),
         report.waiting

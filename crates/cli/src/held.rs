@@ -1,4 +1,4 @@
-//! What a command runs under: one lock, an entry into one, a part of one, several that are held together, a turn, or a
+//! What a command holds: a lock, a hold of a reentrant lock, a share of a lock, several locks together, a turn, or a
 //! leadership.
 
 use crate::part::Part;
@@ -14,20 +14,20 @@ use tokio_util::sync::CancellationToken;
 pub(crate) enum Held {
     One(Guard),
     Entry(ReentrantGuard),
-    /// A part of one that others may have at the same time, and for whom, if the command is to know.
+    /// A hold of a lock that can be shared, and its owner, if the command receives one.
     Part {
         part: Part,
         owner: Option<Owner>,
     },
     Several(MultiGuard),
-    /// A turn, which nobody lengthens.
+    /// A turn, which is never renewed.
     Turn(Turn),
     /// A leadership.
     Lead(Leadership),
 }
 
 impl Held {
-    /// Each lock's name and fencing token, in the order of the names.
+    /// Name and fencing token of each lock, in the order of the names.
     pub(crate) fn tokens(&self) -> Vec<(&LockName, FencingToken)> {
         match self {
             Self::One(guard) => vec![(guard.name(), guard.fencing_token())],
@@ -39,7 +39,7 @@ impl Held {
         }
     }
 
-    /// Whose it is, if somebody in particular entered it.
+    /// The owner, if the lock is reentrant for one.
     pub(crate) fn owner(&self) -> Option<&Owner> {
         match self {
             Self::Entry(guard) => Some(guard.owner()),
@@ -48,7 +48,7 @@ impl Held {
         }
     }
 
-    /// How often its owner had it when it was acquired, with this time.
+    /// The number of holds of its owner when it was acquired, including this one.
     pub(crate) fn count(&self) -> u64 {
         match self {
             Self::Entry(guard) => guard.count(),
@@ -56,7 +56,7 @@ impl Held {
         }
     }
 
-    /// What part of a lock it is, where others may have parts of it, too.
+    /// The hold of a lock that can be shared.
     pub(crate) const fn part(&self) -> Option<&Part> {
         match self {
             Self::Part { part, .. } => Some(part),
@@ -108,7 +108,7 @@ impl Held {
         }
     }
 
-    /// What has set its cap, where it has one.
+    /// The option that has set its cap, if it has one.
     pub(crate) const fn cap(&self) -> &'static str {
         match self {
             Self::Turn(_) => "--at-most (or --once-per)",
@@ -124,7 +124,7 @@ impl Held {
             Self::Entry(guard) => guard.lost_signal(),
             Self::Part { part, .. } => part.guard().lost_signal(),
             Self::Several(guard) => guard.lost_signal(),
-            // Nobody is told of its loss: it ends by the clock.
+            // No loss is notified: a turn ends by the clock.
             Self::Turn(_) => CancellationToken::new(),
             Self::Lead(leadership) => leadership.lost_signal(),
         }
@@ -141,7 +141,8 @@ impl Held {
         }
     }
 
-    /// Gives all back. Of several errors the loss of a lock is told first: others may have run at the same time.
+    /// Releases everything. Of several errors, the loss of a lock is reported first: other clients may have held it at
+    /// the same time.
     pub(crate) async fn release(self) -> Result<(), ReleaseError> {
         match self {
             Self::One(guard) => guard.release().await,
@@ -158,7 +159,7 @@ impl Held {
     }
 }
 
-/// Names as people read them: in backquotes, with commas between.
+/// Names for messages: in backquotes, separated by commas.
 pub(crate) fn shown<'a>(names: impl IntoIterator<Item = &'a LockName>) -> String {
     let names: Vec<_> = names.into_iter().map(|name| format!("`{name}`")).collect();
     names.join(", ")

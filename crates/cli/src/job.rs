@@ -1,9 +1,8 @@
-//! A command that runs under a lock: it is told what we are told, and ended when the lock ends.
+//! A command that runs under a lock: forwards signals to it, and ends it when the lock ends.
 //!
-//! 1. The watch is asked first, whatever woke us: a command that was stopped goes on only while the lock is
-//!    held.
-//! 2. Renewals of our own are needed only where the grace is so long that the keeper's would come too
-//!    late: it renews when a third of the lease is over.
+//! 1. Every wake-up polls the watch first: a stopped command continues only while the lock is held.
+//! 2. This module renews the lock itself only if the grace is so long that the keeper's renewals, at a third of the
+//!    lease, would come too late.
 
 use crate::child::{Change, Child};
 use crate::exit::Exit;
@@ -29,15 +28,15 @@ pub(crate) struct Job<'a> {
     terms: Terms,
     terminal: Option<Terminal>,
     pause: Pause,
-    /// The signal by which it was asked to end, by others than us.
+    /// The signal by which the command was asked to end, other than by this program.
     asked: Option<Signal>,
 }
 
-/// Whether the command is to go on after a stop.
+/// Whether the command is to continue after a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pause {
     None,
-    /// It was stopped, and so were we; now we go on. The terminal had been lent to it, or not.
+    /// The command and this process were stopped, and this process now continues. `lent`: the command had the terminal.
     Over {
         lent: bool,
     },
@@ -81,7 +80,7 @@ pub(crate) async fn watch(mut job: Job<'_>, signals: &mut Signals) -> Ended {
 }
 
 impl Job<'_> {
-    /// Does what the watch says, and tells for how long there is nothing more to do (1).
+    /// Does what the watch requires, and returns how long there is nothing more to do (1).
     fn obey(&mut self) -> Duration {
         loop {
             let now = self.client.now();
@@ -95,7 +94,7 @@ impl Job<'_> {
                     };
                     crate::log::warning(&format!("{locks} {why}: ending the command"));
                     self.child.signal(Signal::TERM);
-                    // One that was stopped could not end by itself.
+                    // A stopped process could not end by itself.
                     self.child.signal(Signal::CONT);
                     self.pause = Pause::None;
                 }
@@ -109,7 +108,7 @@ impl Job<'_> {
         }
     }
 
-    /// Lets the command go on after a pause.
+    /// Lets the command continue after a pause.
     fn go_on(&mut self) {
         let Pause::Over { lent } = std::mem::replace(&mut self.pause, Pause::None) else { return };
         if lent && let Some(terminal) = &mut self.terminal {
@@ -118,7 +117,7 @@ impl Job<'_> {
         self.child.signal(Signal::CONT);
     }
 
-    /// Takes note of what has become of the command; gives its status if it has ended.
+    /// Handles a change of the child's state; returns its status if it has ended.
     fn news(&mut self) -> Option<Exit> {
         while let Some(change) = self.child.poll() {
             match change {
@@ -129,8 +128,8 @@ impl Job<'_> {
         None
     }
 
-    /// The command was stopped. By the terminal's doing it gets the terminal, or we stop with it, as a
-    /// shell expects of a job. One that somebody stopped by SIGSTOP keeps its lock.
+    /// The command was stopped. If the terminal stopped it, it gets the terminal, or this process stops as well, as a
+    /// shell expects of a job. A command that was stopped by SIGSTOP keeps its lock.
     fn stopped(&mut self, by: i32) {
         let Some(terminal) = &mut self.terminal else { return };
         let wants_terminal = [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&by);
@@ -145,7 +144,7 @@ impl Job<'_> {
 
     fn pass_on(&mut self, signal: Signal) {
         match signal {
-            // Whether it may go on is for the watch to say (1).
+            // The watch decides whether it may continue (1).
             Signal::CONT if self.pause == Pause::None => self.pause = Pause::Over { lent: false },
             Signal::CONT | Signal::CHILD => {}
             signal => {
@@ -161,14 +160,14 @@ impl Job<'_> {
     fn ended(self, exit: Exit) -> Ended {
         let stopped = self.watch.has_ended_it();
         if stopped {
-            // What is left of the group has no lock either.
+            // The rest of its group no longer has a lock.
             self.child.signal(Signal::KILL);
         }
         Ended { exit, stopped, asked: self.asked }
     }
 }
 
-/// Renews often enough for a long grace (2). Ends never.
+/// Renews often enough for a long grace (2). Never returns.
 async fn renew(held: &Held, terms: Terms) {
     if terms.grace <= terms.lease / 3 {
         return std::future::pending().await;

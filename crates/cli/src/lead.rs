@@ -1,8 +1,10 @@
-//! `leasehold lead`: a command that runs while we lead, and again after each re-election.
+//! `leasehold lead`: runs a command while this process leads, and again after each re-election.
 //!
-//! 1. A command is started only under a leadership, and is gone before that can have ended: as under any lock.
-//! 2. What asks us to end is never taken for a loss: a signal that came while the command was ended ends us, too.
-//! 3. Who could campaign once goes on to try: a store that does not answer costs pauses, which grow.
+//! 1. The command starts only under a leadership, and is gone before that can have ended, as under any lock.
+//! 2. A request to end is never taken for a loss: a signal that arrives while the command is being ended also ends this
+//!    process.
+//! 3. Once a campaign has reached the store, this process never gives up: while the store does not answer, it pauses,
+//!    longer and longer.
 
 use crate::args::LeadArgs;
 use crate::exit::{Exit, Failure};
@@ -18,10 +20,10 @@ use serde::Serialize;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The pauses between campaigns that the store did not let begin: the first, and the longest.
+/// The pauses between campaigns that the store did not accept: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
-/// Runs the command while we lead.
+/// Runs the command while this process leads.
 pub(crate) async fn lead(args: &LeadArgs) -> Result<Exit, Failure> {
     let mut course = Course::default();
     let done = try_to_lead(args, &mut course).await;
@@ -30,10 +32,10 @@ pub(crate) async fn lead(args: &LeadArgs) -> Result<Exit, Failure> {
     }
     let status = match &done {
         Ok(exit) => *exit,
-        // Before the report, which comes last.
+        // Before the report, which is the last line.
         Err(failure) => failure.report(),
     };
-    // Standard output is the command's.
+    // Standard output belongs to the command.
     log::line(&json_line(&Report {
         name: &args.name,
         led: course.led,
@@ -45,10 +47,10 @@ pub(crate) async fn lead(args: &LeadArgs) -> Result<Exit, Failure> {
     Ok(status)
 }
 
-/// How far it has come.
+/// The progress, for the report.
 #[derive(Debug, Default)]
 struct Course {
-    /// How often we have led.
+    /// The number of leaderships.
     led: u64,
     /// The last fencing token.
     fence: Option<u64>,
@@ -56,7 +58,7 @@ struct Course {
     command: Option<Exit>,
 }
 
-/// What is printed for programs when all is over, with fields that stay as they are.
+/// The report for programs, printed at the end. Its fields are stable.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     name: &'a str,
@@ -128,10 +130,11 @@ async fn again_and_again(
         };
         let given_back = give_back(client, held, &shown, ended).await;
         match (given_back, asked) {
-            // It was ended since we lead no more, or it could not be begun before: somebody else may lead now.
+            // The command was ended because the leadership is over, or it could not be started before: another process
+            // may lead now.
             (Err(failure), None) if stopped => {
                 log::warning(&format!("{}; campaigning again", failure.message()));
-                // Who cannot begin what he leads for would otherwise be elected again and again.
+                // A process that cannot start its command would otherwise be elected again and again.
                 if began {
                     pause = PAUSES.0;
                 } else {
@@ -149,7 +152,7 @@ async fn again_and_again(
     }
 }
 
-/// Campaigns until we lead, however long the store does not answer (3).
+/// Campaigns until this process leads, however long the store does not answer (3).
 async fn campaign(client: &Client, election: &Election) -> Result<Leadership, Failure> {
     let (mut pause, longest) = PAUSES;
     loop {
@@ -171,7 +174,7 @@ async fn campaign(client: &Client, election: &Election) -> Result<Leadership, Fa
     }
 }
 
-/// A part of a time that differs from process to process: the last digits of a clock.
+/// A part of `most` that differs from process to process, taken from the last digits of a clock.
 pub(crate) fn share(now: Moment, most: Duration) -> Duration {
     let micros = u32::try_from(now.as_micros() % 1000).unwrap_or_default();
     most * micros / 1000

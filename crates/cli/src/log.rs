@@ -1,4 +1,4 @@
-//! What the program says on standard error, as text or as JSON, one line an event.
+//! What the program writes on standard error, as text or as JSON, one line an event.
 
 use crate::args::{LogArgs, LogFormat};
 use std::io::Write;
@@ -9,22 +9,22 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
-/// Set once the user's wish is known; text before.
+/// Set once the arguments are known; text before that.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
-/// Where the program's own words are found in the log.
+/// The target of the program's own messages in the log.
 const OURS: &str = "leasehold::program";
 
-/// Begins to log as asked.
+/// Starts logging as configured.
 pub(crate) fn start(args: &LogArgs) {
     let level = match args.verbose {
-        // What matters to the user of a program, it says by itself.
+        // The program reports what matters to its user itself.
         0 => Level::ERROR,
         1 => Level::INFO,
         2 => Level::DEBUG,
         _ => Level::TRACE,
     };
-    // Ours alone: what other crates log has not been read for secrets.
+    // Only this project's events: those of other crates were not reviewed for secrets.
     let ours = Targets::new().with_target("leasehold", level).with_target("leasehold_core", level);
     let ours = ours.with_target(OURS, level.max(Level::WARN));
     let layer = fmt::layer().with_writer(std::io::stderr);
@@ -32,12 +32,12 @@ pub(crate) fn start(args: &LogArgs) {
         LogFormat::Text => layer.with_ansi(false).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
     };
-    // Both are done once, by `main`; a second time would change nothing.
+    // `main` does both once; a second call would change nothing.
     let _ = tracing_subscriber::registry().with(layer.with_filter(ours)).try_init();
     let _ = FORMAT.set(args.log_format);
 }
 
-/// Says what went wrong.
+/// Logs an error.
 pub(crate) fn error(text: &str) {
     if FORMAT.get() == Some(&LogFormat::Json) {
         tracing::error!(target: OURS, "{text}");
@@ -46,7 +46,7 @@ pub(crate) fn error(text: &str) {
     }
 }
 
-/// Says what the user should know although it is no failure.
+/// Logs a warning: the user should know, although it is no failure.
 pub(crate) fn warning(text: &str) {
     if FORMAT.get() == Some(&LogFormat::Json) {
         tracing::warn!(target: OURS, "{text}");
@@ -57,7 +57,7 @@ pub(crate) fn warning(text: &str) {
 
 /// Writes a line on standard error as it is.
 pub(crate) fn line(text: &str) {
-    // A standard error that is closed is nothing to fail for.
+    // A closed standard error is no reason to fail.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 

@@ -1,4 +1,4 @@
-//! A look at a lock, of whatever kind: nobody has to say which.
+//! Reads a lock of any kind, by its name alone.
 
 use crate::exit::{Exit, Failure};
 use anyhow::anyhow;
@@ -10,12 +10,12 @@ use leasehold::{
 };
 use tokio::task::JoinSet;
 
-/// How many kinds there are.
+/// The number of kinds.
 const KINDS: usize = Kind::ALL.len();
-/// A number of permits, arrivals or parties, where it does not matter: who looks counts to none.
+/// A number of permits, arrivals or parties: its value does not matter, since reading a lock adds no holder.
 const SOME: u32 = 1;
 
-/// A lock as it was seen.
+/// A lock as it was read.
 pub(crate) struct Looked {
     pub(crate) lock: AnyLock,
     pub(crate) details: Details,
@@ -33,7 +33,7 @@ pub(crate) enum AnyLock {
 }
 
 impl AnyLock {
-    /// The locks of that name: one of each kind that the store has, a Mutex by itself.
+    /// The locks of that name: a Mutex, and one of each other kind that the store supports.
     fn all(client: &Client, name: &LockName) -> Result<(Self, Vec<Self>), LockError> {
         let others: [Result<Self, LockError>; KINDS - 1] = [
             client.reentrant_mutex(name.clone()).map(Self::Reentrant),
@@ -85,10 +85,10 @@ impl AnyLock {
     }
 }
 
-/// Looks at the lock of that name that somebody has. Where nobody has any, it is the one that is waited for, or was taken
-/// from somebody last, and a Mutex where nothing is known of any.
+/// Reads the lock of that name that is held. If none is held, the result is the one with waiters, or else the one that
+/// was taken from a holder last, or else a Mutex.
 ///
-/// A Mutex that somebody has is one question. Else the other kinds are asked about at the same time, each once.
+/// A held Mutex costs one request. Otherwise the other kinds are read concurrently, each once.
 pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Failure> {
     let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing("use", name);
     let failed = |error: InspectError| Failure::new(Exit::UNAVAILABLE, error).doing("inspect", name);
@@ -96,7 +96,7 @@ pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Fai
     let (mut best, mut other) = match mutex.inspect_in_full().await {
         Ok(details) if details.status.held => return Ok(Looked { lock: mutex, details }),
         Ok(details) => (Some(Looked { lock: mutex, details }), None),
-        // A lock of another kind, or something else.
+        // A lock of another kind, or another value.
         Err(error) if stands_there(error.fault()).is_some() => (None, Some(error)),
         Err(error) => return Err(failed(error)),
     };
@@ -107,18 +107,18 @@ pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Fai
             }
             Ok(_) => {}
             Err(error) if stands_there(error.fault()).is_some() => other = other.or(Some(error)),
-            // A store that has no locks of this kind has none of this name.
+            // A store without locks of this kind has none of this name.
             Err(error) if matches!(error.fault().kind, FaultKind::Unusable(_)) => {}
             Err(error) => return Err(failed(error)),
         }
     }
     best.ok_or_else(|| match other {
         Some(error) => failed(error),
-        None => Failure::new(Exit::UNAVAILABLE, anyhow!("nothing was seen")).doing("inspect", name),
+        None => Failure::new(Exit::UNAVAILABLE, anyhow!("nothing was found")).doing("inspect", name),
     })
 }
 
-/// Looks at several locks at the same time; gives them in their order.
+/// Reads several locks concurrently; returns them in their order.
 async fn all_at_once(locks: Vec<AnyLock>) -> Vec<(AnyLock, Result<Details, InspectError>)> {
     let mut looks = JoinSet::new();
     for (at, lock) in locks.into_iter().enumerate() {
@@ -132,7 +132,7 @@ async fn all_at_once(locks: Vec<AnyLock>) -> Vec<(AnyLock, Result<Details, Inspe
     all.into_iter().map(|(_, lock, looked)| (lock, looked)).collect()
 }
 
-/// What stands at a lock's key, where that is something else than the kind of lock that was meant.
+/// The type of the value at a lock's key, if it is not that of the expected kind.
 pub(crate) fn stands_there(fault: &Fault) -> Option<&str> {
     match &fault.kind {
         FaultKind::Meaningless(Refused::WrongKind { found }) => Some(found),
@@ -140,7 +140,7 @@ pub(crate) fn stands_there(fault: &Fault) -> Option<&str> {
     }
 }
 
-/// What there is to tell of a lock, the most telling first.
+/// What is known of a lock, the most important first.
 fn traces(details: &Details) -> (bool, bool, Option<u64>) {
     let last = details.audit.first().map(|entry| entry.at_ms);
     (details.status.held, details.status.waiting > 0, last)

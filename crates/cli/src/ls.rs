@@ -1,4 +1,4 @@
-//! `leasehold ls`: which locks are held, and by whom; or who is there.
+//! `leasehold ls`: the locks that are held, with their holders; or the sessions.
 
 use crate::args::LsArgs;
 use crate::exit::{Exit, Failure};
@@ -43,7 +43,7 @@ pub(crate) async fn ls(args: &LsArgs) -> Result<Exit, Failure> {
     print(&text).map(|()| Exit::SUCCESS).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
 }
 
-/// A lock that is held, with the fields of its JSON, which stay as they are.
+/// A lock that is held. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
 struct LockRow<'a> {
     name: &'a str,
@@ -82,7 +82,7 @@ impl<'a> LockRow<'a> {
         }
     }
 
-    /// A line, or one for each who has it.
+    /// One line, or one for each holder.
     fn lines(&self) -> Vec<[String; 9]> {
         if self.sharers.is_empty() {
             let kind = self.kind.to_owned();
@@ -117,7 +117,7 @@ impl<'a> LockRow<'a> {
     }
 }
 
-/// A session, with the fields of its JSON, which stay as they are.
+/// A session. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
 struct SessionRow<'a> {
     #[serde(flatten)]
@@ -152,12 +152,12 @@ impl<'a> SessionRow<'a> {
     }
 }
 
-/// A time that is left, to a tenth of a second.
+/// A remaining time, in tenths of a second.
 fn left(ms: u64) -> String {
     format!("{:?}", Duration::from_millis(ms / 100 * 100))
 }
 
-/// Columns as wide as they need to be; the last one is not filled up.
+/// Columns as wide as their content; the last one is not padded.
 fn table<const N: usize>(head: &[&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let mut all = vec![head.map(str::to_owned)];
     all.extend(rows);

@@ -1,7 +1,7 @@
-//! The program `leasehold`: commands under a lock, and a look at who holds one.
+//! The program `leasehold`: runs commands under a lock, and inspects and manages locks.
 //!
-//! All it knows of locks it has from the library. It has no threads of its own, and its runtime runs on
-//! the main thread: the kernel ties the end of the command to the thread that started it.
+//! It knows of locks only what the library offers. It starts no threads of its own, and its runtime runs on the main
+//! thread: the kernel ties the end of the command to the thread that started it.
 
 mod acl;
 mod args;
@@ -87,10 +87,10 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
     })
 }
 
-/// Help and the version are no errors; all else is told in the words of our own errors.
+/// Help and version are no errors; all else is reported in the form of this program's own errors.
 fn misuse(error: &clap::Error) -> Exit {
     if !error.use_stderr() {
-        // A reader that has gone away has seen enough.
+        // A reader that has closed the pipe needs no more output.
         let _ = error.print();
         return Exit::SUCCESS;
     }

@@ -1,4 +1,4 @@
-//! `leasehold monitor`: a daemon that takes from dead sessions what they held, and says so.
+//! `leasehold monitor`: a daemon that frees the locks of dead sessions, and reports each.
 
 use crate::args::MonitorArgs;
 use crate::exit::{Exit, Failure};
@@ -13,7 +13,7 @@ use leasehold::{Eviction, MonitorReport};
 use serde::Serialize;
 use std::time::SystemTime;
 
-/// Monitors until a signal says to end, which is no failure.
+/// Runs until a signal ends it, which is no failure.
 pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
     let place = Place::of(&args.store)?.without_session().label(args.label.as_deref());
     let mut signals = Signals::catch()
@@ -39,7 +39,7 @@ pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// What is told, one line each, with the fields of its JSON, which stay as they are.
+/// The events, one line each. The fields of their JSON are stable.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Event<'a> {
@@ -70,7 +70,7 @@ impl<'a> Event<'a> {
                     Some(fence) => {
                         format!("{at} evicted `{name}` (fence {fence}) from {whose}, session {session}\n")
                     }
-                    None => format!("{at} gave up the place of {whose} before `{name}`, session {session}\n"),
+                    None => format!("{at} removed {whose} from the queue of `{name}`, session {session}\n"),
                 }
             }
             Self::Trouble { at, message } => format!("{at} trouble: {message}\n"),
@@ -80,7 +80,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Says what rounds have done. Trouble is told once, and its end.
+/// Reports the results of rounds. Trouble is reported once, and its end once.
 struct Teller {
     json: bool,
     in_trouble: bool,
@@ -103,7 +103,7 @@ impl Teller {
 
     fn line(&mut self, event: &Event<'_>) {
         let text = if self.json { json_line(event) } else { event.text() };
-        // The locks of the dead are to be freed also where nobody reads of it.
+        // The locks of dead sessions are freed even if no reader is left for the output.
         if let Err(error) = print(&text) {
             log::warning(&format!("{error:#}"));
         }

@@ -1,7 +1,7 @@
-//! For whom a command enters a lock again.
+//! The owner for which a command acquires a reentrant lock.
 //!
-//! Whoever knows an owner gets into what he has, so nothing in here says who it is. It stands in the environment of the
-//! command, as a text, for what the command runs.
+//! A process that knows an owner can acquire the owner's locks, so no message here contains one. The command receives
+//! the owner in its environment, as text, for nested commands.
 
 use crate::args::EnterArgs;
 use crate::exit::{Exit, Failure};
@@ -12,25 +12,25 @@ use leasehold::Owner;
 /// The environment variable that holds the text of an owner.
 pub(crate) const OWNER: &str = "LEASEHOLD_OWNER";
 
-/// Who enters a lock.
+/// The owner for which a lock is acquired.
 #[derive(Debug)]
 pub(crate) enum Who {
-    /// Nobody in particular: the lock is not entered again.
+    /// No owner: the lock is not reentrant.
     Nobody,
-    /// Somebody whom nobody has been before.
+    /// A new, unique owner.
     Fresh,
-    /// The one who was named.
+    /// The owner of `--owner`.
     Named(Owner),
-    /// The one for whom we were started, by another process: what is held for him ends with its lease, since that
-    /// process's session is not ours.
+    /// The owner that another process has put into the environment. Holds for it end with their lease, since they do
+    /// not belong to the session of that process.
     Inherited(Owner),
 }
 
 impl Who {
-    /// Who enters the lock of a run.
+    /// The owner for a run.
     pub(crate) fn of(args: &EnterArgs) -> Result<Self, Failure> {
         if let Some(text) = &args.owner {
-            let owner = Owner::new(text).context("--owner cannot be that").map_err(usage)?;
+            let owner = Owner::new(text).context("invalid --owner").map_err(usage)?;
             return Ok(Self::Named(owner));
         }
         if !args.reentrant {
@@ -40,19 +40,19 @@ impl Who {
         let read = || Owner::from_header(Owner::new(text)?.to_header());
         let owner = read().with_context(|| {
             format!(
-                "the environment variable {OWNER} holds no owner: unset it (`env -u {OWNER}`) to begin anew"
+                "the environment variable {OWNER} holds no owner: unset it (`env -u {OWNER}`) to start with a new one"
             )
         });
         owner.map(Self::Inherited).map_err(usage)
     }
 
-    /// Fails for several locks, if somebody in particular is to enter them.
+    /// Fails if several locks are named and there is an owner.
     pub(crate) fn check(&self, names: usize) -> Result<(), Failure> {
         if names < 2 || matches!(self, Self::Nobody) {
             return Ok(());
         }
         Err(usage(anyhow!(
-            "--reentrant and --owner take one lock, and {names} are named: several are held together only without \
+            "--reentrant and --owner take one lock, and {names} are named: several can be held together only without \
              them; or nest them, everywhere in the same order: `leasehold run --reentrant a -- leasehold run \
              --reentrant b -- …`"
         )))

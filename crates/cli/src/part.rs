@@ -1,4 +1,4 @@
-//! What a command has of a lock that several can have side by side: a read, the write, or permits.
+//! A command's hold of a lock that can be shared: a read lock, the write lock, or permits.
 
 use crate::args::{RunArgs, ShareArgs};
 use crate::exit::{Exit, Failure};
@@ -11,19 +11,19 @@ use leasehold::{
     Semaphore, WriteGuard,
 };
 
-/// What of a lock a command is to have.
+/// What a command acquires of a shared lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// One of the readers.
+    /// A read lock.
     Reader,
-    /// The writer, alone.
+    /// The write lock.
     Writer,
-    /// So many permits, of as many.
+    /// `count` of `of` permits.
     Permits { count: u32, of: u32 },
 }
 
 impl Share {
-    /// What the arguments ask for; nothing, where the lock is one that nobody shares.
+    /// What the arguments request; `None` for a lock that is not shared.
     pub(crate) fn of(args: &ShareArgs, names: usize) -> Result<Option<Self>, Failure> {
         let share = match (args.shared, args.exclusive, args.permits) {
             (true, _, _) => Self::Reader,
@@ -40,7 +40,7 @@ impl Share {
         }
         match share {
             Self::Permits { count, of } if count > of => {
-                let error = anyhow!("--take {count} is more than there is: --permits {of}");
+                let error = anyhow!("--take {count} is more than --permits {of}");
                 Err(Failure::new(Exit::USAGE, error))
             }
             share => Ok(Some(share)),
@@ -48,7 +48,7 @@ impl Share {
     }
 }
 
-/// What a command has.
+/// What a command holds.
 #[derive(Debug)]
 pub(crate) enum Part {
     Read(ReadGuard),
@@ -57,7 +57,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// What all of them have in common.
+    /// The guard that all of them contain.
     pub(crate) fn guard(&self) -> &Guard {
         match self {
             Self::Read(guard) => guard,
@@ -66,7 +66,7 @@ impl Part {
         }
     }
 
-    /// What it is, in a word for programs; they stay as they are.
+    /// Its mode, as a word for programs. These words are stable.
     pub(crate) const fn word(&self) -> &'static str {
         match self {
             Self::Read(_) => "read",
@@ -75,7 +75,7 @@ impl Part {
         }
     }
 
-    /// How many permits it is.
+    /// The number of permits.
     pub(crate) fn permits(&self) -> Option<u32> {
         match self {
             Self::Permits(permit) => Some(permit.count()),
@@ -92,7 +92,7 @@ impl Part {
     }
 }
 
-/// Acquires a part of a lock.
+/// Acquires the requested part of a lock.
 pub(crate) async fn acquire(
     client: &Client,
     name: &LockName,
@@ -101,7 +101,7 @@ pub(crate) async fn acquire(
     args: &RunArgs,
 ) -> Result<Held, Failure> {
     let unusable = |error: LockError| Failure::new(Exit::USAGE, error);
-    // The owner of a plain run is nobody whom its command should know.
+    // The command of a plain run must not receive the owner.
     let owner = match who {
         Who::Nobody => None,
         Who::Fresh => Some(client.owner()),

@@ -1,4 +1,4 @@
-//! Who is behind a session, as it is printed: texts that others chose, made fit for a terminal.
+//! The session of a holder, and the audit, as they are printed: text from other clients, made safe for a terminal.
 
 use crate::report::millis;
 use crate::stamp::rfc3339;
@@ -7,12 +7,12 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-/// Who is behind a session, with the fields of its JSON, which stay as they are.
+/// The session of a holder. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
 pub(crate) struct Behind<'a> {
     pub(crate) session: String,
     pub(crate) alive: bool,
-    /// Null also where nobody has to beat.
+    /// Also null if the session needs no heartbeats.
     pub(crate) alive_ms: Option<u64>,
     pub(crate) label: Option<&'a str>,
     pub(crate) host: Option<&'a str>,
@@ -44,17 +44,17 @@ impl<'a> Behind<'a> {
         }
     }
 
-    /// Whether it lives, in a word or two.
+    /// Whether it is alive, in a word or two.
     pub(crate) fn state(&self) -> String {
         match (self.alive, self.alive_ms) {
             (false, _) => "dead".to_owned(),
             (true, None) => "alive".to_owned(),
-            (true, Some(ms)) => format!("alive for {:?}, unless it beats", Duration::from_millis(ms)),
+            (true, Some(ms)) => format!("alive for {:?}, unless renewed", Duration::from_millis(ms)),
         }
     }
 }
 
-/// Who took a lock from whom, with the fields of its JSON, which stay as they are.
+/// An entry of the audit. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
 pub(crate) struct Taken<'a> {
     at: String,
@@ -86,7 +86,7 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// A text that somebody else chose, without what a terminal would obey.
+/// A text from another client, without the characters that a terminal would interpret.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_is_told_nothing_by_others() {
+    fn texts_of_other_clients_cannot_control_a_terminal() {
         assert_eq!(plain("web-3\x1b[2J\u{9b}x\n"), "web-3\u{fffd}[2J\u{fffd}x\u{fffd}");
     }
 }

@@ -1,4 +1,4 @@
-//! What is printed for programs: one line of JSON, whose fields stay as they are (docs/reference/json.md).
+//! Reports for programs: one line of JSON with stable fields (docs/reference/json.md).
 
 use crate::exit::Failure;
 use anyhow::Context;
@@ -34,7 +34,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
 /// Prints a text on standard output.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever read it has seen enough.
+        // The reader has closed the pipe: it needs no more output.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written.context("failed to write to standard output"),
     }

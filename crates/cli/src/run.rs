@@ -1,8 +1,8 @@
-//! `leasehold run`: the lock, the command under it, and the lock given back.
+//! `leasehold run`: acquires the lock, runs the command under it, and releases the lock.
 //!
-//! 1. The lock is given back explicitly on every way out, and the client is shut down, in a bounded time: nothing is
-//!    left in a queue either.
-//! 2. The command starts under a whole lease, not under the short first one of a new hold.
+//! 1. Every way out releases the lock explicitly and shuts the client down, in a bounded time, so that no queue entry
+//!    is left either.
+//! 2. The command starts under a whole lease, not under the short first lease of a new hold.
 
 use crate::args::RunArgs;
 use crate::child::{self, Child};
@@ -31,10 +31,10 @@ use std::time::Duration;
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(5);
 const SESSION: Duration = Duration::from_secs(10);
-/// How many times the grace fits into a session at least, if nothing is asked for: of what the rest leaves, a quarter
-/// may have gone by since the last beat, and an outage of half a session is still ridden out.
+/// The default grace is at most the session divided by this. Up to a quarter of the remaining time may have passed
+/// since the last heartbeat, and an outage of half a session is still tolerated.
 const GRACES: u32 = 6;
-/// Shorter ones leave no time to renew and to kill.
+/// Shorter leases leave no time to renew and to kill.
 const SHORTEST_LEASE: Duration = Duration::from_millis(200);
 
 /// Runs the command under the lock.
@@ -46,11 +46,11 @@ pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
     }
     let status = match &done {
         Ok(exit) => *exit,
-        // Before the report, which comes last.
+        // Before the report, which is the last line.
         Err(failure) => failure.report(),
     };
     let name = args.names.first().map(String::as_str).unwrap_or_default();
-    // Standard output is the command's.
+    // Standard output belongs to the command.
     log::line(&json_line(&Report {
         name,
         acquired: !course.locks.is_empty(),
@@ -66,17 +66,17 @@ pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
     Ok(status)
 }
 
-/// How far a run has come.
+/// The progress of a run, for its report.
 #[derive(Debug, Default)]
 struct Course {
     /// What was acquired, in the order of the names.
     locks: Vec<Had>,
-    /// How often their owner had them then.
+    /// The number of holds of the owner at that time.
     count: Option<u64>,
-    /// What part of a lock it is, where others may have parts of it, too, and how many permits.
+    /// The mode of a shared lock, and the number of permits.
     portion: Option<&'static str>,
     permits: Option<u32>,
-    /// How the command ended, if it ran.
+    /// The exit status of the command, if it ran.
     command: Option<Exit>,
 }
 
@@ -87,7 +87,7 @@ struct Had {
     fence: u64,
 }
 
-/// What is printed for programs when all is over.
+/// The report for programs, printed at the end.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     name: &'a str,
@@ -107,7 +107,7 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
     let who = Who::of(&args.enter)?;
     who.check(names.len())?;
     let share = Share::of(&args.share, names.len())?;
-    // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
+    // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
     let place = Place::of(&args.store)?;
     let is_turn = args.once.once_per.is_some();
     if is_turn && names.len() > 1 {
@@ -135,29 +135,29 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
     outcome
 }
 
-/// The times of a run, checked.
+/// The times of a run, checked against each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
     pub(crate) grace: Duration,
-    /// How long the session lives without a beat, where it could lapse.
+    /// How long the session lives without a heartbeat, if it can lapse.
     pub(crate) session: Option<Duration>,
 }
 
 impl Terms {
-    /// Of a run whose hold ends when our session does, or with its lease alone.
+    /// For a run whose hold ends with the session (`by_session`), or with its lease alone.
     fn of(args: &RunArgs, by_session: bool) -> Result<Self, Failure> {
         let lease = match args.once.once_per {
-            // A turn lasts for as long as it may from the start.
+            // The hold of a turn covers the whole period from the start.
             Some(period) => args.once.at_most.unwrap_or(period).max(period),
             None => args.lease.unwrap_or(LEASE),
         };
-        // No hold outlives us by more than it may last.
+        // A hold never outlives this process by more than its cap.
         let lease = args.max_hold.map_or(lease, |cap| cap.min(lease));
         Self::with(lease, by_session, args.session, args.kill_grace)
     }
 
-    /// The same, of a lease, and of what was given of the rest.
+    /// The same from a lease and the optional rest.
     pub(crate) fn with(
         lease: Duration,
         by_session: bool,
@@ -173,12 +173,12 @@ impl Terms {
         Self { lease, grace, session }.check().map_err(|error| Failure::new(Exit::USAGE, error))
     }
 
-    /// How long the lock can be believed in at most without a word from the store.
+    /// How long the lock can be trusted, at most, without an answer from the store.
     pub(crate) fn bound(self) -> Duration {
         self.session.map_or(self.lease, |session| session.min(self.lease))
     }
 
-    /// How long that can go on before the command is told to end.
+    /// How much of that may pass before the command gets SIGTERM.
     pub(crate) fn room(self) -> Duration {
         self.bound().saturating_sub(self.grace)
     }
@@ -190,17 +190,17 @@ impl Terms {
                 "--lease, --max-hold or --once-per {lease:?} is too short: give {SHORTEST_LEASE:?} at least"
             ));
         }
-        Lease::from(lease).check().context("--lease cannot be that")?;
+        Lease::from(lease).check().context("invalid --lease")?;
         if grace >= lease {
             return Err(anyhow!(
-                "--kill-grace {grace:?} is not shorter than the lease of {lease:?}: the command would have to be \
-                 ended before it begins; shorten the one or lengthen the other (--lease, --max-hold)"
+                "--kill-grace {grace:?} is not shorter than the lease of {lease:?}: the command would have to \
+                 end before it starts; shorten --kill-grace or lengthen --lease or --max-hold"
             ));
         }
         if let Some(session) = session.filter(|session| grace > *session / 2) {
             return Err(anyhow!(
-                "--kill-grace {grace:?} is more than half of the session of {session:?}, so that a beat that is late would \
-                 end the command: lengthen the session (--session {}s), or do without (--no-session)",
+                "--kill-grace {grace:?} is more than half of the session of {session:?}, so that a late heartbeat \
+                 would end the command: lengthen the session (--session {}s), or use none (--no-session)",
                 grace.saturating_mul(GRACES).as_secs() + 1
             ));
         }
@@ -229,9 +229,9 @@ async fn under_lock(
         biased;
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
         acquired = acquire(client, names, who, share, args) => match acquired {
-            // Of all that try one runs, so that the others have done what they should.
+            // One of all instances runs the command, so the others have done their part.
             Err(failure) if failure.is_taken() && args.once.once_per.is_some() && args.conflict_exit_code.is_none() => {
-                tracing::info!(locks = %shown, why = %failure.message(), "not our turn");
+                tracing::info!(locks = %shown, why = %failure.message(), "another process has the turn");
                 return Ok(Exit::SUCCESS);
             }
             acquired => acquired?,
@@ -368,7 +368,7 @@ pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
             _ => Exit::UNAVAILABLE,
         },
         AcquireError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
-        // What is impossible would be waited for in vain, whatever the others do.
+        // Waiting cannot help, whatever the other holders do.
         AcquireError::Lease(_)
         | AcquireError::NoLease
         | AcquireError::LeaseTooShort { .. }
@@ -383,28 +383,28 @@ pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
     Failure::new(exit, error)
 }
 
-/// What to do where the name is that of a lock of another kind.
+/// Advice for a name that belongs to a lock of another kind.
 fn other_kind(fault: &Fault) -> Option<&'static str> {
     match stands_there(fault)? {
         "hash" => Some(
-            "if it is a reentrant lock (`leasehold show` says so), `run --reentrant` enters it; one that several share \
-             is had by --shared, --exclusive or --permits",
+            "if it is a reentrant lock (`leasehold show` says so), use `run --reentrant`; if several clients can \
+             share it, use --shared, --exclusive or --permits",
         ),
         "string" => Some(
-            "if it is a plain lock (`leasehold show` says so), leave --reentrant and --owner out, and --shared, \
-             --exclusive and --permits, too",
+            "if it is a plain lock (`leasehold show` says so), leave out --reentrant and --owner, and --shared, \
+             --exclusive and --permits",
         ),
         _ => None,
     }
 }
 
-/// Lengthens a new hold to its lease before anything is started under it (2).
+/// Extends a new hold to its whole lease before the command starts (2).
 pub(crate) async fn whole_lease(held: &Held, terms: &Terms) -> Result<(), Failure> {
     if held.remaining() > terms.grace + terms.room() / 2 {
         return Ok(());
     }
     let extended = match held.extend().await {
-        // It is as whole as it gets.
+        // The cap allows no more.
         Err(ExtendError::Capped { .. }) => Ok(()),
         extended => extended,
     };
@@ -430,21 +430,21 @@ fn not_started(command: &[OsString], error: io::Error) -> Failure {
     let program = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     let advice = match error.kind() {
         io::ErrorKind::NotFound => "there is no such program: check its path, or PATH",
-        io::ErrorKind::PermissionDenied => "it is no program that may be executed: check its mode",
+        io::ErrorKind::PermissionDenied => "it is not executable: check its mode",
         _ => "it cannot be executed",
     };
     let text = format!("failed to start the command `{program}`: {advice}");
     Failure::new(child::exit_of(&error), anyhow::Error::new(error).context(text))
 }
 
-/// How a command ended that was started.
+/// How a command that was started has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// The command's own status.
+    /// The exit status of the command.
     pub(crate) exit: Exit,
-    /// Set if it was made to end, since its lock was lost or could not be renewed.
+    /// Set if it was made to end, because its lock was lost or could not be renewed.
     pub(crate) stopped: bool,
-    /// The signal by which somebody has asked it to end.
+    /// The signal by which a user or another program asked it to end.
     pub(crate) asked: Option<Signal>,
 }
 
@@ -458,7 +458,7 @@ pub(crate) async fn give_back(
     let known = held.check().err().map(|lost| lost.reason);
     let capped = held.is_capped();
     let released = match held {
-        // Where no command was there to be started, another instance is to have the turn.
+        // Without a command that could be started, another instance may take the turn.
         Held::Turn(turn) if ended.as_ref().is_err_and(|failure| failure.exit.says_never_started()) => {
             turn.give_up().await
         }
@@ -467,9 +467,9 @@ pub(crate) async fn give_back(
     let ended = ended?;
     if ended.stopped {
         let why = match (known, &released) {
-            // What the keeper has found out is more than what a late release finds.
+            // What the keeper has detected is more precise than what a late release finds.
             (Some(reason), _) if !matches!(reason, LostReason::Expired | LostReason::Capped) => Some(reason),
-            // It is ended so early that it is gone before the cap.
+            // The command is ended early, so that it is gone before the cap.
             _ if capped => Some(LostReason::Capped),
             (_, Err(ReleaseError::Lost(reason))) => Some(reason.clone()),
             _ => None,
@@ -484,22 +484,22 @@ pub(crate) async fn give_back(
         Ok(()) => tracing::info!(locks = %shown, "given back"),
         Err(ReleaseError::Lost(reason)) if too_early(&reason, known.is_none() && until <= client.now()) => {
             let cause = anyhow!(
-                "lost {shown} while the command ran, which was noticed only when it had ended: {reason}; somebody \
-                 else may have run at the same time"
+                "lost {shown} while the command ran, which was detected only after it had ended: {reason}; another \
+                 client may have held it at the same time"
             );
             return Err(Failure::lost(reason, cause));
         }
-        // The command had ended by then.
+        // The command had already ended.
         Err(ReleaseError::Lost(_)) => {
-            tracing::info!(locks = %shown, "its lease ended while it was given back");
+            tracing::info!(locks = %shown, "its lease ended during its release");
         }
-        Err(error) => log::warning(&format!("failed to give {shown} back: {error}")),
+        Err(error) => log::warning(&format!("failed to release {shown}: {error}")),
     }
     Ok(ended.exit)
 }
 
-/// Whether a lock was lost while the command ran, if it was found lost by its release. `late` says that the
-/// command ended in time, and the lease or the session since.
+/// Whether a lock was lost while the command ran, if its release reports the loss. `late`: the command ended in time,
+/// and the lease or the session has ended since.
 fn too_early(reason: &LostReason, late: bool) -> bool {
     use LostReason::{Evicted, Expired, SessionLapsed, TakenOver};
     !(late && matches!(reason, Expired | TakenOver { .. } | Evicted | SessionLapsed))
@@ -535,7 +535,7 @@ mod tests {
         let lease = Duration::from_secs(30);
         let terms = |grace, session| Terms { lease, grace, session: Some(session) }.check();
         assert!(terms(GRACE, SESSION).is_ok());
-        let error = terms(2 * GRACE, SESSION).expect_err("a late beat would end the command");
+        let error = terms(2 * GRACE, SESSION).expect_err("a late heartbeat would end the command");
         assert!(error.to_string().contains("--session 61s"), "{error}");
     }
 

@@ -1,8 +1,8 @@
 //! Passwords: where they come from, and that they go nowhere else.
 //!
-//! 1. A password comes from the environment, from a file or from standard input. As an argument it is
-//!    refused: the process list shows it to every user of the machine.
-//! 2. Nothing prints a [`Secret`].
+//! 1. A password comes from the environment, from a file or from standard input. As an argument it is refused: the
+//!    process list shows it to every user of the machine.
+//! 2. No code prints a [`Secret`].
 
 use crate::exit::{Exit, Failure};
 use anyhow::{Context, Result, anyhow, bail};
@@ -14,10 +14,10 @@ use std::path::Path;
 /// The environment variable that holds a password.
 pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
 
-/// Longer than any password; what is longer is another file.
+/// No password is longer: a longer first line means that this is another file.
 const LONGEST: usize = 4096;
 
-/// A text that nobody is to see (2).
+/// A text that is never printed (2).
 pub(crate) struct Secret(String);
 
 impl Secret {
@@ -33,8 +33,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The password, if one was given apart from the URL. A file goes before the environment, which is asked
-/// only where `ask_environment` says so.
+/// The password, if one was given apart from the URL. A file takes precedence over the environment, which is read only
+/// if `ask_environment` is set.
 pub(crate) fn password(file: Option<&Path>, ask_environment: bool) -> Result<Option<Secret>, Failure> {
     let Some(file) = file else {
         return Ok(if ask_environment { variable(PASSWORD)?.map(Secret) } else { None });
@@ -50,7 +50,7 @@ pub(crate) fn password(file: Option<&Path>, ask_environment: bool) -> Result<Opt
     secret.map(Some).map_err(|error| Failure::new(Exit::USAGE, error))
 }
 
-/// An environment variable that is set and not empty. Its content is not shown where it is no text.
+/// An environment variable, if it is set and not empty. An error does not show a value that is not UTF-8.
 pub(crate) fn variable(name: &str) -> Result<Option<String>, Failure> {
     match std::env::var(name) {
         Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
@@ -61,7 +61,7 @@ pub(crate) fn variable(name: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Standard input without a buffer: what follows the password is the command's.
+/// Standard input without a buffer: the bytes after the password belong to the command.
 fn stdin() -> impl Read {
     struct Unbuffered;
     impl Read for Unbuffered {
@@ -72,7 +72,7 @@ fn stdin() -> impl Read {
     Unbuffered
 }
 
-/// Reads one byte at a time up to the first line feed, and not beyond.
+/// Reads one byte at a time up to the first line feed, and no further.
 fn first_line(mut source: impl Read) -> Result<Secret> {
     let mut line = Vec::new();
     let mut byte = [0];
@@ -82,7 +82,7 @@ fn first_line(mut source: impl Read) -> Result<Secret> {
             break;
         }
         if line.len() == LONGEST {
-            bail!("its first line is longer than {LONGEST} bytes, which is no password");
+            bail!("its first line is longer than {LONGEST} bytes, so it is no password");
         }
         line.push(byte);
     }
@@ -92,7 +92,7 @@ fn first_line(mut source: impl Read) -> Result<Secret> {
     if line.is_empty() {
         bail!("its first line is empty");
     }
-    // The error of `from_utf8` would carry the bytes along.
+    // The error of `from_utf8` would contain the bytes.
     String::from_utf8(line).map(Secret).map_err(|_| anyhow!("its first line is not UTF-8 text"))
 }
 

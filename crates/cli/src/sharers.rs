@@ -1,4 +1,4 @@
-//! Those who have a lock side by side, as they are printed.
+//! The holders of a shared lock, as they are printed.
 
 use crate::people::{Behind, plain};
 use crate::report::millis;
@@ -9,11 +9,11 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// One of them, with the fields of its JSON, which stay as they are.
+/// A holder of a shared lock. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
 pub(crate) struct Having<'a> {
     portion: &'static str,
-    /// Of permits or arrivals, how many.
+    /// The number of permits or arrivals, if the kind counts them.
     count: Option<u32>,
     holder: Option<&'a str>,
     owner: Option<&'a str>,
@@ -23,7 +23,7 @@ pub(crate) struct Having<'a> {
     pub(crate) behind: Option<Behind<'a>>,
 }
 
-/// How many of those that are counted are taken, and how many there are, with the fields of its JSON.
+/// How many permits or arrivals are taken, and how many there are. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
 pub(crate) struct Counted {
     taken: Option<u64>,
@@ -36,7 +36,7 @@ impl Counted {
         Self { taken: counts.then(|| status.taken()), limit: status.limit }
     }
 
-    /// How many are taken of how many.
+    /// "TAKEN of LIMIT".
     pub(crate) fn text(&self) -> Option<String> {
         let of = self.limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
         self.taken.map(|taken| format!("{taken}{of}"))
@@ -44,7 +44,7 @@ impl Counted {
 }
 
 impl<'a> Having<'a> {
-    /// All who have a lock; none, of a kind that one has at a time.
+    /// All holders of a lock; empty for a kind that cannot be shared.
     pub(crate) fn all(
         status: &'a Status,
         behind: impl Fn(&'a Sharer) -> Option<&'a SessionInfo>,
@@ -76,12 +76,12 @@ impl<'a> Having<'a> {
         }
     }
 
-    /// Since when, for how long still, and who says so.
+    /// When the hold began, its remaining time, and the label of its holder.
     pub(crate) fn held(&self) -> (Option<&str>, Option<u64>, Option<&str>) {
         (self.since.as_deref(), self.remaining_ms, self.holder)
     }
 
-    /// What it has, in words.
+    /// The mode of the hold, or the number of permits.
     pub(crate) fn what(&self) -> String {
         match (self.portion, self.count) {
             ("permits", Some(1)) => "1 permit".to_owned(),
@@ -91,16 +91,16 @@ impl<'a> Having<'a> {
         }
     }
 
-    /// Who it is, and for whom.
+    /// The holder, and its owner.
     pub(crate) fn whom(&self) -> String {
-        let mut text = self.holder.map_or_else(|| "somebody without a label".to_owned(), plain);
+        let mut text = self.holder.map_or_else(|| "a client without a label".to_owned(), plain);
         // Writing to a string cannot fail.
         if let Some(Behind { host: Some(host), pid: Some(pid), program: Some(program), .. }) = &self.behind {
             let _ = write!(text, ", program {} with process {pid} on {}", plain(program), plain(host));
         }
         match &self.behind {
-            Some(behind) if !behind.alive => text.push_str(", which is dead"),
-            Some(_) => text.push_str(", which lives"),
+            Some(behind) if !behind.alive => text.push_str(", whose session is dead"),
+            Some(_) => text.push_str(", whose session is alive"),
             None => {}
         }
         if let Some(owner) = self.owner {
@@ -112,7 +112,7 @@ impl<'a> Having<'a> {
         text
     }
 
-    /// All of it, in one line.
+    /// The whole hold, on one line.
     pub(crate) fn text(&self) -> String {
         let mut text = format!("{} by {}", self.what(), self.whom());
         if let Some(since) = &self.since {

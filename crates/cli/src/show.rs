@@ -1,4 +1,4 @@
-//! `leasehold show`: how a lock stands.
+//! `leasehold show`: the state of a lock.
 
 use crate::args::ShowArgs;
 use crate::exit::{Exit, Failure};
@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
-/// Prints how the lock stands.
+/// Prints the state of the lock.
 pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
     let client = Place::of(&args.store)?.without_session().connect().await?;
@@ -22,7 +22,7 @@ pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
     print(&text).map(|()| Exit::SUCCESS).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
 }
 
-/// What is printed, with the fields of its JSON, which stay as they are.
+/// The report. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     name: &'a str,
@@ -82,20 +82,16 @@ impl<'a> Report<'a> {
         if !self.sharers.is_empty() {
             line("held", "yes");
             for having in &self.sharers {
-                line("has", &having.text());
+                line("hold", &having.text());
             }
         } else if self.held {
             line(
                 "held",
-                if self.rests {
-                    "no longer, but left resting: nobody has it, nor can have it yet"
-                } else {
-                    "yes"
-                },
+                if self.rests { "no longer, but left resting: no client can acquire it yet" } else { "yes" },
             );
             line(
                 "holder",
-                &self.holder.map_or_else(|| "unknown: it says nothing of itself".to_owned(), plain),
+                &self.holder.map_or_else(|| "unknown: the holder has recorded no label".to_owned(), plain),
             );
             if let Some(owner) = self.owner {
                 let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };

@@ -1,22 +1,22 @@
-//! The signals that we get, as a stream.
+//! The signals to this process, as a stream.
 //!
-//! 1. A signal that was ignored when we were started stays ignored, by us and by the command: `nohup`
-//!    and `&` in scripts rely on it.
-//! 2. Signals that concern the command alone are caught only once it runs: before, Ctrl-Z stops us as it
-//!    stops any program.
+//! 1. A signal that was ignored at the start stays ignored, by this process and by the command: `nohup` and `&` in
+//!    scripts rely on it.
+//! 2. Signals that concern the command alone are caught only once it runs: before that, Ctrl-Z stops this process like
+//!    any program.
 
 use rustix::process::Signal;
 use std::io;
 use std::task::{Context, Poll};
 use tokio::signal::unix::{self, SignalKind};
 
-/// Those that ask us to end while we wait, and are passed on later.
+/// End this process while it waits, and are passed on to the command later.
 pub(crate) const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
-/// Those that only the command can have a use for, and whose default would end us.
+/// Only the command can use these; by default they would end this process.
 const FOR_THE_COMMAND: [Signal; 2] = [Signal::USR1, Signal::USR2];
 
-/// Those of the terminal.
+/// Signals of the terminal.
 const OF_THE_JOB: [Signal; 3] = [Signal::WINCH, Signal::CONT, Signal::TSTP];
 
 /// Signals that are caught.
@@ -28,7 +28,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches what may come before the command runs.
+    /// Catches the signals that may come before the command runs.
     pub(crate) fn catch() -> io::Result<Self> {
         let mut signals = Self { ignored: ignored(), streams: Vec::new(), all: false };
         signals.add(&ENDING)?;
@@ -36,27 +36,27 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Catches also what may come while the command runs (2), the news of its end included.
+    /// Also catches the signals that may come while the command runs (2), including the end of a child.
     pub(crate) fn catch_all(&mut self) -> io::Result<()> {
         if std::mem::replace(&mut self.all, true) {
             return Ok(());
         }
         self.add(&OF_THE_JOB)?;
-        // Where it was ignored, the kernel would throw the exit status away.
+        // If SIGCHLD is ignored, the kernel discards the exit status.
         self.streams.push((Signal::CHILD, unix::signal(SignalKind::child())?));
         Ok(())
     }
 
-    /// The next signal. Signals of a kind that come together are one.
+    /// The next signal. Several pending signals of a kind are reported as one.
     ///
     /// Cancel safety: no signal is lost when the future is dropped.
     pub(crate) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// The next signal that asks us to end.
+    /// The next signal that asks this process to end.
     ///
-    /// Cancel safety: as [`next`](Self::next), except for signals that nobody but the command wants.
+    /// Cancel safety: as [`next`](Self::next), except for signals that only the command can use.
     pub(crate) async fn ending(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
@@ -86,8 +86,8 @@ impl Signals {
     }
 }
 
-/// The signals that this process ignores, a bit each. Only the kernel's own account of it can be read
-/// without touching them; where there is none, nothing is taken for ignored.
+/// The signals that this process ignores, as a bit mask. Only procfs reports them without changing them; without it,
+/// none counts as ignored.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

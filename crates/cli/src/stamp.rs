@@ -1,10 +1,10 @@
-//! Instants as RFC 3339 writes them, in UTC and to the millisecond.
+//! Times in RFC 3339, in UTC and with milliseconds.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const DAY_S: u64 = 86_400;
 
-/// `2026-03-01T12:30:00.250Z`. What lies before 1970 is shown as its start: no server tells such times.
+/// `2026-03-01T12:30:00.250Z`. A time before 1970 is shown as 1970-01-01: no server reports such times.
 pub(crate) fn rfc3339(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (s, ms) = (since.as_secs(), since.subsec_millis());
@@ -15,8 +15,7 @@ pub(crate) fn rfc3339(at: SystemTime) -> String {
 
 /// The date that many days after 1970-01-01, in the Gregorian calendar.
 ///
-/// Years are counted from March, so that the day that some have more is the last one. This is Howard
-/// Hinnant's `civil_from_days`.
+/// Years start in March, so that a leap day is the last day of its year. This is Howard Hinnant's `civil_from_days`.
 fn date(days: u64) -> (u64, u64, u64) {
     const CYCLE: u64 = 146_097;
     let days = days + 719_468;

@@ -1,7 +1,7 @@
-//! Which store, from arguments, environment and defaults, and the client of it.
+//! The store to use, from arguments, environment and defaults, and a client for it.
 //!
-//! A URL with a password is taken from the environment, and refused as an argument (secret.rs, 1). What a URL contains is
-//! known from the library's [`StoreUrl`] alone; a URL that it does not parse may have a secret anywhere.
+//! A URL with a password is accepted from the environment, and refused as an argument (secret.rs, 1). Only the
+//! library's [`StoreUrl`] decides what a URL contains; a URL that it does not parse may contain a secret anywhere.
 
 use crate::args::StoreArgs;
 use crate::exit::{Exit, Failure};
@@ -15,27 +15,27 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The environment variable that holds the store's URL.
+/// The environment variable that holds the URL of the store.
 pub(crate) const STORE: &str = "LEASEHOLD_STORE";
 const USERNAME: &str = "LEASEHOLD_USERNAME";
-/// What a command inherits in place of a URL that does not parse. It opens no store.
+/// The value that a command inherits in place of a URL that does not parse. It opens no store.
 const WITHHELD: &str = "withheld:";
 
-/// How long a call to the store may take; also how long we wait for what is given back at the end.
+/// The time limit of a call to the store, and of the release at the end.
 pub(crate) const CALL: Duration = Duration::from_secs(2);
 
-/// A store that is settled on, and what lets us in.
+/// A chosen store and its credentials.
 ///
-/// Whatever is read for it has been read; only the connection is missing.
+/// All inputs have been read; only the connection is missing.
 pub(crate) struct Place {
     builder: ClientBuilder,
     kind: StoreKind,
-    /// Set if the user named it.
+    /// Set if the user has named the store.
     named: bool,
 }
 
 impl Place {
-    /// The store that was asked for. May read standard input.
+    /// The store from the arguments. May read standard input.
     pub(crate) fn of(args: &StoreArgs) -> Result<Self, Failure> {
         let (text, named) = match (&args.store, variable(STORE)?) {
             (Some(text), _) => (text.clone(), true),
@@ -48,12 +48,12 @@ impl Place {
         };
         if url.kind() == StoreKind::Memory {
             return Err(usage(
-                "a `memory:` store ends with this program, so nobody else would see its locks: give a file \
+                "a `memory:` store ends with this program, so no other process would see its locks: give a file \
                  (sqlite:PATH) or a server (redis://…)",
             ));
         }
         let mut builder = Client::builder(text).call_timeout(CALL);
-        // What is only in the environment may be meant for other stores.
+        // A variable in the environment may be meant for other stores.
         if let Some(password) = secret::password(args.password_file.as_deref(), url.takes_credentials())? {
             builder = builder.password(password.reveal());
         }
@@ -68,28 +68,28 @@ impl Place {
         Ok(Self { builder, kind: url.kind(), named })
     }
 
-    /// With another lease for locks that are renewed.
+    /// Sets the lease for locks that are renewed.
     pub(crate) fn watchdog_lease(self, lease: Duration) -> Self {
         Self { builder: self.builder.watchdog_lease(lease), ..self }
     }
 
-    /// With what others are shown of the holder.
+    /// Sets the label of the holder.
     pub(crate) fn label(self, label: Option<&str>) -> Self {
         let Some(label) = label else { return self };
         Self { builder: self.builder.label(label), ..self }
     }
 
-    /// With a session that lives for that long without a beat.
+    /// Sets how long the session lives without a heartbeat.
     pub(crate) fn session(self, alive: Duration) -> Self {
         Self { builder: self.builder.session(alive), ..self }
     }
 
-    /// As nobody who holds anything by a session.
+    /// Without a session: for a client that holds nothing by one.
     pub(crate) fn without_session(self) -> Self {
         Self { builder: self.builder.without_session(), ..self }
     }
 
-    /// Whether a session lives by beats there, and lapses without.
+    /// Whether sessions of this store live by heartbeats, and lapse without them.
     pub(crate) const fn needs_beats(&self) -> bool {
         matches!(self.kind, StoreKind::Redis | StoreKind::Shards)
     }
@@ -99,13 +99,13 @@ impl Place {
         self.builder.connect().await.map_err(|error| unopened(error, self.named))
     }
 
-    /// Looks over what the store tells of itself.
+    /// Checks the server or servers of the store.
     pub(crate) async fn examine(self) -> Result<Vec<Examination>, Failure> {
         self.builder.examine().await.map_err(|error| unopened(error, self.named))
     }
 }
 
-/// The store was not opened.
+/// The failure for a store that could not be opened.
 fn unopened(error: ConnectError, named: bool) -> Failure {
     let exit = match &error {
         ConnectError::Url(_) | ConnectError::Setting(_) => Exit::USAGE,
@@ -116,7 +116,8 @@ fn unopened(error: ConnectError, named: bool) -> Failure {
     Failure::new(exit, anyhow::Error::new(error).context(format!("failed to open the store{which}")))
 }
 
-/// How each server of the store is reached, with what lets us in; none if no server is given. May read standard input.
+/// The configuration of each server of the store, with credentials; empty if no server is given. May read standard
+/// input.
 pub(crate) fn servers(args: &StoreArgs) -> Result<Vec<RedisConfig>, Failure> {
     let url = match (&args.store, variable(STORE)?) {
         (Some(text), _) => Some(argument(text)?),
@@ -125,12 +126,12 @@ pub(crate) fn servers(args: &StoreArgs) -> Result<Vec<RedisConfig>, Failure> {
     };
     let Some(url) = url.filter(StoreUrl::takes_credentials) else {
         if args.store.is_some() {
-            return Err(usage("a server has users (redis://…), and the store of --store is none"));
+            return Err(usage("only a server (redis://…) has users, and --store names no server"));
         }
         if args.password_file.is_some() {
             return Err(usage("--password-file is for a server, and none is given: give one by --store"));
         }
-        // What is only in the environment may be meant for other commands.
+        // A variable in the environment may be meant for other commands.
         return Ok(Vec::new());
     };
     let password = secret::password(args.password_file.as_deref(), true)?;
@@ -148,12 +149,12 @@ pub(crate) fn servers(args: &StoreArgs) -> Result<Vec<RedisConfig>, Failure> {
     Ok(url.servers().iter().map(with_access).collect())
 }
 
-/// How the program ends where the store did not do something.
+/// The exit status for a fault of the store.
 pub(crate) fn exit_of(fault: &Fault) -> Exit {
     if matches!(fault.kind, FaultKind::Unusable(_)) { Exit::USAGE } else { Exit::UNAVAILABLE }
 }
 
-/// What a command inherits in place of a URL in the environment; `None` if that can stay as it is.
+/// What a command inherits in place of the URL in the environment; `None` if that is passed on unchanged.
 pub(crate) fn for_command(url: &OsStr) -> Option<String> {
     if url.is_empty() {
         return None;
@@ -164,11 +165,11 @@ pub(crate) fn for_command(url: &OsStr) -> Option<String> {
     }
 }
 
-/// The URL of `--store`, which has no password in it.
+/// The URL of --store, which must not contain a password.
 fn argument(text: &str) -> Result<StoreUrl, Failure> {
     match StoreUrl::parse(text) {
         Ok(url) if url.has_password() => Err(usage(
-            "the URL of --store has a password in it, which every user of this machine can read in the process \
+            "the URL of --store contains a password, which every user of this machine can read in the process \
              list: change the password, and give it by --password-file, LEASEHOLD_PASSWORD or LEASEHOLD_STORE",
         )),
         Ok(url) => Ok(url),
@@ -176,30 +177,30 @@ fn argument(text: &str) -> Result<StoreUrl, Failure> {
     }
 }
 
-/// The failure for a `--store` that does not parse. The user learns of a password that may be in it; nothing else depends on
-/// that guess.
+/// The failure for a `--store` that does not parse. It warns of a password that the URL may contain; nothing else
+/// depends on that guess.
 fn unusable_argument(text: &str, error: StoreUrlError) -> Failure {
     let failure = unopened(error.into(), true);
     if !text.contains(['@', '=']) {
         return failure;
     }
     let cause = anyhow!(
-        "{}; if there is a password in it, change the password: every user of this machine can read --store in the \
+        "{}; if it contains a password, change the password: every user of this machine can read --store in the \
          process list",
         failure.message()
     );
     Failure::new(Exit::USAGE, cause)
 }
 
-/// The SQLite file in the user's state directory, whose directory is there afterwards.
+/// The SQLite file in the user's state directory, which is created if necessary.
 fn default_store() -> Result<String, Failure> {
     let var = |name| std::env::var_os(name).map(PathBuf::from);
     let dir = state_dir(var("XDG_STATE_HOME"), var("HOME"), rustix::process::geteuid().is_root())
         .ok_or_else(|| {
-            usage("there is no place for the locks, since HOME is not set: give a store by --store")
+            usage("there is no directory for the locks, because HOME is not set: give a store by --store")
         })?;
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-    made.with_context(|| format!("failed to make the directory of the locks, `{}`", dir.display()))
+    made.with_context(|| format!("failed to create the directory of the locks, `{}`", dir.display()))
         .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
     let path = dir.join("locks.db");
     match path.to_str() {
@@ -208,7 +209,7 @@ fn default_store() -> Result<String, Failure> {
     }
 }
 
-/// Where the locks of this user are. By the XDG specification a relative path is as good as none.
+/// The directory of this user's locks. The XDG specification says to ignore a relative path.
 fn state_dir(xdg: Option<PathBuf>, home: Option<PathBuf>, root: bool) -> Option<PathBuf> {
     let absolute = |path: &PathBuf| path.is_absolute();
     let state = xdg.filter(absolute).or_else(|| Some(home.filter(absolute)?.join(".local/state")));

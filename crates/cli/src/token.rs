@@ -1,11 +1,12 @@
 //! The file with the token of a detached hold: a secret on a disk.
 //!
-//! 1. It is made with mode 0600, never through a symbolic link, and never over something else: an empty file of ours
-//!    is the only one that is written to.
-//! 2. It is there, and has its room on the disk, before the lock is asked for, and is on the disk before we say that
-//!    the lock is held.
-//! 3. Programs of ours work with a file one at a time. Whoever removes it has it locked.
-//! 4. No message has anything of its content.
+//! 1. It is created with mode 0600, never through a symbolic link, and never over an existing file, except an empty
+//!    file of this user.
+//! 2. It exists, and its disk space is reserved, before the lock is requested. It is synced to the disk before the
+//!    program reports that the lock is held.
+//! 3. Instances of this program use a file one at a time, by a file lock. An instance removes a file only while it
+//!    holds that lock.
+//! 4. No message contains anything of its content.
 
 use crate::exit::{Exit, Failure};
 use anyhow::{Context, anyhow};
@@ -18,46 +19,47 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// Longer than any token of ours; what is longer is another file.
+/// No token is longer: a longer file is another file.
 const LONGEST: u64 = 4096;
-/// How long another program of ours may work with the file: more than its calls to a store can take.
+/// How long another instance may use the file: longer than its calls to a store can take.
 const PATIENCE: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A file with a token, or for one, that nobody else of ours works with (3).
+/// A file with a token, or for one, locked against other instances (3).
 #[derive(Debug)]
 pub(crate) struct TokenFile {
     path: PathBuf,
     file: File,
-    /// Set while it is ours to remove if nothing comes of it.
+    /// Set while this instance created the file and has to remove it on failure.
     fresh: bool,
 }
 
 impl TokenFile {
-    /// Makes the file for a token, or takes an empty one that is fit for it.
+    /// Creates the file for a token, or takes an existing empty one that fits.
     pub(crate) fn prepare(path: &Path) -> Result<Self, Failure> {
         let make = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(path, make, Mode::RUSR | Mode::WUSR) {
             Ok(file) => Self::made(path, file.into()),
             Err(rustix::io::Errno::EXIST) => Self::empty(path),
-            Err(error) => Err(unusable(path, "it cannot be made", error.into())),
+            Err(error) => Err(unusable(path, "it cannot be created", error.into())),
         }
     }
 
     fn made(path: &Path, file: File) -> Result<Self, Failure> {
         let mut made = Self { path: path.to_owned(), file, fresh: false };
         made.lock_at_once()?;
-        // Another one may have taken it for an empty file before it was locked: until here it was not ours to remove.
+        // Until the file was locked, another instance may have taken it as an existing empty file: only now it may be
+        // removed.
         made.fresh = true;
         let named = rustix::fs::fchmod(&made.file, Mode::RUSR | Mode::WUSR).map_err(io::Error::from);
         named
             .and_then(|()| sync_directory(path))
-            .map_err(|error| unusable(path, "it cannot be made", error))?;
+            .map_err(|error| unusable(path, "it cannot be created", error))?;
         made.reserve()?;
         Ok(made)
     }
 
-    /// A file that was there, `mktemp`'s say, or one that was left when an acquire was killed.
+    /// An existing file: one of `mktemp`, or one that a killed `acquire` left.
     fn empty(path: &Path) -> Result<Self, Failure> {
         let found = Self { path: path.to_owned(), file: open(path)?, fresh: false };
         found.lock_at_once()?;
@@ -68,15 +70,15 @@ impl TokenFile {
         if metadata.len() > 0 {
             return Err(refused(
                 path,
-                "it is not empty: if it has the token of a hold, end that by `leasehold release --token-file`, which \
-                 removes the file; or name another file",
+                "it is not empty: if it contains the token of a hold, end the hold by `leasehold release \
+                 --token-file`, which removes the file; or name another file",
             ));
         }
         found.reserve()?;
         Ok(found)
     }
 
-    /// Opens the file with a token, and reads it. Waits for another program of ours to be done with it.
+    /// Opens the file with a token, and reads it. Waits until no other instance uses it.
     pub(crate) async fn open(path: &Path) -> Result<(Self, DetachedHold), Failure> {
         let found = Self { path: path.to_owned(), file: open(path)?, fresh: false };
         let deadline = Instant::now() + PATIENCE;
@@ -88,7 +90,7 @@ impl TokenFile {
         }
         let metadata = found.checked()?;
         if metadata.nlink() == 0 {
-            return Err(refused(path, "it was removed just now: the lock has been released"));
+            return Err(refused(path, "it was just removed: the lock has been released"));
         }
         let mut text = String::new();
         let read = (&found.file).take(LONGEST).read_to_string(&mut text);
@@ -106,7 +108,7 @@ impl TokenFile {
     pub(crate) fn write(&mut self, hold: &DetachedHold) -> Result<(), Failure> {
         let written = self.put(hold);
         if written.is_err() {
-            // Part of a token is of no use, and keeps the next one out.
+            // A partial token is useless, and a file that is not empty would be refused.
             let _ = self.file.set_len(0);
         }
         written?;
@@ -114,8 +116,8 @@ impl TokenFile {
         Ok(())
     }
 
-    /// Writes what has become of the hold over what was there. That differs in a few digits, so that wherever this is
-    /// cut short the token is there.
+    /// Overwrites the token with the new state of the hold. Only a few digits differ, so a write that is cut short
+    /// leaves a usable token.
     pub(crate) fn rewrite(&self, hold: &DetachedHold) -> Result<(), Failure> {
         self.put(hold)
     }
@@ -128,13 +130,13 @@ impl TokenFile {
         written.map_err(|error| unusable(&self.path, "it cannot be written", error))
     }
 
-    /// Removes the file, whose hold is over.
+    /// Removes the file of a hold that is over.
     pub(crate) fn remove(mut self) -> io::Result<()> {
         self.fresh = false;
         self.unlink()
     }
 
-    /// Whatever is by that name now, if it is another file, is left alone.
+    /// Leaves a different file of that name alone.
     fn unlink(&self) -> io::Result<()> {
         let (ours, there) = (self.file.metadata()?, std::fs::symlink_metadata(&self.path)?);
         if (ours.dev(), ours.ino()) != (there.dev(), there.ino()) {
@@ -155,7 +157,7 @@ impl TokenFile {
         if self.try_lock()? { Ok(()) } else { Err(busy(&self.path)) }
     }
 
-    /// Has the disk keep the room for a token, where it can say so.
+    /// Reserves disk space for a token, if the file system supports that.
     fn reserve(&self) -> Result<(), Failure> {
         #[cfg(target_os = "linux")]
         {
@@ -163,28 +165,28 @@ impl TokenFile {
             use rustix::io::Errno;
             match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, LONGEST) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-                Err(error) => return Err(unusable(&self.path, "there is no room for it", error.into())),
+                Err(error) => return Err(unusable(&self.path, "there is no space for it", error.into())),
             }
         }
         Ok(())
     }
 
-    /// Refuses what others may have read or written.
+    /// Refuses a file that other users may have read or written.
     fn checked(&self) -> Result<Metadata, Failure> {
         let path = &self.path;
         let metadata =
-            self.file.metadata().map_err(|error| unusable(path, "it cannot be looked at", error))?;
+            self.file.metadata().map_err(|error| unusable(path, "it cannot be inspected", error))?;
         if !metadata.is_file() {
-            return Err(refused(path, "it is no regular file"));
+            return Err(refused(path, "it is not a regular file"));
         }
         let user = rustix::process::geteuid();
         if metadata.uid() != user.as_raw() && !user.is_root() {
-            return Err(refused(path, "it belongs to another user, who may have written anything there"));
+            return Err(refused(path, "it belongs to another user, who may have written to it"));
         }
         if metadata.mode() & 0o077 != 0 {
             let advice = format!(
-                "others than its owner may use it (mode {:03o}), and whoever has read it can end the hold: run `chmod \
-                 600` on it, and acquire the lock anew if somebody may have",
+                "other users may access it (mode {:03o}), and a process that has read it can end the hold: run `chmod \
+                 600` on it, and acquire the lock anew if another user may have read it",
                 metadata.mode() & 0o777
             );
             return Err(refused(path, &advice));
@@ -194,22 +196,22 @@ impl TokenFile {
 }
 
 impl Drop for TokenFile {
-    /// A file that was made for nothing goes.
+    /// Removes a file that was created but never used.
     fn drop(&mut self) {
         if self.fresh {
-            // It is empty, and the next one can use it.
+            // The file is empty, so the next attempt can use it.
             let _ = self.unlink();
         }
     }
 }
 
 fn open(path: &Path) -> Result<File, Failure> {
-    // Whatever is not a file of its own is not waited for.
+    // Opening a FIFO or a device must not block.
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => Ok(file.into()),
         Err(rustix::io::Errno::LOOP) => {
-            Err(refused(path, "it is a symbolic link, which others may have laid: name the file itself"))
+            Err(refused(path, "it is a symbolic link, which others may have made: name the file itself"))
         }
         Err(rustix::io::Errno::NOENT) => {
             Err(refused(path, "there is no such file: the lock was never acquired with it, or was released"))
@@ -221,7 +223,7 @@ fn open(path: &Path) -> Result<File, Failure> {
 fn sync_directory(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match File::open(parent)?.sync_all() {
-        // Some file systems cannot, and need not.
+        // Some file systems cannot sync a directory, and need not.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         synced => synced,
     }
@@ -241,5 +243,5 @@ fn unusable(path: &Path, why: &str, error: io::Error) -> Failure {
 }
 
 fn busy(path: &Path) -> Failure {
-    refused(path, "another leasehold works with it")
+    refused(path, "another leasehold is using it")
 }

@@ -1,7 +1,7 @@
-//! `leasehold wait`: until nobody has a lock.
+//! `leasehold wait`: waits until a lock is free.
 //!
-//! It takes nothing and stands in no queue, so nothing tells it: it looks, less and less often, and when the holder's lease
-//! would end.
+//! It acquires nothing and has no queue entry, so no notification reaches it. It polls, less and less often, and at the
+//! end of the holder's lease.
 
 use crate::args::WaitArgs;
 use crate::exit::{Exit, Failure};
@@ -15,13 +15,13 @@ use serde::Serialize;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The pauses between two looks: the first, and the longest.
+/// The pauses between two polls: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// How long after the end of a lease one looks, and how close two looks are at most: who holds it may renew it at the last
-/// moment, again and again.
+/// How long after the end of a lease it polls, and the minimum pause: a holder may renew at the last moment, again and
+/// again.
 const AFTER: Duration = Duration::from_millis(10);
 
-/// Waits until nobody has the lock.
+/// Waits until the lock is free.
 pub(crate) async fn wait(args: &WaitArgs) -> Result<Exit, Failure> {
     let mut course = Course::default();
     let done = try_to_wait(args, &mut course).await;
@@ -39,17 +39,17 @@ pub(crate) async fn wait(args: &WaitArgs) -> Result<Exit, Failure> {
     done
 }
 
-/// What was seen.
+/// What the polls have shown.
 #[derive(Debug, Default)]
 struct Course {
     waited: Duration,
-    /// Who had it at the last look at which somebody did.
+    /// The holder at the last poll that found one.
     holder: Option<String>,
-    /// For how long yet, at the last look.
+    /// The remaining lease, at the last poll.
     remaining: Option<Duration>,
 }
 
-/// What is printed for programs, with fields that stay as they are.
+/// The report for programs. Its fields are stable.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     name: &'a str,
@@ -76,8 +76,8 @@ async fn try_to_wait(args: &WaitArgs, course: &mut Course) -> Result<Exit, Failu
         }
         course.holder.clone_from(&status.holder);
         if limit.is_some_and(|limit| limit <= now) {
-            let who = status.holder.as_deref().unwrap_or("somebody who says nothing of himself");
-            let cause = anyhow!("`{name}` is not free after {:?}: {who} has it", course.waited);
+            let who = status.holder.as_deref().unwrap_or("a client without a label");
+            let cause = anyhow!("`{name}` is not free after {:?}: {who} holds it", course.waited);
             return Err(Failure::taken(Exit::of(args.conflict_exit_code), cause));
         }
         sleep(next_look(now, pause, status.remaining, limit)).await;
@@ -89,7 +89,8 @@ async fn looked(client: &Client, name: &LockName) -> Result<Status, Failure> {
     look(client, name).await.map(|looked| looked.details.status)
 }
 
-/// How long to sleep before the next look: up to a quarter less than the pause, until the lease would end, or up to the limit.
+/// How long to sleep before the next poll: the pause less up to a quarter, at most until the lease ends or until the
+/// limit.
 fn next_look(now: Moment, pause: Duration, remaining: Option<Duration>, limit: Option<Moment>) -> Duration {
     let usual = pause.saturating_sub(share(now, pause / 4));
     let over = remaining.map_or(usual, |remaining| (remaining + AFTER).min(usual));

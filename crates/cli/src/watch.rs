@@ -1,15 +1,15 @@
-//! When a command has to go because its lock does: a pure machine, `now` comes in.
+//! When a command has to end because its lock does: a pure machine, `now` is an argument.
 //!
-//! 1. The command is gone before the lease can have ended by the server's clock: it is killed a margin
-//!    before the deadline that the library counts, which is itself on the safe side of the server's.
-//! 2. It has the whole grace between the two signals where renewals fail, and less only where the lock was
-//!    found to be lost later than that.
-//! 3. Once it has been told to end there is no way back, also if the lock can be renewed again.
+//! 1. The command is gone before the lease can have ended by the server's clock: it is killed a margin before the
+//!    deadline that the library computes, which is itself on the safe side of the server's.
+//! 2. The command has the whole grace between the two signals if renewals fail, and less only if the loss was detected
+//!    later than that.
+//! 3. Once SIGTERM is sent there is no way back, even if the lock can be renewed again.
 
 use leasehold::Moment;
 use std::time::Duration;
 
-/// How much earlier than at the deadline a command is killed at most: signals and timers take a moment.
+/// How much earlier than the deadline a command is killed, at most: signals and timers take a moment.
 const MARGIN: Duration = Duration::from_millis(50);
 
 /// The watch over one hold.
@@ -34,23 +34,23 @@ enum Stage {
 pub(crate) enum Step {
     /// Nothing before this moment.
     Rest(Moment),
-    /// Ask the command to end.
+    /// Send SIGTERM to the command.
     Terminate,
     /// Kill the command.
     Kill,
-    /// Nothing any more: it has been killed.
+    /// Nothing more: the command has been killed.
     Done,
 }
 
 impl Watch {
-    /// The watch over a hold of this lease that may be believed until `valid_until`.
+    /// A watch over a hold with this lease that is valid until `valid_until`.
     pub(crate) fn new(lease: Duration, grace: Duration, valid_until: Moment) -> Self {
         let margin = MARGIN.min(lease.saturating_sub(grace) / 4);
         Self { grace, margin, believed: valid_until, stage: Stage::Held }
     }
 
-    /// What to do at `now`, if the hold may be believed until `valid_until`, which is zero if it is known
-    /// to be lost. A signal that was asked for counts as sent.
+    /// What to do at `now`, if the hold is valid until `valid_until`; zero means that it is known to be lost. A
+    /// returned signal counts as sent.
     pub(crate) fn poll(&mut self, now: Moment, valid_until: Moment) -> Step {
         match self.stage {
             Stage::Held => {
@@ -72,7 +72,7 @@ impl Watch {
         }
     }
 
-    /// Whether the command was told to end.
+    /// Whether the command was asked to end.
     pub(crate) fn has_ended_it(&self) -> bool {
         self.stage != Stage::Held
     }

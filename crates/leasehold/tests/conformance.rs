@@ -1,4 +1,4 @@
-//! The Redis and SQLite stores do what every store must do.
+//! The Redis and SQLite stores pass the conformance suite.
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
@@ -15,28 +15,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// The one user of a server that has no other for clients, and the prefix of his locks: full of what a pattern would take for
-/// something else than itself.
+/// The only client user of a server, and the prefix of its locks, which is full of characters that are special in a
+/// pattern.
 const LEAST: (&str, &str) = ("locks", "app?[*]\\:");
 
 struct Redis {
     place: Borrowed<Place>,
-    /// Where locks begin: nobody else's do.
+    /// Where locks begin: no other server has this prefix.
     prefix: String,
-    /// Set if clients have a user of their own.
+    /// Set if clients log in as that user.
     least: bool,
-    /// Set if they speak RESP2.
+    /// Set if clients use RESP2.
     resp2: bool,
 }
 
-/// Servers that are there.
+/// Running servers.
 struct Place {
     servers: Servers,
-    /// What they take for the time, if it can be set.
+    /// Their clock, if the suite sets it.
     clock: Option<FrozenClock>,
 }
 
-/// How a server is reached.
+/// How clients reach a server.
 enum Servers {
     AtItsAddress(RedisServer),
     BySentinels(Sentinels),
@@ -44,8 +44,8 @@ enum Servers {
     InCluster(Arc<Cluster>),
 }
 
-/// What cases use one after the other, since it takes long to boot: as many as run side by side. It ends with the last case
-/// that runs.
+/// A pool of servers that cases reuse, because they boot slowly: as many as cases that run concurrently. It ends with
+/// the last case that runs.
 struct Pool<T>(Mutex<Weak<Mutex<Vec<T>>>>);
 
 impl<T> Pool<T> {
@@ -63,7 +63,7 @@ impl<T> Pool<T> {
     }
 }
 
-/// What a case has for itself. What one leaves that has failed is used by no other.
+/// A server of the pool, for one case. After a failed case it is not reused.
 struct Borrowed<T> {
     idle: Arc<Mutex<Vec<T>>>,
     it: Option<T>,
@@ -73,7 +73,7 @@ impl<T> Deref for Borrowed<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.it.as_ref().expect("it is there until it is given back")
+        self.it.as_ref().expect("it is present until it is returned")
     }
 }
 
@@ -85,8 +85,8 @@ impl<T> Drop for Borrowed<T> {
     }
 }
 
-/// A cluster that cases have in common, also side by side: it takes seconds until its nodes agree. It ends with the last
-/// case that runs.
+/// A cluster that cases share, even concurrently: its nodes take seconds to form it. It ends with the last case that
+/// runs.
 struct Shared(Mutex<Weak<Cluster>>);
 
 impl Shared {
@@ -126,7 +126,7 @@ impl Redis {
     }
 
     fn of_valkey(pool: &Pool<Place>) -> Self {
-        // It counts by the processor from one look at the clock to the next, so that its clock cannot be set at once.
+        // Between two reads of the clock it counts with the processor, so its clock cannot be set at once.
         Self::at(pool.borrow(|| {
             let server = RedisServer::builder().valkey().start().expect("a server that boots");
             Place { servers: Servers::AtItsAddress(server), clock: None }
@@ -149,21 +149,21 @@ impl Redis {
         })
     }
 
-    /// Messages come on a connection of their own.
+    /// Messages arrive on a connection of their own.
     fn by_resp2(pool: &Pool<Place>) -> Self {
         Self { resp2: true, ..Self::alone(pool) }
     }
 
-    /// Clients have the least permissions that the library says are needed.
+    /// Clients have the minimal permissions that the library prints.
     async fn by_a_least_user(resp2: bool) -> Self {
         let (user, prefix) = LEAST;
-        // All cases have the same prefix, and so a server each.
+        // All cases have the same prefix, so each has a server of its own.
         let mut server = Self { prefix: prefix.to_owned(), resp2, ..Self::alone(&Pool::new()) };
         server.least = true;
         let config = server.config();
         let version = ServerVersion::ask(&config.clone().username("default")).await.expect("a version");
         let permissions = Permissions::of(&config).expect("a good prefix").on(version);
-        // The rules of the printed line, and a password in the place of its placeholder.
+        // The rules of the printed line, with a password in place of its placeholder.
         let rules = permissions.rules();
         let command = ["ACL", "SETUSER", user, "reset", "on", ">password"].into_iter();
         let command: Vec<_> = command.chain(rules.iter().map(String::as_str)).collect();
@@ -171,7 +171,7 @@ impl Redis {
         server
     }
 
-    /// How clients reach it.
+    /// The configuration of its clients.
     fn config(&self) -> RedisConfig {
         let url = match &self.place.servers {
             Servers::AtItsAddress(server) => server.url(),
@@ -190,7 +190,7 @@ impl Redis {
         [&self.prefix, lock.name.as_str()].concat()
     }
 
-    /// How clients reach several servers, if there are several.
+    /// The configurations of the servers, if there are several.
     fn shards(&self) -> Option<Vec<RedisConfig>> {
         let Servers::Shards(shards) = &self.place.servers else { return None };
         let addresses: Vec<_> = shards.iter().map(|shard| format!("127.0.0.1:{}", shard.port())).collect();
@@ -198,7 +198,7 @@ impl Redis {
         Some(RedisConfig::shards_from_url(&url).expect("a good URL"))
     }
 
-    /// Has the server of a lock do something that is no client's to do.
+    /// Runs a command at the server of a lock that clients would not send.
     async fn cli(&self, lock: &Lock, command: &[&str]) {
         let Servers::Shards(servers) = &self.place.servers else {
             self.told(command);
@@ -215,7 +215,7 @@ impl Redis {
             Servers::AtItsAddress(server) => server.cli(command),
             Servers::BySentinels(sentinels) => sentinels.primary().and_then(|server| server.cli(command)),
             Servers::Shards(_) => unreachable!("it is not one server"),
-            // All that is sent to one has a key.
+            // Every command that is sent to one node has a key.
             Servers::InCluster(cluster) => cluster.cli_at(command[1], command),
         };
         reply.expect("a reply")
@@ -255,7 +255,7 @@ impl StoreUnderTest for Redis {
                 Kind::Reentrant => vec!["HSET", name, value, "1"],
                 _ => vec!["SET", name, &token],
             };
-            // Whatever stood there before.
+            // Whatever the key contained before.
             for command in [vec!["DEL", name], put] {
                 self.cli(lock, &command).await;
             }
@@ -278,7 +278,7 @@ impl StoreUnderTest for Redis {
     }
 }
 
-/// Five servers of which a majority counts, with one clock, which the suite sets.
+/// A quorum of five servers with one clock, which the suite sets.
 struct RedisQuorum(Borrowed<(Quorum, FrozenClock)>);
 
 impl RedisQuorum {
@@ -301,7 +301,7 @@ impl RedisQuorum {
 impl StoreUnderTest for RedisQuorum {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(async {
-            // They vote from the start, and may take as long as a busy machine makes them.
+            // They vote from the start, and have time enough on a busy machine.
             let url = format!("{}?min_uptime=0s&node_timeout=10s", self.0.0.url());
             let config = QuorumConfig::from_url(&url).expect("a good URL");
             Arc::new(RedisStore::connect_quorum(config).await.expect("servers that run")) as Arc<dyn Store>
@@ -404,7 +404,7 @@ mod valkey_cluster {
     conformance::suite!(Redis::in_cluster(&POOL, &SHARED, &RedisServer::builder().valkey()));
 }
 
-/// What a majority can have; the others are refused.
+/// The cases that a quorum supports; the others are refused.
 mod redis_quorum {
     use super::{FrozenClock, Pool, Quorum, RedisQuorum, conformance};
     static POOL: Pool<(Quorum, FrozenClock)> = Pool::new();
@@ -417,17 +417,17 @@ mod redis_by_a_least_user {
     conformance::suite!(Redis::by_a_least_user(false).await);
 }
 
-/// The same with messages on a connection of their own: nothing of it is denied.
+/// The same with messages on a connection of their own: no command of it is denied.
 mod redis_by_a_least_user_and_resp2 {
     use super::{Redis, conformance};
     conformance::suite!(election: Redis::by_a_least_user(true).await);
 }
 
 #[tokio::test]
-async fn row_45_a_user_who_may_do_nothing_else_is_denied_nothing_by_resp2() {
+async fn row_45_a_user_with_minimal_permissions_is_denied_nothing_by_resp2() {
     let server = Redis::by_a_least_user(true).await;
     let store = server.store().await;
-    // Longer than it takes until the connection for messages is asked whether it is there.
+    // Longer than the interval of the ping on the message connection.
     tokio::time::sleep(Duration::from_secs(6)).await;
     let lock = Lock::mutex(LockName::new("job").expect("a good name"));
     let look = Op::Inspect(Inspect { claim: None, in_full: false });
@@ -436,15 +436,15 @@ async fn row_45_a_user_who_may_do_nothing_else_is_denied_nothing_by_resp2() {
     assert!(server.told(&["ACL", "LOG"]).elements().is_empty());
 }
 
-/// What the suite above rests on: its clients are that user, and he may do nothing else.
+/// The premise of the suite above: its clients are that user, and the user has no other permissions.
 #[tokio::test]
-async fn row_45_the_suite_runs_as_a_user_who_may_do_nothing_else() {
+async fn row_45_the_suite_runs_as_a_user_with_minimal_permissions() {
     let server = Redis::by_a_least_user(false).await;
     let store = server.store().await;
     let clients = server.told(&["CLIENT", "LIST"]);
     let clients = clients.text().expect("a list").lines().filter(|line| line.contains("name=leasehold"));
     let users: Vec<_> = clients.map(|line| line.contains("user=locks ")).collect();
-    assert_eq!(users, [true], "one connection, and it is his");
+    assert_eq!(users, [true], "one connection, and it belongs to that user");
     drop(store);
     let may = |command: &[&str]| {
         let said = server.told(&[&["ACL", "DRYRUN", LEAST.0][..], command].concat());
@@ -473,7 +473,7 @@ async fn row_45_the_suite_runs_as_a_user_who_may_do_nothing_else() {
         assert!(!may(forbidden), "{forbidden:?}");
     }
     let config = server.config().prefix("").expect("no prefix");
-    let outside = RedisStore::connect(config).await.expect("he may log in");
+    let outside = RedisStore::connect(config).await.expect("the user may log in");
     let lock = Lock::mutex(LockName::new("job").expect("a good name"));
     let look = Op::Inspect(Inspect { claim: None, in_full: false });
     let outcome = outside.execute(&lock, &look, Duration::from_secs(10)).await;

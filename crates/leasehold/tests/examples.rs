@@ -1,7 +1,7 @@
 //! Every example runs: without arguments, and with `LEASEHOLD_STORE` on Redis.
 //!
-//! Each runs in a process of its own, as users run it. That is this executable again, with the example in it: cargo builds
-//! no examples where one test is asked for, and builds them as tests where all targets are.
+//! Each runs in a process of its own, as users run it. The process is this executable again, which contains the
+//! examples: cargo builds no examples if one test is selected, and builds them as tests with `--all-targets`.
 
 use leasehold_testkit::{RedisServer, Worker};
 use std::process::Command;
@@ -28,15 +28,15 @@ mod read_write;
 #[path = "../examples/reentrant.rs"]
 mod reentrant;
 
-/// Tells a process which example it is.
+/// Selects the example that a process runs.
 const WHICH: &str = "LEASEHOLD_EXAMPLE";
-/// How long one may take.
+/// The time limit of an example.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Each example, and what it says, in this order.
+/// Each example, and parts of its output, in this order.
 macro_rules! examples {
     ($($name:ident says $($said:literal),+;)*) => {
-        /// The entry of the processes: one example.
+        /// The entry point of the processes: one example.
         #[test]
         fn example() {
             let ended = match std::env::var(WHICH).as_deref() {
@@ -91,11 +91,12 @@ fn the_docs_show_what_is_run() {
     assert_eq!(blocks.len(), 2, "one for SQL, and one for Lua");
     for block in blocks {
         let (_, code) = block.split_once('\n').expect("a language stands in the first line");
-        assert!(example.contains(code.trim_end()), "the example does not run this:\n{code}");
+        assert!(example.contains(code.trim_end()), "the example does not contain this:\n{code}");
     }
 }
 
-/// The second process of `owner_over_http` has the first one's end from its input alone, also if that one was killed.
+/// The second process of `owner_over_http` detects the end of the first one by its input alone, even if that one was
+/// killed.
 #[test]
 fn the_till_ends_with_the_shop() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -109,7 +110,7 @@ fn the_till_ends_with_the_shop() {
     end(&mut till, deadline);
 }
 
-/// Runs an example as a process, and looks at how it ends and what it says.
+/// Runs an example as a process, and checks its exit status and output.
 fn check(name: &str, store: Option<&str>, said: &[&str]) {
     let mut command = example_of(name);
     match store {
@@ -131,7 +132,7 @@ fn example_of(name: &str) -> Command {
 }
 
 fn hear(process: &mut Worker, said: &str, deadline: Instant) {
-    while !process.line(left(deadline)).expect("it says what it should").contains(said) {}
+    while !process.line(left(deadline)).expect("the expected output follows").contains(said) {}
 }
 
 fn end(process: &mut Worker, deadline: Instant) {

@@ -1,5 +1,5 @@
-//! What operators see and do, on every store alike: who is there, what they hold, and a lock taken by force or from the
-//! dead.
+//! What operators see and do, on every store: sessions, their holds, and locks that are taken by force or from dead
+//! sessions.
 
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
 
-/// A store of a case's own.
+/// A store for one case.
 struct Stand {
     url: String,
     server: Option<leasehold_testkit::RedisServer>,
@@ -47,7 +47,7 @@ impl Stand {
         client.expect("the store of a case can be reached")
     }
 
-    /// A client as an operator's: it is nobody to the store.
+    /// A client for an operator: it has no session at the store.
     async fn operator(&self, label: &str) -> Client {
         let client = Client::builder(&self.url).label(label).without_session().connect().await;
         client.expect("the store of a case can be reached")
@@ -64,13 +64,14 @@ impl Stand {
         }
     }
 
-    /// A session that holds a lock for a minute, and is about to be dead: it has told of the lock, and beats no more.
+    /// A session that holds a lock for a minute and soon counts as dead: it has reported the lock, and sends no more
+    /// heartbeats.
     async fn dying(&self, name: &str) -> SessionId {
         let lock = Lock::mutex(name.parse().expect("a good name"));
         self.dying_with(lock, &[Portion::Whole]).await
     }
 
-    /// The same with parts of a lock.
+    /// The same with shared holds of a lock.
     async fn dying_with(&self, lock: Lock, portions: &[Portion]) -> SessionId {
         let store = self.store().await;
         let session = SessionId::from_random(rand::random());
@@ -139,7 +140,7 @@ on_every_store! {
     who_is_nobody_to_the_store_is_not_listed,
 }
 
-/// In a file the dead are those whose process has ended; the tests of the program kill one.
+/// With SQLite a session is dead once its process has ended; the tests of the program kill one.
 #[tokio::test]
 async fn a_monitor_frees_what_the_dead_held_in_memory() {
     a_monitor_frees_what_the_dead_held(&Stand::memory()).await;
@@ -151,12 +152,12 @@ async fn a_monitor_frees_what_the_dead_held_on_a_server() {
 }
 
 #[tokio::test]
-async fn people_find_all_who_share_a_lock_in_memory() {
+async fn operators_find_all_holders_of_a_shared_lock_in_memory() {
     people_find_all_who_share_a_lock(&Stand::memory()).await;
 }
 
 #[tokio::test]
-async fn people_find_all_who_share_a_lock_in_a_file() {
+async fn operators_find_all_holders_of_a_shared_lock_in_a_file() {
     people_find_all_who_share_a_lock(&Stand::sqlite()).await;
 }
 
@@ -173,7 +174,7 @@ async fn people_find_all_who_share_a_lock(place: &Stand) {
     let found = timeout(10 * S, async {
         loop {
             let mut locks = operator.locks().await.expect("the store answers");
-            // Nobody's session stands behind an arrival; where each hold can be seen, it is.
+            // An arrival has no session; only where each hold is visible is it listed.
             locks.retain(|lock| lock.name.as_str() != "loaded");
             if locks.len() == 2 && locks[0].status.sharers.len() == 2 {
                 return locks;
@@ -181,7 +182,7 @@ async fn people_find_all_who_share_a_lock(place: &Stand) {
             sleep(20 * MS).await;
         }
     });
-    let found = found.await.expect("both are told of");
+    let found = found.await.expect("both are reported");
     let [index, uploads] = found.as_slice() else { panic!("two: {found:?}") };
     assert_eq!((index.name.as_str(), index.kind), ("index", Kind::RwLock));
     for ((sharer, guard), client) in index.status.sharers.iter().zip(&reading).zip([&one, &other]) {
@@ -199,9 +200,9 @@ async fn people_find_all_who_share_a_lock(place: &Stand) {
     let second = &details.status.sharers[1];
     assert_eq!(details.behind_sharer(second).map(|session| session.session), Some(other.session()));
     index.free_by_force(second.seen().expect("it is held")).await.unwrap();
-    let lost = timeout(2 * S, reading[1].lost()).await.expect("a message tells it");
+    let lost = timeout(2 * S, reading[1].lost()).await.expect("a notification reports it");
     assert_eq!(lost.reason, LostReason::Freed);
-    reading[0].extend().await.expect("nobody took it");
+    reading[0].extend().await.expect("it is still held");
     let latch = operator.latch("loaded", 2).unwrap();
     let arrival = latch.inspect_in_full().await.unwrap().status.sharers[0].seen().expect("it is there");
     latch.free_by_force(arrival).await.unwrap();
@@ -209,9 +210,9 @@ async fn people_find_all_who_share_a_lock(place: &Stand) {
     permits.release().await.unwrap();
 }
 
-/// The first to be given back took the others out of the list, and out of the monitor's sight.
+/// Once, the first release removed the other holds from the list, and from the monitor's view.
 #[tokio::test]
-async fn who_gives_one_of_several_holds_back_is_still_listed() {
+async fn a_session_that_releases_one_of_several_holds_is_still_listed() {
     let place = Stand::memory();
     let (client, operator) = (place.client("billing").await, place.operator("ops").await);
     let uploads = client.semaphore("uploads", 3).unwrap();
@@ -227,13 +228,13 @@ async fn who_gives_one_of_several_holds_back_is_still_listed() {
             }
         })
         .await
-        .expect("it is told of");
+        .expect("it is reported");
     };
     one.extend().await.unwrap();
     other.extend().await.unwrap();
     soon_listed("uploads").await;
     one.release().await.unwrap();
-    // What is told of later comes with that beat, or with a later one.
+    // A lock that is acquired later is reported by that heartbeat, or by a later one.
     let later = client.mutex("later").unwrap().acquire().await.unwrap();
     later.extend().await.unwrap();
     soon_listed("later").await;
@@ -243,7 +244,7 @@ async fn who_gives_one_of_several_holds_back_is_still_listed() {
     other.release().await.unwrap();
 }
 
-/// On a server the same is done by scripts; in a file the dead are those whose process has ended.
+/// On a server, scripts do the same; with SQLite a session is dead once its process has ended.
 #[tokio::test]
 async fn a_monitor_frees_all_that_the_dead_shared() {
     let place = Stand::memory();
@@ -284,7 +285,7 @@ async fn people_find_who_holds_what(place: &Stand) {
             sleep(20 * MS).await;
         }
     });
-    let found = found.await.expect("both are told of");
+    let found = found.await.expect("both are reported");
     let names: Vec<_> = found.iter().map(|lock| lock.name.as_str()).collect();
     assert_eq!(names, ["gone", "long"], "by name");
     let long = &found[1];
@@ -295,7 +296,7 @@ async fn people_find_who_holds_what(place: &Stand) {
     let about = long.behind.as_ref().and_then(|session| session.about.as_ref()).expect("it is known");
     assert_eq!((about.pid, about.labels["zone"].as_str()), (std::process::id(), "eu-1"));
 
-    // What it said is not believed: it is looked at.
+    // The list does not trust the report: it reads the lock.
     gone.release().await.unwrap();
     let locks = operator.locks().await.unwrap();
     assert_eq!(locks.iter().map(|lock| lock.name.as_str()).collect::<Vec<_>>(), ["long"]);
@@ -322,13 +323,14 @@ async fn a_lock_is_freed_by_force_and_the_next_has_it(place: &Stand) {
     while mutex.inspect().await.unwrap().waiting == 0 {
         sleep(5 * MS).await;
     }
-    // The one extend that reaches the given lease is over: it is not that which finds it out.
+    // The extend to the full lease is over, so that it cannot be what detects the loss.
     while guard.remaining() < 5 * S && mutex.inspect().await.unwrap().remaining < Some(60 * S) {
         sleep(5 * MS).await;
     }
     let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
-    mutex.free_by_force(seen).await.expect("it is as it was seen");
-    let lost = timeout(2 * S, guard.lost()).await.expect("a message tells it, long before the lease ends");
+    mutex.free_by_force(seen).await.expect("it is still held as it was seen");
+    let lost =
+        timeout(2 * S, guard.lost()).await.expect("a notification reports it, long before the lease ends");
     assert_eq!(lost.reason, LostReason::Freed);
     let next = waiting.await.unwrap().expect("it was handed on");
     assert!(next.fencing_token() > guard.fencing_token());
@@ -348,17 +350,17 @@ async fn only_the_holder_that_was_seen_loses_the_lock(place: &Stand) {
     let mutex = operator.mutex("a").unwrap();
     let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
     first.release().await.unwrap();
-    let error = mutex.free_by_force(seen).await.expect_err("nobody has it");
+    let error = mutex.free_by_force(seen).await.expect_err("it is free");
     assert!(matches!(&error, FreeError::Changed { now } if now.holder.is_none()), "{error:?}");
     let second = holder.mutex("a").unwrap().acquire().await.unwrap();
     let error = mutex.free_by_force(seen).await.expect_err("it is another hold by now");
     assert!(error.to_string().contains("held by billing"), "{error}");
-    second.extend().await.expect("nobody took it");
+    second.extend().await.expect("it is still held");
 
     let seen = Seen::Hold(second.fencing_token());
     mutex.free_by_force(seen).await.unwrap();
-    mutex.free_by_force(seen).await.expect("a second time equals once");
-    let error = other.mutex("a").unwrap().free_by_force(seen).await.expect_err("somebody else did it");
+    mutex.free_by_force(seen).await.expect("a second request has the same result");
+    let error = other.mutex("a").unwrap().free_by_force(seen).await.expect_err("another client did it");
     assert!(matches!(error, FreeError::Changed { .. }), "{error:?}");
     assert_eq!(second.lost().await.reason, LostReason::Freed);
 }
@@ -398,7 +400,7 @@ async fn who_is_nobody_to_the_store_is_not_listed(place: &Stand) {
     let operator = place.operator("ops").await;
     let held = operator.mutex("a").unwrap().acquire().await.unwrap();
     if place.url.starts_with("sqlite:") {
-        // In a file each hold can be seen, and nobody says whose this is.
+        // With SQLite each hold is visible, but its session is unknown.
         let sessions = operator.sessions().await.unwrap();
         assert!(sessions.iter().all(|session| session.about.is_none()), "{sessions:?}");
         let locks = operator.locks().await.unwrap();
@@ -421,10 +423,10 @@ async fn a_strangers_lock_is_freed_by_what_was_seen_of_it() {
     let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
     assert!(matches!(seen, Seen::Stranger(_)), "{seen:?}");
     server.cli(&["SET", "a", "second"]).expect("it answers");
-    let error = mutex.free_by_force(seen).await.expect_err("another one has it");
+    let error = mutex.free_by_force(seen).await.expect_err("another client holds it");
     assert!(error.to_string().contains("a client of another library"), "{error}");
     let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
-    mutex.free_by_force(seen).await.expect("it is as it was seen");
+    mutex.free_by_force(seen).await.expect("it is still held as it was seen");
     let details = mutex.inspect_in_full().await.unwrap();
     assert!(!details.status.held && details.audit.len() == 1 && details.seen.is_none(), "{details:?}");
 }

@@ -1,4 +1,4 @@
-//! The memory store does what every store must do, by a clock of the test's own and by the machine's.
+//! The memory store passes the conformance suite, with a clock of the test and with that of the machine.
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::store::{MemoryStore, Store};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A store whose clock stands still until it is moved.
+/// A store whose clock stands still until the test advances it.
 struct OwnClock {
     store: MemoryStore,
     now_us: Arc<AtomicU64>,
@@ -27,13 +27,13 @@ impl StoreUnderTest for OwnClock {
     }
 
     fn advance(&self, by: Duration) -> Option<BoxFuture<'_, ()>> {
-        let by_us = u64::try_from(by.as_micros()).expect("a test does not last for ages");
+        let by_us = u64::try_from(by.as_micros()).expect("a test advances the clock by less than that");
         self.now_us.fetch_add(by_us, Ordering::SeqCst);
         Some(Box::pin(ready(())))
     }
 }
 
-/// A store by the machine's clock: the suite has to wait.
+/// A store with the clock of the machine: the suite has to wait.
 struct MachineClock(MemoryStore);
 
 impl StoreUnderTest for MachineClock {

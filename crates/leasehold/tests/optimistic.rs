@@ -1,4 +1,4 @@
-//! Optimistic transactions, on real servers: that no change goes unnoticed, and what is said of each way out.
+//! Optimistic transactions, on real servers: every concurrent change is detected, and every outcome is reported.
 
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
@@ -30,7 +30,7 @@ fn text(server: &RedisServer, key: &str) -> Option<String> {
     server.cli(&["GET", key]).unwrap().text().map(str::to_owned)
 }
 
-/// Adds one to a counter, in the way in which updates get lost.
+/// Adds one to a counter, by a read and a write, which lose updates without a transaction.
 async fn add_one(connection: &mut Connection, retry: RetryPolicy) -> Result<u32, Error<RedisError>> {
     let done = connection.transact("n", retry, async |watched| {
         let n: Option<u64> = watched.get("n").await?;
@@ -77,7 +77,7 @@ async fn a_try_that_was_overtaken_is_made_again_and_counted() {
         let (a, b): (Option<u32>, Option<u32>) = watched.mget(&["a", "b"]).await?;
         if overtaken > 0 {
             overtaken -= 1;
-            // Either of them counts.
+            // A change to either key counts.
             server.cli(&["INCR", if overtaken == 0 { "a" } else { "b" }]).unwrap();
         }
         let mut writes = redis::pipe();
@@ -108,7 +108,7 @@ async fn tries_run_out_and_are_counted() {
     assert_eq!(text(&server, "written"), None);
 }
 
-/// What was read belongs together, also where it leads to writing nothing.
+/// The values that were read are consistent, even if the transaction then writes nothing.
 #[tokio::test]
 async fn nothing_is_written_only_if_nothing_has_changed() {
     let server = server();
@@ -137,7 +137,7 @@ async fn the_users_own_error_ends_the_watching() {
         connection.transact("n", patient(), async |_| Err::<Change<()>, _>("too little money")).await;
     assert!(matches!(refused, Err(Error::Work { error: "too little money", tries: 1 })), "{refused:?}");
     assert_eq!((proxy.count("UNWATCH"), proxy.count("EXEC")), (1, 0));
-    // Nothing is left to be ended.
+    // No transaction is left open.
     add_one(&mut connection, once()).await.unwrap();
     assert_eq!(proxy.count("UNWATCH"), 1);
 }
@@ -158,12 +158,12 @@ async fn a_lost_reply_is_unknown() {
     let result = add_one(&mut connection, patient()).await;
     assert!(matches!(result, Err(Error::Unknown { tries: 1, .. })), "{result:?}");
     assert_eq!(text(&server, "n").as_deref(), Some("2"), "it was not, and that looks the same from here");
-    // It does not reconnect: what it had watched would be forgotten.
+    // The connection does not reconnect: a new one would watch no keys.
     let broken = add_one(&mut connection, patient()).await;
     assert!(matches!(broken, Err(Error::Redis { tries: 1, .. })), "{broken:?}");
 }
 
-/// A connection that breaks between reading and writing has lost what it watched: nothing is written.
+/// A connection that breaks between reading and writing has lost its watched keys: nothing is written.
 #[tokio::test]
 async fn a_connection_that_breaks_while_reading_writes_nothing() {
     let server = server();
@@ -184,7 +184,7 @@ async fn a_connection_that_breaks_while_reading_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_command_that_fails_inside_is_told_apart_from_one_that_is_not_let_in() {
+async fn a_command_that_fails_inside_differs_from_one_that_is_not_queued() {
     let server = server();
     let mut connection = connection(&server.url()).await;
     server.cli(&["SET", "list", "is none"]).unwrap();
@@ -210,13 +210,13 @@ async fn a_command_that_fails_inside_is_told_apart_from_one_that_is_not_let_in()
     let Err(Error::Redis { source, tries: 1 }) = result else { panic!("{result:?}") };
     assert!(source.to_string().contains("NOSUCH"), "{source}");
     assert_eq!(text(&server, "let in"), None);
-    // It is good for more.
+    // The connection remains usable.
     assert_eq!(add_one(&mut connection, once()).await.unwrap(), 1);
 }
 
-/// Who may not begin a transaction has his commands executed one by one, and is told so.
+/// If the user may not run MULTI, the commands are executed one by one, and the error reports that.
 #[tokio::test]
-async fn what_was_executed_without_a_transaction_is_told_as_that() {
+async fn an_execution_without_a_transaction_is_reported() {
     let server = server();
     server.cli(&["ACL", "SETUSER", "clerk", "on", ">secret", "~*", "+@all", "-multi"]).unwrap();
     let url = server.url().replace("redis://", "redis://clerk:secret@");
@@ -224,7 +224,7 @@ async fn what_was_executed_without_a_transaction_is_told_as_that() {
     for tries in 1..=2 {
         let result = connection.transact("n", patient(), async |watched| {
             let n: Option<u32> = watched.get("n").await?;
-            // Somebody else is faster: this must not be told as having been noticed.
+            // Another client is faster: the error must not claim that this was detected.
             server.cli(&["INCR", "n"]).unwrap();
             let mut writes = redis::pipe();
             writes.set("n", n.unwrap_or(0) + 1).rpush("n", 1);
@@ -236,7 +236,7 @@ async fn what_was_executed_without_a_transaction_is_told_as_that() {
         assert!(matches!(&replies[..], [Value::Okay, Value::ServerError(_)]), "{replies:?}");
         assert_eq!(text(&server, "n"), Some(tries.to_string()), "one of two was lost");
     }
-    // Where nothing was executed, nothing was written.
+    // If nothing was executed, nothing was written.
     let result = connection.transact("n", once(), async |_| Ok::<_, RedisError>(Change::nothing(())));
     let result = result.await;
     assert!(matches!(result, Err(Error::Redis { tries: 1, .. })), "{result:?}");
@@ -267,7 +267,7 @@ async fn what_would_end_the_watching_is_refused() {
         hidden.get("n").cmd("UNWATCH");
         let refused: Result<Value, _> = hidden.query_async(watched).await;
         assert!(refused.unwrap_err().to_string().contains("not sent"));
-        // Ordinary reads in one go are not.
+        // Ordinary reads in a pipeline are allowed.
         let read: (Option<u32>, Option<u32>) = redis::pipe().get("n").get("m").query_async(watched).await?;
         Ok::<_, RedisError>(Change::nothing(read))
     });
@@ -278,7 +278,7 @@ async fn what_would_end_the_watching_is_refused() {
     assert!(matches!(result, Err(Error::Redis { .. })), "{result:?}");
 }
 
-/// A future that is dropped leaves keys watched. That must not make the next transaction fail.
+/// A dropped future leaves keys watched. That must not make the next transaction fail.
 #[tokio::test]
 async fn what_a_dropped_future_has_watched_does_not_count_for_the_next() {
     let server = server();
@@ -296,7 +296,7 @@ async fn what_a_dropped_future_has_watched_does_not_count_for_the_next() {
     assert_eq!(add_one(&mut connection, once()).await.unwrap(), 1);
 }
 
-/// Wherever it is dropped: it was written or not, and the connection is good for more.
+/// Wherever the future is dropped, the change was written or not, and the connection remains usable.
 #[tokio::test]
 async fn it_can_be_dropped_at_every_await() {
     let server = server();
@@ -304,7 +304,7 @@ async fn it_can_be_dropped_at_every_await() {
     let last = std::cell::Cell::new(0);
     let start = || async { add_one(&mut *connection.lock().await, once()).await.unwrap() };
     let check = async |k| {
-        // By the same connection, and so behind whatever is on its way.
+        // On the same connection, and so after all requests in flight.
         add_one(&mut *connection.lock().await, once()).await.unwrap();
         let n: u32 = text(&server, "n").unwrap().parse().unwrap();
         assert!((last.get() + 1..=last.get() + 2).contains(&n), "{n} after {} at {k}", last.get());

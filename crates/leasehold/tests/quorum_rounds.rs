@@ -1,41 +1,42 @@
-//! The two rounds of an acquire over three nodes, the undo, extends and restarts, in all orders that there are.
+//! The two rounds of an acquire over three nodes, with undo, extends and restarts, in all orders.
 //!
-//! It is a model of `store/quorum`, small enough to be searched: messages arrive in any order, late or never, and so do their
-//! answers; a client may die between the rounds; a node may be started anew, empty. What must hold is that there are never
-//! two who believe in the lock, and that tokens grow from one holder to the next. Each mistake that is planted has to be found.
+//! A model of `store/quorum` that is small enough to search. Messages and replies arrive in any order, late or never. A
+//! client may die between the rounds. A node may restart empty. The properties: no two clients believe that they hold
+//! the lock at the same time, and tokens grow from one holder to the next. The search must find each planted mistake.
 //!
-//! Time is what leases are: a hold is kept at a node until it is over by the clock of whoever asked for it, at least, since that
-//! one counts from before the question. So each hold has a number of leases, one by the acquire and one by each extend; what is
-//! believed ends when as many are over as a majority has acknowledged, and only then may a node let go of it by itself.
+//! Time is modelled as leases: a node keeps a hold at least until the lease is over by the clock of its client, because
+//! the client counts from before the request. So each hold has a number of leases, one from the acquire and one from
+//! each extend. A client stops believing in its hold once as many leases are over as a majority has acknowledged, and
+//! only then may a node end the hold by itself.
 
 use stateright::{Checker, HasDiscoveries, Model, Property, UniformChooser};
 use std::collections::BTreeSet;
 
 const NODES: usize = 3;
 const NEEDED: usize = 2;
-/// Which client makes each attempt: the second of the first client comes when its first has ended.
+/// The client of each attempt. The second attempt of the first client starts when its first has ended.
 const CLIENTS: [usize; 3] = [0, 1, 0];
-/// How often a hold is kept for a lease.
+/// How many leases a hold can get.
 const LEASES: u8 = 2;
 
-/// A mistake that is planted.
+/// A planted mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mistake {
-    /// A node that came back votes at once.
+    /// A restarted node votes at once.
     VotesAtOnce,
-    /// The hold counts with the first round.
+    /// The hold counts after the first round.
     NoSecondRound,
     /// The token is that of the first node that votes.
     TokenOfOne,
-    /// The second attempt of a client asks for the same hold as the first, which is being undone.
+    /// The second attempt of a client requests the same hold as the first, which is being undone.
     SameHold,
-    /// An extend counts as soon as any node has done it.
+    /// An extend counts as soon as any node has acknowledged it.
     ExtendByOne,
-    /// What is believed is counted from the last answer.
+    /// The lease is counted from the last reply.
     CountsFromTheAnswer,
 }
 
-/// What is on its way to a node.
+/// A message in flight to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Ask {
     Acquire,
@@ -46,11 +47,11 @@ enum Ask {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Node {
-    /// Whose hold has the lock, and how many leases it was kept for.
+    /// The current hold, and the number of its leases.
     held: Option<(usize, u8)>,
-    /// The greatest token that was given or written.
+    /// The greatest token that was granted or written.
     last: u8,
-    /// What it had when it was started anew, until that is over.
+    /// The hold before a restart, until it is over.
     forgot: Option<(usize, u8)>,
 }
 
@@ -60,7 +61,7 @@ enum Stage {
     Idle,
     Voting,
     Raising,
-    /// It has been had for so many leases.
+    /// Held, for that many leases.
     Held(u8),
     Ended,
 }
@@ -68,7 +69,7 @@ enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Attempt {
     stage: Stage,
-    /// Who has voted, with its token; the greatest is the hold's.
+    /// The votes with their tokens; the greatest is the token of the hold.
     votes: [Option<u8>; NODES],
     first: u8,
     raised: [bool; NODES],
@@ -83,7 +84,7 @@ struct World {
     attempts: [Attempt; CLIENTS.len()],
     mail: BTreeSet<(usize, usize, Ask)>,
     restarts: u8,
-    /// The token of the last who had it.
+    /// The token of the last holder.
     last: u8,
     went_back: bool,
 }
@@ -91,10 +92,10 @@ struct World {
 #[derive(Debug, Clone, PartialEq)]
 enum Event {
     Begin(usize),
-    /// A message arrives, and its answer, if that does.
+    /// A message arrives, and its reply does, or does not.
     Arrive(usize, usize, Ask, bool),
     Extend(usize),
-    /// It gives the lock back, or up.
+    /// The attempt releases its hold, or gives up.
     Release(usize),
     Die(usize),
     Pass(usize),
@@ -106,10 +107,10 @@ enum Event {
 struct Rounds {
     mistake: Option<Mistake>,
     restarts: u8,
-    /// How many of the attempts there are, and how often a hold is kept for a lease.
+    /// The number of attempts, and of leases for a hold.
     attempts: usize,
     leases: u8,
-    /// Set if answers are lost, beside messages that never arrive.
+    /// Set if replies are lost as well, not only requests.
     lossy: bool,
 }
 
@@ -118,12 +119,12 @@ impl Rounds {
         self.mistake == Some(mistake)
     }
 
-    /// What an attempt's hold is called at the nodes.
+    /// The id of an attempt's hold at the nodes.
     fn hold(&self, attempt: usize) -> usize {
         if self.is(Mistake::SameHold) { CLIENTS[attempt] } else { attempt }
     }
 
-    /// Whether so many leases of a hold are over, for all who asked for it.
+    /// Whether that many leases of a hold are over, for all attempts that requested it.
     fn is_over(&self, world: &World, (hold, leases): (usize, u8)) -> bool {
         if self.is(Mistake::CountsFromTheAnswer) {
             return true;
@@ -149,13 +150,13 @@ impl Rounds {
         world.attempts[attempt].stage = Stage::Held(1);
     }
 
-    /// What a node does with a message; says whether it has done what was asked.
+    /// A node handles a message. Returns whether it has done what was requested.
     fn deliver(&self, world: &mut World, node: usize, attempt: usize, ask: Ask) -> bool {
         let hold = self.hold(attempt);
         let at = &mut world.nodes[node];
         match ask {
             Ask::Acquire if at.held.is_none() && at.forgot.is_none() => {
-                // Its clock is behind its last token, or ahead of those of the nodes before it.
+                // The node's clock is behind its last token, or ahead of those of the nodes before it.
                 at.last = (at.last + 1).max(u8::try_from(node).unwrap_or(0));
                 at.held = Some((hold, 1));
                 true
@@ -234,12 +235,12 @@ impl Model for Rounds {
         let (nodes, attempts, mail): ([Node; NODES], [Attempt; CLIENTS.len()], _) = Default::default();
         let mut world = World { nodes, attempts, mail, restarts: self.restarts, last: 0, went_back: false };
         if self.is(Mistake::SameHold) {
-            // The first attempt has failed, and its undo is on its way.
+            // The first attempt has failed, and its undo is in flight.
             world.attempts[0].stage = Stage::Ended;
             Self::send(&mut world, 0, Ask::Release);
         }
         if self.is(Mistake::ExtendByOne) {
-            // It is had by two of three.
+            // Two of three nodes have granted it.
             world.attempts[0].stage = Stage::Held(1);
             for node in &mut world.nodes[..NEEDED] {
                 *node = Node { held: Some((0, 1)), last: 1, forgot: None };
@@ -316,7 +317,7 @@ impl Model for Rounds {
             Event::Restart(node) => {
                 world.restarts -= 1;
                 let forgot = world.nodes[node].held.filter(|_| !self.is(Mistake::VotesAtOnce));
-                // It has its clock, which is beyond all tokens by the time that it votes.
+                // By the time that it votes, the node's clock is past all tokens.
                 let last = world.nodes[node].last + u8::from(forgot.is_some());
                 world.nodes[node] = Node { held: None, last, forgot };
             }
@@ -335,8 +336,8 @@ impl Model for Rounds {
                 world.attempts.iter().filter(|attempt| Self::believes(attempt)).count() <= 1
             }),
             Property::always("tokens grow", |_, world: &World| !world.went_back),
-            Property::sometimes("it is had", |_, world: &World| world.attempts.iter().any(Self::believes)),
-            Property::sometimes("it is had after another", |_, world: &World| {
+            Property::sometimes("it is held", |_, world: &World| world.attempts.iter().any(Self::believes)),
+            Property::sometimes("it is held after another", |_, world: &World| {
                 Self::believes(&world.attempts[1])
                     && world.attempts[0].votes.iter().flatten().count() >= NEEDED
             }),
@@ -348,12 +349,12 @@ impl Model for Rounds {
     }
 }
 
-/// How many states are searched, of those that are searched by chance.
+/// How many states a random search visits.
 fn states(least: usize) -> usize {
     std::env::var("LEASEHOLD_STATES").ok().and_then(|states| states.parse().ok()).unwrap_or(least)
 }
 
-/// What was found, by its names.
+/// The names of the properties that have examples.
 fn found(checked: &impl Checker<Rounds>) -> Vec<&'static str> {
     let mut found: Vec<_> = checked.discoveries().into_keys().collect();
     found.sort_unstable();
@@ -361,16 +362,16 @@ fn found(checked: &impl Checker<Rounds>) -> Vec<&'static str> {
     found
 }
 
-/// Two attempts, a lease each, in all orders as far as they are searched; and more of them, in orders by chance.
+/// Two attempts with one lease each, in all orders up to the limit; and more attempts, in random orders.
 #[test]
 fn there_is_one_holder_and_tokens_grow_in_whatever_order() {
     let few = Rounds { mistake: None, restarts: 0, attempts: 2, leases: 1, lossy: true };
     let checked = few.checker().threads(2).target_state_count(states(2_000_000)).spawn_bfs().join();
-    assert!(found(&checked).iter().all(|found| found.starts_with("it is had")));
+    assert!(found(&checked).iter().all(|found| found.starts_with("it is held")));
     let many = Rounds { mistake: None, restarts: 2, attempts: CLIENTS.len(), leases: LEASES, lossy: true };
     let checked = many.checker().threads(2).target_state_count(states(2_000_000));
     let checked = checked.spawn_simulation(7, UniformChooser).join();
-    assert_eq!(found(&checked), ["it is had", "it is had after another"]);
+    assert_eq!(found(&checked), ["it is held", "it is held after another"]);
 }
 
 #[test]
@@ -383,7 +384,7 @@ fn each_planted_mistake_of_the_rounds_is_found() {
         (Mistake::ExtendByOne, "exclusion"),
         (Mistake::CountsFromTheAnswer, "exclusion"),
     ] {
-        // No more of each than it takes.
+        // No more of each than necessary.
         let attempts = if mistake == Mistake::SameHold { CLIENTS.len() } else { 2 };
         let restarts = u8::from(mistake == Mistake::VotesAtOnce);
         let leases = if mistake == Mistake::ExtendByOne { LEASES } else { 1 };

@@ -1,5 +1,5 @@
-//! A ReentrantMutex on real servers: what stands in its way, what it needs of a server in trouble, and hearing clients of
-//! Redisson's. What its operations mean is compared in `redis_model`.
+//! A ReentrantMutex on real servers: conflicting values, servers in trouble, and notifications from Redisson clients.
+//! `redis_model` compares the results of its operations.
 
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(10);
 const CHANNEL: &str = "redisson_lock__channel:{job}";
 
-// What stands at the key.
+// The value at the key.
 
 #[tokio::test]
 async fn the_hash_is_redissons_with_one_field_of_ours() {
@@ -31,7 +31,7 @@ async fn the_hash_is_redissons_with_one_field_of_ours() {
     assert_eq!(server.cli(&["HGET", "job", owner]).unwrap().text(), Some("2"));
     assert_eq!(server.cli(&["HLEN", "job"]).unwrap().integer(), Some(2));
     assert!(ttl(&server) > 0);
-    // A client of Redisson's of the same owner enters, too, and leaves after us.
+    // A Redisson client with the same owner enters, too, and leaves last.
     server.cli(&["HINCRBY", "job", owner, "1"]).unwrap();
     assert_eq!(released(release(&store, 1, owner).await), (Fate::Held, 2));
     assert_eq!(released(release(&store, 2, owner).await), (Fate::Held, 1));
@@ -108,9 +108,9 @@ async fn a_mutex_and_a_reentrant_mutex_of_one_name_exclude_each_other() {
     );
 }
 
-/// A client of Redisson's may call itself what it likes.
+/// A Redisson client may choose any name.
 #[tokio::test]
-async fn an_owner_that_cannot_be_told_is_a_stranger_all_the_same() {
+async fn an_owner_with_invalid_text_excludes_others_all_the_same() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     let long = "x".repeat(300);
@@ -151,7 +151,7 @@ async fn an_owner_must_have_a_name_and_not_that_of_our_field() {
 
 /// Failure row 37.
 #[tokio::test]
-async fn with_full_memory_nobody_new_acquires_but_owners_extend_and_release() {
+async fn with_full_memory_no_new_owner_acquires_but_owners_extend_and_release() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     for n in 1..=3 {
@@ -164,14 +164,14 @@ async fn with_full_memory_nobody_new_acquires_but_owners_extend_and_release() {
         let Outcome::Failed(Executed::No, fault) =
             execute(&store, &Op::Acquire(ask(n, "nobody", true))).await
         else {
-            panic!("a place in a queue needs memory")
+            panic!("a queue entry needs memory")
         };
         assert_eq!(fault.kind, FaultKind::OutOfMemory);
     }
     let free = Lock::reentrant("free".parse().unwrap());
     let outcome = store.execute(&free, &Op::Acquire(ask(1, "ours", false)), LONG).await;
     assert!(matches!(outcome, Outcome::Failed(Executed::No, fault) if fault.kind == FaultKind::OutOfMemory));
-    // What lengthens a hold alone, or nothing that Redis sees, is a write as well.
+    // A request that only extends a hold is a write as well, and so is one without a visible change in Redis.
     for lease_ms in [60_000, 60_001, 10] {
         for n in 1..=3 {
             let extend = Extend { claim: claim(n, "ours"), lease_ms, keep_record: true, reserve: None };
@@ -231,24 +231,24 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Done(_))), "{outcomes:?}");
 }
 
-// Hearing clients of Redisson's.
+// Notifications from Redisson clients.
 
 #[tokio::test]
-async fn whoever_listens_hears_each_release_once() {
+async fn a_subscriber_receives_each_release_once() {
     let server = RedisServer::start().unwrap();
     let (store, ours) = (connect(&server).await, connect(&server).await);
     let mut listening = listen(&store).await;
-    hears(&mut listening).await; // since something may have been said before
+    hears(&mut listening).await; // a message may have been published before
     is_silent(&mut listening).await;
     assert_eq!(server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap().integer(), Some(1));
     hears(&mut listening).await;
     entered(take(&ours, 1, "ours").await);
     assert_eq!(released(release(&ours, 1, "ours").await), (Fate::Held, 0));
     hears(&mut listening).await;
-    // Other locks are no matter here.
+    // Other locks do not matter here.
     server.cli(&["PUBLISH", "redisson_lock__channel:{other}", "0"]).unwrap();
     is_silent(&mut listening).await;
-    // Several messages that nobody waited for are one.
+    // Several messages without a waiter in between count as one.
     for _ in 0..3 {
         server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap();
     }
@@ -259,7 +259,7 @@ async fn whoever_listens_hears_each_release_once() {
 }
 
 #[tokio::test]
-async fn nothing_is_heard_of_a_mutex() {
+async fn a_mutex_has_no_subscription() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     let listening = store.listen(&Lock::mutex("job".parse().unwrap()), LONG).await.unwrap();
@@ -280,7 +280,11 @@ async fn however_many_listen_there_is_one_subscription_and_in_the_end_none() {
         hears(listening).await;
     }
     assert_eq!(subscriptions(&server), 1);
-    assert_eq!(server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap().integer(), Some(1), "one connection hears it");
+    assert_eq!(
+        server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap().integer(),
+        Some(1),
+        "one connection receives it"
+    );
     for listening in &mut all {
         hears(listening).await;
     }
@@ -288,14 +292,14 @@ async fn however_many_listen_there_is_one_subscription_and_in_the_end_none() {
     hears_nothing_but_is_subscribed(&server, &mut all[0]).await;
     all.clear();
     eventually(|| subscriptions(&server) == 0).await;
-    // The end of one subscription does not overtake the beginning of the next.
+    // The end of one subscription does not overtake the start of the next.
     let mut last = listen(&store).await;
     for _ in 0..50 {
         drop(last);
         last = listen(&store).await;
     }
     hears(&mut last).await;
-    // A call of the store's comes behind the end of subscriptions that were on their way.
+    // A call of the store is sent after the unsubscribes that were in flight.
     execute(&store, &Op::Inspect(Inspect { claim: None, in_full: false })).await;
     assert_eq!(subscriptions(&server), 1);
     server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap();
@@ -310,11 +314,11 @@ async fn a_new_connection_listens_again_and_says_so() {
     hears(&mut listening).await;
     for _ in 0..2 {
         server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap().ok().unwrap();
-        hears(&mut listening).await; // something may have been said meanwhile
+        hears(&mut listening).await; // a message may have been published meanwhile
         server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap();
         hears(&mut listening).await;
     }
-    // Nobody listens to what nobody asked for any more.
+    // No subscription outlives its last subscriber.
     drop(listening);
     eventually(|| subscriptions(&server) == 0).await;
 }
@@ -333,7 +337,7 @@ async fn a_future_that_is_dropped_listens_to_nothing() {
 }
 
 #[tokio::test]
-async fn a_user_that_may_not_listen_is_told_so_and_works_on() {
+async fn a_user_that_may_not_subscribe_is_refused_and_works_on() {
     let server = RedisServer::start().unwrap();
     let rules = ["ACL", "SETUSER", "deaf", "on", ">x", "~*", "resetchannels", "&leasehold:*", "+@all"];
     server.cli(&rules).unwrap().ok().unwrap();
@@ -342,7 +346,7 @@ async fn a_user_that_may_not_listen_is_told_so_and_works_on() {
     let fault = store.listen(&job(), LONG).await.unwrap_err();
     assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
     entered(take(&store, 1, "ours").await);
-    // Who loses the right while he listens is connected anew all the same.
+    // A user that loses the permission while subscribed still reconnects.
     server.cli(&["ACL", "SETUSER", "deaf", "allchannels"]).unwrap().ok().unwrap();
     let mut listening = listen(&store).await;
     hears(&mut listening).await;
@@ -352,7 +356,7 @@ async fn a_user_that_may_not_listen_is_told_so_and_works_on() {
 }
 
 #[tokio::test]
-async fn a_connection_of_the_users_listens_if_he_hands_its_messages_on() {
+async fn a_connection_of_the_user_subscribes_if_its_messages_are_handed_on() {
     let server = RedisServer::start().unwrap();
     let client = redis::Client::open(format!("{}?protocol=resp3", server.url())).unwrap();
     let (sender, pushes) = tokio::sync::broadcast::channel(16);
@@ -372,29 +376,29 @@ async fn a_connection_of_the_users_listens_if_he_hands_its_messages_on() {
     assert!(store.listen(&job(), LONG).await.unwrap().is_none());
 }
 
-// What the tests are made of.
+// Helpers.
 
 async fn connect(server: &RedisServer) -> RedisStore {
     RedisStore::connect(server.url().parse().unwrap()).await.unwrap()
 }
 
 async fn listen(store: &RedisStore) -> Listening {
-    store.listen(&job(), LONG).await.unwrap().expect("it hears messages")
+    store.listen(&job(), LONG).await.unwrap().expect("it receives messages")
 }
 
 async fn hears(listening: &mut Listening) {
-    tokio::time::timeout(LONG, listening.heard()).await.expect("nothing was heard");
+    tokio::time::timeout(LONG, listening.heard()).await.expect("no message arrived");
 }
 
-/// Whatever was said before this was asked has come by now, or never does.
+/// Every message that was published before this call has arrived by now, or never will.
 async fn is_silent(listening: &mut Listening) {
     let heard = tokio::time::timeout(Duration::from_millis(50), listening.heard()).await;
-    assert!(heard.is_err(), "something was heard");
+    assert!(heard.is_err(), "a message arrived");
 }
 
 async fn hears_nothing_but_is_subscribed(server: &RedisServer, listening: &mut Listening) {
     is_silent(listening).await;
-    assert_eq!(subscriptions(server), 1, "one listens yet");
+    assert_eq!(subscriptions(server), 1, "one subscription remains");
 }
 
 fn subscriptions(server: &RedisServer) -> i64 {
@@ -407,7 +411,7 @@ fn subscriptions(server: &RedisServer) -> i64 {
 async fn eventually(mut it_is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !it_is_so() {
-        assert!(Instant::now() < deadline, "it does not come about");
+        assert!(Instant::now() < deadline, "the condition does not hold in time");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -437,7 +441,7 @@ fn ask(n: u8, owner: &str, queues: bool) -> Acquire {
         label: label(),
         queue,
         adopt_ms: None,
-        // The store does not know the session, and is to take from it all the same.
+        // The store does not know the session, and must still evict it.
         life: Life::Session { alive_ms: 0 },
         ahead: None,
         portion: Portion::Whole,

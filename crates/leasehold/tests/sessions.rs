@@ -1,4 +1,5 @@
-//! Sessions, over a store that can be cut off from one client, in virtual time: what a death, an outage and a stop cost.
+//! Sessions, over a store that can be cut off from one client, in virtual time: the cost of a death, an outage and a
+//! stop.
 
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
@@ -18,7 +19,7 @@ use tokio::time::{Instant, sleep};
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
 
-/// A way to the store that can be cut.
+/// A connection to the store that a test can cut.
 #[derive(Clone)]
 struct Way {
     inner: MemoryStore,
@@ -29,9 +30,9 @@ struct Way {
     loses_ends: Arc<AtomicBool>,
     extends: Arc<AtomicU64>,
     lists: Arc<AtomicU64>,
-    /// How long the reply to a beat takes.
+    /// The delay of the reply to a heartbeat.
     slow: Duration,
-    /// Set to say of every session that it is dead, as a list does that is out of date.
+    /// Set to report every session as dead, like a list that is out of date.
     says_all_are_dead: Arc<AtomicBool>,
     post: Arc<OnceLock<Arc<dyn Postbox>>>,
 }
@@ -130,7 +131,7 @@ impl Store for Way {
     }
 }
 
-/// A machine by tokio's clock, which may have been suspended.
+/// The environment of a machine with tokio's clock, which may have been suspended.
 #[derive(Debug)]
 struct Machine {
     started: Instant,
@@ -167,14 +168,14 @@ impl World for Machine {
     }
 }
 
-/// A store, and what its clients go by.
+/// A store, and the start of its clock.
 struct Scene {
     store: MemoryStore,
     started: Instant,
     seed: AtomicU64,
 }
 
-/// One client, the way that it goes by, and its clock.
+/// A client, its connection, and its clock.
 struct Party {
     client: Client,
     way: Way,
@@ -185,7 +186,8 @@ impl Scene {
     fn new() -> Self {
         let started = Instant::now();
         let store = MemoryStore::with_clock(move || {
-            1_762_000_000_000_000 + u64::try_from(started.elapsed().as_micros()).expect("not for ages")
+            1_762_000_000_000_000
+                + u64::try_from(started.elapsed().as_micros()).expect("a test is shorter than that")
         });
         Self { store, started, seed: AtomicU64::new(1) }
     }
@@ -234,7 +236,7 @@ impl Scene {
 }
 
 impl Party {
-    /// From now on nothing of it reaches the store, and it hears of nothing: as one who was killed.
+    /// From now on the client neither reaches the store nor receives notifications, like a process that was killed.
     fn cut(&self) {
         self.way.is_cut.store(true, SeqCst);
     }
@@ -255,15 +257,15 @@ async fn a_session_that_cannot_beat_takes_all_its_holds_with_it() {
     party.cut();
     let cut_at = Instant::now();
     sleep(7 * S).await;
-    long.check().expect("an outage that is shorter than the session is ridden out");
+    long.check().expect("an outage that is shorter than the session is tolerated");
     let (a, b) = tokio::join!(long.lost(), watched.lost());
     assert_eq!((a.reason, b.reason), (LostReason::SessionLapsed, LostReason::SessionLapsed));
     assert!(cut_at.elapsed() < 10 * S, "before the store can think so: {:?}", cut_at.elapsed());
 }
 
-/// Its process knows of the lapse before the store does, and nobody has it who would give it back.
+/// The process detects the lapse before the store does, and no task has a guard that would release the hold.
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_for_whoever_comes_is_given_back_when_its_session_lapses() {
+async fn a_hold_kept_for_local_tasks_is_released_when_its_session_lapses() {
     let scene = Scene::new();
     let (party, other) = (scene.party(Some(10 * S)).await, scene.party(None).await);
     let kept = party.client.mutex("a").unwrap().lease(600 * S).sticky(600 * S);
@@ -288,7 +290,7 @@ async fn another_session_begins_once_the_store_is_back() {
         let mutex = party.client.mutex("b").unwrap();
         async move { mutex.acquire_timeout(60 * S).await }
     });
-    waiting.await.unwrap().expect("nobody has it").release().await.unwrap();
+    waiting.await.unwrap().expect("it is free").release().await.unwrap();
     party.cut();
     guard.lost().await;
     let seeking = tokio::spawn({
@@ -299,9 +301,9 @@ async fn another_session_begins_once_the_store_is_back() {
     let refused = party.client.mutex("c").unwrap().try_acquire().await;
     assert!(
         matches!(refused, Err(AcquireError::Store(_))),
-        "nothing is asked for without a session: {refused:?}"
+        "without a session nothing is requested: {refused:?}"
     );
-    assert!(!seeking.is_finished(), "who waits rides the outage out");
+    assert!(!seeking.is_finished(), "a waiter tolerates the outage");
     party.mend();
     let again = seeking.await.unwrap().expect("the store is back");
     assert_ne!(party.client.session(), first, "a session that lapsed is never revived");
@@ -309,7 +311,7 @@ async fn another_session_begins_once_the_store_is_back() {
     assert_eq!(guard.check().unwrap_err().reason, LostReason::SessionLapsed);
     drop(guard);
     sleep(5 * S).await;
-    again.check().expect("what the old session had is not the new one's");
+    again.check().expect("the holds of the old session are not those of the new one");
 }
 
 #[tokio::test(start_paused = true)]
@@ -327,14 +329,14 @@ async fn the_next_does_not_wait_for_the_lease_of_the_dead() {
         let died = Instant::now();
         let guard = next.await.unwrap().expect("the session of the dead ends");
         let waited = died.elapsed();
-        assert!(held.check().is_err(), "it knew before");
+        assert!(held.check().is_err(), "the holder detected it first");
         assert!(waited > session / 2 && waited < session + 50 * MS, "{waited:?} of {session:?}");
         assert!(guard.fencing_token() > held.fencing_token());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_comes_late_learns_within_a_moment_that_the_holder_is_dead() {
+async fn a_late_waiter_detects_at_once_that_the_holder_is_dead() {
     let scene = Scene::new();
     let (dead, live) = (scene.party(Some(S)).await, scene.party(Some(S)).await);
     let _held = dead.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
@@ -375,14 +377,14 @@ async fn fifty_dead_before_one_cost_no_more_than_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_was_stopped_knows_it_without_the_network() {
+async fn a_stopped_process_detects_its_loss_without_the_network() {
     let scene = Scene::new();
     let party = scene.party(Some(3 * S)).await;
     let guard = party.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
     sleep(5 * S).await;
     guard.check().expect("it beats");
     party.suspended_ms.fetch_add(6_000, SeqCst);
-    let lost = guard.check().expect_err("nothing ran meanwhile, and nothing has to");
+    let lost = guard.check().expect_err("nothing ran meanwhile, and nothing needs to");
     assert_eq!(lost.reason, LostReason::SessionLapsed);
     assert_eq!(guard.lost().await.reason, LostReason::SessionLapsed);
 }
@@ -424,7 +426,7 @@ async fn people_find_what_is_held_for_longer_than_a_moment() {
     assert_eq!(held(&sessions), ["long"]);
     let about = About::from_json(&sessions[0].about).expect("ours");
     assert_eq!((about.pid, about.labels["zone"].as_str()), (std::process::id(), "eu-1"));
-    // One that its user extends by himself is not due at the keeper for long.
+    // The keeper need not renew a lock for a long time after its user has extended it.
     let own = party.client.mutex("own").unwrap().acquire().await.unwrap();
     own.extend_to(600 * S).await.unwrap();
     sleep(S).await;
@@ -436,11 +438,11 @@ async fn people_find_what_is_held_for_longer_than_a_moment() {
     assert!(party.way.beats.load(SeqCst) < 10, "{}", party.way.beats.load(SeqCst));
     drop((quick, party));
     sleep(S).await;
-    assert!(scene.sessions().await.is_empty(), "who ends in order leaves nothing");
+    assert!(scene.sessions().await.is_empty(), "an orderly shutdown leaves nothing");
 }
 
-/// A release tells the next beat that the lock is not held any more. A client that is dropped right behind it has nobody
-/// to tell: its keeper sent that beat all the same, and the end of the session waited for it.
+/// The next heartbeat reports a release. A client that is dropped right afterwards needs no heartbeat; its keeper once
+/// sent one all the same, and the end of the session waited for it.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_has_ended_does_not_beat() {
     let scene = Scene::new();
@@ -464,7 +466,7 @@ async fn a_session_cannot_be_shorter_than_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_freed_by_force_learns_it_within_milliseconds() {
+async fn a_forced_release_is_noticed_within_milliseconds() {
     let scene = Scene::new();
     let (party, other) = (scene.party(Some(10 * S)).await, scene.party(Some(10 * S)).await);
     for lease in [None, Some(600 * S)] {
@@ -474,7 +476,7 @@ async fn who_is_freed_by_force_learns_it_within_milliseconds() {
         sleep(20 * S).await;
         let freed = other.client.mutex("a").unwrap();
         let seen = freed.inspect_in_full().await.unwrap().seen.expect("it is held");
-        freed.free_by_force(seen).await.expect("it is as it was seen");
+        freed.free_by_force(seen).await.expect("it is still held as it was seen");
         let freed_at = Instant::now();
         assert_eq!(guard.lost().await.reason, LostReason::Freed);
         assert!(freed_at.elapsed() < 5 * MS, "{:?}", freed_at.elapsed());
@@ -488,7 +490,7 @@ async fn a_flood_of_forged_messages_costs_a_few_extends_and_no_lock() {
     let scene = Scene::new();
     let party = scene.party(Some(10 * S)).await;
     let guard = party.client.mutex("a").unwrap().acquire().await.unwrap();
-    sleep(MS).await; // two that were given at once may have the same number
+    sleep(MS).await; // two that were granted at the same time may have the same number
     let bystander = party.client.mutex("b").unwrap().lease(600 * S).acquire().await.unwrap();
     sleep(20 * S).await;
     let before = party.way.extends.load(SeqCst);
@@ -502,11 +504,11 @@ async fn a_flood_of_forged_messages_costs_a_few_extends_and_no_lock() {
     let sent = party.way.extends.load(SeqCst) - before;
     assert!((10..=45).contains(&sent), "{sent} in 10 s");
     guard.check().expect("the store says that it is held");
-    bystander.check().expect("nobody spoke of it");
+    bystander.check().expect("no message named it");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_monitor_takes_from_the_dead_what_nobody_waits_for() {
+async fn a_monitor_frees_locks_without_waiters() {
     let scene = Scene::new();
     let (dead, live) = (scene.party(Some(3 * S)).await, scene.party(Some(3 * S)).await);
     let held = dead.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
@@ -528,7 +530,7 @@ async fn a_monitor_takes_from_the_dead_what_nobody_waits_for() {
     assert_eq!(details.audit[0].how, Ended::Evicted);
     kept.check().expect("its session beats");
     sleep(60 * S).await;
-    assert_eq!(evicted.lock().unwrap().len(), 1, "nothing is told twice");
+    assert_eq!(evicted.lock().unwrap().len(), 1, "no eviction is reported twice");
     running.abort();
 }
 
@@ -544,8 +546,8 @@ async fn row_43_a_session_that_is_back_in_time_keeps_what_it_has() {
         let round = monitor.round().await;
         assert!(round.dead == 2 && round.evicted.is_empty() && round.trouble.is_none(), "{round:?}");
     }
-    guard.extend().await.expect("the store looked in the same step");
-    // It was not taken for settled either.
+    guard.extend().await.expect("the store checked in the same step");
+    // It was not recorded as done either.
     other.way.says_all_are_dead.store(false, SeqCst);
     holder.cut();
     sleep(4 * S).await;
@@ -572,7 +574,7 @@ async fn a_monitor_rides_out_an_outage_and_asks_seldom_meanwhile() {
     assert!(live.way.lists.load(SeqCst) < 100, "{:?}", live.way.lists);
     live.mend();
     sleep(40 * S).await;
-    // What the dead had told of was forgotten meanwhile, and its lease still lasts.
+    // The reported locks of the dead session were forgotten meanwhile, and its lease still runs.
     assert_eq!(evicted.load(SeqCst), 0);
     let (late, late_live) = (scene.party(Some(3 * S)).await, scene.party(Some(3 * S)).await);
     let _held = late.client.mutex("b").unwrap().lease(600 * S).acquire().await.unwrap();
@@ -619,11 +621,11 @@ async fn a_guard_of_a_lapsed_session_takes_nothing_from_what_the_next_one_tells(
         let of_it = |entry: &SessionEntry| entry.session == party.client.session();
         scene.sessions().await.into_iter().find(of_it).expect("it lives").held.len()
     };
-    assert_eq!(told().await, 1, "the new session has told of its hold");
+    assert_eq!(told().await, 1, "the new session has reported its hold");
     drop(old);
     sleep(60 * S).await;
     again.check().expect("it is held all the time");
-    assert_eq!(told().await, 1, "and people find it still");
+    assert_eq!(told().await, 1, "and it is still listed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -637,10 +639,10 @@ async fn a_shutdown_with_nothing_to_give_back_does_not_wait_for_a_session_that_c
     assert!(began.elapsed() < 100 * MS, "{:?}", began.elapsed());
 }
 
-/// A reply that takes long makes a session no longer than its beat was: it counts from the sending.
+/// A late reply does not lengthen a session: its time counts from the sending of the heartbeat.
 #[tokio::test(start_paused = true)]
 async fn a_session_is_over_here_before_it_is_over_at_the_store_however_slow_the_replies() {
-    // By the reply to its beginning, and by those to its beats.
+    // For the reply to its creation, and for those to its heartbeats.
     for after in [50 * MS, 7_130 * MS] {
         let scene = Scene::new();
         let party = scene.party_with(Some(4 * S), 900 * MS).await;
@@ -654,7 +656,7 @@ async fn a_session_is_over_here_before_it_is_over_at_the_store_however_slow_the_
     }
 }
 
-/// A client of two stores, and the ways that it goes by to each.
+/// A client of two partitions, and its connection to each.
 async fn spread(scenes: [&Scene; 2]) -> (Client, [Way; 2]) {
     let ways = scenes.map(|scene| scene.way(Duration::ZERO));
     let shard = |n: usize| (n.to_string(), Arc::new(ways[n].clone()) as Arc<dyn Store>);
@@ -668,7 +670,7 @@ async fn spread(scenes: [&Scene; 2]) -> (Client, [Way; 2]) {
     (client, ways)
 }
 
-/// A name on each of them.
+/// A name in each of them.
 fn names() -> [String; 2] {
     let shard = |n: usize| (n.to_string(), Arc::new(MemoryStore::new()) as Arc<dyn Store>);
     let shards = Shards::new([0, 1].map(shard)).unwrap();
@@ -679,8 +681,8 @@ fn names() -> [String; 2] {
     })
 }
 
-/// A session begins where it is wanted, ends where nothing refers to it for half a minute, and begins again; but not while
-/// something is held there, or waited for.
+/// A session begins when it is needed, ends when nothing has referred to it for half a minute, and begins again; it
+/// does not end while a lock is held there or waited for.
 #[tokio::test(start_paused = true)]
 async fn sessions_come_and_go_with_what_they_are_for() {
     let scenes = [Scene::new(), Scene::new()];
@@ -691,18 +693,18 @@ async fn sessions_come_and_go_with_what_they_are_for() {
     let held = here.acquire().await.unwrap();
     let [begun] = &scenes[0].sessions().await[..] else { panic!("one session") };
     assert_eq!(begun.session, client.session());
-    assert!(scenes[1].sessions().await.is_empty(), "nobody wants one there");
+    assert!(scenes[1].sessions().await.is_empty(), "none is needed there");
 
     for _ in 0..2 {
         there.acquire().await.unwrap().release().await.unwrap();
         sleep(25 * S).await;
-        assert_eq!(scenes[1].sessions().await[0].session, client.session(), "it may be wanted again");
+        assert_eq!(scenes[1].sessions().await[0].session, client.session(), "it may be needed again");
         sleep(20 * S).await;
         assert!(scenes[1].sessions().await.is_empty(), "nothing refers to it");
-        held.check().expect("what is held elsewhere is none the worse");
+        held.check().expect("the lock in the other partition is unaffected");
     }
 
-    // One that waits has no hold, and needs its session all the same.
+    // A waiter has no hold, and needs its session all the same.
     let taken = other.mutex(there.name().as_str()).unwrap().acquire().await.unwrap();
     let waits = tokio::spawn({
         let there = there.clone();
@@ -714,7 +716,7 @@ async fn sessions_come_and_go_with_what_they_are_for() {
     taken.release().await.unwrap();
     let guard = waits.await.unwrap().unwrap();
     sleep(120 * S).await;
-    guard.check().expect("what is held keeps its session");
+    guard.check().expect("a hold keeps its session");
     held.check().expect("so does this");
     guard.release().await.unwrap();
     held.release().await.unwrap();
@@ -725,7 +727,7 @@ async fn sessions_come_and_go_with_what_they_are_for() {
     }
 }
 
-/// What becomes of one place is its own: its session lapses, and another begins there when it is wanted and can be.
+/// Partitions are independent: the session of one lapses, and another begins there when it is needed and possible.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_cut_off_takes_nothing_from_the_others() {
     let scenes = [Scene::new(), Scene::new()];
@@ -737,17 +739,17 @@ async fn a_place_that_is_cut_off_takes_nothing_from_the_others() {
     let told = lost.lost().await;
     assert_eq!(told.reason, LostReason::SessionLapsed);
     assert!(there.acquire_timeout(S).await.is_err());
-    // Nobody goes on trying for a place that nobody wants.
+    // No task keeps retrying for a partition that is not needed.
     sleep(60 * S).await;
     let tried = ways[1].begins.load(SeqCst);
-    assert!(tried > 1, "somebody wanted it");
+    assert!(tried > 1, "it was needed");
     sleep(600 * S).await;
     assert_eq!(ways[1].begins.load(SeqCst), tried);
     held.check().expect("it is elsewhere");
     ways[1].is_cut.store(false, SeqCst);
     let again = there.acquire().await.unwrap();
     sleep(60 * S).await;
-    again.check().expect("it lives again");
+    again.check().expect("it is alive again");
     let entries = scenes[1].sessions().await;
     let alive: Vec<_> = entries.iter().filter(|entry| entry.alive_ms.is_some()).collect();
     assert_eq!(alive.len(), 1);
@@ -755,7 +757,8 @@ async fn a_place_that_is_cut_off_takes_nothing_from_the_others() {
     held.check().expect("it is elsewhere");
 }
 
-/// An end whose reply is lost may come late: the next session is called otherwise, so that it is not its end.
+/// The request to end a session may arrive late if its reply was lost: the next session has another id, so the request
+/// does not end it.
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_end_is_not_known_is_not_revived() {
     let scenes = [Scene::new(), Scene::new()];

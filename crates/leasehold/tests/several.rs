@@ -1,7 +1,7 @@
-//! Several locks at once, in one step of a store: what it means is `LockState::take_all`.
+//! Several locks in one step of a store: `LockState::take_all` defines the meaning.
 //!
-//! Random operations on four locks, and every now and then some of them together: replies of the store and of the model
-//! agree, and so does what either says of each lock.
+//! Random operations on four locks, and occasionally an acquire of several of them: the replies of the store and of the
+//! model agree, and so do their reports about each lock.
 
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
@@ -29,7 +29,7 @@ struct World {
     seen: BTreeMap<&'static str, u64>,
 }
 
-/// One lock, as the model has it.
+/// One lock, in the model.
 struct One {
     lock: Lock,
     state: LockState,
@@ -99,7 +99,7 @@ impl World {
         stranger.apply(&mut one.state, now_us);
     }
 
-    /// Asks for some of the locks together, with claims that are new, or that were sent before.
+    /// Acquires some of the locks together, with claims that are new or were sent before.
     fn take_some(&mut self, locks: &mut [One], now_us: u64, what: &str) {
         let label = Label::new("all of them").unwrap();
         let mut asked: Vec<(&mut One, Acquire)> = Vec::new();
@@ -165,9 +165,9 @@ impl World {
     }
 }
 
-/// A holder and those who waited behind it have died: the lock is free, as far as one script looks.
+/// A holder and its waiters have died: the lock is free if one script can skip all of their queue entries.
 #[test]
-fn places_that_are_over_are_nobodys() {
+fn expired_queue_entries_do_not_count() {
     let mut world = World::new();
     world.clock.set_us(START_US.cast_signed()).unwrap();
     for (dead, had) in [(1, true), (64, true), (65, false)] {
@@ -203,7 +203,7 @@ fn places_that_are_over_are_nobodys() {
         assert_eq!(found, expected, "{dead}");
         assert_eq!(matches!(found[0], Share::Had(_)), had, "{dead}: {found:?}");
         world.compare(std::slice::from_mut(&mut one), now_us, "past the dead");
-        // What is left of the queue serves whoever comes next.
+        // The rest of the queue serves the next waiter.
         let next = Op::Acquire(ask(
             fresh(&mut one, 201),
             Some(Enqueue { nonce: one.workload.nonce(), kept_ms: 900 }),

@@ -1,4 +1,4 @@
-//! The layers that carry an owner over HTTP: each by itself, and both through a real server.
+//! The layers that carry an owner over HTTP: each alone, and both through a real server.
 
 use axum::body::{Body, to_bytes};
 use axum::extract::State;
@@ -19,10 +19,10 @@ use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-// What is sent.
+// Outgoing requests.
 
 #[tokio::test]
-async fn the_owner_is_that_of_the_call_and_not_of_whoever_waits() {
+async fn the_owner_is_that_of_the_call_and_not_of_the_waiter() {
     let mut http = SendOwnerLayer::new().layer(service_fn(headers));
     let (caller, waiter) = (owner("caller"), owner("waiter"));
     let sent = caller.sync_scope(|| http.call(request(&[])));
@@ -41,7 +41,7 @@ async fn the_scope_alone_says_what_is_sent() {
     }
 }
 
-// What is received.
+// Incoming requests.
 
 #[tokio::test]
 async fn all_of_a_service_works_for_the_owner_that_came() {
@@ -72,7 +72,7 @@ async fn a_request_without_an_owner_is_worked_on_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_no_owner_is_refused_and_nobody_is_called() {
+async fn an_invalid_owner_is_refused_before_the_service_is_called() {
     let called = Arc::new(AtomicU32::new(0));
     let mut service = ReceiveOwner::new(service_fn({
         let called = called.clone();
@@ -94,7 +94,7 @@ async fn what_is_no_owner_is_refused_and_nobody_is_called() {
         &["same", "same"],
     ];
     for headers in none {
-        let answer = service.call(request(headers)).await.expect("an answer is no error");
+        let answer = service.call(request(headers)).await.expect("a refusal is a reply");
         let (head, body) = answer.into_parts();
         assert_eq!(head.status, StatusCode::BAD_REQUEST, "{headers:?}");
         assert!(head.headers.is_empty(), "{headers:?}: {:?}", head.headers);
@@ -111,7 +111,7 @@ async fn what_goes_on_beside_a_handler_works_for_it_only_if_carried() {
         let here = async { Owner::current().is_some() };
         let spawned = tokio::spawn(here).await.expect("it does not panic");
         let carried = Owner::spawn(async { Owner::current().is_some() }).await.expect("it does not panic");
-        // Its first piece is made when somebody reads it.
+        // The first chunk of the body is produced when it is read.
         let later =
             futures_util::stream::once(async { Ok::<_, Infallible>(Owner::current().is_some().to_string()) });
         let mut response = Response::new(Body::from_stream(later));
@@ -136,7 +136,8 @@ async fn readiness_is_that_of_the_inner_service() {
 
 // Both, with a server between them.
 
-/// A handler finds the lock held that its caller holds, and so does whom it calls itself. None of them speaks of owners.
+/// A handler enters the lock that its caller holds, and so does a service that the handler calls. No handler code
+/// mentions owners.
 #[tokio::test]
 async fn what_a_caller_holds_is_entered_again_behind_the_network() {
     let locks = || async { Client::connect("memory:tower-behind-the-network").await.expect("it connects") };
@@ -151,7 +152,7 @@ async fn what_a_caller_holds_is_entered_again_behind_the_network() {
     };
     let back = serve(Router::new().route("/", get(enter)).with_state(locks().await)).await;
     let pass_on = async move |State((locks, http)): State<(Client, Http)>| {
-        let guard = account(&locks).acquire().await.expect("its caller has it, or nobody");
+        let guard = account(&locks).acquire().await.expect("its caller holds it, or no client does");
         let answer = ask(&http, back).await;
         guard.release().await.expect("it is held");
         answer
@@ -191,7 +192,7 @@ async fn owners_of_requests_at_the_same_time_do_not_mix() {
     assert_eq!(join_all(asked).await, names);
 }
 
-// What they have in common.
+// Shared helpers.
 
 type Http = SendOwner<legacy::Client<HttpConnector, Body>>;
 
@@ -199,7 +200,7 @@ fn http() -> Http {
     SendOwner::new(legacy::Client::builder(TokioExecutor::new()).build_http())
 }
 
-/// The server's address; it ends with the test.
+/// The address of the server, which ends with the test.
 async fn serve(service: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound");
@@ -228,7 +229,7 @@ fn owner(text: &str) -> Owner {
     Owner::new(text).expect("an owner")
 }
 
-/// With these headers of an owner, whatever stands in them.
+/// A request with these owner headers, with any content.
 fn request(owners: &[&str]) -> Request<Body> {
     let mut request = Request::new(Body::empty());
     for owner in owners {
@@ -238,13 +239,13 @@ fn request(owners: &[&str]) -> Request<Body> {
     request
 }
 
-/// What has arrived in the headers of an owner.
+/// The content of the owner headers that have arrived.
 async fn headers(request: Request<Body>) -> Result<Vec<String>, Infallible> {
     let text = |value: &HeaderValue| value.to_str().expect("visible ASCII").to_owned();
     Ok(request.headers().get_all(Owner::HEADER).iter().map(text).collect())
 }
 
-/// For whom a service works.
+/// The owner for which a service runs.
 async fn whom(_: Request<Body>) -> Result<Response<Body>, Infallible> {
     let whom = Owner::current().map_or("nobody".into(), |owner| owner.to_string());
     Ok(Response::new(whom.into()))
@@ -260,7 +261,8 @@ fn take(told: &Told) -> Vec<(&'static str, Option<Owner>)> {
     std::mem::take(&mut told.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A service that tells for whom each part of it works. It cannot be cloned, and minds being called before it is ready.
+/// A service that records the owner for which each of its parts runs. It is not `Clone`, and panics if it is called
+/// before it is ready.
 struct Witness {
     ready: bool,
     told: Told,
@@ -296,7 +298,7 @@ impl Service<Request<Body>> for Witness {
     }
 }
 
-/// What a future owns, and drops when it ends or is dropped.
+/// A value that a future owns, and drops when it ends or is dropped.
 struct Inside(Told);
 
 impl Drop for Inside {
@@ -305,7 +307,7 @@ impl Drop for Inside {
     }
 }
 
-/// A service that is busy at first, and then out of order.
+/// A service that is busy at first, and then fails.
 struct Busy(u32);
 
 impl Service<Request<Body>> for Busy {

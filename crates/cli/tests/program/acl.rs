@@ -1,9 +1,9 @@
-//! What `acl` prints: a line that a server takes, once it has a password, and not before.
+//! The output of `acl`: a line that a server accepts once it contains a password, and not before.
 
 use super::scene::Scene;
 use leasehold_testkit::{Quorum, RedisServer};
 
-/// The words of the line; a test's prefix has nothing in it that is quoted.
+/// The words of the line. The prefix of these tests needs no quoting.
 fn words(line: &str) -> Vec<&str> {
     line.trim_end().split(' ').collect()
 }
@@ -17,7 +17,7 @@ fn a_user_of_the_printed_line_can_use_locks() {
     let line = words(&shown.stdout);
     assert_eq!(line[..5], ["ACL", "SETUSER", "locks", "reset", "on"], "{shown:?}");
     assert!(line.contains(&"~app\\[1\\]:*") && line.contains(&"&app\\[1\\]:leasehold:*"), "{shown:?}");
-    // As it stands nobody can log in by it.
+    // As printed, the line lets no client log in.
     assert!(server.cli(&line).expect("it answers").ok().is_err(), "{shown:?}");
     let with_password: Vec<_> =
         line.iter().map(|word| if word.starts_with('#') { ">hunter2" } else { *word }).collect();
@@ -31,7 +31,7 @@ fn a_user_of_the_printed_line_can_use_locks() {
     ran.check(0, "");
     assert_eq!(ran.stdout, "ran\n");
     run("app1:").check(69, "permission denied");
-    // The list is also given where only this user is let in.
+    // The list is also printed if this user is the only one.
     server.cli(&["ACL", "SETUSER", "default", "off"]).expect("it answers").ok().expect("it can be off");
     let mut command = scene.command(&["acl", "--prefix", "app[1]:", "--user", "locks"]);
     command.env("LEASEHOLD_USERNAME", "locks").env("LEASEHOLD_PASSWORD", "hunter2");
@@ -40,7 +40,7 @@ fn a_user_of_the_printed_line_can_use_locks() {
 
 #[test]
 fn without_a_server_the_list_is_the_newest() {
-    // A file has no users, and is not what is asked about.
+    // A file has no users, and is not consulted.
     let shown = Scene::sqlite().run(&["acl"]);
     shown.check(0, "for the newest servers");
     let line = words(&shown.stdout);
@@ -51,19 +51,19 @@ fn without_a_server_the_list_is_the_newest() {
 }
 
 #[test]
-fn what_can_be_no_acl_is_told() {
+fn an_acl_that_is_not_possible_is_reported() {
     let scene = Scene::sqlite();
     scene.run(&["acl", "--prefix", "our app:"]).check(2, "choose another prefix");
     scene.run(&["acl", "--prefix", "{app}"]).check(2, "neither braces nor control characters");
-    scene.run(&["acl", "--user", "two words"]).check(2, "--user cannot be that: a user of an ACL has a name");
-    scene.run(&["acl", "--store", "sqlite:locks.db"]).check(2, "a server has users");
+    scene.run(&["acl", "--user", "two words"]).check(2, "invalid --user: a user of an ACL has a name");
+    scene.run(&["acl", "--store", "sqlite:locks.db"]).check(2, "only a server (redis://…) has users");
     scene.run(&["acl", "--store", "redis://h?ca=/f"]).check(2, "`rediss://`");
     scene.run(&["acl", "--password-file", "f"]).check(2, "--password-file");
     let mut server = RedisServer::start().expect("there is a server");
     server.kill().expect("it runs");
     Scene::redis(&server)
         .run(&["acl"])
-        .check(69, "failed to ask which server it is: connecting to 127.0.0.1");
+        .check(69, "failed to read the version of the server: connecting to 127.0.0.1");
 }
 
 #[test]
@@ -85,5 +85,5 @@ fn the_list_for_a_quorum_comes_from_its_nodes() {
     quorum.servers()[0].kill().expect("it runs");
     assert_eq!(acl("hunter2").stdout, shown.stdout);
     let by_argument = scene.run(&["acl", "--store", &quorum.url()]);
-    by_argument.check(69, "failed to ask which server it is");
+    by_argument.check(69, "failed to read the version of the server");
 }

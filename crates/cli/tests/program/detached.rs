@@ -1,4 +1,4 @@
-//! A lock that is left held: its token in a file that nobody else can read, and who may end it.
+//! A lock that is left held, and its token in a file that no other user can read.
 
 use super::scene::{Outcome, PATIENCE, Scene, expect, finish, signal, start, status, until};
 use leasehold_testkit::RedisServer;
@@ -86,7 +86,7 @@ fn the_token_is_in_its_file_and_nowhere_else() {
         outcome.check(0, "");
         assert!(!outcome.stdout.contains(secret) && !outcome.stderr.contains(secret), "{outcome:?}");
     }
-    // Nor is a file repeated that cannot be read.
+    // An unreadable file is not repeated either.
     fs::write(scene.path("token"), format!(r#"{{"format":1,"hold":"{secret}"}}"#)).expect("it is ours");
     fs::set_permissions(scene.path("token"), Permissions::from_mode(0o600)).expect("it is ours");
     let refused = release(&scene, &["-vvv", "--json"]);
@@ -157,9 +157,9 @@ fn a_file_that_is_there_is_left_alone_and_costs_no_lock() {
     fs::remove_dir(&path).expect("it is ours");
     let fifo = Command::new("mkfifo").arg("-m").arg("600").arg(&path).status().expect("there is a `mkfifo`");
     assert!(fifo.success());
-    refused("it is no regular file");
+    refused("it is not a regular file");
     let nowhere = scene.run(&["acquire", "job", "--lease", "1s", "--token-file", "no/such/dir/token"]);
-    nowhere.check(2, "it cannot be made");
+    nowhere.check(2, "it cannot be created");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn an_empty_file_of_ours_is_written_to() {
     scene.run(&[&other[..], &["other"]].concat()).check(75, "held by");
     assert!(scene.path("other").exists(), "it was not ours to remove");
     scene.run(&[&other[..], &["third"]].concat()).check(75, "held by");
-    assert!(!scene.path("third").exists(), "it was made for nothing");
+    assert!(!scene.path("third").exists(), "it was not needed");
     release(&scene, &[]).check(0, "");
 }
 
@@ -200,8 +200,8 @@ fn a_token_that_others_can_read_is_refused_with_what_to_do() {
 fn a_token_of_another_lock_ends_nothing() {
     let scene = Scene::sqlite();
     acquire(&scene, &[]).check(0, "");
-    extend(&scene, &["other"]).check(2, "the token is of the lock `job`, and not of `other`");
-    release(&scene, &["other"]).check(2, "the token is of the lock `job`, and not of `other`");
+    extend(&scene, &["other"]).check(2, "the token belongs to the lock `job`, not to `other`");
+    release(&scene, &["other"]).check(2, "the token belongs to the lock `job`, not to `other`");
     assert_eq!(scene.status()["held"], true);
     release(&scene, &["job"]).check(0, "");
 }
@@ -289,7 +289,7 @@ fn a_store_that_is_not_there_costs_no_token() {
 fn a_token_that_cannot_be_written_gives_the_lock_back() {
     let server = RedisServer::start().expect("there is a server");
     let scene = Scene::redis(&server);
-    // No file may grow: what a full disk does where it cannot be asked to keep room.
+    // No file may grow, as on a full disk whose file system cannot reserve space.
     let script = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
     let program = scene.command(&ACQUIRE);
     let mut limited = Command::new("sh");
@@ -298,12 +298,12 @@ fn a_token_that_cannot_be_written_gives_the_lock_back() {
     limited.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
     finish(limited, "").check(2, "it cannot be written");
     assert!(!scene.path("token").exists());
-    assert_eq!(scene.status()["held"], false, "it was given back");
+    assert_eq!(scene.status()["held"], false, "it was released");
     scene.assert_free();
 }
 
 #[test]
-fn who_is_asked_to_end_while_it_waits_leaves_nothing() {
+fn an_acquire_that_is_interrupted_while_it_waits_leaves_nothing() {
     let server = RedisServer::start().expect("there is a server");
     for scene in [Scene::sqlite(), Scene::redis(&server)] {
         let mut holder = scene.start(&[], "echo running; read line");
@@ -311,14 +311,14 @@ fn who_is_asked_to_end_while_it_waits_leaves_nothing() {
         let mut waiter = start(scene.command(&[&ACQUIRE[..], &["--json"]].concat()));
         until("it waits", || scene.status()["waiting"] == 1);
         assert_eq!(mode(&scene), 0o600, "the file is there before the lock");
-        // A file is worked with by one at a time.
-        acquire(&scene, &[]).check(2, "another leasehold works with it");
+        // Processes use a file one at a time.
+        acquire(&scene, &[]).check(2, "another leasehold is using it");
         signal(waiter.pid(), "TERM");
         let said = waiter.line(PATIENCE).expect("it reports");
         assert!(said.contains(r#""kind":"interrupted""#), "{said}");
         assert_eq!(status(&mut waiter), Some(143));
         assert!(!scene.path("token").exists());
-        until("its place is given up", || scene.status()["waiting"] == 0);
+        until("its queue entry is removed", || scene.status()["waiting"] == 0);
         holder.tell("go").expect("it reads");
         assert_eq!(status(&mut holder), Some(0));
         scene.assert_free();
@@ -339,7 +339,7 @@ fn a_file_that_a_killed_program_left_empty_can_be_used_again() {
     release(&scene, &[]).check(2, "it is empty: no lock was acquired with it");
     holder.tell("go").expect("it reads");
     assert_eq!(status(&mut holder), Some(0));
-    // The dead one may be granted the lock, for the first lease.
+    // The dead process may be granted the lock, for the first lease.
     acquire(&scene, &["--wait", "15s"]).check(0, "");
     release(&scene, &[]).check(0, "");
 }

@@ -1,9 +1,9 @@
-//! What `doctor` finds, and how it ends.
+//! The findings of `doctor`, and its exit status.
 
 use super::scene::Scene;
 use leasehold_testkit::{Authority, Cluster, RedisServer, Sentinels};
 
-/// What it says as JSON.
+/// Its output as JSON.
 #[track_caller]
 fn told(scene: &Scene, arguments: &[&str], status: i32) -> serde_json::Value {
     let outcome = scene.run(&[&["doctor", "--json"], arguments].concat());
@@ -55,7 +55,7 @@ fn a_server_that_could_lose_locks_ends_with_78_and_says_what_to_do() {
     assert_eq!(server.cli(&["DBSIZE"]).expect("it answers").integer(), Some(0), "nothing was written");
 }
 
-/// Whether its version has holes is its own affair; there is no other warning.
+/// A finding about the version depends on the server; there is no other warning.
 #[test]
 fn a_server_in_order_has_no_warning_but_of_its_version() {
     let server = RedisServer::builder().appendonly().start().expect("there is a server");
@@ -68,9 +68,9 @@ fn a_server_in_order_has_no_warning_but_of_its_version() {
     assert_eq!(words(&json, "notice"), [""; 0]);
 }
 
-/// Notices change no status: of a user that may not ask there is nothing else to tell.
+/// Notices do not change the status: a user that may not run INFO gets nothing else.
 #[test]
-fn who_may_not_ask_is_told_so_and_it_ends_with_0() {
+fn a_user_that_may_not_run_info_gets_a_notice_and_0() {
     let server = RedisServer::start().expect("there is a server");
     let rules = ["ACL", "SETUSER", "mute", "on", "nopass", "~*", "&*", "+@all", "-info"];
     server.cli(&rules).expect("it answers").ok().expect("set");
@@ -96,7 +96,7 @@ fn a_replica_and_the_primary_that_sentinels_name() {
     assert!(json["store"].as_str().expect("it is known").starts_with("main of 127.0.0.1:"), "{json}");
 }
 
-/// All primaries, each by a line, whatever the nodes speak; here nothing but TLS.
+/// All primaries, one line each, even if the nodes accept only TLS.
 #[test]
 fn each_primary_of_a_cluster_is_looked_over() {
     let authority = Authority::new().expect("an authority");
@@ -117,7 +117,7 @@ fn each_primary_of_a_cluster_is_looked_over() {
     assert_eq!(told.len(), 3, "{outcome:?}");
     for at in 0..3 {
         let node = format!("127.0.0.1:{}", cluster.node(at).port());
-        let json = told.iter().find(|json| json["store"] == *node).expect("it is told of");
+        let json = told.iter().find(|json| json["store"] == *node).expect("it is reported");
         assert_eq!(words(json, "warning").contains(&"eviction".to_owned()), at == 2, "{json}");
     }
     scene.script(&[], "echo held").check(0, "");
@@ -136,7 +136,7 @@ fn a_file_has_nothing_to_tell() {
     assert!(json["store"].is_null() && json["hazards"].as_array().is_some_and(Vec::is_empty), "{json}");
 }
 
-/// Other commands refuse what they are told to refuse.
+/// Other commands honor `?strict=1`.
 #[test]
 fn a_strict_store_is_refused_with_69() {
     let server =
@@ -151,7 +151,7 @@ fn a_strict_store_is_refused_with_69() {
     scene
         .run(&["show", "job", "--store", &format!("{}?strict=yes", server.url())])
         .check(2, "`strict` is 1 or 0");
-    // It is told in the log, where more is asked for.
+    // It is in the log at a higher verbosity.
     let outcome = scene.run(&["show", "job", "-v"]);
     outcome.check(0, "volatile-lru");
 }

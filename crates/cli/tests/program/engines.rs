@@ -1,9 +1,9 @@
-//! The program over each of the stores that more than one server makes: its URL says which, and nothing else differs.
+//! The program on each store that consists of several servers: only the URL differs.
 
 use super::scene::{Scene, expect, start, status};
 use leasehold_testkit::{Cluster, Quorum, RedisServer, Sentinels};
 
-/// What an operator does in a day.
+/// The commands that an operator uses in a day.
 fn a_day(scene: &Scene) {
     let mut holder = scene.start(&[], "echo running; read line");
     expect(&mut holder, "running");

@@ -1,4 +1,4 @@
-//! What operators do: list, look, take by force, and have the dead's locks taken.
+//! The operator's commands: list locks, take one by force, and free those of dead sessions.
 
 use super::scene::{PATIENCE, Scene, expect, finish, runs, signal, start, status, until};
 use leasehold_testkit::{RedisServer, Worker};
@@ -10,7 +10,7 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
 }
 
-/// A holder, once it is to be found in the list.
+/// A holder, once it is listed.
 fn listed(scene: &Scene, options: &[&str]) -> (Worker, Value) {
     let mut holder = scene.start(options, "echo running; read line");
     expect(&mut holder, "running");
@@ -25,7 +25,7 @@ fn listed(scene: &Scene, options: &[&str]) -> (Worker, Value) {
 }
 
 #[test]
-fn who_holds_what_is_listed_with_host_process_and_program() {
+fn holders_are_listed_with_host_process_and_program() {
     let server = RedisServer::start().expect("there is a server");
     for scene in [Scene::sqlite(), Scene::redis(&server)] {
         let (mut holder, row) = listed(&scene, &[]);
@@ -45,7 +45,7 @@ fn who_holds_what_is_listed_with_host_process_and_program() {
         assert!(head.starts_with("NAME  KIND   HOST") && line.starts_with("job   mutex  "), "{text}");
         assert!(line.contains(&format!(" {} ", holder.pid())), "{text}");
         let sessions = lines(&scene.run(&["ls", "--sessions", "--json"]).stdout);
-        assert_eq!(sessions.len(), 1, "who only looks is not there: {sessions:?}");
+        assert_eq!(sessions.len(), 1, "a client that only inspects is not listed: {sessions:?}");
         assert_eq!((&sessions[0]["session"], &sessions[0]["locks"][0]), (&behind["session"], &"job".into()));
         assert!(
             scene.run(&["show", "job"]).stdout.contains(&format!("process  {}, leasehold\n", holder.pid()))
@@ -58,7 +58,7 @@ fn who_holds_what_is_listed_with_host_process_and_program() {
 }
 
 #[test]
-fn a_lock_is_freed_its_holder_ends_at_once_and_the_audit_says_who_did_it() {
+fn a_lock_is_freed_its_holder_ends_at_once_and_the_audit_names_the_operator() {
     let server = RedisServer::start().expect("there is a server");
     for scene in [Scene::sqlite(), Scene::redis(&server)] {
         let (mut holder, row) = listed(&scene, &["--lease", "10m"]);
@@ -80,12 +80,12 @@ fn a_lock_is_freed_its_holder_ends_at_once_and_the_audit_says_who_did_it() {
         assert!(text.contains("by ticket 4711\n"), "{text}");
         let again = scene.run(&["free", "job", "--yes"]);
         again.check(0, "");
-        assert_eq!(again.stdout, "`job` is free already\n");
+        assert_eq!(again.stdout, "`job` is already free\n");
     }
 }
 
 #[test]
-fn who_is_asked_at_a_terminal_can_refuse() {
+fn an_operator_at_a_terminal_can_refuse() {
     if !Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success()) {
         eprintln!("not tested: there is no `script` here");
         return;
@@ -107,7 +107,7 @@ fn who_is_asked_at_a_terminal_can_refuse() {
 
 #[test]
 fn a_monitor_says_what_it_took_from_the_dead_and_ends_in_order() {
-    // A server each: on one, the dead of the first would speak of the second's lock.
+    // One server for each: on a shared one, the dead sessions of the first case would appear in the second.
     let servers = [(); 2].map(|()| RedisServer::start().expect("there is a server"));
     let [one, other] = servers.each_ref().map(Scene::redis);
     for (scene, json) in [(one, true), (other, false), (Scene::sqlite(), true)] {

@@ -1,9 +1,9 @@
-//! As the first process of a container, the program reaps what is left to it.
+//! As process 1 of a container, the program reaps orphans.
 
 use super::scene::{Scene, finish};
 use std::process::Command;
 
-/// The program as process 1 of a namespace; `None` where that is not permitted.
+/// The program as process 1 of a namespace; `None` if that is not permitted.
 fn as_init(scene: &Scene, script: &str) -> Option<Command> {
     let mut probe = Command::new("unshare");
     probe.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "true"]);
@@ -22,7 +22,7 @@ fn as_init(scene: &Scene, script: &str) -> Option<Command> {
 #[test]
 fn orphans_are_reaped_and_the_commands_status_is_not_lost() {
     let scene = Scene::sqlite();
-    // Each inner shell leaves a child behind that ends later, and becomes one of process 1.
+    // Each inner shell leaves a child that ends later, as an orphan of process 1.
     let script = "test $PPID = 1 || exit 99
         for i in 1 2 3 4 5; do sh -c 'sleep 0.05 & echo $! >> orphans'; done
         for pid in $(cat orphans); do

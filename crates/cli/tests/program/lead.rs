@@ -1,4 +1,4 @@
-//! Commands that run while their program leads, and waiting for a lock.
+//! `lead` and `wait`.
 
 use super::scene::{Scene, expect, runs, signal, start, status, until};
 use leasehold_testkit::{RedisServer, Worker};
@@ -46,7 +46,7 @@ fn a_leader_that_is_deposed_is_ended_and_campaigns_again() {
 }
 
 #[test]
-fn who_campaigns_is_ended_by_a_signal_and_leaves_the_queue() {
+fn a_signal_ends_a_campaign_and_removes_its_queue_entry() {
     let scene = Scene::sqlite();
     let mut leader = lead(&scene, &[], "echo leads; read line");
     expect(&mut leader, "leads");
@@ -89,7 +89,7 @@ fn waiting_ends_when_the_lock_is_free() {
         let report = expect(&mut waiting, "{");
         assert!(report.contains("\"free\":true"), "{report}");
         assert_eq!(status(&mut waiting), Some(0));
-        // A lock that ends by its lease alone is looked at when that is over.
+        // A lock that ends with its lease alone is polled at that time.
         let path = scene.path("token");
         let file = path.to_str().expect("a plain path");
         scene.run(&["acquire", "job", "--lease", "2s", "--token-file", file]).check(0, "");

@@ -1,10 +1,10 @@
-//! A command whose lock is lost is ended, and before anybody else can have the lock.
+//! A command whose lock is lost ends before another client can acquire the lock.
 
 use super::scene::{PATIENCE, Scene, expect, runs, status, until};
 use leasehold_testkit::{RedisServer, Worker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A command that will not end, and writes down every few milliseconds that it runs.
+/// A command that ignores SIGTERM, and records every few milliseconds that it runs.
 const STUBBORN: &str =
     "trap 'echo term >> told' TERM; echo pid $$; while :; do date +%s%N >> beats; sleep 0.01; done";
 
@@ -30,13 +30,13 @@ fn a_server_that_falls_silent_costs_the_command_its_life_before_the_lease_has_en
     let scene = Scene::redis(&server);
     let (mut run, pid) = start_stubborn(&scene, &["--lease", "1s", "--kill-grace", "300ms"]);
     server.stop().expect("it runs");
-    // Nothing is renewed from here on: the server gives the lock to nobody else before this.
+    // Nothing is renewed from here on: the server grants the lock to no other client before this.
     let earliest_end = now_ns() + Duration::from_secs(1).as_nanos();
     assert_eq!(status(&mut run), Some(70));
     assert!(!runs(&pid));
     let beat = last_beat(&scene);
     assert!(beat < earliest_end, "it ran {} ns too long", beat - earliest_end);
-    assert_eq!(scene.read("told"), "term\n", "it was asked first");
+    assert_eq!(scene.read("told"), "term\n", "SIGTERM came first");
     server.cont().expect("it is stopped");
     scene.script(&["--wait", "5s"], "true").check(0, "");
 }
@@ -67,12 +67,12 @@ fn a_lock_that_was_taken_away_ends_the_command_by_term_and_then_by_kill() {
 }
 
 #[test]
-fn a_loss_that_is_noticed_only_at_the_end_is_told() {
+fn a_loss_that_is_noticed_only_at_the_end_is_reported() {
     let server = RedisServer::start().expect("there is a server");
     let scene = Scene::redis(&server);
     let mut run = scene.start(&[], "echo running; read line; exit 0");
     expect(&mut run, "running");
-    // A whole lease is there before the command starts: no renewal is due for ten seconds.
+    // The command starts under a whole lease, so no renewal is due for ten seconds.
     server.cli(&["DEL", "job"]).expect("it answers");
     run.tell("go").expect("it reads");
     assert_eq!(status(&mut run), Some(70));
@@ -84,7 +84,7 @@ fn after_a_stop_past_the_lease_the_command_is_killed_at_once() {
     for scene in [Scene::sqlite(), Scene::redis(&server)] {
         let (mut run, pid) = start_stubborn(&scene, &["--lease", "1s", "--kill-grace", "300ms"]);
         run.stop().expect("it runs");
-        // The lease ends by the store's clock, and somebody else gets the lock.
+        // The lease ends by the clock of the store, and another client gets the lock.
         let mut next = scene.start(&[], "echo running; read line");
         next.expect("running", PATIENCE).expect("the lease ends");
         let since = now_ns();
@@ -103,7 +103,7 @@ fn after_a_stop_past_the_lease_the_command_is_killed_at_once() {
 fn what_is_left_of_the_group_is_killed_too() {
     let server = RedisServer::start().expect("there is a server");
     let scene = Scene::redis(&server);
-    // It ends by itself some time, since nothing else would end it if this test failed.
+    // It ends by itself eventually, because nothing else would end it if this test failed.
     let stubborn = "trap \"\" TERM; n=0; while test $n -lt 600; do n=$((n + 1)); sleep 0.05; done";
     let script = format!("sh -c '{stubborn}' & echo child $!; wait");
     let script = script.as_str();

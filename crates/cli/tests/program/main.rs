@@ -1,5 +1,5 @@
-//! The program as its users meet it: arguments, exit statuses, signals, and what becomes of the command
-//! when the lock is lost. Every test has its own directory, store and commands.
+//! The program as its users run it: arguments, exit statuses, signals, and the loss of a lock. Every test has its own
+//! directory, store and commands.
 
 mod acl;
 mod detached;

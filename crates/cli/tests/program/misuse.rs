@@ -1,4 +1,4 @@
-//! Whatever cannot be used ends with 2 and says why; a store that is not there, with 69.
+//! Invalid input ends with 2 and a reason; a store that cannot be reached, with 69.
 
 use super::scene::Scene;
 use leasehold_testkit::RedisServer;
@@ -22,7 +22,7 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     check(&["show", ""], "a lock name needs at least one character");
     check(&["run", "job"], "<CMD>");
     check(&["run", "job", "--"], "<CMD>");
-    // Both are names of locks.
+    // Without `--`, all three words are names of locks.
     check(&["run", "job", "echo", "ran"], "<CMD>");
     check(&["walk"], "unrecognized subcommand");
     run(&["--store", "postgres://h"], "there is no store of its scheme");
@@ -32,7 +32,7 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     run(&["--store", "redis://"], "the URL names no host");
     run(&["--store", "redis://h:x"], "is not a port");
     run(&["--store", "redis://h?strict=yes"], "`strict` is 1 or 0");
-    check(&["doctor", "--store", "memory:"], "so nobody else would see its locks");
+    check(&["doctor", "--store", "memory:"], "so no other process would see its locks");
     check(&["doctor", "job"], "unexpected argument 'job'");
     run(&["--store", "redis://h?ca=f"], "without TLS no certificate is checked");
     run(&["--store", "rediss://h?cert=f"], "`cert` and `key` go together");
@@ -55,7 +55,7 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     run(&["--conflict-exit-code", "256"], "--conflict-exit-code");
     run(&["--log-format", "xml"], "--log-format");
     run(&["--session", "1s", "--no-session"], "cannot be used with");
-    run(&["--owner", ""], "--owner cannot be that: an owner has 1 to 256 bytes");
+    run(&["--owner", ""], "invalid --owner: an owner has 1 to 256 bytes");
     run(&["--owner", &"x".repeat(257)], "this text of 257 bytes is none");
     run(&["--owner", "leasehold"], "the one text that no owner can have");
     check(&["run", "a", "b", "--reentrant", "--", "echo", "ran"], "take one lock, and 2 are named");
@@ -67,11 +67,11 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     run(&["--permits", "2", "--owner", "me"], "cannot be used with");
     run(&["--permits", "0"], "--permits");
     run(&["--take", "2"], "--permits");
-    run(&["--permits", "2", "--take", "3"], "--take 3 is more than there is: --permits 2");
+    run(&["--permits", "2", "--take", "3"], "--take 3 is more than --permits 2");
     check(&["run", "a", "b", "--shared", "--", "echo", "ran"], "take one lock, and 2 are named");
     check(&["acquire", "job", "--shared"], "unexpected argument '--shared'");
     check(&["ls", "--store", "sqlite:no/such/dir/locks.db"], "its directory does not exist");
-    check(&["free", "job"], "nobody can be asked");
+    check(&["free", "job"], "cannot ask for confirmation");
     check(&["free", "", "--yes"], "a lock name needs at least one character");
     check(&["monitor", "--every", "2"], "it has no unit");
     run(&["--bogus"], "unexpected argument '--bogus'");
@@ -84,8 +84,8 @@ fn help_and_version_are_no_errors() {
         (&["--help"][..], "leasehold run nightly -- ./backup.sh"),
         (&["run", "--help"], "is killed, the kernel kills the command"),
         (&["help", "run"], "Exit status:"),
-        (&["help", "run"], "Entering again (--reentrant, --owner):"),
-        (&["help", "run"], "Beside others (--shared, --exclusive, --permits):"),
+        (&["help", "run"], "Reentrant locks (--reentrant, --owner):"),
+        (&["help", "run"], "Shared locks (--shared, --exclusive, --permits):"),
         (&["show", "--help"], "remaining_ms"),
         (&["ls", "--help"], "goes through the server's keys"),
         (&["free", "--help"], "Take a lock from its holder by force"),

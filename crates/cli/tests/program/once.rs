@@ -14,7 +14,7 @@ fn of_all_that_try_one_runs_and_the_others_end_with_0() {
         assert_eq!((second.stdout.as_str(), second.stderr.as_str()), ("", ""));
         first.tell("go").expect("it reads");
         assert_eq!(status(&mut first), Some(3), "its own status");
-        // Also one that comes when the command has ended.
+        // Also a command that starts after the first has ended.
         let late = scene.script(&["--once-per", "1h"], "echo twice");
         late.check(0, "");
         assert_eq!(late.stdout, "");
@@ -23,16 +23,16 @@ fn of_all_that_try_one_runs_and_the_others_end_with_0() {
         assert_eq!((&shown["held"], &shown["rests"]), (&true.into(), &true.into()), "{shown}");
         assert!(shown["remaining_ms"].as_u64().is_some_and(|ms| ms > 3_000_000), "{shown}");
         scene.run(&["show", "job"]).check(0, "");
-        assert!(scene.run(&["show", "job"]).stdout.contains("left resting"), "people are told");
-        // A person lets another one run.
+        assert!(scene.run(&["show", "job"]).stdout.contains("left resting"), "`show` reports it");
+        // An operator lets another machine run it.
         scene.run(&["free", "job", "--yes"]).check(0, "");
         assert_eq!(scene.script(&["--once-per", "1h"], "echo again").stdout, "again\n");
     }
 }
 
-/// Else one machine that lacks the program would keep all others from running it, in each period anew.
+/// Otherwise one machine without the program would keep all others from running it, in every period.
 #[test]
-fn who_has_no_such_command_gives_the_turn_back() {
+fn a_machine_without_the_command_gives_the_turn_back() {
     let scene = Scene::sqlite();
     scene.run(&["run", "job", "--once-per", "1h", "--", "no-such-command-anywhere"]).check(127, "");
     scene.assert_free();
@@ -52,7 +52,7 @@ fn a_command_that_takes_too_long_is_ended_and_at_most_gives_it_time() {
     let options = ["--once-per", "1s", "--kill-grace", "200ms"];
     let hung = scene.script(&options, "while :; do sleep 0.01; done");
     hung.check(70, "is held for as long as --at-most (or --once-per) allows");
-    // It has had its turn, and rests.
+    // Its turn is used, and the lock rests.
     scene.run(&["wait", "job", "--wait", "15s"]).check(0, "");
     scene.script(&["--once-per", "1s", "--at-most", "1m"], "sleep 1.2; exit 5").check(5, "");
     scene.assert_free();

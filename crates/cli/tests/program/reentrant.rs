@@ -1,11 +1,11 @@
-//! A lock that its owner enters again, in the commands that a command runs.
+//! Reentrant locks, acquired again by nested commands.
 
 use super::scene::{Scene, expect, finish, runs, signal, start, status, until};
 use leasehold_testkit::{RedisServer, Worker};
 use serde_json::Value;
 use std::process::Command;
 
-/// A case, in a file and on a server.
+/// Runs a case with a file and with a server.
 fn on_both(case: impl Fn(&Scene)) {
     let server = RedisServer::start().expect("there is a server");
     for scene in [Scene::sqlite(), Scene::redis(&server)] {
@@ -13,7 +13,7 @@ fn on_both(case: impl Fn(&Scene)) {
     }
 }
 
-/// `run` with a shell's script as the command, which finds the program as `$LEASEHOLD`.
+/// `run` with a shell script as the command, which finds the program in `$LEASEHOLD`.
 fn command(scene: &Scene, options: &[&str], script: &str) -> Command {
     let mut command = scene.command(&[&["run", "job"], options, &["--", "sh", "-c", script]].concat());
     command.env("LEASEHOLD", env!("CARGO_BIN_EXE_leasehold"));
@@ -34,7 +34,7 @@ fn end(mut worker: Worker) {
 #[test]
 fn what_a_command_runs_enters_what_it_has() {
     on_both(|scene| {
-        // Nobody but the outermost is told who they are.
+        // Only the outermost command is given an owner.
         let look = r#"echo "$0 $LEASEHOLD_FENCE $LEASEHOLD_OWNER"; $LEASEHOLD show job --json"#;
         let nest = |script: &str, depth: &str| {
             format!("{look}; exec $LEASEHOLD run job --reentrant -- sh -c '{script}' {depth}")
@@ -56,7 +56,7 @@ fn what_a_command_runs_enters_what_it_has() {
             assert_eq!(words[count - 1][1..], words[0][1..], "one stay, one owner, one token");
         }
         assert_eq!(scene.status()["held"], false);
-        // The next one is somebody else.
+        // The next run has another owner.
         let next = finish(command(scene, &["--reentrant"], "echo $LEASEHOLD_OWNER"), "");
         next.check(0, "");
         assert_ne!(next.stdout.trim(), words[0][2]);
@@ -83,14 +83,14 @@ fn two_of_one_owner_run_at_once_and_none_frees_what_the_other_has() {
     on_both(|scene| {
         let first = running(scene, &["--owner", "ci 4711/ü"]);
         let second = running(scene, &["--owner", "ci 4711/ü"]);
-        // By the environment, too, whose owner comes after the one that is given.
+        // An owner from the environment, which `--owner` overrides.
         let mut third = command(scene, &["--reentrant", "--json"], "true");
         third.env("LEASEHOLD_OWNER", "ci 4711/ü");
         let third = finish(third, "");
         third.check(0, "");
         let report: Value = serde_json::from_str(&third.stderr).expect("one line of JSON");
         assert_eq!(report["count"], 3, "{report}");
-        assert!(!third.stderr.contains("4711"), "who it is stands in no report: {third:?}");
+        assert!(!third.stderr.contains("4711"), "no report contains the owner: {third:?}");
         let mut other = command(scene, &["--owner", "another", "--try"], "echo never");
         other.env("LEASEHOLD_OWNER", "ci 4711/ü");
         finish(other, "").check(75, "held by");
@@ -117,7 +117,7 @@ fn a_command_that_is_killed_inside_leaves_the_lock_to_the_one_outside() {
         signal(program, "KILL");
         expect(&mut outer, "outer goes on");
         until("the kernel kills its command", || !runs(child));
-        // Its own lease ends it, and not the 30 s of the one outside.
+        // Its own lease ends it, not the 30 s of the outer one.
         let killed_at = std::time::Instant::now();
         until("its entry ends", || scene.status()["count"] == 1);
         assert!(killed_at.elapsed() < std::time::Duration::from_secs(5), "{:?}", killed_at.elapsed());
@@ -127,8 +127,8 @@ fn a_command_that_is_killed_inside_leaves_the_lock_to_the_one_outside() {
     });
 }
 
-/// What an owner of the environment has is no part of our session: nobody takes it for dead with us, and an outage that is
-/// longer than the session does not cost it.
+/// The hold of an owner from the environment does not belong to the session of `run`: it is not evicted with that
+/// session, and an outage longer than the session does not end it.
 #[test]
 fn an_inherited_owner_has_no_session() {
     on_both(|scene| {
@@ -145,10 +145,10 @@ fn an_inherited_owner_has_no_session() {
 }
 
 #[test]
-fn the_kinds_are_told_apart() {
+fn the_kinds_are_distinguished() {
     on_both(|scene| {
         let holder = running(scene, &["--owner", "me"]);
-        scene.script(&["--try"], "echo never").check(69, "`run --reentrant` enters it");
+        scene.script(&["--try"], "echo never").check(69, "use `run --reentrant`");
         let text = scene.run(&["show", "job"]).stdout;
         for line in ["kind     reentrant\n", "owner    me, once\n"] {
             assert!(text.contains(line), "{line}: {text}");
@@ -164,7 +164,7 @@ fn the_kinds_are_told_apart() {
         let mut plain = scene.start(&[], "echo running; read line");
         expect(&mut plain, "running");
         let refused = finish(command(scene, &["--reentrant", "--try"], "echo never"), "");
-        refused.check(69, "leave --reentrant and --owner out");
+        refused.check(69, "leave out --reentrant and --owner");
         assert_eq!(scene.status()["kind"], "mutex");
         end(plain);
     });
@@ -182,17 +182,17 @@ fn a_lock_that_was_entered_often_is_freed_as_a_whole() {
         for run in &mut runs {
             assert_eq!(status(run), Some(70));
         }
-        // It is free, and what is known of it is of that kind.
+        // It is free, and its last state is of that kind.
         let shown = scene.status();
         assert_eq!((&shown["kind"], &shown["held"]), (&"reentrant".into(), &false.into()), "{shown}");
         assert_eq!(shown["audit"][0]["by"], "ticket 4711", "{shown}");
-        assert_eq!(scene.run(&["free", "job", "--yes"]).stdout, "`job` is free already\n");
+        assert_eq!(scene.run(&["free", "job", "--yes"]).stdout, "`job` is already free\n");
         scene.assert_free();
     });
 }
 
 #[test]
-fn an_owner_of_the_environment_that_cannot_be_is_told_and_not_shown() {
+fn an_invalid_owner_of_the_environment_is_reported_and_not_shown() {
     let scene = Scene::sqlite();
     for text in ["leasehold", "two\nlines of hunter2"] {
         let mut run = command(&scene, &["--reentrant"], "echo ran");
@@ -200,7 +200,7 @@ fn an_owner_of_the_environment_that_cannot_be_is_told_and_not_shown() {
         let outcome = finish(run, "");
         outcome.check(2, "the environment variable LEASEHOLD_OWNER holds no owner: unset it");
         assert!(outcome.stdout.is_empty() && !outcome.stderr.contains("hunter2"), "{outcome:?}");
-        // A plain run does not look at it, and leaves it to its command.
+        // A plain run ignores the variable, and passes it on to its command.
         let mut plain = command(&scene, &[], "echo \"$LEASEHOLD_OWNER\"");
         plain.env("LEASEHOLD_OWNER", text);
         assert_eq!(finish(plain, "").stdout.trim_end(), text);

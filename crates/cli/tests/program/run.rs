@@ -1,4 +1,4 @@
-//! The ordinary course of a run.
+//! `run` without failures.
 
 use super::scene::{Outcome, Scene, expect, finish, start, status, until};
 use leasehold_testkit::RedisServer;
@@ -42,7 +42,7 @@ fn two_at_once_run_one_after_the_other() {
 }
 
 #[test]
-fn who_only_tries_or_waits_in_vain_ends_with_75_and_is_told_who_holds_it() {
+fn trying_or_waiting_in_vain_ends_with_75_and_names_the_holder() {
     let scene = Scene::sqlite();
     let mut holder = scene.start(&[], "echo running; read line");
     expect(&mut holder, "running");
@@ -83,7 +83,7 @@ fn the_exit_status_is_the_commands_own_or_as_shells_say_it() {
 }
 
 #[test]
-fn the_command_is_told_the_lock_and_a_growing_number() {
+fn the_command_receives_the_lock_and_a_growing_number() {
     let scene = Scene::sqlite();
     let mut last = 0;
     for _ in 0..3 {
@@ -145,7 +145,7 @@ fn a_lock_passes_through_many_hands_in_turn() {
 }
 
 #[test]
-fn a_run_is_told_in_a_line_of_json_at_its_end() {
+fn a_run_is_reported_in_a_line_of_json_at_its_end() {
     let server = RedisServer::start().expect("there is a server");
     let scene = Scene::redis(&server);
     let last = |outcome: &Outcome| -> serde_json::Value {
@@ -164,7 +164,7 @@ fn a_run_is_told_in_a_line_of_json_at_its_end() {
         (&true.into(), &3.into(), &3.into())
     );
     assert!(said["error"].is_null() && said["count"] == 1);
-    assert!(said["portion"].is_null() && said["permits"].is_null(), "nobody shares it");
+    assert!(said["portion"].is_null() && said["permits"].is_null(), "it is not shared");
 
     server.cli(&["SET", "job", "x", "PX", "60000"]).expect("it answers");
     let taken = scene.script(&["--json", "--try", "--conflict-exit-code", "0"], "echo never");

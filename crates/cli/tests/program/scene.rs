@@ -1,4 +1,4 @@
-//! A place of its own for each test: a directory, a store, and the program pointed at both.
+//! The environment of a test: a directory, a store, and the program configured for both.
 
 use leasehold_testkit::{RedisServer, Worker};
 use std::fs;
@@ -9,7 +9,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// More than anything in here takes on a machine that has much else to do.
+/// Longer than any step takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Scene {
@@ -17,7 +17,7 @@ pub(crate) struct Scene {
     url: String,
 }
 
-/// What came of a program that has ended.
+/// The result of a program that has ended.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) status: ExitStatus,
@@ -26,11 +26,11 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// The exit status; `None` if a signal ended the program.
+    /// Checks exit status and standard error. The status is `None` if a signal ended the program.
     #[track_caller]
     pub(crate) fn check(&self, status: i32, stderr: &str) {
         assert_eq!(self.status.code(), Some(status), "{self:?}");
-        assert!(self.stderr.contains(stderr), "not said: {stderr}: {self:?}");
+        assert!(self.stderr.contains(stderr), "missing: {stderr}: {self:?}");
     }
 }
 
@@ -56,12 +56,12 @@ impl Scene {
         self.dir.path().join(name)
     }
 
-    /// What a file has in it; nothing if it is not there.
+    /// The content of a file; empty if it does not exist.
     pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// The program with arguments, and nothing else of ours in its environment than the store.
+    /// The program with arguments. Its environment contains the store and no other variable of this project.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
         for name in ["PASSWORD", "USERNAME", "NAME", "FENCE", "OWNER"] {
@@ -77,7 +77,7 @@ impl Scene {
         finish(self.command(arguments), "")
     }
 
-    /// `run` with a shell's script as the command.
+    /// `run` with a shell script as the command.
     pub(crate) fn script(&self, options: &[&str], script: &str) -> Outcome {
         self.run(&[&["run", "job"], options, &["--", "sh", "-c", script]].concat())
     }
@@ -87,14 +87,14 @@ impl Scene {
         start(self.command(&[&["run", "job"], options, &["--", "sh", "-c", script]].concat()))
     }
 
-    /// How the lock stands, as JSON.
+    /// The state of the lock, as JSON.
     pub(crate) fn status(&self) -> serde_json::Value {
         let shown = self.run(&["show", "job", "--json"]);
         shown.check(0, "");
         serde_json::from_str(&shown.stdout).expect("it is JSON")
     }
 
-    /// The lock can be had at once.
+    /// Checks that the lock can be acquired at once.
     #[track_caller]
     pub(crate) fn assert_free(&self) {
         let outcome = self.script(&["--try"], "echo free");
@@ -103,13 +103,12 @@ impl Scene {
     }
 }
 
-/// Starts a command whose lines of output are read by the test; what it says otherwise goes to the test's
-/// own standard error.
+/// Starts a command whose lines of output the test reads; its standard error goes to that of the test.
 pub(crate) fn start(command: Command) -> Worker {
     Worker::of_command(command).start().expect("the program starts")
 }
 
-/// Runs a command to its end, and kills it when it takes too long.
+/// Runs a command to its end, and kills it if it takes too long.
 pub(crate) fn finish(mut command: Command, input: &str) -> Outcome {
     use std::io::Write;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -143,7 +142,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Strin
     })
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -153,13 +152,13 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process is there and not only its exit status.
+/// Whether a process exists, and not only as a zombie.
 pub(crate) fn runs(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// Says what a worker printed next.
+/// The next line that a worker prints.
 #[track_caller]
 pub(crate) fn expect(worker: &mut Worker, prefix: &str) -> String {
     worker.expect(prefix, PATIENCE).expect("the command says so")

@@ -1,4 +1,4 @@
-//! Passwords get to the server, and nowhere else.
+//! Passwords reach the server, and nothing else.
 
 use super::scene::{Scene, expect, finish, start, status};
 use leasehold_testkit::{Quorum, RedisServer, Sentinels};
@@ -13,7 +13,7 @@ fn guarded() -> (RedisServer, Scene) {
     (server, scene)
 }
 
-/// The program as it gets the password in each of the ways there are.
+/// The program, with the password in each possible way.
 fn ways(server: &RedisServer, scene: &Scene, script: &str) -> Vec<Command> {
     let run =
         |options: &[&str]| scene.command(&[&["run", "job"], options, &["--", "sh", "-c", script]].concat());
@@ -168,7 +168,7 @@ fn a_url_that_is_not_used_is_redacted_as_well() {
         ("redis+unix:///s?db=1&password=s3cr3t", "redis+unix:///s?db=1"),
         ("redis://h/?prefix=a%3Ab", "redis://h/?prefix=a%3Ab"),
         ("sqlite:other.db", "sqlite:other.db"),
-        // A URL that does not parse may have a secret anywhere.
+        // A URL that does not parse may contain a secret anywhere.
         ("redis://h?auth=s3cr3t", "withheld:"),
         ("redis://h?sentinel_password=s3cr3t", "withheld:"),
         ("redlock://:s3cr3t@a,b", "withheld:"),
@@ -184,7 +184,7 @@ fn a_url_that_is_not_used_is_redacted_as_well() {
         outcome.check(0, "");
         assert_eq!(outcome.stdout, format!("{passed_on}\n"), "{unused}");
     }
-    // What is withheld opens no other store.
+    // A withheld URL does not select another store.
     let mut command = scene.command(&["show", "job"]);
     command.env("LEASEHOLD_STORE", "withheld:");
     finish(command, "").check(2, "the store's URL cannot be used");
@@ -225,7 +225,7 @@ fn a_password_as_an_argument_is_refused_for_every_scheme() {
 }
 
 #[test]
-fn the_token_of_a_hold_is_shown_to_nobody() {
+fn the_token_of_a_hold_is_never_shown() {
     let server = RedisServer::start().expect("there is a server");
     let scene = Scene::redis(&server);
     let mut command =

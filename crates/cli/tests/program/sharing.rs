@@ -1,18 +1,18 @@
-//! Commands that run beside others under one lock: readers and a writer, and so many at a time.
+//! Shared locks: readers and a writer, and permits.
 
 use super::scene::{Scene, expect, finish, runs, start, status, until};
 use leasehold_testkit::Worker;
 use serde_json::Value;
 use std::process::Command;
 
-/// `run` with a shell's script as the command, which finds the program as `$LEASEHOLD`.
+/// `run` with a shell script as the command, which finds the program in `$LEASEHOLD`.
 fn command(scene: &Scene, options: &[&str], script: &str) -> Command {
     let mut command = scene.command(&[&["run", "job"], options, &["--", "sh", "-c", script]].concat());
     command.env("LEASEHOLD", env!("CARGO_BIN_EXE_leasehold"));
     command
 }
 
-/// One who runs until it is told to end, and its fencing token.
+/// A run that ends when the test writes a line, and its fencing token.
 fn running(scene: &Scene, options: &[&str]) -> (Worker, u64) {
     let mut holder = start(command(scene, options, "echo fence $LEASEHOLD_FENCE; read line"));
     let fence = expect(&mut holder, "fence");
@@ -41,7 +41,7 @@ fn readers_run_beside_each_other_and_a_writer_alone() {
     finish(command(&scene, &["--exclusive", "--wait", "50ms"], "echo never"), "").check(75, "timed out");
     let mut writer = start(command(&scene, &["--exclusive"], "echo alone; read line"));
     until("it waits", || scene.status()["waiting"] == 1);
-    // Who comes after a writer waits for him.
+    // A reader waits for a writer that came earlier.
     taken(&scene, &["--shared"]);
     end(one);
     end(other);
@@ -63,7 +63,7 @@ fn so_many_run_at_a_time() {
     taken(&scene, &three);
     let mut next = start(command(&scene, &["--permits", "3", "--take", "2", "--json"], "true"));
     until("it waits", || scene.status()["waiting"] == 1);
-    // One is not enough for him, and nobody passes him.
+    // One free permit is not enough for it, and no other client passes it.
     end(one);
     taken(&scene, &three);
     end(two);
@@ -74,7 +74,7 @@ fn so_many_run_at_a_time() {
 }
 
 #[test]
-fn what_a_reader_runs_reads_for_his_owner_and_is_told_where_it_would_wait_for_itself() {
+fn a_nested_reader_of_the_owner_runs_and_a_nested_writer_is_refused() {
     let scene = Scene::sqlite();
     let script = "echo in; read line; $LEASEHOLD run job --shared --reentrant -- echo nested; \
                   $LEASEHOLD run job --exclusive --reentrant -- echo never; echo $?";
@@ -83,17 +83,17 @@ fn what_a_reader_runs_reads_for_his_owner_and_is_told_where_it_would_wait_for_it
     let mut writer = start(command(&scene, &["--exclusive"], "true"));
     until("a writer waits", || scene.status()["waiting"] == 1);
     outer.tell("go").expect("it reads");
-    // Past the writer, who waits for the outer one.
+    // Past the writer, which waits for the outer run.
     expect(&mut outer, "nested");
     expect(&mut outer, "2");
     assert_eq!((status(&mut outer), status(&mut writer)), (Some(0), Some(0)));
-    // Who its command works for is nobody's business in a plain run.
+    // A plain run does not pass its owner to the command.
     let plain = finish(command(&scene, &["--shared"], "echo \"owner: $LEASEHOLD_OWNER.\""), "");
     assert_eq!(plain.stdout, "owner: .\n");
 }
 
 #[test]
-fn all_who_share_a_lock_are_shown_and_listed() {
+fn all_holders_of_a_shared_lock_are_shown_and_listed() {
     let scene = Scene::sqlite();
     let (one, first) = running(&scene, &["--shared", "--owner", "me"]);
     let (other, second) = running(&scene, &["--shared"]);
@@ -109,7 +109,7 @@ fn all_who_share_a_lock_are_shown_and_listed() {
     check(1, other.pid(), second);
     assert_eq!(shown["sharers"][0]["owner"], "me", "{shown}");
     let text = scene.run(&["show", "job"]).stdout;
-    assert!(text.contains("kind     rwlock\nheld     yes\nhas      read by "), "{text}");
+    assert!(text.contains("kind     rwlock\nheld     yes\nhold     read by "), "{text}");
     assert!(text.contains(&format!("with process {} on ", other.pid())), "{text}");
     assert!(text.contains("for the owner me") && text.contains(&format!("(fence {second})")), "{text}");
     let row = line(&scene.run(&["ls", "--json"]).stdout);
@@ -124,7 +124,7 @@ fn all_who_share_a_lock_are_shown_and_listed() {
     assert_eq!((&shown["kind"], &shown["taken"]), (&"semaphore".into(), &2.into()), "{shown}");
     assert_eq!((&shown["limit"], &shown["sharers"][0]["count"]), (&3.into(), &2.into()), "{shown}");
     let text = scene.run(&["show", "job"]).stdout;
-    assert!(text.contains("taken    2 of 3\n") && text.contains("has      2 permits by "), "{text}");
+    assert!(text.contains("taken    2 of 3\n") && text.contains("hold     2 permits by "), "{text}");
     // A plain lock of that name is another kind.
     finish(command(&scene, &["--try"], "echo never"), "").check(69, "--shared, --exclusive or --permits");
     end(permits);
@@ -133,12 +133,12 @@ fn all_who_share_a_lock_are_shown_and_listed() {
 }
 
 #[test]
-fn one_who_shares_a_lock_is_freed_alone_and_all_who_were_seen_together() {
+fn a_shared_lock_is_freed_for_one_holder_or_for_all_that_were_seen() {
     let scene = Scene::sqlite();
     let [(mut one, first), (mut two, _), (mut three, _)] = [(); 3].map(|()| running(&scene, &["--shared"]));
     scene
         .run(&["free", "job", "--yes", "--fence", "4711"])
-        .check(75, "nobody holds `job` with the fencing token 4711");
+        .check(75, "no hold of `job` has the fencing token 4711");
     let token = first.to_string();
     let freed = scene.run(&["free", "job", "--yes", "--json", "--fence", &token, "--label", "ticket 4711"]);
     freed.check(0, "");
@@ -156,7 +156,7 @@ fn one_who_shares_a_lock_is_freed_alone_and_all_who_were_seen_together() {
     assert_eq!(freed.stdout.matches("freed `job`: read taken from ").count(), 2, "{freed:?}");
     assert!(freed.stdout.contains(&format!("process {} on", three.pid())), "{freed:?}");
     assert_eq!((status(&mut two), status(&mut three)), (Some(70), Some(70)));
-    assert_eq!(scene.run(&["free", "job", "--yes"]).stdout, "`job` is free already\n");
+    assert_eq!(scene.run(&["free", "job", "--yes"]).stdout, "`job` is already free\n");
 }
 
 #[test]

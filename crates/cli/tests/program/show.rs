@@ -1,4 +1,4 @@
-//! What `show` says of a lock.
+//! The output of `show`.
 
 use super::scene::{Scene, expect, status, until};
 use leasehold_testkit::RedisServer;
@@ -17,7 +17,7 @@ fn a_free_lock() {
 }
 
 #[test]
-fn a_held_lock_and_one_who_waits() {
+fn a_held_lock_and_a_waiter() {
     let server = RedisServer::start().expect("there is a server");
     for scene in [Scene::sqlite(), Scene::redis(&server)] {
         let mut holder = scene.start(&[], "echo fence $LEASEHOLD_FENCE; read line");

@@ -1,4 +1,4 @@
-//! Signals are the command's, and the lock is given back when it has ended.
+//! Signals go to the command, and the lock is released when it has ended.
 
 use super::scene::{PATIENCE, Scene, expect, runs, signal, start, status, until};
 use leasehold_testkit::RedisServer;
@@ -47,7 +47,7 @@ fn the_whole_group_is_signalled() {
 }
 
 #[test]
-fn who_is_told_to_end_while_waiting_leaves_the_queue() {
+fn a_signal_while_waiting_removes_the_queue_entry() {
     let scene = Scene::sqlite();
     let mut holder = scene.start(&[], "echo running; read line");
     expect(&mut holder, "running");
@@ -86,7 +86,7 @@ fn a_program_that_is_killed_takes_its_command_along() {
     assert!(runs(&child));
     run.kill().expect("it runs");
     until("the command is killed", || !runs(&child));
-    // With SQLite the next one need not wait for the lease of 30 s.
+    // With SQLite the next client need not wait for the lease of 30 s.
     let next = scene.script(&["--wait", "5s"], "echo free");
     next.check(0, "");
     assert_eq!(next.stdout, "free\n");

@@ -1,10 +1,10 @@
-//! At a terminal the program is a job like any other: played by `script`, which makes one.
+//! At a terminal the program is a job like any other. `script` provides the terminal.
 
 use super::scene::{PATIENCE, Scene, expect, finish, runs, start, status, until};
 use leasehold_testkit::Worker;
 use std::process::Command;
 
-/// Runs a shell's script at a terminal of its own. `$LEASEHOLD` is the program.
+/// Runs a shell script at a terminal of its own. `$LEASEHOLD` is the program.
 fn terminal(scene: &Scene, script: &str) -> Option<Command> {
     let mut command = Command::new("script");
     command.args(["--quiet", "--return", "--command", script, "/dev/null"]);
@@ -20,7 +20,7 @@ fn terminal(scene: &Scene, script: &str) -> Option<Command> {
 
 #[test]
 fn ctrl_c_ends_the_command_and_then_the_program_gives_the_lock_back() {
-    // Once while the terminal is ours and once while the command has it.
+    // Once while the terminal belongs to the program, and once while the command has it.
     for first in ["", "read line <&3; "] {
         let scene = Scene::sqlite();
         let command = format!("{first}trap 'echo int; exit 3' INT; echo ready; while :; do sleep 0.02; done");
@@ -49,8 +49,8 @@ fn a_command_that_reads_from_the_terminal_gets_it_and_gives_it_back() {
     assert_eq!(scene.read("after"), "mine\n");
 }
 
-/// A shell with job control, at a terminal, in which a command runs under the lock. Gives the shell and
-/// the command's id.
+/// A shell with job control, at a terminal, in which a command runs under the lock. Returns the shell and the id of the
+/// command.
 fn job(scene: &Scene, options: &str) -> Option<(Worker, String)> {
     let mut shell = start(terminal(scene, "PS1= bash --norc --noprofile --noediting -i")?);
     let command = "echo $$ > new; mv new pid; while :; do sleep 0.02; done";
@@ -59,21 +59,21 @@ fn job(scene: &Scene, options: &str) -> Option<(Worker, String)> {
     Some((shell, scene.read("pid").trim().to_owned()))
 }
 
-/// Stops the job by Ctrl-Z, and waits until the shell can have noticed.
+/// Stops the job with Ctrl-Z, and waits until the shell can have noticed.
 fn stop(shell: &mut Worker, command: &str) {
     let parent = stat(command, 1);
     shell.tell("\x1a").expect("it reads");
     until("both are stopped", || stat(command, 0) == "T" && stat(&parent, 0) == "T");
 }
 
-/// A field of what the kernel tells of a process, counted from its state.
+/// A field of the process in `/proc`, counted from its state.
 fn stat(pid: &str, field: usize) -> String {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
     fields.split(' ').nth(field).unwrap_or_default().to_owned()
 }
 
-/// What the shell says of the job's end.
+/// The exit status of the job, as the shell reports it.
 fn job_status(scene: &Scene, shell: &mut Worker) -> String {
     shell.tell("echo $? > new; mv new status").expect("it reads");
     until("the shell goes on", || scene.path("status").exists());

@@ -1,6 +1,6 @@
 //! The blocking API: from plain threads, from async contexts, and between the two.
 
-#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test reports failures by panicking")]
 
 use leasehold::blocking::{AsyncContext, Client, Error, NotAttached};
 use leasehold::{AcquireError, Attempt, DetachedHold, LostReason, ReleaseError, RunError};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
 
-/// A store of a case's own.
+/// The store of one case.
 struct Site {
     url: String,
     _server: Option<RedisServer>,
@@ -70,7 +70,7 @@ macro_rules! on_every_store {
     };
 }
 
-// After what they use of this file.
+// After the items of this file that they use.
 mod reentrant;
 mod several;
 mod sharing;
@@ -119,7 +119,7 @@ fn a_hold_is_renewed_while_its_thread_does_nothing(site: &Site) {
     let guard = client.mutex("m").unwrap().acquire().unwrap();
     let start = Instant::now();
     while start.elapsed() < 7 * S {
-        // Nothing of this thread's drives anything meanwhile; only the other client asks.
+        // This thread drives no future meanwhile; only the other client sends requests.
         thread::sleep(200 * MS);
         let tried = other.try_acquire().unwrap();
         assert!(matches!(tried, Attempt::Taken(_)), "after {:?}: {:?}", start.elapsed(), guard.check());
@@ -130,7 +130,7 @@ fn a_hold_is_renewed_while_its_thread_does_nothing(site: &Site) {
     assert!(other.try_acquire().unwrap().granted().is_some());
 }
 
-/// A client, a lock and a guard, in all orders of three.
+/// Drops a client, a lock and a guard in all six orders.
 fn everything_can_be_dropped_in_any_order(site: &Site) {
     let other = site.client().mutex("m").unwrap();
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
@@ -227,7 +227,7 @@ fn a_shutdown_tells_the_threads_that_wait(site: &Site) {
         let watching = threads.spawn(|| guard.lost(20 * S));
         let start = Instant::now();
         while other.mutex("wanted").unwrap().inspect().unwrap().waiting == 0 {
-            assert!(start.elapsed() < 5 * S, "nobody waits");
+            assert!(start.elapsed() < 5 * S, "nothing blocks");
         }
         client.shutdown(5 * S).unwrap();
         for thread in waiting {
@@ -293,7 +293,7 @@ fn operators_calls_are_there(site: &Site) {
     let guard = client.mutex("m").unwrap().acquire().unwrap();
     let start = Instant::now();
     while !other.locks().unwrap().iter().any(|lock| lock.name.as_str() == "m") {
-        assert!(start.elapsed() < 10 * S, "nobody has told of the lock");
+        assert!(start.elapsed() < 10 * S, "no notification of the lock arrived");
         thread::sleep(20 * MS);
     }
     assert!(other.sessions().unwrap().iter().any(|session| session.session == client.session()));
@@ -323,8 +323,8 @@ fn a_hundred_threads_wait_at_once() {
     });
 }
 
-/// What an acquire may have left is undone behind it, by the connection that lives in the client's own thread, also
-/// where the client is gone by then.
+/// The client's own thread undoes, over its connection, what an acquire may have left, even after the client was
+/// dropped.
 #[test]
 fn what_a_lost_acquire_left_is_undone_after_the_client_is_gone() {
     let server = RedisServer::start().unwrap();
@@ -349,7 +349,7 @@ fn a_store_that_is_not_there_is_an_error() {
     assert!(matches!(refused, Err(Error::Failed(leasehold::ConnectError::Store(_)))), "{refused:?}");
 }
 
-/// Every call that could wait, from where nobody may.
+/// Every call that could block, from an async context, where blocking is not allowed.
 async fn refuses_everything() {
     let connect = |url: String| move || Client::connect(&url).unwrap();
     let site = Site::memory();
@@ -416,9 +416,9 @@ async fn refuses_everything() {
     assert!(guard.lost(S).is_err());
     assert!(client.block_on(async {}).is_err());
     guard.check().unwrap();
-    // What is handed in is not lost by it.
+    // The argument is not lost: the error returns it.
     let Err(NotAttached::AsyncContext { hold }) = client.attach(hold) else { panic!("it must be refused") };
-    // Nothing was done, but for the guard, which is given back as if it had been dropped.
+    // Nothing was done, except that the guard was released as if dropped.
     let other = leasehold::Client::connect(&site.url).await.unwrap();
     assert!(other.mutex("m").unwrap().inspect().await.unwrap().held);
     refused!(guard.release(), entry.release(), set.release());
@@ -439,7 +439,7 @@ async fn every_call_is_refused_in_a_task_of_a_runtime_of_many() {
     tokio::spawn(refuses_everything()).await.unwrap();
 }
 
-/// The last clone of all goes while futures are being polled: nothing panics, and nothing waits.
+/// The last clone is dropped while futures are being polled: nothing panics, and nothing blocks.
 #[tokio::test]
 async fn everything_can_be_dropped_in_an_async_context() {
     let server = RedisServer::start().unwrap();
@@ -474,7 +474,7 @@ async fn where_tokio_lets_one_block_it_works() {
     .unwrap();
 }
 
-/// It cannot be told from a thread that may block. Then it does what was asked for: it blocks, and nothing panics.
+/// An unconstrained future looks like a thread that may block. The call then blocks, without a panic.
 #[tokio::test]
 async fn in_an_unconstrained_future_it_works() {
     let site = Site::redis();
@@ -492,12 +492,12 @@ fn threads() -> Vec<String> {
     tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok()).collect()
 }
 
-/// The entry of processes of a test's own.
+/// The entry point of the worker processes of this file.
 #[test]
 fn worker() {
     if Worker::role().as_deref() == Some("threads") {
         let url = Worker::told().unwrap();
-        // A thread gives itself its name a moment after it was started.
+        // A thread sets its own name shortly after it starts.
         let until = |n: usize| {
             let start = Instant::now();
             while threads().iter().filter(|name| name.starts_with("leasehold-")).count() != n {

@@ -1,4 +1,4 @@
-//! The ReentrantMutex of threads: who is whose owner, and what a guard does.
+//! The ReentrantMutex of threads: the owner of each thread, and the behaviour of guards.
 
 use super::{MS, S, Site};
 use leasehold::blocking::{Error, ReentrantGuard, ReentrantMutex};
@@ -40,7 +40,7 @@ fn a_thread_enters_again_and_counts(site: &Site) {
     assert_eq!(lock.hold_count().unwrap(), 3);
     thread::scope(|threads| {
         let elsewhere = threads.spawn(|| (is_taken(&lock), lock.hold_count().unwrap()));
-        assert_eq!(elsewhere.join().unwrap(), (true, 0), "another thread is somebody else");
+        assert_eq!(elsewhere.join().unwrap(), (true, 0), "another thread is another owner");
     });
     let status = lock.inspect().unwrap();
     assert_eq!((status.owner.as_ref(), status.count), (Some(outer.owner()), 3));
@@ -80,8 +80,8 @@ fn clients_of_one_thread_exclude_each_other(site: &Site) {
     let (one, other) = (lock(site), lock(site));
     let guard = one.acquire().unwrap();
     assert!(is_taken(&other));
-    // Unless it is said that they work for the same owner.
-    let again = other.owned_by(guard.owner()).try_acquire().unwrap().granted().expect("it is his");
+    // Unless they declare the same owner.
+    let again = other.owned_by(guard.owner()).try_acquire().unwrap().granted().expect("the owner holds it");
     assert_eq!(again.count(), 2);
     guard.release().unwrap();
     assert_eq!(again.release().unwrap(), Released::Free);
@@ -122,7 +122,7 @@ fn who_is_given_comes_before_the_scope_and_the_scope_before_the_thread(site: &Si
     assert_eq!(scope.sync_scope(|| by(&lock)), scope);
     assert_eq!(scope.sync_scope(|| by(&lock.clone().owned_by(&given))), given);
     assert_eq!(by(&lock.clone().owned_by(&given)), given);
-    assert_eq!(by(&lock), thread, "it is the same one as before");
+    assert_eq!(by(&lock), thread, "the owner is unchanged");
     assert!(![given, scope].contains(&thread));
 }
 
@@ -132,7 +132,7 @@ fn the_next_thread_is_not_let_in_by_what_the_last_one_left(site: &Site) {
     for _ in 0..3 {
         thread::scope(|threads| threads.spawn(|| assert!(is_taken(&lock))).join()).unwrap();
     }
-    // Whoever has the guard can enter in its owner's name, and release it.
+    // Code with access to the guard can enter and release in its owner's name.
     let again = guard.owner().sync_scope(|| lock.acquire()).unwrap();
     assert_eq!(guard.release().unwrap(), Released::StillHeld { count: 1 });
     assert_eq!(again.release().unwrap(), Released::Free);
@@ -206,7 +206,7 @@ fn force_ends_all_guards_of_an_owner(site: &Site) {
     other.free_by_force(seen).unwrap();
     for guard in guards {
         let lost = guard.lost(10 * S).unwrap().expect("it was freed");
-        // What ended is written down of the first of them alone.
+        // The reason is recorded for the first of them only.
         assert!(matches!(lost.reason, LostReason::Freed | LostReason::Removed), "{lost}");
         let released = guard.release();
         assert!(matches!(&released, Err(Error::Failed(ReleaseError::Lost(_)))), "{released:?}");

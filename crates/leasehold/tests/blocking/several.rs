@@ -21,7 +21,7 @@ fn threads_that_want_several_all_get_them(site: &Site) {
     const ROUNDS: usize = 15;
     let client = site.client();
     let counts = [const { AtomicU32::new(0) }; NAMES.len()];
-    // In every order, each thread in another one, and one name left out now and then.
+    // Each thread uses another order, and leaves out a name now and then.
     let orders = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]];
     thread::scope(|threads| {
         for order in orders {
@@ -41,7 +41,7 @@ fn threads_that_want_several_all_get_them(site: &Site) {
             });
         }
     });
-    // Each name is left out in a third of the rounds by the one who has it last.
+    // Each thread leaves out the last name of its order in a third of the rounds.
     let wanted = |name| orders.map(|order| if order[2] == name { 10 } else { 15 }).into_iter().sum::<u32>();
     assert_eq!(ROUNDS, 15);
     assert_eq!(counts.map(AtomicU32::into_inner), [wanted(0), wanted(1), wanted(2)]);
@@ -64,7 +64,7 @@ fn none_is_held_where_one_is_taken(site: &Site) {
     for name in ["a", "c"] {
         other.mutex(name).unwrap().acquire_timeout(5 * S).unwrap().release().unwrap();
     }
-    // The places of those who gave up are given up in the background: until then one may be granted the lock.
+    // The queue entries of calls that gave up are removed in the background: until then one may be granted the lock.
     client.settle().unwrap();
     guard.release().unwrap();
     let all = set.try_acquire().unwrap().granted().expect("all are free");
@@ -98,10 +98,10 @@ fn a_set_is_lost_as_a_whole(site: &Site) {
     assert_eq!(set.lost(50 * MS), Ok(None));
     let seen = other.inspect_in_full().unwrap().seen.expect("it is held");
     other.free_by_force(seen).unwrap();
-    let lost = set.lost(10 * S).unwrap().expect("one was freed");
+    let lost = set.lost(10 * S).unwrap().expect("one hold was evicted");
     assert_eq!((lost.lock.as_str(), &lost.reason), ("b", &LostReason::Freed));
     assert!(set.lost_signal().is_cancelled() && set.check().is_err());
-    let Err(Error::Failed(failed)) = set.release() else { panic!("one was lost") };
+    let Err(Error::Failed(failed)) = set.release() else { panic!("a set with a lost hold was released") };
     assert_eq!(failed.failed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["b"]);
     let again = client.multi_mutex(NAMES).unwrap().acquire_timeout(5 * S).unwrap();
     again.release().unwrap();

@@ -1,4 +1,4 @@
-//! What several threads have side by side: permits, reads, arrivals, and a meeting.
+//! Locks that several threads hold or use at once: permits, reads, latches and barriers.
 
 use super::{MS, S, Site};
 use leasehold::blocking::{Client, Error, NotShifted, RwLock};
@@ -29,7 +29,7 @@ fn is_taken<H>(tried: &Attempt<H>) -> bool {
     matches!(tried, Attempt::Taken(_))
 }
 
-/// Something happens within a bound.
+/// Waits, within a bound, until the condition holds.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -38,7 +38,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a lock is refused to a thread that would wait for itself.
+/// Whether an acquire failed because the thread would wait for itself.
 fn deadlocks<T>(acquired: &Result<T, Error<AcquireError>>) -> bool {
     matches!(acquired, Err(Error::Failed(AcquireError::Impossible(Refused::WouldDeadlock))))
 }
@@ -117,7 +117,7 @@ fn readers_of_all_threads_read_at_once_and_a_writer_is_alone(site: &Site) {
             });
         }
     });
-    // However the threads run, readers do not exclude each other.
+    // Readers do not exclude each other, however the threads are scheduled.
     let (one, other) = (clients[0].rwlock("rw").unwrap(), clients[1].rwlock("rw").unwrap());
     let guards = [one.read().unwrap(), other.read().unwrap()];
     assert!(is_taken(&one.owned("a writer").try_write().unwrap()));
@@ -128,7 +128,7 @@ fn readers_of_all_threads_read_at_once_and_a_writer_is_alone(site: &Site) {
     }
 }
 
-/// Locks in somebody's name.
+/// Locks with an explicit owner.
 trait Owned {
     fn owned(&self, name: &str) -> Self;
 }
@@ -145,7 +145,7 @@ fn a_thread_reads_again_and_does_not_wait_for_itself(site: &Site) {
     thread::scope(|threads| {
         let writing = threads.spawn(|| lock.write_timeout(20 * S).unwrap().release());
         until("a writer waits", || lock.inspect().unwrap().waiting == 1);
-        // Past the writer, who waits for this thread; another one waits behind him.
+        // The re-entry bypasses the writer, which waits for this thread; another thread queues behind the writer.
         let again = lock.read_timeout(5 * S).unwrap();
         assert_eq!(again.owner(), reading.owner());
         threads.spawn(|| assert!(is_taken(&lock.try_read().unwrap()))).join().unwrap();
@@ -176,7 +176,7 @@ fn who_is_given_comes_before_the_scope_and_the_scope_before_the_thread(site: &Si
     let thread = by(&lock);
     assert_eq!(scope.sync_scope(|| by(&lock)), scope);
     assert_eq!(scope.sync_scope(|| by(&lock.owned("given"))), given);
-    assert_eq!(by(&lock), thread, "it is the same one as before");
+    assert_eq!(by(&lock), thread, "the owner is unchanged");
     assert!(![given, scope].contains(&thread));
 }
 
@@ -185,7 +185,7 @@ fn an_upgrade_waits_for_the_others_and_a_downgrade_lets_them_in(site: &Site) {
     let (reading, beside) = (lock.upgradable_read().unwrap(), other.read().unwrap());
     thread::scope(|threads| {
         let third = threads.spawn(|| is_taken(&other.try_upgradable_read().unwrap()));
-        assert!(third.join().unwrap(), "one at a time has that right");
+        assert!(third.join().unwrap(), "one upgradable guard at a time");
         let leaving = threads.spawn(|| {
             until("the upgrade waits", || other.inspect().unwrap().waiting == 1);
             beside.release().unwrap();
@@ -207,9 +207,9 @@ fn an_upgrade_waits_for_the_others_and_a_downgrade_lets_them_in(site: &Site) {
 fn an_upgrade_that_fails_gives_the_read_back(site: &Site) {
     let (lock, other) = (site.client().rwlock("rw").unwrap(), site.client().rwlock("rw").unwrap());
     let (reading, beside) = (lock.upgradable_read().unwrap(), other.read().unwrap());
-    let NotShifted { guard, error } = reading.upgrade_timeout(50 * MS).expect_err("another one reads");
+    let NotShifted { guard, error } = reading.upgrade_timeout(50 * MS).expect_err("there is another reader");
     assert!(matches!(error, Error::Failed(AcquireError::TimedOut { .. })), "{error:?}");
-    // Where nobody may wait, nothing is done, and nothing is lost.
+    // In a context where blocking is not allowed, the call does nothing and returns the guard.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let refused = runtime.block_on(async { guard.upgrade() });
     let NotShifted { guard, error } = refused.expect_err("a future is no place to wait");
@@ -220,24 +220,24 @@ fn an_upgrade_that_fails_gives_the_read_back(site: &Site) {
     let refused = runtime.block_on(async { writing.downgrade() });
     let NotShifted { guard: writing, error } = refused.expect_err("a future is no place to wait");
     assert!(matches!(error, Error::AsyncContext(_)), "{error:?}");
-    // With the read that lies under it.
+    // Together with the read under it.
     writing.release().unwrap();
     assert!(!lock.inspect().unwrap().held);
 }
 
-/// What is given up is undone in the background. Until then it may be granted, and its owner was taken for one who waits for
-/// himself.
+/// An abandoned request is undone in the background. Until then it may be granted; its owner must not count as
+/// waiting for itself.
 fn who_gave_up_does_not_stand_in_his_own_way(site: &Site) {
     let (lock, other) = (site.client().rwlock("rw").unwrap(), site.client().rwlock("rw").unwrap());
     for _ in 0..20 {
         let beside = other.read().unwrap();
-        lock.write_timeout(3 * MS).expect_err("another one reads");
+        lock.write_timeout(3 * MS).expect_err("there is another reader");
         beside.release().unwrap();
         lock.write_timeout(20 * S).unwrap().release().unwrap();
     }
     for _ in 0..20 {
         let (reading, beside) = (lock.upgradable_read().unwrap(), other.read().unwrap());
-        let reading = reading.upgrade_timeout(3 * MS).expect_err("another one reads").guard;
+        let reading = reading.upgrade_timeout(3 * MS).expect_err("there is another reader").guard;
         beside.release().unwrap();
         reading.upgrade_timeout(20 * S).unwrap().release().unwrap();
     }
@@ -262,7 +262,7 @@ fn a_run_works_for_the_owner_of_its_guard(site: &Site) {
 
 fn a_latch_opens_for_all_who_wait(site: &Site) {
     let (one, other) = (site.client().latch("l", 3).unwrap(), site.client().latch("l", 3).unwrap());
-    let timed_out = one.wait_timeout(50 * MS).expect_err("nobody has arrived");
+    let timed_out = one.wait_timeout(50 * MS).expect_err("no arrival yet");
     assert!(matches!(timed_out, Error::Failed(AcquireError::TimedOut { .. })), "{timed_out:?}");
     thread::scope(|threads| {
         let waiting: Vec<_> = (0..4)
@@ -280,16 +280,16 @@ fn a_latch_opens_for_all_who_wait(site: &Site) {
     // It stays open.
     assert!(other.is_open().unwrap());
     one.wait_timeout(5 * S).unwrap();
-    let differs = site.client().latch("l", 4).unwrap().wait().expect_err("they count to three");
+    let differs = site.client().latch("l", 4).unwrap().wait().expect_err("the latch counts to three");
     assert!(matches!(differs, Error::Failed(AcquireError::Impossible(_))), "{differs:?}");
 }
 
 fn threads_meet_again_and_again(site: &Site) {
     let clients = [site.client(), site.client()];
     let barriers = clients.each_ref().map(|client| client.barrier("b", 4).unwrap());
-    let timed_out = barriers[0].wait_timeout(50 * MS).expect_err("nobody else is there");
+    let timed_out = barriers[0].wait_timeout(50 * MS).expect_err("there is no other participant");
     assert!(matches!(timed_out, Error::Failed(AcquireError::TimedOut { .. })), "{timed_out:?}");
-    // Until the store has heard of it, it would be counted among the first four.
+    // Until the store has processed its leaving, it would count among the first four.
     clients[0].settle().unwrap();
     let arrived = AtomicU32::new(0);
     let mut last = Vec::new();
@@ -301,7 +301,11 @@ fn threads_meet_again_and_again(site: &Site) {
                     threads.spawn(move || {
                         arrived.fetch_add(1, SeqCst);
                         let met = barrier.wait().unwrap();
-                        assert_eq!(arrived.load(SeqCst), 4 * round, "nobody goes on before all are here");
+                        assert_eq!(
+                            arrived.load(SeqCst),
+                            4 * round,
+                            "no thread continues before all have arrived"
+                        );
                         met.fence
                     })
                 })
@@ -324,7 +328,7 @@ fn what_is_dropped_is_given_back(site: &Site) {
     drop(lock.upgradable_read().unwrap().upgrade().unwrap());
     let other = site.client().rwlock("rw").unwrap();
     let writing = other.write_timeout(20 * S).unwrap();
-    // A thread that panics gives back what it has.
+    // A thread that panics releases its holds.
     let panicked = thread::scope(|threads| {
         let panics = move || {
             let _writing = writing;
@@ -386,7 +390,7 @@ fn a_shutdown_tells_the_threads_that_wait(site: &Site) {
     thread::scope(|threads| {
         let reading = threads.spawn(|| lock.read().expect_err("it is written"));
         let waiting = threads.spawn(|| latch.wait().expect_err("it is shut"));
-        let meeting = threads.spawn(|| barrier.wait().expect_err("nobody else comes"));
+        let meeting = threads.spawn(|| barrier.wait().expect_err("no other participant arrives"));
         until("they wait", || {
             let waiting = [lock.inspect(), latch.inspect(), barrier.inspect()];
             waiting.into_iter().all(|status| status.unwrap().waiting == 1)

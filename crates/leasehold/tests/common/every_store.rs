@@ -1,6 +1,6 @@
-//! Cases that every store has to pass: a test of each, in a module of each store.
+//! Cases that every store has to pass: a test of each case, in a module per store.
 
-/// `of::case` is played as `of::case(&Site)`, where the suite knows [`Site`](super::site::Site).
+/// `of::case` runs as `of::case(&Site)`, in suites that define [`Site`](super::site::Site).
 macro_rules! on_every_store {
     ($($from:ident :: $case:ident),* $(,)?) => {
         on_every_store! { @store memory $($from $case)* }

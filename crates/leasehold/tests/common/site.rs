@@ -1,4 +1,4 @@
-//! Where a case takes place: a store of its own.
+//! The store of one case.
 
 use leasehold::{
     Barrier, Client, ClientBuilder, InspectError, Latch, Mutex, ReentrantMutex, RwLock, Semaphore, Status,
@@ -29,13 +29,13 @@ impl Site {
         Self { url: server.url(), keep: Some(Box::new(server)) }
     }
 
-    /// The server, if it is on one.
+    /// The server, if the store uses one.
     #[allow(dead_code, reason = "few cases do more to a server than connect to it")]
     pub(crate) fn server(&self) -> Option<&leasehold_testkit::RedisServer> {
         self.keep.as_ref()?.downcast_ref()
     }
 
-    /// What a client of one's own is made from.
+    /// A builder for a client with settings of its own.
     pub(crate) fn builder(&self) -> ClientBuilder {
         Client::builder(&self.url)
     }
@@ -44,7 +44,7 @@ impl Site {
         self.client_with(label, Duration::from_secs(30)).await
     }
 
-    /// A client whose leases alone decide how long it holds what it holds.
+    /// A client without a session: its leases alone limit its holds.
     #[allow(dead_code, reason = "not all cases are about leases")]
     pub(crate) async fn client_of_leases(&self, label: &str) -> Client {
         let client = self.builder().label(label).without_session().connect().await;
@@ -57,7 +57,7 @@ impl Site {
     }
 }
 
-/// A lock of whatever kind, whose state can be seen.
+/// A lock of any kind that can be inspected.
 pub(crate) trait Seen {
     async fn status(&self) -> Result<Status, InspectError>;
 }
@@ -74,7 +74,7 @@ macro_rules! seen {
 
 seen! { Mutex ReentrantMutex Semaphore RwLock Latch Barrier }
 
-/// Waits until the lock is free and nobody waits for it, as another client sees it.
+/// Waits until another client reports the lock as free and without waiters.
 pub(crate) async fn until_at_rest(lock: &impl Seen) {
     for _ in 0..600 {
         let status = lock.status().await.expect("the store answers");

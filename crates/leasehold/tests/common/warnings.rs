@@ -1,4 +1,4 @@
-//! What is logged as a warning on the thread of a test.
+//! The warnings logged on the thread of a test.
 
 use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -7,11 +7,12 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{DefaultGuard, set_default};
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-/// Nobody's. While there is one listener alone, `tracing` asks the thread that comes first to a place in the code whether
-/// anybody wants to hear of it, and remembers that for all threads: a test beside this one, that listens to nothing.
+/// A second, unused subscriber. With a single one, `tracing` asks only the thread that first reaches a log statement
+/// whether it is enabled, and caches that for all threads; that thread may belong to another test, without a
+/// subscriber.
 static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Seen::default()));
 
-/// The warnings since it was made, for as long as it lives.
+/// The warnings logged during this value's lifetime.
 pub(crate) struct Warnings {
     seen: Seen,
     _guard: DefaultGuard,
@@ -27,7 +28,7 @@ impl Warnings {
         Self { _guard: set_default(seen.clone()), seen }
     }
 
-    /// Those that have this text in them.
+    /// The warnings that contain this text.
     pub(crate) fn with(&self, text: &str) -> Vec<String> {
         let seen = self.seen.0.lock().unwrap_or_else(PoisonError::into_inner);
         seen.iter().filter(|line| line.contains(text)).cloned().collect()

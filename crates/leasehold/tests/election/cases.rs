@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
-/// More than anything in here takes on a machine that has much else to do.
+/// More than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl crate::site::Seen for Election {
@@ -25,7 +25,7 @@ fn election(client: &Client) -> Election {
     client.election("scheduler").expect("a good name")
 }
 
-/// The next leader, which comes in time.
+/// The next change of leader, within the time limit.
 async fn next(leaders: &mut Leaders) -> Option<Leader> {
     let next = tokio::time::timeout(PATIENCE, leaders.next()).await;
     next.expect("something changes").expect("the store answers")
@@ -62,7 +62,7 @@ pub(crate) async fn campaigning_ends_at_its_limit(site: &Site) {
     let (a, b) = (election(&site.client("a").await), election(&site.client("b").await));
     let leadership = a.campaign().await.expect("elected");
     let start = Instant::now();
-    let error = b.campaign_timeout(300 * MS).await.expect_err("somebody leads");
+    let error = b.campaign_timeout(300 * MS).await.expect_err("there is a leader");
     assert!(start.elapsed() >= 300 * MS);
     let AcquireError::TimedOut { contention, .. } = error else { panic!("{error:?}") };
     assert!(contention.to_string().starts_with("held by a for "), "{contention}");
@@ -72,15 +72,15 @@ pub(crate) async fn campaigning_ends_at_its_limit(site: &Site) {
 
 pub(crate) async fn a_try_says_who_leads(site: &Site) {
     let (a, b) = (election(&site.client("a").await), election(&site.client("b").await));
-    let leadership = a.try_campaign().await.expect("an answer").granted().expect("nobody leads");
+    let leadership = a.try_campaign().await.expect("an answer").granted().expect("there is no leader");
     assert!(matches!(b.try_campaign().await.expect("an answer"), Attempt::Taken(_)));
-    let leader = b.leader().await.expect("an answer").expect("somebody leads");
+    let leader = b.leader().await.expect("an answer").expect("there is a leader");
     assert_eq!((leader.label.as_str(), leader.fence), ("a", leadership.fencing_token()));
     leadership.resign().await.expect("resigned");
     assert_eq!(b.leader().await.expect("an answer"), None);
 }
 
-/// Nobody, then each leader, and nobody at the end; the fencing tokens are theirs.
+/// No leader, then each leader, and no leader at the end; the fencing tokens are the leaders'.
 pub(crate) async fn each_leader_is_observed_once_and_in_order(site: &Site) {
     let observer = site.client("observer").await;
     let mut leaders = election(&observer).observe();
@@ -89,17 +89,17 @@ pub(crate) async fn each_leader_is_observed_once_and_in_order(site: &Site) {
     let mut before = None;
     for client in clients.iter().cycle().take(6) {
         let leadership = election(client).campaign().await.expect("elected");
-        let leader = next(&mut leaders).await.expect("somebody leads");
+        let leader = next(&mut leaders).await.expect("there is a leader");
         assert_eq!(leader.fence, leadership.fencing_token());
         assert!(before < Some(leader.fence));
         before = Some(leader.fence);
-        // Whoever comes later is told of the one who leads.
+        // An observer that starts later receives the current leader.
         let mut late = election(&observer).observe();
-        assert_eq!(next(&mut late).await.expect("somebody leads").fence, leader.fence);
+        assert_eq!(next(&mut late).await.expect("there is a leader").fence, leader.fence);
         leadership.resign().await.expect("resigned");
         assert_eq!(next(&mut leaders).await, None);
     }
-    // Handed on from one to the next, nobody is told in between as one who does not lead.
+    // When leadership passes directly to the next candidate, observers receive no gap in between.
     let first = election(&clients[0]).campaign().await.expect("elected");
     let waiting = tokio::spawn({
         let election = election(&clients[1]);
@@ -113,7 +113,7 @@ pub(crate) async fn each_leader_is_observed_once_and_in_order(site: &Site) {
     second.resign().await.expect("resigned");
 }
 
-/// Where a store says so a new leader is seen within a moment, and not by a look of the observer's own.
+/// Where the store notifies, a new leader is observed within moments, and not by the observer's own polling.
 pub(crate) async fn observers_are_told_and_do_not_poll(site: &Site) {
     let (leader, observer) = (site.client("leader").await, site.client("observer").await);
     let mut leaders = election(&observer).observe();
@@ -136,7 +136,7 @@ pub(crate) async fn an_observer_goes_on_where_its_future_was_dropped(site: &Site
     assert_eq!(next(&mut leaders).await, None);
     let leadership = election(&leader).campaign().await.expect("elected");
     let mut told = Vec::new();
-    // Dropped after more and more time, until it has told what it has to.
+    // Dropped after an increasing delay, until a leader is reported.
     for n in 0..1_000_u32 {
         if let Ok(next) = tokio::time::timeout(MS / 4 * n, leaders.next()).await {
             told.push(next.expect("an answer").map(|leader| leader.fence));
@@ -148,7 +148,7 @@ pub(crate) async fn an_observer_goes_on_where_its_future_was_dropped(site: &Site
     assert_eq!(next(&mut leaders).await, None);
 }
 
-/// Anybody may say that there is another leader: whoever hears it looks, and is told the truth.
+/// Any client can publish a false leader hint: an observer that receives it checks, and reports the true leader.
 pub(crate) async fn a_forged_hint_does_no_harm(site: &Site) {
     let Some(server) = site.server() else { return };
     let (leader, observer) = (site.client("leader").await, site.client("observer").await);
@@ -160,7 +160,7 @@ pub(crate) async fn a_forged_hint_does_no_harm(site: &Site) {
         }
     };
     forge();
-    assert!(tokio::time::timeout(300 * MS, leaders.next()).await.is_err(), "nobody leads");
+    assert!(tokio::time::timeout(300 * MS, leaders.next()).await.is_err(), "there is no new leader");
     let leadership = election(&leader).campaign().await.expect("elected");
     assert_eq!(next(&mut leaders).await.map(|leader| leader.fence), Some(leadership.fencing_token()));
     forge();
@@ -178,10 +178,10 @@ pub(crate) async fn a_deposed_leader_is_told_and_the_next_leads(site: &Site) {
     });
     until_waiting(&a, 1).await;
     let details = b.inspect_in_full().await.expect("an answer");
-    b.free_by_force(details.seen.expect("somebody leads")).await.expect("deposed");
+    b.free_by_force(details.seen.expect("there is a leader")).await.expect("deposed");
     let second = waiting.await.expect("no panic");
     assert!(second.fencing_token() > first.fencing_token());
-    let lost = tokio::time::timeout(PATIENCE, first.lost()).await.expect("it is told");
+    let lost = tokio::time::timeout(PATIENCE, first.lost()).await.expect("the loss is reported");
     assert_eq!(lost.reason, LostReason::Freed);
     first.check().expect_err("it leads no more");
     second.resign().await.expect("resigned");
@@ -192,7 +192,7 @@ pub(crate) async fn work_is_dropped_when_the_leadership_is_lost(site: &Site) {
     let error = a
         .lead(async |leadership| {
             let details = b.inspect_in_full().await.expect("an answer");
-            b.free_by_force(details.seen.expect("somebody leads")).await.expect("deposed");
+            b.free_by_force(details.seen.expect("there is a leader")).await.expect("deposed");
             leadership.lost().await;
             std::future::pending::<()>().await;
         })
@@ -202,7 +202,7 @@ pub(crate) async fn work_is_dropped_when_the_leadership_is_lost(site: &Site) {
     assert_eq!(b.lead(async |_| 7).await.expect("elected"), 7);
 }
 
-/// A Mutex and an Election of one name are no strangers to each other: each is told that the name is something else's.
+/// A Mutex and an Election of the same name conflict: each call fails with an error that names the other kind.
 pub(crate) async fn a_mutex_of_the_same_name_is_refused(site: &Site) {
     let client = site.client("a").await;
     let (mutex, election) = (client.mutex("scheduler").expect("a good name"), election(&client));

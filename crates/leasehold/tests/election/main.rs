@@ -1,5 +1,5 @@
-//! What an Election, and what is done once per period, promise their users, on every store alike; and a leader that is a
-//! process of its own and is stopped.
+//! The guarantees of Election and of work done once per period, on every store alike; and a leader in a separate
+//! process that is suspended.
 
 mod cases;
 #[path = "../common/every_store.rs"]

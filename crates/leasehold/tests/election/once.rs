@@ -1,4 +1,4 @@
-//! What is done once per period.
+//! Work that is done once per period.
 
 use crate::site::Site;
 use leasehold::{Attempt, Client, DetachedHold, Mutex, OncePer, Turn};
@@ -43,7 +43,7 @@ pub(crate) async fn one_of_all_runs_and_the_late_one_goes_on(site: &Site) {
     assert!(status.remaining.is_some_and(|left| left <= HOUR && left > HOUR / 2), "{status:?}");
 }
 
-/// The period counts from when the turn was given, whatever the work took.
+/// The period counts from when the turn was granted, however long the work took.
 pub(crate) async fn a_turn_rests_until_its_period_is_over(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (once(&a, 1_500 * MS).at_most(HOUR), once(&b, 1_500 * MS).at_most(HOUR));
@@ -83,7 +83,7 @@ pub(crate) async fn a_turn_that_was_given_up_is_free_at_once(site: &Site) {
     assert!(is_taken(&once(&a, HOUR)).await);
 }
 
-/// The instance that has the turn is gone without a word: nobody else has one before its time is over.
+/// The instance with the turn disappears: no other instance gets one before the turn's time is over.
 pub(crate) async fn a_turn_outlives_its_client(site: &Site) {
     let short = site.builder().label("short").session(Duration::from_secs(1)).connect().await;
     let short = short.expect("the store of a case can be reached");
@@ -93,10 +93,10 @@ pub(crate) async fn a_turn_outlives_its_client(site: &Site) {
     tokio::time::sleep(1_200 * MS).await;
     let other = once(&site.client("other").await, HOUR);
     assert!(is_taken(&other).await);
-    assert!(!other.inspect().await.expect("an answer").rests, "nobody has said that it is done");
+    assert!(!other.inspect().await.expect("an answer").rests, "the work has not been reported as done");
 }
 
-/// Whoever waits for the lock is not granted it while it rests, and gets it when that is over.
+/// A waiter for the lock is not granted it during the rest of the period, and acquires it afterwards.
 pub(crate) async fn nobody_who_waits_is_woken_before(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let begun = Instant::now();
@@ -118,7 +118,7 @@ pub(crate) async fn nothing_that_is_sent_about_the_hold_ends_or_lengthens_the_re
     let mut hold = lock.acquire_detached().await.expect("acquired");
     let copy: DetachedHold = hold.to_secret_text().parse().expect("its own text");
     hold.release_not_before(&client, Duration::from_secs(30)).await.expect("released");
-    // Again, by whoever has it: it was released.
+    // Again, by the holder: the hold was released.
     hold.release_not_before(&client, HOUR).await.expect("released before");
     copy.release(&client).await.expect("released before");
     hold.extend(&client, HOUR).await.expect_err("it is over");
@@ -140,7 +140,7 @@ pub(crate) async fn a_rest_can_be_ended_by_force(site: &Site) {
     start(&once(&b, HOUR)).await.give_up().await.expect("given up");
 }
 
-/// Whatever was begun is undone: another instance has its turn.
+/// Anything begun is undone: another instance gets its turn.
 pub(crate) async fn try_start_cancelled_at_every_await(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let once = once(&a, HOUR);
@@ -150,7 +150,8 @@ pub(crate) async fn try_start_cancelled_at_every_await(site: &Site) {
     cancel_at_every_await(|| async { once.try_start().await.expect("an answer") }, free).await;
 }
 
-/// It rests, or lasts until its time is over; nobody has a turn in either case, and no key is left without an end.
+/// The lock rests, or lasts until its time is over; no instance has a turn in either case, and no key is left
+/// without an expiry.
 pub(crate) async fn finish_cancelled_at_every_await(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let (one, other) = (once(&a, HOUR), mutex(&b));
@@ -163,12 +164,12 @@ pub(crate) async fn finish_cancelled_at_every_await(site: &Site) {
             let mut status = other.inspect().await.expect("an answer");
             let begun = Instant::now();
             while status.held && status.remaining.is_some_and(|left| left <= Duration::from_secs(3)) {
-                // Not yet lengthened: it is undone in the background.
+                // Not extended yet: it is undone in the background.
                 assert!(begun.elapsed() < PATIENCE, "never undone: {status:?}");
                 tokio::time::sleep(5 * MS).await;
                 status = other.inspect().await.expect("an answer");
             }
-            // What was sent may arrive yet.
+            // A request in flight may still arrive.
             a.settle().await;
             while let Some(seen) = other.inspect_in_full().await.expect("an answer").seen {
                 let _ = other.free_by_force(seen).await;

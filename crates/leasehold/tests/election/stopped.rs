@@ -1,4 +1,5 @@
-//! A leader that is a process of its own and stands still: another one leads, and the old one knows it before it does anything.
+//! A leader in a separate process is suspended: another client is elected, and the old leader detects its loss
+//! before its next act.
 
 use crate::site::Site;
 use leasehold::Client;
@@ -9,8 +10,9 @@ const S: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 const SESSION: Duration = Duration::from_secs(2);
 
-/// Failure rows 10 and 23 of an Election. A leader that is stopped is followed within its session and a second, by one with a
-/// greater token; and when it goes on it knows that it leads no more before its next act, without the network.
+/// Failure rows 10 and 23 of an Election. A suspended leader is succeeded within its session plus one second, by one
+/// with a greater token; and when it resumes it detects the loss of its leadership before its next act, without the
+/// network.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_leader_is_followed_and_knows_it_before_its_next_act() {
     let site = Site::redis();
@@ -23,7 +25,7 @@ async fn a_stopped_leader_is_followed_and_knows_it_before_its_next_act() {
     let next = Client::builder(server.url()).session(SESSION).connect().await.expect("it can be reached");
     let election = next.election("scheduler").expect("a good name");
     let mut leaders = election.observe();
-    let seen = leaders.next().await.expect("an answer").expect("somebody leads");
+    let seen = leaders.next().await.expect("an answer").expect("there is a leader");
     assert_eq!(seen.fence.as_u64(), first);
     let campaign = tokio::spawn({
         let election = election.clone();
@@ -40,35 +42,35 @@ async fn a_stopped_leader_is_followed_and_knows_it_before_its_next_act() {
     println!("with a session of {SESSION:?} another led after {waited:?}");
     assert!(waited < SESSION + S, "{waited:?}");
     assert!(leadership.fencing_token().as_u64() > first);
-    let seen = leaders.next().await.expect("an answer").expect("somebody leads");
+    let seen = leaders.next().await.expect("an answer").expect("there is a leader");
     assert_eq!(seen.fence, leadership.fencing_token());
     leadership.check().expect("it leads");
 
-    // It is asked to act before it can have heard anything: the server does not answer.
+    // The test makes it act before it can have received anything: the server is suspended.
     server.stop().expect("stopped");
     leader.tell("act").expect("it listens");
     leader.cont().expect("it goes on");
-    let said = leader.line(PATIENCE).expect("it says something");
+    let said = leader.line(PATIENCE).expect("the worker reports");
     server.cont().expect("it goes on");
     assert!(said.starts_with("knows"), "it acted as the leader: {said}");
     leadership.check().expect("it leads still");
     leadership.resign().await.expect("resigned");
-    // It goes on with another session, and is elected as anybody.
+    // It continues with a new session, and is elected like any other client.
     assert!(fence(&leader.expect("leads", PATIENCE).expect("it is elected again")) > first);
 }
 
 fn fence(said: &str) -> u64 {
-    let number = said.rsplit(' ').next().expect("a split gives something");
+    let number = said.rsplit(' ').next().expect("a split has a last part");
     number.parse().unwrap_or_else(|_| panic!("`{said}` ends with a token"))
 }
 
-/// The entry of the worker: leads, and acts when it is told to, if it leads still.
+/// The worker's entry point: leads, and acts on command if it still leads.
 #[test]
 fn a_worker_that_leads() {
     if Worker::role().as_deref() != Some("leader") {
         return;
     }
-    let url = std::env::var("LEASEHOLD_TEST_URL").expect("it is told where");
+    let url = std::env::var("LEASEHOLD_TEST_URL").expect("set by the test");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let client = runtime.block_on(Client::builder(&url).label("old").session(SESSION).connect());
     let client = client.expect("the server can be reached");

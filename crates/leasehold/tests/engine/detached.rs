@@ -1,4 +1,4 @@
-//! Detached holds over such a store.
+//! Detached holds over a store with injected faults.
 
 use crate::moody::{MS, Moody, SOON, Whim, once};
 use leasehold::store::{Lock, MemoryStore, Op};
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// A client of such a store, and another one of what is behind it.
+/// A client whose store has injected faults, and one of the same store without them.
 async fn moody_and_sober(mood: impl Fn(&Lock, &Op) -> Whim + Send + Sync + 'static) -> (Client, Client) {
     let memory = MemoryStore::new();
     let moody = Client::of_store(Moody::new(&memory, mood)).call_timeout(200 * MS).watchdog_lease(900 * MS);
@@ -28,10 +28,10 @@ async fn a_detached_hold_whose_lengthening_has_no_answer_is_given_back() {
     for whim in [Whim::Mute, Whim::Hang] {
         let (moody, sober) =
             moody_and_sober(move |_, op| if matches!(op, Op::Extend(_)) { whim } else { Whim::Obey }).await;
-        let missed = detached(&moody).await.expect_err("nobody knows for how long it would last");
+        let missed = detached(&moody).await.expect_err("the remaining lease is unknown");
         let AcquireError::NotKept(why) = &missed else { panic!("{missed:?}") };
         assert!(matches!(**why, ExtendError::Store(_)), "{why:?}");
-        timeout(SOON, moody.settle()).await.expect("it is given back, also where it lasts for an hour");
+        timeout(SOON, moody.settle()).await.expect("the hold is undone, even with a lease of an hour");
         assert!(is_free(&sober).await);
     }
 }
@@ -59,10 +59,10 @@ async fn a_detached_hold_survives_replies_that_are_lost() {
         _ => Whim::Obey,
     })
     .await;
-    let hold = detached(&moody).await.expect("asked again, and extended again");
+    let hold = detached(&moody).await.expect("requested again, and extended again");
     let unknown = hold.release(&moody).await.expect_err("there is no answer");
     assert!(matches!(unknown, ReleaseError::Unknown(_)), "{unknown:?}");
-    hold.release(&moody).await.expect("it had been released, by this very hold");
+    hold.release(&moody).await.expect("this hold was released before");
     assert!(is_free(&sober).await);
 }
 
@@ -89,7 +89,8 @@ async fn an_attach_without_an_answer_hands_the_hold_back_and_can_be_tried_again(
 async fn a_hold_that_is_released_while_it_is_attached_becomes_no_guard() {
     let (moody, sober) = moody_and_sober(|_, op| match op {
         Op::Extend(_) => Whim::Late(100 * MS),
-        // After the extend: by the store alone the hold would be there when the extend is answered.
+        // Delayed past the extend: by the store's reply alone the hold would still exist when the extend is
+        // answered.
         Op::Release(_) => Whim::Late(180 * MS),
         _ => Whim::Obey,
     })
@@ -98,7 +99,7 @@ async fn a_hold_that_is_released_while_it_is_attached_becomes_no_guard() {
     let copy: DetachedHold = hold.to_secret_text().parse().expect("it was written by us");
     let (attached, released) = tokio::join!(hold.attach(&moody), copy.release(&moody));
     released.expect("released");
-    let refused = attached.expect_err("whoever believed in it would do so without it");
+    let refused = attached.expect_err("a guard would outlive its hold");
     let AttachError::NotExtended { error: ExtendError::Lost(lost), .. } = refused else {
         panic!("{refused:?}")
     };
@@ -118,7 +119,7 @@ async fn a_guard_of_a_hold_that_is_released_elsewhere_keeps_it_no_more_though_th
     copy.release(&moody).await.expect_err("the store does not obey");
     assert!(guard.check().is_err());
     let mutex = sober.mutex("m").expect("a good name");
-    let next = mutex.acquire_timeout(SOON).await.expect("its lease ends, since nobody renews it");
+    let next = mutex.acquire_timeout(SOON).await.expect("its lease ends without a renewal");
     next.release().await.expect("released");
 }
 
@@ -141,7 +142,8 @@ async fn who_waits_for_a_detached_hold_looks_where_no_mailbox_can_be_opened() {
         sleep(MS).await;
     }
     held.release().await.expect("released");
-    let hold = timeout(700 * MS, waiter).await.expect("by a look, every 250 ms at most").expect("no panic");
+    let hold =
+        timeout(700 * MS, waiter).await.expect("found by polling, every 250 ms at most").expect("no panic");
     hold.release(&other).await.expect("released");
 }
 

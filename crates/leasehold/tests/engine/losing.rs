@@ -1,4 +1,4 @@
-//! Losses, and who is told of them.
+//! Lost holds, and how they are reported.
 
 use crate::moody::{MS, Machine, Moody, SOON, Whim};
 use leasehold::Client;
@@ -34,9 +34,9 @@ async fn an_extend_that_is_dropped_when_it_found_the_hold_gone_still_tells_the_l
     let client = store.client(30_000 * MS).await;
     let mutex = client.mutex("m").expect("a good name");
     let guard = mutex.acquire().await.expect("acquired");
-    assert!(timeout(50 * MS, guard.extend()).await.is_err(), "it asks what became of it");
+    assert!(timeout(50 * MS, guard.extend()).await.is_err(), "the extend waits for the reason of the loss");
     assert!(guard.check().is_err());
-    timeout(SOON, guard.lost()).await.expect("whoever waits for it is told");
+    timeout(SOON, guard.lost()).await.expect("waiters for the loss are notified");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The engine over a store that hangs, fails and forgets at will.
+//! The engine over a store that hangs, fails and loses data on demand.
 
 mod detached;
 mod losing;

@@ -1,4 +1,4 @@
-//! A store that does as it likes, and a machine that is suspended.
+//! A store with injected faults, and a machine that can be suspended.
 
 use futures_util::future::BoxFuture;
 use leasehold::store::{
@@ -15,25 +15,25 @@ pub(crate) const MS: Duration = Duration::from_millis(1);
 
 pub(crate) const SOON: Duration = Duration::from_millis(2500);
 
-/// What becomes of an operation.
+/// What happens to an operation.
 #[derive(Clone, Copy)]
 pub(crate) enum Whim {
     Obey,
-    /// Obey, that much later.
+    /// Execute it after this delay.
     Late(Duration),
-    /// No answer within the time of the call, and nothing done.
+    /// No reply within the call's timeout, and no effect.
     Hang,
-    /// Obey, and never answer.
+    /// Execute it, and never reply.
     Mute,
-    /// A fault that may pass, at once.
+    /// Fail at once with a transient fault.
     Fail,
-    /// The answer to an extend that comes too late.
+    /// The reply to an extend that arrives too late.
     NotHeld,
 }
 
 pub(crate) type Mood = Arc<dyn Fn(&Lock, &Op) -> Whim + Send + Sync>;
 
-/// A store in memory that does as it likes.
+/// A memory store with injected faults.
 #[derive(Clone)]
 pub(crate) struct Moody {
     pub(crate) inner: MemoryStore,
@@ -41,9 +41,9 @@ pub(crate) struct Moody {
     /// Whether mailboxes are never opened, and how many were closed.
     pub(crate) shut: bool,
     pub(crate) closed: Arc<AtomicU32>,
-    /// Set while a mailbox cannot be opened for a reason that may pass.
+    /// Set while opening a mailbox fails with a transient fault.
     pub(crate) mail_is_down: Arc<AtomicBool>,
-    /// How many operations are under way that are late.
+    /// How many delayed operations are in flight.
     pub(crate) late: Arc<AtomicU32>,
 }
 
@@ -133,7 +133,7 @@ impl Store for Moody {
     }
 }
 
-/// A machine that can be suspended: its clock goes on, its timers do not.
+/// A machine that can be suspended: its clock advances, its timers do not.
 #[derive(Debug, Clone)]
 pub(crate) struct Machine {
     pub(crate) booted: Instant,
@@ -164,7 +164,7 @@ impl World for Machine {
     }
 }
 
-/// A world in which time goes by as tokio's paused clock does.
+/// An environment whose clock follows tokio's paused time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Paused(pub(crate) tokio::time::Instant);
 
@@ -191,7 +191,7 @@ impl World for Paused {
     }
 }
 
-/// True the first time only.
+/// Returns true on the first call only.
 pub(crate) fn once() -> impl Fn() -> bool + Send + Sync {
     let asked = AtomicU32::new(0);
     move || asked.fetch_add(1, Ordering::SeqCst) == 0

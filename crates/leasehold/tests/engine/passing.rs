@@ -1,4 +1,4 @@
-//! What becomes of a hold that its process has kept, for the next in line or for whoever comes, when nobody takes it.
+//! A hold that its process keeps, for the next local waiter or for later tasks, and that no task uses.
 
 use crate::moody::{MS, Moody, Paused, Whim, once};
 use leasehold::store::{MemoryStore, Op};
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// Two clients of one store in paused time, of whom the first has moods.
+/// Two clients of one store in paused time; the first one's store has injected faults.
 struct Pair {
     moody: Client,
     other: Client,
@@ -40,7 +40,7 @@ async fn use_once(mutex: &Mutex) {
     mutex.acquire().await.expect("acquired").release().await.expect("released");
 }
 
-/// The one at the front cannot use what is kept, gives it back, and has no answer: nobody but the keeper can try again.
+/// The first waiter cannot use the kept hold, so releases it, without a reply: only the keeper can retry.
 #[tokio::test(start_paused = true)]
 async fn what_the_front_gives_back_without_an_answer_is_given_back_by_the_keeper() {
     let first = once();
@@ -51,20 +51,20 @@ async fn what_the_front_gives_back_without_an_answer_is_given_back_by_the_keeper
     .await;
     let kept = pair.mutex().sticky(LONG);
     use_once(&kept).await;
-    // By then it has been lengthened.
+    // By then the hold has been extended.
     sleep(LONG / 100).await;
     let own = pair.mutex().value("a value of one's own").expect("a good value");
-    let guard = timeout(LONG / 10, own.acquire()).await.expect("not only when the lease ends");
+    let guard = timeout(LONG / 10, own.acquire()).await.expect("before the lease ends");
     guard.expect("acquired").release().await.expect("released");
 }
 
-/// It had been looked at while it was used, and the keeper had decided before when to wake.
+/// The kept hold is used again after the keeper has scheduled its wake-up.
 #[tokio::test(start_paused = true)]
 async fn what_was_used_meanwhile_is_kept_for_as_long_as_was_asked_and_not_until_the_keeper_wakes_by_chance() {
     let pair = Pair::new(|_| Whim::Obey).await;
     let kept = pair.mutex().sticky(700 * MS);
     let guard = kept.acquire().await.expect("acquired");
-    // It has been lengthened, and nothing else wakes the keeper for some time.
+    // The hold has been extended, and nothing else wakes the keeper for some time.
     sleep(LONG / 100).await;
     guard.release().await.expect("released");
     sleep(400 * MS).await;
@@ -87,7 +87,7 @@ async fn a_lock_is_kept_for_as_long_as_the_last_one_asked_who_had_it() {
     assert!(!pair.is_held().await);
 }
 
-/// One who wants it kept had it before: the keeper was to look after that.
+/// A task with a sticky handle held the lock earlier: the keeper was scheduled for that.
 #[tokio::test(start_paused = true)]
 async fn what_is_kept_for_one_who_leaves_the_line_is_given_back() {
     for sticky in [None, Some(LONG)] {
@@ -102,13 +102,14 @@ async fn what_is_kept_for_one_who_leaves_the_line_is_given_back() {
             guard.release().await.expect("released");
         }
         sleep(100 * MS).await;
-        assert_eq!(pair.is_held().await, sticky.is_some(), "only what is to be kept");
+        assert_eq!(pair.is_held().await, sticky.is_some(), "kept only if the handle is sticky");
         sleep(LONG).await;
         assert!(!pair.is_held().await);
     }
 }
 
-/// The tokens of one who wants it kept were asked for while another had it who did not: nobody had asked to be told.
+/// The token block of a sticky handle was reserved while a plain handle held the lock, without a request to be
+/// notified of waiters.
 #[tokio::test(start_paused = true)]
 async fn what_is_kept_is_given_back_when_another_asks_whoever_the_store_was_asked_for() {
     let pair = Pair::new(|op| match op {
@@ -119,18 +120,21 @@ async fn what_is_kept_is_given_back_when_another_asks_whoever_the_store_was_aske
     let guard = pair.mutex().acquire().await.expect("acquired");
     let (plain, kept) = (pair.mutex(), pair.mutex().sticky(LONG));
     let other = pair.other.mutex("m").expect("a good name");
-    // They stand in line in this order. When the last one takes it, more tokens are asked for, in the name of one who does
-    // not want it kept; and he is done with it before they come.
+    // They queue in this order. When the last one acquires, more tokens are reserved on behalf of a plain handle,
+    // which releases before they arrive.
     let (first, last) = (use_once(&plain), use_once(&kept));
     let ((), (), released) = tokio::join!(first, last, async { guard.release().await });
     released.expect("released");
     sleep(1_000 * MS).await;
     assert!(pair.is_held().await, "it is kept");
-    let guard = other.acquire_timeout(1_000 * MS).await.expect("who keeps it is told that another asks");
+    let guard = other
+        .acquire_timeout(1_000 * MS)
+        .await
+        .expect("the client that keeps the hold is notified of the waiter");
     guard.release().await.expect("released");
 }
 
-/// The same, where he for whom they were asked leaves the line when they have come.
+/// The same when the waiter for which the tokens were reserved leaves the queue after they have arrived.
 #[tokio::test(start_paused = true)]
 async fn what_is_kept_for_one_who_leaves_the_line_is_given_back_when_another_asks() {
     let pair = Pair::new(|_| Whim::Obey).await;
@@ -147,6 +151,9 @@ async fn what_is_kept_for_one_who_leaves_the_line_is_given_back_when_another_ask
         second.expect("acquired").release().await.expect("released");
         sleep(20 * MS).await;
     }
-    let guard = other.acquire_timeout(1_000 * MS).await.expect("who keeps it is told that another asks");
+    let guard = other
+        .acquire_timeout(1_000 * MS)
+        .await
+        .expect("the client that keeps the hold is notified of the waiter");
     guard.release().await.expect("released");
 }

@@ -24,8 +24,8 @@ async fn a_release_awaits_a_renewal_under_way_also_of_a_hold_that_was_found_gone
     while late.load(Ordering::SeqCst) == 0 {
         sleep(MS).await;
     }
-    guard.extend().await.expect_err("the store says that it is gone");
-    guard.release().await.expect("this store had it all the same");
+    guard.extend().await.expect_err("the store reports the hold as gone");
+    guard.release().await.expect("the store still had the hold");
     assert_eq!(late.load(Ordering::SeqCst), 0, "nothing about the hold is sent any more");
 }
 
@@ -63,8 +63,8 @@ async fn a_release_that_finds_the_hold_lost_gives_the_signal() {
     let lost = guard.lost_signal();
     now_us.fetch_add(3_600_000_000, Ordering::SeqCst);
     let taken_over = other.mutex("m").expect("a good name").acquire().await.expect("the lease has ended");
-    guard.release().await.expect_err("somebody else has it");
-    timeout(SOON, lost.cancelled()).await.expect("whoever works on is told");
+    guard.release().await.expect_err("another client holds the lock");
+    timeout(SOON, lost.cancelled()).await.expect("a task that continues is notified");
     taken_over.release().await.expect("released");
 }
 
@@ -79,7 +79,7 @@ async fn a_swallowed_release_of_a_dropped_guard_is_sent_again_within_the_call_ti
         );
     let client = Client::of_store(store).call_timeout(200 * MS).connect().await.expect("it connects");
     drop(client.mutex("m").expect("a good name").acquire().await.expect("acquired"));
-    timeout(SOON, client.settle()).await.expect("not only when the watchdog's lease ends");
+    timeout(SOON, client.settle()).await.expect("before the watchdog's lease ends");
     let status = client.mutex("m").expect("a good name").inspect().await.expect("an answer");
     assert!(!status.held, "{status:?}");
 }
@@ -121,7 +121,7 @@ async fn a_capped_hold_is_lost_before_its_release_is_sent() {
     });
     let client = store.client(30_000 * MS).await;
     let guard = client.mutex("m").expect("a good name").max_hold(100 * MS).acquire().await.expect("acquired");
-    signal.set(guard.lost_signal()).expect("nobody has set it");
+    signal.set(guard.lost_signal()).expect("set once");
     guard.lost().await;
     client.settle().await;
     assert_eq!(sent.load(Ordering::SeqCst), 1, "released once, and after it was lost");
@@ -154,12 +154,12 @@ async fn a_release_of_a_capped_hold_ends_within_a_call_and_nothing_is_sent_after
     assert_eq!(sent.load(Ordering::SeqCst), before);
 }
 
-/// What lay under a write, and a write that is made into a read, are given back where no user is told of it: where the store
-/// did not answer then, by the keeper.
+/// The read under a write, and a write that was downgraded, are released even if no caller learns of it: if the
+/// store did not reply at the time, by the keeper.
 #[tokio::test(start_paused = true)]
 async fn what_a_writer_gives_back_and_is_not_told_of_is_given_back_by_the_keeper() {
     for (failing, downgraded, left) in [
-        // The first release is that of the write: who has it is told that it has failed, and nothing more is sent of it.
+        // The first release is that of the write: its caller receives the error, and it is not repeated.
         (1, false, vec![Portion::Upgrade]),
         (2, false, vec![]),
         (1, true, vec![Portion::Read]),
@@ -179,12 +179,12 @@ async fn what_a_writer_gives_back_and_is_not_told_of_is_given_back_by_the_keeper
         let client = client.connect().await.expect("it connects");
         let rwlock = client.rwlock("r").expect("a good name");
         let reading = rwlock.upgradable_read().await.expect("acquired");
-        let writing = reading.upgrade().await.expect("nobody else reads");
-        // By then both have been lengthened.
+        let writing = reading.upgrade().await.expect("there is no other reader");
+        // By then both have been extended.
         sleep(1_000 * MS).await;
         let mut read = None;
         if downgraded {
-            read = Some(writing.downgrade().await.expect("it is had yet"));
+            read = Some(writing.downgrade().await.expect("the read is still held"));
         } else {
             assert_eq!(writing.release().await.is_err(), failing == 1);
         }

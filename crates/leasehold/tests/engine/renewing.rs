@@ -1,4 +1,4 @@
-//! When holds are renewed, and what a renewal that fails costs.
+//! When holds are renewed, and the effect of a failed renewal.
 
 use crate::moody::{MS, Moody, Paused, Whim, once};
 use futures_util::future::BoxFuture;
@@ -44,7 +44,7 @@ async fn a_long_extend_by_the_user_keeps_the_record_beside_the_lock() {
     guard.release().await.expect("released");
 }
 
-/// A store that counts the batches of extends, and answers each after a millisecond.
+/// A store that counts batches of extends, and replies to each after a millisecond.
 #[derive(Debug, Clone)]
 struct Counted {
     inner: MemoryStore,
@@ -58,7 +58,7 @@ impl Counted {
     }
 
     fn take_sizes(&self) -> Vec<usize> {
-        std::mem::take(&mut self.sizes.lock().expect("nobody panics"))
+        std::mem::take(&mut self.sizes.lock().expect("no task panics with the mutex locked"))
     }
 
     async fn holding(
@@ -86,7 +86,7 @@ impl Store for Counted {
     }
 
     fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
-        self.sizes.lock().expect("nobody panics").push(ops.len());
+        self.sizes.lock().expect("no task panics with the mutex locked").push(ops.len());
         Box::pin(async move {
             sleep(MS).await;
             let all = ops.iter().map(|(lock, op)| self.inner.execute(lock, op, within));
@@ -117,7 +117,7 @@ impl Store for Counted {
     }
 }
 
-/// What woke the keeper made it look for the next that would be due soon, and send them by themselves.
+/// When the keeper wakes for one hold, it takes those due soon after into the same batch.
 #[tokio::test(start_paused = true)]
 async fn many_holds_are_renewed_in_few_batches() {
     let world = Paused(tokio::time::Instant::now());
@@ -157,7 +157,7 @@ async fn short_leases_are_renewed_in_time_and_not_all_the_time() {
         sleep(4000 * MS).await;
         assert!(guards.iter().all(|guard| guard.check().is_ok()), "a lease of {lease:?}");
         let extends = store.take_sizes().iter().sum::<usize>() as u64;
-        // Every third of the lease, less what timers may be late by.
+        // Every third of the lease, minus the lateness of timers.
         let due = 20 * 4000 / (lease_ms / 3 - 2);
         assert!(extends <= due, "{extends} extends of {lease:?}, where {due} are due");
     }

@@ -1,4 +1,4 @@
-//! Shutdowns of clients whose store does as it likes.
+//! Shutdowns of clients over a store with injected faults.
 
 use crate::moody::{MS, Moody, SOON, Whim, once};
 use leasehold::store::{MemoryStore, Op};
@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// What was sent about holds.
+/// Counts the operations sent about holds.
 #[derive(Clone, Default)]
 struct Sent(Arc<AtomicU32>);
 
@@ -48,9 +48,9 @@ async fn a_shutdown_has_nobody_believe_before_it_releases_anything() {
         guards.push(client.mutex(format!("m{n}")).expect("a good name").acquire().await.expect("acquired"));
     }
     let all = guards.iter().map(leasehold::Guard::lost_signal).collect();
-    signals.set(all).expect("nobody has set it");
+    signals.set(all).expect("set once");
     client.shutdown(SOON).await.expect("the store answers");
-    assert_eq!(early.load(Ordering::SeqCst), 0, "released while somebody believed");
+    assert_eq!(early.load(Ordering::SeqCst), 0, "released before its loss was signalled");
     drop(guards);
     sent.assert_silent().await;
 }
@@ -68,7 +68,7 @@ async fn a_shutdown_of_a_store_that_does_not_answer_ends_in_time_and_says_what_i
     let mutex = |name: &str| client.mutex(name).expect("a good name");
     let guard = mutex("a").acquire().await.expect("acquired");
     guard.extend_to(60_000 * MS).await.expect("extended");
-    // With a value of one's own, since another would be handed on to who waits below.
+    // With a value of its own, since otherwise it would be handed on to the waiter below.
     let released = mutex("b").value("own").expect("a good value").acquire().await.expect("acquired");
     let extended = mutex("c").acquire().await.expect("acquired");
     silent.store(1, Ordering::SeqCst);
@@ -107,7 +107,7 @@ async fn a_release_under_way_is_taken_over_by_a_shutdown_with_what_it_asks_for()
     });
     let late = store.late.clone();
     let client = store.client(30_000 * MS).await;
-    // With a value of one's own, since another would be handed on without a release.
+    // With a value of its own, since otherwise it would be handed on without a release.
     let mutex = client.mutex("m").expect("a good name").value("own").expect("a good value");
     let guard = mutex.acquire().await.expect("acquired");
     let waits = tokio::spawn({
@@ -121,7 +121,7 @@ async fn a_release_under_way_is_taken_over_by_a_shutdown_with_what_it_asks_for()
         sleep(MS).await;
     }
     client.shutdown(SOON).await.expect("the store answers");
-    releases.await.expect("no panic").expect("it was given back");
+    releases.await.expect("no panic").expect("the hold was released");
     assert!(!lost.is_cancelled(), "it was released, not lost");
     assert!(matches!(waits.await.expect("no panic"), Err(AcquireError::Closed)));
     let status = mutex.inspect().await.expect("an answer");
@@ -134,7 +134,7 @@ async fn a_grant_to_a_client_that_is_shut_down_goes_on_to_the_next() {
     let other = Client::of_store(inner.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");
     let held = others.acquire().await.expect("acquired");
-    // Its reply is lost: the place is there, and nobody knows.
+    // Its reply is lost: the queue entry exists, and the client does not know.
     let store =
         Moody::new(&inner, |_, op| if matches!(op, Op::Acquire(_)) { Whim::Mute } else { Whim::Obey });
     let client = store.client(30_000 * MS).await;
@@ -149,7 +149,7 @@ async fn a_grant_to_a_client_that_is_shut_down_goes_on_to_the_next() {
     released.expect("released");
     shut.expect("the store answers");
     assert!(matches!(waits.await.expect("no panic"), Err(AcquireError::Closed)));
-    let next = timeout(500 * MS, next).await.expect("nobody holds it for nobody");
+    let next = timeout(500 * MS, next).await.expect("no abandoned hold is left");
     next.expect("no panic").release().await.expect("released");
 }
 

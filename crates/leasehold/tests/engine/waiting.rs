@@ -1,4 +1,4 @@
-//! Waiting, giving up, and what that leaves behind.
+//! Waiting, giving up, and the cleanup afterwards.
 
 use crate::moody::{MS, Moody, SOON, Whim};
 use futures_util::future::BoxFuture;
@@ -39,7 +39,7 @@ async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
     let guard = mutex.acquire().await.expect("acquired");
     let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(20 * MS).tries(4));
     let start = Instant::now();
-    let missed = timeout(SOON, polling.acquire()).await.expect("it gives up");
+    let missed = timeout(SOON, polling.acquire()).await.expect("the wait ends");
     assert!(matches!(missed, Err(leasehold::AcquireError::OutOfTries { .. })), "{missed:?}");
     assert!(start.elapsed() >= 30 * MS, "three pauses of 10 to 20 ms: {:?}", start.elapsed());
     let polling = polling.retry(leasehold::RetryPolicy::constant(20 * MS));
@@ -71,7 +71,7 @@ async fn an_outage_counts_from_its_beginning_and_not_from_the_last_question() {
     let waiter = tokio::spawn(async move { mutex.acquire().await.map(drop) });
     sleep(400 * MS).await;
     drop(guard);
-    waiter.await.expect("no panic").expect("one fault is no outage");
+    waiter.await.expect("no panic").expect("a single fault does not end the wait");
 }
 
 #[tokio::test]
@@ -89,12 +89,12 @@ async fn a_task_that_polls_keeps_nobody_of_its_process_from_the_queue() {
     sleep(200 * MS).await;
     assert_eq!(others.inspect().await.expect("an answer").waiting, 1, "it has its place");
     held.release().await.expect("released");
-    timeout(500 * MS, waiter).await.expect("told by a message").expect("no panic").expect("acquired");
+    timeout(500 * MS, waiter).await.expect("woken by a message").expect("no panic").expect("acquired");
     poller.await.expect("no panic").expect("acquired at a later try");
 }
 
-/// A store whose own connection has a backlog: what is sent by it arrives in order, late, and whether or not
-/// anybody waits for the answer. The keeper's connection has none.
+/// A store whose own connection has a backlog: its requests arrive in order and late, whether or not a caller still
+/// awaits the reply. The keeper's connection has none.
 #[derive(Debug, Clone)]
 struct Backlog {
     inner: MemoryStore,
@@ -147,8 +147,8 @@ impl Store for Backlog {
     }
 }
 
-/// The undo of an acquire goes behind it as well, by the same connection: by the keeper's alone it would overtake it,
-/// and the acquire would hold the lock for nobody until its first lease ends.
+/// The undo of an acquire is also sent after it on the same connection: sent by the keeper's connection alone it
+/// would overtake the acquire, which would then hold the lock without an owner until its first lease ends.
 #[tokio::test]
 async fn an_undo_does_not_only_overtake_what_it_undoes() {
     let inner = MemoryStore::new();
@@ -161,7 +161,7 @@ async fn an_undo_does_not_only_overtake_what_it_undoes() {
         sleep(40 * MS).await;
         let start = Instant::now();
         let guard = other.acquire_timeout(Duration::from_secs(10)).await.expect("acquired");
-        assert!(start.elapsed() < Duration::from_secs(2), "held by nobody for {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(2), "held without an owner for {:?}", start.elapsed());
         guard.release().await.expect("released");
     }
 }

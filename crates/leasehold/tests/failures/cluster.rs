@@ -1,4 +1,4 @@
-//! What happens in a cluster, while slots move and primaries die: rows 3, 21, 25, 34, 35 and 39.
+//! A cluster while slots move and primaries fail: rows 3, 21, 25, 34, 35 and 39.
 
 use crate::scene::{MS, S, client, mutex, quick, until, until_waiting, within};
 use leasehold::store::{Executed, Op, Outcome, Permissions, RedisConfig, RedisStore, ServerVersion, Store};
@@ -7,7 +7,7 @@ use leasehold_core::{Inspect, Lock, LockName};
 use leasehold_testkit::Cluster;
 use std::time::{Duration, Instant};
 
-/// In what time something has to be so that takes a moment on a machine that has nothing else to do.
+/// The limit for a state that an idle machine reaches within moments.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Three primaries.
@@ -20,7 +20,7 @@ pub(crate) fn with_replicas() -> Cluster {
     tokio::task::block_in_place(|| Cluster::start(3, 1)).expect("nodes that agree")
 }
 
-/// A number that a node counts: behind this, in a section of its INFO.
+/// Reads a counter of a node's INFO: the value after `name` in that section.
 fn counted(cluster: &Cluster, at: usize, section: &str, name: &str) -> u64 {
     let info = cluster.node(at).cli(&["INFO", section]).expect("a reply");
     let line = info.text().and_then(|text| text.lines().find_map(|line| line.strip_prefix(name)));
@@ -28,7 +28,7 @@ fn counted(cluster: &Cluster, at: usize, section: &str, name: &str) -> u64 {
     line.and_then(|rest| digits(rest).parse().ok()).unwrap_or(0)
 }
 
-/// How many scripts a node has refused before they began.
+/// How many script calls the node has rejected before they ran.
 fn rejected(cluster: &Cluster, at: usize) -> u64 {
     let info = cluster.node(at).cli(&["INFO", "commandstats"]).expect("a reply");
     let text = info.text().unwrap_or_default();
@@ -42,7 +42,7 @@ fn calls(cluster: &Cluster, command: &str) -> u64 {
     counts.filter_map(|counts| counts.get(command).copied()).sum()
 }
 
-/// A client that waits for the lock with the others.
+/// Waits for the lock as one more client.
 fn waits(mutex: Mutex) -> tokio::task::JoinHandle<FencingToken> {
     tokio::spawn(async move {
         let guard = mutex.acquire().await.expect("acquired");
@@ -52,8 +52,8 @@ fn waits(mutex: Mutex) -> tokio::task::JoinHandle<FencingToken> {
     })
 }
 
-/// Row 35: the first call that meets a slot that has moved costs a redirect, and those behind it none; and the map is asked
-/// for once, as good as.
+/// Row 35: the first call that meets a moved slot costs one redirect and about one request for the slot map; the
+/// calls behind it cost none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_35_a_moved_slot_costs_few_redirects() {
     let cluster = primaries();
@@ -67,15 +67,16 @@ async fn row_35_a_moved_slot_costs_few_redirects() {
         for _ in 0..100 {
             ours.acquire().await.expect("acquired").release().await.expect("released");
         }
-        // The client's and the keeper's connections each find out by themselves; a beat can be under way.
+        // The client's and the keeper's connections each discover the move on their own; a heartbeat may be under
+        // way.
         let (rejected, maps) = (rejected(&cluster, from) - before, calls(&cluster, "cluster|slots") - maps);
         println!("round {round}: {rejected} redirects and {maps} maps for 200 calls");
         assert!(rejected <= 4 && maps <= 8, "{rejected}, {maps}");
     }
 }
 
-/// Row 35: whoever has a lock keeps it while its slot moves, also where one of its keys is there and the other here, for
-/// longer than its lease; and can be done with it. Who waits gets it when the slot has arrived.
+/// Row 35: a holder keeps its lock while the slot moves, even when the lock's keys are split between two nodes for
+/// longer than the lease, and can release it. A waiter acquires the lock once the slot has arrived.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_35_a_half_moved_slot_keeps_its_locks() {
     let cluster = primaries();
@@ -99,18 +100,18 @@ async fn row_35_a_half_moved_slot_keeps_its_locks() {
         println!("released in {:?} while `{moved}` was elsewhere", start.elapsed());
         assert!(start.elapsed() < S, "{:?}", start.elapsed());
         assert!(cluster.node(from).cli(&["EXISTS", name]).expect("a reply").integer() != Some(1));
-        assert!(!waiter.is_finished(), "nothing can look at both keys");
+        assert!(!waiter.is_finished(), "no script can reach both keys");
         cluster.move_keys(&cluster.keys(slot, from).expect("keys"), from, to).expect("moved");
         cluster.end_move(slot, from, to).expect("ended");
         let arrived = Instant::now();
         let next = within(SOON, waiter).await.expect("no panic");
-        println!("served {:?} after the slot had arrived", arrived.elapsed());
+        println!("acquired {:?} after the slot arrived", arrived.elapsed());
         assert!(next > token);
     }
 }
 
-/// Where neither of its keys is at the old place of the slot any more, one node names the other in turn: whoever waits without
-/// a limit waits until the slot has arrived, for longer than a call may take.
+/// Once none of the lock's keys is left at the old node, the two nodes redirect to each other. A waiter without a
+/// deadline waits until the slot has arrived, even for longer than the call timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_35_who_asks_in_a_slot_that_moves_waits_for_longer_than_a_call() {
     let cluster = primaries();
@@ -121,14 +122,14 @@ async fn row_35_who_asks_in_a_slot_that_moves_waits_for_longer_than_a_call() {
     cluster.begin_move(slot, from, to).expect("begun");
     cluster.move_keys(&cluster.keys(slot, from).expect("keys"), from, to).expect("moved");
     let mut waiter = tokio::spawn(async move { lock.acquire().await.map(|guard| guard.fencing_token()) });
-    // Many calls end meanwhile, by one answer or the other.
+    // Many calls end meanwhile, with one reply or the other.
     let early = tokio::time::timeout(6 * S, &mut waiter).await;
     assert!(early.is_err(), "the slot has not arrived: {early:?}");
     cluster.end_move(slot, from, to).expect("ended");
     within(SOON, waiter).await.expect("no panic").expect("acquired");
 }
 
-/// The same of the other kinds that keep others out: their holds go by the lock's key alone.
+/// The same for the other exclusive kinds: their holds depend on the lock's key alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_35_every_kind_is_let_go_of_while_its_slot_moves() {
     let cluster = primaries();
@@ -145,7 +146,7 @@ async fn row_35_every_kind_is_let_go_of_while_its_slot_moves() {
         cluster.move_keys(&cluster.keys(slot, from).expect("keys"), from, (from + 1) % 3).expect("moved");
         cluster.end_move(slot, from, (from + 1) % 3).expect("ended");
     };
-    let owner = Owner::new("one who comes again").expect("a short text");
+    let owner = Owner::new("a returning owner").expect("a short text");
     let entered = ours.reentrant_mutex("entered").expect("a good name").owned_by(&owner);
     let (first, second) =
         (entered.acquire().await.expect("acquired"), entered.acquire().await.expect("again"));
@@ -178,15 +179,15 @@ async fn row_35_every_kind_is_let_go_of_while_its_slot_moves() {
     library.read().await.expect("acquired").release().await.expect("released");
 }
 
-/// Rows 30 and 35: replicas confirm a hold also while its slot moves, whether the lock's keys are still at the old place or
-/// already at the new one; what a release has granted, and what is taken beside others, of each type of key.
+/// Rows 30 and 35: replicas confirm a hold while its slot moves, whether the lock's keys are still at the old node
+/// or already at the new one. Covers a hold granted by a release and shared holds, for each type of key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_35_a_hold_is_confirmed_while_its_slot_moves() {
     let cluster = with_replicas();
     let careful = Client::builder(format!("{}?replicas=1", cluster.url())).call_timeout(3 * S);
     let ours = careful.connect().await.expect("the cluster can be reached");
     let theirs = client(&cluster.url()).await;
-    let owner = Owner::new("one who comes again").expect("a short text");
+    let owner = Owner::new("a returning owner").expect("a short text");
     for (tag, moved) in [("here", false), ("there", true)] {
         let slot = cluster.slot(tag).expect("a slot");
         let from = cluster.owner(slot).expect("an owner");
@@ -205,7 +206,7 @@ async fn row_35_a_hold_is_confirmed_while_its_slot_moves() {
         let waiter = tokio::spawn(async move { waited.acquire().await });
         until_waiting(&held, 1).await;
         let wants = tokio::spawn(async move { wanted.acquire().await });
-        until("one waits for a permit", SOON, async || {
+        until("a client waits for a permit", SOON, async || {
             taken.inspect().await.is_ok_and(|status| status.waiting == 1)
         })
         .await;
@@ -219,7 +220,7 @@ async fn row_35_a_hold_is_confirmed_while_its_slot_moves() {
         let beside = within(SOON, reads.read()).await.expect("confirmed");
         let second = within(SOON, entered.acquire()).await.expect("confirmed");
         if moved {
-            // At the old place no script can write a key again that it has deleted, so it is not granted there.
+            // At the old node no script can rewrite a key that it has deleted, so nothing is granted there.
             guard.release().await.expect("released");
             within(SOON, waiter)
                 .await
@@ -239,8 +240,8 @@ async fn row_35_a_hold_is_confirmed_while_its_slot_moves() {
     }
 }
 
-/// Row 21: who waits is told of his grant also when the slot has moved since he began; and not by looking, which comes once a
-/// second.
+/// Row 21: a waiter is notified of its grant even when the slot has moved since it began to wait; polling, once a
+/// second, would be too slow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_21_a_waiter_is_woken_where_its_slot_has_moved_to() {
     let cluster = primaries();
@@ -252,8 +253,8 @@ async fn row_21_a_waiter_is_woken_where_its_slot_has_moved_to() {
         let waiter = waits(theirs.clone());
         until_waiting(&ours, 1).await;
         cluster.move_slot(slot, (old + round) % 3).expect("moved");
-        // Until the waiter hears there.
-        until("both hear at the new owner", SOON, async || {
+        // Until the waiter has subscribed at the new owner.
+        until("both have subscribed at the new owner", SOON, async || {
             let heard = cluster.node((old + round) % 3).cli(&["PUBSUB", "SHARDCHANNELS"]).expect("a reply");
             heard.elements().len() == 2
         })
@@ -267,8 +268,8 @@ async fn row_21_a_waiter_is_woken_where_its_slot_has_moved_to() {
     assert!(took < 1500 * MS, "{took:?}");
 }
 
-/// Row 21: a grant that is given at the new place of a slot that has not arrived is heard, too, where nobody can have
-/// subscribed yet.
+/// Row 21: a grant made at the new node of a slot that has not fully arrived is delivered too, although no client
+/// can have subscribed there yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_21_a_grant_on_the_way_is_heard_in_all_of_the_cluster() {
     let cluster = primaries();
@@ -288,7 +289,7 @@ async fn row_21_a_grant_on_the_way_is_heard_in_all_of_the_cluster() {
         within(SOON, waiter).await.expect("no panic");
         took += start.elapsed();
         cluster.end_move(slot, from, to).expect("ended");
-        until("both hear at the new owner", SOON, async || {
+        until("both have subscribed at the new owner", SOON, async || {
             let heard = cluster.node(to).cli(&["PUBSUB", "SHARDCHANNELS"]).expect("a reply");
             heard.elements().len() == 2
         })
@@ -298,7 +299,7 @@ async fn row_21_a_grant_on_the_way_is_heard_in_all_of_the_cluster() {
     assert!(took < 1500 * MS, "{took:?}");
 }
 
-/// Row 25: a hand-over is said at one node, and not to all of them.
+/// Row 25: a hand-over is published at one node, not at all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_25_a_hand_over_is_said_at_one_node() {
     let cluster = primaries();
@@ -313,7 +314,7 @@ async fn row_25_a_hand_over_is_said_at_one_node() {
     assert_eq!((calls(&cluster, "spublish"), calls(&cluster, "publish")), (20, 0));
 }
 
-/// Row 3: what has no answer is not sent again, and what has one is sent once.
+/// Row 3: a request without a reply is not sent again, and one with a reply is sent once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_3_a_cluster_gets_nothing_twice() {
     let cluster = primaries();
@@ -338,8 +339,8 @@ async fn row_3_a_cluster_gets_nothing_twice() {
     assert!(executed() - before <= 51, "{}", executed() - before);
 }
 
-/// Rows 34 and 30: the primary of a lock is killed. There is service again soon after the promotion, and tokens have grown;
-/// and locks of other primaries are kept.
+/// Rows 34 and 30: the primary of a lock is killed. Service resumes soon after the promotion, and tokens have grown;
+/// the locks of other primaries are kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_34_a_killed_primary_of_a_cluster_is_followed() {
     let mut cluster = with_replicas();
@@ -354,18 +355,18 @@ async fn row_34_a_killed_primary_of_a_cluster_is_followed() {
     let lost = ours.mutex(&*doomed).expect("a good name").acquire().await.expect("acquired");
     let waiter = waits(theirs.mutex(&*doomed).expect("a good name"));
     until_waiting(&theirs.mutex(&*doomed).expect("a good name"), 1).await;
-    // Until it has been extended: its first lease is shorter than a fail-over may take.
+    // Until it has been extended: its first lease is shorter than a failover may take.
     tokio::time::sleep(2500 * MS).await;
     let (token, killed) = (lost.fencing_token(), Instant::now());
     cluster.nodes()[0].kill().expect("killed");
     tokio::task::block_in_place(|| cluster.promoted(slot, 0)).expect("promoted");
     let promoted = Instant::now();
-    // The replica had it, and so he has it yet.
+    // The hold was replicated, so it survives the failover.
     lost.check().expect("it lasts longer than the fail-over took");
     within(SOON, lost.release()).await.expect("released");
     let next = within(SOON + 3 * S, waiter).await.expect("no panic");
     println!(
-        "promoted {:?} after the end of the primary; released and granted {:?} after that",
+        "promoted {:?} after the primary was killed; released and granted {:?} after that",
         promoted - killed,
         promoted.elapsed()
     );
@@ -374,8 +375,8 @@ async fn row_34_a_killed_primary_of_a_cluster_is_followed() {
     kept.release().await.expect("released");
 }
 
-/// Row 45: in a cluster, too, the printed list is enough: no node has refused its user anything, while locks were waited for
-/// and handed over, leaders observed, sessions listed, replicas waited for, and a slot moved.
+/// Row 45: the printed list of ACL rules suffices in a cluster, too: no node refuses the user anything while locks
+/// are awaited and handed over, leaders observed, sessions listed, replicas waited for, and a slot moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_45_a_cluster_refuses_nothing_to_a_user_with_the_list() {
     let cluster = with_replicas();
@@ -432,7 +433,8 @@ async fn row_45_a_cluster_refuses_nothing_to_a_user_with_the_list() {
     }
 }
 
-/// Row 39: while a primary is away, its clients ask for the map, and try to connect, with pauses.
+/// Row 39: while a primary is down, its clients request the slot map and try to connect with pauses between
+/// attempts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_39_a_primary_that_is_away_is_not_stormed() {
     const CLIENTS: u64 = 50;
@@ -463,20 +465,20 @@ async fn row_39_a_primary_that_is_away_is_not_stormed() {
     let rate = (asked(&cluster) - before) as f64 / seconds / CLIENTS as f64;
     cluster.nodes()[at].restart().expect("it boots");
     let connected = || counted(&cluster, at, "stats", "total_connections_received:");
-    until("all is well again", 20 * S, async || {
+    until("the cluster has recovered", 20 * S, async || {
         let mutex = clients[0].mutex("{m}0").expect("a good name");
         mutex.try_acquire().await.is_ok()
     })
     .await;
     tokio::time::sleep(3 * S).await;
-    println!("each asked {rate:.1} times a second; {} connections after the restart", connected());
-    // Two stores, with a connection for calls and one to hear each; the test's own, and the nodes'.
+    println!("each sent {rate:.1} requests a second; {} connections after the restart", connected());
+    // Two stores with a connection for calls and one for subscriptions each; the test's own; and the nodes'.
     assert!(rate < 8.0, "{rate}");
     assert!(connected() < CLIENTS * 8, "{}", connected());
 }
 
-/// Row 39: while a cluster answers that it is down, one call asks for all whether it is well again, be they of one slot or of
-/// many; then all holds are extended.
+/// Row 39: while a cluster reports that it is down, one call at a time probes it on behalf of all, whether they use
+/// one slot or many; then all holds are extended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_39_a_cluster_that_is_down_is_asked_by_few() {
     const HOLDS: u64 = 200;
@@ -502,14 +504,14 @@ async fn row_39_a_cluster_that_is_down_is_asked_by_few() {
     until("the cluster is down", SOON, async || is("fail")).await;
     let refused = || (0..3).map(|at| rejected(&cluster, at)).sum::<u64>();
     let (before, start) = (refused(), Instant::now());
-    // All are due in that time.
+    // Every hold is due for renewal in that time.
     tokio::time::sleep(LEASE / 3).await;
     let (refused, seconds) = (refused() - before, start.elapsed().as_secs_f64());
     cluster.node(owner).cli(&["CLUSTER", "ADDSLOTS", &slot]).expect("a reply");
     until("the cluster is well", SOON, async || is("ok")).await;
     until("all are extended", SOON, async || shortest() > LEASE / 2).await;
     println!("{refused} calls were refused in {seconds:.1} s, of {} holds", guards.len());
-    // It is 6000 if each asks for itself.
+    // 6000 if every hold sent its own request.
     assert!(refused < 1500, "{refused}");
     for guard in guards {
         guard.release().await.expect("released");

@@ -1,4 +1,4 @@
-//! Load on a cluster, while a slot with held and awaited locks moves there and back and a primary is killed: row 35.
+//! Load on a cluster while a slot with held and awaited locks moves back and forth and a primary is killed: row 35.
 
 use crate::cluster::with_replicas;
 use crate::scene::{MS, S};
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long it goes on, if `LEASEHOLD_CLUSTER_SECONDS` says nothing else.
+/// How long the test runs unless `LEASEHOLD_CLUSTER_SECONDS` is set.
 const SECONDS: u64 = 15;
-/// How many locks are in the slot that moves, and elsewhere; and how many processes, as it were, want each.
+/// How many locks are in the slot that moves, how many are elsewhere, and how many clients compete for each.
 const MOVING: usize = 3;
 const ELSEWHERE: usize = 5;
 const EACH: usize = 3;
-/// How long a hold lasts that nobody renews.
+/// The lease, which is all that limits a hold that is not renewed.
 const LEASE: Duration = Duration::from_secs(3);
 /// What a busy machine may add to that.
 const SLACK: Duration = Duration::from_secs(3);
@@ -25,15 +25,15 @@ const SLACK: Duration = Duration::from_secs(3);
 #[derive(Debug, Clone)]
 struct Section {
     token: FencingToken,
-    /// When it was asked for, and when it was had.
+    /// When it was requested, and when it was acquired.
     asked: Instant,
     had: Instant,
-    /// Until when it was believed: the last check that succeeded.
+    /// Until when its holder relied on it: the last check that succeeded.
     until: Instant,
 }
 
-/// Row 35: nobody waits longer than a lease and the fail-over, nothing is had by two at once but what the fail-over may have
-/// lost, and tokens grow even then.
+/// Row 35: no client waits longer than a lease and the failover, no lock has two holders at once except where the
+/// failover may have lost a hold, and even then tokens grow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_35_load_while_a_slot_moves_and_a_primary_dies() {
     let seconds = env::var("LEASEHOLD_CLUSTER_SECONDS").ok().and_then(|text| text.parse().ok());
@@ -78,22 +78,22 @@ async fn row_35_load_while_a_slot_moves_and_a_primary_dies() {
         for pair in book.windows(2) {
             if pair[1].had < pair[0].until {
                 twice += 1;
-                println!("`{name}` was had by two for {:?}", pair[0].until - pair[1].had);
+                println!("`{name}` had two holders for {:?}", pair[0].until - pair[1].had);
             }
             assert!(pair[0].token < pair[1].token, "`{name}`: {pair:?}");
         }
-        assert!(book.len() > 10, "`{name}` was had {} times", book.len());
+        assert!(book.len() > 10, "`{name}` was acquired {} times", book.len());
     }
     println!(
-        "{sections} sections in {length:?}, {moves} moves, fail-over after {failed_over:?}; the longest wait {longest:?}; \
-         had by two: {twice}"
+        "{sections} sections in {length:?}, {moves} moves, failover after {failed_over:?}; longest wait {longest:?}; \
+         with two holders: {twice}"
     );
     assert!(longest < LEASE + failed_over + SLACK, "{longest:?}");
-    // What was acquired right before the end of the primary may not have reached its replica.
+    // A hold acquired right before the primary was killed may not have reached its replica.
     assert!(twice <= ELSEWHERE, "{twice}");
 }
 
-/// Acquires the lock again and again, and works while it has it.
+/// Acquires the lock again and again, and works while it holds it.
 async fn work(client: Client, name: String, book: Arc<Mutex<Vec<Section>>>, over: Arc<AtomicBool>) {
     let mutex = client.mutex(&*name).expect("a good name");
     while !over.load(Ordering::Relaxed) {
@@ -131,7 +131,7 @@ fn step_by_step(cluster: &Cluster, slot: u16) {
     loop {
         let keys = cluster.keys(slot, from).expect("keys");
         let Some(key) = keys.first() else { break };
-        // It may have been deleted meanwhile, which is no error.
+        // The key may have been deleted meanwhile, which is no error.
         in_time(|| cluster.move_keys(&[key], from, to));
         std::thread::sleep(5 * MS);
     }
@@ -150,14 +150,15 @@ fn in_time<T>(mut action: impl FnMut() -> io::Result<T>) -> T {
     }
 }
 
-/// Kills a primary that does not have the slot, and waits until another has what it had; says which, and how long that took.
+/// Kills a primary that does not serve the spared slot and waits until another node has taken over its slots.
+/// Returns the index of the killed node and how long the takeover took.
 fn kill(cluster: &mut Cluster, spared: u16) -> (usize, Duration) {
     let owner = cluster.owner(spared).expect("an owner");
     let slot = (0..8).map(|at| cluster.slot(&format!("lock-{at}")).expect("a slot"));
     let slot = slot
         .into_iter()
         .find(|slot| cluster.owner(*slot).expect("an owner") != owner)
-        .expect("they are spread");
+        .expect("the slots are spread over the primaries");
     let at = cluster.owner(slot).expect("an owner");
     let killed = Instant::now();
     cluster.nodes()[at].kill().expect("killed");

@@ -1,5 +1,5 @@
-//! The counter: what a lock is for. Processes read a number from Redis under the lock, and write it back
-//! plus one together with a count of their own; nothing may be lost.
+//! Mutual exclusion, by a counter. Processes read a number from Redis under the lock and write it back incremented,
+//! together with a count of their own; no increment may be lost.
 
 use crate::scene::server;
 use leasehold::Client;
@@ -34,7 +34,7 @@ fn four_processes_count_to_a_thousand() {
     let server = server();
     let mut workers: Vec<_> = (0..PROCESSES).map(|process| start(&server, process, 250)).collect();
     for worker in &mut workers {
-        worker.expect("done", PATIENCE).expect("counted to the end");
+        worker.expect("done", PATIENCE).expect("the worker finishes");
     }
     assert_eq!((number(&server, "number"), sum_of_counts(&server)), (1000, 1000));
 }
@@ -58,11 +58,11 @@ fn killed_processes_lose_no_count() {
     }
     let (number, sum) = (number(&server, "number"), sum_of_counts(&server));
     assert_eq!(number, sum, "after {kills} kills");
-    // How far they come says little: most of the time the lock waits for the lease of a dead one to end.
-    assert!(number > 0, "they came to count, in spite of {kills} kills");
+    // The number reached means little: most of the time the lock waits for the lease of a killed process to end.
+    assert!(number > 0, "no process counted between {kills} kills");
 }
 
-/// Not a test by itself: one process of the counters.
+/// Not a test by itself: one of the counting processes.
 #[test]
 fn a_worker_that_counts() {
     if Worker::role().as_deref() != Some("counter") {

@@ -1,5 +1,5 @@
-//! Nobody waits for the dead: processes that are killed and stopped while they hold or wait, and a server that stands
-//! still.
+//! Dead and stopped clients: processes that are killed or suspended while they hold or wait, and a server that is
+//! suspended.
 
 use crate::scene::{MS, client, server, until_waiting};
 use leasehold::{Client, LostReason};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const S: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process that holds the lock of that name for a minute, or waits for it.
+/// Starts a process that holds the named lock for a minute, or waits for it.
 fn start(server: &RedisServer, name: &str, session: Duration) -> Worker {
     Worker::of_test("dead::a_worker_that_holds", "holder")
         .env("LEASEHOLD_TEST_URL", server.url())
@@ -23,7 +23,8 @@ async fn live(server: &RedisServer, session: Duration) -> Client {
     Client::builder(server.url()).session(session).connect().await.expect("the server can be reached")
 }
 
-/// Kills twenty holders of leases of a minute at moments of their own, and gives how long the next waited for each.
+/// Kills twenty holders with leases of a minute at different moments and returns how long the next client waited for
+/// each.
 async fn twenty_kills(session: Duration) -> Vec<Duration> {
     let server = server();
     let next = live(&server, session).await;
@@ -45,7 +46,7 @@ async fn twenty_kills(session: Duration) -> Vec<Duration> {
     tokio::time::sleep(session).await;
     let mut killed = Vec::new();
     for holder in &mut holders {
-        // Spread over the time between two beats and more.
+        // Spreads the kills over the time between two heartbeats and more.
         tokio::time::sleep(session / 37).await;
         killed.push(Instant::now());
         holder.kill().expect("killed");
@@ -57,8 +58,8 @@ async fn twenty_kills(session: Duration) -> Vec<Duration> {
     waits
 }
 
-/// Failure row 23. With a session of 3 s the next runs within 4 s, with the default of 10 s within 11 s, whatever the
-/// lease, in each of twenty kills.
+/// Failure row 23. With a session of 3 s the next client acquires within 4 s, with the default of 10 s within 11 s,
+/// whatever the lease, in each of twenty kills.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_23_the_next_runs_when_the_session_of_the_dead_ends() {
     let (quick, usual) = tokio::join!(twenty_kills(3 * S), twenty_kills(10 * S));
@@ -66,13 +67,13 @@ async fn row_23_the_next_runs_when_the_session_of_the_dead_ends() {
         let longest = waits.iter().max().expect("twenty");
         println!("session {session:?}: the longest wait of twenty was {longest:?}");
         assert!(*longest < session + S, "{waits:?}");
-        // Nobody was taken for dead who had beaten since.
+        // No session was taken for dead that had sent a heartbeat since.
         assert!(*waits.iter().min().expect("twenty") > session / 2, "{waits:?}");
     }
 }
 
-/// Failure rows 10 and 43. A holder that stood still for twice its session has been evicted, and knows it before it does
-/// anything: the server cannot be reached when it asks itself.
+/// Failure rows 10 and 43. A holder suspended for twice its session has been evicted, and detects it locally before
+/// it does anything else: the server is unreachable when the holder checks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_10_a_holder_that_stood_still_knows_it_without_the_network() {
     let server = server();
@@ -100,14 +101,14 @@ async fn row_10_a_holder_that_stood_still_knows_it_without_the_network() {
     server.cont().expect("it goes on");
     assert!(said.contains("its session lapsed"), "{said}");
     guard.check().expect("still held");
-    // It goes on with another session, and is served as anybody.
+    // The process continues with a new session and is served like any other.
     guard.release().await.expect("released");
     holder.tell("again").expect("it listens");
     holder.expect("held", PATIENCE).expect("another session has begun");
 }
 
-/// Failure row 23. Fifty waiting processes and the holder are killed at once: the next live waiter is served within the
-/// session and a second, and no key of the dead is left half a minute later.
+/// Failure row 23. Fifty waiting processes and the holder are killed at once: the next live waiter acquires within
+/// the session plus one second, and half a minute later no key of the dead is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_23_fifty_dead_in_the_queue_cost_no_more_than_one() {
     let server = server();
@@ -151,7 +152,7 @@ async fn row_23_fifty_dead_in_the_queue_cost_no_more_than_one() {
     println!("nothing was left {:?} after the kills", killed.elapsed());
 }
 
-/// All sessions that any key of the server has in its name or, where it is not the last holder, in its fields.
+/// All sessions that appear in the name of a key on the server or, except for the last holder, in its fields.
 fn sessions_in_keys(server: &RedisServer) -> Vec<String> {
     let words = |arguments: &[&str]| -> Vec<String> {
         let Value::Array(items) = server.cli(arguments).expect("an answer") else { panic!("no array") };
@@ -175,8 +176,8 @@ fn sessions_in_keys(server: &RedisServer) -> Vec<String> {
     found
 }
 
-/// Failure row 9. With default settings a server that stands still for 5 s costs nobody his lock; where it
-/// stands still for 15 s every holder knows, before anybody else has the lock.
+/// Failure row 9. With default settings a server that is suspended for 5 s costs no client its lock; when it is
+/// suspended for 15 s, every holder learns of the loss before another client acquires the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_9_a_short_outage_is_ridden_out_and_a_long_one_is_known() {
     let server = server();

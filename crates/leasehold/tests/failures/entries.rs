@@ -1,4 +1,5 @@
-//! A ReentrantMutex under the same failures: what is counted, and whose it is (rows 1 to 3, 10, 14, 16, 17, 23 and 28).
+//! A ReentrantMutex under the same failures: its hold counts and their owners (rows 1 to 3, 10, 14, 16, 17, 23 and
+//! 28).
 
 use crate::scene::{MS, S, client, quick, server, sessionless, until, within};
 use leasehold::{AcquireError, Attempt, Client, LostReason, Owner, ReentrantMutex, ReleaseError, Released};
@@ -13,7 +14,7 @@ fn lock(client: &Client, owner: &Owner) -> ReentrantMutex {
     client.reentrant_mutex("m").expect("a good name").owned_by(owner)
 }
 
-/// How often somebody has the lock, as any client of Redisson's reads it.
+/// The owner's hold count, as any Redisson client reads it.
 fn counted(server: &RedisServer, owner: &Owner) -> i64 {
     server.cli(&["HGET", "m", owner.as_str()]).expect("an answer").integer().unwrap_or(0)
 }
@@ -27,7 +28,7 @@ async fn refused(lock: &ReentrantMutex) {
     assert!(matches!(tried, Attempt::Taken(_)), "{tried:?}");
 }
 
-/// Rows 1 and 2: the reply to an entry, to a re-entry or to a release is lost with its connection. What is sent again
+/// Rows 1 and 2: the reply to an entry, a re-entry or a release is lost with its connection. The repeated request
 /// counts once.
 #[tokio::test]
 async fn row_2_a_lost_reply_leaves_no_count_that_nobody_has() {
@@ -37,7 +38,7 @@ async fn row_2_a_lost_reply_leaves_no_count_that_nobody_has() {
     let other = lock(&other, &other.owner());
     let lose = || proxy.swallow_replies(1, Then::Cut, command("EVALSHA"));
     for _ in 0..3 {
-        // A client whose connections have broken often waits before it makes the next.
+        // A client whose connections have broken often pauses before it opens the next.
         let a = client(&proxy.url()).await;
         let owner = a.owner();
         let ours = lock(&a, &owner);
@@ -58,22 +59,22 @@ async fn row_2_a_lost_reply_leaves_no_count_that_nobody_has() {
     }
 }
 
-/// Rows 1 and 2: the reply to a re-entry never comes, and its caller gives up. What it may have counted is undone, under
-/// the very eyes of the entry that stays.
+/// Rows 1 and 2: the reply to a re-entry never arrives, and its caller gives up. The possible count is undone, while
+/// the owner's other entry stays.
 #[tokio::test]
 async fn row_2_a_re_entry_without_an_answer_is_undone() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (a, other) = (quick(&proxy.url(), 300 * MS, 30 * S).await, client(&server.url()).await);
     let owner = a.owner();
-    // Entered by another process, so that no connection of the one that fails is needed to keep it.
+    // Acquired by another process, so that keeping the entry needs no connection of the failing client.
     let travelled = Owner::from_header(owner.to_header()).expect("our own header");
     let outer = lock(&other, &travelled).acquire().await.expect("acquired");
     let ours = lock(&a, &owner);
     proxy.swallow_replies(usize::MAX, Then::Stall, command("EVALSHA"));
     let missed = ours.try_acquire().await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
-    assert_eq!(counted(&server, &owner), 2, "it was executed, and nobody was told so");
+    assert_eq!(counted(&server, &owner), 2, "it was executed, without a reply");
     proxy.pass();
     proxy.cut();
     // Undone, or left out of the count when its short first lease has ended.
@@ -84,7 +85,7 @@ async fn row_2_a_re_entry_without_an_answer_is_undone() {
     assert_eq!(server.cli(&["EXISTS", "m"]).expect("an answer").integer(), Some(0));
 }
 
-/// Row 2: every script arrives twice. Redisson's own first counted two for one entry then.
+/// Row 2: every script arrives twice, and one entry counts once. Redisson's own first count was two.
 #[tokio::test]
 async fn row_2_entries_sent_twice_count_once() {
     let server = server();
@@ -111,14 +112,14 @@ async fn row_2_entries_sent_twice_count_once() {
     }
 }
 
-/// Row 3: entering, entering again and releasing are one request each, also where the client library would have given up
+/// Row 3: acquire, re-enter and release are one request each, even where the Redis client library would have retried
 /// long before.
 #[tokio::test]
 async fn row_3_no_entry_is_resent_behind_our_back() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = sessionless(&proxy.url()).await;
-    // A lease that is reached without an extend.
+    // A lease that the test reaches without an extension.
     let ours = lock(&ours, &ours.owner()).lease(2_900 * MS);
     proxy.reset_counts();
     proxy.delay_replies(700 * MS);
@@ -128,12 +129,12 @@ async fn row_3_no_entry_is_resent_behind_our_back() {
     assert_eq!(proxy.count("EVALSHA"), 2);
     inner.release().await.expect("released");
     outer.release().await.expect("released");
-    // What is extended meanwhile is no resend: a release says whether the lock is to be granted to the next.
+    // Extensions in between are no resends: a release states whether the lock is to be granted to the next.
     let releases = proxy.requests().iter().filter(|words| words.iter().any(|word| word == b"grant")).count();
     assert_eq!(releases, 2);
 }
 
-/// Row 14: a task that hangs inside, entered twice, keeps the lock no longer than its caps say.
+/// Row 14: an owner that has entered twice and whose task hangs keeps the lock no longer than its caps allow.
 #[tokio::test]
 async fn row_14_a_hung_owner_does_not_keep_the_lock() {
     let server = server();
@@ -155,7 +156,7 @@ async fn row_14_a_hung_owner_does_not_keep_the_lock() {
     next.release().await.expect("released");
 }
 
-/// Row 16: an entry that was lost is no reason to get in again, and ends nothing of the same owner's next stay.
+/// Row 16: a lost entry does not let its owner re-enter, and ends nothing of the same owner's next hold.
 #[tokio::test]
 async fn row_16_who_lost_the_lock_does_not_enter_again() {
     let server = server();
@@ -170,14 +171,14 @@ async fn row_16_who_lost_the_lock_does_not_enter_again() {
     assert_eq!(theirs.release().await.expect("released"), FREE);
 
     let anew = ours.acquire().await.expect("acquired");
-    assert_eq!(anew.count(), 1, "the lost one does not count");
+    assert_eq!(anew.count(), 1, "the lost entry does not count");
     assert!(anew.fencing_token() > stale.fencing_token(), "another stay");
     let late = stale.release().await;
     assert!(matches!(late, Err(ReleaseError::Lost(_))), "{late:?}");
     anew.extend().await.expect("held");
     assert_eq!(counted(&server, anew.owner()), 1);
 
-    // So it is where the key was removed under two entries.
+    // The same after the key was removed under two entries.
     let second = ours.acquire().await.expect("entered");
     server.cli(&["DEL", "m"]).expect("an answer");
     let third = ours.acquire().await.expect("acquired");
@@ -186,12 +187,12 @@ async fn row_16_who_lost_the_lock_does_not_enter_again() {
         let late = stale.release().await;
         assert!(matches!(late, Err(ReleaseError::Lost(_))), "{late:?}");
     }
-    assert_eq!(counted(&server, third.owner()), 1, "they end nothing of the new stay");
+    assert_eq!(counted(&server, third.owner()), 1, "the lost entries end nothing of the new hold");
     third.extend().await.expect("held");
     assert_eq!(third.release().await.expect("released"), FREE);
 }
 
-/// Row 17: tasks share a handle. Each has its own entry, whoever else of the same owner goes, in whatever way.
+/// Row 17: tasks share a handle. Each has its own entry, which ends independently of the owner's other entries.
 #[tokio::test]
 async fn row_17_tasks_of_one_handle_have_their_own_entries() {
     let server = server();
@@ -203,30 +204,30 @@ async fn row_17_tasks_of_one_handle_have_their_own_entries() {
         let task = tokio::spawn(async move { (*handle).clone().lease(lease).acquire().await });
         task.await.expect("no panic").expect("entered")
     };
-    // The brief one is first, since the longest lease rules for whoever enters after it was asked for.
+    // The brief entry is first, since a longer lease already held covers every later entry.
     let (brief, kept, dropped) = (enter(2 * S).await, enter(60 * S).await, enter(60 * S).await);
     assert_eq!(counted(&server, &owner), 3);
     drop(dropped);
     until_counted(&server, &owner, 2, S).await;
     brief.lost().await;
-    // It stops believing a little before the store does.
+    // The client stops relying on it a little before the store expires it.
     until("it is over", S, async || handle.hold_count().await.expect("an answer") == 1).await;
     let late = brief.release().await;
     assert!(matches!(late, Err(ReleaseError::Lost(_))), "{late:?}");
-    kept.extend().await.expect("nobody else's end is its own");
+    kept.extend().await.expect("the ends of other entries do not affect it");
     refused(&other).await;
     assert_eq!(handle.hold_count().await.expect("an answer"), 1);
     assert_eq!(kept.release().await.expect("released"), FREE);
 
-    // Without an owner each task has one of its own, and they exclude each other.
+    // Without an explicit owner each task has its own, and they exclude each other.
     let handle = a.reentrant_mutex("m").expect("a good name");
     let first = handle.acquire().await.expect("acquired");
     refused(&handle).await;
     first.release().await.expect("released");
 }
 
-/// Row 28, as far as there are locks that it can happen to: nobody who has the lock waits for himself, whoever stands in
-/// the queue between him and his re-entry, here or in another process.
+/// Row 28: an owner that holds the lock never deadlocks on its own re-entry, whatever waits in the queue in between,
+/// in this or in another process.
 #[tokio::test]
 async fn row_28_who_enters_again_does_not_wait_for_himself() {
     let server = server();
@@ -238,7 +239,7 @@ async fn row_28_who_enters_again_does_not_wait_for_himself() {
         let lock = lock(client, &client.owner());
         tokio::spawn(async move { lock.acquire().await.expect("acquired").release().await })
     });
-    // A process has one place; of the one that has the lock, the others stand in line there.
+    // A process has one entry in the store's queue; its other waiters wait in the process's own queue.
     until("they wait", 5 * S, async || ours.inspect().await.expect("an answer").waiting == 1).await;
     let travelled = Owner::from_header(owner.to_header()).expect("our own header");
     for (again, count) in [(&ours, 2), (&lock(&b, &travelled), 2)] {
@@ -252,10 +253,12 @@ async fn row_28_who_enters_again_does_not_wait_for_himself() {
         within(5 * S, task).await.expect("no panic").expect("released");
     }
 
-    // A Mutex is not entered again: who asks twice waits for as long as he said, and is told whose it is.
+    // A Mutex is not reentrant: a second acquire by the same task waits until its deadline, and the error names the
+    // holder.
     let mutex = a.mutex("plain").expect("a good name");
     let held = mutex.acquire().await.expect("acquired");
-    let missed = within(2 * S, mutex.acquire_timeout(100 * MS)).await.expect_err("he has it himself");
+    let missed =
+        within(2 * S, mutex.acquire_timeout(100 * MS)).await.expect_err("the caller itself holds it");
     assert!(matches!(missed, AcquireError::TimedOut { .. }), "{missed:?}");
     held.check().expect("held");
     held.release().await.expect("released");
@@ -269,8 +272,8 @@ fn start(server: &RedisServer, session: Duration) -> Worker {
         .expect("a worker")
 }
 
-/// Row 23: a process is killed that has entered twice. Its entries go with its session, and no count of them stays; those
-/// of the same owner in a process that lives are left.
+/// Row 23: a process that has entered twice is killed. Its entries end with its session and leave no count; entries
+/// of the same owner in a live process stay.
 #[tokio::test]
 async fn row_23_the_entries_of_the_dead_go_and_those_of_the_living_stay() {
     let server = server();
@@ -294,7 +297,7 @@ async fn row_23_the_entries_of_the_dead_go_and_those_of_the_living_stay() {
     assert_eq!(kept.release().await.expect("released"), FREE);
     within(5 * S, waiter).await.expect("no panic").release().await.expect("released");
 
-    // And where nobody else has it, the next has it then.
+    // Where no other process holds it, the next client acquires it then.
     let mut dead = start(&server, session);
     dead.expect("held by ", PATIENCE).expect("it has entered");
     let waiter = tokio::spawn(async move { other.acquire().await.expect("acquired") });
@@ -304,8 +307,8 @@ async fn row_23_the_entries_of_the_dead_go_and_those_of_the_living_stay() {
     assert_eq!(next.release().await.expect("released"), FREE);
 }
 
-/// Row 10: a process that stood still for longer than its session has lost all its entries, knows it before it asks
-/// anybody, and takes nothing from whoever has the lock then.
+/// Row 10: a process that was suspended for longer than its session has lost all its entries, detects it before it
+/// sends a request, and does not affect the current holder.
 #[tokio::test]
 async fn row_10_who_stood_still_has_lost_all_entries() {
     let server = server();
@@ -316,17 +319,17 @@ async fn row_10_who_stood_still_has_lost_all_entries() {
     let other = lock(&live, &live.owner());
     holder.stop().expect("stopped");
     let next = within(session + 2 * S, other.acquire()).await.expect("acquired");
-    holder.tell("check").expect("told");
+    holder.tell("check").expect("the worker receives the command");
     holder.cont().expect("it goes on");
-    assert_eq!(holder.expect("believes in ", PATIENCE).expect("it says so"), "0");
-    holder.tell("release").expect("told");
-    assert_eq!(holder.expect("released ", PATIENCE).expect("it says so"), "0");
+    assert_eq!(holder.expect("believes in ", PATIENCE).expect("a count of entries"), "0");
+    holder.tell("release").expect("the worker receives the command");
+    assert_eq!(holder.expect("released ", PATIENCE).expect("a count of entries"), "0");
     next.extend().await.expect("held");
     assert_eq!((next.count(), counted(&server, next.owner())), (1, 1));
     assert_eq!(next.release().await.expect("released"), FREE);
 }
 
-/// Not a test by itself: a process that enters twice, and says of how much of it it believes or knows.
+/// Not a test by itself: a process that enters twice and reports how many entries it relies on or knows of.
 #[test]
 fn a_worker_that_enters_twice() {
     if Worker::role().as_deref() != Some("entries") {
@@ -338,7 +341,7 @@ fn a_worker_that_enters_twice() {
     runtime.block_on(async {
         let client = Client::builder(env("LEASEHOLD_TEST_URL")).session(session).connect().await;
         let client = client.expect("connected");
-        // An owner of this process: what travelled lives by its lease alone.
+        // An owner of this process: an owner received from elsewhere lives by its lease alone.
         let lock = lock(&client, &client.owner());
         let mut guards = Vec::new();
         for _ in 0..2 {

@@ -6,7 +6,7 @@ use leasehold::{AcquireError, Attempt, Client, ConnectError, KeyError, LockError
 use leasehold_testkit::{RedisServer, Then, command};
 use std::time::{Duration, Instant};
 
-/// Row 41: taken, expired, unreachable, refused and unknown are told apart.
+/// Row 41: taken, expired, unreachable, refused and unknown are distinct results.
 #[tokio::test]
 async fn row_41_every_reason_has_its_own_answer() {
     let mut server = server();
@@ -47,21 +47,21 @@ async fn row_41_every_reason_has_its_own_answer() {
     let gone = quick_error(&other).await;
     let Err(AcquireError::Store(fault)) = &gone else { panic!("{gone:?}") };
     assert_eq!(fault.kind, FaultKind::Unreachable);
-    assert!(fault.node.contains(&server.port().to_string()), "says which server: {fault}");
+    assert!(fault.node.contains(&server.port().to_string()), "the fault names the server: {fault}");
 }
 
 async fn quick_error(client: &Client) -> Result<Attempt, AcquireError> {
     let start = Instant::now();
     loop {
         let tried = mutex(client).try_acquire().await;
-        // The first call after the server's death may still find the old connection.
+        // The first call after the server's death may still use the old connection.
         if !matches!(&tried, Err(AcquireError::Unknown(_))) || start.elapsed() > Duration::from_secs(10) {
             return tried;
         }
     }
 }
 
-/// Row 42: names that users build from input stay names: literal, injective, in one slot.
+/// Row 42: lock names built from user input stay names: literal, injective, in one slot.
 #[tokio::test]
 async fn row_42_any_name_is_literal_or_refused() {
     let server = server();
@@ -110,7 +110,7 @@ async fn row_42_any_name_is_literal_or_refused() {
     assert!(matches!(ours.mutex("leasehold:{a}:record:mutex:a"), Err(LockError::Key(KeyError::Reserved))));
 }
 
-/// Bad input: each URL, setting and server has an error that says what, where and what to do.
+/// Bad input: for each URL, setting and server the error states what is wrong, where, and how to correct it.
 #[tokio::test]
 async fn bad_input_is_told_and_nothing_hangs() {
     let server = RedisServer::builder().password("sesame").start().expect("redis-server boots");

@@ -1,4 +1,4 @@
-//! What a server's settings can do to its locks, and that one is told of it before: rows 36 to 38.
+//! Server settings that endanger locks, and the warnings about them: rows 36 to 38.
 
 use crate::scene::{MS, client, mutex, server};
 use crate::warnings::Warnings;
@@ -16,8 +16,8 @@ fn words(found: &Examination) -> Vec<&str> {
     found.hazards.iter().map(|hazard| hazard.kind.word()).collect()
 }
 
-/// Row 36: an eviction policy that can remove locks is told when a client connects, and is refused if asked so; and what it
-/// removes is noticed.
+/// Row 36: a client warns on connect of an eviction policy that can remove locks, or refuses it with `strict`; and a
+/// holder notices a removed lock.
 #[tokio::test]
 async fn row_36_an_eviction_policy_is_told_or_refused() {
     for policy in ["allkeys-lru", "volatile-ttl"] {
@@ -35,23 +35,23 @@ async fn row_36_an_eviction_policy_is_told_or_refused() {
         assert!(hazards.iter().any(|hazard| hazard.kind == eviction), "{hazards:?}");
         assert!(!fault.is_transient());
         assert!(fault.to_string().contains("set `maxmemory-policy noeviction`"), "{fault}");
-        // What would be refused can be looked at.
+        // A server that would be refused can still be diagnosed.
         let found = examined(&format!("{}?strict=1", server.url())).await;
         assert!(found.hazards.iter().any(|hazard| hazard.kind == eviction), "{found:?}");
-        // It does remove locks: there is hardly room for the server itself.
+        // The policy does remove locks: there is hardly room for the server itself.
         let guard = ours.lease(Duration::from_secs(60)).acquire().await.expect("acquired");
         tokio::time::sleep(100 * MS).await;
         server.cli(&["CONFIG", "SET", "maxmemory", "1"]).expect("an answer").ok().expect("set");
-        // Any command that can take memory makes it look.
+        // Any command that can use memory triggers the eviction.
         let _ = server.cli(&["SET", "other", "x", "PX", "1000"]).expect("an answer");
         assert!(server.cli(&["GET", "m"]).expect("an answer").is_nil(), "{policy} has not removed it");
         guard.extend().await.expect_err("it is gone");
-        let lost = tokio::time::timeout(2000 * MS, guard.lost()).await.expect("told in time");
+        let lost = tokio::time::timeout(2000 * MS, guard.lost()).await.expect("the loss is reported in time");
         assert!(matches!(lost.reason, LostReason::Removed | LostReason::StoreLostData), "{lost:?}");
     }
 }
 
-/// Row 37: full memory is found by looking; it is no reason to refuse a connection, which renewals need.
+/// Row 37: the diagnosis reports full memory; it is no reason to refuse a connection, which renewals need.
 #[tokio::test]
 async fn row_37_full_memory_is_found_by_looking() {
     let server = server();
@@ -63,7 +63,8 @@ async fn row_37_full_memory_is_found_by_looking() {
     assert!(full.to_string().contains("releases and renewals go on: raise `maxmemory`"), "{full}");
 }
 
-/// Row 38: how far the server's clock is from ours is measured, with how wrong that can be; a jump shows.
+/// Row 38: the diagnosis measures the offset between the server's clock and ours, and its uncertainty; a clock jump
+/// shows.
 #[tokio::test]
 async fn row_38_a_clock_that_is_apart_is_measured() {
     let clock = ShiftedClock::new(0).expect("a clock");
@@ -72,9 +73,9 @@ async fn row_38_a_clock_that_is_apart_is_measured() {
         let ahead_us = seconds * 1_000_000;
         clock.set_offset_us(ahead_us).expect("shifted");
         let found = examined(&server.url()).await;
-        let seen = found.clock.expect("it tells its time");
+        let seen = found.clock.expect("the server reports its time");
         let uncertain = i64::try_from(seen.uncertainty.as_micros()).expect("a short time");
-        // The server reads its clock once a turn of its loop.
+        // The server reads its clock once per iteration of its event loop.
         assert!((seen.ahead_us - ahead_us).abs() <= uncertain + 20_000, "{seconds} s: {seen}");
         assert_eq!(words(&found).contains(&"clock_apart"), apart, "{seconds} s: {seen}");
         let side = if seconds < 0 { "behind ours" } else { "ahead of ours" };

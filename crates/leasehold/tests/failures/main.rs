@@ -1,9 +1,10 @@
-//! How Redis locks fail in practice, and that ours do not: a test for each row of
-//! docs/reference/failure-modes.md that concerns locks on one server. Every test names its row.
+//! How Redis locks fail in practice, and that Leasehold's do not: a test for each row of docs/failure-modes.md that
+//! concerns locks on one server. Every test names its row.
 //!
-//! Most are of a Mutex; `entries` is about the one that is entered again, `together` and `sets` about several at once.
+//! Most tests use a Mutex; `entries` covers the ReentrantMutex, `together` and `sets` several locks at once.
 //!
-//! What holds on every store alike is tested in `tests/mutex` and `tests/reentrant`; what a script does, in `tests/redis_model`.
+//! Behaviour common to all stores is tested in `tests/mutex` and `tests/reentrant`; the scripts in
+//! `tests/redis_model`.
 
 mod cluster;
 mod cluster_load;

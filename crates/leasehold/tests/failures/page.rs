@@ -1,11 +1,11 @@
-//! That docs/reference/failure-modes.md and the tests say the same: each test that it names is where it says, and each test that
-//! names a row is named there.
+//! Checks docs/failure-modes.md against the tests: each test that the page names is where the page says, and the
+//! page names each test that names a row.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The signs of the page, and what is in the path of their tests.
+/// The page's symbols for the places of tests, and a part of the path that each stands for.
 const PLACES: [(&str, &[&str]); 13] = [
     ("F", &["leasehold/tests/failures/"]),
     ("M", &["leasehold/tests/mutex/"]),
@@ -26,7 +26,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Where the functions of each name are.
+/// The files that define a function, by the function's name.
 fn functions() -> BTreeMap<String, Vec<String>> {
     let (mut folders, mut found) = (vec![root().join("crates")], BTreeMap::<_, Vec<_>>::new());
     while let Some(folder) = folders.pop() {
@@ -50,7 +50,7 @@ fn functions() -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// The page, row by row: the text behind the number.
+/// The rows of the page: the text after each number.
 fn rows() -> BTreeMap<u32, String> {
     let page = fs::read_to_string(root().join("docs/reference/failure-modes.md")).expect("the page");
     let mut rows = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Permits of processes that are killed.
+//! Semaphore permits of processes that are killed.
 
 use crate::scene::{S, client, server, until};
 use leasehold::Client;
@@ -22,7 +22,7 @@ fn start(server: &RedisServer) -> Worker {
         .expect("a worker")
 }
 
-/// When a permit was had, as far as anybody can know: until its holder was dead, where he was killed with it.
+/// When each permit was held, as far as can be known: at the latest until its holder was killed.
 fn stays(worker: &mut Worker, killed_us: u64) -> Vec<(u64, u64)> {
     let mut stays: Vec<(u64, u64)> = Vec::new();
     let mut inside: Option<u64> = None;
@@ -39,8 +39,8 @@ fn stays(worker: &mut Worker, killed_us: u64) -> Vec<(u64, u64)> {
     stays
 }
 
-/// Failure row 27. Holders of a semaphore of three are killed at random for a minute: never are more than three inside, and
-/// after that three are free, and nothing of the dead is left.
+/// Failure row 27. Holders of a semaphore of three are killed at random for a minute: never more than three hold a
+/// permit at once, and afterwards three are free and nothing of the dead is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_27_holders_killed_at_random_leave_no_permit_taken() {
     let server = server();
@@ -62,16 +62,16 @@ async fn row_27_holders_killed_at_random_leave_no_permit_taken() {
     }
     let most = most_at_a_time(&all);
     println!("{kills} kills, {} stays, {most} inside at most", all.len());
-    assert!(most <= PERMITS as usize, "{most} had one of {PERMITS}");
-    assert!(all.len() > 100 && most == PERMITS as usize, "too few to say anything: {}", all.len());
+    assert!(most <= PERMITS as usize, "{most} held one of {PERMITS}");
+    assert!(all.len() > 100 && most == PERMITS as usize, "too few for a result: {}", all.len());
     nothing_is_left(&server).await;
 }
 
-/// How many had a permit at the same time at most.
+/// The largest number of permits held at the same time.
 fn most_at_a_time(stays: &[(u64, u64)]) -> usize {
     let mut turns: Vec<(u64, bool)> = Vec::new();
     for (from_us, until_us) in stays {
-        // Who leaves goes before who comes in the same microsecond.
+        // In the same microsecond, ends sort before starts.
         turns.extend([(*from_us, true), (*until_us, false)]);
     }
     turns.sort_unstable();
@@ -83,20 +83,20 @@ fn most_at_a_time(stays: &[(u64, u64)]) -> usize {
     most
 }
 
-/// Failure row 22. Ten thousand tasks of one process wait, each with a place of its own in the queue, over the connections
-/// that the client has anyhow; and all are served.
+/// Failure row 22. Ten thousand tasks of one process wait, each with its own queue entry, over the connections that
+/// the client already has; and all are served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_22_ten_thousand_waiters_need_no_more_connections() {
     const WAITERS: u64 = 10_000;
     let server = server();
-    // Ten thousand questions at once are answered one after the other, on a machine that may be busy.
+    // A busy machine takes a while to reply to ten thousand requests sent at once.
     let patient = Client::builder(server.url()).call_timeout(PATIENCE).connect().await;
     let (own, other) = (patient.expect("connected"), client(&server.url()).await);
     let connections = || {
         let told = server.cli(&["INFO", "clients"]).expect("an answer");
         let text = told.text().expect("a text").to_owned();
         let line = text.lines().find_map(|line| line.strip_prefix("connected_clients:").map(str::to_owned));
-        line.expect("it is told").parse::<u64>().expect("a number")
+        line.expect("the server reports it").parse::<u64>().expect("a number")
     };
     let held = other.semaphore("crowd", 1).expect("a good name").acquire().await.expect("acquired");
     let semaphore = own.semaphore("crowd", 1).expect("a good name");
@@ -111,7 +111,7 @@ async fn row_22_ten_thousand_waiters_need_no_more_connections() {
         .collect();
     until("all wait", PATIENCE, async || semaphore.inspect().await.expect("an answer").waiting == WAITERS)
         .await;
-    // Two of each client, and the one that asks.
+    // Two of each client, and the test's own.
     assert!(connections() <= 5, "{} connections", connections());
     let start = Instant::now();
     held.release().await.expect("released");
@@ -142,7 +142,7 @@ async fn nothing_is_left(server: &RedisServer) {
                 "{key} has no expiry"
             );
             of_sessions.extend(key.split_once("{sessions}:").map(|(_, session)| session.to_owned()));
-            // Places of the queue, and the fields of holders.
+            // Queue entries, and the fields of holders.
             if key.contains(":record:") {
                 let fields = words(server, &["HKEYS", key]);
                 assert!(fields.iter().all(|field| !field.contains(':')), "{fields:?}");
@@ -158,7 +158,7 @@ fn words(server: &RedisServer, arguments: &[&str]) -> Vec<String> {
     items.iter().filter_map(|item| item.text().map(str::to_owned)).collect()
 }
 
-/// Not a test by itself: a process that takes a permit again and again.
+/// Not a test by itself: a process that acquires a permit again and again.
 #[test]
 fn a_worker_that_takes_permits() {
     if Worker::role().as_deref() != Some("permits") {
@@ -178,7 +178,7 @@ fn a_worker_that_takes_permits() {
                 Worker::say(&format!("out {left_us}"));
                 permit.release().await.expect("released");
             } else {
-                // It was lost before, and the one who has it now is right.
+                // The permit was lost before, so the current holder is right.
                 Worker::say("lost 0");
             }
         }

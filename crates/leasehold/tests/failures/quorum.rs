@@ -1,4 +1,4 @@
-//! A quorum of five servers, of which some are killed, stopped, restarted or emptied.
+//! A quorum of five servers, some of which are killed, suspended, restarted or emptied.
 
 use leasehold::store::{FaultKind, QuorumConfig, RedisConfig, RedisStore};
 use leasehold::{AcquireError, Attempt, Client, FencingToken, Mutex};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const NODES: usize = 5;
 const PROCESSES: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(420);
-/// How often each counts, if `LEASEHOLD_QUORUM_ROUNDS` says nothing else: 250 make it a thousand.
+/// How often each process counts, unless `LEASEHOLD_QUORUM_ROUNDS` is set; 250 makes it a thousand in total.
 const ROUNDS: u64 = 40;
 
 fn rounds() -> u64 {
@@ -21,7 +21,7 @@ fn five() -> Quorum {
     Quorum::start(NODES).expect("five servers that boot")
 }
 
-/// Nodes vote from the start, and have more time than a busy machine takes.
+/// Nodes vote from the start, with a timeout that suits a busy machine.
 fn url(quorum: &Quorum) -> String {
     format!("{}?min_uptime=0s&node_timeout=250ms", quorum.url())
 }
@@ -43,7 +43,7 @@ fn text(server: &RedisServer, key: &str) -> String {
     server.cli(&["GET", key]).expect("an answer").text().unwrap_or("0").to_owned()
 }
 
-/// Four processes count so often each, while the servers suffer until all are done.
+/// Four processes count that often each, while `suffer` disturbs the servers until all are done.
 fn counted(mut quorum: Quorum, mut suffer: impl FnMut(&mut Quorum, u32)) {
     let counter = RedisServer::start().expect("a sixth server");
     let url = url(&quorum);
@@ -54,7 +54,7 @@ fn counted(mut quorum: Quorum, mut suffer: impl FnMut(&mut Quorum, u32)) {
     let mut left: Vec<_> = workers.iter_mut().collect();
     let (begun, mut rounds) = (Instant::now(), 0);
     while !left.is_empty() {
-        assert!(begun.elapsed() < PATIENCE, "{} of them count still", left.len());
+        assert!(begun.elapsed() < PATIENCE, "{} of them are still counting", left.len());
         suffer(&mut quorum, rounds);
         rounds += 1;
         left.retain_mut(|worker| match worker.line(Duration::from_millis(20)) {
@@ -77,7 +77,7 @@ fn counted(mut quorum: Quorum, mut suffer: impl FnMut(&mut Quorum, u32)) {
     assert_eq!(text(&counter, "backward"), "0", "a token went back");
 }
 
-/// R5: two of five are missed by nobody.
+/// R5: two of five nodes may be missing.
 #[test]
 fn four_processes_count_over_a_quorum_without_two_of_its_nodes() {
     counted(five(), |quorum, round| {
@@ -87,7 +87,7 @@ fn four_processes_count_over_a_quorum_without_two_of_its_nodes() {
     });
 }
 
-/// The same, where one is gone and one other at a time does not answer.
+/// The same with one node down and one other at a time suspended.
 #[test]
 fn four_processes_count_over_a_quorum_whose_nodes_stand_still_in_turn() {
     let mut stopped: Option<usize> = None;
@@ -105,7 +105,7 @@ fn four_processes_count_over_a_quorum_whose_nodes_stand_still_in_turn() {
     });
 }
 
-/// Not a test by itself: one process of the counters.
+/// Not a test by itself: one of the counting processes.
 #[test]
 fn a_worker_that_counts_under_a_quorum() {
     if Worker::role().as_deref() != Some("voter") {
@@ -130,7 +130,7 @@ fn a_worker_that_counts_under_a_quorum() {
                 call(&["INCR", "backward"]);
             }
             if guard.check().is_err() {
-                // It stood still for longer than its lease, and has changed nothing.
+                // The process was suspended for longer than its lease, and has changed nothing.
                 continue;
             }
             call(&["MULTI"]);
@@ -138,14 +138,14 @@ fn a_worker_that_counts_under_a_quorum() {
             call(&["SET", "fence", &fence.to_string()]);
             call(&["INCR", &own]);
             call(&["EXEC"]);
-            // Whether a majority has released it need not be known: what has not ends with its lease.
+            // Whether a majority has released it does not matter: holds that are left end with their lease.
             let _ = guard.release().await;
         }
         Worker::say("done");
     });
 }
 
-/// Row 41: without a majority every acquire fails in time, and says of each node why.
+/// Row 41: without a majority every acquire fails in time, and names the reason of each node.
 #[tokio::test]
 async fn without_a_majority_an_acquire_names_the_nodes_in_time() {
     let mut quorum = five();
@@ -171,7 +171,7 @@ async fn without_a_majority_an_acquire_names_the_nodes_in_time() {
         let named: BTreeSet<_> = nodes.iter().map(|node| node.node.to_string()).collect();
         assert_eq!(named, ports, "{error}");
     }
-    // One of them is back, and it goes on.
+    // One node is back, and there is a majority again.
     quorum.servers()[2].restart().expect("it boots");
     client
         .mutex("job")
@@ -184,8 +184,8 @@ async fn without_a_majority_an_acquire_names_the_nodes_in_time() {
         .expect("released");
 }
 
-/// A node that is known to be away is not waited for, also where the others alone do not decide: votes are split, and who has
-/// lost learns it as soon as all have voted who can.
+/// A node known to be down is not awaited, even where the other nodes alone do not decide: after a split vote the
+/// loser has its result as soon as all reachable nodes have voted.
 #[tokio::test]
 async fn a_node_that_is_away_is_not_waited_for_where_votes_are_split() {
     const NODE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -194,14 +194,14 @@ async fn a_node_that_is_away_is_not_waited_for_where_votes_are_split() {
     let mutex = client.mutex("job").expect("a good name");
     mutex.acquire().await.expect("acquired").release().await.expect("released");
     quorum.servers()[2].kill().expect("killed");
-    // Somebody else has one of the two that are left.
+    // Another client holds one of the two nodes that are left.
     quorum.servers()[0].cli(&["SET", "job", "somebody", "PX", "600000"]).expect("an answer");
-    // It may be found out by this one that a connection is gone, and the next be tried.
+    // This attempt may discover that a connection is closed, so that the next one is measured.
     let _ = mutex.try_acquire().await;
     let begun = Instant::now();
     for _ in 0..10 {
         let attempt = mutex.try_acquire().await;
-        assert!(!matches!(attempt, Ok(Attempt::Granted(_))), "no majority is to be had");
+        assert!(!matches!(attempt, Ok(Attempt::Granted(_))), "there is no majority to grant it");
     }
     println!("ten attempts took {:?}", begun.elapsed());
     assert!(begun.elapsed() < NODE_TIMEOUT, "{:?}", begun.elapsed());
@@ -209,7 +209,7 @@ async fn a_node_that_is_away_is_not_waited_for_where_votes_are_split() {
     mutex.acquire().await.expect("its vote makes the majority").release().await.expect("released");
 }
 
-/// N5: whatever becomes of a minority, tokens grow.
+/// N5: tokens grow, whatever happens to a minority of nodes.
 #[tokio::test]
 async fn row_31_tokens_of_a_quorum_grow_through_kills_restarts_and_flushes() {
     let mut quorum = five();
@@ -244,8 +244,8 @@ async fn row_31_tokens_of_a_quorum_grow_through_kills_restarts_and_flushes() {
     }
 }
 
-/// Row 11, over a quorum, and row 32: a node that came back has forgotten its vote, and does not give it anew before all that
-/// it may have given is over. It lengthens and releases what it has.
+/// Row 11, over a quorum, and row 32: a node that came back has forgotten its votes and does not vote again before
+/// every hold it may have granted has ended. It still extends and releases the holds it has.
 #[tokio::test]
 async fn row_32_a_node_of_a_quorum_that_came_back_does_not_vote_at_once() {
     let mut quorum = Quorum::start(3).expect("three servers that boot");
@@ -259,25 +259,28 @@ async fn row_32_a_node_of_a_quorum_that_came_back_does_not_vote_at_once() {
         Client::of_store(store).watchdog_lease(uptime).connect().await.expect("connected")
     };
     let (first, second) = (config(), config());
-    // A cold start: nobody votes.
+    // A cold start: no node votes.
     let holder = connect(first).await;
-    let error = holder.mutex("job").expect("a name").try_acquire().await.expect_err("they do not vote");
+    let error = holder.mutex("job").expect("a name").try_acquire().await.expect_err("no node votes");
     assert!(error.to_string().contains("has been up for"), "{error}");
-    let guard = holder.mutex("job").expect("a name").acquire().await.expect("they are up for long enough");
+    let guard =
+        holder.mutex("job").expect("a name").acquire().await.expect("the nodes have been up for long enough");
 
-    // Two of three forget it. Were they to vote, somebody else had the lock while it is believed in.
+    // Two of three nodes forget the hold. If they voted, another client would acquire the lock while the holder
+    // still relied on it.
     for at in [0, 1] {
         quorum.servers()[at].restart().expect("it boots");
     }
     let rival = connect(second).await;
     let begun = Instant::now();
-    let rivals = rival.mutex("job").expect("a name").acquire().await.expect("in the end");
+    let rivals = rival.mutex("job").expect("a name").acquire().await.expect("the nodes vote again later");
     assert!(guard.check().is_err(), "two believe in it after {:?}", begun.elapsed());
     assert!(rivals.fencing_token() > guard.fencing_token());
     rivals.release().await.expect("released");
 }
 
-/// A lock of a quorum of a primary that these Sentinels know and of two single servers, which vote once they are up for so long.
+/// A quorum of a primary monitored by these Sentinels and of two single servers; nodes vote once they have been up
+/// for `uptime`.
 async fn with_two_beside(sentinels: &Sentinels, uptime: Duration) -> (Mutex, [RedisServer; 2]) {
     let single = [0, 1].map(|_| RedisServer::start().expect("a server that boots"));
     let node = |url: String| RedisConfig::from_url(&url).expect("a good URL");
@@ -289,53 +292,55 @@ async fn with_two_beside(sentinels: &Sentinels, uptime: Duration) -> (Mutex, [Re
     (client.mutex("job").expect("a name").wait(Duration::from_secs(60)), single)
 }
 
-/// A node may be a primary that Sentinels know. When it moves, the replica is asked, and votes once it has been the primary for
-/// long enough.
+/// A node may be a primary monitored by Sentinels. After a failover the client uses the new primary, which votes
+/// once it has been the primary for long enough.
 #[tokio::test]
 async fn a_node_of_a_quorum_may_be_a_group_of_sentinels() {
     let sentinels = Sentinels::start(1).expect("servers that boot");
-    sentinels.formed().expect("they know one another");
+    sentinels.formed().expect("the Sentinels know one another");
     let uptime = Duration::from_secs(3);
     let (mutex, mut single) = with_two_beside(&sentinels, uptime).await;
     let guard = mutex.acquire().await.expect("acquired");
     let before = guard.fencing_token();
-    let old = sentinels.primary_index().expect("one of them");
-    sentinels.fail_over().expect("they begin");
-    sentinels.promoted(old).expect("another one is the primary");
+    let old = sentinels.primary_index().expect("one server is the primary");
+    sentinels.fail_over().expect("the failover begins");
+    sentinels.promoted(old).expect("another server is the primary");
     guard.release().await.expect("two of three have it");
     let guard = mutex.acquire().await.expect("the two others vote");
     assert!(guard.fencing_token() > before);
     guard.release().await.expect("released");
-    // Now it is needed.
+    // From here on the group's vote is needed.
     single[1].kill().expect("killed");
-    let guard = mutex.acquire().await.expect("the new primary votes, in the end");
+    let guard = mutex.acquire().await.expect("the new primary votes after its wait");
     assert!(guard.fencing_token() > before);
     guard.release().await.expect("released");
-    let held = sentinels.primary().expect("one of them").cli(&["EXISTS", "job"]).expect("an answer");
+    let held =
+        sentinels.primary().expect("one server is the primary").cli(&["EXISTS", "job"]).expect("an answer");
     assert_eq!(held.integer(), Some(0));
 }
 
-/// A replica may not know of all that the primary gave which it succeeds. It has been up for long enough, and so had been that
-/// one as the primary, as a Sentinel says yet while it tells the others of the new one.
+/// A promoted replica may not know of every hold that the former primary granted. It does not vote at once, although
+/// it has been up for long enough, and a Sentinel may still report that it was the primary for long enough while it
+/// spreads the new configuration.
 #[tokio::test]
 async fn row_32_a_replica_that_is_promoted_in_a_quorum_does_not_vote_at_once() {
     let mut sentinels = Sentinels::start(2).expect("servers that boot");
-    sentinels.formed().expect("they know one another");
+    sentinels.formed().expect("the Sentinels know one another");
     let uptime = Duration::from_secs(6);
     let (mutex, mut single) = with_two_beside(&sentinels, uptime).await;
-    // The group is needed from now on, and votes.
+    // From here on the group's vote is needed.
     single[1].kill().expect("killed");
     mutex.acquire().await.expect("two vote").release().await.expect("released");
     tokio::time::sleep(uptime).await;
 
     let moves = Instant::now();
-    let old = sentinels.primary_index().expect("one of them");
-    sentinels.fail_over().expect("they begin");
-    let new = sentinels.promoted(old).expect("another one is the primary");
+    let old = sentinels.primary_index().expect("one server is the primary");
+    sentinels.fail_over().expect("the failover begins");
+    let new = sentinels.promoted(old).expect("another server is the primary");
     println!("promoted after {:?}", moves.elapsed());
     let promoted = &sentinels.servers()[new];
     let guard = loop {
-        let guard = mutex.acquire().await.expect("the new primary votes, in the end");
+        let guard = mutex.acquire().await.expect("the new primary votes after its wait");
         // The old one may have voted as long as it was asked.
         if promoted.cli(&["EXISTS", "job"]).expect("an answer").integer() == Some(1) {
             break guard;

@@ -1,4 +1,4 @@
-//! Readers and writers of several processes: each records what it did, and what it recorded is judged.
+//! Readers and writers of several processes: each records what it did, and the test checks the records.
 
 use crate::scene::{client, server, until};
 use futures_util::future::BoxFuture;
@@ -17,23 +17,23 @@ const PROCESSES: usize = 4;
 const TASKS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is known of the questions of a process.
+/// The requests of one process.
 #[derive(Debug, Default)]
 struct Questions {
-    /// When each hold was first asked for, and when it was first told to be in the queue.
+    /// When each hold was first requested, and when it was first reported as queued.
     holds: HashMap<HoldId, (u64, Option<u64>)>,
     nonces: HashMap<Nonce, HoldId>,
     tokens: HashMap<u64, HoldId>,
 }
 
-/// A store that notes when what was asked and answered.
+/// A store that records the times of requests and replies.
 #[derive(Debug, Clone)]
 struct Noting {
     inner: Arc<dyn Store>,
     questions: Arc<Mutex<Questions>>,
 }
 
-/// A mailbox that notes which hold was granted.
+/// A mailbox that records which hold was granted.
 struct NotingPost {
     inner: Arc<dyn Postbox>,
     questions: Arc<Mutex<Questions>>,
@@ -130,7 +130,7 @@ impl Store for Noting {
     }
 }
 
-/// One process of readers and writers.
+/// Starts one process of readers and writers.
 fn start(server: &RedisServer, process: usize, time: Duration) -> Worker {
     Worker::of_test("readers::a_worker_that_reads_and_writes", "reader")
         .env("LEASEHOLD_TEST_URL", server.url())
@@ -140,8 +140,8 @@ fn start(server: &RedisServer, process: usize, time: Duration) -> Worker {
         .expect("a worker")
 }
 
-/// Failure row 26. 32 tasks in 4 processes read and write for 30 s. From what they have recorded: nobody is beside a writer,
-/// and nobody who asked after another was in the queue is let in before him.
+/// Failure row 26. 32 tasks in 4 processes read and write for 30 s. Their records show that no other hold overlaps a
+/// write hold, and that no request is granted before one that was queued earlier.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_26_readers_and_writers_of_four_processes_keep_their_order() {
     let server = server();
@@ -150,7 +150,7 @@ async fn row_26_readers_and_writers_of_four_processes_keep_their_order() {
     let mut stays: Vec<Stay> = Vec::new();
     for worker in &mut workers {
         loop {
-            let line = worker.line(time + PATIENCE).expect("it tells what it did");
+            let line = worker.line(time + PATIENCE).expect("the worker reports its record");
             if line == "done" {
                 break;
             }
@@ -159,10 +159,10 @@ async fn row_26_readers_and_writers_of_four_processes_keep_their_order() {
     }
     let judged = judge(&stays).unwrap_or_else(|flaw| panic!("{flaw}"));
     println!("{judged:?}");
-    assert!(judged.alone > 100 && judged.shared > 300, "too few to say anything: {judged:?}");
+    assert!(judged.alone > 100 && judged.shared > 300, "too few for a result: {judged:?}");
     assert!(judged.most_inside > 1 && judged.queued > 100 && judged.in_order > 50, "{judged:?}");
     let lock = client(&server.url()).await.rwlock("rw").expect("a good name");
-    until("nobody is left", PATIENCE, async || {
+    until("no hold and no waiter is left", PATIENCE, async || {
         let status = lock.inspect().await.expect("an answer");
         !status.held && status.waiting == 0
     })
@@ -193,8 +193,8 @@ fn a_worker_that_reads_and_writes() {
                 tokio::spawn(one_of_them(lock, random, until, questions.clone()))
             })
             .collect();
-        // Nothing is said before all are done: whoever speaks may have to wait for the listener, and with him all tasks of
-        // this thread.
+        // Nothing is printed before all tasks are done: a full pipe would block this thread, and all its tasks with
+        // it.
         let mut stays = Vec::new();
         for task in tasks {
             stays.extend(task.await.expect("no task panicked"));
@@ -206,7 +206,7 @@ fn a_worker_that_reads_and_writes() {
     });
 }
 
-/// Reads and writes until then, and gives what it recorded.
+/// Reads and writes until the given time and returns the record.
 async fn one_of_them(
     lock: RwLock,
     random: Random,
@@ -239,7 +239,7 @@ async fn one_of_them(
             let hold = questions.tokens.remove(&token)?;
             questions.holds.remove(&hold)
         });
-        let (asked_us, queued_us) = asked.expect("it was asked for, and granted");
+        let (asked_us, queued_us) = asked.expect("it was requested and granted");
         stays.push(Stay { alone, asked_us, queued_us, entered_us, left_us, token });
         tokio::time::sleep(Duration::from_micros(random.below(2_000))).await;
     }

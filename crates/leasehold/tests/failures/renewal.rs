@@ -11,7 +11,7 @@ fn pttl(server: &RedisServer) -> i64 {
     server.cli(&["PTTL", "m"]).expect("an answer").integer().expect("a number")
 }
 
-/// Row 7: after a release the key's expiry never rises for it, whoever holds it then.
+/// Row 7: after a release the watchdog never extends the key's expiry, whichever client holds the lock then.
 #[tokio::test]
 async fn row_7_the_watchdog_ends_with_the_release() {
     let server = server();
@@ -19,7 +19,7 @@ async fn row_7_the_watchdog_ends_with_the_release() {
     for n in 0..20_u32 {
         let guard = ours.acquire().await.expect("acquired");
         tokio::time::sleep(15 * MS + n * Duration::from_micros(500)).await;
-        // On a busy machine so short a lease may be over before; what matters is what comes after.
+        // On a busy machine so short a lease may be over already; what matters is what happens next.
         let _ = guard.release().await;
         server.cli(&["SET", "m", "a stranger", "PX", "40"]).expect("an answer");
         let mut last = pttl(&server);
@@ -31,7 +31,7 @@ async fn row_7_the_watchdog_ends_with_the_release() {
     }
 }
 
-/// Row 8: connections break, and the watchdog goes on over new ones for three leases and more.
+/// Row 8: connections break, and the watchdog renews over new ones for three leases and more.
 #[tokio::test]
 async fn row_8_the_watchdog_survives_a_reconnect() {
     let server = server();
@@ -53,7 +53,7 @@ async fn row_8_the_watchdog_survives_a_reconnect() {
     guard.release().await.expect("released");
 }
 
-/// Row 9: one renewal without an answer does not end the hold.
+/// Row 9: one renewal without a reply does not end the hold.
 #[tokio::test]
 async fn row_9_a_failed_renewal_is_tried_again() {
     let server = server();
@@ -71,7 +71,7 @@ async fn row_9_a_failed_renewal_is_tried_again() {
     guard.release().await.expect("released");
 }
 
-/// Row 10: a process that was stopped past its lease knows it by its clock alone, before anything else.
+/// Row 10: a process suspended past its lease detects the loss by its clock alone, before anything else.
 #[tokio::test]
 async fn row_10_a_stopped_holder_knows_that_it_lost() {
     let server = server();
@@ -83,9 +83,9 @@ async fn row_10_a_stopped_holder_knows_that_it_lost() {
     worker.stop().expect("stopped");
     let other = mutex(&client(&server.url()).await);
     let next = other.acquire_timeout(Duration::from_secs(5)).await.expect("the lease has ended");
-    // The server is gone for the worker: it has to know without it.
+    // The worker cannot reach the server: it has to detect the loss without it.
     server.stop().expect("stopped");
-    worker.tell("check").expect("told");
+    worker.tell("check").expect("the worker receives the command");
     worker.cont().expect("continued");
     worker.expect("lost", Duration::from_secs(5)).expect("check() failed");
     server.cont().expect("continued");
@@ -104,22 +104,22 @@ fn a_worker_that_holds() {
         let url = std::env::var("LEASEHOLD_TEST_URL").expect("set by the test");
         let guard = mutex(&quick(&url, LONG, 500 * MS).await).acquire().await.expect("acquired");
         Worker::say("held");
-        // Blocks the runtime: the keeper has its own thread, and no timer of ours can run.
+        // Blocks the runtime: the keeper has its own thread, and no timer of this runtime can run.
         let _ = Worker::told();
         Worker::say(if guard.check().is_err() { "lost" } else { "held still" });
-        // The server is stopped; what is left to do is the next test's business.
+        // The server is stopped; a release is the subject of the next test.
         std::process::exit(0);
     });
 }
 
-/// Row 11: a server that goes away while leases are renewed ends nothing but the leases.
+/// Row 11: a server that goes down during renewals ends the leases, and causes no panic.
 #[tokio::test]
 async fn row_11_no_server_no_panic() {
     let mut server = server();
     let ours = quick(&server.url(), 200 * MS, 500 * MS).await;
     let guard = mutex(&ours).acquire().await.expect("acquired");
     server.kill().expect("killed");
-    let lost = tokio::time::timeout(2000 * MS, guard.lost()).await.expect("told in time");
+    let lost = tokio::time::timeout(2000 * MS, guard.lost()).await.expect("the loss is reported in time");
     assert_eq!(lost.reason, LostReason::Expired);
     let released = guard.release().await;
     assert!(matches!(released, Err(ReleaseError::Store(_) | ReleaseError::Unknown(_))), "{released:?}");
@@ -128,8 +128,8 @@ async fn row_11_no_server_no_panic() {
     guard.release().await.expect("released");
 }
 
-/// Row 13: the client's deadline is never later than the server's expiry, however late replies are and
-/// however the lock was come by.
+/// Row 13: the client's deadline is never later than the server's expiry, however late replies are and however the
+/// lock was acquired.
 #[tokio::test]
 async fn row_13_validity_counts_from_the_request() {
     let server = server();
@@ -162,12 +162,12 @@ async fn row_13_validity_counts_from_the_request() {
     }
 }
 
-/// A given lease is reached by one extend after the short first one, and by none where it is no longer than that.
+/// An explicit lease costs one extension after the short first lease, and none if it is no longer than that.
 #[tokio::test]
 async fn a_given_lease_costs_one_extend_at_most() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
-    // Beats would be counted, too.
+    // Heartbeats would be counted, too.
     let ours = Client::builder(proxy.url()).without_session().connect().await.expect("it connects");
     for (lease, requests) in [(Duration::from_secs(60), 3), (Duration::from_millis(2500), 2)] {
         proxy.reset_counts();
@@ -177,7 +177,7 @@ async fn a_given_lease_costs_one_extend_at_most() {
             tokio::time::sleep(5 * MS).await;
         }
         tokio::time::sleep(1200 * MS).await;
-        assert!(guard.remaining() + 1200 * MS < lease, "it ends when it ends");
+        assert!(guard.remaining() + 1200 * MS < lease, "the lease is not renewed");
         guard.release().await.expect("released");
         assert_eq!(proxy.count("EVALSHA"), requests, "{lease:?}");
     }

@@ -1,4 +1,4 @@
-//! Acquires that count once a replica has them: row 30.
+//! Acquires that wait for the acknowledgement of a replica: row 30.
 
 use crate::scene::{MS, S, client, mutex, quick, server, until, until_free, within};
 use leasehold::store::FaultKind;
@@ -6,14 +6,14 @@ use leasehold::{AcquireError, Client};
 use leasehold_testkit::{RedisServer, Sentinels};
 use std::time::Duration;
 
-/// A server and a replica that has copied it.
+/// A server and a replica that has finished its initial synchronization.
 async fn pair() -> (RedisServer, RedisServer) {
     let primary = server();
     let at = format!("127.0.0.1 {}", primary.port());
     let replica = RedisServer::builder().config("replicaof", at).start().expect("redis-server boots");
-    // The first copy is made with a delay of seconds otherwise.
+    // Otherwise the initial synchronization starts with a delay of seconds.
     primary.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).expect("a reply").ok().expect("set");
-    // To the primary it is there, and counts for WAIT, before it has read the copy: what it has by then is nothing.
+    // The primary counts a replica for `WAIT` before it has loaded the snapshot, while it has no data yet.
     until("a replica that has copied all", 20 * S, async || {
         let info = replica.cli(&["INFO", "replication"]).expect("a reply");
         info.text().is_some_and(|text| text.contains("master_link_status:up"))
@@ -36,8 +36,8 @@ fn unconfirmed<T: std::fmt::Debug>(result: &Result<T, AcquireError>) {
     assert_eq!(fault.kind, FaultKind::Unconfirmed { wanted: 1, found: 0 }, "{fault}");
 }
 
-/// Row 30: when an acquire has returned, the replica has the hold; and while it stands still nobody gets the lock, whose
-/// hold is given back.
+/// Row 30: when an acquire returns, the replica has the hold. While the replica is suspended no client acquires the
+/// lock, and the unconfirmed hold is undone.
 #[tokio::test]
 async fn row_30_an_acquire_counts_once_a_replica_has_it() {
     let (primary, replica) = pair().await;
@@ -45,7 +45,7 @@ async fn row_30_an_acquire_counts_once_a_replica_has_it() {
     let (lock, hasty) = (mutex(&ours), mutex(&careful(&primary, 500 * MS).await));
     for _ in 0..20 {
         let guard = lock.acquire().await.expect("acquired");
-        // The replica has said so itself, so it need not be waited for.
+        // The replica has acknowledged the hold, so there is no need to poll.
         let there = replica.cli(&["GET", "m"]).expect("a reply");
         assert_eq!(there.text().map(|token| &token[..16]), Some(&*ours.session().to_string()));
         guard.release().await.expect("released");
@@ -82,13 +82,14 @@ async fn row_30_no_kind_of_lock_is_had_without_the_replica() {
     unconfirmed(&both.acquire().await);
     unconfirmed(&detached.acquire_detached().await);
     replica.cont().expect("it goes on");
-    // Nothing of all that is left.
+    // No unconfirmed hold is left.
     within(10 * S, async { while shared.write().await.is_err() {} }).await;
     within(10 * S, async { while both.acquire().await.is_err() {} }).await;
     within(10 * S, async { while permits.acquire_many(3).await.is_err() {} }).await;
 }
 
-/// Row 30: a grant was written by whoever has released the lock, who need not wait for replicas himself.
+/// Row 30: a grant is confirmed although the client that released the lock, and so wrote the grant, does not wait
+/// for replicas itself.
 #[tokio::test]
 async fn row_30_a_grant_counts_once_a_replica_has_it() {
     let (primary, replica) = pair().await;
@@ -107,7 +108,7 @@ async fn row_30_a_grant_counts_once_a_replica_has_it() {
     within(10 * S, async { while ours.acquire().await.is_err() {} }).await;
 }
 
-/// Row 30: who gives up before it is confirmed leaves it to nobody of his process.
+/// Row 30: a waiter that gives up before its hold is confirmed hands it to no other waiter of its process.
 #[tokio::test]
 async fn row_30_what_is_not_confirmed_is_not_handed_on() {
     let (primary, replica) = pair().await;
@@ -125,29 +126,30 @@ async fn row_30_what_is_not_confirmed_is_not_handed_on() {
     first.abort();
     let held_by = async || plain.inspect().await.ok().and_then(|status| status.fence);
     let before = held_by().await;
-    until("the next asks for it", 5 * S, async || held_by().await != before).await;
+    until("the next waiter requests it", 5 * S, async || held_by().await != before).await;
     tokio::time::sleep(200 * MS).await;
     assert!(!second.is_finished(), "it has no replica's word");
     replica.cont().expect("it goes on");
     within(10 * S, second).await.expect("no panic").expect("acquired").release().await.expect("released");
 }
 
-/// Row 30: who waits for replicas rides a fail-over out, as everybody does: he asks the new primary.
+/// Row 30: a client that waits for replicas survives a failover like any other: it repeats its request at the new
+/// primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_30_who_waits_for_replicas_rides_a_fail_over_out() {
-    // The second one follows the new primary at once; the old one does so when the Sentinels get round to it.
+    // The second server follows the new primary at once; the old one only when the Sentinels reconfigure it.
     let sentinels = Sentinels::start(2).expect("the servers boot");
-    sentinels.formed().expect("they find one another");
+    sentinels.formed().expect("the Sentinels discover one another");
     let url = format!("{}?replicas=1", sentinels.url());
     let ours = mutex(&quick(&url, 30 * S, 30 * S).await);
-    let old = sentinels.primary_index().expect("they know");
+    let old = sentinels.primary_index().expect("the Sentinels know the primary");
     let mut since_promoted = 0;
     let mut promoted = None;
     for round in 0.. {
-        // What was not replicated is lost with a fail-over, and then told by the release.
+        // A hold that was not replicated is lost in the failover; the release then reports it.
         let _ = within(40 * S, ours.acquire()).await.expect("acquired").release().await;
         if round == 20 {
-            sentinels.fail_over().expect("they agree");
+            sentinels.fail_over().expect("the Sentinels start the failover");
             let sentinels = &sentinels;
             promoted = Some(tokio::task::block_in_place(|| sentinels.promoted(old)).expect("promoted"));
         }

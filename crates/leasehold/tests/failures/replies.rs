@@ -5,7 +5,7 @@ use leasehold::{AcquireError, Attempt};
 use leasehold_testkit::{Proxy, Then, any_command, command};
 use std::time::{Duration, Instant};
 
-/// Row 1: the reply of an acquire is lost with its connection; the next answer is for the same hold.
+/// Row 1: the reply to an acquire is lost with its connection; the repeated request finds the same hold.
 #[tokio::test]
 async fn row_1_a_lost_reply_leaves_no_lock_that_nobody_holds() {
     let server = server();
@@ -23,7 +23,7 @@ async fn row_1_a_lost_reply_leaves_no_lock_that_nobody_holds() {
     until_free(&other, 100 * MS).await;
 }
 
-/// Row 1: the reply never comes, and the call's own time runs out.
+/// Row 1: the reply never arrives, and the call times out.
 #[tokio::test]
 async fn row_1_a_reply_that_never_comes_is_undone() {
     let server = server();
@@ -41,7 +41,7 @@ async fn row_1_a_reply_that_never_comes_is_undone() {
     until_free(&other, 3500 * MS).await;
 }
 
-/// Row 2: every script arrives twice, and changes what one does.
+/// Row 2: every script arrives twice, with the effect of one.
 #[tokio::test]
 async fn row_2_sent_twice_equals_sent_once() {
     let server = server();
@@ -59,13 +59,13 @@ async fn row_2_sent_twice_equals_sent_once() {
             async move { other.acquire().await.expect("acquired").release().await }
         });
         tokio::time::sleep(5 * MS).await;
-        guard.release().await.expect("released, also where the second reply says it was already");
+        guard.release().await.expect("released, even if the second reply reports it as already released");
         waiter.await.expect("no panic").expect("released");
     }
     until_free(&other, 100 * MS).await;
 }
 
-/// Row 3: the client library resends nothing by itself, also where it gives up long before we do.
+/// Row 3: the Redis client library resends nothing on its own, even where its timeout is far shorter than ours.
 #[tokio::test]
 async fn row_3_nothing_is_resent_behind_our_back() {
     let server = server();
@@ -80,8 +80,8 @@ async fn row_3_nothing_is_resent_behind_our_back() {
     assert_eq!(proxy.count("EVALSHA"), 2);
 }
 
-/// Row 4: a future that is dropped while its acquire is under way, at times around its reply. (At every
-/// await: `tests/mutex`.)
+/// Row 4: a future is dropped while its acquire is in flight, at times around its reply. (At every await:
+/// `tests/mutex`.)
 #[tokio::test]
 async fn row_4_a_dropped_acquire_leaves_nothing() {
     let server = server();
@@ -95,7 +95,7 @@ async fn row_4_a_dropped_acquire_leaves_nothing() {
     }
 }
 
-/// Row 5: a release that is cut short is carried on by the keeper.
+/// Row 5: the keeper completes a release that is cut short.
 #[tokio::test]
 async fn row_5_a_release_cut_short_is_carried_on() {
     let server = server();
@@ -110,7 +110,7 @@ async fn row_5_a_release_cut_short_is_carried_on() {
     }
 }
 
-/// Row 6: so is one whose caller is gone, before it was called or in the middle of it.
+/// Row 6: the same if the caller is cancelled before or during its release.
 #[tokio::test]
 async fn row_6_a_cancelled_caller_gives_the_lock_back() {
     let server = server();
@@ -133,7 +133,7 @@ async fn row_6_a_cancelled_caller_gives_the_lock_back() {
     }
 }
 
-/// An acquire that arrives after its undo is a ghost: its short first lease ends it.
+/// An acquire that arrives after its undo leaves a hold without an owner: its short first lease ends it.
 #[tokio::test]
 async fn an_acquire_that_arrives_after_its_undo_ends_by_its_first_lease() {
     let server = server();
@@ -143,13 +143,13 @@ async fn an_acquire_that_arrives_after_its_undo_ends_by_its_first_lease() {
     proxy.hold(1, command("EVALSHA"));
     let missed = ours.acquire_timeout(150 * MS).await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
-    proxy.until_held(1, Duration::from_secs(1)).await.expect("one is held");
+    proxy.until_held(1, Duration::from_secs(1)).await.expect("the proxy holds one request back");
     proxy.cut_clients();
     let again = ours.acquire().await.expect("acquired over a new connection");
     again.release().await.expect("released");
     let late = proxy.release_held();
     assert_eq!(late.count(), 1);
-    late.answered(Duration::from_secs(1)).await.expect("the old bytes ran after the newer ones");
+    late.answered(Duration::from_secs(1)).await.expect("the delayed request ran after the newer one");
     let start = Instant::now();
     let guard = other.acquire_timeout(Duration::from_secs(5)).await.expect("acquired");
     assert!(start.elapsed() < 3500 * MS, "{:?}", start.elapsed());
@@ -157,7 +157,7 @@ async fn an_acquire_that_arrives_after_its_undo_ends_by_its_first_lease() {
     until_free(&other, 100 * MS).await;
 }
 
-/// A connection that breaks, and the next ones too while they greet: the call goes on within its time.
+/// A connection breaks, and the next ones break during their handshake: the call succeeds within its deadline.
 #[tokio::test]
 async fn a_connection_that_breaks_while_it_greets_is_replaced() {
     let server = server();
@@ -171,8 +171,8 @@ async fn a_connection_that_breaks_while_it_greets_is_replaced() {
     }
 }
 
-/// A hold is spent once its release was first sent: whoever stands in line gets one of its own, also where the reply
-/// to the release is lost.
+/// A hold counts as spent once its release was first sent: the next local waiter gets a hold of its own, even if the
+/// reply to the release is lost.
 #[tokio::test]
 async fn a_hold_whose_release_was_sent_is_never_handed_on() {
     let server = server();
@@ -187,7 +187,7 @@ async fn a_hold_whose_release_was_sent_is_never_handed_on() {
         });
         tokio::time::sleep(5 * MS).await;
         proxy.swallow_replies(1, then, command("EVALSHA"));
-        // Released, as it finds out by asking again; or not known to be, where no time was left.
+        // Released, as the repeated request finds; or unknown, if no time was left.
         let _ = guard.release().await;
         proxy.pass();
         let next = waiter.await.expect("no panic");

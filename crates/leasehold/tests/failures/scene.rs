@@ -1,4 +1,4 @@
-//! A server of its own for each test, and clients of it.
+//! A separate server for each test, and its clients.
 
 use leasehold::{Client, Mutex};
 use leasehold_testkit::RedisServer;
@@ -15,13 +15,13 @@ pub(crate) async fn client(url: &str) -> Client {
     Client::connect(url).await.expect("the server can be reached")
 }
 
-/// A client whose calls end soon, and whose watchdog renews often.
+/// A client with short call timeouts, whose watchdog renews often.
 pub(crate) async fn quick(url: &str, call: Duration, watchdog: Duration) -> Client {
     let client = Client::builder(url).call_timeout(call).watchdog_lease(watchdog).connect().await;
     client.expect("the server can be reached")
 }
 
-/// A client whose leases alone decide how long it holds what it holds, and which sends nothing by itself.
+/// A client without a session: its leases alone limit its holds, and it sends nothing in the background.
 pub(crate) async fn sessionless(url: &str) -> Client {
     Client::builder(url).without_session().connect().await.expect("the server can be reached")
 }
@@ -30,7 +30,7 @@ pub(crate) fn mutex(client: &Client) -> Mutex {
     client.mutex("m").expect("a good name")
 }
 
-/// Waits until the lock is free and nobody waits for it.
+/// Waits until the lock is free and has no waiters.
 pub(crate) async fn until_free(mutex: &Mutex, within: Duration) {
     let start = Instant::now();
     loop {
@@ -52,12 +52,12 @@ pub(crate) async fn until_waiting(mutex: &Mutex, sessions: u64) {
     }
 }
 
-/// What a future gives, which has to end in time.
+/// Returns the future's output; panics if it takes longer than `time`.
 pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(time, future).await.unwrap_or_else(|_| panic!("it took longer than {time:?}"))
 }
 
-/// Waits until that is so.
+/// Waits until the condition holds.
 pub(crate) async fn until(what: &str, time: Duration, mut so: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !so().await {

@@ -1,4 +1,4 @@
-//! What happens while a primary moves, as its Sentinels tell: rows 30, 31 and 34.
+//! Failover of a primary that Sentinels monitor: rows 30, 31 and 34.
 
 use crate::scene::{MS, S, client, mutex, quick, within};
 use leasehold::store::FaultKind;
@@ -7,26 +7,25 @@ use leasehold_testkit::Sentinels;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long after a promotion there has to be service again. It is a fraction of a second on a machine that has nothing
-/// else to do.
+/// How soon after a promotion service has to resume; a fraction of a second on an idle machine.
 const SOON: Duration = Duration::from_secs(5);
 
-/// One primary, one replica that has copied it, and three Sentinels that know one another.
+/// One primary, one synchronized replica, and three Sentinels that know one another.
 fn formed() -> Sentinels {
     let sentinels = Sentinels::start(1).expect("the servers boot");
-    sentinels.formed().expect("they find one another");
+    sentinels.formed().expect("the Sentinels discover one another");
     sentinels
 }
 
-/// Row 30 and 31: the primary is killed under 16 waiters. There is service again soon after the promotion, and tokens have
-/// grown.
+/// Rows 30 and 31: the primary is killed while 16 clients wait. Service resumes soon after the promotion, and tokens
+/// have grown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_30_a_killed_primary_is_followed() {
     let mut sentinels = formed();
     let sections: Arc<Mutex<Vec<(Instant, FencingToken)>>> = Arc::default();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..16 {
-        // A release that gave up before there is a primary again would leave the lock to its lease.
+        // A release that gave up before there is a new primary would leave the lock to its lease.
         let ours = mutex(&quick(&sentinels.url(), 20 * S, 30 * S).await);
         let sections = sections.clone();
         tasks.spawn(async move {
@@ -43,11 +42,11 @@ async fn row_30_a_killed_primary_is_followed() {
         }
     })
     .await;
-    let (at, killed) = (sentinels.primary_index().expect("they know"), Instant::now());
+    let (at, killed) = (sentinels.primary_index().expect("a primary"), Instant::now());
     sentinels.servers()[at].kill().expect("killed");
     tokio::task::block_in_place(|| sentinels.promoted(at)).expect("promoted");
     let promoted = Instant::now();
-    tokio::task::block_in_place(|| sentinels.told(at)).expect("told");
+    tokio::task::block_in_place(|| sentinels.told(at)).expect("the Sentinels report it");
     let told = Instant::now();
     let after = |instant| {
         let sections = sections.lock().expect("no panic");
@@ -63,7 +62,7 @@ async fn row_30_a_killed_primary_is_followed() {
     })
     .await;
     println!(
-        "promoted {:?} after the end of the primary; told of {:?} after that, and served {:?} after that",
+        "promoted {:?} after the primary was killed; reported {:?} after that, and acquired {:?} after that",
         promoted - killed,
         told - promoted,
         served - promoted
@@ -73,26 +72,26 @@ async fn row_30_a_killed_primary_is_followed() {
     let sections = sections.lock().expect("no panic");
     let (before, since): (Vec<_>, Vec<_>) = sections.iter().partition(|(at, _)| *at < killed);
     let greatest = before.iter().map(|(_, token)| *token).max();
-    // An answer of the old primary may have been on its way.
+    // A reply of the old primary may have been in flight.
     let since = since.iter().filter(|(at, _)| *at > promoted);
     assert!(since.clone().count() > 16, "{} since then", since.count());
     assert!(since.clone().all(|(_, token)| Some(*token) > greatest));
 }
 
-/// Row 34: what is the primary becomes a replica although nothing has failed. A holder keeps his lock, and who waits gets
-/// it.
+/// Row 34: a planned failover demotes the primary although nothing has failed. The holder keeps its lock, and a
+/// waiter acquires it afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_34_a_planned_fail_over_keeps_the_locks() {
     let sentinels = formed();
     let ours = mutex(&quick(&sentinels.url(), 2 * S, 5 * S).await);
     let theirs = mutex(&client(&sentinels.url()).await);
     let guard = ours.acquire().await.expect("acquired");
-    let old = sentinels.primary_index().expect("they know");
+    let old = sentinels.primary_index().expect("the Sentinels know the primary");
     let waits = tokio::spawn(async move { theirs.acquire().await });
-    sentinels.fail_over().expect("they agree");
+    sentinels.fail_over().expect("the Sentinels start the failover");
     let new = tokio::task::block_in_place(|| sentinels.promoted(old)).expect("promoted");
     assert_ne!(old, new);
-    // For longer than the lease: it is renewed where the lock is now.
+    // Longer than the lease: it is renewed at the new primary.
     tokio::time::sleep(6 * S).await;
     guard.check().expect("it is held");
     assert!(!waits.is_finished());
@@ -101,7 +100,8 @@ async fn row_34_a_planned_fail_over_keeps_the_locks() {
     theirs.release().await.expect("released");
 }
 
-/// What is wrong is told: a name that no Sentinel knows, a user that they do not know, and Sentinels that are not there.
+/// Configuration errors are reported: a name that no Sentinel knows, a user that they do not know, and Sentinels
+/// that cannot be reached.
 #[tokio::test]
 async fn row_41_what_sentinels_say_is_told() {
     let mut sentinels = Sentinels::start(0).expect("the servers boot");
@@ -122,7 +122,7 @@ async fn row_41_what_sentinels_say_is_told() {
     assert_eq!(told.kind, FaultKind::Unreachable, "{told}");
 }
 
-/// One Sentinel is enough, and the primary is asked whether it is one.
+/// One Sentinel suffices, and the client verifies with `ROLE` that the server it names is a primary.
 #[tokio::test]
 async fn row_34_what_sentinels_name_has_to_be_a_primary() {
     let mut sentinels = Sentinels::start(0).expect("the servers boot");
@@ -140,7 +140,8 @@ async fn row_34_what_sentinels_name_has_to_be_a_primary() {
     );
 }
 
-/// Row 39: Sentinels that name different servers, none of them the later, drive nobody from one to the other and back.
+/// Row 39: Sentinels that name different servers, none of them with the later configuration, do not make clients
+/// switch back and forth.
 #[tokio::test]
 async fn row_39_sentinels_that_disagree_drive_nobody_round() {
     let mut sentinels = Sentinels::start(0).expect("the servers boot");
@@ -164,7 +165,7 @@ async fn row_39_sentinels_that_disagree_drive_nobody_round() {
         ours.acquire().await.expect("acquired").release().await.expect("released");
         tokio::time::sleep(10 * MS).await;
     }
-    // Sentinels connect to one another as well, now and then.
+    // Sentinels connect to one another now and then, too.
     let after = connected();
     assert!(after - before < 50, "{before}, and {after} in 3 s");
 }

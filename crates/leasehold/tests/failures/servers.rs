@@ -1,4 +1,4 @@
-//! What servers do: rows 31 to 34, 37 and 40.
+//! Server behaviour: rows 31 to 34, 37 and 40.
 
 use crate::scene::{MS, client, mutex, quick, server, until_free};
 use leasehold::store::FaultKind;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(2);
 
-/// Row 31: fencing tokens grow over a flush and a restart without data.
+/// Row 31: fencing tokens grow across a flush and a restart without data.
 #[tokio::test]
 async fn row_31_tokens_grow_over_the_loss_of_all_data() {
     let mut server = server();
@@ -29,7 +29,7 @@ async fn row_31_tokens_grow_over_the_loss_of_all_data() {
     }
 }
 
-/// Row 31 and 38: the server's clock falls back by an hour; as long as it has its data, tokens grow.
+/// Rows 31 and 38: the server's clock falls back by an hour; as long as it keeps its data, tokens grow.
 #[tokio::test]
 async fn row_31_tokens_grow_while_the_clock_falls_back() {
     let clock = ShiftedClock::new(0).expect("a clock");
@@ -45,14 +45,14 @@ async fn row_31_tokens_grow_while_the_clock_falls_back() {
     }
 }
 
-/// Row 32: a restart without persistence loses all locks; their holders learn it at the next renewal.
+/// Row 32: a restart without persistence loses all locks; their holders learn of it at the next renewal.
 #[tokio::test]
 async fn row_32_a_holder_learns_that_the_store_lost_its_data() {
     let mut server = server();
     let ours = mutex(&quick(&server.url(), LONG, 900 * MS).await);
     let guard = ours.acquire().await.expect("acquired");
     server.restart().expect("restarted");
-    let lost = tokio::time::timeout(1200 * MS, guard.lost()).await.expect("told in time");
+    let lost = tokio::time::timeout(1200 * MS, guard.lost()).await.expect("the loss is reported in time");
     assert_eq!(lost.reason, LostReason::StoreLostData);
     assert!(guard.check().is_err());
 }
@@ -75,7 +75,7 @@ async fn row_32_with_an_append_only_file_nothing_is_lost() {
     guard.release().await.expect("released");
 }
 
-/// Row 33: the server forgets its scripts between all calls.
+/// Row 33: the server loses its script cache before every call.
 #[tokio::test]
 async fn row_33_scripts_are_loaded_again() {
     let server = server();
@@ -99,7 +99,8 @@ async fn row_33_scripts_are_loaded_again() {
     }
 }
 
-/// Row 34: the server becomes a replica and a primary again; a call in between goes on within its time.
+/// Row 34: the server becomes a replica and then a primary again; a call made in between succeeds within its
+/// deadline.
 #[tokio::test]
 async fn row_34_a_replica_is_waited_out() {
     let server = server();
@@ -112,7 +113,7 @@ async fn row_34_a_replica_is_waited_out() {
     let refused = hasty.try_acquire().await;
     let Err(AcquireError::Store(fault)) = refused else { panic!("{refused:?}") };
     assert_eq!(fault.kind, FaultKind::ReadOnly);
-    // Nor can a session begin there, which is told at once.
+    // A session cannot begin on a replica either, and that error is immediate.
     let refused = Client::connect(&server.url()).await;
     assert!(
         matches!(&refused, Err(ConnectError::Store(fault)) if fault.kind == FaultKind::ReadOnly),
@@ -130,7 +131,7 @@ async fn row_34_a_replica_is_waited_out() {
     guard.release().await.expect("released");
 }
 
-/// Row 37: memory is full: an acquire fails and says so, a renewal and a release do not.
+/// Row 37: memory is full: an acquire fails with that reason, a renewal and a release succeed.
 #[tokio::test]
 async fn row_37_a_full_memory_does_not_keep_a_lock() {
     let server = server();
@@ -185,7 +186,7 @@ async fn row_40_every_call_ends_by_its_own_deadline() {
     assert!(start.elapsed() < 100 * MS, "a drop waits for nothing: {:?}", start.elapsed());
     let start = Instant::now();
     let released = held.release().await;
-    // It also awaits a renewal in flight, which has the same deadline.
+    // A release also awaits a renewal in flight, which has the same deadline.
     in_time("release", start, 2 * call);
     assert!(matches!(released, Err(ReleaseError::Unknown(_) | ReleaseError::Store(_))), "{released:?}");
     server.cont().expect("continued");

@@ -1,4 +1,4 @@
-//! Independent servers: what becomes of one of them is its own.
+//! Independent servers (shards): a failure of one affects its own locks only.
 
 use crate::scene::{MS, S, until, within};
 use leasehold::store::{Hazard, HazardKind, RedisConfig, RedisStore};
@@ -16,7 +16,7 @@ fn boot() -> Vec<RedisServer> {
     (0..3).map(|_| RedisServer::start().expect("redis-server boots")).collect()
 }
 
-/// A name for each of the servers, in their order.
+/// A lock name on each of the servers, in their order.
 async fn names(servers: &[RedisServer]) -> Vec<String> {
     let configs = RedisConfig::shards_from_url(&url(servers)).expect("a good URL");
     let shards = RedisStore::connect_shards(configs).await.expect("they run");
@@ -35,8 +35,8 @@ fn mutex(client: &Client, name: &str) -> Mutex {
     client.mutex(name).expect("a good name")
 }
 
-/// A server that stands still costs the locks that lie on it, and nothing of what is held, waited for or asked for on the
-/// others; and when it goes on, so does whoever wants its locks.
+/// A suspended server affects the locks that it stores, and no hold, waiter or request on the other servers. When it
+/// resumes, its waiters acquire.
 #[tokio::test]
 async fn one_shard_that_stands_still_takes_its_own_locks_with_it_and_no_others() {
     let servers = boot();
@@ -52,7 +52,7 @@ async fn one_shard_that_stands_still_takes_its_own_locks_with_it_and_no_others()
         let waiter = mutex(&theirs, &names[1]);
         tokio::spawn(async move { waiter.acquire().await })
     };
-    until("somebody waits", 5 * S, async || {
+    until("a client waits", 5 * S, async || {
         mutex(&ours, &names[1]).inspect().await.expect("an answer").waiting == 1
     })
     .await;
@@ -63,7 +63,7 @@ async fn one_shard_that_stands_still_takes_its_own_locks_with_it_and_no_others()
         mutex(&theirs, &names[0]).acquire_timeout(S).await,
         Err(AcquireError::Store(_) | AcquireError::Unknown(_))
     ));
-    // Several times as long as a session lives that is not told of.
+    // Several times the lifetime of a session without heartbeats.
     for _ in 0..20 {
         tokio::time::sleep(150 * MS).await;
         held[1].check().expect("held");
@@ -77,7 +77,13 @@ async fn one_shard_that_stands_still_takes_its_own_locks_with_it_and_no_others()
             .expect("released");
     }
     held.remove(1).release().await.expect("released");
-    within(5 * S, waits).await.expect("it ends").expect("it is next").release().await.expect("released");
+    within(5 * S, waits)
+        .await
+        .expect("the wait ends")
+        .expect("the waiter is next")
+        .release()
+        .await
+        .expect("released");
     servers[0].cont().expect("it goes on");
     let again = within(20 * S, async {
         loop {
@@ -90,21 +96,21 @@ async fn one_shard_that_stands_still_takes_its_own_locks_with_it_and_no_others()
     again.release().await.expect("released");
 }
 
-/// Who comes while a server is down gets the locks of the others, is told of it by `examine`, and is refused where none
-/// answers, or one does not let him in.
+/// A client that connects while a server is down can use the locks of the others; `examine` reports the server.
+/// Connecting fails if no server replies, or if one rejects the credentials.
 #[tokio::test]
 async fn who_comes_while_a_shard_is_down_gets_the_locks_of_the_others() {
     let mut servers = boot();
     let (names, url) = (names(&servers).await, url(&servers));
     servers[0].kill().expect("killed");
     let builder = || Client::builder(&url).call_timeout(500 * MS);
-    let client = builder().connect().await.expect("two of them run");
+    let client = builder().connect().await.expect("two servers run");
     for name in &names[1..] {
         mutex(&client, name).acquire().await.expect("acquired").release().await.expect("released");
     }
     let first = mutex(&client, &names[0]);
     assert!(first.acquire_timeout(Duration::from_secs(1)).await.is_err());
-    let found = builder().examine().await.expect("two of them answer");
+    let found = builder().examine().await.expect("two servers reply");
     let silent: Vec<_> = found
         .iter()
         .filter(|found| matches!(found.hazards[..], [Hazard { kind: HazardKind::Unreachable(_), .. }, ..]))
@@ -124,19 +130,18 @@ async fn who_comes_while_a_shard_is_down_gets_the_locks_of_the_others() {
     assert!(matches!(both, Err(ConnectError::Store(fault)) if !fault.is_transient()));
 }
 
-/// Several locks are held together wherever they lie.
+/// Several locks are held together even if different servers store them.
 #[tokio::test]
 async fn a_set_over_several_shards_is_held_as_one() {
     let servers = boot();
     let names = names(&servers).await;
     let (ours, theirs) = (Client::connect(&url(&servers)).await, Client::connect(&url(&servers)).await);
-    let (ours, theirs) = (ours.expect("they run"), theirs.expect("they run"));
+    let (ours, theirs) = (ours.expect("the servers run"), theirs.expect("the servers run"));
     let all = ours.multi_mutex(names.iter().map(String::as_str)).expect("good names");
     let taken = mutex(&theirs, &names[1]).acquire().await.expect("acquired");
     assert!(all.acquire_timeout(300 * MS).await.is_err());
     for at in [0, 2] {
-        let guard =
-            within(5 * S, mutex(&theirs, &names[at]).acquire()).await.expect("nothing is left behind");
+        let guard = within(5 * S, mutex(&theirs, &names[at]).acquire()).await.expect("no hold is left");
         guard.release().await.expect("released");
     }
     taken.release().await.expect("released");
@@ -147,12 +152,12 @@ async fn a_set_over_several_shards_is_held_as_one() {
     guard.release().await.expect("released");
 }
 
-/// One id for all servers, and one line in the list of sessions, with what is held on all of them.
+/// A client has one id on all servers, and one line in the list of sessions, with its holds on all of them.
 #[tokio::test]
 async fn a_client_is_one_session_on_all_shards() {
     let servers = boot();
     let names = names(&servers).await;
-    let client = Client::connect(&url(&servers)).await.expect("they run");
+    let client = Client::connect(&url(&servers)).await.expect("the servers run");
     assert!(client.sessions().await.expect("a list").is_empty(), "nothing has been used");
     let mut held = Vec::new();
     for name in &names {

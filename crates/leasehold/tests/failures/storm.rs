@@ -12,13 +12,15 @@ use std::time::{Duration, Instant};
 const CLIENTS: usize = 500;
 const S: Duration = Duration::from_secs(1);
 
-/// Each client has two connections, and so has the server to it; many systems begin with room for a thousand files.
+/// Each client has two connections, and the server has their other ends; the soft limit on many systems is a
+/// thousand files.
 fn open_many_files() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("up to the hard limit one may");
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+        .expect("raising the soft limit up to the hard limit is permitted");
 }
 
-/// Counts who knocks at a port until it is told to stop, and sends everybody away.
+/// Accepts, counts and closes connections at a port until it is stopped.
 struct Porter {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<Vec<Duration>>,
@@ -26,8 +28,8 @@ struct Porter {
 
 impl Porter {
     fn at(port: u16) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", port)).expect("nobody else takes the port");
-        listener.set_nonblocking(true).expect("a socket of ours");
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
+        listener.set_nonblocking(true).expect("the listener becomes non-blocking");
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let thread = thread::spawn(move || {
@@ -49,8 +51,9 @@ impl Porter {
     }
 }
 
-/// Failure row 39. Five hundred clients lose their server: each of their connections is tried again at a rate that falls
-/// to one in a second or two, spread over the time; and when the server is back, without its data, all are served soon.
+/// Failure row 39. Five hundred clients lose their server: the rate of reconnection attempts falls to one in a
+/// second or two per connection, spread over time. When the server is back, without its data, all clients acquire
+/// soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_39_five_hundred_clients_do_not_storm_the_server() {
     open_many_files();
@@ -59,7 +62,7 @@ async fn row_39_five_hundred_clients_do_not_storm_the_server() {
     for n in 0..CLIENTS {
         let client = Client::connect(&server.url()).await.expect("the server can be reached");
         let mutex = client.mutex(format!("job/{n}")).expect("a good name");
-        drop(mutex.acquire().await.expect("nobody else wants it"));
+        drop(mutex.acquire().await.expect("there is no contention"));
         clients.push((client, mutex));
     }
     server.kill().expect("killed");
@@ -69,14 +72,14 @@ async fn row_39_five_hundred_clients_do_not_storm_the_server() {
     let late: Vec<_> = knocks.iter().filter(|at| **at > 3 * S).collect();
     let connections = 2 * CLIENTS;
     println!(
-        "{} knocks in 6 s, {} in the second half, of {connections} connections",
+        "{} attempts in 6 s, {} in the second half, of {connections} connections",
         knocks.len(),
         late.len()
     );
-    assert!(late.len() > CLIENTS, "they try again: {}", late.len());
-    assert!(knocks.len() <= 12 * connections, "{} knocks", knocks.len());
-    // A pause is a second at least by then.
-    assert!(late.len() <= 4 * connections, "{} knocks in the second half", late.len());
+    assert!(late.len() > CLIENTS, "only {} attempts in the second half", late.len());
+    assert!(knocks.len() <= 12 * connections, "{} attempts", knocks.len());
+    // By then a pause is at least a second.
+    assert!(late.len() <= 4 * connections, "{} attempts in the second half", late.len());
     let most = (0..30).map(|tenth| {
         let from = 3 * S + 100 * MS * tenth;
         late.iter().filter(|at| ***at >= from && ***at < from + 100 * MS).count()
@@ -100,6 +103,6 @@ async fn row_39_five_hundred_clients_do_not_storm_the_server() {
     let stats = server.cli(&["INFO", "stats"]).expect("an answer");
     let stats = stats.text().expect("a text");
     let received = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-    let received: usize = received.expect("it is told").trim().parse().expect("a number");
-    assert!(received <= 3 * connections, "{received} connections were made anew");
+    let received: usize = received.expect("the server reports it").trim().parse().expect("a number");
+    assert!(received <= 3 * connections, "{received} connections were opened");
 }

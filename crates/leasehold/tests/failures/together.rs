@@ -1,4 +1,4 @@
-//! A `MultiMutex` under the same failures: all are held or none, whatever is lost (rows 1 to 3, 10, 14, 17, 23, 28 and 29).
+//! A `MultiMutex` under the same failures: it holds all its locks or none (rows 1 to 3, 10, 14, 17, 23, 28 and 29).
 
 use crate::scene::{MS, S, client, quick, server, sessionless, until, within};
 use leasehold::{AcquireError, Client, LostReason, MultiAttempt, MultiMutex};
@@ -28,14 +28,15 @@ async fn until_waiting(client: &Client, name: &str) {
     until("it waits", 5 * S, async || mutex.inspect().await.expect("an answer").waiting == 1).await;
 }
 
-/// Rows 1 and 2: the reply is lost with its connection. Whoever asks again finds his own holds, of all of them.
+/// Rows 1 and 2: the reply is lost with its connection. The repeated request finds the caller's own holds of all the
+/// locks.
 #[tokio::test]
 async fn row_1_a_lost_reply_about_several_leaves_none_that_nobody_holds() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let other = all(&client(&server.url()).await);
     for _ in 0..3 {
-        // A client whose connections have broken often waits before it makes the next.
+        // A client whose connections have broken often pauses before it opens the next.
         let ours = all(&client(&proxy.url()).await);
         proxy.swallow_replies(1, Then::Cut, command("EVALSHA"));
         let guard = within(5 * S, ours.acquire()).await.expect("acquired by asking again");
@@ -48,7 +49,7 @@ async fn row_1_a_lost_reply_about_several_leaves_none_that_nobody_holds() {
     }
 }
 
-/// Row 1: the reply never comes, and the call's own time runs out: all of them are undone.
+/// Row 1: the reply never arrives, and the call times out: all holds are undone.
 #[tokio::test]
 async fn row_1_several_without_an_answer_are_undone() {
     let server = server();
@@ -57,7 +58,7 @@ async fn row_1_several_without_an_answer_are_undone() {
     proxy.swallow_replies(usize::MAX, Then::Stall, command("EVALSHA"));
     let missed = ours.try_acquire().await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
-    assert_eq!(held(&server), 3, "it was executed, and nobody was told so");
+    assert_eq!(held(&server), 3, "it was executed, without a reply");
     proxy.pass();
     proxy.cut();
     // Undone, or at the latest ended by their short first leases.
@@ -84,18 +85,18 @@ async fn row_2_several_sent_twice_are_taken_once() {
             async move { other.acquire().await.expect("acquired").release().await }
         });
         until_waiting(&other, "a").await;
-        guard.release().await.expect("released, also where the second reply says it was already");
+        guard.release().await.expect("released, even if the second reply reports it as already released");
         within(5 * S, waiter).await.expect("no panic").expect("released");
     }
     assert_eq!(held(&server), 0);
 }
 
-/// Row 3: however many locks, they are taken by one request, which nobody repeats; each is released by one.
+/// Row 3: one request acquires all the locks, however many, and is not repeated; one request releases each.
 #[tokio::test]
 async fn row_3_several_are_not_asked_for_again_behind_our_back() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
-    // A lease that needs no extend.
+    // A lease that needs no extension.
     let ours = all(&sessionless(&proxy.url()).await).lease(2_900 * MS);
     proxy.reset_counts();
     proxy.delay_replies(700 * MS);
@@ -105,7 +106,7 @@ async fn row_3_several_are_not_asked_for_again_behind_our_back() {
     assert_eq!(proxy.count("EVALSHA"), 4);
 }
 
-/// Row 14: a task that hangs with several locks keeps none of them for longer than its cap says.
+/// Row 14: a task that hangs with several locks keeps none of them for longer than its cap.
 #[tokio::test]
 async fn row_14_a_hung_task_keeps_none_of_several() {
     let server = server();
@@ -117,13 +118,14 @@ async fn row_14_a_hung_task_keeps_none_of_several() {
         let waited = start.elapsed();
         assert!(waited > 700 * MS && waited < 3 * S, "{waited:?}");
         assert_eq!(within(S, guard.lost()).await.reason, LostReason::Capped);
-        guard.release().await.expect_err("they are the next one's");
+        guard.release().await.expect_err("the next client holds the locks");
         next.check().expect("held");
         next.release().await.expect("released");
     }
 }
 
-/// Row 17: tasks share a handle. Each has its own holds, and what comes late of one touches none of the other's.
+/// Row 17: tasks share a handle. Each has its own holds, and a late call of one task does not affect those of
+/// another.
 #[tokio::test]
 async fn row_17_tasks_of_one_handle_have_their_own_holds_of_several() {
     let server = server();
@@ -135,9 +137,9 @@ async fn row_17_tasks_of_one_handle_have_their_own_holds_of_several() {
         async move { handle.acquire().await.expect("acquired") }
     });
     let second = within(5 * S, second).await.expect("no panic");
-    stale.check().expect_err("they are over");
-    stale.extend().await.expect_err("they are over");
-    let late = stale.release().await.expect_err("they are over");
+    stale.check().expect_err("the holds have ended");
+    stale.extend().await.expect_err("the holds have ended");
+    let late = stale.release().await.expect_err("the holds have ended");
     assert_eq!(late.failed.len(), 3, "{late}");
     second.extend().await.expect("each is held");
     for name in NAMES {
@@ -148,8 +150,8 @@ async fn row_17_tasks_of_one_handle_have_their_own_holds_of_several() {
     assert_eq!(held(&server), 0);
 }
 
-/// Row 28, as far as there are locks that it can happen to: a name that is given twice is one lock, and who holds one of
-/// several by itself is told, in the time that he gave, that he is in his own way.
+/// Row 28: a name given twice is one lock. A caller that already holds one of the locks times out at its deadline,
+/// with an error that names itself as the holder.
 #[tokio::test]
 async fn row_28_nobody_waits_for_a_lock_that_he_named_twice() {
     let server = server();
@@ -160,11 +162,13 @@ async fn row_28_nobody_waits_for_a_lock_that_he_named_twice() {
     guard.release().await.expect("released");
 
     let single = ours.mutex("b").expect("a good name").acquire().await.expect("acquired");
-    let missed = within(2 * S, all(&ours).acquire_timeout(200 * MS)).await.expect_err("he has one himself");
+    let missed = within(2 * S, all(&ours).acquire_timeout(200 * MS))
+        .await
+        .expect_err("the caller itself holds one of them");
     let AcquireError::TimedOut { lock, .. } = &missed else { panic!("{missed:?}") };
     assert_eq!(lock.as_str(), "b");
     single.check().expect("held");
-    assert_eq!(held(&server), 1, "the others are not kept by one who gave up");
+    assert_eq!(held(&server), 1, "the waiter that gave up keeps none of the others");
     single.release().await.expect("released");
 }
 
@@ -176,18 +180,18 @@ fn start(server: &RedisServer, session: Duration) -> Worker {
         .expect("a worker")
 }
 
-/// Rows 23 and 29: who holds several is killed, and so is who waits for them with one in hand, perhaps. Whoever wants all
-/// of them has them when their sessions end.
+/// Rows 23 and 29: a process that holds several locks is killed, and so is one that waits for them and may already
+/// hold some. The next client acquires all of them once their sessions end.
 #[tokio::test]
 async fn row_29_the_dead_keep_nobody_from_his_set() {
     let server = server();
     let session = 2 * S;
     let live = client(&server.url()).await;
     let mut holder = start(&server, session);
-    holder.expect("held", PATIENCE).expect("it holds them");
+    holder.expect("held", PATIENCE).expect("the worker holds them");
     let mut waiter = start(&server, session);
     until_waiting(&live, "a").await;
-    // The first lock becomes the waiter's: it holds it, and asks for the others.
+    // The first lock passes to the waiter, which then waits for the others.
     let next = tokio::spawn({
         let all = all(&live);
         async move { all.acquire().await.expect("acquired") }
@@ -195,10 +199,10 @@ async fn row_29_the_dead_keep_nobody_from_his_set() {
     tokio::time::sleep(session / 2).await;
     holder.kill().expect("killed");
     let killed = Instant::now();
-    waiter.expect("held", PATIENCE).expect("they are its, once the first is dead");
-    // Each lock of the dead is found by itself, by a look or two.
+    waiter.expect("held", PATIENCE).expect("the waiter acquires them once the holder is dead");
+    // Each lock of a dead client is found separately, after a poll or two.
     let each = 2 * S * u32::try_from(NAMES.len()).expect("three");
-    println!("had by the next {:?} after the kill, with a session of {session:?}", killed.elapsed());
+    println!("the next client acquired {:?} after the kill, with a session of {session:?}", killed.elapsed());
     assert!(killed.elapsed() < session + each, "{:?}", killed.elapsed());
     assert!(!next.is_finished());
     waiter.kill().expect("killed");
@@ -208,28 +212,28 @@ async fn row_29_the_dead_keep_nobody_from_his_set() {
     assert_eq!(held(&server), 0);
 }
 
-/// Row 10: who stood still with several locks for longer than his session has lost them all, knows it before he asks
-/// anybody, and takes none from who has them then.
+/// Row 10: a process that was suspended with several locks for longer than its session has lost them all, detects it
+/// before it sends a request, and does not affect their current holder.
 #[tokio::test]
 async fn row_10_who_stood_still_has_lost_several() {
     let server = server();
     let session = 2 * S;
     let live = client(&server.url()).await;
     let mut holder = start(&server, session);
-    holder.expect("held", PATIENCE).expect("it holds them");
+    holder.expect("held", PATIENCE).expect("the worker holds them");
     holder.stop().expect("stopped");
     let guard = within(session + 2 * S, all(&live).acquire()).await.expect("acquired");
-    holder.tell("check").expect("told");
+    holder.tell("check").expect("the worker receives the command");
     holder.cont().expect("it goes on");
-    assert_eq!(holder.expect("check ", PATIENCE).expect("it says so"), "lost");
-    holder.tell("release").expect("told");
-    assert_eq!(holder.expect("released ", PATIENCE).expect("it says so"), "0 of 3");
+    assert_eq!(holder.expect("check ", PATIENCE).expect("a result"), "lost");
+    holder.tell("release").expect("the worker receives the command");
+    assert_eq!(holder.expect("released ", PATIENCE).expect("a count"), "0 of 3");
     guard.extend().await.expect("each is held");
     assert_eq!(held(&server), 3);
     guard.release().await.expect("released");
 }
 
-/// Not a test by itself: a process that holds several, or waits for them.
+/// Not a test by itself: a process that holds several locks, or waits for them.
 #[test]
 fn a_worker_that_holds_several() {
     if Worker::role().as_deref() != Some("together") {

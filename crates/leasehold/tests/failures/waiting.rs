@@ -4,10 +4,10 @@ use crate::scene::{MS, client, mutex, server, until_free, until_waiting};
 use leasehold_testkit::Proxy;
 use std::time::{Duration, Instant};
 
-/// Less than a waiter's own look takes: only a message can be so quick.
+/// Less than a waiter's poll interval: only a message can be this fast.
 const BY_MESSAGE: Duration = Duration::from_millis(700);
 
-/// Row 19: a release at any moment around the waiter's first question wakes it by message.
+/// Row 19: a release at any moment around the waiter's first request wakes it by message.
 #[tokio::test]
 async fn row_19_no_wake_up_is_lost_between_the_question_and_the_message() {
     let server = server();
@@ -30,7 +30,7 @@ async fn row_19_no_wake_up_is_lost_between_the_question_and_the_message() {
     }
 }
 
-/// Row 20: a key that is deleted by hand publishes nothing; the first waiter looks every second.
+/// Row 20: deleting a key by hand publishes nothing; the first waiter polls every second.
 #[tokio::test]
 async fn row_20_a_deleted_key_is_found_by_looking() {
     let server = server();
@@ -47,7 +47,7 @@ async fn row_20_a_deleted_key_is_found_by_looking() {
     next.release().await.expect("released");
 }
 
-/// Row 20: so does a key that expires, whose holder is gone.
+/// Row 20: the same for a key that expires after its holder has died.
 #[tokio::test]
 async fn row_20_an_expired_key_is_found_when_it_expires() {
     let server = server();
@@ -60,7 +60,7 @@ async fn row_20_an_expired_key_is_found_when_it_expires() {
     guard.release().await.expect("released");
 }
 
-/// Row 21: the connection of a waiter breaks again and again; it subscribes anew and looks.
+/// Row 21: the connection of a waiter breaks again and again; the waiter resubscribes and polls.
 #[tokio::test]
 async fn row_21_a_waiter_survives_its_connection() {
     let server = server();
@@ -102,7 +102,8 @@ async fn row_21_a_waiter_survives_a_restart_of_the_server() {
     next.release().await.expect("released");
 }
 
-/// Row 44: whoever can publish, but not read the lock's record, gives nobody a lock.
+/// Row 44: a client that can publish but cannot read the lock's record cannot make a waiter believe that it holds
+/// the lock.
 #[tokio::test]
 async fn row_44_a_forged_message_gives_nothing() {
     let server = server();
@@ -132,7 +133,8 @@ async fn row_44_a_forged_message_gives_nothing() {
     waiter.await.expect("no panic").release().await.expect("released");
 }
 
-/// Where the holder is a stranger, who grants nothing, the head of the queue looks four times a second and more.
+/// Behind a holder that runs other software and so grants nothing, the head of the queue polls at least four times a
+/// second.
 #[tokio::test]
 async fn a_strangers_release_is_noticed_soon() {
     let server = server();
@@ -152,7 +154,7 @@ async fn a_strangers_release_is_noticed_soon() {
     }
 }
 
-/// Where sharing is asked for, every k-th release leaves the lock free: a client that polls has its turns.
+/// With `share(k)`, every k-th release leaves the lock free, so that clients that only poll are served.
 #[tokio::test]
 async fn strangers_do_not_starve_where_the_lock_is_shared() {
     let server = server();
@@ -185,15 +187,15 @@ async fn strangers_do_not_starve_where_the_lock_is_shared() {
     }
 }
 
-/// A release with tasks of the same process in line is one request, also for the next of them; and nobody else sends
-/// anything for a hand-over.
+/// A release with waiters in the same process is one request, which serves the next of them, too; no other client
+/// sends anything for a hand-over.
 #[tokio::test]
 async fn a_hand_over_is_one_request() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (a, b) = (mutex(&client(&proxy.url()).await), mutex(&client(&proxy.url()).await));
     for mutex in [&a, &b] {
-        // Handed on once, so that the keepers have connected that have tokens reserved for it.
+        // One hand-over first, so that the keepers connect that reserve tokens for it.
         let guard = mutex.acquire().await.expect("acquired");
         let (next, released) = tokio::join!(mutex.acquire(), guard.release());
         released.expect("released");
@@ -211,13 +213,14 @@ async fn a_hand_over_is_one_request() {
     for task in tasks {
         task.await.expect("no panic").expect("released");
     }
-    // A release a process and turn, tokens for the one of two tasks, and nothing else but a look or two that came due.
+    // One release per process and turn, a token for one of the two tasks, and no more than a poll or two that came
+    // due.
     let requests = proxy.count("EVALSHA");
     assert!((4..=6).contains(&requests), "{requests} requests");
     assert_eq!(proxy.total(), requests);
 }
 
-/// A grant whose message is lost (here, since nobody may publish) is found by looking.
+/// A grant whose message is lost (here because publishing is forbidden) is found by polling.
 #[tokio::test]
 async fn a_grant_without_its_message_is_found_by_looking() {
     let server = server();
@@ -230,11 +233,11 @@ async fn a_grant_without_its_message_is_found_by_looking() {
     guard.release().await.expect("released, all the same");
     let next = waiter.await.expect("no panic");
     assert!(start.elapsed() < 1300 * MS, "{:?}", start.elapsed());
-    next.check().expect("held, for what is left of its first lease and longer");
+    next.check().expect("held beyond its first lease");
     next.release().await.expect("released");
 }
 
-/// A client listens at one channel, however many locks it waits for.
+/// A client subscribes to one channel, however many locks it waits for.
 #[tokio::test]
 async fn one_mailbox_serves_all_locks() {
     let server = server();
@@ -249,7 +252,7 @@ async fn one_mailbox_serves_all_locks() {
     }
     until_waiting(&a.mutex(&names[199]).expect("a good name"), 1).await;
     let channels = server.cli(&["PUBSUB", "CHANNELS"]).expect("an answer");
-    assert_eq!(channels.elements().len(), 2, "one a client");
+    assert_eq!(channels.elements().len(), 2, "one channel per client");
     for guard in guards {
         guard.release().await.expect("released");
     }
@@ -258,15 +261,19 @@ async fn one_mailbox_serves_all_locks() {
     }
 }
 
-/// A lock that an older client left without an expiry is waited for in vain, unless it is asked to be given one.
+/// A waiter does not acquire a lock that an older client left without an expiry, unless it is configured to set one.
 #[tokio::test]
 async fn a_lock_without_an_expiry_gets_one_if_asked_so() {
     let server = server();
     server.cli(&["SET", "m", "a stranger"]).expect("set");
     let ours = mutex(&client(&server.url()).await);
-    let missed = ours.acquire_timeout(300 * MS).await.expect_err("nobody gives it back");
+    let missed = ours.acquire_timeout(300 * MS).await.expect_err("no client releases it");
     assert!(missed.to_string().contains("without an expiry"), "{missed}");
-    assert_eq!(server.cli(&["PTTL", "m"]).expect("an answer").integer(), Some(-1), "it was not asked so");
+    assert_eq!(
+        server.cli(&["PTTL", "m"]).expect("an answer").integer(),
+        Some(-1),
+        "the client was not configured to set an expiry"
+    );
     let guard = ours.clone().adopt(300 * MS).acquire_timeout(Duration::from_secs(5)).await.expect("acquired");
     guard.release().await.expect("released");
 }

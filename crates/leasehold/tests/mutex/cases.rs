@@ -1,4 +1,4 @@
-//! The cases.
+//! The cases of a Mutex.
 
 use crate::site::{Site, until_at_rest, until_waiting};
 use leasehold::{AcquireError, Attempt, ExtendError, LostReason, ReleaseError, RetryPolicy, RunError};
@@ -50,7 +50,7 @@ pub(crate) async fn a_release_hands_the_lock_on_and_tokens_grow(site: &Site) {
     let start = Instant::now();
     first.release().await.expect("released");
     let second = waiter.await.expect("no panic");
-    assert!(start.elapsed() < 700 * MS, "by a message, not by a look: {:?}", start.elapsed());
+    assert!(start.elapsed() < 700 * MS, "woken by a message, not by polling: {:?}", start.elapsed());
     assert!(second.fencing_token() > token);
     second.check().expect("held");
     second.release().await.expect("released");
@@ -62,11 +62,11 @@ pub(crate) async fn a_try_says_who_is_in_the_way(site: &Site) {
     let guard = a.mutex("m").expect("a good name").acquire().await.expect("acquired");
     let b = b.mutex("m").expect("a good name");
     let Attempt::Taken(contention) = b.try_acquire().await.expect("an answer") else { panic!("two hold it") };
-    let holder = contention.holder.clone().expect("somebody holds it");
+    let holder = contention.holder.clone().expect("the lock has a holder");
     assert_eq!(holder.label.map(|label| label.to_string()).as_deref(), Some("the holder"));
     assert!(holder.remaining_ms.is_some_and(|ms| ms > 0 && ms <= 30_000), "{:?}", holder.remaining_ms);
     assert!(contention.to_string().starts_with("held by the holder for "), "{contention}");
-    // A second task of the holder's own process is told the same, without a request.
+    // A second task of the holder's own process gets the same result, without a request.
     let Attempt::Taken(own) = a.mutex("m").expect("a good name").try_acquire().await.expect("an answer")
     else {
         panic!("a Mutex does not re-enter")
@@ -120,7 +120,7 @@ pub(crate) async fn a_dropped_guard_gives_the_lock_back(site: &Site) {
     a.settle().await;
     let guard = b.try_acquire().await.expect("an answer").granted().expect("it is free");
     drop(guard);
-    // A waiter is told at once.
+    // A waiter is notified at once.
     let guard = a1.acquire().await.expect("acquired");
     let waiter = tokio::spawn({
         let b = b.clone();
@@ -149,7 +149,7 @@ pub(crate) async fn tasks_of_a_process_are_served_in_order(site: &Site) {
                 guard.release().await.expect("released");
             }
         });
-        // Polled once, so that it stands in line before the next one is made.
+        // Polled once, so that it queues before the next one is created.
         let stands = std::future::poll_fn(|cx| std::task::Poll::Ready(next.as_mut().poll(cx).is_pending()));
         assert!(stands.await);
         tasks.push(tokio::spawn(next));
@@ -260,8 +260,12 @@ pub(crate) async fn a_given_lease_ends_when_it_ends(site: &Site) {
     assert_eq!(guard.check().expect_err("over").reason, LostReason::Expired);
     assert_eq!(guard.remaining(), Duration::ZERO);
     let next = next.await.expect("no panic");
-    assert!(start.elapsed() >= 245 * MS, "the successor came after the end: {:?}", start.elapsed());
-    let Err(ReleaseError::Lost(reason)) = guard.release().await else { panic!("released what it lost") };
+    assert!(
+        start.elapsed() >= 245 * MS,
+        "the successor acquires after the lease ends: {:?}",
+        start.elapsed()
+    );
+    let Err(ReleaseError::Lost(reason)) = guard.release().await else { panic!("a lost hold was released") };
     assert!(matches!(reason, LostReason::TakenOver { .. }), "{reason:?}");
     next.check().expect("held");
     next.release().await.expect("released");
@@ -272,7 +276,7 @@ pub(crate) async fn a_lease_can_last_until_an_instant(site: &Site) {
     let mutex = client.mutex("m").expect("a good name");
     let guard = mutex.clone().lease(SystemTime::now() + 40 * Duration::from_secs(1)).acquire().await;
     let guard = guard.expect("acquired");
-    // The short first lease is lengthened at once, in the background.
+    // The short first lease is extended at once, in the background.
     let start = Instant::now();
     while guard.remaining() < Duration::from_secs(35) {
         assert!(start.elapsed() < 2000 * MS, "{:?}", guard.remaining());
@@ -282,7 +286,7 @@ pub(crate) async fn a_lease_can_last_until_an_instant(site: &Site) {
     guard.release().await.expect("released");
     let past = mutex.clone().lease(SystemTime::now() - MS).acquire().await;
     assert!(matches!(past, Err(AcquireError::Lease(_))), "{past:?}");
-    // One that passes while it waits.
+    // A deadline that passes while the task waits.
     let other = site.client("b").await.mutex("m").expect("a good name");
     let held = other.lease(200 * MS).acquire().await.expect("acquired");
     let late = mutex.clone().lease(SystemTime::now() + 100 * MS).acquire().await;
@@ -304,11 +308,11 @@ pub(crate) async fn a_late_release_leaves_the_successor_alone(site: &Site) {
     successor.check().expect("held");
     assert!(matches!(a.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
     successor.release().await.expect("released");
-    // Without a successor it says that the lease ended.
+    // Without a successor the reason is that the lease expired.
     let late = a.lease(60 * MS).acquire().await.expect("acquired");
     late.lost().await;
     until_at_rest(&b).await;
-    let Err(ReleaseError::Lost(reason)) = late.release().await else { panic!("released what it lost") };
+    let Err(ReleaseError::Lost(reason)) = late.release().await else { panic!("a lost hold was released") };
     assert_eq!(reason, LostReason::Expired);
 }
 
@@ -338,14 +342,14 @@ pub(crate) async fn a_retry_policy_gives_up_after_its_tries(site: &Site) {
     let missed = polling.acquire().await;
     assert!(matches!(missed, Err(AcquireError::OutOfTries { .. })), "{missed:?}");
     assert!(start.elapsed() >= 30 * MS, "three pauses of 10 to 20 ms: {:?}", start.elapsed());
-    assert_eq!(polling.inspect().await.expect("an answer").waiting, 0, "who polls does not queue");
+    assert_eq!(polling.inspect().await.expect("an answer").waiting, 0, "a caller that polls does not queue");
     let polling = polling.retry(RetryPolicy::exponential(5 * MS, 20 * MS));
     let waiter = tokio::spawn(async move { polling.acquire().await.expect("acquired") });
     guard.release().await.expect("released");
     waiter.await.expect("no panic").release().await.expect("released");
 }
 
-/// Tells that a future was dropped.
+/// Sets a flag when the future that owns it is dropped.
 struct SetOnDrop(Arc<AtomicBool>);
 
 impl Drop for SetOnDrop {
@@ -553,7 +557,7 @@ pub(crate) async fn a_watchdog_never_extends_after_the_release(site: &Site) {
     for n in 0..30_u32 {
         let guard = a.acquire().await.expect("acquired");
         tokio::time::sleep(25 * MS + n * Duration::from_micros(300)).await;
-        // On a busy machine so short a lease may be over before; what matters is what comes after.
+        // On a busy machine so short a lease may be over already; what matters is what happens next.
         let _ = guard.release().await;
         let next = b.clone().lease(40 * MS).acquire().await.expect("acquired");
         tokio::time::sleep(10 * MS).await;
@@ -595,7 +599,7 @@ pub(crate) async fn a_hold_that_has_reached_its_cap_is_lost_and_goes_to_the_next
     let lost = guard.lost().await;
     assert_eq!(lost.reason, LostReason::Capped);
     assert!(start.elapsed() >= 500 * MS, "{:?}", start.elapsed());
-    assert!(start.elapsed() < 2500 * MS, "not when the lease ends: {:?}", start.elapsed());
+    assert!(start.elapsed() < 2500 * MS, "before the lease ends: {:?}", start.elapsed());
     let released = guard.release().await;
     assert!(matches!(released, Err(ReleaseError::Lost(LostReason::Capped))), "{released:?}");
     next.check().expect("it is left alone");
@@ -614,11 +618,19 @@ pub(crate) async fn a_watchdog_renews_as_often_as_it_may(site: &Site) {
     let extended = guard.extend().await;
     assert!(matches!(extended, Err(ExtendError::Capped { left }) if left <= 600 * MS), "{extended:?}");
     assert_eq!(guard.lost().await.reason, LostReason::Capped);
-    // Two renewals, each after a third of the lease, and then a whole one.
+    // Two renewals, each after a third of the lease, and then a whole lease.
     assert!(start.elapsed() >= 950 * MS, "{:?}", start.elapsed());
     drop(guard);
     client.settle().await;
-    mutex.try_acquire().await.expect("an answer").granted().expect("it was given back").release().await.ok();
+    mutex
+        .try_acquire()
+        .await
+        .expect("an answer")
+        .granted()
+        .expect("the hold was released")
+        .release()
+        .await
+        .ok();
 }
 
 pub(crate) async fn an_extend_reaches_the_cap_and_not_beyond(site: &Site) {
@@ -657,7 +669,7 @@ pub(crate) async fn a_shutdown_gives_everything_back(site: &Site) {
         async move { ours.acquire().await.map(drop) }
     });
     until_waiting(&blocked, 1).await;
-    // One that nobody polls any more has a place behind it.
+    // A waiter that is not polled any more, with another waiter behind it.
     let behind = a.mutex(name(99)).expect("a good name");
     let theirs = b.mutex(name(99)).expect("a good name").acquire().await.expect("acquired");
     let mut unpolled = Box::pin(behind.acquire());
@@ -671,7 +683,7 @@ pub(crate) async fn a_shutdown_gives_everything_back(site: &Site) {
         tokio::time::sleep(5 * MS).await;
     }
     until_waiting(&behind, 1).await;
-    // Whoever waits elsewhere for what is held here gets it at once.
+    // A client that waits elsewhere for a lock held here acquires it at once.
     let next = b.mutex(name(0)).expect("a good name");
     let next = tokio::spawn(async move { next.acquire().await.expect("acquired") });
     until_waiting(&a.mutex(name(0)).expect("a good name"), 1).await;
@@ -685,7 +697,7 @@ pub(crate) async fn a_shutdown_gives_everything_back(site: &Site) {
     assert!(matches!(missed, Err(AcquireError::Closed)), "{missed:?}");
     next.await.expect("no panic").check().expect("held");
     for (n, guard) in guards.into_iter().enumerate() {
-        assert_eq!(guard.check().expect_err("it is given back").reason, LostReason::ShutDown);
+        assert_eq!(guard.check().expect_err("the hold is released").reason, LostReason::ShutDown);
         if n % 2 == 0 {
             let released = guard.release().await;
             assert!(matches!(released, Err(ReleaseError::Lost(LostReason::ShutDown))), "{released:?}");
@@ -695,7 +707,7 @@ pub(crate) async fn a_shutdown_gives_everything_back(site: &Site) {
         until_at_rest(&b.mutex(name(n)).expect("a good name")).await;
     }
     for mutex in [&blocked, &b.mutex(name(99)).expect("a good name")] {
-        assert_eq!(mutex.inspect().await.expect("an answer").waiting, 0, "its place is given up");
+        assert_eq!(mutex.inspect().await.expect("an answer").waiting, 0, "its queue entry is removed");
     }
     assert!(matches!(unpolled.await, Err(AcquireError::Closed)));
     assert!(matches!(ours.try_acquire().await, Err(AcquireError::Closed)));
@@ -713,7 +725,7 @@ pub(crate) async fn a_dropped_shutdown_goes_on(site: &Site) {
     let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
     {
         let mut shutdown = std::pin::pin!(client.shutdown(10_000 * MS));
-        // Whether or not it is done by then: on some stores that takes no time.
+        // Whether or not it is ready by then: on some stores it completes at once.
         std::future::poll_fn(|cx| std::task::Poll::Ready(shutdown.as_mut().poll(cx).is_ready())).await;
     }
     assert_eq!(guard.check().expect_err("it is lost at once").reason, LostReason::ShutDown);

@@ -1,4 +1,4 @@
-//! The cases of holds that no process keeps.
+//! The cases of detached holds.
 
 use crate::site::{Site, until_at_rest, until_waiting};
 use leasehold::{
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(60);
-/// What is left of it when a slow machine has looked.
+/// The least that is left of the lease when a slow machine checks it.
 const NEARLY: Duration = Duration::from_secs(50);
 
 fn mutex(client: &Client) -> Mutex {
     client.mutex("m").expect("a good name")
 }
 
-/// The same hold, as somebody has it who has read its text.
+/// The same hold, parsed again from its text.
 fn copy(hold: &DetachedHold) -> DetachedHold {
     hold.to_secret_text().parse().expect("it was written by us")
 }
@@ -55,7 +55,7 @@ pub(crate) async fn a_detached_hold_outlives_its_client_and_is_released_by_anoth
     let start = Instant::now();
     hold.release(&b).await.expect("released");
     let next = next.await.expect("no panic");
-    assert!(start.elapsed() < 700 * MS, "it was told: {:?}", start.elapsed());
+    assert!(start.elapsed() < 700 * MS, "the waiter is notified: {:?}", start.elapsed());
     assert!(next.fencing_token() > hold.fencing_token());
     next.release().await.expect("released");
 }
@@ -74,7 +74,7 @@ pub(crate) async fn a_detached_hold_needs_a_lease(site: &Site) {
 
 pub(crate) async fn a_detached_hold_waits_its_turn_and_is_waited_for(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
-    // A task of the same client is a stranger to it.
+    // To the detached hold, a task of the same client is like any other client.
     let guard = mutex(&a).acquire().await.expect("acquired");
     let waiter = tokio::spawn({
         let a = mutex(&a).lease(LONG);
@@ -84,7 +84,7 @@ pub(crate) async fn a_detached_hold_waits_its_turn_and_is_waited_for(site: &Site
     let start = Instant::now();
     guard.release().await.expect("released");
     let hold = waiter.await.expect("no panic");
-    assert!(start.elapsed() < 700 * MS, "by a message, not by a look: {:?}", start.elapsed());
+    assert!(start.elapsed() < 700 * MS, "woken by a message, not by polling: {:?}", start.elapsed());
     let status = mutex(&b).inspect().await.expect("an answer");
     assert!(status.remaining.is_some_and(|left| left > NEARLY), "{status:?}");
     let missed = mutex(&b).wait(100 * MS).lease(LONG).acquire_detached().await;
@@ -114,13 +114,15 @@ pub(crate) async fn a_detached_hold_ends_with_its_lease_and_its_release_says_why
     let guard = mutex(&b).acquire().await.expect("acquired");
     assert!(start.elapsed() >= 295 * MS, "{:?}", start.elapsed());
     guard.release().await.expect("released");
-    let Err(ReleaseError::Lost(reason)) = hold.release(&a).await else { panic!("released what it lost") };
+    let Err(ReleaseError::Lost(reason)) = hold.release(&a).await else { panic!("a lost hold was released") };
     assert!(matches!(reason, LostReason::TakenOver { .. }), "{reason:?}");
-    let Err(ExtendError::Lost(lost)) = hold.extend(&a, LONG).await else { panic!("extended what it lost") };
+    let Err(ExtendError::Lost(lost)) = hold.extend(&a, LONG).await else {
+        panic!("a lost hold was extended")
+    };
     assert_eq!(lost.fence, hold.fencing_token());
     let hold = mutex(&a).lease(100 * MS).acquire_detached().await.expect("acquired");
     until_at_rest(&mutex(&b)).await;
-    let Err(ReleaseError::Lost(reason)) = hold.release(&a).await else { panic!("released what it lost") };
+    let Err(ReleaseError::Lost(reason)) = hold.release(&a).await else { panic!("a lost hold was released") };
     assert_eq!(reason, LostReason::Expired);
 }
 
@@ -129,7 +131,7 @@ pub(crate) async fn a_detached_hold_that_was_taken_over_is_left_alone(site: &Sit
     let hold = mutex(&a).lease(100 * MS).acquire_detached().await.expect("acquired");
     let guard = mutex(&b).acquire().await.expect("acquired");
     let Err(AttachError::NotExtended { hold, error: ExtendError::Lost(lost) }) = hold.attach(&a).await else {
-        panic!("attached what it lost")
+        panic!("a lost hold was attached")
     };
     assert!(lost.to_string().ends_with("it was taken over by b"), "{lost}");
     hold.release(&a).await.expect_err("it is b's");
@@ -164,7 +166,7 @@ pub(crate) async fn a_detached_hold_is_kept_once_it_is_attached(site: &Site) {
     assert_eq!(guard.fencing_token(), fence);
     assert!(mutex(&b).inspect().await.expect("an answer").ours);
     while start.elapsed() < 2700 * MS {
-        guard.check().expect("renewed beyond the lease that it had");
+        guard.check().expect("renewed beyond its former lease");
         assert!(matches!(mutex(&a).try_acquire().await.expect("an answer"), Attempt::Taken(_)));
         tokio::time::sleep(20 * MS).await;
     }
@@ -175,7 +177,7 @@ pub(crate) async fn a_detached_hold_is_kept_once_it_is_attached(site: &Site) {
     tokio::task::yield_now().await;
     guard.release().await.expect("released");
     local.await.expect("no panic").release().await.expect("released");
-    // A guard that is dropped gives it back, however long the lease had been.
+    // A dropped guard releases the hold, however long its lease was.
     let hold = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired");
     drop(hold.attach(&b).await.expect("attached"));
     until_at_rest(&mutex(&a)).await;
@@ -188,10 +190,10 @@ pub(crate) async fn a_detached_hold_is_attached_once(site: &Site) {
     let (one, other) = tokio::join!(first.attach(&b), second.attach(&b));
     let (guard, refused) = match (one, other) {
         (Ok(guard), Err(refused)) | (Err(refused), Ok(guard)) => (guard, refused),
-        both => panic!("one of them: {both:?}"),
+        both => panic!("exactly one attach succeeds: {both:?}"),
     };
     assert!(matches!(refused, AttachError::Already { .. }), "{refused:?}");
-    // Its dropped guard is given back some time: nobody may begin to believe in it before.
+    // The dropped guard is released in the background: until then no other attach may succeed.
     drop(guard);
     let refused = third.attach(&b).await.expect_err("it is spent");
     assert!(matches!(refused, AttachError::Already { .. }), "{refused:?}");
@@ -213,7 +215,7 @@ pub(crate) async fn an_attached_hold_is_believed_no_more_once_its_text_is_releas
     let next = mutex(&a).acquire().await.expect("acquired");
     drop(guard);
     b.settle().await;
-    next.extend().await.expect("nobody touched it");
+    next.extend().await.expect("the hold is unaffected");
     let refused = copy(&text).attach(&b).await.expect_err("it was released here");
     assert!(matches!(refused, AttachError::Already { .. }), "{refused:?}");
     next.release().await.expect("released");
@@ -240,7 +242,7 @@ pub(crate) async fn a_detached_hold_is_none_in_another_store(site: &Site) {
     hold.release(&here).await.expect("released");
 }
 
-/// It is undone, and does not only end with the short first lease.
+/// Waits until the hold is undone, which must happen before its short first lease ends.
 async fn until_undone(mutex: &Mutex) {
     let start = Instant::now();
     until_at_rest(mutex).await;
@@ -305,7 +307,8 @@ pub(crate) async fn a_detached_attach_cancelled_at_every_await(site: &Site) {
         async |_| {
             let taken = text.take();
             if let Some(hold) = taken {
-                // What became a guard was given back with it; what did not stays for whoever has the text.
+                // A hold that became a guard was released with it; otherwise it is still held, for any process with
+                // its text.
                 let released = hold.release(&a).await;
                 assert!(!matches!(released, Err(ReleaseError::Store(_) | ReleaseError::Unknown(_))));
             }

@@ -1,4 +1,4 @@
-//! Holds, one or several together, over a store that is slow and silent at will.
+//! Holds, single and combined, over a store that is slow or silent on demand.
 
 use crate::site::until_waiting;
 use futures_util::future::BoxFuture;
@@ -20,30 +20,30 @@ use tokio::time::{sleep, timeout};
 const MS: Duration = Duration::from_millis(1);
 const SOON: Duration = Duration::from_secs(10);
 
-/// What becomes of an operation.
+/// What happens to an operation.
 #[derive(Clone, Copy)]
 enum Whim {
     Obey,
-    /// Obey, that much later.
+    /// Execute it after this delay.
     Late(Duration),
-    /// No answer within the time of the call, and nothing done.
+    /// No reply within the call's timeout, and no effect.
     Hang,
-    /// Break the connection, and do nothing.
+    /// Break the connection, without effect.
     Break,
-    /// Obey, and break the connection instead of answering.
+    /// Execute it, and break the connection instead of replying.
     Cut,
-    /// Obey, and never answer.
+    /// Execute it, and never reply.
     Mute,
 }
 
 type Mood = Arc<dyn Fn(&str, &Op) -> Whim + Send + Sync>;
 
-/// A store in memory that does as it likes.
+/// A memory store with injected faults.
 #[derive(Clone)]
 struct Moody {
     inner: MemoryStore,
     mood: Mood,
-    /// Set while no session can beat.
+    /// Set while session heartbeats fail.
     no_beats: Arc<AtomicBool>,
 }
 
@@ -60,7 +60,7 @@ impl Moody {
         Client::of_store(self.clone()).call_timeout(call).connect().await.expect("it connects")
     }
 
-    /// One for whom the store does as it should.
+    /// A client to which the store behaves normally.
     async fn other(&self) -> Client {
         Client::of_store(self.inner.clone()).connect().await.expect("it connects")
     }
@@ -145,12 +145,12 @@ impl Store for Moody {
     }
 }
 
-/// A number that is told and changed from within a mood.
+/// A counter that tests and fault rules share.
 #[derive(Clone, Default)]
 struct Count(Arc<AtomicU32>);
 
 impl Count {
-    /// Counts one, and says how many there were before.
+    /// Increments the counter and returns its former value.
     fn next(&self) -> u32 {
         self.0.fetch_add(1, Ordering::SeqCst)
     }
@@ -174,11 +174,11 @@ fn both(client: &Client) -> MultiMutex {
 }
 
 async fn take_by_force(mutex: &Mutex) {
-    let seen = mutex.inspect_in_full().await.expect("an answer").seen.expect("somebody holds it");
+    let seen = mutex.inspect_in_full().await.expect("an answer").seen.expect("the lock has a holder");
     mutex.free_by_force(seen).await.expect("freed");
 }
 
-/// Why the first is gone is learned although the second is known to be lost before that.
+/// The reason for the loss of the first hold is learned although the second is known to be lost before that.
 #[tokio::test]
 async fn the_loss_of_another_of_them_hides_no_reason() {
     let store = Moody::new(|name, op| match op {
@@ -191,7 +191,7 @@ async fn the_loss_of_another_of_them_hides_no_reason() {
     take_by_force(&mutex(&other, "a")).await;
     take_by_force(&mutex(&other, "b")).await;
     guard.extend().await.expect_err("both are gone");
-    let lost = timeout(SOON, guard.lost()).await.expect("told");
+    let lost = timeout(SOON, guard.lost()).await.expect("the loss is reported");
     assert_eq!(lost.reason, LostReason::Freed, "{lost}");
     assert!(signal.is_cancelled());
     let told = async {
@@ -199,11 +199,11 @@ async fn the_loss_of_another_of_them_hides_no_reason() {
             sleep(MS).await;
         }
     };
-    timeout(SOON, told).await.expect("of the first as well");
+    timeout(SOON, told).await.expect("the loss of the first is reported, too");
 }
 
-/// Acquires both in two rounds: the first of them was taken, and when it is had the answer about the second is lost.
-/// It takes more than 400 ms to learn that.
+/// Acquires both in two rounds: the first round acquires one lock, and the reply about the other is lost. It takes
+/// more than 400 ms to recover the result.
 async fn acquired_slowly(lease: Duration) -> MultiGuard {
     let asked = Count::default();
     let store = Moody::new(move |name, op| match op {
@@ -271,7 +271,7 @@ async fn a_limit_is_kept_also_where_what_was_had_cannot_be_lengthened() {
     assert!(waited < 1_500 * MS, "{waited:?}");
 }
 
-/// A lock that another waits for, who has it so often that the store forgets who had it before.
+/// A waiter for the lock that then acquires it so often that the store forgets the earlier holds.
 async fn waited_for(other: &Client) -> tokio::task::JoinHandle<()> {
     let theirs = mutex(other, "a");
     let visit = tokio::spawn({
@@ -286,8 +286,8 @@ async fn waited_for(other: &Client) -> tokio::task::JoinHandle<()> {
     visit
 }
 
-/// The release was executed, its answer lost, and so many others have come and gone when it is sent again that the store
-/// does not remember: whether it was that release or a loss that ended the hold, it does not say.
+/// The release was executed and its reply lost. By the time it is repeated, so many other holds have ended that the
+/// store no longer remembers: it cannot report whether the release or a loss ended the hold.
 #[tokio::test]
 async fn a_release_that_may_have_worked_is_not_told_as_a_loss() {
     let releases = Count::default();
@@ -303,10 +303,10 @@ async fn a_release_that_may_have_worked_is_not_told_as_a_loss() {
     let released = guard.release().await;
     visit.await.expect("no panic");
     assert!(matches!(released, Err(ReleaseError::Unknown(_))), "{released:?}");
-    assert!(!lost.is_cancelled(), "nobody knows of a loss");
+    assert!(!lost.is_cancelled(), "no loss is known");
 }
 
-/// Two holds of one owner, released at the same time over a connection that breaks: the store remembers both.
+/// Two holds of one owner are released at the same time over a connection that breaks: the store remembers both.
 #[tokio::test]
 async fn siblings_that_are_released_twice_are_told_of_no_loss() {
     let releases = Count::default();
@@ -324,7 +324,7 @@ async fn siblings_that_are_released_twice_are_told_of_no_loss() {
     assert_eq!(releases.next(), 4, "both were sent again");
 }
 
-/// What the store says for certain is told, also where the release may have been executed before.
+/// A loss that the store reports for certain is reported, even if the release may have been executed before.
 #[tokio::test]
 async fn a_hold_that_was_taken_by_force_is_lost_at_whichever_sending() {
     let releases = Count::default();
@@ -341,7 +341,7 @@ async fn a_hold_that_was_taken_by_force_is_lost_at_whichever_sending() {
     assert_eq!(releases.next(), 2, "it was sent again");
 }
 
-/// A shutdown that comes while a release is on its way learns what became of it by one more, behind it.
+/// A shutdown during a release learns its result by a second release request, sent after the first.
 #[tokio::test]
 async fn a_release_that_a_shutdown_takes_over_is_told_as_it_went() {
     for visited in [false, true] {
@@ -366,11 +366,11 @@ async fn a_release_that_a_shutdown_takes_over_is_told_as_it_went() {
         } else {
             released.expect("it was executed");
         }
-        assert_eq!(releases.next(), 2, "the user's, and one behind it");
+        assert_eq!(releases.next(), 2, "the user's release, and one after it");
     }
 }
 
-/// It says how often the owner has the lock yet, whoever has asked.
+/// The result includes the owner's remaining hold count, whichever client released.
 #[tokio::test]
 async fn a_release_that_a_shutdown_takes_over_says_what_is_left() {
     let releases = Count::default();
@@ -393,7 +393,8 @@ async fn a_release_that_a_shutdown_takes_over_says_what_is_left() {
     elsewhere.release().await.expect("released");
 }
 
-/// The answer to all was lost, and no session can begin before the limit: whether anything was had is unknown.
+/// The reply to the multi-lock request is lost, and no session can begin before the deadline: whether anything was
+/// acquired is unknown.
 #[tokio::test]
 async fn an_answer_that_was_lost_is_unknown_also_where_the_session_lapses_then() {
     let no_beats = Arc::new(AtomicBool::new(false));
@@ -418,6 +419,6 @@ async fn an_answer_that_was_lost_is_unknown_also_where_the_session_lapses_then()
                 sleep(MS).await;
             }
         };
-        timeout(SOON, free).await.expect("what there was of it is undone");
+        timeout(SOON, free).await.expect("any hold of it is undone");
     }
 }

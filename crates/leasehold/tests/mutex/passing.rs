@@ -1,4 +1,4 @@
-//! A hold that is handed on inside a process, and one that is kept for whoever comes.
+//! A hold handed on inside a process, and a sticky hold that is kept for later tasks.
 
 use crate::site::{Site, until_at_rest};
 use leasehold::{Client, FencingToken, Guard, LostReason, Mutex};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex as Log;
 
 const MS: Duration = Duration::from_millis(1);
-/// Longer than any of these waits for anything but a message.
+/// Longer than any of these tests waits for anything but a message.
 const LONG: Duration = Duration::from_secs(600);
 
 type Sections = Arc<Log<Vec<(u32, FencingToken)>>>;
@@ -28,7 +28,7 @@ fn grow(log: &[(u32, FencingToken)]) {
     assert!(log.windows(2).all(|pair| pair[0].1 < pair[1].1), "each token is greater: {log:?}");
 }
 
-/// More hand-overs than a block has tokens, and in the order in which they came.
+/// More hand-offs than a token block has tokens, in the order of arrival.
 pub(crate) async fn tasks_hand_it_on_in_order_and_their_tokens_grow(site: &Site) {
     let client = site.client("one").await;
     let (mutex, log) = (mutex(&client), Sections::default());
@@ -56,7 +56,7 @@ pub(crate) async fn tasks_hand_it_on_in_order_and_their_tokens_grow(site: &Site)
     until_at_rest(&mutex).await;
 }
 
-/// Those who stood in line when another process came go first, and nobody after them.
+/// Tasks that queued before another process arrived go first, and no later task does.
 pub(crate) async fn another_process_is_not_kept_waiting_by_those_who_come_later(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let log = Sections::default();
@@ -82,7 +82,8 @@ pub(crate) async fn another_process_is_not_kept_waiting_by_those_who_come_later(
         let guard = mutex(&b).acquire().await.expect("acquired");
         let passed = log.lock().await.len() - before;
         section(guard, 9, &log).await;
-        // A turn that had begun, another one from the answer that tells of it, and what is done while that is on its way.
+        // The current turn, another one from the reply that reports the waiter, and the hand-offs while that reply
+        // is on its way.
         assert!(passed <= 200, "{passed} went before");
         waits += 1;
     }
@@ -106,7 +107,7 @@ pub(crate) async fn who_waits_for_what_is_handed_on_cancelled_at_every_await(sit
                 tokio::join!(once(), release, once());
             },
             async |_| {
-                // What is kept is given back when another asks.
+                // A sticky hold is released when another client waits.
                 self::mutex(&other).acquire().await.expect("acquired").release().await.expect("released");
                 until_at_rest(&self::mutex(&other)).await;
             },
@@ -117,7 +118,7 @@ pub(crate) async fn who_waits_for_what_is_handed_on_cancelled_at_every_await(sit
     }
 }
 
-/// Kept for a long time, and given back as soon as another process asks.
+/// Kept for a long time, and released as soon as another process waits.
 pub(crate) async fn a_lock_that_is_kept_is_given_back_when_another_asks(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let (kept, other) = (mutex(&a).sticky(LONG), mutex(&b));
@@ -149,13 +150,13 @@ pub(crate) async fn a_lock_is_kept_for_as_long_as_was_asked(site: &Site) {
     for _ in 0..3 {
         kept.acquire().await.expect("acquired").release().await.expect("released");
     }
-    // Nobody asks, and it is free all the same.
+    // No other client waits, and the lock becomes free all the same.
     until_at_rest(&mutex(&b)).await;
     kept.acquire().await.expect("acquired").release().await.expect("released");
     until_at_rest(&mutex(&b)).await;
 }
 
-/// With the last of those who could come for it.
+/// The sticky hold is released with the last handle that could use it.
 pub(crate) async fn what_is_kept_is_given_back_with_its_client(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let kept = mutex(&a).sticky(LONG);
@@ -164,7 +165,7 @@ pub(crate) async fn what_is_kept_is_given_back_with_its_client(site: &Site) {
     until_at_rest(&mutex(&b)).await;
     let kept = mutex(&a).sticky(LONG);
     kept.acquire().await.expect("acquired").release().await.expect("released");
-    a.shutdown(Duration::from_secs(5)).await.expect("all is given back");
+    a.shutdown(Duration::from_secs(5)).await.expect("every hold is released");
     until_at_rest(&mutex(&b)).await;
     let kept = {
         let c = site.client("c").await;
@@ -183,19 +184,20 @@ pub(crate) async fn a_try_of_the_same_process_gets_what_is_kept(site: &Site) {
         drop(guard);
     }
     let own = mutex(&a).value("a value of one's own").expect("a good value");
-    let guard = own.acquire_timeout(5_000 * MS).await.expect("what is kept is not for it");
+    let guard = own.acquire_timeout(5_000 * MS).await.expect("the sticky hold is not handed to it");
     guard.release().await.expect("released");
 }
 
-/// Whoever waits for it asks the store.
+/// The next local waiter sends its own request to the store.
 pub(crate) async fn what_is_freed_by_force_while_it_is_handed_on_is_nobodys(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let kept = mutex(&a).sticky(LONG);
     kept.acquire().await.expect("acquired").release().await.expect("released");
     let guard = kept.acquire().await.expect("acquired");
-    let seen = mutex(&b).inspect_in_full().await.expect("an answer").seen.expect("somebody has it");
+    let seen = mutex(&b).inspect_in_full().await.expect("an answer").seen.expect("the lock has a holder");
     mutex(&b).free_by_force(seen).await.expect("freed");
-    let lost = tokio::time::timeout(Duration::from_secs(10), guard.lost()).await.expect("it is told");
+    let lost =
+        tokio::time::timeout(Duration::from_secs(10), guard.lost()).await.expect("the loss is reported");
     assert_eq!(lost.reason, LostReason::Freed);
     let waiter = tokio::spawn({
         let kept = kept.clone();
@@ -207,7 +209,7 @@ pub(crate) async fn what_is_freed_by_force_while_it_is_handed_on_is_nobodys(site
     until_at_rest(&mutex(&b)).await;
 }
 
-/// A lease that is shorter than what the store has given, and one that is longer.
+/// A lease shorter than the one that the store has granted, and a longer one.
 pub(crate) async fn each_has_the_lease_that_he_asked_for(site: &Site) {
     let client = site.client("one").await;
     let (brief, long) = (mutex(&client).lease(300 * MS), mutex(&client).lease(Duration::from_secs(20)));
@@ -233,7 +235,7 @@ pub(crate) async fn each_has_the_lease_that_he_asked_for(site: &Site) {
     until_at_rest(&mutex(&other)).await;
 }
 
-/// Tasks that were spawned have come to where they wait.
+/// Lets spawned tasks run up to the point where they wait.
 async fn until_waiting_in_line() {
     for _ in 0..50 {
         tokio::task::yield_now().await;

@@ -24,7 +24,7 @@ async fn at_rest(client: &Client, names: &[&str]) {
     }
 }
 
-/// From two to five of the names, in no order.
+/// Two to five of the names, in random order.
 fn some(random: &Random) -> Vec<&'static str> {
     let mut names = NAMES.to_vec();
     let wanted = usize::try_from(random.between(2, 5)).expect("a small number");
@@ -72,7 +72,7 @@ pub(crate) async fn all_are_held_or_none(site: &Site) {
         MultiAttempt::Granted(_) => panic!("b is taken"),
     }
     let free = mutex(&b, "a").try_acquire().await.expect("an answer");
-    assert!(matches!(free, Attempt::Granted(_)), "what could not be had with the rest was not had");
+    assert!(matches!(free, Attempt::Granted(_)), "no lock of a set that could not be completed is held");
     drop(free);
     at_rest(&b, &["a"]).await;
     let missed = both.acquire_timeout(Duration::ZERO).await;
@@ -89,7 +89,7 @@ pub(crate) async fn all_are_held_or_none(site: &Site) {
     at_rest(&a, &["a", "b"]).await;
 }
 
-/// Who waits for one of several keeps nobody from the others.
+/// A task that waits for one of several locks blocks none of the others.
 pub(crate) async fn who_waits_holds_nothing(site: &Site) {
     let [a, b] = [site.client("one").await, site.client("another").await];
     let taken = mutex(&b, "b").acquire().await.expect("acquired");
@@ -98,7 +98,7 @@ pub(crate) async fn who_waits_holds_nothing(site: &Site) {
     until_waiting(&mutex(&b, "b"), 1).await;
     for name in ["a", "c"] {
         let free = mutex(&b, name).try_acquire().await.expect("an answer");
-        assert!(matches!(free, Attempt::Granted(_)), "{name} is kept by one who waits");
+        assert!(matches!(free, Attempt::Granted(_)), "{name} is held by a waiter");
     }
     taken.release().await.expect("released");
     let guard =
@@ -108,7 +108,7 @@ pub(crate) async fn who_waits_holds_nothing(site: &Site) {
     at_rest(&a, &["a", "b", "c"]).await;
 }
 
-/// Tasks of one process stand in line for each of the locks as for a lock alone.
+/// Tasks of one process queue for each of the locks as for a single lock.
 pub(crate) async fn tasks_of_a_process_take_turns(site: &Site) {
     let client = site.client("one").await;
     let inside = Arc::new([const { AtomicU32::new(0) }; NAMES.len()]);
@@ -121,8 +121,9 @@ pub(crate) async fn tasks_of_a_process_take_turns(site: &Site) {
                     let names = some(&random);
                     let all = client.multi_mutex(names.iter().copied()).expect("good names");
                     let guard = all.acquire().await.expect("acquired");
-                    for at in
-                        names.iter().map(|name| NAMES.iter().position(|n| n == name).expect("it is one"))
+                    for at in names
+                        .iter()
+                        .map(|name| NAMES.iter().position(|n| n == name).expect("it is one of the names"))
                     {
                         assert_eq!(inside[at].fetch_add(1, Ordering::SeqCst), 0, "two are in");
                         tokio::task::yield_now().await;
@@ -134,20 +135,21 @@ pub(crate) async fn tasks_of_a_process_take_turns(site: &Site) {
         })
         .collect();
     for task in tasks {
-        tokio::time::timeout(SOON * 2, task).await.expect("everybody has his turn").expect("no panic");
+        tokio::time::timeout(SOON * 2, task).await.expect("every task has its turn").expect("no panic");
     }
     at_rest(&client, &NAMES).await;
 }
 
-/// As soon as one is lost, all of it is.
+/// The loss of one hold is the loss of all of them.
 pub(crate) async fn the_loss_of_one_is_the_loss_of_all(site: &Site) {
     let [a, b] = [site.client_with("one", Duration::from_millis(600)).await, site.client("another").await];
     let guard = a.multi_mutex(["a", "b"]).expect("good names").acquire().await.expect("acquired");
     let signal = guard.lost_signal();
-    let seen = mutex(&b, "b").inspect_in_full().await.expect("an answer").seen.expect("somebody holds it");
+    let seen =
+        mutex(&b, "b").inspect_in_full().await.expect("an answer").seen.expect("the lock has a holder");
     assert!(!signal.is_cancelled());
     mutex(&b, "b").free_by_force(seen).await.expect("freed");
-    let lost = tokio::time::timeout(SOON, guard.lost()).await.expect("told");
+    let lost = tokio::time::timeout(SOON, guard.lost()).await.expect("the loss is reported");
     assert_eq!((lost.lock.as_str(), &lost.reason), ("b", &LostReason::Freed));
     assert!(signal.is_cancelled() && guard.check().is_err());
     let error = guard.release().await.expect_err("one of them is lost");
@@ -156,7 +158,7 @@ pub(crate) async fn the_loss_of_one_is_the_loss_of_all(site: &Site) {
     at_rest(&a, &["a", "b"]).await;
 }
 
-/// A lease that is given counts from when all are had, and ends.
+/// An explicit lease counts from when all locks are held, and is not renewed.
 pub(crate) async fn a_lease_of_several_ends_when_it_ends(site: &Site) {
     let client = site.client("one").await;
     let all = client.multi_mutex(["a", "b"]).expect("good names").lease(Duration::from_millis(300));
@@ -164,13 +166,13 @@ pub(crate) async fn a_lease_of_several_ends_when_it_ends(site: &Site) {
     assert!(guard.remaining() <= Duration::from_millis(300));
     guard.extend_to(Duration::from_millis(400)).await.expect("extended");
     assert!(guard.remaining() > Duration::from_millis(300), "{:?}", guard.remaining());
-    let lost = tokio::time::timeout(SOON, guard.lost()).await.expect("told");
+    let lost = tokio::time::timeout(SOON, guard.lost()).await.expect("the loss is reported");
     assert_eq!(lost.reason, LostReason::Expired);
     drop(guard);
     at_rest(&client, &["a", "b"]).await;
 }
 
-/// A store that cannot take several in one step.
+/// A store without an atomic acquire of several locks.
 #[derive(Debug, Clone)]
 struct OneByOne(MemoryStore);
 
@@ -202,7 +204,7 @@ impl Store for OneByOne {
     }
 }
 
-/// There they are tried one by one: what was had though another was not is given back.
+/// On such a store the locks are tried one by one: if one is taken, those acquired before are released.
 #[tokio::test]
 async fn without_one_step_it_is_all_or_none_as_well() {
     let store = OneByOne(MemoryStore::new());
@@ -228,7 +230,7 @@ async fn without_one_step_it_is_all_or_none_as_well() {
         })
     });
     for task in tasks {
-        tokio::time::timeout(SOON, task).await.expect("everybody has his turn").expect("no panic");
+        tokio::time::timeout(SOON, task).await.expect("every task has its turn").expect("no panic");
     }
 }
 
@@ -243,7 +245,7 @@ pub(crate) async fn several_cancelled_at_every_await(site: &Site) {
     .await;
     println!("{points} points");
     at_rest(&b, &["a", "b", "c"]).await;
-    // While one of them is taken, and is given back in the middle of it.
+    // One of the locks is held at first, and released while the acquire runs.
     let mut taken = None;
     for k in 0..12 {
         taken = Some(mutex(&b, "b").acquire().await.expect("acquired"));
@@ -259,12 +261,12 @@ pub(crate) async fn several_cancelled_at_every_await(site: &Site) {
     drop(taken);
 }
 
-/// A store in which the lock that is in hand is taken by force, once, while the rest is asked for.
+/// A store that evicts the hold already acquired, once, while the rest is requested.
 #[derive(Debug, Clone)]
 struct Interrupted {
     inner: MemoryStore,
     once: Arc<AtomicU32>,
-    /// Told when the keeper asks why a hold is gone, and nobody believes in it any more.
+    /// Notified when the keeper asks why a hold is gone, when no guard counts as held any more.
     noticed: Arc<tokio::sync::Notify>,
 }
 
@@ -328,7 +330,7 @@ impl Store for Interrupted {
     }
 }
 
-/// The lock that was waited for can end while the rest is asked for: that is not all of them.
+/// The hold that was waited for can end while the rest is requested: then not all locks are held.
 #[tokio::test]
 async fn what_is_acquired_is_held_when_it_is_handed_out() {
     let store = Interrupted { inner: MemoryStore::new(), once: Arc::default(), noticed: Arc::default() };

@@ -1,4 +1,4 @@
-//! Clients, guards and waiters.
+//! Clients, guards and waiters over a quorum.
 
 use crate::Five;
 use crate::node::Mood;
@@ -14,7 +14,7 @@ async fn client(five: &Five) -> Client {
     Client::of_store(five.quorum.clone()).call_timeout(Duration::from_secs(2)).connect().await.unwrap()
 }
 
-/// Claims that were asked for, in order; of each node its own.
+/// The claims requested at each node, in order.
 fn asked(five: &Five) -> Vec<Vec<Claim>> {
     let claims = |ops: Vec<Op>| {
         ops.into_iter().filter_map(|op| match op {
@@ -53,11 +53,11 @@ async fn clients_exclude_one_another_and_their_tokens_grow() {
     }
     for of_one in asked(&five) {
         let different: BTreeSet<_> = of_one.iter().map(|claim| claim.hold.token()).collect();
-        assert_eq!(different.len(), of_one.len(), "each question asks for a hold of its own");
+        assert_eq!(different.len(), of_one.len(), "each request is for a hold of its own");
     }
 }
 
-/// The undo of one attempt never hits the next: it is another hold.
+/// The undo of one attempt never affects the next, which is for another hold.
 #[tokio::test]
 async fn an_attempt_without_an_answer_is_followed_by_another_hold() {
     let five = Five::new();
@@ -86,18 +86,18 @@ async fn a_message_of_any_node_wakes_whoever_waits() {
     while looks() < 3 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // One look at least for each message, however soon they come: those by itself are 50 ms apart.
+    // Each message causes at least one poll, however fast they follow; regular polls are 50 ms apart.
     let before = looks();
     for _ in 0..5 {
         five.nodes[3].ring();
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
-    assert!(looks() - before >= 4, "{} looks", looks() - before);
+    assert!(looks() - before >= 4, "only {} polls", looks() - before);
     guard.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// Also at the nodes for which a release has not waited nothing is left behind by a program that ends.
+/// A client that shuts down leaves nothing at any node, not even where a release did not wait for the node's reply.
 #[tokio::test]
 async fn a_client_that_ends_leaves_nothing_at_any_node() {
     for ends in ["shutdown", "settle", "drop"] {
@@ -164,7 +164,7 @@ async fn what_a_quorum_cannot_keep_is_refused_when_it_is_asked_for() {
         .await
         .unwrap();
 
-    // Nor a sum that only the second lease makes too long: it is given back, and the first stays.
+    // Nor a sum that only the second lease makes too long: the second hold is released, and the first stays.
     let owner = client.owner();
     let summed = client.reentrant_mutex("tree").unwrap().owned_by(&owner).sum_leases(true);
     let summed = summed.lease(Duration::from_secs(40));

@@ -1,5 +1,5 @@
-//! A quorum of stores in memory that do as they are told: who has a lock, by which token, and what is left of an attempt that
-//! failed.
+//! A quorum of memory stores with injected faults: which client acquires a lock, with which token, and the cleanup
+//! after a failed attempt.
 
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a call may take here.
+/// The call timeout in these tests.
 const CALL: Duration = Duration::from_secs(5);
 
 /// Five nodes, and the quorum of them.
@@ -32,7 +32,7 @@ impl Five {
         Self::ahead([Duration::ZERO; 5])
     }
 
-    /// With clocks that are ahead by so much.
+    /// Nodes whose clocks are ahead by these amounts.
     pub(crate) fn ahead(ahead: [Duration; 5]) -> Self {
         let names = ["a", "b", "c", "d", "e"];
         let nodes: Vec<_> =
@@ -87,7 +87,7 @@ impl Five {
         }
     }
 
-    /// How a hold stands at each node.
+    /// The state of a hold at each node.
     pub(crate) async fn fates(&self, claim: &Claim) -> Vec<Fate> {
         let inspect = Op::Inspect(Inspect { claim: Some(claim.clone()), in_full: false });
         let mut fates = Vec::new();
@@ -100,7 +100,7 @@ impl Five {
         fates
     }
 
-    /// Waits until a hold is nowhere any more.
+    /// Waits until no node has the hold.
     pub(crate) async fn until_nowhere(&self, claim: &Claim) {
         let start = Instant::now();
         while self.fates(claim).await.contains(&Fate::Held) {
@@ -109,7 +109,7 @@ impl Five {
         }
     }
 
-    /// The tokens that each node has for whoever holds the lock there.
+    /// The token of the current holder at each node.
     pub(crate) async fn fences(&self) -> Vec<Option<FencingToken>> {
         let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
         let mut fences = Vec::new();
@@ -123,7 +123,7 @@ impl Five {
     }
 }
 
-/// A hold that nobody had before.
+/// A new hold.
 pub(crate) fn claim() -> Claim {
     static LAST: AtomicU8 = AtomicU8::new(0);
     let n = LAST.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! A node of a quorum that does as it is told: a store in memory that may be down, mute, slow or emptied, and whose clock may be
-//! wrong.
+//! A quorum node with injected faults: a memory store that may be down, mute, slow or emptied, and whose clock may
+//! be wrong.
 
 use futures_util::future::BoxFuture;
 use leasehold::KeyError;
@@ -11,24 +11,24 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How a node is.
+/// The fault of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Mood {
     #[default]
     Well,
     /// It refuses all connections.
     Down,
-    /// It never gets what it is sent.
+    /// Requests never reach it.
     Cut,
-    /// It does what it is told, and its answers are lost.
+    /// It executes requests, and its replies are lost.
     Mute,
-    /// It does what it is told so much later, whatever the one who asked has waited for.
+    /// It executes requests after a delay, regardless of the caller's timeout.
     Slow(Duration),
-    /// It loses its data just before a token is raised, as if it had been started anew.
+    /// It loses its data just before a token is raised, as after a restart.
     ForgetsInBetween,
-    /// It never gets what is sent to raise a token.
+    /// Requests to raise a token never reach it.
     RaisesNothing,
-    /// It does what it is told so much later, if it is still wanted then.
+    /// It executes requests after a delay, unless they were cancelled by then.
     Late(Duration),
 }
 
@@ -37,14 +37,14 @@ pub(crate) struct Node {
     name: Arc<str>,
     inner: Arc<Mutex<MemoryStore>>,
     mood: Arc<Mutex<Mood>>,
-    /// What it was sent, in the order in which it was.
+    /// The requests it received, in order.
     sent: Arc<Mutex<Vec<Op>>>,
     bells: Arc<Mutex<Vec<Bell>>>,
     ahead: Duration,
 }
 
 impl Node {
-    /// One whose clock is ahead of the machine's by so much.
+    /// A node whose clock is ahead of the machine's by `ahead`.
     pub(crate) fn new(name: &str, ahead: Duration) -> Self {
         let inner = Arc::new(Mutex::new(store(ahead)));
         let (mood, sent, bells) = Default::default();
@@ -59,7 +59,7 @@ impl Node {
         *self.mood.lock().unwrap()
     }
 
-    /// It loses all of its data.
+    /// Deletes all its data.
     pub(crate) fn flush(&self) {
         *self.inner.lock().unwrap() = store(self.ahead);
     }
@@ -68,12 +68,12 @@ impl Node {
         self.sent.lock().unwrap().clone()
     }
 
-    /// Somebody says something to whoever listens.
+    /// Publishes a message to all subscribers.
     pub(crate) fn ring(&self) {
         self.bells.lock().unwrap().iter().for_each(Bell::ring);
     }
 
-    /// What it would say itself, whatever its mood.
+    /// The node's own reply, regardless of its fault.
     pub(crate) async fn at_the_node(&self, lock: &Lock, op: &Op) -> leasehold::core::Reply {
         let inner = self.inner.lock().unwrap().clone();
         match inner.execute(lock, op, Duration::from_secs(1)).await {

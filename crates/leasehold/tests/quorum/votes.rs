@@ -1,4 +1,4 @@
-//! Operations, one by one.
+//! Quorum operations, one by one.
 
 use crate::node::{Mood, Node};
 use crate::{Five, acquire, claim};
@@ -9,7 +9,7 @@ use leasehold::store::{Executed, FaultKind, Outcome, Store};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// R5: a minority that is down is not missed.
+/// R5: a minority of nodes may be down.
 #[tokio::test]
 async fn a_majority_gives_and_takes() {
     let five = Five::new();
@@ -25,7 +25,8 @@ async fn a_majority_gives_and_takes() {
     assert!(five.granted(&claim()).await > first);
 }
 
-/// Row 41: each node's reason is told, and that nothing was done is not said where it may have been.
+/// Row 41: the error names each node's reason, and does not claim that nothing was executed where something may have
+/// been.
 #[tokio::test]
 async fn without_a_majority_each_node_says_why() {
     let five = Five::new();
@@ -55,13 +56,13 @@ async fn without_a_majority_each_node_says_why() {
     assert!(matches!(outcome, Outcome::Failed(Executed::No, _)), "three have refused it: {outcome:?}");
 }
 
-/// What a minority has given is given back, also by a node that was slow, and where nobody waits for it any more.
+/// Holds of a minority are undone, even at a node that was slow, and when no caller waits any more.
 #[tokio::test]
 async fn what_was_lost_is_undone_at_every_node() {
     let five = Five::new();
     let holder = claim();
     five.granted(&holder).await;
-    // Two have forgotten it, and give the lock to the next.
+    // Two nodes forget the hold, and grant the lock to the next client.
     five.nodes[1].flush();
     five.nodes[2].flush();
     five.nodes[2].set(Mood::Slow(Duration::from_millis(20)));
@@ -71,7 +72,7 @@ async fn what_was_lost_is_undone_at_every_node() {
     let start = tokio::time::Instant::now();
     while !five.nodes[2].sent().iter().any(|op| matches!(op, Op::Release(release) if release.claim == loser))
     {
-        assert!(start.elapsed() < Duration::from_secs(20), "the slow one is not asked to give it back");
+        assert!(start.elapsed() < Duration::from_secs(20), "the slow node is not asked to undo the hold");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     five.until_nowhere(&loser).await;
@@ -89,7 +90,7 @@ async fn what_was_lost_is_undone_at_every_node() {
     five.until_nowhere(&dropped).await;
 }
 
-/// What is left of an attempt by somebody who had hardly any time is undone by the time that a node has.
+/// The undo of an attempt with a very short timeout uses the node's own timeout.
 #[tokio::test]
 async fn an_undo_has_more_time_than_whoever_asked() {
     let mut five = Five::new();
@@ -107,10 +108,10 @@ async fn an_undo_has_more_time_than_whoever_asked() {
     }
 }
 
-/// Row 40: the second round has what the first has left of the time.
+/// Row 40: the second round uses the time that the first leaves.
 #[tokio::test(start_paused = true)]
 async fn both_rounds_end_by_the_deadline() {
-    // Of the three that vote two have to be told the token of the third.
+    // Two of the three nodes that vote must receive the token of the third.
     let five = Five::ahead([2, 1, 0, 0, 0].map(Duration::from_secs));
     for (at, node) in five.nodes.iter().enumerate() {
         node.set(if at < 3 { Mood::Slow(Duration::from_millis(40)) } else { Mood::Down });
@@ -122,7 +123,7 @@ async fn both_rounds_end_by_the_deadline() {
     assert_eq!(start.elapsed(), Duration::from_millis(60));
 }
 
-/// Who ends the program waits for the nodes that nobody had to wait for.
+/// `settle` waits for the nodes that no call had to wait for.
 #[tokio::test]
 async fn what_goes_on_behind_an_answer_is_settled() {
     let five = Five::new();
@@ -139,7 +140,7 @@ async fn what_goes_on_behind_an_answer_is_settled() {
     assert!(!five.fates(&one).await.contains(&Fate::Held) && !five.fates(&two).await.contains(&Fate::Held));
 }
 
-/// What begins later is not waited for: there would be no end of it.
+/// Work that begins later is not awaited; otherwise the wait might never end.
 #[tokio::test]
 async fn what_begins_later_is_not_settled() {
     let five = Five::new();
@@ -158,7 +159,7 @@ async fn what_begins_later_is_not_settled() {
     let settled = async {
         tokio::time::sleep(Duration::from_millis(20)).await;
         for _ in 0..5 {
-            tokio::time::timeout(Duration::from_secs(5), five.quorum.settle()).await.expect("it ends");
+            tokio::time::timeout(Duration::from_secs(5), five.quorum.settle()).await.expect("settling ends");
         }
     };
     tokio::select! {
@@ -167,7 +168,7 @@ async fn what_begins_later_is_not_settled() {
     }
 }
 
-/// A node whose answer was lost may have given it.
+/// A node whose reply was lost may have granted the hold, so it is undone there.
 #[tokio::test]
 async fn a_node_whose_answer_was_lost_is_told_to_give_it_back() {
     let five = Five::new();
@@ -181,8 +182,8 @@ async fn a_node_whose_answer_was_lost_is_told_to_give_it_back() {
     five.until_nowhere(&lost).await;
 }
 
-/// N5: the token is the greatest of a majority, and every node that gave the lock has it afterwards, so that the next is
-/// greater whoever votes.
+/// N5: the token is the greatest of a majority, and afterwards every node that granted the lock has it, so that the
+/// next token is greater whichever nodes vote.
 #[tokio::test]
 async fn tokens_grow_over_whatever_majority_votes() {
     let hours = |n: u64| Duration::from_secs(n * 3600);
@@ -203,10 +204,10 @@ async fn tokens_grow_over_whatever_majority_votes() {
     }
 }
 
-/// N5: the second round counts with nodes that have the hold still, and no others.
+/// N5: the second round counts only nodes that still have the hold.
 #[tokio::test]
 async fn a_hold_that_was_lost_between_the_rounds_is_not_given() {
-    // The first round's greatest token is of a node that is not asked again.
+    // The greatest token of the first round is that of a node that has no second round.
     let five = Five::ahead([3600, 0, 0, 0, 0].map(Duration::from_secs));
     for node in [1, 2] {
         five.nodes[node].set(Mood::ForgetsInBetween);
@@ -220,7 +221,7 @@ async fn a_hold_that_was_lost_between_the_rounds_is_not_given() {
     five.until_nowhere(&one).await;
 }
 
-/// Row 12: an extend over a minority gives nothing back, and asks nobody to take the lock.
+/// Row 12: a failed extend over a minority releases nothing, and acquires at no node.
 #[tokio::test]
 async fn row_12_a_failed_extend_gives_nothing_back() {
     let five = Five::new();
@@ -233,17 +234,17 @@ async fn row_12_a_failed_extend_gives_nothing_back() {
     let fault = five.extend(&one).await.expect_err("two have it, two are silent");
     assert!(matches!(&fault.kind, FaultKind::NoQuorum { nodes, .. } if nodes.len() == 2), "{fault}");
     let held = five.fates(&one).await.into_iter().filter(|fate| *fate == Fate::Held).count();
-    assert_eq!(held, 4, "an extend neither takes nor gives");
+    assert_eq!(held, 4, "an extend neither acquires nor releases");
     let releases = five.nodes.iter().flat_map(Node::sent);
     assert!(!releases.into_iter().any(|op| matches!(op, Op::Release(_))));
 
-    // The silent ones are back, and it goes on.
+    // The silent nodes are back, and extends succeed again.
     five.nodes.iter().for_each(|node| node.set(Mood::Well));
     assert_eq!(five.extend(&one).await.unwrap(), Extended::Extended);
     for node in [1, 2] {
         five.nodes[node].flush();
     }
-    assert_eq!(five.extend(&one).await.unwrap(), Extended::NotHeld, "three say so for certain");
+    assert_eq!(five.extend(&one).await.unwrap(), Extended::NotHeld, "a majority reports it");
 }
 
 #[tokio::test]
@@ -254,7 +255,7 @@ async fn what_a_release_has_found_is_not_guessed() {
     five.nodes[0].flush();
     five.nodes[1].flush();
     five.nodes[2].set(Mood::Cut);
-    assert!(five.release(&one).await.is_err(), "two had it, and one is silent");
+    assert!(five.release(&one).await.is_err(), "two nodes had the hold, and one is silent");
     five.nodes[2].set(Mood::Well);
     let found = five.release(&one).await.unwrap().found;
     assert_eq!(found, Fate::Ended(Ended::Released), "by the first sending at two, and now");
@@ -278,7 +279,7 @@ async fn who_has_it_by_a_majority_is_told_and_taken_by_force() {
     assert_eq!(five.extend(&one).await.unwrap(), Extended::NotHeld);
 }
 
-/// Nodes that hear of no token, and nodes that give a greater one late, are his all the same.
+/// A holder is found even if some nodes did not receive the raised token, and others report a greater one late.
 #[tokio::test]
 async fn a_holder_is_told_whatever_tokens_the_nodes_have() {
     let five = Five::ahead([0, 0, 0, 3600, 7200].map(Duration::from_secs));
@@ -300,7 +301,7 @@ async fn a_holder_is_told_whatever_tokens_the_nodes_have() {
     };
 }
 
-/// Nobody queues: a place at a node would be granted to somebody whom no majority has.
+/// Clients do not queue at nodes: a node could grant a queue entry to a client without a majority.
 #[tokio::test]
 async fn a_node_is_asked_for_no_more_than_a_vote() {
     let five = Five::new();
@@ -324,7 +325,7 @@ async fn kinds_that_votes_cannot_give_are_refused() {
     }
 }
 
-/// A node that came back votes after so long: what is kept for longer may be given twice.
+/// A node that came back votes again after a fixed time: a hold kept for longer could be granted twice.
 #[tokio::test]
 async fn nothing_is_kept_for_longer_than_a_node_may_forget() {
     let mut five = Five::new();

@@ -1,11 +1,11 @@
-//! The Lua scripts against the model: the same random operations to both, at the same times, and after each of them
-//! the reply, all keys with their expiry, and all messages have to agree.
+//! Compares the Lua scripts with the model: both execute the same random operations at the same times, and after
+//! each operation the reply, all keys with their expiry, and all messages must agree.
 //!
-//! The server runs by a clock that only moves when it is told. `LEASEHOLD_SEQUENCES` sets how many sequences are
-//! tried, `LEASEHOLD_SEED` repeats one: a failure prints its own.
+//! The server's clock moves only when the test sets it. `LEASEHOLD_SEQUENCES` sets the number of sequences;
+//! `LEASEHOLD_SEED` repeats a single one, and a failure prints its seed.
 
 #![cfg(feature = "redis")]
-#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test reports failures by panicking")]
 
 mod play;
 mod random;

@@ -1,4 +1,4 @@
-//! One sequence on one lock: what is sent goes to the server and to the model, and all that comes of it has to agree.
+//! One sequence on one lock: each operation goes to the server and to the model, and all its results must agree.
 
 use crate::world::{DUMP, Found, START_US, WITHIN, World};
 use crate::written::{fields, lines, pairs, said, session_fields, without_loose_ends};
@@ -25,7 +25,7 @@ pub(crate) struct Play<'a> {
     pub(crate) trace: String,
 }
 
-/// What stands in the index of all sessions. It is not the model's, which needs none.
+/// The expected index of all sessions, which the model does not have because it needs none.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Index {
     pub(crate) expires_ms: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// The index after a beat of a session whose record expires then.
+    /// The index after a heartbeat of a session whose record expires at the given time.
     pub(crate) fn after(index: Option<Self>, now_ms: u64, beat: &Beat, expires_ms: u64) -> Self {
         let members = || BTreeMap::from([("-".to_owned(), 0)]);
         let mut index = index.unwrap_or_else(|| Self { expires_ms, members: members() });
@@ -51,7 +51,7 @@ impl Index {
 }
 
 impl Play<'_> {
-    /// Sends one operation to both, and compares.
+    /// Sends one operation to both, and compares the results.
     pub(crate) fn check(&mut self, op: &Op) -> Reply {
         self.note(&format!("{op:?}"));
         if self.world.flush_scripts {
@@ -69,19 +69,19 @@ impl Play<'_> {
         self.compare_keys();
         let mut expected = said(&wakes);
         if self.lock.kind == Kind::Reentrant && was_held && self.state.value.is_none() {
-            // Nobody was given it, so that clients of Redisson's may come.
+            // No waiter was granted the lock, so Redisson clients are notified that it is free.
             expected.push((self.keys.released_channel(), "0".to_owned()));
-            *self.world.seen.entry("said to be free").or_default() += 1;
+            *self.world.seen.entry("published free").or_default() += 1;
         }
         let told =
             matches!(op, Op::Release(Release { pass: Pass::Tell, .. })) && self.lock.kind == Kind::Mutex;
         if told && matches!(&reply, Reply::Release(Released { found: Fate::Held, .. })) {
             expected.push((self.world.keys.told_channel(&self.keys), "free".to_owned()));
-            *self.world.seen.entry("told that it is free").or_default() += 1;
+            *self.world.seen.entry("notified: free").or_default() += 1;
         }
         if let Some(said) = leader_announcement(&before, &self.state, now_us) {
             expected.push((self.world.keys.leader_channel(&self.keys), said));
-            *self.world.seen.entry("said who leads").or_default() += 1;
+            *self.world.seen.entry("published leader").or_default() += 1;
         }
         assert_eq!(self.heard(), expected, "messages\n{}", self.trace);
         if let Reply::Raise(raised) = &reply {
@@ -102,8 +102,8 @@ impl Play<'_> {
         reply
     }
 
-    /// Sends one operation to the server. An extend goes by itself, or among others: again, unless it would reserve
-    /// something again, and of locks that are free.
+    /// Sends one operation to the server. An extend goes alone or in a batch: twice in the batch, unless it would
+    /// reserve tokens again, and beside extends of free locks.
     pub(crate) fn outcome(&mut self, op: &Op) -> Outcome {
         let among = matches!(op, Op::Extend(_)) && self.workload.random().below(2) == 0;
         let World { runtime, store, seen, .. } = &mut *self.world;
@@ -131,7 +131,7 @@ impl Play<'_> {
         first
     }
 
-    /// Sends one operation on sessions to both, and compares.
+    /// Sends one session operation to both, and compares the results.
     pub(crate) fn attend(&mut self, op: &SessionOp) -> SessionReply {
         self.note(&format!("{op:?}"));
         if self.world.flush_scripts {
@@ -203,14 +203,15 @@ impl Play<'_> {
         }
     }
 
-    /// The lock's keys, the index, and the sessions' records.
+    /// The lock's keys, the index, and the session records.
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
         let sessions = Workload::sessions().map(|session| self.world.keys.session(session));
         lock.into_iter().chain([self.world.keys.sessions()]).chain(sessions).collect()
     }
 
-    /// Looks at all keys, which removes what is over, also where no operation looks; and the clock may go back.
+    /// Reads all keys, so that the server deletes expired ones even where no operation reads them before the clock
+    /// moves back.
     pub(crate) fn dump(&mut self) -> Value {
         let now_ms = self.world.now_us / 1000;
         self.state.is_over(self.world.now_us);
@@ -228,7 +229,7 @@ impl Play<'_> {
         pairs(&self.dump().elements()[1].elements()[1])[field].clone()
     }
 
-    /// All messages since the last call: what was published before the PING comes before its answer.
+    /// All messages since the last call: those published before the PING arrive before its reply.
     pub(crate) fn heard(&mut self) -> Vec<(String, String)> {
         self.world.hearer.send(&["PING"]).unwrap();
         let mut heard = Vec::new();
@@ -261,7 +262,7 @@ impl Play<'_> {
     }
 }
 
-/// Whether somebody has a lock, of its own kind.
+/// Whether the lock of this kind is held.
 pub(crate) fn is_held(state: &LockState, now_us: u64) -> bool {
     let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
     let (reply, _) = state.clone().apply(now_us, &inspect, &everybody);

@@ -1,4 +1,4 @@
-//! What a random sequence is made of, and what came up in it.
+//! The random operations of a sequence, and the record of the cases that occurred.
 
 use crate::play::Play;
 use crate::world::WITHIN;
@@ -10,7 +10,7 @@ use leasehold_core::{
 };
 use leasehold_testkit::conformance::{ForeignWrite, WorkloadStep};
 
-/// What a random sequence is made of.
+/// Random operations.
 impl Play<'_> {
     pub(crate) fn random_step(&mut self) {
         let by_us = self.workload.time_us(&self.state, &self.sessions, self.world.now_us);
@@ -44,7 +44,8 @@ impl Play<'_> {
         *self.world.seen.entry(what).or_default() += 1;
     }
 
-    /// A record that is none: every operation that needs it says so, and changes nothing.
+    /// Replaces the record by an unreadable one: every operation that needs it fails with that error, and changes
+    /// nothing.
     pub(crate) fn spoil_record(&mut self) {
         let record = self.keys.record().to_owned();
         let spoilt = *self.workload.random().pick(&["list", "string", "2"]);
@@ -57,7 +58,7 @@ impl Play<'_> {
         let before = self.dump();
         for _ in 0..2 {
             let op = self.workload.op(&self.state);
-            // The hold is compared first, and without it no record is looked at.
+            // The hold is compared first; without a hold the record is not read.
             if matches!(op, Op::Extend(_) | Op::Raise(_)) {
                 continue;
             }
@@ -77,7 +78,7 @@ impl Play<'_> {
         for wake in wakes {
             seen(match wake {
                 Wake::Freed { .. } => "warned",
-                Wake::Wanted { .. } => "told of another",
+                Wake::Wanted { .. } => "notified: waiter",
                 _ => "woken",
             });
         }
@@ -148,7 +149,7 @@ impl Play<'_> {
         }
     }
 
-    /// What is reserved, where that is not in the reply.
+    /// Counts reservations of tokens that are not in the reply.
     pub(crate) fn count_reserved(&mut self, before: &LockState, op: &Op, reply: &Reply) {
         let known = |state: &LockState| {
             state.record.as_ref().and_then(|record| Some((record.last?, record.reserved?)))
@@ -158,7 +159,7 @@ impl Play<'_> {
                 "nothing reserved"
             }
             _ => match (known(before), known(&self.state)) {
-                // Whoever was given it would have been given a token of the block, too.
+                // A holder that was granted the lock would also have received a token of the block.
                 (Some((old, reserved)), Some((new, _)))
                     if old != new && old < reserved.upto && reserved.upto.as_u64() >= self.world.now_us =>
                 {
@@ -170,7 +171,7 @@ impl Play<'_> {
         *self.world.seen.entry(what).or_default() += 1;
     }
 
-    /// Locks that rest.
+    /// Counts locks that rest.
     pub(crate) fn count_rests(&mut self, reply: &Reply) {
         let stands = self.state.value.as_ref().and_then(|value| value.content.token());
         let rests = stands.is_some_and(|token| token.contains("rest\n"));
@@ -182,7 +183,7 @@ impl Play<'_> {
         *self.world.seen.entry(what).or_default() += 1;
     }
 
-    /// What only a ReentrantMutex has.
+    /// Counts cases that only a ReentrantMutex has.
     pub(crate) fn count_entries(&mut self, before: &LockState, op: &Op, reply: &Reply) {
         let now_ms = self.world.now_us / 1000;
         let entries = |state: &LockState| state.value.as_ref()?.content.entries().cloned();
@@ -222,7 +223,7 @@ impl Play<'_> {
         }
     }
 
-    /// What only locks have that several have side by side.
+    /// Counts cases that only locks with several holders have.
     pub(crate) fn count_parts(&mut self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Wake]) {
         let now_ms = self.world.now_us / 1000;
         let parts = |state: &LockState| state.value.as_ref()?.content.parts().cloned();

@@ -1,4 +1,4 @@
-//! What the scripts do, beside what the model says: at random, and where the edges are.
+//! The behaviour of the scripts against the model: random sequences, and edge cases.
 
 use crate::world::World;
 use leasehold::store::{Op, Reply};
@@ -10,9 +10,10 @@ use leasehold_core::{
 use std::collections::BTreeMap;
 use std::env;
 
-/// `cargo xtask verify scripts` plays 10 000 of each kind.
+/// `cargo xtask verify scripts` runs 10 000 of each kind.
 const SEQUENCES: u64 = 4_000;
-/// Of each of the four kinds that several have side by side: all scripts but the last word of some replies are one text.
+/// For each of the four kinds with several holders: their scripts are the same text, except for the last word of
+/// some replies.
 const SEQUENCES_SHARED: u64 = 1_000;
 
 #[test]
@@ -29,8 +30,8 @@ fn the_scripts_of_a_mutex_mean_what_the_model_means() {
         "nothing reserved",
         "reserved while others wait",
         "given beyond a block",
-        "told of another",
-        "told that it is free",
+        "notified: waiter",
+        "notified: free",
         "raised",
         "not raised",
     ];
@@ -39,7 +40,7 @@ fn the_scripts_of_a_mutex_mean_what_the_model_means() {
 
 #[test]
 fn the_scripts_of_an_election_mean_what_the_model_means() {
-    let seen = ["adopted", "left resting", "found resting", "another string", "said who leads"];
+    let seen = ["adopted", "left resting", "found resting", "another string", "published leader"];
     means_what_the_model_means(Kind::Election, &seen);
 }
 
@@ -60,7 +61,7 @@ fn the_scripts_of_a_reentrant_mutex_mean_what_the_model_means() {
         "fewer than ours",
         "evicted one of several",
         "warned several",
-        "said to be free",
+        "published free",
         "raised",
         "not raised",
         "other kind",
@@ -104,7 +105,7 @@ fn the_scripts_of_a_barrier_mean_what_the_model_means() {
     means_what_the_model_means(Kind::Barrier, &[&SHARED[..], &seen].concat());
 }
 
-/// What all kinds have that several have side by side.
+/// Cases that all kinds with several holders have.
 const SHARED: [&str; 5] = [
     "shared",
     "parts that are over",
@@ -113,14 +114,14 @@ const SHARED: [&str; 5] = [
     "evicted one of several",
 ];
 
-/// Plays random sequences, and looks whether all came up that can, and what this kind alone has.
+/// Runs random sequences, and checks that all possible cases occurred, including those of this kind alone.
 fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
     if let Some(seed) = number("LEASEHOLD_SEED") {
         return World::new().sequence(kind, seed);
     }
     let all = if kind.is_shared() { SEQUENCES_SHARED } else { SEQUENCES };
     let sequences = number("LEASEHOLD_SEQUENCES").unwrap_or(all);
-    // What several share is not taken from them as often.
+    // Shared holds are evicted less often.
     let rarer = if kind.is_shared() { 5 } else { 1 };
     let halves = [0, 1].map(|half| {
         std::thread::spawn(move || {
@@ -137,7 +138,7 @@ fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
         }
     }
     println!("{sequences} sequences of a {}: {seen:?}", kind.word());
-    // A generator that never gets anywhere would agree with anything.
+    // A generator that reached no interesting state would agree with any script.
     for (what, seldom) in [
         "granted",
         "taken",
@@ -217,7 +218,8 @@ fn the_greatest_token_is_not_passed() {
     }
 }
 
-/// The last of a block does not outrun the clock, none is of long ago, and what is given next is greater.
+/// The last token of a block is not ahead of the clock, none is from long ago, and the next token granted is
+/// greater.
 #[test]
 fn what_is_reserved_never_outruns_the_clock() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! A server by a clock of its own, the store that goes there, and what came up.
+//! A server with a controlled clock, the store that connects to it, and the record of the cases that occurred.
 
 use crate::play::Play;
 use leasehold::store::{Lock, RedisStore};
@@ -14,8 +14,8 @@ pub(crate) const START_US: u64 = 1_762_000_000_123_456;
 
 pub(crate) const WITHIN: Duration = Duration::from_secs(20);
 
-/// Everything there is at some keys, in one reply: of each its type, its content, and how long it lasts. A server tells
-/// the fields of a hash in any order, and so this sorts them.
+/// Everything stored at some keys, in one reply: type, content and remaining lifetime of each. A server returns the
+/// fields of a hash in any order, so this script sorts them.
 pub(crate) const DUMP: &str = "local dump = {}
 local function hash(key)
   local fields = redis.call('HKEYS', key)
@@ -34,21 +34,21 @@ for i, key in ipairs(KEYS) do
 end
 return dump";
 
-/// A server, by a clock of ours, and whoever looks at it.
+/// A server with a controlled clock, and the connections that observe it.
 pub(crate) struct World {
     pub(crate) clock: FrozenClock,
     pub(crate) now_us: u64,
     pub(crate) runtime: tokio::runtime::Runtime,
     pub(crate) store: RedisStore,
     pub(crate) keys: KeySpace,
-    /// Looks at the keys, with this script.
+    /// Reads the keys, with this script.
     pub(crate) looker: RespConnection,
     pub(crate) dump: String,
-    /// Hears all messages.
+    /// Receives all messages.
     pub(crate) hearer: RespConnection,
     /// Set to flush all scripts before each operation.
     pub(crate) flush_scripts: bool,
-    /// What came how often.
+    /// How often each case occurred.
     pub(crate) seen: BTreeMap<&'static str, u64>,
     /// Last, so that it outlives its clients.
     pub(crate) _server: RedisServer,
@@ -110,7 +110,7 @@ impl World {
     }
 }
 
-/// What stands at a key.
+/// The content of a key.
 pub(crate) struct Found {
     pub(crate) kind: String,
     pub(crate) content: Value,

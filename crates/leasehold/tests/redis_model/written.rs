@@ -1,4 +1,4 @@
-//! The fields and texts by which the state of the model would stand in Redis.
+//! The model's state in the form in which the scripts store it in Redis.
 
 use leasehold::store::Wake;
 use leasehold_core::model::{Audit, Place, PlaceId, Record, Reserved, SessionRecord, Tenant};
@@ -6,7 +6,7 @@ use leasehold_core::{Claim, Ended, Life, Portion};
 use leasehold_testkit::Value;
 use std::collections::BTreeMap;
 
-/// The fields of a record as they stand in its hash.
+/// The fields of a lock record, as in its hash.
 pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     let mut fields = BTreeMap::from([("format".to_owned(), "1".to_owned())]);
     let mut put = |field: &str, value: String| drop(fields.insert(field.to_owned(), value));
@@ -52,7 +52,7 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     fields
 }
 
-/// The fields of a session's record.
+/// The fields of a session record.
 pub(crate) fn session_fields(record: &SessionRecord) -> BTreeMap<String, String> {
     let held = record.held.iter().map(|lock| (format!("l:mutex:{}", lock.name), "1".to_owned()));
     let until = record.alive_until_ms.to_string();
@@ -95,7 +95,7 @@ fn mark(how: Ended) -> &'static str {
     }
 }
 
-/// The link before the first place and the one behind the last mean nothing, and may be left from before.
+/// The links before the first and after the last queue entry have no meaning, and may be left from before.
 pub(crate) fn without_loose_ends(mut fields: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let ends =
         fields.get("queue").map(|queue| queue.split(' ').skip(2).map(str::to_owned).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Which commands are sent, and what each of them is answered.
+//! The commands that the store sends, and the assignment of replies to operations.
 
 use crate::scene::{LONG, acquire, claim, connect, execute, found, granted, nonce, release, take};
 use leasehold::store::{Executed, Fault, FaultKind, Lock, Op, Outcome, Reply, Store};
@@ -34,7 +34,7 @@ async fn a_batch_has_an_outcome_for_each() {
     assert!(store.execute_all(&[], LONG).await.is_empty());
 }
 
-/// Holds that are told by their tokens are extended together, and all others by themselves.
+/// Holds identified by their tokens are extended together, all others separately.
 #[tokio::test]
 async fn extends_that_follow_one_another_are_one_call() {
     let server = RedisServer::start().unwrap();
@@ -76,8 +76,8 @@ async fn extends_that_follow_one_another_are_one_call() {
             let right = matches!(outcome, Outcome::Done(Reply::Extend(extended)) if *extended == expected);
             assert!(right, "{n}: {outcome:?}");
         }
-        // 64, those up to the one that keeps its record, that one, those behind it; the last of these once more behind
-        // a name that is refused.
+        // 64, then those up to the hold that keeps its record, that one, and those after it; the last of these once
+        // more after a name that is refused.
         let counts = server.command_counts().unwrap();
         let calls = counts["evalsha"];
         assert!(if flushed { calls > requests + 1 } else { calls == requests + 1 }, "{calls}");

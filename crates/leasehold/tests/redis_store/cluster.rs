@@ -1,4 +1,4 @@
-//! A cluster, whose messages come on connections of their own.
+//! A cluster, whose messages arrive on connections of their own.
 
 use crate::scene::{Box, Heard, LONG, acquire, claim, found, granted, heard, nonce, release, session};
 use leasehold::store::{RedisConfig, RedisStore, Store};
@@ -7,7 +7,7 @@ use leasehold_testkit::{Cluster, Proxy, Then, command};
 use std::collections::BTreeMap;
 use tokio::net::TcpStream;
 
-/// A store whose way to each node leads through a proxy: the nodes say themselves where they are.
+/// A store that reaches each node through a proxy, although the nodes announce their own addresses.
 async fn proxied(cluster: &Cluster) -> (RedisStore, Vec<Proxy>) {
     let proxies: Vec<_> = (0..3).map(|at| Proxy::to_server(cluster.node(at)).unwrap()).collect();
     let ways: BTreeMap<_, _> =
@@ -17,8 +17,8 @@ async fn proxied(cluster: &Cluster) -> (RedisStore, Vec<Proxy>) {
     (RedisStore::connect(config).await.unwrap(), proxies)
 }
 
-/// Streams that the client library has not opened, as by TLS, are moved by a task of the connection: it has to live until the
-/// nodes have said who has which slots.
+/// For streams that the Redis client library does not open itself, such as TLS, a task of the connection moves the
+/// bytes: it must live until the nodes have returned the slot map.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_reached_by_whatever_way() {
     let cluster = tokio::task::block_in_place(|| Cluster::start(3, 0)).unwrap();
@@ -28,7 +28,7 @@ async fn a_cluster_is_reached_by_whatever_way() {
     assert!(proxies.iter().all(|proxy| proxy.accepted() > 0));
 }
 
-/// A connection on which nobody says anything is asked whether it is there: kept if it says so, and made anew if not.
+/// An idle subscription connection is pinged: kept if the reply arrives, replaced if not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_notices_that_messages_do_not_come_any_more() {
     let cluster = tokio::task::block_in_place(|| Cluster::start(3, 0)).unwrap();

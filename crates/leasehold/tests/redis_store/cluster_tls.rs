@@ -1,4 +1,4 @@
-//! A cluster whose nodes speak TLS and nothing else: to clients, and to one another.
+//! A cluster whose nodes use TLS only, with clients and with one another.
 
 use crate::scene::{LONG, eventually};
 use leasehold::store::{Fault, FaultKind, RedisStore, TlsFault};
@@ -6,12 +6,12 @@ use leasehold::{Client, Mutex};
 use leasehold_testkit::{Authority, Cluster, RedisServer, RedisServerBuilder};
 use std::time::{Duration, Instant};
 
-/// How soon a message has to have woken whoever waits: he looks by himself once a second.
+/// The limit for a waiter to be woken by a message: polling takes up to a second.
 const BY_MESSAGE: Duration = Duration::from_millis(700);
-/// A lease that is over soon, unless it is renewed.
+/// A lease that ends soon unless it is renewed.
 const LEASE: Duration = Duration::from_millis(1500);
 
-/// An authority that has signed a certificate for those hosts, and a client's.
+/// An authority that has signed a certificate for those hosts, and a client's certificate.
 fn authority(hosts: &str) -> Authority {
     let authority = Authority::new().unwrap();
     authority.sign("node", hosts).unwrap();
@@ -19,7 +19,7 @@ fn authority(hosts: &str) -> Authority {
     authority
 }
 
-/// Three primaries that show that certificate, and want to see one.
+/// Three primaries that present that certificate and require one of their clients.
 fn cluster(authority: &Authority, with: impl FnOnce(RedisServerBuilder) -> RedisServerBuilder) -> Cluster {
     let settings = with(RedisServer::builder().tls(authority, "node"));
     tokio::task::block_in_place(|| Cluster::with(3, 0, &settings)).unwrap()
@@ -37,10 +37,10 @@ async fn client(url: &str) -> Client {
 
 async fn refused(url: &str) -> Fault {
     let connected = RedisStore::connect(url.parse().unwrap());
-    tokio::time::timeout(LONG, connected).await.expect("it ends by itself").unwrap_err()
+    tokio::time::timeout(LONG, connected).await.expect("connecting ends without a timeout").unwrap_err()
 }
 
-/// Has a node show another certificate.
+/// Makes a node present another certificate.
 fn show(cluster: &Cluster, node: usize, authority: &Authority, name: &str) {
     let [own, key] = ["pem", "key"].map(|ext| authority.path(&format!("{name}.{ext}")).display().to_string());
     let settings = ["CONFIG", "SET", "tls-cert-file", &own, "tls-key-file", &key];
@@ -53,7 +53,7 @@ fn disagreement(fault: &Fault) -> &TlsFault {
     what
 }
 
-/// Hands the lock over between two clients while `during` happens: whoever has it keeps it, and whoever waits gets it by a
+/// Hands the lock over between two clients while `during` runs: the holder keeps it, and the waiter acquires it by a
 /// message.
 async fn hand_over(cluster: &Cluster, [ours, theirs]: [&Mutex; 2], during: impl AsyncFnOnce()) {
     let guard = ours.acquire().await.unwrap();
@@ -80,7 +80,8 @@ async fn hand_over(cluster: &Cluster, [ours, theirs]: [&Mutex; 2], during: impl 
     next.release().await.unwrap();
 }
 
-/// Calls, messages and the keeper's renewals: the nodes know no plain text, and want to see a certificate each time.
+/// Calls, messages and the keeper's renewals: the nodes accept no plain text, and require a certificate on each
+/// connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_by_tls_gives_keeps_and_hands_over_locks() {
     let authority = authority("IP:127.0.0.1");
@@ -96,7 +97,7 @@ async fn a_cluster_by_tls_gives_keeps_and_hands_over_locks() {
         let acquired = Instant::now();
         let (slot, old) = (cluster.slot("m").unwrap(), cluster.owner_of("m").unwrap());
         cluster.move_slot(slot, (old + 1) % 3).unwrap();
-        // Past the end of the lease that it had when the slot moved.
+        // Past the end of the lease that the hold had when the slot moved.
         tokio::time::sleep(LEASE + LEASE / 3).await;
         println!("held for {:?} while its slot moved", acquired.elapsed());
     })
@@ -104,7 +105,7 @@ async fn a_cluster_by_tls_gives_keeps_and_hands_over_locks() {
     let said: u64 = (0..3)
         .map(|at| cluster.node(at).command_counts().unwrap().get("spublish").copied().unwrap_or(0))
         .sum();
-    assert_eq!(said, 2, "each was told once");
+    assert_eq!(said, 2, "each was notified once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,9 +123,9 @@ async fn what_is_wrong_with_the_certificates_of_a_cluster_is_told() {
     for fault in [wrong, unknown, bare, plain] {
         println!("{fault}");
         let named = (0..3).any(|at| fault.node.contains(&cluster.node(at).port().to_string()));
-        assert!(named, "says which node: {fault}");
+        assert!(named, "the fault names the node: {fault}");
     }
-    // The same to whoever connects only with the first call: waiting would not help.
+    // A store that connects only with its first call gets the same error: waiting would not help.
     let started = Instant::now();
     let lazy = RedisStore::lazy(certified(&cluster.url(), &other).parse().unwrap());
     let fault = crate::scene::refused(crate::scene::acquire(&lazy, &crate::scene::claim(1), None).await);
@@ -132,7 +133,7 @@ async fn what_is_wrong_with_the_certificates_of_a_cluster_is_told() {
     assert!(started.elapsed() < LONG / 2, "{:?}", started.elapsed());
 }
 
-/// A node is known by the name that it announces, and not by the one of the node that was asked first.
+/// A node is verified by the name that it announces, not by the name of the node that was contacted first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_a_cluster_are_verified_by_the_names_that_they_announce() {
     let authority = authority("DNS:localhost");
@@ -143,7 +144,7 @@ async fn nodes_of_a_cluster_are_verified_by_the_names_that_they_announce() {
             .config("cluster-preferred-endpoint-type", "hostname")
     });
     show(&cluster, 0, &authority, "first");
-    // They tell one another their names some time after they have met.
+    // Nodes exchange their names some time after they have met.
     let named = |at| {
         let map = cluster.node(at).cli(&["CLUSTER", "SLOTS"]).unwrap();
         map.elements().iter().all(|range| range.elements()[2].elements()[0].text() == Some("localhost"))
@@ -165,7 +166,7 @@ async fn nodes_of_a_cluster_are_verified_by_the_names_that_they_announce() {
     }
     let fault = refused(&at("127.0.0.1", 1)).await;
     assert_eq!(disagreement(&fault), &TlsFault::WrongName(vec!["localhost".to_owned()]), "{fault}");
-    // Those that announce no names are looked at by their addresses.
+    // Nodes that announce no names are verified by their addresses.
     for at in 0..3 {
         let settings = ["CONFIG", "SET", "cluster-preferred-endpoint-type", "ip"];
         cluster.node(at).cli(&settings).unwrap().ok().unwrap();
@@ -175,8 +176,8 @@ async fn nodes_of_a_cluster_are_verified_by_the_names_that_they_announce() {
     assert_eq!(disagreement(&fault), &TlsFault::WrongName(vec!["localhost".to_owned()]), "{fault}");
 }
 
-/// Where nodes leave open how they are reached, they are where the node is that was asked, at another port: so say the map, and
-/// what redirects a call for good or for once.
+/// Nodes that announce no endpoint are at the host of the node that replied, on another port; this applies to the
+/// slot map and to `MOVED` and `ASK` redirects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_a_cluster_that_announce_no_host_are_at_the_one_that_was_asked() {
     let authority = authority("DNS:localhost");
@@ -187,7 +188,7 @@ async fn nodes_of_a_cluster_that_announce_no_host_are_at_the_one_that_was_asked(
     assert!(map.elements()[0].elements()[2].elements()[0].is_nil(), "{map:?}");
     let url = certified(&format!("rediss+cluster://localhost:{}", cluster.node(0).port()), &authority);
     let clients = [client(&url).await, client(&url).await, client(&url).await];
-    // The third hears of nothing, and has the map of before.
+    // The third client receives no redirect yet, and still has the old slot map.
     let [ours, theirs, late] = clients.each_ref().map(|client| client.mutex("m").unwrap());
     hand_over(&cluster, [&ours, &theirs], async || {}).await;
     let (slot, old) = (cluster.slot("m").unwrap(), cluster.owner_of("m").unwrap());
@@ -201,7 +202,7 @@ async fn nodes_of_a_cluster_that_announce_no_host_are_at_the_one_that_was_asked(
     hand_over(&cluster, [&ours, &theirs], async || {
         cluster.begin_move(slot, old, new).unwrap();
         cluster.move_keys(&cluster.keys(slot, old).unwrap(), old, new).unwrap();
-        // What is asked for now is asked for at the new place.
+        // From here on requests go to the new node.
         assert!(ours.inspect().await.unwrap().held);
         assert_eq!(rejected(), [false, true]);
         cluster.end_move(slot, old, new).unwrap();
@@ -211,7 +212,7 @@ async fn nodes_of_a_cluster_that_announce_no_host_are_at_the_one_that_was_asked(
     .await;
 }
 
-/// Who has met no other node does not know his own address.
+/// A node that has met no other node does not know its own address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_one_node_is_where_it_was_asked() {
     let authority = authority("DNS:localhost");
@@ -225,8 +226,8 @@ async fn a_cluster_of_one_node_is_where_it_was_asked() {
     hand_over(&cluster, [&ours, &theirs], async || {}).await;
 }
 
-/// Where nodes are to be told by their names, and one announces none, as each does until its name has got about, it is where
-/// its address says, and not where the node is that was asked.
+/// Where nodes are identified by their names, a node without a name (as each is until its name has spread) is
+/// reached at its own address, not at the host of the node that replied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_a_cluster_whose_names_are_not_known_are_at_their_addresses() {
     let authority = authority("IP:127.0.0.1");

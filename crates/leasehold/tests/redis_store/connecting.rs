@@ -1,4 +1,4 @@
-//! Connecting, and being refused.
+//! Connecting, and refused connections.
 
 use crate::scene::{LONG, SHORT, acquire, claim, execute, granted, in_time, refused, take};
 use leasehold::store::{FaultKind, RedisConfig, RedisStore, UrlError};
@@ -32,7 +32,7 @@ async fn a_wrong_password_shows_at_once_and_is_not_shown() {
         let fault = RedisStore::connect(config.clone()).await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::Unauthenticated, "{fault}");
         assert!(!format!("{fault} {fault:?} {config:?}").contains("hunter2"));
-        // A call does not wait for what will not change.
+        // A call does not wait for an error that is permanent.
         let started = Instant::now();
         let fault = refused(acquire(&RedisStore::lazy(config), &claim(1), None).await);
         assert_eq!(fault.kind, FaultKind::Unauthenticated);
@@ -84,7 +84,7 @@ async fn a_server_that_is_too_old_is_named_with_what_is_needed() {
         client.write_all(b"%1\r\n+server\r\n+redis\r\n+OK\r\n+OK\r\n").unwrap();
         assert!(client.read(&mut chunk).unwrap() > 0);
         client.write_all(b"+OK\r\n$22\r\nredis_version:6.0.16\r\n\r\n").unwrap();
-        // One for each other part of INFO, and for each script that is loaded.
+        // One reply for each other section of INFO, and for each script that is loaded.
         client.write_all(&b"+OK\r\n".repeat(18)).unwrap();
         while client.read(&mut chunk).is_ok_and(|read| read > 0) {}
     });
@@ -112,7 +112,7 @@ async fn a_unix_socket_a_database_and_a_prefix() {
     assert_eq!(record.text(), Some("1"));
 }
 
-/// A runtime without IO or timers cannot have a connection: that is told, and nothing hangs.
+/// A connection needs a runtime with IO and timers: the store reports that they are missing, and nothing hangs.
 #[test]
 fn a_runtime_without_io_or_timers_is_told_apart() {
     let server = RedisServer::start().unwrap();

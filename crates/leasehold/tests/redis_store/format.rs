@@ -1,8 +1,8 @@
-//! What this version writes, kept as it was in a file: whoever changes it learns that clients of this version share the
-//! store with his, and that what they have written has to be understood.
+//! The stored format of this version, compared with a recorded file. A change here means that clients of this
+//! version share the store with clients of the new one, and that existing data must still be understood.
 //!
-//! `LEASEHOLD_BLESS=1` writes the file anew: for fields that older clients need not understand. For all else the number in
-//! the records' `format` has to change, and this file stays as it is.
+//! `LEASEHOLD_BLESS=1` rewrites the file, for new fields that older clients may ignore. Every other change needs a
+//! new number in the records' `format`, and leaves this file as it is.
 
 use crate::scene::{LONG, beat, claim, label, nonce};
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
@@ -19,7 +19,7 @@ const NOW_US: i64 = 1_762_000_000_000_000;
 
 fn frozen() -> (RedisServer, FrozenClock) {
     let clock = FrozenClock::new(NOW_US).unwrap();
-    // Valkey's server does not take its time from this clock alone.
+    // Valkey's server takes its time from other sources, too.
     (RedisServer::builder().binary("redis-server").clock(&clock).start().unwrap(), clock)
 }
 
@@ -32,7 +32,7 @@ fn lock(kind: Kind) -> Lock {
     Lock { kind, name }
 }
 
-/// The `n`th claim, in the name of an owner where there are owners.
+/// The `n`th claim, with an owner for kinds that have owners.
 fn owned(n: u8, kind: Kind) -> Claim {
     let value = kind.has_owners().then(|| leasehold_core::OwnValue::new(format!("owner:{n}")).unwrap());
     Claim { value, ..claim(n) }
@@ -73,7 +73,7 @@ async fn inspect(store: &RedisStore, kind: Kind) -> Inspection {
     }
 }
 
-/// Two who want the same, the first of whom has it. A Latch and a Barrier wait for one more.
+/// Two requests for the same lock, the first of which is granted. A Latch and a Barrier wait for one more.
 const PORTIONS: [(Kind, Portion, Portion); 7] = [
     (Kind::Mutex, Portion::Whole, Portion::Whole),
     (Kind::Reentrant, Portion::Whole, Portion::Whole),
@@ -84,8 +84,8 @@ const PORTIONS: [(Kind, Portion, Portion); 7] = [
     (Kind::Barrier, Portion::Meet { of: 3 }, Portion::Meet { of: 3 }),
 ];
 
-/// All that is written: a lock of each kind that is held, with one who waits; one that was taken from its holder; one that
-/// ended; three sessions.
+/// Writes everything that is stored: for each kind a held lock with a waiter; a lock evicted from its holder; an
+/// ended one; three sessions.
 async fn write(store: &RedisStore) {
     for n in 1..=3 {
         let held = if n == 1 { vec![lock(Kind::Mutex)] } else { Vec::new() };
@@ -106,7 +106,7 @@ async fn write(store: &RedisStore) {
     }
 }
 
-/// All keys of a server, with what is in them.
+/// All keys of a server, with their contents.
 fn dump(server: &RedisServer) -> Json {
     let text = |value: &Value| value.text().unwrap().to_owned();
     let call = |command: &[&str]| server.cli(command).unwrap().ok().unwrap();
@@ -130,7 +130,7 @@ fn pairs(reply: &Value) -> Json {
     Json::Object(reply.elements().chunks(2).map(pair).collect::<Map<_, _>>())
 }
 
-/// Puts into a server what was in another one.
+/// Loads the keys of another server.
 fn load(server: &RedisServer, keys: &Json) {
     let text = |json: &Json| json.as_str().unwrap().to_owned();
     for record in keys.as_array().unwrap() {
@@ -175,7 +175,7 @@ async fn what_is_written_is_what_it_was() {
     assert_eq!(FROZEN.lines().count(), written.lines().count());
 }
 
-/// A client that has never seen it before goes on with it.
+/// A new client continues with the recorded data.
 #[tokio::test]
 async fn what_was_written_is_understood() {
     let (server, _clock) = frozen();

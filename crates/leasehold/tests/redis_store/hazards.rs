@@ -1,5 +1,4 @@
-//! What can make a server fail its locks: told once a store, refused where only strict settings will do, and found by
-//! looking.
+//! Findings about a server: logged once per store, refused by strict settings, and reported by a diagnosis.
 
 use crate::scene::{LONG, acquire, claim, connect, granted};
 use crate::warnings::Warnings;
@@ -13,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
-/// A server that would remove locks.
+/// A server that may evict locks.
 fn evicting(policy: &str) -> RedisServer {
     let server =
         RedisServer::builder().config("maxmemory", "100mb").config("maxmemory-policy", policy).start();
@@ -39,7 +38,7 @@ fn cut_all(server: &RedisServer) {
     assert!(killed > Some(0), "there was none");
 }
 
-/// Waits until the store has a connection: a call may have gone out on one that was broken.
+/// Waits until the store is connected: a call may have used a connection that was broken.
 async fn answers(store: &dyn Store) {
     let waited = Instant::now();
     while let Err(fault) = store.examine(LONG).await {
@@ -47,7 +46,7 @@ async fn answers(store: &dyn Store) {
     }
 }
 
-/// The hazards that strict settings are refused for.
+/// The findings for which strict settings refuse the connection.
 async fn refusal(config: RedisConfig) -> Vec<Hazard> {
     let fault = RedisStore::connect(config).await.unwrap_err();
     assert!(!fault.is_transient(), "{fault}");
@@ -58,7 +57,7 @@ async fn refusal(config: RedisConfig) -> Vec<Hazard> {
     hazards.clone()
 }
 
-/// Also by the keeper's connection, and when a connection is made anew.
+/// Once, although the keeper connects, too, and connections are replaced.
 #[tokio::test]
 async fn a_hazard_is_told_once_a_store() {
     let server = evicting("allkeys-lru");
@@ -74,7 +73,7 @@ async fn a_hazard_is_told_once_a_store() {
     answers(&store).await;
     answers(&*sibling).await;
     assert_eq!(warnings.with("eviction"), told);
-    // Another hazard is told by itself, and another store's again.
+    // Another finding is logged separately, and so is the same finding of another store.
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]).unwrap().ok().unwrap();
     cut_all(&server);
     answers(&*sibling).await;
@@ -90,7 +89,7 @@ async fn a_server_without_a_limit_removes_nothing_yet() {
     let store = connect(&server).await;
     assert!(warnings.with("eviction").is_empty());
     let hazards = examined(&store).await.hazards;
-    let hazard = found(&hazards, "eviction").expect("it is told");
+    let hazard = found(&hazards, "eviction").expect("the eviction policy is reported");
     assert_eq!(hazard.severity, Severity::Notice);
     assert_eq!(hazard.kind, HazardKind::Eviction { policy: "allkeys-lru".into(), maxmemory: 0 });
 }
@@ -128,7 +127,7 @@ async fn a_replica_is_told_of_and_waited_for_in_strict_mode() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(examined(&store).await.role, Some(Role::Primary));
-    // One that takes writes is worse: what is written there is lost.
+    // A writable replica is worse: what is written there is lost.
     replica.cli(&["CONFIG", "SET", "replica-read-only", "no"]).unwrap().ok().unwrap();
     let hazards = refusal(strict(&replica)).await;
     assert_eq!(hazards.iter().filter(|hazard| hazard.kind.word() == "replica").count(), 1, "{hazards:?}");
@@ -136,7 +135,7 @@ async fn a_replica_is_told_of_and_waited_for_in_strict_mode() {
     assert_eq!(warnings.with("it is a replica that accepts writes").len(), 1);
 }
 
-/// What the server says of its version is what counts; so a server that says what the test wants.
+/// Only the version that the server reports counts, so this server reports whatever the test sets.
 #[tokio::test]
 async fn a_version_with_holes_is_told_of_and_refused_in_strict_mode() {
     let says = |text: &'static str| {
@@ -156,17 +155,17 @@ async fn a_version_with_holes_is_told_of_and_refused_in_strict_mode() {
     }
     let hazards = refusal(config().strict().connector(says("redis_version:7.0.15\r\n"))).await;
     assert_eq!(hazards.iter().map(|hazard| hazard.kind.word()).collect::<Vec<_>>(), ["lua_holes"]);
-    // A user that may not ask is told nothing, and refused nothing.
+    // For a user without permission for INFO nothing is logged and nothing refused.
     RedisStore::connect(config().strict().connector(says(""))).await.unwrap();
     RedisStore::connect(config().strict().connector(says("redis_version:8.8.2\r\n"))).await.unwrap();
     assert_eq!(warnings.with("lua_holes").len(), 1);
 }
 
-/// Answers as a server does to a greeting, and says one thing of itself.
+/// Replies to a client's handshake, and reports a given text in INFO.
 mod pretend {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-    /// Reads commands one after the other: arrays of bulk strings.
+    /// Reads commands in sequence: arrays of bulk strings.
     pub(super) async fn serve(mut stream: DuplexStream, text: &str) {
         let (mut read, mut chunk) = (Vec::new(), vec![0; 16384]);
         while let Ok(size @ 1..) = stream.read(&mut chunk).await {
@@ -231,9 +230,9 @@ async fn what_a_server_tells_of_itself_is_in_the_examination() {
     assert_eq!(told.eviction_policy.as_deref(), Some("volatile-lru"));
     assert_eq!(told.user.as_deref(), Some("locks"));
     assert!(told.product.is_some() && told.version.is_some());
-    let clock = told.clock.expect("it tells its time");
+    let clock = told.clock.expect("the server reports its time");
     assert!(clock.uncertainty <= told.round_trip, "{clock:?}");
-    // It is the same clock.
+    // Both read the same clock.
     let uncertain = i64::try_from(clock.uncertainty.as_micros()).unwrap();
     assert!(clock.ahead_us.abs() <= uncertain + 1000, "{clock:?}");
     assert_eq!(found(&told.hazards, "clock_apart"), None);
@@ -241,7 +240,7 @@ async fn what_a_server_tells_of_itself_is_in_the_examination() {
     assert_eq!(severities.next(), Some(Severity::Warning), "the most serious first");
 }
 
-/// With a server that has no hazard, strict settings change nothing; nor is there anything to tell of a store that is none.
+/// With a server without findings strict settings change nothing; and a store without a server has no diagnosis.
 #[tokio::test]
 async fn a_server_in_order_serves_in_strict_mode() {
     let server = ModelServer::new(|| 1_762_000_000_000_000);
@@ -259,8 +258,8 @@ async fn a_server_in_order_serves_in_strict_mode() {
     assert!(MemoryStore::new().examine(LONG).await.unwrap().is_empty());
 }
 
-/// A server that gets a hazard while it is used is refused with the next connection, and calls say so at once; when it is
-/// mended it serves again.
+/// A server that becomes unsafe during use is refused from the next connection on, and calls report that at once;
+/// after the setting is corrected it serves again.
 #[tokio::test]
 async fn strict_settings_are_looked_at_with_each_connection() {
     const IN_ORDER: &str = "redis_version:8.8.2\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n";
@@ -288,7 +287,7 @@ async fn strict_settings_are_looked_at_with_each_connection() {
         }
     };
     assert!(matches!(&fault.kind, FaultKind::Hazardous(hazards) if hazards.len() == 1), "{fault}");
-    // It goes on looking: nobody has to make another store.
+    // The store checks again with each connection: a new store is not needed.
     says(IN_ORDER);
     let waited = Instant::now();
     while let Err(fault) = store.examine(LONG).await {
@@ -297,7 +296,7 @@ async fn strict_settings_are_looked_at_with_each_connection() {
     }
 }
 
-/// Nothing is looked at when a connection is lent; but one can ask.
+/// A borrowed connection is not checked; an explicit diagnosis works.
 #[tokio::test]
 async fn a_lent_connection_can_be_looked_over() {
     let server = evicting("allkeys-lru");

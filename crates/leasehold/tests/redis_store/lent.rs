@@ -1,4 +1,4 @@
-//! A connection of the user's.
+//! A connection that the user supplies.
 
 use crate::scene::{
     Box, Heard, LONG, acquire, beat, claim, connections, found, granted, heard, job, listed, nonce, release,

@@ -1,8 +1,8 @@
-//! The Redis store against real servers: connecting and being refused, breaking and mending, messages, and what the
-//! server says when it cannot.
+//! The Redis store against real servers: connecting and refused connections, broken and replaced connections,
+//! messages, and server errors.
 
 #![cfg(feature = "redis")]
-#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test reports failures by panicking")]
 #![allow(clippy::needless_pass_by_value, reason = "an outcome that was judged is done with")]
 
 mod calls;

@@ -1,4 +1,4 @@
-//! Connections that break, and are mended.
+//! Broken connections, and their replacement.
 
 use crate::scene::{
     Box, LONG, SHORT, acquire, acquire_of, claim, connect, connections, eventually, execute, execute_on,
@@ -18,7 +18,7 @@ async fn a_server_that_stands_still_costs_a_call_its_own_time_and_no_more() {
     server.stop().unwrap();
     let fault = unknown(in_time(execute(&store, &take(&claim(2), None), SHORT)).await);
     assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
-    // The silent connection is given up, and no other comes about.
+    // The silent connection is abandoned, and no other can be opened.
     let fault = refused(in_time(execute(&store, &take(&claim(2), None), SHORT)).await);
     assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
     let outcomes = in_time(store.execute_all(&[(job(), take(&claim(2), None))], SHORT)).await;
@@ -99,7 +99,7 @@ async fn attempts_to_connect_are_shared_and_paced() {
     let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
     proxy.refuse(true);
     proxy.cut();
-    // This one finds the connection broken.
+    // This call discovers that the connection is broken.
     drop(acquire(&store, &claim(1), None).await);
     let before = proxy.accepted();
     let calls = (0..200).map(|_| execute_on(&store, "job", take(&claim(1), None), Duration::from_secs(2)));
@@ -121,7 +121,7 @@ fn it_goes_on_when_the_runtime_that_connected_has_ended() {
     for _ in 0..2 {
         let post = post.clone();
         outcomes.push(runtime().block_on(async {
-            // The dead connection is found by the first call.
+            // The first call discovers that the connection is dead.
             drop(execute(&store, &Op::Inspect(Inspect { claim: None, in_full: false }), LONG).await);
             store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
             acquire(&store, &claim(1), None).await

@@ -1,4 +1,4 @@
-//! Grants, and the mailboxes that they come to.
+//! Grants, and the mailboxes that receive them.
 
 use crate::scene::{
     Box, Heard, LONG, SHORT, acquire, claim, connect, eventually, execute, found, granted, heard, in_time,
@@ -47,7 +47,7 @@ async fn what_is_no_grant_is_ignored() {
         server.cli(&["PUBLISH", &channel, message]).unwrap().ok().unwrap();
     }
     server.cli(&["PUBLISH", "leasehold:mailbox:", &grant]).unwrap().ok().unwrap();
-    // One that looks right is handed on: whether it is believed is for the nonce to say.
+    // A well-formed grant is passed on: the nonce decides whether it is genuine.
     server.cli(&["PUBLISH", &channel, &grant]).unwrap().ok().unwrap();
     assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.fence().as_u64() == 17));
     assert!(hear.try_recv().is_err());

@@ -1,4 +1,4 @@
-//! What the server says when it cannot, or may not.
+//! Server errors: the server cannot execute a command, or does not permit it.
 
 use crate::scene::{
     Box, Heard, LONG, acquire, acquire_of, ask, attend, beat, claim, connect, connections, execute, found,
@@ -48,8 +48,8 @@ async fn with_full_memory_nobody_acquires_but_the_holder_extends_and_releases() 
     assert!(server.cli(&["GET", "job"]).unwrap().is_nil());
 }
 
-/// Failure row 37. Full memory refuses the first write of a script if that can take more of it: there are no tokens then, but
-/// the hold is as long as it was asked to be.
+/// Failure row 37. With full memory the first write of a script fails if it may use more memory: then no tokens are
+/// reserved, but the hold is extended as requested.
 #[tokio::test]
 async fn with_full_memory_a_hold_is_extended_and_nothing_may_be_reserved_for_it() {
     let server = RedisServer::start().unwrap();
@@ -58,7 +58,7 @@ async fn with_full_memory_a_hold_is_extended_and_nothing_may_be_reserved_for_it(
     let Outcome::Done(Reply::Acquire(Acquired::Granted { fence, .. })) = taken else { panic!("{taken:?}") };
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
     assert_eq!(reserve(&store, &claim(1), 1).await, Extended::Extended);
-    // Lengthening it comes first, and after that nothing is refused.
+    // The extension comes first, and after it nothing is refused.
     let extended = reserve(&store, &claim(1), 60_000).await;
     let Extended::Reserved { block, .. } = extended else { panic!("{extended:?}") };
     assert!(block.first() > Some(fence));
@@ -69,7 +69,7 @@ async fn with_full_memory_a_hold_is_extended_and_nothing_may_be_reserved_for_it(
     assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
 }
 
-/// A block of tokens, and to be told of others.
+/// Reserves a block of tokens, and requests to be notified of other waiters.
 async fn reserve(store: &RedisStore, claim: &Claim, lease_ms: u64) -> Extended {
     let reserve = Some(Reserve { tokens: BLOCK, tell: true });
     let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve };
@@ -79,7 +79,8 @@ async fn reserve(store: &RedisStore, claim: &Claim, lease_ms: u64) -> Extended {
     }
 }
 
-/// A record of a format that is not ours is not written to: nothing is reserved there, and the hold is extended all the same.
+/// A record of an unknown format is not written to: nothing is reserved there, and the hold is extended all the
+/// same.
 #[tokio::test]
 async fn nothing_is_reserved_in_a_record_of_another_format() {
     let server = RedisServer::start().unwrap();
@@ -110,7 +111,7 @@ async fn a_connection_to_a_replica_is_replaced_and_works_after_the_promotion() {
     assert!(matches!(fault.kind, FaultKind::ReadOnly | FaultKind::Busy), "{fault}");
     server.cli(&["REPLICAOF", "NO", "ONE"]).unwrap().ok().unwrap();
     granted(acquire_of(&store, "other", &claim(2)).await);
-    assert_eq!(connections(&server), 1, "the old one is closed");
+    assert_eq!(connections(&server), 1, "the old connection is closed");
 }
 
 #[tokio::test]
@@ -125,11 +126,11 @@ async fn a_user_that_may_not_is_told_so() {
     server.cli(&["ACL", "SETUSER", "mute", "+evalsha", "-set"]).unwrap().ok().unwrap();
     let fault = unknown(acquire(&store, &claim(1), None).await);
     assert_eq!(fault.kind, FaultKind::Forbidden, "stopped half-way: {fault}");
-    // A user that may not publish hands over all the same, and one that may not ask for INFO connects.
+    // A user without permission to publish can still hand over, and one without permission for INFO can connect.
     server.cli(&["ACL", "SETUSER", "mute", "+set", "-publish", "-info", "-client"]).unwrap().ok().unwrap();
     let store = RedisStore::connect(config().username("mute").password("x")).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
-    // Nor does it keep anybody from asking that his holder cannot be told of it.
+    // A request to be notified succeeds, too, although the notification cannot be published.
     assert!(matches!(reserve(&store, &claim(1), 1).await, Extended::Reserved { .. }));
     let waiting = acquire(&store, &claim(2), Some(nonce(1))).await;
     assert!(matches!(waiting, Outcome::Done(Reply::Acquire(Acquired::Taken { position: Some(0), .. }))));
@@ -142,7 +143,7 @@ async fn a_user_that_may_not_is_told_so() {
     assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
 }
 
-/// A lock that was asked for in the same step as a release, and could not be written, is not said to be granted.
+/// A request in the same step as a release that could not be written is not reported as granted.
 #[tokio::test]
 async fn a_grant_that_was_not_written_is_not_told() {
     let server = RedisServer::start().unwrap();
@@ -167,7 +168,7 @@ async fn a_server_that_turns_the_connection_away_says_why() {
     let mut connection = server.connect().unwrap();
     connection.call(&["CONFIG", "SET", "maxclients", "1"]).unwrap().ok().unwrap();
     let fault = RedisStore::connect(server.url().parse().unwrap()).await.unwrap_err();
-    // What it says first may be lost when it hangs up.
+    // The server's first error may be lost when it closes the connection.
     assert!(matches!(fault.kind, FaultKind::Busy | FaultKind::Tls(TlsFault::HungUp)), "{fault}");
 }
 
@@ -184,7 +185,7 @@ async fn no_fault_and_no_log_of_the_server_shows_a_token() {
     assert!(!format!("{fault} {fault:?}").contains(&secret[20..]));
 }
 
-/// The list in docs/reference/redis-layout.md is the one that the library has; and by it all can be done that there is.
+/// The list in docs/redis-layout.md equals the library's, and permits every operation.
 #[tokio::test]
 async fn the_permissions_that_the_docs_name_suffice() {
     const DOCS: &str = include_str!("../../../../docs/reference/redis-layout.md");
@@ -262,7 +263,7 @@ async fn a_reentrant_mutex_is_permitted(store: &RedisStore) {
     tokio::time::timeout(LONG, listening.heard()).await.expect("it may publish");
 }
 
-/// What stands in the audit's place is no reason not to take a lock from the dead: it is a hint for people.
+/// An unwritable audit does not prevent an eviction: it only serves people who investigate.
 #[tokio::test]
 async fn an_audit_that_cannot_be_written_keeps_no_lock() {
     let server = RedisServer::start().unwrap();

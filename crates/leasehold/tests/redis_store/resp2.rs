@@ -1,4 +1,4 @@
-//! RESP2: what comes on two connections is one to everybody else.
+//! RESP2: two connections, for calls and for messages, that act as one.
 
 use crate::scene::{
     Box, Heard, LONG, SHORT, acquire, claim, eventually, execute, found, granted, heard, in_time, nonce,
@@ -18,7 +18,7 @@ fn config(server: &RedisServer) -> RedisConfig {
     RedisConfig::from_url(&server.url()).unwrap().resp2()
 }
 
-/// How many connections of ours a server has: for calls, and for messages.
+/// The number of this client's connections at the server: for calls, and for messages.
 fn connections(server: &RedisServer) -> (usize, usize) {
     let clients = server.cli(&["CLIENT", "LIST"]).unwrap();
     let clients = clients.text().unwrap().lines().filter(|client| !client.contains("cmd=client|list"));
@@ -26,7 +26,7 @@ fn connections(server: &RedisServer) -> (usize, usize) {
     (calls.len(), messages.len())
 }
 
-/// That a mailbox is open: a grant that is published comes.
+/// Checks that a mailbox is open: a published grant arrives.
 async fn is_open(server: &RedisServer, hear: &mut UnboundedReceiver<Heard>, n: u64) {
     let channel = format!("leasehold:mailbox:{}", session(1));
     let hearers = server.cli(&["PUBLISH", &channel, &format!("grant {} 1", nonce(n))]).unwrap();
@@ -55,7 +55,7 @@ async fn resp2_has_calls_and_messages_on_a_connection_each() {
     eventually(|| connections(&server) == (0, 0)).await;
 }
 
-/// Failure row 21: whichever of the two ends.
+/// Failure row 21: whichever of the two connections breaks.
 #[tokio::test]
 async fn resp2_makes_both_connections_anew_and_tells() {
     let mut server = RedisServer::start().unwrap();
@@ -78,7 +78,7 @@ async fn resp2_makes_both_connections_anew_and_tells() {
     }
 }
 
-/// A connection on which nobody says anything is asked whether it is there.
+/// An idle subscription connection is pinged.
 #[tokio::test]
 async fn resp2_notices_that_messages_do_not_come_any_more() {
     let server = RedisServer::start().unwrap();
@@ -95,7 +95,7 @@ async fn resp2_notices_that_messages_do_not_come_any_more() {
     is_open(&server, &mut hear, 5).await;
 }
 
-/// That messages come is no sign of life of a connection on which answers do not.
+/// Arriving messages are no sign of life of a call connection without replies.
 #[tokio::test]
 async fn resp2_gives_up_calls_that_are_not_answered_while_messages_come() {
     let server = RedisServer::start().unwrap();
@@ -147,7 +147,7 @@ async fn resp2_by_whatever_way_the_server_is_reached() {
     }
 }
 
-/// Sentinels are spoken with in the same way, and listened to.
+/// The same for Sentinels: calls and subscriptions use two connections.
 #[tokio::test]
 async fn resp2_follows_a_primary_that_moves() {
     let mut sentinels = Sentinels::start(1).unwrap();
@@ -158,7 +158,7 @@ async fn resp2_follows_a_primary_that_moves() {
     let before = mutex.acquire().await.unwrap();
     let fence = before.fencing_token();
     before.release().await.unwrap();
-    // Whoever hears nothing any more hears again.
+    // Every subscription that broke is open again.
     let hearers = |sentinel: &RedisServer| {
         let clients = sentinel.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]).unwrap();
         clients.text().unwrap().lines().filter(|client| client.contains(" sub=2 ")).count()
@@ -175,7 +175,7 @@ async fn resp2_follows_a_primary_that_moves() {
     guard.release().await.unwrap();
 }
 
-/// One that does not know RESP3 is told of with what to do about it.
+/// A server without RESP3 is reported, with the setting that helps.
 #[tokio::test]
 async fn resp2_is_proposed_where_nothing_else_is_spoken() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! What the tests are made of.
+//! Helpers that the tests share.
 
 use leasehold::store::{
     Executed, Fault, Lock, Op, Outcome, Postbox, RedisStore, Reply, SessionOp, SessionReply, Store, Wake,
@@ -16,13 +16,13 @@ use tokio::sync::mpsc;
 /// Long enough on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(10);
 
-/// A time that a call has to keep.
+/// A timeout that a call has to keep.
 pub(crate) const SHORT: Duration = Duration::from_millis(400);
 
-/// What may be added to that by a busy machine.
+/// The delay that a busy machine may add to it.
 pub(crate) const LATE: Duration = Duration::from_millis(600);
 
-/// What came to a mailbox.
+/// An event that a mailbox received.
 #[derive(Debug)]
 pub(crate) enum Heard {
     Wake(Wake),
@@ -69,7 +69,7 @@ pub(crate) async fn eventually(mut it_is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for a call that has `SHORT`.
+/// Waits for a call with the timeout `SHORT`.
 pub(crate) async fn in_time<T>(call: impl Future<Output = T>) -> T {
     let started = Instant::now();
     let result = call.await;
@@ -105,7 +105,7 @@ pub(crate) fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
         label: label(),
         queue,
         adopt_ms: None,
-        // The store may not know the session, and is to take from it all the same: two milliseconds later.
+        // The store may not know the session, and is to evict it all the same: two milliseconds later.
         life: Life::Session { alive_ms: 0 },
         ahead: None,
         portion: Portion::Whole,
@@ -116,7 +116,7 @@ pub(crate) fn label() -> Label {
     Label::new("test").unwrap()
 }
 
-/// A beat of the `n`th session.
+/// A heartbeat of the `n`th session.
 pub(crate) fn alive(n: u8) -> Beat {
     Beat { session: session(n), alive_ms: 60_000, begin: None, held: vec![], left: vec![] }
 }

@@ -1,4 +1,4 @@
-//! Sessions, and locks that are taken from others.
+//! Sessions, and the eviction of holders whose session has ended.
 
 use crate::scene::{
     Box, Heard, LONG, acquire, alive, ask, attend, beat, claim, connect, execute, found, granted, heard,
@@ -35,7 +35,7 @@ async fn a_session_begins_beats_is_listed_and_ends() {
     assert_eq!(entries[0].about, "{\"host\": \"web-1\"}");
     assert_eq!((entries[0].held.len(), entries[1].held.len()), (2_500, 0));
     assert!(held.iter().all(|lock| entries[0].held.contains(lock)));
-    // A member of the index that has no record, and what stands in its place, are none.
+    // A member of the index without a record, and one with data of another type in its place, are not listed.
     server.cli(&["ZADD", "leasehold:{sessions}", "1", "what", "2", &session(7).to_string()]).unwrap();
     assert_eq!(attend(&store, &SessionOp::End(session(1))).await, SessionReply::End);
     let entries = listed(&store).await;
@@ -66,7 +66,7 @@ async fn a_full_memory_lets_no_session_lapse() {
     assert_eq!(beat(&store, 1, None, vec![job()]).await, Beaten::Alive);
     assert!(ends(&record) > 100_000);
     assert_eq!(listed(&store).await[0].held, [job()]);
-    // Nor does it keep a lock with the dead.
+    // Such data does not keep a dead holder's lock held either.
     tokio::time::sleep(Duration::from_millis(2)).await;
     let evict = Op::Evict(Evict { dead: session(2), by: label() });
     let outcome = execute(&store, &evict, LONG).await;
@@ -93,14 +93,14 @@ async fn what_is_no_session_of_ours_is_left_alone() {
             other => panic!("{other:?}"),
         };
         assert!(matches!(fault.kind, FaultKind::Unusable(_)), "{fault}");
-        // Of a session that cannot be looked at nobody knows that it is dead.
+        // A session whose record cannot be read does not count as dead.
         let outcome = execute(&store, &look, LONG).await;
         assert!(matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))), "{outcome:?}");
         let outcome = execute(&store, &Op::Evict(Evict { dead: session(1), by: label() }), LONG).await;
         assert!(!matches!(outcome, Outcome::Done(Reply::Evict(_))), "{outcome:?}");
     }
     assert_eq!(server.cli(&["GET", "job"]).unwrap().text(), Some(&*claim(1).token()));
-    // An index that is none lets a session live, unlisted.
+    // A damaged index leaves a session alive, but unlisted.
     server.cli(&["DEL", &record]).unwrap().ok().unwrap();
     server.cli(&["SET", "leasehold:{sessions}", "x"]).unwrap().ok().unwrap();
     assert_eq!(attend(&store, &begin).await, SessionReply::Beat(Beaten::Alive));
@@ -108,7 +108,7 @@ async fn what_is_no_session_of_ours_is_left_alone() {
     assert_eq!(attend(&store, &SessionOp::End(session(1))).await, SessionReply::End);
 }
 
-/// However many there are, and whatever else stands among them.
+/// However many sessions there are, and whatever else the index contains.
 #[tokio::test]
 async fn all_sessions_are_listed_but_what_is_none() {
     let server = RedisServer::start().unwrap();
@@ -132,7 +132,8 @@ async fn all_sessions_are_listed_but_what_is_none() {
     }
     let listed = listed(&store).await;
     assert_eq!(listed.len(), 201);
-    let ours = listed.iter().find(|entry| entry.session == session(1)).expect("ours is one of them");
+    let ours =
+        listed.iter().find(|entry| entry.session == session(1)).expect("the test's own session is listed");
     assert_eq!((ours.held.clone(), ours.alive_ms.is_some()), (vec![job()], true));
 }
 
@@ -154,7 +155,7 @@ async fn who_loses_a_lock_by_force_is_told() {
     let wake = heard(&mut hear).await;
     assert!(matches!(wake, Some(Heard::Wake(Wake::Freed { fence: told, .. })) if told == fence), "{wake:?}");
     assert_eq!(found(release(&store, &claim(1)).await), Fate::Ended(Ended::Freed));
-    // It is another's by now, who keeps it.
+    // By now the lock belongs to another holder, which keeps it.
     let outcome = execute(&store, &free, LONG).await;
     let Outcome::Done(Reply::Free(Freed::Changed { holder: Some(holder) })) = outcome else {
         panic!("{outcome:?}")

@@ -1,4 +1,4 @@
-//! TLS, with certificates of both sides: what is trusted, and what each disagreement is told as.
+//! TLS with certificates of both sides: what is trusted, and the error for each mismatch.
 
 use crate::scene::{LONG, SHORT, acquire, claim, found, granted, refused, release};
 use leasehold::Client;
@@ -9,11 +9,11 @@ use std::fs;
 use std::net::TcpListener;
 
 const LOOPBACK: &str = "IP:127.0.0.1";
-/// A time that is over.
+/// A validity period in the past.
 const LAST_YEARS: (&str, &str) = ("20200101000000Z", "20200201000000Z");
 
-/// A server with that certificate, and the port on which it speaks TLS beside the one for plain text. It wants a certificate
-/// of the client's if that is so.
+/// A server with that certificate, and its TLS port beside the plain-text port. It requires a client certificate if
+/// `wants_one`.
 fn server(authority: &Authority, name: &str, wants_one: bool) -> (RedisServer, u16) {
     let port = free_port();
     let settings = settings(authority, RedisServer::builder(), name, port);
@@ -34,7 +34,10 @@ fn by_tls(port: u16) -> RedisConfig {
 }
 
 async fn fault(config: RedisConfig) -> Fault {
-    tokio::time::timeout(LONG, RedisStore::connect(config)).await.expect("it ends by itself").unwrap_err()
+    tokio::time::timeout(LONG, RedisStore::connect(config))
+        .await
+        .expect("connecting ends without a timeout")
+        .unwrap_err()
 }
 
 #[track_caller]
@@ -88,7 +91,7 @@ async fn what_is_wrong_with_the_servers_certificate_is_told() {
         ("elsewhere", TlsFault::WrongName(Vec::new()), "names (locks.example, 192.0.2.1): "),
         ("old", TlsFault::Expired, "its certificate has expired"),
         ("early", TlsFault::NotYetValid, "not valid yet"),
-        // One that is its own authority, as `openssl req -x509` makes it.
+        // A self-signed certificate, as `openssl req -x509` makes it.
         ("root", TlsFault::BadCertificate(String::new()), "cannot be accepted: CaUsedAsEndEntity"),
     ] {
         let (_server, port) = server(&authority, name, false);
@@ -115,7 +118,8 @@ async fn a_client_shows_its_certificate_where_it_has_to() {
         let [own, key] = own;
         config().client_certificate(own, key)
     };
-    // With TLS 1.3 the server says so after the handshake, to whatever comes first: each time, not only now and then.
+    // With TLS 1.3 the server reports this only after the handshake, in reply to the first command: every time, not
+    // only now and then.
     for _ in 0..20 {
         let fault = fault(config()).await;
         assert_eq!(disagreement(&fault), &TlsFault::ClientCertificateMissing, "{fault}");
@@ -131,7 +135,7 @@ async fn a_client_shows_its_certificate_where_it_has_to() {
     granted(acquire(&store, &claim(1), None).await);
 }
 
-/// Both connections of a client, the keeper's as well.
+/// Both connections of a client, including the keeper's.
 #[tokio::test]
 async fn a_client_is_built_with_certificates() {
     let authority = Authority::new().unwrap();
@@ -174,7 +178,7 @@ async fn plain_text_to_a_server_that_wants_tls_is_told() {
     assert!(!format!("{fault} {fault:?}").contains("hunter2"));
 }
 
-/// What answers TLS with words: a web server, say, or a Redis that has too many clients.
+/// A server that replies to TLS in plain text: a web server, say, or a Redis with too many clients.
 #[tokio::test]
 async fn a_server_that_answers_tls_in_plain_text_is_told() {
     use std::io::{Read, Write};
@@ -235,10 +239,10 @@ async fn certificates_that_cannot_be_used_are_told_and_no_key_is_shown() {
             assert!(!shown.contains(line), "{shown}");
         }
     }
-    assert_eq!(server.command_counts().unwrap().get("hello"), None, "nobody was greeted");
+    assert_eq!(server.command_counts().unwrap().get("hello"), None, "no handshake reached the server");
 }
 
-/// Files are read for each connection, so what is renewed on the disk is used without a restart.
+/// Files are read for each connection, so certificates renewed on disk are used without a restart.
 #[tokio::test]
 async fn certificates_that_are_renewed_on_the_disk_are_used() {
     let authority = Authority::new().unwrap();
@@ -269,10 +273,10 @@ async fn certificates_that_are_renewed_on_the_disk_are_used() {
             tokio::time::sleep(SHORT / 10).await;
         }
     };
-    tokio::time::timeout(LONG, renewed).await.expect("the next attempt reads the files anew");
+    tokio::time::timeout(LONG, renewed).await.expect("the next attempt reads the files again");
 }
 
-/// Sentinels are talked to as the server is.
+/// Sentinels are verified and authenticated like the server.
 #[tokio::test]
 async fn sentinels_are_shown_the_certificate_too() {
     let authority = Authority::new().unwrap();

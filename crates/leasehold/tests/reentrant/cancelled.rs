@@ -1,4 +1,4 @@
-//! Futures that are dropped at each of their awaits leave no entry, no place and no count.
+//! Futures dropped at each of their awaits leave no entry, no queue entry and no count.
 
 use crate::scene::{MS, acquired, lock, until};
 use crate::site::{Site, until_at_rest, until_waiting};
@@ -14,7 +14,7 @@ async fn scene(site: &Site) -> (Client, Client, Owner, ReentrantMutex, Reentrant
 }
 
 async fn until_entered(lock: &ReentrantMutex, times: u64) {
-    until("the count is what is held", async || lock.hold_count().await.expect("an answer") == times).await;
+    until("the count matches the holds", async || lock.hold_count().await.expect("an answer") == times).await;
 }
 
 pub(crate) async fn an_acquire_cancelled_at_every_await(site: &Site) {

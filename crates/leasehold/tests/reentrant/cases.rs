@@ -19,11 +19,15 @@ pub(crate) async fn an_owner_enters_again_and_counts(site: &Site) {
             let token = guards[0].fencing_token();
             let mut left = 3;
             for guard in guards {
-                assert_eq!((guard.fencing_token(), guard.owner()), (token, &scope), "one stay, one token");
+                assert_eq!(
+                    (guard.fencing_token(), guard.owner()),
+                    (token, &scope),
+                    "one token for all entries of a hold"
+                );
                 guard.check().expect("held");
                 let contention = taken(&other).await;
                 assert_eq!(contention.owner().as_ref(), Some(&scope));
-                assert_eq!(contention.holder.expect("somebody").count, left);
+                assert_eq!(contention.holder.expect("a holder").count, left);
                 left -= 1;
                 let expected = if left == 0 { Released::Free } else { Released::StillHeld { count: left } };
                 assert_eq!(guard.release().await.expect("released"), expected);
@@ -104,8 +108,8 @@ pub(crate) async fn without_a_scope_everybody_is_excluded(site: &Site) {
     let plain = client.reentrant_mutex("m").expect("a good name");
     let guard = acquired(&plain).await;
     taken(&plain).await;
-    assert_eq!(plain.hold_count().await.expect("an answer"), 0, "nobody in particular has it");
-    // Who has the guard can enter again.
+    assert_eq!(plain.hold_count().await.expect("an answer"), 0, "a caller without an owner does not hold it");
+    // The owner of the guard can enter again.
     let again = guard.owner().scope(acquired(&plain)).await;
     assert_eq!(again.count(), 2);
     again.release().await.expect("released");
@@ -125,7 +129,7 @@ pub(crate) async fn an_owner_enters_again_in_another_process(site: &Site) {
     for lock in [&here, &there.clone().owned_by(&travelled)] {
         assert_eq!(lock.hold_count().await.expect("an answer"), 2);
     }
-    // The one who began it goes first.
+    // The outer entry is released first.
     assert_eq!(outer.release().await.expect("released"), Released::StillHeld { count: 1 });
     inner.check().expect("held");
     taken(&lock(&c, &c.owner())).await;
@@ -166,8 +170,8 @@ pub(crate) async fn a_short_lease_does_not_shorten_a_long_one(site: &Site) {
     assert_eq!(long.release().await.expect("released"), Released::Free);
 }
 
-/// R10, by two processes: whoever enters again has the lock for the longest lease that was asked for, in whatever process,
-/// also where his own is shorter than any first lease. It is a lease of his own, and a cap of his own goes before it.
+/// R10, with two processes: on re-entry the longest requested lease applies, in whichever process it was requested,
+/// even where the own lease is shorter than any first lease. A cap applies to its own entry, and takes precedence.
 pub(crate) async fn the_longest_lease_rules_in_every_process(site: &Site) {
     let (a, b) = (site.client_of_leases("a").await, site.client_of_leases("b").await);
     let owner = a.owner();
@@ -189,11 +193,11 @@ pub(crate) async fn the_longest_lease_rules_in_every_process(site: &Site) {
     let left = lock(&a, &owner).inspect().await.expect("an answer").remaining;
     assert!(
         left.is_some_and(|left| left > 30 * S && left <= 40 * S),
-        "the lock ends with the last: {left:?}"
+        "the lock ends with the longest lease: {left:?}"
     );
     assert_eq!(inner.release().await.expect("released"), Released::Free);
     let next = acquired(&lock(&b, &owner).lease(2 * S)).await;
-    assert!(next.remaining() <= 2 * S, "what was asked for before is forgotten");
+    assert!(next.remaining() <= 2 * S, "earlier leases do not count any more");
     next.release().await.expect("released");
 }
 
@@ -202,7 +206,7 @@ pub(crate) async fn leases_can_be_summed(site: &Site) {
     let owner = a.owner();
     let summed = |client| lock(client, &owner).sum_leases(true);
     let first = acquired(&summed(&a).lease(20 * S)).await;
-    // Before the first one has been lengthened, as it may be.
+    // Possibly before the first hold has been extended.
     let second = acquired(&summed(&a).lease(10 * S)).await;
     until("it has the sum", async || second.remaining() > 28 * S).await;
     assert!(second.remaining() <= 30 * S && first.remaining() <= 20 * S);
@@ -211,7 +215,7 @@ pub(crate) async fn leases_can_be_summed(site: &Site) {
     assert!(third.remaining() <= 35 * S);
     third.extend().await.expect("held");
     assert!(third.remaining() > 33 * S && third.remaining() <= 35 * S);
-    // Without the policy it is the longest alone.
+    // Without the policy only the longest lease counts.
     let fourth = acquired(&lock(&b, &owner).lease(4 * S)).await;
     until("it has the longest", async || fourth.remaining() > 33 * S).await;
     assert!(fourth.remaining() <= 35 * S);
@@ -235,7 +239,7 @@ pub(crate) async fn an_entry_ends_by_itself_and_leaves_the_others(site: &Site) {
     let other = lock(&b, &b.owner());
     until("its count is gone", async || plain.hold_count().await.expect("an answer") == 1).await;
     taken(&other).await;
-    // Its owner has the lock yet, so that nobody has taken it over.
+    // The owner still holds the lock, so no other owner has acquired it.
     let released = brief.release().await;
     assert!(matches!(released, Err(ReleaseError::Lost(LostReason::Expired))), "{released:?}");
     assert_eq!(kept.release().await.expect("released"), Released::Free);
@@ -256,9 +260,9 @@ pub(crate) async fn a_loss_reaches_all_guards_of_an_owner(site: &Site) {
         async move { acquired(&other).await }
     });
     until_waiting(&other, 1).await;
-    let seen = other.inspect_in_full().await.expect("an answer").seen.expect("somebody has it");
+    let seen = other.inspect_in_full().await.expect("an answer").seen.expect("the lock has a holder");
     let start = Instant::now();
-    other.free_by_force(seen).await.expect("it was so seen");
+    other.free_by_force(seen).await.expect("the holder is unchanged");
     for guard in guards {
         let lost = guard.lost().await;
         assert!(start.elapsed() < 5 * S, "not with its lease: {:?}", start.elapsed());
@@ -277,7 +281,7 @@ pub(crate) async fn a_cap_is_that_of_one_guard(site: &Site) {
     let kept = acquired(&plain).await;
     let capped = acquired(&plain.clone().max_hold(300 * MS)).await;
     assert_eq!(capped.lost().await.reason, LostReason::Capped);
-    until("it was given back", async || plain.hold_count().await.expect("an answer") == 1).await;
+    until("the entry was released", async || plain.hold_count().await.expect("an answer") == 1).await;
     kept.check().expect("held");
     let released = capped.release().await;
     assert!(matches!(released, Err(ReleaseError::Lost(LostReason::Capped))), "{released:?}");
@@ -300,7 +304,7 @@ pub(crate) async fn a_dropped_guard_gives_its_entry_back(site: &Site) {
     let start = Instant::now();
     drop(inner);
     waiter.await.expect("no panic").release().await.expect("released");
-    assert!(start.elapsed() < 700 * MS, "by a message, not by a look: {:?}", start.elapsed());
+    assert!(start.elapsed() < 700 * MS, "woken by a message, not by polling: {:?}", start.elapsed());
     until_at_rest(&other).await;
 }
 
@@ -354,7 +358,7 @@ pub(crate) async fn a_shutdown_gives_all_entries_back(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let ours = lock(&a, &a.owner());
     let guards = [acquired(&ours).await, acquired(&ours).await, acquired(&ours).await];
-    // One of this process waits, and one of another.
+    // One waiter in this process, and one in another.
     let waits = tokio::spawn({
         let lock = lock(&a, &a.owner());
         async move { lock.acquire().await.map(drop) }
@@ -369,7 +373,7 @@ pub(crate) async fn a_shutdown_gives_all_entries_back(site: &Site) {
     next.await.expect("no panic").release().await.expect("released");
     assert!(matches!(waits.await.expect("no panic"), Err(AcquireError::Closed)));
     for guard in guards {
-        assert_eq!(guard.check().expect_err("it is given back").reason, LostReason::ShutDown);
+        assert_eq!(guard.check().expect_err("the hold is released").reason, LostReason::ShutDown);
         let released = guard.release().await;
         assert!(matches!(released, Err(ReleaseError::Lost(LostReason::ShutDown))), "{released:?}");
     }

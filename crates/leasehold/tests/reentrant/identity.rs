@@ -1,5 +1,4 @@
-//! Who owners are: which names their clients may have, and what becomes of what one has in the name of an owner from
-//! elsewhere.
+//! Owners: which names clients may have, and the lifetime of holds acquired for an owner from another process.
 
 use crate::scene::{MS, acquired, lock, taken, until};
 use crate::site::Site;
@@ -47,7 +46,8 @@ impl fmt::Debug for Machine {
     }
 }
 
-/// A client whose session lapses two seconds after it was killed, and what kills it: nothing is beaten or extended after that.
+/// A client whose session lapses two seconds after it is killed, and a function that kills it: heartbeats and
+/// renewals stop.
 async fn mortal(site: &Site) -> (Client, impl FnOnce()) {
     let keepers = Arc::<Mutex<Vec<AbortHandle>>>::default();
     let world = Machine { started: Instant::now(), keepers: keepers.clone() };
@@ -65,8 +65,8 @@ async fn until_lengthened(lock: &ReentrantMutex) {
     until("it has its whole lease", lengthened).await;
 }
 
-/// What is held in the name of somebody elsewhere does not end with the session of the process that acquired it: he goes on
-/// where that one has died. What the process had in its own name is taken from it.
+/// A hold for an owner from another process does not end with the session of the process that acquired it: the owner
+/// continues where that process has died. Holds of the process's own owner are evicted.
 async fn what_is_held_for_an_owner_from_elsewhere_outlives_the_session(site: &Site) {
     let ((dying, kill), b, c) = (mortal(site).await, site.client("b").await, site.client("c").await);
     let owner = b.owner();
@@ -92,7 +92,7 @@ async fn what_is_held_for_an_owner_from_elsewhere_outlives_the_session(site: &Si
     assert_eq!((status.owner.as_ref(), status.session, status.count), (Some(&owner), None, 1));
     let entered = acquired(&lock(&b, &owner)).await;
     assert_eq!((entered.count(), entered.fencing_token()), (2, fence));
-    // Who is killed hears of nothing; but he no longer believes.
+    // A killed client receives nothing; but its guard no longer counts as held.
     assert_eq!(ours.check().expect_err("it lapsed").reason, LostReason::SessionLapsed);
     drop((taken_over, entered, theirs));
 }
@@ -107,7 +107,8 @@ async fn what_is_held_for_an_owner_from_elsewhere_outlives_the_session_on_redis(
     what_is_held_for_an_owner_from_elsewhere_outlives_the_session(&Site::redis()).await;
 }
 
-/// Owners are made of it, so that it must leave them room; what is wrong is said before anything is sent.
+/// Owners are derived from the instance id, so it must leave room for the rest; a bad one is refused before anything
+/// is sent.
 #[tokio::test]
 async fn an_instance_id_that_can_be_no_part_of_an_owner_is_refused() {
     let site = Site::memory();

@@ -1,4 +1,4 @@
-//! Those who wait: their order, and who gets in past it.
+//! Waiters: their order, and the re-entries that bypass the queue.
 
 use crate::scene::{MS, acquired, lock, owner, standing, taken};
 use crate::site::{Site, until_at_rest, until_waiting};
@@ -75,7 +75,7 @@ pub(crate) async fn who_gives_up_leaves_the_turn_of_his_process_to_the_next(site
             guard.release().await.expect("released");
         }
     };
-    // The first of `b` takes its place in the queue, and gives up once `c` stands behind it.
+    // The first waiter of `b` queues at the store, and gives up once `c` has queued behind it.
     let gives_up = lock(&b, &b.owner());
     let gives_up = standing(async move { gives_up.acquire_timeout(600 * MS).await.map(drop) }).await;
     until_waiting(&holder, 1).await;
@@ -84,7 +84,7 @@ pub(crate) async fn who_gives_up_leaves_the_turn_of_his_process_to_the_next(site
     until_waiting(&holder, 2).await;
     let missed = gives_up.await.expect("no panic");
     assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
-    // What the first had asked for is undone only when the second has an answer.
+    // The request of the first waiter is undone only after the second has its reply.
     b.settle().await;
     tokio::time::sleep(100 * MS).await;
     b.settle().await;
@@ -100,7 +100,7 @@ pub(crate) async fn who_stands_in_line_is_called_when_his_owner_gets_the_lock_el
     let (a, b, c) = (site.client("a").await, site.client("b").await, site.client("c").await);
     let (first, shared) = (lock(&a, &a.owner()), owner("a trace"));
     let guard = acquired(&first).await;
-    // The shared owner waits in another process, before this one's line.
+    // The shared owner waits in another process, ahead of this process's queue.
     let elsewhere = tokio::spawn({
         let lock = lock(&b, &shared);
         async move { acquired(&lock).await }
@@ -114,10 +114,14 @@ pub(crate) async fn who_stands_in_line_is_called_when_his_owner_gets_the_lock_el
     guard.release().await.expect("released");
     let elsewhere = elsewhere.await.expect("no panic");
     let start = Instant::now();
-    // It would wait for ever, if the one elsewhere waited for it.
+    // It would deadlock if it waited behind the owner's request in the other process.
     let inner =
         tokio::time::timeout(Duration::from_secs(8), behind).await.expect("called").expect("no panic");
-    assert!(start.elapsed() < Duration::from_secs(4), "with the front's next look: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(4),
+        "at the next poll of the first waiter: {:?}",
+        start.elapsed()
+    );
     assert_eq!(inner.count(), 2);
     assert!(!front.is_finished());
     elsewhere.release().await.expect("released");
@@ -179,7 +183,7 @@ pub(crate) async fn many_tasks_of_many_owners_exclude_each_other(site: &Site) {
             tasks.push(tokio::spawn(async move {
                 for _ in 0..10 {
                     let guard = acquired(&lock).await;
-                    // One owner at a time, as often as he likes.
+                    // One owner at a time, with any number of entries.
                     {
                         let mut inside = inside.lock().expect("no panic");
                         let (who, times) = inside.take().unwrap_or((owner.clone(), 0_u32));

@@ -1,7 +1,7 @@
-//! What a ReentrantMutex promises its users, on every store alike; and what it owes to a store that fails.
+//! The guarantees of a ReentrantMutex, on every store alike, and its behaviour on a store that fails.
 //!
-//! Each case gets a URL of a store that nobody else uses, and may make as many clients of it as it likes: each is a
-//! process of its own to the store.
+//! Each case gets the URL of a store of its own and may create any number of clients: to the store, each is a
+//! separate process.
 
 mod cancelled;
 mod cases;

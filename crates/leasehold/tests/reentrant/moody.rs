@@ -1,4 +1,4 @@
-//! A ReentrantMutex over a store that loses answers, or that a stranger shares.
+//! A ReentrantMutex over a store that loses replies, or that a client of another library uses too.
 
 use crate::scene::{MS, acquired, lock, until};
 use futures_util::future::BoxFuture;
@@ -11,22 +11,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A store in memory that does so.
+/// A memory store with these faults.
 #[derive(Clone, Debug, Default)]
 struct Moody {
     inner: MemoryStore,
-    /// How many answers to acquires are lost next.
+    /// How many of the next replies to acquires are lost.
     mute: Arc<AtomicU32>,
-    /// Set while no acquire is executed, nor answered.
+    /// Set while acquires are neither executed nor answered.
     silent: Arc<AtomicBool>,
-    /// Set while a client of another library has the lock.
+    /// Set while a client of another library holds the lock.
     stranger: Arc<AtomicBool>,
-    /// How often the lock was asked for.
+    /// How many acquire requests were sent.
     asked: Arc<AtomicU32>,
     bell: Bell,
-    /// How many listen.
+    /// How many subscriptions are open.
     listen: Arc<AtomicU32>,
-    /// Set if the stranger releases the lock while somebody begins to listen, before that is heard.
+    /// Set if the other client releases the lock while a waiter subscribes, before the subscription is effective.
     leaves_unheard: bool,
 }
 
@@ -121,7 +121,7 @@ impl Store for Moody {
     }
 }
 
-/// The child is what its parent waits for: an answer that is lost must not put it into line behind him.
+/// The parent waits for the child: after a lost reply the child's re-entry must not queue behind the parent.
 #[tokio::test]
 async fn a_re_entry_whose_answer_is_lost_is_asked_for_again_and_counts_once() {
     let store = Moody::default();
@@ -143,10 +143,10 @@ async fn a_re_entry_gives_up_with_the_store() {
     let outer = acquired(&ours).await;
     store.silent.store(true, Ordering::SeqCst);
     let start = Instant::now();
-    let missed = ours.acquire().await.expect_err("nobody answers");
+    let missed = ours.acquire().await.expect_err("the store does not reply");
     assert!(matches!(missed, AcquireError::Unknown(_)), "{missed:?}");
     assert!(start.elapsed() >= 1_000 * MS && start.elapsed() < 3_000 * MS, "{:?}", start.elapsed());
-    let tried = ours.try_acquire().await.expect_err("nobody answers");
+    let tried = ours.try_acquire().await.expect_err("the store does not reply");
     assert!(matches!(tried, AcquireError::Unknown(_)), "{tried:?}");
     store.silent.store(false, Ordering::SeqCst);
     assert_eq!(acquired(&ours).await.release().await.expect("released"), Released::StillHeld { count: 1 });
@@ -164,12 +164,12 @@ async fn who_waits_for_a_stranger_is_woken_by_what_he_says_and_seldom_looks() {
             tokio::spawn(async move { acquired(&lock).await.release().await })
         })
         .collect();
-    until("one of them listens", async || store.listen.load(Ordering::SeqCst) == 1).await;
+    until("one waiter subscribes", async || store.listen.load(Ordering::SeqCst) == 1).await;
     tokio::time::sleep(100 * MS).await;
     let before = store.asked.load(Ordering::SeqCst);
     tokio::time::sleep(2_000 * MS).await;
     let looks = store.asked.load(Ordering::SeqCst) - before;
-    assert!((1..=4).contains(&looks), "a look a second, and not {looks} in two");
+    assert!((1..=4).contains(&looks), "one poll a second, and not {looks} in two");
     assert_eq!(store.listen.load(Ordering::SeqCst), 1);
     store.stranger.store(false, Ordering::SeqCst);
     let start = Instant::now();
@@ -178,7 +178,7 @@ async fn who_waits_for_a_stranger_is_woken_by_what_he_says_and_seldom_looks() {
         task.await.expect("no panic").expect("released");
     }
     assert!(start.elapsed() < 400 * MS, "with the message: {:?}", start.elapsed());
-    assert_eq!(store.listen.load(Ordering::SeqCst), 0, "nobody listens any more");
+    assert_eq!(store.listen.load(Ordering::SeqCst), 0, "no subscription is left");
 }
 
 #[tokio::test]
@@ -188,7 +188,7 @@ async fn what_a_stranger_does_before_he_is_heard_is_looked_for() {
     let client = store.client().await;
     let start = Instant::now();
     acquired(&lock(&client, &client.owner())).await.release().await.expect("released");
-    assert!(start.elapsed() < 200 * MS, "with the look that follows: {:?}", start.elapsed());
+    assert!(start.elapsed() < 200 * MS, "at the poll after subscribing: {:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -199,7 +199,7 @@ async fn who_gives_up_listens_no_more() {
     let missed = lock(&client, &client.owner()).acquire_timeout(300 * MS).await;
     assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
     assert_eq!(store.listen.load(Ordering::SeqCst), 0);
-    // A single try does not wait, and has nothing to listen for.
+    // A single try does not wait, and so does not subscribe.
     let tried = lock(&client, &client.owner()).try_acquire().await.expect("an answer");
     assert!(tried.granted().is_none());
 }

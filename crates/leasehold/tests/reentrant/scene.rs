@@ -1,4 +1,4 @@
-//! What the cases have in common.
+//! Helpers that the cases share.
 
 use leasehold::{Attempt, Client, Contention, Owner, ReentrantGuard, ReentrantMutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) async fn acquired(lock: &ReentrantMutex) -> ReentrantGuard {
     tokio::time::timeout(Duration::from_secs(10), lock.acquire()).await.expect("in time").expect("acquired")
 }
 
-/// Who stands in the way of a try.
+/// The contention that a try reports.
 pub(crate) async fn taken(lock: &ReentrantMutex) -> Contention {
     match lock.try_acquire().await.expect("an answer") {
         Attempt::Taken(contention) => contention,
@@ -26,18 +26,18 @@ pub(crate) async fn taken(lock: &ReentrantMutex) -> Contention {
     }
 }
 
-/// A task that has been polled, so that it stands in line before whoever comes next.
+/// Spawns the future and polls it once, so that it queues before later waiters.
 pub(crate) async fn standing<F>(future: F) -> tokio::task::JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
     let mut future = Box::pin(future);
     let pending = std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending()));
-    assert!(pending.await, "nobody stands in the way");
+    assert!(pending.await, "the future completed at once");
     tokio::spawn(future)
 }
 
-/// Waits until that is so.
+/// Waits until the condition holds.
 pub(crate) async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
     for _ in 0..2000 {
         if so().await {

@@ -36,10 +36,10 @@ pub(crate) async fn a_latch_opens_when_all_have_arrived(site: &Site) {
     for waiter in waiting {
         waiter.await.expect("no panic").expect("it is open");
     }
-    assert!(start.elapsed() < 900 * MS, "by messages, not by looks: {:?}", start.elapsed());
+    assert!(start.elapsed() < 900 * MS, "woken by messages, not by polling: {:?}", start.elapsed());
     assert!(a.is_open().await.expect("an answer"));
-    a.wait().await.expect("who comes late goes on at once");
-    // One too many does no harm.
+    a.wait().await.expect("a late waiter passes at once");
+    // An arrival beyond the count does no harm.
     a.arrive().await.expect("arrived");
     b.wait().await.expect("it is open");
 }
@@ -49,7 +49,7 @@ pub(crate) async fn an_arrival_outlives_its_client(site: &Site) {
     {
         let gone = site.client("gone").await;
         latch(&gone, 2).arrive().await.expect("arrived");
-        gone.shutdown(5 * S).await.expect("nothing is left to give back");
+        gone.shutdown(5 * S).await.expect("nothing is left to release");
     }
     let latch = latch(&live, 2).remember(700 * MS);
     assert_eq!(latch.arrived().await.expect("an answer"), 1);
@@ -59,7 +59,7 @@ pub(crate) async fn an_arrival_outlives_its_client(site: &Site) {
     assert_eq!(
         latch.arrived().await.expect("an answer"),
         1,
-        "one is remembered for an hour, and one was not"
+        "one arrival is remembered for an hour, the other is not"
     );
 }
 
@@ -79,7 +79,7 @@ pub(crate) async fn arriving_cancelled_at_every_await(site: &Site) {
     let latch = latch(&client, 2).remember(400 * MS);
     cancel_at_every_await(
         || async { latch.arrive().await.expect("arrived") },
-        // At the latest what it asked for ends with its lease.
+        // At the latest the request's lease ends.
         async |_| until_at_rest(&latch).await,
     )
     .await;
@@ -117,13 +117,16 @@ pub(crate) async fn who_gives_up_at_a_barrier_is_not_counted(site: &Site) {
     assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "{alone:?}");
     until_waiting(&b, 0).await;
     let alone = b.wait_timeout(60 * MS).await;
-    assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "with one who had left: {alone:?}");
+    assert!(
+        matches!(alone, Err(AcquireError::TimedOut { .. })),
+        "counted a participant that had left: {alone:?}"
+    );
     until_waiting(&a, 0).await;
     let (one, other) = tokio::join!(a.wait(), b.wait());
     assert_ne!(one.expect("met").fence, other.expect("met").fence);
 }
 
-/// Its place ends when nobody looks after it any more.
+/// Its queue entry ends when no heartbeat keeps it.
 pub(crate) async fn who_dies_at_a_barrier_is_not_counted(site: &Site) {
     let live = site.client("live").await;
     let live = barrier(&live, 2);
@@ -134,11 +137,11 @@ pub(crate) async fn who_dies_at_a_barrier_is_not_counted(site: &Site) {
         until_waiting(&live, 1).await;
         (dying, waiting)
     };
-    // A task that is gone without a trace would be more like a death; its process leaves the queue here.
+    // Aborting the task makes its process leave the queue, which is milder than a crash.
     dead.1.abort();
     dead.0.shutdown(5 * S).await.expect("it leaves");
     let alone = live.wait_timeout(60 * MS).await;
-    assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "with a dead one: {alone:?}");
+    assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "counted a dead participant: {alone:?}");
 }
 
 pub(crate) async fn meeting_cancelled_at_every_await(site: &Site) {

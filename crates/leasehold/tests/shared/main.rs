@@ -1,4 +1,4 @@
-//! What locks that several can have side by side promise their users, on every store alike.
+//! The guarantees of locks with several holders at a time, on every store alike.
 
 #[path = "../common/every_store.rs"]
 #[macro_use]

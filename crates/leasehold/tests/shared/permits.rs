@@ -14,7 +14,7 @@ pub(crate) fn semaphore(client: &Client, permits: u32) -> Semaphore {
     client.semaphore("s", permits).expect("a good name")
 }
 
-/// Somebody who waits for so many permits, and gives them back when he has them.
+/// A task that waits for `count` permits and releases them once acquired.
 fn waits(semaphore: &Semaphore, count: u32) -> tokio::task::JoinHandle<()> {
     let semaphore = semaphore.clone();
     tokio::spawn(async move {
@@ -75,8 +75,11 @@ pub(crate) async fn who_came_first_is_let_in_first(site: &Site) {
     let one = a.acquire().await.expect("acquired");
     let wants_two = waits(&b, 2);
     until_waiting(&a, 1).await;
-    // One is free, but who came before wants two.
-    assert!(matches!(a.try_acquire().await.expect("an answer"), Attempt::Taken(_)), "passed him");
+    // One is free, but the earlier waiter wants two.
+    assert!(
+        matches!(a.try_acquire().await.expect("an answer"), Attempt::Taken(_)),
+        "bypassed the earlier waiter"
+    );
     let wants_one = waits(&a, 1);
     until_waiting(&b, 2).await;
     one.release().await.expect("released");
@@ -95,7 +98,7 @@ pub(crate) async fn one_release_lets_in_all_for_whom_there_is_room(site: &Site) 
             let (semaphore, together) = (if n == 1 { a.clone() } else { b.clone() }, together.clone());
             tokio::spawn(async move {
                 let permit = semaphore.acquire().await.expect("acquired");
-                // Nobody goes on before all three are inside.
+                // No task continues before all three are inside.
                 together.wait().await;
                 permit.release().await.expect("released");
             })
@@ -107,7 +110,7 @@ pub(crate) async fn one_release_lets_in_all_for_whom_there_is_room(site: &Site) 
     for task in tasks {
         task.await.expect("no panic");
     }
-    assert!(start.elapsed() < 700 * MS, "by messages, not by looks: {:?}", start.elapsed());
+    assert!(start.elapsed() < 700 * MS, "woken by messages, not by polling: {:?}", start.elapsed());
     until_at_rest(&a).await;
 }
 
@@ -135,7 +138,7 @@ pub(crate) async fn the_number_can_be_changed_while_permits_are_held(site: &Site
     until_waiting(&a, 1).await;
     a.resize(2).await.expect("resized");
     let second = second.await.expect("let in at once");
-    // There are fewer now than are held: nobody loses what he has, and nobody is let in.
+    // More permits are held than now exist: no holder loses its permit, and no waiter acquires one.
     b.resize(1).await.expect("resized");
     second.check().expect("held");
     second.release().await.expect("released");
@@ -150,14 +153,14 @@ pub(crate) async fn permits_of_the_dead_are_there_again(site: &Site) {
     let live = site.client("live").await;
     let live = semaphore(&live, 2);
     let gone = {
-        // Its leases end, since nobody renews them.
+        // Its leases end without renewal.
         let dying = site.client_of_leases("dying").await;
         let permit = semaphore(&dying, 2).lease(300 * MS).acquire_many(2).await.expect("acquired");
         std::mem::forget(permit);
         Instant::now()
     };
-    let two = live.acquire_many_timeout(2, 5 * S).await.expect("they are there again");
-    assert!(gone.elapsed() >= 250 * MS, "not before they had ended: {:?}", gone.elapsed());
+    let two = live.acquire_many_timeout(2, 5 * S).await.expect("the permits are free again");
+    assert!(gone.elapsed() >= 250 * MS, "after the leases ended: {:?}", gone.elapsed());
     two.release().await.expect("released");
     until_at_rest(&live).await;
 }
@@ -185,7 +188,7 @@ pub(crate) async fn a_watchdog_keeps_permits_and_a_lease_ends(site: &Site) {
     let ends = semaphore.clone().lease(700 * MS).acquire().await.expect("acquired");
     tokio::time::sleep(1500 * MS).await;
     kept.check().expect("renewed");
-    assert!(ends.check().is_err(), "a lease that was given ends");
+    assert!(ends.check().is_err(), "an explicit lease ends");
     let status = semaphore.inspect().await.expect("an answer");
     assert_eq!(status.taken(), 1, "{status:?}");
     kept.release().await.expect("released");
@@ -209,7 +212,7 @@ pub(crate) async fn a_shutdown_gives_permits_back(site: &Site) {
         async move { all.acquire().await }
     });
     until_waiting(&other, 1).await;
-    ending.shutdown(5 * S).await.expect("all given back");
+    ending.shutdown(5 * S).await.expect("every hold is released");
     assert!(matches!(waiting.await.expect("no panic"), Err(AcquireError::Closed)));
     assert!(held.0.check().is_err() && held.1.check().is_err());
     let status = other.inspect().await.expect("an answer");
@@ -232,9 +235,9 @@ pub(crate) async fn one_hold_is_freed_by_force_and_no_other(site: &Site) {
         (mine.acquire().await.expect("acquired"), theirs.acquire().await.expect("acquired"));
     let status = theirs.inspect().await.expect("an answer");
     let of_first = status.sharers.iter().find(|sharer| sharer.fence == Some(first.fencing_token()));
-    let seen = of_first.and_then(leasehold::Sharer::seen).expect("it is told");
+    let seen = of_first.and_then(leasehold::Sharer::seen).expect("the holder is reported");
     theirs.free_by_force(seen).await.expect("freed");
-    let lost = tokio::time::timeout(5 * S, first.lost()).await.expect("told by a message");
+    let lost = tokio::time::timeout(5 * S, first.lost()).await.expect("reported by a message");
     assert_eq!(lost.reason, LostReason::Freed);
     second.check().expect("held");
     second.release().await.expect("it was not touched");

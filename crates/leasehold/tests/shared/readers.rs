@@ -53,7 +53,7 @@ pub(crate) async fn readers_share_and_a_writer_is_alone(site: &Site) {
     until_at_rest(&rwlock(&site.client("after").await)).await;
 }
 
-/// Readers who come again and again keep no writer out, and writers no reader.
+/// Readers that return again and again do not starve writers, nor writers readers.
 pub(crate) async fn neither_side_starves(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let done = Arc::new(AtomicBool::new(false));
@@ -103,7 +103,7 @@ pub(crate) async fn readers_that_waited_go_in_together(site: &Site) {
         })
         .collect();
     until_waiting(&lock, 5).await;
-    // One who came after them waits until they are done, and no longer.
+    // A later waiter waits until they are done, and no longer.
     let last = tokio::spawn({
         let lock = lock.clone();
         async move { lock.write().await.expect("acquired") }
@@ -115,7 +115,7 @@ pub(crate) async fn readers_that_waited_go_in_together(site: &Site) {
         task.await.expect("no panic");
     }
     last.await.expect("no panic").release().await.expect("released");
-    assert!(start.elapsed() < 900 * MS, "by messages, not by looks: {:?}", start.elapsed());
+    assert!(start.elapsed() < 900 * MS, "woken by messages, not by polling: {:?}", start.elapsed());
     until_at_rest(&lock).await;
 }
 
@@ -131,13 +131,14 @@ pub(crate) async fn an_owner_reads_again_past_a_writer_who_waits(site: &Site) {
     until_waiting(&lock, 1).await;
     assert!(
         matches!(rwlock(&c).try_read().await.expect("an answer"), Attempt::Taken(_)),
-        "a stranger passes nobody"
+        "another owner does not bypass the queue"
     );
-    // Also in another process.
-    let elsewhere = rwlock(&c).owned_by(&Owner::from_header(owner.to_header()).expect("it is one"));
+    // The same in another process.
+    let elsewhere =
+        rwlock(&c).owned_by(&Owner::from_header(owner.to_header()).expect("an owner's own header"));
     let inner = elsewhere.read_timeout(5 * S).await.expect("or it would wait for itself");
     outer.release().await.expect("released");
-    assert!(!waiting.is_finished(), "one of its reads is there yet");
+    assert!(!waiting.is_finished(), "one of its reads is still held");
     inner.check().expect("held");
     inner.release().await.expect("released");
     waiting.await.expect("no panic").release().await.expect("released");
@@ -176,12 +177,15 @@ pub(crate) async fn an_upgrade_waits_for_the_readers_and_goes_before_the_queue(s
     let read_token = upgradable.fencing_token();
     let upgrading = tokio::spawn(upgradable.upgrade());
     until_waiting(&other, 2).await;
-    assert!(matches!(other.try_read().await.expect("an answer"), Attempt::Taken(_)), "nobody new");
+    assert!(
+        matches!(other.try_read().await.expect("an answer"), Attempt::Taken(_)),
+        "no new reader is admitted"
+    );
     reading.check().expect("held");
     reading.release().await.expect("released");
     let writing = upgrading.await.expect("no panic").expect("upgraded");
     assert!(writing.fencing_token() > read_token);
-    assert!(!queued.is_finished(), "who upgrades goes first");
+    assert!(!queued.is_finished(), "an upgrade goes first");
     writing.release().await.expect("released");
     queued.await.expect("no panic").release().await.expect("released");
     until_at_rest(&lock).await;
@@ -192,15 +196,15 @@ pub(crate) async fn an_upgrade_that_gives_up_reads_as_before(site: &Site) {
     let (lock, other) = (rwlock(&a), rwlock(&b));
     let upgradable = lock.upgradable_read().await.expect("acquired");
     let reading = other.read().await.expect("acquired");
-    let not = upgradable.upgrade_timeout(80 * MS).await.expect_err("another one reads");
+    let not = upgradable.upgrade_timeout(80 * MS).await.expect_err("there is another reader");
     assert!(matches!(not.error, AcquireError::TimedOut { .. }), "{not}");
     not.guard.check().expect("held as before");
     until_waiting(&lock, 0).await;
-    // Nobody is kept out by what was given up.
+    // The abandoned upgrade blocks no reader.
     let beside = other.read_timeout(5 * S).await.expect("acquired");
     beside.release().await.expect("released");
     reading.release().await.expect("released");
-    let writing = not.guard.upgrade().await.expect("nobody else reads now");
+    let writing = not.guard.upgrade().await.expect("there is no other reader");
     writing.release().await.expect("released");
     until_at_rest(&lock).await;
 }
@@ -259,7 +263,7 @@ pub(crate) async fn a_live_reader_keeps_no_dead_one(site: &Site) {
         .await
         .expect("an answer")
         .granted()
-        .expect("nobody reads")
+        .expect("there is no reader")
         .release()
         .await
         .expect("released");
@@ -272,7 +276,7 @@ pub(crate) async fn reads_and_writes_have_leases_of_their_own(site: &Site) {
     reading.lost().await;
     let writing = lock.write_timeout(5 * S).await.expect("the read has ended");
     tokio::time::sleep(400 * MS).await;
-    writing.check().expect("it has a longer one");
+    writing.check().expect("its own lease is longer");
     writing.release().await.expect("released");
 }
 
@@ -340,7 +344,7 @@ pub(crate) async fn writing_cancelled_at_every_await(site: &Site) {
             assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
         },
         async |_| {
-            // Nobody who reads is kept out by it.
+            // The abandoned request blocks no reader.
             let beside = other.read_timeout(5 * S).await.expect("acquired");
             beside.release().await.expect("released");
         },

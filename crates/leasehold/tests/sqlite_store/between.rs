@@ -1,4 +1,4 @@
-//! Between stores and processes: who excludes whom, and what the dead leave.
+//! Exclusion between stores and processes, and the cleanup after dead ones.
 
 use crate::party::{LEASE_MS, Party, WITHIN, ask, block_on, lock, open, place};
 use crate::workers::Worker;
@@ -84,10 +84,10 @@ fn the_list_tells_who_lives_and_who_has_died_with_a_lock() {
     entry.held.push(lock());
     assert_eq!(party.list(), [entry.clone()]);
     worker.stop();
-    assert_eq!(party.list(), [entry.clone()], "who is stopped lives");
+    assert_eq!(party.list(), [entry.clone()], "a suspended process is alive");
     worker.kill();
     entry.alive_ms = None;
-    assert_eq!(party.list(), [entry], "nobody has looked at the lock yet");
+    assert_eq!(party.list(), [entry], "no request has inspected the lock yet");
     party.try_acquire().unwrap();
     let list = party.list();
     let [mine] = list.as_slice() else { panic!("{list:?}") };
@@ -108,7 +108,7 @@ fn a_stopped_holder_is_never_buried() {
         assert_eq!(party.try_acquire(), None);
     }
     drop(Party::join(&path));
-    assert_eq!(party.try_acquire(), None, "nor by one who opens the store");
+    assert_eq!(party.try_acquire(), None, "nor by a process that opens the store");
     worker.go_on();
     assert_eq!(worker.ask("release"), "released");
     party.try_acquire().unwrap();
@@ -164,7 +164,7 @@ fn whoever_is_killed_at_any_moment_takes_nothing_along() {
         workers[at] = start();
     }
     for worker in &mut workers {
-        assert_eq!(worker.answer(), "alone", "nobody waits for the dead");
+        assert_eq!(worker.answer(), "alone", "no wait for dead processes");
     }
     drop(workers);
     let started = Instant::now();
@@ -198,7 +198,7 @@ fn no_increment_is_lost_between_threads() {
     std::thread::scope(|scope| {
         for n in 0..10 {
             let number = &number;
-            // Half of them share a store and its thread, and half have their own.
+            // Half of them share a store and its thread; the others have their own.
             let party = if n % 2 == 0 { Party::of(shared.clone()) } else { Party::join(&path) };
             scope.spawn(move || {
                 for _ in 0..50 {
@@ -231,7 +231,7 @@ fn tokens_never_fall_back_over_an_open() {
 fn a_container_with_a_clock_of_its_own_shares_the_stores_time() {
     let ahead = ["-T", "--boottime", "100000"];
     if !Command::new("unshare").args(ahead).arg("true").status().is_ok_and(|status| status.success()) {
-        // Only root may make such a container, and only a new kernel can.
+        // Only root can create such a container, and only a new kernel supports it.
         return;
     }
     let (_dir, path) = place();
@@ -256,7 +256,7 @@ fn calls_end_in_time_while_another_process_writes() {
     let claim = party.claim();
     let op = Op::Acquire(ask(&claim, false));
     let started = Instant::now();
-    // The first waits for the writer, the others in the queue behind it, and the last is given up.
+    // The first waits for the writer, the others in the queue behind it; the last one times out.
     let all = [(lock(), op.clone()), (lock(), op.clone())];
     let outcomes = block_on(async {
         let outcomes = party.store.execute_all(&all, within).await;
@@ -294,7 +294,7 @@ fn processes_that_pass_the_lock_on_are_never_inside_at_once() {
     assert!(turns.windows(2).all(|pair| pair[1].0 > pair[0].1), "two at once");
 }
 
-/// When each hold was got and given, in nanoseconds, by its fencing token.
+/// When each hold was acquired and released, in nanoseconds, by its fencing token.
 fn turns(workers: &mut [Worker]) -> BTreeMap<u64, (u64, u64)> {
     for worker in workers.iter_mut() {
         worker.child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! The files: whose they are, and what is refused.
+//! The files: ownership, permissions, and refusals.
 
 use crate::party::{Party, WITHIN, block_on, lock, open, place};
 use crate::workers::Worker;
@@ -37,7 +37,7 @@ fn the_files_are_for_their_owner_alone() {
         assert_eq!(mode(&entry), 0o600, "{}", entry.display());
     }
     party.store.close_mailbox(Place::ONLY, party.session);
-    // The thread does one thing after the other.
+    // The thread executes one operation after the other.
     assert_eq!(party.try_acquire(), None);
     assert_eq!(std::fs::read_dir(&sessions).unwrap().count(), 0, "a closed mailbox leaves nothing");
 }
@@ -66,7 +66,7 @@ fn another_users_file_is_refused() {
     let (_dir, path) = place();
     std::fs::write(&path, "").unwrap();
     set_mode(&path, 0o600);
-    // Only root can give a file away.
+    // Only root can change the owner of a file.
     if std::os::unix::fs::chown(&path, Some(12345), None).is_ok() {
         check_refused(&path, "belongs to user 12345");
     }
@@ -175,7 +175,7 @@ fn many_can_create_the_same_file_at_once() {
     assert_eq!(granted, 1);
 }
 
-/// Whoever closes last takes the log away, at any moment of who opens meanwhile.
+/// The last process to close removes the log, at any moment of another process's opening.
 #[test]
 fn who_opens_while_others_close_is_let_in() {
     let (_dir, path) = place();

@@ -1,7 +1,7 @@
-//! The SQLite store between real processes, and what it refuses.
+//! The SQLite store between real processes, and its refusals.
 //!
-//! The test binary runs itself again as a worker, which does what it reads from its standard input and
-//! answers with lines that begin with `@`.
+//! The test binary runs itself as a worker, which executes the commands on its standard input and replies with lines
+//! that begin with `@`.
 
 #![cfg(all(feature = "sqlite", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "tests")]

@@ -1,4 +1,4 @@
-//! One session, as the engine would be.
+//! One session, which uses the store as the engine does.
 
 use leasehold::store::{Fault, Outcome, Postbox, SqliteStore, Store, Wake};
 use leasehold::{FencingToken, Label, SessionId};
@@ -11,11 +11,11 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 pub(crate) const WITHIN: Duration = Duration::from_secs(10);
-/// How long a waiter sleeps between two looks, as the engine does: longer further back.
+/// How long a waiter sleeps between two polls, as in the engine: longer further back in the queue.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_STEP: Duration = Duration::from_millis(250);
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
-/// How long a place is kept: longer than any of those.
+/// How long a queue entry is kept: longer than any of those.
 const KEPT_MS: u64 = 21_000;
 pub(crate) const LEASE_MS: u64 = 60_000;
 
@@ -86,7 +86,7 @@ impl Party {
         }
     }
 
-    /// Waits for as long as it takes.
+    /// Waits without a deadline.
     pub(crate) fn acquire(&self) -> (Claim, FencingToken) {
         let claim = self.claim();
         let first = self.acquired(&claim, true);
@@ -132,7 +132,7 @@ impl Party {
         }
     }
 
-    /// Takes a hold that does not live with its process.
+    /// Acquires a hold that does not end with its process.
     pub(crate) fn acquire_detached(&self) -> FencingToken {
         let detached = Acquire { life: Life::Lease, ..ask(&self.claim(), false) };
         match self.execute(&Op::Acquire(detached)) {

@@ -1,4 +1,4 @@
-//! Workers: the test binary again, as a process that does what it is told.
+//! Workers: processes of the test binary that execute commands.
 
 use crate::party::Party;
 use leasehold::store::Wake;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Where a worker finds the path of its store; set in workers only.
+/// The path of the worker's store; set in workers only.
 const WORKER: &str = "LEASEHOLD_TEST_WORKER";
 
 pub(crate) struct Worker {
@@ -45,7 +45,7 @@ impl Worker {
     pub(crate) fn answer(&mut self) -> String {
         loop {
             let line = self.answers.next().expect("the worker is there").unwrap();
-            // libtest writes its own words before the first of ours.
+            // libtest prints its own output before the worker's first line.
             if let Some((_, answer)) = line.split_once('@') {
                 return answer.to_owned();
             }
@@ -100,7 +100,7 @@ fn worker() {
                 let claim = party.claim();
                 assert!(matches!(party.acquired(&claim, true), Acquired::Taken { .. }));
                 answer("queued");
-                // It never looks again: only a message can wake it.
+                // The worker does not poll: only a message can wake it.
                 let wake = party.wakes.recv().unwrap();
                 answer(&format!("woken {}", wake.fence()));
                 held = Some(claim);
@@ -143,7 +143,7 @@ fn answer(text: &str) {
     println!("@{text}");
 }
 
-/// Takes the lock again and again, and says when it got it and when it let it go, until it is killed.
+/// Acquires the lock again and again and reports each acquire and release, until it is killed.
 fn relay(party: &Party) {
     let now = || rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let nanos = |at: rustix::time::Timespec| at.tv_sec * 1_000_000_000 + at.tv_nsec;
@@ -158,7 +158,7 @@ fn relay(party: &Party) {
     }
 }
 
-/// Reads a number from a file and writes one more, many times.
+/// Reads a number from a file and writes its successor, many times.
 fn count(party: &Party, file: &Path, times: u32) {
     for _ in 0..times {
         let (claim, _) = party.acquire();
@@ -168,7 +168,7 @@ fn count(party: &Party, file: &Path, times: u32) {
     }
 }
 
-/// Writes its name into a file under the lock, and says whether it stayed there, until it is killed.
+/// Writes its name into a file under the lock and reports whether it stayed there, until it is killed.
 fn sign(party: &Party, file: &Path) {
     let name = party.session.to_string();
     loop {

@@ -1,17 +1,19 @@
-//! What must hold, whatever happens; apart from the workload, which only says what it has.
+//! The rules that must hold whatever happens. Independent of the workload, which only reports its guards.
 //!
-//! 1. Exclusion: at no instant of true time do two guards of a lock pass their `check()`, unless both are of a ReentrantMutex
-//!    and of one owner.
-//! 2. Whose guard passes its `check()` has the lock at the server at that instant: he stops believing first. Of a set he
-//!    then has all, and of a ReentrantMutex its owner has as many as there are such guards. Where a hold was handed on the
-//!    server knows it by the token that it has given, and has reserved those of the guards after the first.
-//! 3. Tokens grow from each guard of a lock to the next; those that an owner has at one time are one and the same.
-//! 4. Once nothing goes wrong any more everybody is served, and keeps what he was given.
-//! 5. Once a release has returned, nothing more is sent about its hold, and if it says that the lock is free the server has
-//!    nobody there by that token; unless the process has kept the hold for the next of its tasks.
+//! 1. Exclusion: at no instant of true time do two guards of a lock pass their `check()`, unless both are of a
+//!    ReentrantMutex and of one owner.
+//! 2. A guard that passes its `check()` is backed by a hold at the server at that instant: the client stops relying
+//!    on it before the server ends it. For a set this applies to all its holds; for a ReentrantMutex the owner's
+//!    count equals the number of such guards. After a local hand-off the server knows the hold by the token that it
+//!    granted, and has reserved the tokens of the later guards.
+//! 3. Tokens grow from each guard of a lock to the next; all entries that an owner holds at one time have the same
+//!    token.
+//! 4. Once no new fault begins, every client is served, and keeps its holds.
+//! 5. Once a release has returned, nothing more is sent about its hold, and if it reports the lock as free, the
+//!    server has no holder by that token; unless the process has kept the hold for the next of its tasks.
 //! 6. In the end the server has no holder and no queue left.
 //!
-//! The first three are promised while the server keeps its data, so guards that it granted before a loss are not counted
+//! The first three are guaranteed while the server keeps its data, so guards granted before a loss are not counted
 //! after it.
 
 use crate::having::Having;
@@ -26,17 +28,17 @@ use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What the trace begins a broken rule's line with.
+/// The prefix of a trace line that reports a broken rule.
 pub(crate) const VIOLATION: &str = "VIOLATION";
 
-/// How long a message takes that nothing holds up, with a latency of the most that there is.
+/// How long an undisturbed message takes at most, with the greatest latency.
 const MESSAGE: Duration = Duration::from_millis(400);
 
 /// For how long after a loss of data a session may not know yet that it is forgotten, in microseconds: as long as a
-/// session lasts without a beat, and a little more.
+/// session lasts without a heartbeat, and a little more.
 const FORGOTTEN_FOR_US: u64 = 13_000_000;
 
-/// What was found to be wrong.
+/// The rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
     Exclusion,
@@ -53,7 +55,7 @@ pub(crate) enum Rule {
     Panic,
 }
 
-/// Everything that happened, and what was wrong with it.
+/// Everything that happened, and the rules that were broken.
 #[derive(Default)]
 pub(crate) struct Record {
     state: Mutex<State>,
@@ -64,30 +66,31 @@ struct State {
     trace: String,
     seen: BTreeMap<&'static str, u64>,
     violations: BTreeSet<Rule>,
-    /// The guards that somebody believes in.
+    /// The live guards.
     held: BTreeMap<u64, Entry>,
     entries: u64,
-    /// The greatest token of each lock, and whose it is.
+    /// The greatest token of each lock, and its owner.
     tokens: BTreeMap<String, (u64, Option<Owner>)>,
-    /// Which holds a token of a lock belongs to, and which one a session waits with: a guard does not show its hold.
+    /// The holds that a token of a lock belongs to, and the hold with which a session waits: a guard does not show
+    /// its hold.
     granted: BTreeMap<(String, FencingToken), BTreeSet<HoldId>>,
     queued: BTreeMap<(String, SessionId), HoldId>,
-    /// The token by which the server knows the hold that one which it has reserved is for.
+    /// For each token reserved for a hand-off, the token by which the server knows the hold.
     known_as: BTreeMap<(String, FencingToken), FencingToken>,
-    /// When who was told that a token of a lock is his.
+    /// When the server reported each granted token to its client.
     told: BTreeMap<(String, FencingToken), Duration>,
-    /// The holds whose process has begun to give them up, and those that the server has ended so.
+    /// The holds whose process has begun to release them, and those that the server has released for it.
     given_up: BTreeSet<HoldId>,
     ended: BTreeSet<HoldId>,
     /// The holds whose release has returned (5).
     given_back: BTreeSet<HoldId>,
-    /// The tokens by which nobody has a lock any more.
+    /// The tokens by which the lock is not held any more.
     over: BTreeSet<(String, FencingToken)>,
-    /// The server's time when it lost its data last.
+    /// The server's time at the last loss of data.
     lost_us: u64,
-    /// Since when nothing goes wrong any more.
+    /// Since when no new fault begins.
     calm_at: Option<Duration>,
-    /// When each session beat last.
+    /// When each session last sent a heartbeat.
     beaten: BTreeMap<SessionId, Duration>,
 }
 
@@ -98,10 +101,10 @@ struct Entry {
     having: Arc<Having>,
 }
 
-/// What the server says of a lock.
+/// The server's state of a lock.
 type Standing = (String, Inspection);
 
-/// A guard that is watched until it is given back, lost or dropped.
+/// A guard that is checked until it is released, lost or dropped.
 pub(crate) struct Held {
     record: Arc<Record>,
     number: u64,
@@ -116,12 +119,12 @@ impl Record {
         let _ = writeln!(state.trace, "{:>10.3} ms  {who:<12} {what}", at.as_secs_f64() * 1e3);
     }
 
-    /// Counts something that a simulation should see now and then.
+    /// Counts a case that a simulation should come across now and then.
     pub(crate) fn count(&self, what: &'static str) {
         *lock(&self.state).seen.entry(what).or_insert(0) += 1;
     }
 
-    /// A rule is broken. What happens to it after that is not told.
+    /// Records a broken rule. The trace omits what follows.
     pub(crate) fn violated(&self, rule: Rule, at: Duration, what: impl fmt::Display) {
         let first = lock(&self.state).violations.insert(rule);
         if first {
@@ -134,25 +137,25 @@ impl Record {
         lock(&self.state).lost_us = at_us;
     }
 
-    /// Whether the server may have forgotten, with its data, a session that does not know so yet: its beats were late or
-    /// lost since, and the locks that its process gets meanwhile are lost with it.
+    /// Whether the server may have lost, with its data, a session that does not know so yet: its heartbeats were
+    /// late or lost since, and locks that its process acquires meanwhile are lost with it.
     pub(crate) fn may_have_forgotten_a_session(&self, at: Duration) -> bool {
         let lost_us = lock(&self.state).lost_us;
         lost_us > 0 && server_time_us(at) < lost_us + FORGOTTEN_FOR_US
     }
 
-    /// Nothing goes wrong from now on.
+    /// No new fault begins from now on.
     pub(crate) fn calm(&self, at: Duration) {
         lock(&self.state).calm_at = Some(at);
     }
 
-    /// A session has beaten.
+    /// A session has sent a heartbeat.
     pub(crate) fn beaten(&self, at: Duration, session: SessionId) {
         lock(&self.state).beaten.insert(session, at);
     }
 
-    /// Whether no beat of some session has arrived since nothing goes wrong any more by which these locks are had: what went
-    /// wrong before may be the end of it yet.
+    /// Whether a session that holds these locks has had no heartbeat arrive since the calm began: an earlier fault
+    /// may still end it.
     pub(crate) fn may_lapse_yet(&self, locks: &[(String, FencingToken)]) -> bool {
         let state = lock(&self.state);
         let holds = |(name, fence): &(String, FencingToken)| {
@@ -162,7 +165,7 @@ impl Record {
         locks.iter().flat_map(holds).any(|hold| beaten(hold) < state.calm_at)
     }
 
-    /// A lock was had, or several: the guard is watched from now on.
+    /// A guard was acquired, for one lock or several: it is checked from now on.
     pub(crate) fn hold(self: &Arc<Self>, at: Duration, pace: Pace, who: &str, having: Having) -> Held {
         let having = Arc::new(having);
         let entry = Entry { who: who.to_owned(), pace, having: Arc::clone(&having) };
@@ -179,13 +182,13 @@ impl Record {
             (number, state.fallen(&entry, at))
         };
         for (name, fence, last) in fallen {
-            self.violated(Rule::Tokens, at, format_args!("{who} has {fence} of {name}, after {last}"));
+            self.violated(Rule::Tokens, at, format_args!("{who}: {name} by token {fence}, after {last}"));
         }
         self.check_exclusion(at);
         Held { record: Arc::clone(self), number, having: Some(having) }
     }
 
-    /// The server has executed an operation: notes who got what.
+    /// The server has executed an operation: records the grants.
     pub(crate) fn executed(&self, at: Duration, key: &str, op: &Op, reply: &Reply, wakes: &[Wake]) {
         let mut state = lock(&self.state);
         match (op, reply) {
@@ -209,7 +212,7 @@ impl Record {
         }
     }
 
-    /// The server has been asked for all of several locks.
+    /// The server has received a request for several locks at once.
     pub(crate) fn asked_together(&self, asks: &[(String, Acquire)], shares: &[Share]) {
         let mut state = lock(&self.state);
         for ((key, ask), share) in asks.iter().zip(shares) {
@@ -220,16 +223,16 @@ impl Record {
         *state.seen.entry("asked together").or_insert(0) += 1;
     }
 
-    /// The release of a guard has returned, and says what is left if it was done.
+    /// The release of a guard has returned; `released` is its result if it was executed.
     pub(crate) fn given_back(&self, locks: &[(String, FencingToken)], released: Option<&Released>) {
         let mut state = lock(&self.state);
         for (name, fence) in locks {
             let token = (name.clone(), state.known_as(name, *fence));
-            // Whoever entered again has several by one token, and which of them it was is not known.
+            // An owner that re-entered has several holds by one token; which of them this was is not known.
             let holds = state.granted.get(&token).filter(|holds| holds.len() == 1);
             if let Some(hold) = holds.and_then(BTreeSet::first).copied() {
-                // Of several some may be kept, and given up by somebody else while the others are released; also where the
-                // release of one of them has failed.
+                // Some holds of a set may be kept, and given up by another task while the rest is released; also if
+                // the release of one of them has failed.
                 let is_over = if locks.len() > 1 { &state.ended } else { &state.given_up }.contains(&hold);
                 if (released.is_some() || locks.len() > 1) && !is_over {
                     *state.seen.entry("kept").or_insert(0) += 1;
@@ -260,7 +263,7 @@ impl Record {
         }
     }
 
-    /// Looks at all guards at a true time, beside what the server says of its locks (1, 2, 5).
+    /// Checks all guards at a true time against the server's state of its locks (1, 2, 5).
     pub(crate) fn check(&self, at: Duration, server: &[Standing]) {
         self.check_exclusion(at);
         self.check_belief(at, server);
@@ -283,10 +286,10 @@ impl Record {
             let locks = self.known_as(having.locks());
             let had = locks.iter().filter(|(name, fence)| has(server, name, *fence, having.owner())).count();
             if had < locks.len() {
-                self.violated(Rule::Belief, at, format_args!("{who} has {locks:?}, and not: {server:?}"));
+                self.violated(Rule::Belief, at, format_args!("{who}: {locks:?}, but server: {server:?}"));
             }
             if (1..locks.len()).contains(&had) {
-                self.violated(Rule::AllOrNone, at, format_args!("{who} has {had} of {locks:?}: {server:?}"));
+                self.violated(Rule::AllOrNone, at, format_args!("{who}: {had} of {locks:?}: {server:?}"));
             }
             if having.owner().is_some() {
                 for (name, _) in locks {
@@ -301,7 +304,7 @@ impl Record {
                 self.violated(
                     Rule::Count,
                     at,
-                    format_args!("{name} is had {count} times, and {counted} count"),
+                    format_args!("{name} has {count} holds, and {counted} are counted"),
                 );
             }
         }
@@ -318,7 +321,7 @@ impl Record {
                     continue;
                 };
                 if owner.is_none() || owner != others {
-                    self.violated(Rule::Exclusion, at, format_args!("{other} and {who} have {name}"));
+                    self.violated(Rule::Exclusion, at, format_args!("{other} and {who} hold {name}"));
                 } else if token != fence {
                     let what = format_args!("{owner:?} has {name} by {token} and {fence}");
                     self.violated(Rule::Tenure, at, what);
@@ -339,7 +342,7 @@ impl Record {
         locks.into_iter().map(known_as).collect()
     }
 
-    /// The guards that would pass their `check()` at a true time, but for those of before a loss.
+    /// The guards that would pass their `check()` at a true time, except those from before a loss of data.
     fn believed(&self, at: Duration) -> Vec<Entry> {
         let state = lock(&self.state);
         let counts =
@@ -347,7 +350,7 @@ impl Record {
         state.held.values().filter(|entry| entry.is_believed(at)).filter(counts).cloned().collect()
     }
 
-    /// All that happened, and how often what.
+    /// The trace, and how often each case occurred.
     pub(crate) fn into_parts(self) -> (String, BTreeMap<&'static str, u64>, BTreeSet<Rule>) {
         let state = self.state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         (state.trace, state.seen, state.violations)
@@ -381,8 +384,8 @@ impl State {
         self.known_as.get(&(name.to_owned(), fence)).copied().unwrap_or(fence)
     }
 
-    /// Counts whether somebody knew in time that he had been granted a lock. Of several, one may have been granted long
-    /// before the rest.
+    /// Counts whether a task learned in time that it had been granted a lock. Sets are left out: one of their locks
+    /// may have been granted long before the rest.
     fn note_told(&mut self, at: Duration, having: &Having) {
         let [token] = &*having.locks() else { return };
         if let Some(told_at) = self.told.remove(token) {
@@ -391,8 +394,8 @@ impl State {
         }
     }
 
-    /// The tokens of a guard that are not greater than the last ones, and those (3). An owner who has a lock has it again by
-    /// the same.
+    /// The tokens of a guard that are not greater than the last ones, and those (3). An owner that already holds a
+    /// lock re-enters it with the same token.
     fn fallen(&mut self, entry: &Entry, at: Duration) -> Vec<(String, u64, u64)> {
         let mut fallen = Vec::new();
         if !entry.is_believed(at) {
@@ -401,7 +404,7 @@ impl State {
         let owner = entry.having.owner();
         for (name, fence) in entry.having.locks() {
             let fence = fence.as_u64();
-            // Granted before the loss, and heard of only now: at most a first lease has gone by since.
+            // Granted before the loss, and learned of only now: at most a first lease has passed since.
             let excused = (self.lost_us.saturating_sub(3_000_000)..=self.lost_us).contains(&fence);
             let last = self.tokens.entry(name.clone()).or_insert((0, None));
             let same = fence == last.0 && owner.is_some() && owner == last.1.as_ref();
@@ -415,12 +418,12 @@ impl State {
     }
 }
 
-/// What the server says of a lock.
+/// The server's state of a lock.
 fn standing<'a>(server: &'a [Standing], name: &str) -> Option<&'a Inspection> {
     server.iter().find(|(key, _)| key == name).map(|(_, seen)| seen)
 }
 
-/// Whether the server says that a lock is held by a token, and by an owner where it has one.
+/// Whether the server has the lock held by that token, and by that owner if there is one.
 fn has(server: &[Standing], name: &str, fence: FencingToken, owner: Option<&Owner>) -> bool {
     let holder = standing(server, name).and_then(|seen| seen.holder.as_ref());
     holder.is_some_and(|holder| {
@@ -438,12 +441,12 @@ impl Entry {
 }
 
 impl Held {
-    /// What is held.
+    /// The guard.
     pub(crate) fn having(&self) -> &Having {
-        self.having.as_ref().expect("it is there until it is taken out, which ends this value")
+        self.having.as_ref().expect("present until `into_having` consumes this value")
     }
 
-    /// What is held, to be released: nobody believes in it any more.
+    /// The guard, to be released: from now on no task relies on it.
     pub(crate) fn into_having(mut self) -> Option<Having> {
         drop(lock(&self.record.state).held.remove(&self.number));
         self.having.take().and_then(Arc::into_inner)
@@ -453,7 +456,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let entry = lock(&self.record.state).held.remove(&self.number);
-        // Not under the lock: the last reference to the guard gives the lock back.
+        // Not under the mutex: dropping the last reference to the guard releases the lock.
         drop(entry);
     }
 }

@@ -1,4 +1,4 @@
-//! A process of the workload: one life of it, its client, and its way to the server. What its tasks do is theirs.
+//! One run of a workload process: its client, and its connections to the server. Its tasks are in `task`.
 
 use crate::checks::{Record, Rule};
 use crate::host::{Chance, Clock, HostWorld, Pace};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
 
-/// A lease that a long trouble outlasts.
+/// A lease shorter than a long fault.
 const WATCHDOG: Duration = Duration::from_secs(4);
 
 /// What all clients of a simulation share.
@@ -23,14 +23,14 @@ pub(crate) struct Terms {
     pub(crate) tasks: u64,
     pub(crate) mutexes: usize,
     pub(crate) entrances: usize,
-    /// What processes tell each other of owners.
+    /// The owner headers that processes exchange.
     pub(crate) post: Arc<Post>,
     pub(crate) call_timeout: Duration,
-    /// Set once nothing new goes wrong.
+    /// Set once no new fault begins.
     pub(crate) calm: Arc<AtomicBool>,
 }
 
-/// A client's process: one life of it, until it crashes.
+/// A client's process: one run of it, until it crashes.
 #[derive(Clone)]
 pub(crate) struct Process {
     pub(crate) name: String,
@@ -42,7 +42,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Runs to the end, and leaves nothing behind. What was late then still arrives.
+    /// Runs to the end, and leaves nothing behind. Delayed bytes then still arrive.
     pub(crate) async fn run(self, done: impl FnOnce()) {
         let (carrier, carried) = Carrier::new();
         let live = async {

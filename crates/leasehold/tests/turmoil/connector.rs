@@ -1,4 +1,4 @@
-//! What users are told of [`RedisConfig::connector`], by a server at the other end of a pipe.
+//! The use of [`RedisConfig::connector`] as documented, with a server at the other end of a pipe.
 
 use crate::host::lock;
 use crate::model_server::pipe;
@@ -35,7 +35,7 @@ async fn a_connector_opens_both_connections_and_they_end_with_the_client() {
     let store = RedisStore::connect(config).await.expect("the server answers");
     let client = Client::of_store(store).connect().await.expect("the server answers");
     drop(client.mutex("job").expect("it is a name").acquire().await.expect("it is free"));
-    // The keeper gives it back, by its own connection.
+    // The keeper releases it, over its own connection.
     client.settle().await;
     assert!(server.locks(NOW_US).iter().all(|(_, lock)| lock.holder.is_none()));
     assert_eq!(*lock(&asked_for), ["locks.internal:7000"; 2]);

@@ -1,4 +1,4 @@
-//! What a task wants and what it then has: a Mutex, a ReentrantMutex as some owner, or several Mutexes at once.
+//! What a task wants and then holds: a Mutex, a ReentrantMutex as some owner, or several Mutexes at once.
 
 use leasehold::{
     AcquireError, Attempt, ExtendError, FencingToken, Guard, LockName, Lost, Moment, MultiAttempt,
@@ -15,7 +15,7 @@ pub(crate) enum Want {
     Set(MultiMutex),
 }
 
-/// What a task has.
+/// What a task holds.
 pub(crate) enum Having {
     One(Guard),
     Entry(ReentrantGuard),
@@ -32,7 +32,7 @@ impl Want {
         }
     }
 
-    /// By that owner, where there is one.
+    /// By that owner, if there is one.
     pub(crate) fn owned_by(self, owner: &Owner) -> Self {
         match self {
             Self::Entry(entry) => Self::Entry(entry.owned_by(owner)),
@@ -93,7 +93,7 @@ impl Having {
         }
     }
 
-    /// Whose it is, if others may have it as the same owner.
+    /// Its owner, if other tasks may hold the lock as the same owner.
     pub(crate) fn owner(&self) -> Option<&Owner> {
         match self {
             Self::Entry(guard) => Some(guard.owner()),
@@ -101,7 +101,7 @@ impl Having {
         }
     }
 
-    /// How often its owner had it when he got it.
+    /// The owner's hold count at the time of this entry.
     pub(crate) fn count(&self) -> u64 {
         match self {
             Self::Entry(guard) => guard.count(),
@@ -133,7 +133,7 @@ impl Having {
         }
     }
 
-    /// Gives it back. Fails with a text, as the errors of the kinds are different ones.
+    /// Releases it. The error is a text, since each kind has its own error type.
     pub(crate) async fn release(self) -> Result<Released, String> {
         match self {
             Self::One(guard) => {

@@ -1,6 +1,6 @@
-//! What a host of the simulation has of the world: its clock, its chance, and its place for the keeper.
+//! A simulated host's environment: its clock, its randomness, and the place where its keeper runs.
 //!
-//! Everything comes from the seed and from simulated time; nothing here asks the machine.
+//! Everything comes from the seed and from simulated time; nothing here queries the real machine.
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Locks what one thread alone uses.
+/// Locks a mutex that a single thread uses.
 pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Random numbers from a seed. Each use has a stream of its own, so that one more number here changes nothing there.
+/// Random numbers from a seed. Each use has its own stream, so that an additional number in one changes no other.
 #[derive(Debug)]
 pub(crate) struct Chance(Mutex<StdRng>);
 
@@ -32,7 +32,7 @@ impl Chance {
         lock(&self.0).next_u64()
     }
 
-    /// Whether something happens that happens once in `n` times.
+    /// True once in `n` times on average.
     pub(crate) fn one_in(&self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -41,7 +41,7 @@ impl Chance {
         lock(&self.0).random_range(0..end)
     }
 
-    /// A number of milliseconds between two.
+    /// A random number of milliseconds in that range.
     pub(crate) fn millis(&self, least: u64, most: u64) -> Duration {
         Duration::from_millis(lock(&self.0).random_range(least..=most))
     }
@@ -50,12 +50,12 @@ impl Chance {
 /// Simulated time, as the code of a host reads it.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
-    /// In microseconds. A host that is crashed is taken apart outside of its runtime, where no time can be had.
+    /// In microseconds. A crashed host is dropped outside its runtime, where the time cannot be read.
     last_us: AtomicU64,
 }
 
 impl Clock {
-    /// Since the simulation began. Never goes back.
+    /// Time since the simulation began. Never goes back.
     pub(crate) fn elapsed(&self) -> Duration {
         let inside = tokio::runtime::Handle::try_current().is_ok();
         let now = if inside { turmoil::sim_elapsed() } else { None };
@@ -64,7 +64,7 @@ impl Clock {
     }
 }
 
-/// The clock of a machine, which began at some time and runs a little too fast or too slow.
+/// The clock of a machine, with its own start, which runs a little too fast or too slow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     booted: Duration,
@@ -73,25 +73,25 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Within what the allowance for drift covers.
+    /// Within the allowance for clock drift.
     pub(crate) fn new(chance: &Chance) -> Self {
         let fast_ppm = i32::try_from(chance.below(4_000)).unwrap_or(0) - 2_000;
         Self { booted: chance.millis(0, 1_000_000), fast_ppm }
     }
 
-    /// What the clock shows at a true time.
+    /// The clock's reading at a true time.
     pub(crate) fn at(&self, elapsed: Duration) -> Moment {
         Moment::ZERO + self.booted + elapsed.mul_f64(1.0 + f64::from(self.fast_ppm) / 1e6)
     }
 }
 
-/// One host's surroundings.
+/// The environment of one host.
 #[derive(Clone)]
 pub(crate) struct HostWorld {
     pub(crate) clock: Arc<Clock>,
     pub(crate) pace: Pace,
     pub(crate) chance: Arc<Chance>,
-    /// Told where the keeper panics: a task that dies says nothing by itself.
+    /// Called when the keeper panics: a task that panics reports nothing by itself.
     pub(crate) on_panic: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -110,7 +110,8 @@ impl World for HostWorld {
 
     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
         let left = at.since(self.now());
-        // A clock that runs too fast shows `at` before a true timer of that length has run out, and the other way round.
+        // A clock that runs too fast reaches `at` before a true timer of that length has run out, and the other way
+        // round.
         Box::pin(tokio::time::sleep(left + left / 400))
     }
 

@@ -1,8 +1,9 @@
-//! A way to the server on which bytes can be late: later than those of a connection that was made after it.
+//! A path to the server on which bytes can be late: later than those of a newer connection.
 //!
-//! Owns one connection's bytes between the client and the network. TCP keeps the order on one connection and promises
-//! nothing between two: what a client wrote to a connection that it then gave up may arrive when the next one has long
-//! been used. So a connection that is clogged keeps what was written to it, also when its client has gone.
+//! Owns one connection's bytes between the client and the network. TCP keeps the order within a connection and
+//! promises nothing between two: bytes written to a connection that the client then abandoned may arrive after the
+//! next connection has been in use for long. So a clogged connection keeps the bytes written to it, even after its
+//! client has gone.
 
 use crate::host::Chance;
 use crate::tapped::{OnSent, Tapped};
@@ -18,35 +19,35 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use turmoil::net::TcpStream;
 use turmoil::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-/// How much a connection holds.
+/// The capacity of a connection in bytes.
 const ROOM: usize = 1 << 16;
 /// How long bytes are late at most.
 pub(crate) const LATE_AT_MOST: Duration = Duration::from_secs(4);
-/// What is told of bytes that are let through when there is a newer connection.
+/// The trace text for bytes that are let through when there is a newer connection.
 pub(crate) const OVERTAKEN: &str = "not clogged any more, and overtaken";
 /// One in how many writes clogs its connection.
 const CLOGS_ONE_IN: u64 = 60;
 
-/// The ways from one host to the server.
+/// The connections from one host to the server.
 #[derive(Clone)]
 pub(crate) struct Ways {
     pub(crate) chance: Arc<Chance>,
-    /// Set once nothing new is to go wrong.
+    /// Set once no new fault is to begin.
     pub(crate) calm: Arc<AtomicBool>,
     /// How many were opened.
     pub(crate) opened: Arc<AtomicU64>,
-    /// Told of all that is late.
+    /// Called for all late bytes.
     pub(crate) on_late: Arc<dyn Fn(&str) + Send + Sync>,
-    /// Told of the holds that the client speaks of, as it sends.
+    /// Called for the holds that the client's requests concern, as it sends them.
     pub(crate) on_sent: OnSent,
-    /// Where connections are carried on.
+    /// Where the connections are driven.
     pub(crate) carrier: UnboundedSender<BoxFuture<'static, ()>>,
 }
 
-/// Carries the bytes of all connections of a host.
+/// Moves the bytes of all connections of a host.
 ///
-/// They are no tasks of their own: when a host crashes, its runtime drops tasks in another order each time, and with
-/// it the streams, whose ends go over the network.
+/// Connections are not separate tasks: when a host crashes, its runtime drops tasks in an order that differs from
+/// run to run, and with them the streams, whose closing goes over the network.
 pub(crate) struct Carrier(UnboundedReceiver<BoxFuture<'static, ()>>);
 
 impl Carrier {
@@ -55,7 +56,7 @@ impl Carrier {
         (sender, Self(receiver))
     }
 
-    /// Carries on until nobody opens a way any more, and all that was written has arrived.
+    /// Runs until no more connections can be opened and all written bytes have arrived.
     pub(crate) async fn run(mut self) {
         let mut ways = FuturesUnordered::new();
         loop {
@@ -70,7 +71,7 @@ impl Carrier {
 }
 
 impl Ways {
-    /// Opens a way.
+    /// Opens a connection.
     pub(crate) async fn open(self, address: String) -> io::Result<Tapped> {
         let (from_server, to_server) = TcpStream::connect(address).await?.into_split();
         self.opened.fetch_add(1, Ordering::Relaxed);
@@ -81,7 +82,7 @@ impl Ways {
         let way = async move {
             join(self.there(from_client, to_server), back(from_server, to_client)).await;
         };
-        // If the carrier is gone its host has crashed, and this code with it.
+        // If the carrier is gone, its host has crashed, and this code with it.
         let _ = carrier.send(Box::pin(way));
         Ok(near)
     }
@@ -108,8 +109,7 @@ impl Ways {
 async fn back(mut from_server: OwnedReadHalf, mut to_client: WriteHalf<DuplexStream>) {
     let mut chunk = [0; 4096];
     while let Ok(length @ 1..) = from_server.read(&mut chunk).await {
-        // Where the client has gone it is read all the same: unread bytes would reset the connection, and take with them
-        // what is late.
+        // Read even after the client has gone: unread bytes would reset the connection and lose the late ones.
         let _ = to_client.write_all(&chunk[..length]).await;
     }
     let _ = to_client.shutdown().await;

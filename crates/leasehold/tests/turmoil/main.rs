@@ -1,8 +1,8 @@
 //! The real client over a simulated network: the `redis` crate's connections, [`ModelServer`] at the other end, and
-//! everything that networks and hosts do. The same seed is the same run, to the byte.
+//! the faults of networks and hosts. The same seed gives the same run, to the byte.
 //!
-//! `LEASEHOLD_SEEDS` says how many seeds are tried. `LEASEHOLD_SEED` plays one again and prints everything that
-//! happens in it: a failure names its own.
+//! `LEASEHOLD_SEEDS` sets how many seeds are tried. `LEASEHOLD_SEED` repeats one and prints everything that happens
+//! in it; a failure names its seed.
 //!
 //! [`ModelServer`]: leasehold_sim::ModelServer
 
@@ -25,10 +25,10 @@ use std::ops::Range;
 use storm::run;
 
 const SEEDS: u64 = 40;
-/// Within how many seeds a flaw of the server is to be found.
+/// Within how many seeds a flaw of the server must be found.
 const FOUND_WITHIN: u64 = 20;
 
-/// What the seeds together have to come across: a storm that harms nobody would prove nothing.
+/// What the seeds together must come across: a storm without effect would prove nothing.
 const COMMON: [&str; 27] = [
     "held",
     "handed on",
@@ -90,9 +90,9 @@ fn nothing_is_broken_by_storms() {
     }
     println!("{seeds} seeds: {seen:?}");
     for what in COMMON {
-        assert!(seen.contains_key(what) || seeds < SEEDS, "no seed has seen `{what}`: {seen:?}");
+        assert!(seen.contains_key(what) || seeds < SEEDS, "no seed came across `{what}`: {seen:?}");
     }
-    // A message can be lost, and is then made up for by looking. Without any, more than half are found late.
+    // A lost message is made up for by polling. Without any messages, more than half of the grants are found late.
     let told = |when| seen.get(when).copied().unwrap_or(0);
     assert!(told("told in time") >= 10 * told("told late"), "waiters are not woken: {seen:?}");
 }
@@ -108,7 +108,7 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(run(1, None).trace, run(2, None).trace);
 }
 
-/// Runs seeds until one of them finds that what the server does wrong breaks a rule.
+/// Runs seeds until one of them detects the server's flaw as a violation of the rule.
 fn is_found(flaw: Flaw, rule: Rule) {
     is_found_within(0..FOUND_WITHIN, flaw, rule);
 }
@@ -134,7 +134,8 @@ fn leases_that_end_early_are_found() {
 #[test]
 fn leases_that_never_end_are_found() {
     is_found(Flaw::NeverEndsLeases, Rule::Service);
-    // Who has died is evicted as a rule, and what he had with him: it takes a hold that nobody asks for any more.
+    // Dead clients are usually evicted, with all their holds: this needs an abandoned hold that no client requests
+    // any more.
     is_found_within(40..60, Flaw::NeverEndsLeases, Rule::Leftovers);
 }
 

@@ -1,5 +1,5 @@
-//! The simulated server does what every store must do, by the client and the scripts' calls of the Redis store: what a
-//! storm finds is then no fault of the server's.
+//! The simulated server does what every store must do, reached through the Redis store's client and script calls: a
+//! failure found by a storm is then not the server's.
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
@@ -93,19 +93,19 @@ impl StoreUnderTest for Simulated {
 
 conformance::suite!(Simulated::new());
 
-/// How long a call may take.
+/// The call timeout.
 const WITHIN: Duration = Duration::from_secs(20);
-/// How many locks are asked for together, one of which is the other operations' too.
+/// How many locks are requested together, one of which the other operations use, too.
 const LOCKS: usize = 3;
 
-/// The same locks behind the server, and as the model has them.
+/// The same locks at the server and in the model.
 struct Contest {
     simulated: Simulated,
     store: Arc<dyn Store>,
     locks: Vec<(Lock, LockState, Workload)>,
     sessions: Sessions,
     now_us: u64,
-    /// How often what was answered.
+    /// How often each reply occurred.
     seen: BTreeMap<&'static str, u64>,
 }
 
@@ -128,7 +128,7 @@ impl Contest {
 
     async fn step(&mut self, at: usize, what: &str) {
         let (lock, state, workload) = &mut self.locks[at];
-        // Time goes on, for the model behind the server forgets what it is not asked about.
+        // Time advances, because the model at the server forgets data that no request reads.
         let by_us = workload.time_us(state, &self.sessions, self.now_us).max(0);
         self.now_us = self.now_us.saturating_add_signed(by_us);
         self.simulated.now_us.store(self.now_us, Ordering::Relaxed);
@@ -158,10 +158,10 @@ impl Contest {
         }
     }
 
-    /// Asks for all of the locks together, with claims that are new, or that were sent before.
+    /// Requests all the locks together, with claims that are new or were sent before.
     async fn take_all(&mut self, what: &str) {
         let ask = |(_, state, workload): &mut (Lock, LockState, Workload)| loop {
-            // Whatever the workload has of acquires; nobody queues here.
+            // Only the workload's acquires; none of them queues here.
             if let Op::Acquire(ask) = workload.op(state) {
                 break Acquire { queue: None, adopt_ms: None, ahead: None, ..ask };
             }
@@ -192,7 +192,7 @@ impl Contest {
     }
 }
 
-/// Every call of a script is understood as what it says, and every answer is written as the script would.
+/// The server parses every script call correctly, and formats every reply as the script would.
 #[tokio::test]
 async fn random_operations_are_answered_as_by_the_model() {
     let mut seen = BTreeMap::new();
@@ -200,7 +200,7 @@ async fn random_operations_are_answered_as_by_the_model() {
         let mut contest = Contest::new(kind, seed).await;
         for step in 0..60 {
             let what = format!("seed {seed}, step {step}");
-            // The first one has most of what happens, so that it sees long stories, too.
+            // The first lock gets most of the operations, so that it sees long histories, too.
             contest.step(if step % 4 == 0 { step % LOCKS } else { 0 }, &what).await;
             if kind == Kind::Mutex && step % 4 == 0 {
                 contest.take_all(&what).await;

@@ -1,6 +1,6 @@
-//! One run: hosts, a network, and what goes wrong, all from one seed.
+//! One run: hosts, a network, and faults, all from one seed.
 //!
-//! Owns the world and its misfortunes. What clients do is theirs, what must hold is the checks'.
+//! Owns the world and its faults. The clients' behaviour is in `task`, the rules are in `checks`.
 
 use crate::checks::{Record, Rule};
 use crate::client::{Process, Terms};
@@ -20,44 +20,45 @@ use std::time::Duration;
 use turmoil::Sim;
 use turmoil::net::TcpListener;
 
-/// How much simulated time goes by in one step: also what times of different hosts may differ by.
+/// How much simulated time passes in one step: also the most by which times of different hosts may differ.
 const STEP: Duration = Duration::from_millis(5);
-/// How long things go wrong.
+/// How long new faults begin.
 const STORM: Duration = Duration::from_secs(20);
-/// In one of how many steps of the storm something more goes wrong.
+/// One in how many steps of the storm begins another fault.
 const BEGINS_ONE_IN: u64 = 150;
-/// How long it lasts at most: often within a lease, sometimes longer.
+/// How long a fault lasts at most: often within a lease, sometimes longer.
 const SHORT_MS: u64 = 2_000;
 const LONG_MS: u64 = 8_000;
-/// How long everything may take: the storm, and what follows until all are served.
+/// The limit for a run: the storm, and what follows until all clients are served.
 const TO_THE_END: Duration = Duration::from_secs(150);
-/// How long the server is left alone before it is looked at: what a client never learned of ends by its first lease.
+/// How long the server is left alone before the final check: holds that a client never learned of end with their
+/// first lease.
 const AFTERMATH: Duration = Duration::from_secs(3).saturating_add(LATE_AT_MOST);
-/// What the server's clock shows when the simulation begins.
+/// The server's clock when the simulation begins.
 const EPOCH_US: u64 = 1_762_000_000_000_000;
 const SERVER: &str = "server";
 const PORT: u16 = 6379;
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct Run {
     /// Everything that happened, in order.
     pub(crate) trace: String,
-    /// How often what happened.
+    /// How often each case occurred.
     pub(crate) seen: BTreeMap<&'static str, u64>,
     /// The rules that were broken.
     pub(crate) violations: BTreeSet<Rule>,
 }
 
-/// Runs a seed, on a server that is wrong in one way if asked so.
+/// Runs a seed, on a server with a flaw if one is given.
 pub(crate) fn run(seed: u64, flaw: Option<Flaw>) -> Run {
     let record = Arc::new(Record::default());
     {
         let mut storm = Storm::new(seed, flaw, Arc::clone(&record));
         storm.blow();
-        // The hosts are taken apart with the simulation.
+        // The hosts are dropped with the simulation.
         drop(storm);
     }
-    let record = Arc::into_inner(record).expect("whoever else had it ended with the simulation");
+    let record = Arc::into_inner(record).expect("all other references ended with the simulation");
     let (trace, seen, violations) = record.into_parts();
     Run { trace, seen, violations }
 }
@@ -67,17 +68,17 @@ struct Storm {
     chance: Chance,
     record: Arc<Record>,
     server: ModelServer,
-    /// What becomes of the locks when the server starts the next time.
+    /// What happens to the stored locks at the server's next start.
     next_start: Arc<Mutex<Data>>,
     clients: usize,
-    /// How many lives of clients have come to their end.
+    /// How many client processes have finished.
     done: Arc<AtomicU64>,
     calm: Arc<AtomicBool>,
     /// How long a message takes at most.
     latency: Duration,
     /// Set in worlds whose server may lose its data.
     loses_data: bool,
-    /// What is wrong now, and until when.
+    /// The current faults, and when each ends.
     troubles: Vec<(Duration, Trouble)>,
 }
 
@@ -100,7 +101,7 @@ impl Storm {
             mutexes: usize::try_from(1 + chance.below(3)).unwrap_or(1),
             entrances: usize::try_from(1 + chance.below(2)).unwrap_or(1),
             post: Arc::default(),
-            // Time for an answer, if all goes well.
+            // Enough for a reply, if there is no fault.
             call_timeout: 2 * latency + chance.millis(200, 1_200),
             calm: Arc::default(),
         };
@@ -131,7 +132,7 @@ impl Storm {
             async move {
                 server.restart(data);
                 let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).await?;
-                // Not tasks: when a host crashes, its runtime drops them in another order each time.
+                // Not tasks: when a host crashes, its runtime drops them in an order that differs from run to run.
                 let mut connections = FuturesUnordered::new();
                 loop {
                     tokio::select! {
@@ -172,7 +173,7 @@ impl Storm {
         });
     }
 
-    /// Goes through all of it: the storm, the calm until everybody is served, and the aftermath.
+    /// Runs all phases: the storm, the calm until all clients are served, and the aftermath.
     fn blow(&mut self) {
         while self.sim.elapsed() < STORM && self.step() {
             self.end_troubles(|until, now| until <= now);
@@ -186,7 +187,7 @@ impl Storm {
         self.say("calm");
         while self.done.load(Ordering::Relaxed) < self.clients as u64 && self.step() {
             if self.sim.elapsed() > TO_THE_END {
-                self.record.violated(Rule::Service, self.sim.elapsed(), "some never come to their end");
+                self.record.violated(Rule::Service, self.sim.elapsed(), "some clients never finish");
                 return;
             }
         }
@@ -195,7 +196,7 @@ impl Storm {
         self.look_for_leftovers();
     }
 
-    /// One step of the world; says whether there can be another.
+    /// One step of the world; returns whether there can be another.
     fn step(&mut self) -> bool {
         if let Err(error) = self.sim.step() {
             self.record.violated(Rule::Panic, self.sim.elapsed(), error);
@@ -211,7 +212,7 @@ impl Storm {
             self.server.flush_scripts();
             return self.say("the scripts are flushed");
         };
-        // One at a time of those that concern the same.
+        // At most one fault at a time for the same target.
         if self.troubles.iter().any(|(_, other)| trouble.concerns() == other.concerns()) {
             return;
         }
@@ -234,7 +235,7 @@ impl Storm {
         self.troubles.push((self.sim.elapsed() + lasts, trouble));
     }
 
-    /// Ends the troubles whose time has come.
+    /// Ends the faults that are due.
     fn end_troubles(&mut self, is_over: impl Fn(Duration, Duration) -> bool) {
         let now = self.sim.elapsed();
         let over = self.troubles.extract_if(.., |(until, _)| is_over(*until, now)).collect::<Vec<_>>();
@@ -293,7 +294,7 @@ pub(crate) fn server_time_us(elapsed: Duration) -> u64 {
     EPOCH_US + u64::try_from(elapsed.as_micros()).unwrap_or(0)
 }
 
-/// The server, which writes all that it does into the trace.
+/// The server, which writes everything it does into the trace.
 fn server(record: &Arc<Record>, flaw: Option<Flaw>) -> ModelServer {
     let clock = Arc::<Clock>::default();
     let (record, read) = (Arc::clone(record), Arc::clone(&clock));

@@ -1,4 +1,4 @@
-//! A stream that tells which holds are spoken of in what is written to it, and which of them are given up.
+//! A stream that reports which holds the written requests concern, and which of them they release.
 
 use leasehold_core::HoldId;
 use leasehold_testkit::Splitter;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
-/// What is said of a hold.
+/// How a request concerns a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Said {
     /// It is to be released.
@@ -16,7 +16,7 @@ pub(crate) enum Said {
     Other,
 }
 
-/// Told of each hold that is spoken of.
+/// Called for each hold that a request concerns.
 pub(crate) type OnSent = Arc<dyn Fn(HoldId, Said) + Send + Sync>;
 
 pub(crate) struct Tapped {
@@ -48,7 +48,7 @@ impl AsyncWrite for Tapped {
         while let Some(request) = self.requests.next_frame().map_err(io::Error::other)? {
             let words = request.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii_end);
             let words: Vec<_> = words.filter_map(|word| std::str::from_utf8(word).ok()).collect();
-            // No other call has that argument; the hold that is released is the first one there.
+            // No other call has that argument; the released hold is the first one in it.
             let releases = words.iter().any(|word| matches!(*word, "grant" | "free"));
             let mut said = if releases { Said::GivenUp } else { Said::Other };
             for hold in words.iter().filter_map(|word| HoldId::from_token(word).ok()) {

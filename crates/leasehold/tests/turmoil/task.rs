@@ -1,7 +1,7 @@
-//! One task of a process: wants locks of every kind, does odd things with them, and in the end behaves.
+//! One task of a process: acquires locks of every kind, uses them in unusual ways, and in the end in the usual way.
 //!
-//! A ReentrantMutex it wants as an owner of its own, as the one whom all tasks of its process are, as one who came from
-//! another process by his header, or as nobody in particular; and what it has as an owner it often enters again.
+//! It uses a ReentrantMutex as its own owner, as the owner that all tasks of its process share, as an owner received
+//! from another process by its header, or without an owner; with an owner it often re-enters.
 
 use crate::checks::{Held, Rule};
 use crate::client::Process;
@@ -15,22 +15,22 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// How often each task has each lock, and all of them at once, when nothing goes wrong any more.
+/// How often each task acquires each lock, and all of them at once, after the faults have ended.
 const ROUNDS: u32 = 2;
 
-/// Within what time it has it then: what was late has arrived, the last hold of a crashed client has ended, the
-/// connections are there again, and all the others had their turn.
+/// Within what time it then succeeds: late bytes have arrived, the last hold of a crashed client has ended,
+/// connections are open again, and all others had their turn.
 const SERVED_WITHIN: Duration = Duration::from_secs(30);
 
-/// How deep an owner enters at most.
+/// The deepest re-entry.
 const DEEPEST: u32 = 3;
 
-/// Headers of owners, on their way from process to process: what a request between them would carry.
+/// Owner headers on their way between processes: what a request between them would carry.
 #[derive(Debug, Default)]
 pub(crate) struct Post(Mutex<VecDeque<String>>);
 
 impl Post {
-    /// Old ones are of owners who have left: few are kept.
+    /// Old headers belong to owners that have left: few are kept.
     const KEPT: usize = 4;
 
     fn send(&self, header: String) {
@@ -50,9 +50,9 @@ pub(crate) struct Task {
     mutexes: Vec<Want>,
     entrances: Vec<Want>,
     client: Client,
-    /// Who nobody else is, unless he tells somebody.
+    /// An owner of its own, unless it sends the header to another process.
     own: Owner,
-    /// Who all tasks of the process are.
+    /// The owner that all tasks of the process share.
     shared: Owner,
 }
 
@@ -91,7 +91,7 @@ impl Task {
         &self.process.chance
     }
 
-    /// A Mutex, a ReentrantMutex as somebody, or some of the Mutexes.
+    /// A Mutex, a ReentrantMutex as some owner, or some of the Mutexes.
     fn something(&self) -> Want {
         let any =
             |of: &[Want]| of[usize::try_from(self.chance().below(of.len() as u64)).unwrap_or(0)].clone();
@@ -115,18 +115,18 @@ impl Task {
             2 | 3 => Some(self.shared.clone()),
             _ => {
                 let header = self.process.terms.post.receive()?;
-                Some(Owner::from_header(header).expect("one of ours wrote it"))
+                Some(Owner::from_header(header).expect("a task of this simulation wrote it"))
             }
         }
     }
 
-    /// Several Mutexes at once: the first one at least.
+    /// Several Mutexes at once: at least the first.
     fn set(&self, is_in: impl Fn(usize) -> bool) -> Want {
         let names = (0..self.mutexes.len()).filter(|n| *n == 0 || is_in(*n)).map(mutex_name);
-        Want::Set(self.client.multi_mutex(names).expect("they are names"))
+        Want::Set(self.client.multi_mutex(names).expect("good names"))
     }
 
-    /// Wants something in some way, and does something with it; an owner may enter again meanwhile.
+    /// Acquires a lock in some way and uses it; an owner may re-enter meanwhile.
     async fn wild(&self, want: &Want, depth: u32) {
         let Some(held) = self.seek(want).await else { return };
         if let Some(owner) = held.having().owner() {
@@ -134,9 +134,9 @@ impl Task {
                 self.process.terms.post.send(owner.to_header());
             }
             if depth < DEEPEST && self.chance().one_in(2) {
-                // As the code that is called does it, which knows the lock's name and not who has it.
+                // Like called code, which knows the lock's name but not its holder.
                 let inner = self.entrances.iter().find(|entrance| entrance.to_string() == want.to_string());
-                let inner = inner.expect("what was had is one of them").clone();
+                let inner = inner.expect("the held lock is one of them").clone();
                 Box::pin(owner.clone().scope(self.wild(&inner, depth + 1))).await;
             }
         }
@@ -158,7 +158,7 @@ impl Task {
         }
     }
 
-    /// Seeks it in one of the ways that there are.
+    /// Acquires in one of the possible ways.
     async fn seek(&self, want: &Want) -> Option<Held> {
         let limit = self.chance().millis(50, 4_000);
         match self.chance().below(4) {
@@ -193,7 +193,7 @@ impl Task {
         record.hold(clock.elapsed(), *pace, name, having)
     }
 
-    /// What is counted of it.
+    /// The name under which it is counted.
     fn how(&self, having: &Having) -> &'static str {
         match having {
             Having::One(_) => "held",
@@ -206,9 +206,9 @@ impl Task {
         }
     }
 
-    /// Uses it for a while; says whether it was held all the time.
+    /// Uses it for a while; returns whether it was held all the time.
     async fn use_it(&self, want: &Want, held: &Held) -> bool {
-        // Some stay until they are told that they have lost it: a hold that is believed for too long shows at its end.
+        // Some uses last until the loss is reported: a guard that counts as held for too long shows at its end.
         let (steps, most_ms) =
             if self.chance().one_in(3) { (120, 100) } else { (self.chance().below(6), 700) };
         for _ in 0..steps {
@@ -239,7 +239,7 @@ impl Task {
         }
     }
 
-    /// Gives it back; `Free` as well where there is nothing to give back any more.
+    /// Releases it; `Free` also if there is nothing to release any more.
     async fn released(&self, held: Held) -> Result<Released, String> {
         let Some(having) = held.into_having() else { return Ok(Released::Free) };
         let locks = having.locks();
@@ -248,8 +248,8 @@ impl Task {
         released
     }
 
-    /// Has it once, now that nothing goes wrong. A connection that an earlier trouble has broken may cost a call; but
-    /// what was had is kept.
+    /// Acquires it once, after the faults have ended. A connection that an earlier fault has broken may cost a call;
+    /// but a hold must be kept.
     async fn served(&self, want: &Want) {
         let process = &self.process;
         let until = process.clock.elapsed() + SERVED_WITHIN;
@@ -285,7 +285,7 @@ impl Task {
         self.released(outer).await.map(drop)
     }
 
-    /// Has it for a moment.
+    /// Holds it for a moment.
     async fn had(&self, want: &Want, until: Duration) -> Result<Held, String> {
         let left = until.saturating_sub(self.process.clock.elapsed());
         let having = want.acquire_timeout(left).await.map_err(|error| error.to_string())?;
@@ -297,7 +297,7 @@ impl Task {
     fn is_kept(&self, held: &Held) {
         if let Err(lost) = held.having().check() {
             let now = self.process.clock.elapsed();
-            // Which of the two it is depends on whether the beat that found out was in time.
+            // Which of the two it is depends on whether the heartbeat that discovered the loss was in time.
             let with_its_session =
                 matches!(lost.reason, LostReason::SessionLapsed | LostReason::StoreLostData);
             let record = &self.process.record;

@@ -1,30 +1,30 @@
-//! What can be wrong for a while. How it is brought about and ended is the storm's.
+//! Temporary faults. The storm begins and ends them.
 
 use crate::host::Chance;
 
-/// Something that is wrong for a while.
+/// A temporary fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Nothing passes between a client and the server, and what was on its way is lost.
+    /// No bytes pass between a client and the server, and those in flight are lost.
     Cut(usize),
-    /// What a client sends is lost.
+    /// Everything that a client sends is lost.
     Unheard(usize),
-    /// What a client is sent is lost.
+    /// Everything sent to a client is lost.
     Deaf(usize),
-    /// What passes between a client and the server arrives only at the end.
+    /// Bytes between a client and the server arrive only when the fault ends.
     Held(usize),
     /// Messages to and from a client take long, some longer than others.
     Slow(usize),
-    /// A client has crashed, and is started anew at the end.
+    /// A client has crashed, and is restarted at the end.
     ClientDown(usize),
-    /// The server has crashed, and is started anew at the end.
+    /// The server has crashed, and is restarted at the end.
     ServerDown,
-    /// What is published reaches nobody.
+    /// Published messages reach no client.
     Mute,
 }
 
 impl Trouble {
-    /// Some trouble for one of so many clients, or nothing that lasts.
+    /// A random fault for one of so many clients, or none that lasts.
     pub(crate) fn any(chance: &Chance, clients: usize) -> Option<Self> {
         let who = usize::try_from(chance.below(clients as u64)).unwrap_or(0);
         Some(match chance.below(9) {
@@ -40,7 +40,7 @@ impl Trouble {
         })
     }
 
-    /// What it concerns: the network of a client, a process, the messages.
+    /// The fault's target: the network of a client, a process, or the messages.
     pub(crate) fn concerns(self) -> (u8, usize) {
         match self {
             Self::Cut(who) | Self::Unheard(who) | Self::Deaf(who) | Self::Held(who) | Self::Slow(who) => {

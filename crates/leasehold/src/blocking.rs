@@ -217,11 +217,11 @@ impl Client {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use leasehold::{blocking::Client, store::MemoryStore};
     ///
-    /// let client = Client::of_store(MemoryStore::new()).connect_blocking()?;
+    /// let client = Client::with_store(MemoryStore::new()).connect_blocking()?;
     /// # let _ = client; Ok(()) }
     /// ```
-    pub fn of_store(store: impl Store) -> ClientBuilder {
-        crate::Client::of_store(store)
+    pub fn with_store(store: impl Store) -> ClientBuilder {
+        crate::Client::with_store(store)
     }
 
     pub(crate) fn of_builder(builder: ClientBuilder) -> Result<Self, Error<ConnectError>> {

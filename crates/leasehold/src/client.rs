@@ -186,10 +186,10 @@ impl Client {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use leasehold::{Client, store::MemoryStore};
     ///
-    /// let client = Client::of_store(MemoryStore::new()).connect().await?;
+    /// let client = Client::with_store(MemoryStore::new()).connect().await?;
     /// # let _ = client; Ok(()) }
     /// ```
-    pub fn of_store(store: impl Store) -> ClientBuilder {
+    pub fn with_store(store: impl Store) -> ClientBuilder {
         ClientBuilder::new(Target::Store(Arc::new(store)))
     }
 
@@ -533,7 +533,7 @@ impl ClientBuilder {
     }
 
     /// Replaces the machine's clock, randomness and threads, for a simulated environment. With an [existing
-    /// store](Client::of_store), no tokio runtime is needed then.
+    /// store](Client::with_store), no tokio runtime is needed then.
     pub fn world(mut self, world: impl World) -> Self {
         self.world = Some(Arc::new(world));
         self

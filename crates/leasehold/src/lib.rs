@@ -44,7 +44,7 @@
 //! | share a lock with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
 //! | use all this from plain threads | [`blocking`] |
 //! | update keys without a lock, by WATCH, MULTI and EXEC | [`mod@optimistic`] |
-//! | implement a store | [`store::Store`], [`Client::of_store`], [`mod@core`] |
+//! | implement a store | [`store::Store`], [`Client::with_store`], [`mod@core`] |
 //!
 //! # Limits of a lease
 //!

@@ -219,7 +219,7 @@ impl Scene {
             suspended_ms: suspended_ms.clone(),
             drawn: AtomicU64::new(self.seed.fetch_add(1, SeqCst) << 48),
         };
-        let builder = Client::of_store(way.clone()).world(world).session_label("zone", "eu-1");
+        let builder = Client::with_store(way.clone()).world(world).session_label("zone", "eu-1");
         let builder = match session {
             Some(session) => builder.session(session),
             None => builder.without_session(),
@@ -461,7 +461,7 @@ async fn a_client_that_has_ended_does_not_beat() {
 #[tokio::test(start_paused = true)]
 async fn a_session_cannot_be_shorter_than_a_second() {
     let store = MemoryStore::new();
-    let error = Client::of_store(store).session(999 * MS).connect().await.expect_err("too short");
+    let error = Client::with_store(store).session(999 * MS).connect().await.expect_err("too short");
     assert!(error.to_string().contains("at least 1 s"), "{error}");
 }
 
@@ -666,7 +666,7 @@ async fn spread(scenes: [&Scene; 2]) -> (Client, [Way; 2]) {
         drawn: AtomicU64::new(scenes[0].seed.fetch_add(1, SeqCst) << 48),
     };
     let client =
-        Client::of_store(Shards::new([0, 1].map(shard)).unwrap()).world(world).connect().await.unwrap();
+        Client::with_store(Shards::new([0, 1].map(shard)).unwrap()).world(world).connect().await.unwrap();
     (client, ways)
 }
 

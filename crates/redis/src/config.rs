@@ -260,7 +260,7 @@ impl RedisConfig {
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let config: RedisConfig = "redis://locks.internal".parse()?;
     /// let config = config.connector(|_address| UnixStream::connect("/run/tunnel-to-locks.sock"));
-    /// let client = Client::of_store(RedisStore::connect(config).await?).connect().await?;
+    /// let client = Client::with_store(RedisStore::connect(config).await?).connect().await?;
     /// # let _ = client; Ok(()) }
     /// ```
     #[must_use]

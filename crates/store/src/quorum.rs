@@ -68,7 +68,7 @@ const LISTENS_WITHIN: Duration = Duration::from_secs(2);
 /// use std::sync::Arc;
 ///
 /// let nodes = (0..5).map(|_| Arc::new(MemoryStore::new()) as Arc<dyn Store>);
-/// let client = Client::of_store(QuorumStore::of(nodes)?).connect().await?;
+/// let client = Client::with_store(QuorumStore::of(nodes)?).connect().await?;
 /// let guard = client.mutex("orders/42")?.acquire().await?;
 /// guard.release().await?;
 /// assert!(client.semaphore("seats", 3).is_err());

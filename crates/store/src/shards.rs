@@ -42,7 +42,7 @@ use std::time::Duration;
 ///
 /// let shard = |name: &str| (name.to_owned(), Arc::new(MemoryStore::new()) as Arc<dyn Store>);
 /// let shards = Shards::new(["a", "b", "c"].map(shard))?;
-/// let client = Client::of_store(shards).connect().await?;
+/// let client = Client::with_store(shards).connect().await?;
 /// client.mutex("orders/42")?.acquire().await?.release().await?;
 /// # Ok(()) }
 /// ```

@@ -63,7 +63,7 @@ use std::time::Duration;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let counted = Counted { inner: MemoryStore::new(), calls: Arc::default() };
 /// let calls = counted.calls.clone();
-/// let client = Client::of_store(counted).connect().await?;
+/// let client = Client::with_store(counted).connect().await?;
 /// client.mutex("orders/42")?.acquire().await?.release().await?;
 /// assert!(calls.load(Relaxed) >= 2); // an acquire, a release
 /// # Ok(()) }

@@ -47,7 +47,7 @@ use std::time::{Duration, SystemTime};
 /// let start = Instant::now();
 /// let store = MemoryStore::with_clock(move || start.elapsed().as_micros() as u64);
 /// let world = Simulated { start, drawn: AtomicU64::new(1) };
-/// let client = Client::of_store(store).world(world).connect().await?;
+/// let client = Client::with_store(store).world(world).connect().await?;
 ///
 /// let hour = Duration::from_secs(3600);
 /// let guard = client.mutex("index")?.lease(hour).acquire().await?;

@@ -10,8 +10,8 @@ use tokio::time::{sleep, timeout};
 /// A client whose store has injected faults, and one of the same store without them.
 async fn moody_and_sober(mood: impl Fn(&Lock, &Op) -> Whim + Send + Sync + 'static) -> (Client, Client) {
     let memory = MemoryStore::new();
-    let moody = Client::of_store(Moody::new(&memory, mood)).call_timeout(200 * MS).watchdog_lease(900 * MS);
-    let sober = Client::of_store(memory).connect().await.expect("it connects");
+    let moody = Client::with_store(Moody::new(&memory, mood)).call_timeout(200 * MS).watchdog_lease(900 * MS);
+    let sober = Client::with_store(memory).connect().await.expect("it connects");
     (moody.connect().await.expect("it connects"), sober)
 }
 
@@ -131,7 +131,7 @@ async fn client_hold(client: &Client, lease: Duration) -> DetachedHold {
 #[tokio::test]
 async fn who_waits_for_a_detached_hold_looks_where_no_mailbox_can_be_opened() {
     let memory = MemoryStore::new();
-    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
     let held = other.mutex("m").expect("a good name").acquire().await.expect("acquired");
     let store = Moody::new(&memory, |_, _| Whim::Obey);
     let mail_is_down = store.mail_is_down.clone();

@@ -42,10 +42,10 @@ async fn an_extend_that_is_dropped_when_it_found_the_hold_gone_still_tells_the_l
 #[tokio::test]
 async fn a_hold_is_not_believed_past_its_lease_though_the_place_was_asked_for_longer() {
     let memory = MemoryStore::new();
-    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");
     let held = others.acquire().await.expect("acquired");
-    let client = Client::of_store(memory).connect().await.expect("it connects");
+    let client = Client::with_store(memory).connect().await.expect("it connects");
     let long = client.mutex("m").expect("a good name");
     let short = long.clone().lease(500 * MS);
     let first = tokio::spawn(async move { long.acquire().await.map(drop) });
@@ -67,7 +67,7 @@ async fn a_hold_is_not_believed_past_its_lease_though_the_place_was_asked_for_lo
 #[tokio::test]
 async fn a_loss_during_a_suspend_is_told_soon_after_it() {
     let machine = Machine { booted: Instant::now(), slept_us: Arc::default() };
-    let client = Client::of_store(MemoryStore::new()).world(machine.clone()).connect();
+    let client = Client::with_store(MemoryStore::new()).world(machine.clone()).connect();
     let client = client.await.expect("it connects");
     let mutex = client.mutex("m").expect("a good name").lease(Duration::from_secs(3600));
     let guard = mutex.acquire().await.expect("acquired");

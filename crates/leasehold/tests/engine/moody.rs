@@ -63,7 +63,7 @@ impl Moody {
     }
 
     pub(crate) async fn client(self, watchdog: Duration) -> Client {
-        Client::of_store(self).watchdog_lease(watchdog).connect().await.expect("it connects")
+        Client::with_store(self).watchdog_lease(watchdog).connect().await.expect("it connects")
     }
 }
 

@@ -22,8 +22,8 @@ impl Pair {
         let world = Paused(Instant::now());
         let memory = MemoryStore::with_clock(move || world.now().as_micros());
         let moody = Moody::new(&memory, move |_, op| mood(op));
-        let moody = Client::of_store(moody).world(world).call_timeout(200 * MS).watchdog_lease(LONG);
-        let other = Client::of_store(memory).world(world).connect().await.expect("it connects");
+        let moody = Client::with_store(moody).world(world).call_timeout(200 * MS).watchdog_lease(LONG);
+        let other = Client::with_store(memory).world(world).connect().await.expect("it connects");
         Self { moody: moody.connect().await.expect("it connects"), other }
     }
 

@@ -38,7 +38,7 @@ async fn a_dropped_guard_is_given_back_also_where_the_store_has_it_for_longer_th
         Op::Release(_) if begun.elapsed() < 1000 * MS => Whim::Fail,
         _ => Whim::Obey,
     });
-    let client = Client::of_store(store)
+    let client = Client::with_store(store)
         .call_timeout(100 * MS)
         .watchdog_lease(400 * MS)
         .connect()
@@ -47,7 +47,7 @@ async fn a_dropped_guard_is_given_back_also_where_the_store_has_it_for_longer_th
     let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
     guard.extend_to(60_000 * MS).await.expect_err("there is no answer");
     drop(guard);
-    let other = Client::of_store(inner).connect().await.expect("it connects");
+    let other = Client::with_store(inner).connect().await.expect("it connects");
     let mutex = other.mutex("m").expect("a good name").lease(1000 * MS);
     drop(mutex.acquire_timeout(SOON).await.expect("not after a minute"));
 }
@@ -57,8 +57,8 @@ async fn a_release_that_finds_the_hold_lost_gives_the_signal() {
     let now_us = Arc::new(AtomicU64::new(1_000_000));
     let clock = now_us.clone();
     let store = MemoryStore::with_clock(move || clock.load(Ordering::SeqCst));
-    let client = Client::of_store(store.clone()).connect().await.expect("it connects");
-    let other = Client::of_store(store).connect().await.expect("it connects");
+    let client = Client::with_store(store.clone()).connect().await.expect("it connects");
+    let other = Client::with_store(store).connect().await.expect("it connects");
     let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
     let lost = guard.lost_signal();
     now_us.fetch_add(3_600_000_000, Ordering::SeqCst);
@@ -77,7 +77,7 @@ async fn a_swallowed_release_of_a_dropped_guard_is_sent_again_within_the_call_ti
             &memory,
             move |_, op| if matches!(op, Op::Release(_)) && first() { Whim::Hang } else { Whim::Obey },
         );
-    let client = Client::of_store(store).call_timeout(200 * MS).connect().await.expect("it connects");
+    let client = Client::with_store(store).call_timeout(200 * MS).connect().await.expect("it connects");
     drop(client.mutex("m").expect("a good name").acquire().await.expect("acquired"));
     timeout(SOON, client.settle()).await.expect("before the watchdog's lease ends");
     let status = client.mutex("m").expect("a good name").inspect().await.expect("an answer");
@@ -141,7 +141,7 @@ async fn a_release_of_a_capped_hold_ends_within_a_call_and_nothing_is_sent_after
         }
         _ => Whim::Obey,
     });
-    let client = Client::of_store(store).call_timeout(300 * MS).connect().await.expect("it connects");
+    let client = Client::with_store(store).call_timeout(300 * MS).connect().await.expect("it connects");
     let guard = client.mutex("m").expect("a good name").max_hold(100 * MS).acquire().await.expect("acquired");
     assert_eq!(guard.lost().await.reason, LostReason::Capped);
     let start = Instant::now();
@@ -175,7 +175,8 @@ async fn what_a_writer_gives_back_and_is_not_told_of_is_given_back_by_the_keeper
             }
             _ => Whim::Obey,
         });
-        let client = Client::of_store(store).world(world).call_timeout(200 * MS).watchdog_lease(60_000 * MS);
+        let client =
+            Client::with_store(store).world(world).call_timeout(200 * MS).watchdog_lease(60_000 * MS);
         let client = client.connect().await.expect("it connects");
         let rwlock = client.rwlock("r").expect("a good name");
         let reading = rwlock.upgradable_read().await.expect("acquired");

@@ -34,7 +34,7 @@ async fn a_long_extend_by_the_user_keeps_the_record_beside_the_lock() {
     let now_us = Arc::new(AtomicU64::new(1_762_000_000_000_000));
     let clock = now_us.clone();
     let store = MemoryStore::with_clock(move || clock.load(Ordering::SeqCst));
-    let client = Client::of_store(store).connect().await.expect("it connects");
+    let client = Client::with_store(store).connect().await.expect("it connects");
     let mutex = client.mutex("m").expect("a good name").value("mine").expect("a good value");
     let guard = mutex.lease(60_000 * MS).acquire().await.expect("acquired");
     let hours = |n: u64| Duration::from_secs(n * 3600);
@@ -68,7 +68,7 @@ impl Counted {
         locks: u32,
         over: Duration,
     ) -> Vec<leasehold::Guard> {
-        let client = Client::of_store(self.clone()).world(world).watchdog_lease(watchdog).connect();
+        let client = Client::with_store(self.clone()).world(world).watchdog_lease(watchdog).connect();
         let client = client.await.expect("it connects");
         let mut guards = Vec::new();
         for n in 0..locks {

@@ -131,7 +131,7 @@ async fn a_release_under_way_is_taken_over_by_a_shutdown_with_what_it_asks_for()
 #[tokio::test]
 async fn a_grant_to_a_client_that_is_shut_down_goes_on_to_the_next() {
     let inner = MemoryStore::new();
-    let other = Client::of_store(inner.clone()).connect().await.expect("it connects");
+    let other = Client::with_store(inner.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");
     let held = others.acquire().await.expect("acquired");
     // Its reply is lost: the queue entry exists, and the client does not know.

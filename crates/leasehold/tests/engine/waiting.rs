@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 #[tokio::test]
 async fn a_waiter_behind_a_single_try_queues_at_once() {
     let memory = MemoryStore::new();
-    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");
     let held = others.acquire().await.expect("acquired");
     let client = Moody::new(&memory, |_, _| Whim::Late(50 * MS)).client(30_000 * MS).await;
@@ -34,7 +34,7 @@ async fn a_waiter_behind_a_single_try_queues_at_once() {
 
 #[tokio::test]
 async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
-    let client = Client::of_store(MemoryStore::new()).connect().await.expect("it connects");
+    let client = Client::with_store(MemoryStore::new()).connect().await.expect("it connects");
     let mutex = client.mutex("m").expect("a good name");
     let guard = mutex.acquire().await.expect("acquired");
     let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(20 * MS).tries(4));
@@ -53,7 +53,7 @@ async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
 async fn a_client_that_was_not_waited_for_leaves_no_mailbox() {
     let store = Moody { shut: true, ..Moody::new(&MemoryStore::new(), |_, _| Whim::Obey) };
     let closed = store.closed.clone();
-    assert!(timeout(20 * MS, Client::of_store(store).connect()).await.is_err());
+    assert!(timeout(20 * MS, Client::with_store(store).connect()).await.is_err());
     assert_eq!(closed.load(Ordering::SeqCst), 1);
 }
 
@@ -65,7 +65,7 @@ async fn an_outage_counts_from_its_beginning_and_not_from_the_last_question() {
         Op::Acquire(_) if asked.fetch_add(1, Ordering::SeqCst) == 1 => Whim::Fail,
         _ => Whim::Obey,
     });
-    let client = Client::of_store(store).outage_limit(200 * MS).connect().await.expect("it connects");
+    let client = Client::with_store(store).outage_limit(200 * MS).connect().await.expect("it connects");
     let mutex = client.mutex("m").expect("a good name");
     let guard = mutex.acquire().await.expect("acquired");
     let waiter = tokio::spawn(async move { mutex.acquire().await.map(drop) });
@@ -77,10 +77,10 @@ async fn an_outage_counts_from_its_beginning_and_not_from_the_last_question() {
 #[tokio::test]
 async fn a_task_that_polls_keeps_nobody_of_its_process_from_the_queue() {
     let memory = MemoryStore::new();
-    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");
     let held = others.acquire().await.expect("acquired");
-    let client = Client::of_store(memory).connect().await.expect("it connects");
+    let client = Client::with_store(memory).connect().await.expect("it connects");
     let mutex = client.mutex("m").expect("a good name");
     let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(Duration::from_secs(3)).jitter(0.0));
     let poller = tokio::spawn(async move { polling.acquire().await.map(drop) });
@@ -152,10 +152,10 @@ impl Store for Backlog {
 #[tokio::test]
 async fn an_undo_does_not_only_overtake_what_it_undoes() {
     let inner = MemoryStore::new();
-    let slow = Client::of_store(Backlog::new(&inner, 30 * MS)).call_timeout(500 * MS).connect().await;
+    let slow = Client::with_store(Backlog::new(&inner, 30 * MS)).call_timeout(500 * MS).connect().await;
     let slow = slow.expect("it connects").mutex("m").expect("a good name");
     let other =
-        Client::of_store(inner).connect().await.expect("it connects").mutex("m").expect("a good name");
+        Client::with_store(inner).connect().await.expect("it connects").mutex("m").expect("a good name");
     for _ in 0..5 {
         assert!(slow.acquire_timeout(10 * MS).await.is_err());
         sleep(40 * MS).await;

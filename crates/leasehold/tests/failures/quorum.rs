@@ -256,7 +256,7 @@ async fn row_32_a_node_of_a_quorum_that_came_back_does_not_vote_at_once() {
     };
     let connect = async |config: QuorumConfig| {
         let store = RedisStore::connect_quorum(config).await.expect("a majority");
-        Client::of_store(store).watchdog_lease(uptime).connect().await.expect("connected")
+        Client::with_store(store).watchdog_lease(uptime).connect().await.expect("connected")
     };
     let (first, second) = (config(), config());
     // A cold start: no node votes.
@@ -288,7 +288,7 @@ async fn with_two_beside(sentinels: &Sentinels, uptime: Duration) -> (Mutex, [Re
     let config =
         QuorumConfig::of(nodes).expect("a quorum").min_uptime(uptime).node_timeout(Duration::from_secs(1));
     let store = RedisStore::connect_quorum(config).await.expect("a majority");
-    let client = Client::of_store(store).watchdog_lease(uptime).connect().await.expect("connected");
+    let client = Client::with_store(store).watchdog_lease(uptime).connect().await.expect("connected");
     (client.mutex("job").expect("a name").wait(Duration::from_secs(60)), single)
 }
 

@@ -184,7 +184,7 @@ fn a_worker_that_reads_and_writes() {
         let inner = Arc::new(RedisStore::connect(config).await.expect("connected"));
         let questions = Arc::<Mutex<Questions>>::default();
         let store = Noting { inner, questions: questions.clone() };
-        let client = Client::of_store(store).connect().await.expect("connected");
+        let client = Client::with_store(store).connect().await.expect("connected");
         let until = Instant::now() + time;
         let tasks: Vec<_> = (0..TASKS)
             .map(|task| {

@@ -57,12 +57,12 @@ impl Moody {
     }
 
     async fn client_with(&self, call: Duration) -> Client {
-        Client::of_store(self.clone()).call_timeout(call).connect().await.expect("it connects")
+        Client::with_store(self.clone()).call_timeout(call).connect().await.expect("it connects")
     }
 
     /// A client to which the store behaves normally.
     async fn other(&self) -> Client {
-        Client::of_store(self.inner.clone()).connect().await.expect("it connects")
+        Client::with_store(self.inner.clone()).connect().await.expect("it connects")
     }
 }
 
@@ -408,7 +408,7 @@ async fn an_answer_that_was_lost_is_unknown_also_where_the_session_lapses_then()
         _ => Whim::Obey,
     });
     store.no_beats = no_beats;
-    let builder = Client::of_store(store.clone()).session(1_000 * MS).call_timeout(200 * MS);
+    let builder = Client::with_store(store.clone()).session(1_000 * MS).call_timeout(200 * MS);
     let client = builder.connect().await.expect("it connects");
     let missed = both(&client).acquire_timeout(2_500 * MS).await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");

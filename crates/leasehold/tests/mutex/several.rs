@@ -209,7 +209,7 @@ impl Store for OneByOne {
 async fn without_one_step_it_is_all_or_none_as_well() {
     let store = OneByOne(MemoryStore::new());
     let connect = async |label: &str| {
-        let client = Client::of_store(store.clone()).label(label).connect().await;
+        let client = Client::with_store(store.clone()).label(label).connect().await;
         client.expect("the store can be reached")
     };
     let [a, b] = [connect("one").await, connect("another").await];
@@ -334,9 +334,9 @@ impl Store for Interrupted {
 #[tokio::test]
 async fn what_is_acquired_is_held_when_it_is_handed_out() {
     let store = Interrupted { inner: MemoryStore::new(), once: Arc::default(), noticed: Arc::default() };
-    let one = Client::of_store(store.clone()).watchdog_lease(Duration::from_millis(600)).connect().await;
+    let one = Client::with_store(store.clone()).watchdog_lease(Duration::from_millis(600)).connect().await;
     let one = one.expect("the store can be reached");
-    let another = Client::of_store(store.inner.clone()).connect().await.expect("the store can be reached");
+    let another = Client::with_store(store.inner.clone()).connect().await.expect("the store can be reached");
     let taken = mutex(&another, "b").acquire().await.expect("acquired");
     let all = one.multi_mutex(["a", "b"]).expect("good names");
     let waits = tokio::spawn(async move { all.acquire().await });

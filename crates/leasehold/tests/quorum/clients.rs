@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 async fn client(five: &Five) -> Client {
-    Client::of_store(five.quorum.clone()).call_timeout(Duration::from_secs(2)).connect().await.unwrap()
+    Client::with_store(five.quorum.clone()).call_timeout(Duration::from_secs(2)).connect().await.unwrap()
 }
 
 /// The claims requested at each node, in order.
@@ -148,7 +148,7 @@ async fn without_a_majority_an_acquire_ends_by_its_deadline_and_names_the_nodes(
 async fn what_a_quorum_cannot_keep_is_refused_when_it_is_asked_for() {
     let five = Five::new();
     let store = five.quorum.clone().longest_lease(Some(Duration::from_secs(60)));
-    let client = Client::of_store(store.clone()).connect().await.unwrap();
+    let client = Client::with_store(store.clone()).connect().await.unwrap();
     let long = client.mutex("job").unwrap().lease(Duration::from_secs(61));
     let error = long.acquire().await.unwrap_err();
     assert!(matches!(error, AcquireError::Lease(_)) && error.to_string().contains("min_uptime"), "{error}");
@@ -179,7 +179,7 @@ async fn what_a_quorum_cannot_keep_is_refused_when_it_is_asked_for() {
     }
     assert_eq!(first.release().await.unwrap(), Released::Free);
 
-    let watchdog = Client::of_store(store.clone()).watchdog_lease(Duration::from_secs(90)).connect().await;
+    let watchdog = Client::with_store(store.clone()).watchdog_lease(Duration::from_secs(90)).connect().await;
     assert!(watchdog.unwrap_err().to_string().contains("min_uptime"));
     let refused = client.semaphore("seats", 3).unwrap_err();
     assert!(matches!(refused, LockError::Key(_)) && refused.to_string().contains("quorum"), "{refused}");

@@ -32,7 +32,7 @@ struct Moody {
 
 impl Moody {
     async fn client(&self) -> Client {
-        let builder = Client::of_store(self.clone()).call_timeout(100 * MS);
+        let builder = Client::with_store(self.clone()).call_timeout(100 * MS);
         builder.outage_limit(1_000 * MS).connect().await.expect("it connects")
     }
 

@@ -80,7 +80,7 @@ impl Process {
         loop {
             let client = async {
                 let store = RedisStore::connect(config.clone()).await?;
-                Client::of_store(store)
+                Client::with_store(store)
                     .label(&self.name)
                     .call_timeout(self.terms.call_timeout)
                     .outage_limit(Duration::from_secs(5))

@@ -33,7 +33,7 @@ async fn a_connector_opens_both_connections_and_they_end_with_the_client() {
         pipe(opener.clone())
     });
     let store = RedisStore::connect(config).await.expect("the server answers");
-    let client = Client::of_store(store).connect().await.expect("the server answers");
+    let client = Client::with_store(store).connect().await.expect("the server answers");
     drop(client.mutex("job").expect("it is a name").acquire().await.expect("it is free"));
     // The keeper releases it, over its own connection.
     client.settle().await;
@@ -67,7 +67,7 @@ async fn a_connector_never_carries_what_should_be_encrypted() {
         opener.fetch_add(1, Ordering::Relaxed);
         async { Ok(duplex(64).0) }
     });
-    let error = Client::of_store(RedisStore::lazy(config)).connect().await.expect_err("it is refused");
+    let error = Client::with_store(RedisStore::lazy(config)).connect().await.expect_err("it is refused");
     let ConnectError::Store(fault) = &error else { panic!("{error}") };
     assert!(matches!(fault.kind, FaultKind::Unusable(_)), "{fault}");
     assert!(error.to_string().contains("brings its own TLS"), "{error}");

@@ -198,7 +198,7 @@ impl SessionConfig {
 
 async fn connect(store: &SimStore, session_config: SessionConfig) -> Result<Client, ConnectError> {
     let config = store.world.sim.config;
-    let builder = Client::of_store(MutantStore::new(store.clone(), store.world.sim.mutant))
+    let builder = Client::with_store(MutantStore::new(store.clone(), store.world.sim.mutant))
         .world(store.world.clone())
         .label(store.world.host.to_string())
         .watchdog_lease(session_config.watchdog)

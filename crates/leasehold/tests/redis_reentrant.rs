@@ -362,7 +362,7 @@ async fn a_connection_of_the_user_subscribes_if_its_messages_are_handed_on() {
     let (sender, pushes) = tokio::sync::broadcast::channel(16);
     let config = redis::AsyncConnectionConfig::new().set_push_sender(sender);
     let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
-    let store = RedisStore::over(connection, "", Some(pushes)).unwrap();
+    let store = RedisStore::from_connection(connection, "", Some(pushes)).unwrap();
     let mut listening = listen(&store).await;
     hears(&mut listening).await;
     server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap();
@@ -372,7 +372,7 @@ async fn a_connection_of_the_user_subscribes_if_its_messages_are_handed_on() {
 
     let connection =
         redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
-    let store = RedisStore::over(connection, "", None).unwrap();
+    let store = RedisStore::from_connection(connection, "", None).unwrap();
     assert!(store.listen(&job(), LONG).await.unwrap().is_none());
 }
 

@@ -172,10 +172,10 @@ impl RedisStore {
     /// let config = AsyncConnectionConfig::new().set_push_sender(sender);
     /// let client = Client::open("redis://localhost/?protocol=resp3")?;
     /// let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-    /// let store = RedisStore::over(connection, "app:", Some(pushes))?;
+    /// let store = RedisStore::from_connection(connection, "app:", Some(pushes))?;
     /// # Ok(()) }
     /// ```
-    pub fn over(
+    pub fn from_connection(
         connection: MultiplexedConnection,
         prefix: &str,
         pushes: Option<Receiver<PushInfo>>,

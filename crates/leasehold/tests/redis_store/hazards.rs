@@ -303,7 +303,7 @@ async fn a_lent_connection_can_be_looked_over() {
     let client = redis::Client::open(server.url()).unwrap();
     let connection = client.get_multiplexed_async_connection().await.unwrap();
     let warnings = Warnings::listen();
-    let store = RedisStore::over(connection, "", None).unwrap();
+    let store = RedisStore::from_connection(connection, "", None).unwrap();
     let told = examined(&store).await;
     assert!(found(&told.hazards, "eviction").is_some(), "{told:?}");
     assert!(told.clock.is_some() && warnings.with("").is_empty());

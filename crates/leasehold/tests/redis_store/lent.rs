@@ -15,7 +15,7 @@ async fn a_connection_of_the_users_carries_messages_if_he_hands_them_on() {
     let (sender, pushes) = tokio::sync::broadcast::channel(16);
     let config = redis::AsyncConnectionConfig::new().set_push_sender(sender);
     let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
-    let store = RedisStore::over(connection, "app:", Some(pushes)).unwrap();
+    let store = RedisStore::from_connection(connection, "app:", Some(pushes)).unwrap();
     let (mut hear, post) = Box::new_post();
     store.open_mailbox(Place::ONLY, session(2), post, LONG).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
@@ -33,8 +33,8 @@ async fn a_connection_of_the_users_without_messages_works_by_looks() {
     let mut server = RedisServer::start().unwrap();
     let client = redis::Client::open(server.url()).unwrap();
     let connection = client.get_multiplexed_async_connection().await.unwrap();
-    assert!(RedisStore::over(connection.clone(), "{", None).is_err());
-    let store = RedisStore::over(connection, "", None).unwrap();
+    assert!(RedisStore::from_connection(connection.clone(), "{", None).is_err());
+    let store = RedisStore::from_connection(connection, "", None).unwrap();
     let (_, post) = Box::new_post();
     store.open_mailbox(Place::ONLY, session(2), post, LONG).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);

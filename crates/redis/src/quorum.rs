@@ -159,7 +159,7 @@ impl RedisStore {
         let nodes = stores.iter().map(|store| Arc::new(store.clone()) as Arc<dyn Store>);
         let longest = Some(min_uptime).filter(|min_uptime| !min_uptime.is_zero());
         let quorum =
-            QuorumStore::of(nodes).map_err(unusable)?.node_timeout(node_timeout).longest_lease(longest);
+            QuorumStore::new(nodes).map_err(unusable)?.node_timeout(node_timeout).longest_lease(longest);
         let needed = quorum.needed();
         let (mut connected, mut failed) = (0, Vec::new());
         let mut attempts: FuturesUnordered<_> = stores.iter().map(Self::reach).collect();

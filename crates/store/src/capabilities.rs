@@ -13,7 +13,7 @@ use std::time::Duration;
 /// let memory = MemoryStore::new();
 /// assert_eq!(memory.capabilities(), Capabilities::default().sessions(SessionKeeping::ByBeat));
 ///
-/// let quorum = QuorumStore::of((0..3).map(|_| Arc::new(memory.clone()) as Arc<dyn Store>))?;
+/// let quorum = QuorumStore::new((0..3).map(|_| Arc::new(memory.clone()) as Arc<dyn Store>))?;
 /// assert!(!quorum.capabilities().queue);
 /// # Ok::<(), leasehold::store::QuorumError>(())
 /// ```

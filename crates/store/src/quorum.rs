@@ -68,7 +68,7 @@ const LISTENS_WITHIN: Duration = Duration::from_secs(2);
 /// use std::sync::Arc;
 ///
 /// let nodes = (0..5).map(|_| Arc::new(MemoryStore::new()) as Arc<dyn Store>);
-/// let client = Client::with_store(QuorumStore::of(nodes)?).connect().await?;
+/// let client = Client::with_store(QuorumStore::new(nodes)?).connect().await?;
 /// let guard = client.mutex("orders/42")?.acquire().await?;
 /// guard.release().await?;
 /// assert!(client.semaphore("seats", 3).is_err());
@@ -89,7 +89,7 @@ pub struct QuorumStore {
 /// use std::sync::Arc;
 ///
 /// let nodes = (0..2).map(|_| Arc::new(MemoryStore::new()) as Arc<dyn Store>);
-/// assert_eq!(QuorumStore::of(nodes).err(), Some(QuorumError::TooFew { nodes: 2 }));
+/// assert_eq!(QuorumStore::new(nodes).err(), Some(QuorumError::TooFew { nodes: 2 }));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -174,7 +174,7 @@ impl QuorumStore {
     /// use std::sync::Arc;
     ///
     /// let nodes = (0..5).map(|_| Arc::new(MemoryStore::new()) as Arc<dyn Store>);
-    /// assert_eq!(QuorumStore::of(nodes)?.needed(), 3);
+    /// assert_eq!(QuorumStore::new(nodes)?.needed(), 3);
     /// # Ok::<(), leasehold::store::QuorumError>(())
     /// ```
     pub fn needed(&self) -> usize {

@@ -38,7 +38,7 @@ impl Five {
         let nodes: Vec<_> =
             names.into_iter().zip(ahead).map(|(name, ahead)| Node::new(name, ahead)).collect();
         let stores = nodes.iter().map(|node| Arc::new(node.clone()) as Arc<dyn Store>);
-        let quorum = QuorumStore::of(stores).unwrap();
+        let quorum = QuorumStore::new(stores).unwrap();
         Self { nodes, quorum, lock: Lock::mutex("job".parse().unwrap()) }
     }
 

@@ -135,7 +135,7 @@ impl QuorumStore {
     /// one of them [waits for replicas](Store::confirms).
     ///
     /// Use it inside a tokio runtime.
-    pub fn of(nodes: impl IntoIterator<Item = Arc<dyn Store>>) -> Result<Self, QuorumError> {
+    pub fn new(nodes: impl IntoIterator<Item = Arc<dyn Store>>) -> Result<Self, QuorumError> {
         let nodes: Arc<[_]> = nodes.into_iter().collect();
         match nodes.len() {
             few @ 0..3 => return Err(QuorumError::TooFew { nodes: few }),

@@ -51,7 +51,7 @@ impl<'a> Job<'a> {
             held,
             watch,
             terms: *terms,
-            terminal: Terminal::of_process(),
+            terminal: Terminal::named(),
             pause: Pause::None,
             asked: None,
         }

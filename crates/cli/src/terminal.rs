@@ -24,7 +24,7 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     /// The terminal, if there is one.
-    pub(crate) fn of_process() -> Option<Self> {
+    pub(crate) fn named() -> Option<Self> {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let tty = open("/dev/tty", flags, Mode::empty()).ok()?;
         Some(Self { tty, lent_to: None })

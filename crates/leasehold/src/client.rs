@@ -653,7 +653,7 @@ async fn open(
     match StoreUrl::parse(url)?.into_config() {
         StoreConfig::Memory(name) => {
             access.none_for("memory:")?;
-            Ok(Arc::new(MemoryStore::of_process(&name)))
+            Ok(Arc::new(MemoryStore::named(&name)))
         }
         StoreConfig::Sqlite(path) => {
             access.none_for("sqlite:")?;

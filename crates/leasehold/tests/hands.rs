@@ -55,7 +55,7 @@ impl Stand {
 
     async fn store(&self) -> Arc<dyn Store> {
         match self.url.split_once(':').expect("a scheme") {
-            ("memory", name) => Arc::new(MemoryStore::of_process(name)),
+            ("memory", name) => Arc::new(MemoryStore::named(name)),
             ("sqlite", path) => Arc::new(SqliteStore::open(path).await.expect("it opens")),
             _ => {
                 let config = RedisConfig::from_url(&self.url).expect("a good URL");

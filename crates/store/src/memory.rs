@@ -65,7 +65,7 @@ impl MemoryStore {
     }
 
     /// The store with this name that the whole process shares: what the URL `memory:NAME` opens.
-    pub fn of_process(name: &str) -> Self {
+    pub fn named(name: &str) -> Self {
         static SHARED: OnceLock<Mutex<HashMap<String, MemoryStore>>> = OnceLock::new();
         let shared = SHARED.get_or_init(Mutex::default);
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,7 @@ use crate::report::{json_line, print};
 use crate::sharers::{Counted, Having};
 use crate::store::Place;
 use anyhow::{Context, anyhow};
-use leasehold::{Details, FreeError, LockName, Seen, Sharer};
+use leasehold::{Details, ForceReleaseError, LockName, Seen, Sharer};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, IsTerminal, Write as _};
@@ -75,14 +75,14 @@ async fn take(
 ) -> Result<Exit, Failure> {
     let (mut gone, mut failed) = (None, None);
     for seen in meant {
-        match lock.free_by_force(*seen).await {
+        match lock.force_release(*seen).await {
             Ok(()) => {
                 report.freed = true;
                 if let Seen::Hold(fence) = seen {
                     report.freed_fences.push(fence.as_u64());
                 }
             }
-            Err(error @ FreeError::Changed { .. }) => gone = gone.or(Some(error)),
+            Err(error @ ForceReleaseError::Changed { .. }) => gone = gone.or(Some(error)),
             Err(error) => failed = failed.or(Some(error)),
         }
     }

@@ -5,8 +5,8 @@ use anyhow::anyhow;
 use leasehold::core::{Kind, Refused};
 use leasehold::store::{Fault, FaultKind};
 use leasehold::{
-    Barrier, Client, Details, Election, FreeError, InspectError, KeyError, Latch, LockError, LockName, Mutex,
-    ReentrantMutex, RwLock, Seen, Semaphore,
+    Barrier, Client, Details, Election, ForceReleaseError, InspectError, KeyError, Latch, LockError,
+    LockName, Mutex, ReentrantMutex, RwLock, Seen, Semaphore,
 };
 use tokio::task::JoinSet;
 
@@ -72,15 +72,15 @@ impl AnyLock {
         }
     }
 
-    pub(crate) async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
+    pub(crate) async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
         match self {
-            Self::Mutex(lock) => lock.free_by_force(seen).await,
-            Self::Reentrant(lock) => lock.free_by_force(seen).await,
-            Self::Election(lock) => lock.free_by_force(seen).await,
-            Self::Semaphore(lock) => lock.free_by_force(seen).await,
-            Self::RwLock(lock) => lock.free_by_force(seen).await,
-            Self::Latch(lock) => lock.free_by_force(seen).await,
-            Self::Barrier(lock) => lock.free_by_force(seen).await,
+            Self::Mutex(lock) => lock.force_release(seen).await,
+            Self::Reentrant(lock) => lock.force_release(seen).await,
+            Self::Election(lock) => lock.force_release(seen).await,
+            Self::Semaphore(lock) => lock.force_release(seen).await,
+            Self::RwLock(lock) => lock.force_release(seen).await,
+            Self::Latch(lock) => lock.force_release(seen).await,
+            Self::Barrier(lock) => lock.force_release(seen).await,
         }
     }
 }

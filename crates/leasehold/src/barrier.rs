@@ -1,7 +1,7 @@
 //! Barrier: a fixed number of tasks wait for one another, and continue together.
 
 use crate::engine::Engine;
-use crate::error::{AcquireError, FreeError, InspectError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::request::{Asker, Request};
 use crate::status::{Details, Status};
 use leasehold_core::{FencingToken, Lease, Lock, LockName, Portion, Seen};
@@ -96,12 +96,12 @@ impl Barrier {
     }
 
     /// Removes one admitted party that was [seen](crate::Sharer::seen): like
-    /// [`Mutex::free_by_force`](crate::Mutex::free_by_force). Parties that have already passed are not
+    /// [`Mutex::force_release`](crate::Mutex::free_by_force). Parties that have already passed are not
     /// affected.
     ///
     /// Cancel safety: if the future is dropped, the party may have been removed, or may still be.
-    pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
-        self.request.free_by_force(seen).await
+    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+        self.request.force_release(seen).await
     }
 
     async fn wait_within(&self, limit: Option<Duration>) -> Result<Met, AcquireError> {

@@ -1,7 +1,9 @@
 //! Leader election: one leader at a time, which other clients can observe.
 
 use crate::engine::{Engine, Watching};
-use crate::error::{AcquireError, ExtendError, FreeError, InspectError, Lost, ReleaseError, RunError};
+use crate::error::{
+    AcquireError, ExtendError, ForceReleaseError, InspectError, Lost, ReleaseError, RunError,
+};
 use crate::guard::Guard;
 use crate::request::{Asker, Attempt, Request, settings};
 use crate::status::{Details, Status};
@@ -159,9 +161,9 @@ impl Election {
     }
 
     /// Deposes the leader that was [seen](Details::seen), dead or alive; the next candidate in the queue
-    /// leads: like [`Mutex::free_by_force`](crate::Mutex::free_by_force), including errors and cancel safety.
-    pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
-        self.request.free_by_force(seen).await
+    /// leads: like [`Mutex::force_release`](crate::Mutex::free_by_force), including errors and cancel safety.
+    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+        self.request.force_release(seen).await
     }
 
     pub(crate) fn set(mut self, change: impl Fn(&mut Request)) -> Self {

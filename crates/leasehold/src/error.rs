@@ -459,14 +459,14 @@ impl InspectError {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{Client, FreeError};
+/// use leasehold::{Client, ForceReleaseError};
 ///
 /// let client = Client::builder("memory:").label("the night shift").connect().await?;
 /// let nightly = client.mutex("nightly")?;
 /// if let Some(seen) = nightly.inspect_in_full().await?.seen {
-///     match nightly.free_by_force(seen).await {
+///     match nightly.force_release(seen).await {
 ///         Ok(()) => println!("released by force; its holder is notified"),
-///         Err(FreeError::Changed { now }) => println!("left alone, since it has changed: {now}"),
+///         Err(ForceReleaseError::Changed { now }) => println!("left alone, since it has changed: {now}"),
 ///         Err(error) => println!("{error}"),
 ///     }
 /// }
@@ -474,7 +474,7 @@ impl InspectError {
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
-pub enum FreeError {
+pub enum ForceReleaseError {
     /// The lock no longer has the hold that was seen. Nothing was changed.
     #[error("the lock has changed since it was inspected: it is now {now}")]
     Changed {

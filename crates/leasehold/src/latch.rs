@@ -2,7 +2,7 @@
 
 use crate::detached::DetachedHold;
 use crate::engine::Engine;
-use crate::error::{AcquireError, FreeError, InspectError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::request::{Asker, Attempt, Request};
 use crate::status::{Details, Status};
 use leasehold_core::{Lease, Lock, LockName, Portion, Seen};
@@ -144,12 +144,12 @@ impl Latch {
     }
 
     /// Takes back one arrival that was [seen](crate::Sharer::seen): like
-    /// [`Mutex::free_by_force`](crate::Mutex::free_by_force). Waiters that have already passed are not
+    /// [`Mutex::force_release`](crate::Mutex::free_by_force). Waiters that have already passed are not
     /// affected.
     ///
     /// Cancel safety: if the future is dropped, the arrival may have been taken back, or may still be.
-    pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
-        self.request.free_by_force(seen).await
+    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+        self.request.force_release(seen).await
     }
 
     async fn wait_within(&self, limit: Option<Duration>) -> Result<(), AcquireError> {

@@ -39,7 +39,7 @@
 //! | see the holder of a lock and its session | [`Mutex::inspect`], [`Mutex::inspect_in_full`], [`Contention`] |
 //! | list sessions and held locks | [`Client::sessions`], [`Client::locks`] |
 //! | find server settings and conditions that endanger locks | [`ClientBuilder::examine`], [`store::Hazard`] |
-//! | release a lock by force, or free the locks of dead sessions | [`Mutex::free_by_force`], [`Client::monitor`] |
+//! | release a lock by force, or free the locks of dead sessions | [`Mutex::force_release`], [`Client::monitor`] |
 //! | set how soon a crashed process is detected | [`ClientBuilder::session`], [`ClientBuilder::without_session`] |
 //! | share a lock with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
 //! | use all this from plain threads | [`blocking`] |
@@ -108,7 +108,7 @@ pub use detached::{DetachedHold, DetachedTextError};
 pub use election::{Election, Leader, Leaders, Leadership};
 pub use engine::{LostReason, ShutdownError, Unreturned};
 pub use error::{
-    AcquireError, ConnectError, Contention, ExtendError, FreeError, InspectError, LockError, Lost,
+    AcquireError, ConnectError, Contention, ExtendError, ForceReleaseError, InspectError, LockError, Lost,
     MultiReleaseError, ReleaseError, ResizeError, RunError,
 };
 pub use guard::Guard;

@@ -2,7 +2,7 @@
 
 use crate::detached::DetachedHold;
 use crate::engine::Engine;
-use crate::error::{AcquireError, FreeError, InspectError, LockError, RunError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError, LockError, RunError};
 use crate::guard::Guard;
 use crate::request::{Asker, Attempt, Request, settings};
 use crate::status::{Details, Status};
@@ -266,13 +266,13 @@ impl Mutex {
     /// its lease, it still considers the lock held, so stop it first if you can. The forced release is
     /// recorded in the lock's audit, with this client's label.
     ///
-    /// Fails with [`FreeError::Changed`] if the lock has a different hold by then: no other holder loses it.
+    /// Fails with [`ForceReleaseError::Changed`] if the lock has a different hold by then: no other holder loses it.
     /// If this client, or another client with its label, already released the same hold by force, the call
     /// succeeds. Fails as well if the store does not reply within the call timeout, or refuses the request.
     ///
     /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
-    pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
-        self.request.free_by_force(seen).await
+    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+        self.request.force_release(seen).await
     }
 
     pub(crate) fn set(mut self, change: impl Fn(&mut Request)) -> Self {

@@ -1,7 +1,9 @@
 //! The re-entrant mutex: one owner at a time, which may acquire the lock again while it holds it.
 
 use crate::engine::Engine;
-use crate::error::{AcquireError, ExtendError, FreeError, InspectError, Lost, ReleaseError, RunError};
+use crate::error::{
+    AcquireError, ExtendError, ForceReleaseError, InspectError, Lost, ReleaseError, RunError,
+};
 use crate::guard::Guard;
 use crate::owner::{Owner, Owners};
 use crate::request::{Asker, Attempt, Kept, Request, settings};
@@ -233,11 +235,11 @@ impl ReentrantMutex {
     }
 
     /// Releases the lock by force, with all its holds, from the owner that was [seen](Details::seen), dead or
-    /// alive: like [`Mutex::free_by_force`](crate::Mutex::free_by_force). All guards of that owner are lost.
+    /// alive: like [`Mutex::force_release`](crate::Mutex::free_by_force). All guards of that owner are lost.
     ///
     /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
-    pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
-        self.request.free_by_force(seen).await
+    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+        self.request.force_release(seen).await
     }
 
     pub(crate) fn set(mut self, change: impl Fn(&mut Request)) -> Self {

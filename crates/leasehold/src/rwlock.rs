@@ -1,7 +1,7 @@
 //! The readers-writer lock: shared by readers, exclusive to a writer.
 
 use crate::engine::Engine;
-use crate::error::{AcquireError, FreeError, InspectError, ReleaseError, RunError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
 use crate::guard::Guard;
 use crate::owner::{Owner, Owners};
 use crate::request::{Asker, Attempt, Kept, Request, settings};
@@ -271,11 +271,11 @@ impl RwLock {
     }
 
     /// Releases by force one hold that was [seen](crate::Sharer::seen), dead or alive, and no other: like
-    /// [`Mutex::free_by_force`](crate::Mutex::free_by_force).
+    /// [`Mutex::force_release`](crate::Mutex::free_by_force).
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
-    pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
-        self.access.read.free_by_force(seen).await
+    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+        self.access.read.force_release(seen).await
     }
 
     pub(crate) fn set(mut self, change: impl Fn(&mut Request)) -> Self {

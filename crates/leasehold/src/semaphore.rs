@@ -1,7 +1,7 @@
 //! Counting semaphore with up to `n` permits, resizable at run time.
 
 use crate::engine::Engine;
-use crate::error::{AcquireError, FreeError, InspectError, ReleaseError, ResizeError, RunError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
 use crate::guard::Guard;
 use crate::request::{Asker, Attempt, Request, settings};
 use crate::status::{Details, Status};
@@ -165,11 +165,11 @@ impl Semaphore {
     }
 
     /// Releases by force the permits of one hold that was [seen](crate::Sharer::seen), dead or alive: like
-    /// [`Mutex::free_by_force`](crate::Mutex::free_by_force).
+    /// [`Mutex::force_release`](crate::Mutex::free_by_force).
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
-    pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
-        self.request.free_by_force(seen).await
+    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+        self.request.force_release(seen).await
     }
 
     pub(crate) fn set(mut self, change: impl Fn(&mut Request)) -> Self {

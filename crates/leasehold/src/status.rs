@@ -1,6 +1,6 @@
 //! The state of a lock of any kind, and the operations of an operator on it.
 
-use crate::error::{Contention, FreeError, InspectError, ResizeError};
+use crate::error::{Contention, ForceReleaseError, InspectError, ResizeError};
 use crate::owner::Owner;
 use crate::request::Request;
 use crate::session_info::{self, SessionInfo};
@@ -73,7 +73,7 @@ pub struct Status {
 /// let guard = index.read().await?;
 /// let status = index.inspect().await?;
 /// assert_eq!((status.sharers.len(), status.sharers[0].portion), (1, Portion::Read));
-/// index.free_by_force(status.sharers[0].seen().expect("it has a fencing token")).await?;
+/// index.force_release(status.sharers[0].seen().expect("it has a fencing token")).await?;
 /// # drop(guard);
 /// # Ok(()) }
 /// ```
@@ -97,7 +97,7 @@ pub struct Sharer {
 }
 
 impl Sharer {
-    /// Returns this hold as an argument of `free_by_force`.
+    /// Returns this hold as an argument of `force_release`.
     pub fn seen(&self) -> Option<Seen> {
         self.fence.map(Seen::Hold)
     }
@@ -246,7 +246,7 @@ impl Request {
     }
 
     /// Releases by force the hold that was observed.
-    pub(crate) async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
+    pub(crate) async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
         let op = Op::Free(Free { seen, by: self.engine.label.clone() });
         match self.send_free(seen, &op).await? {
             Reply::Free(Freed::Freed) => Ok(()),
@@ -254,35 +254,36 @@ impl Request {
                 if self.was_freed_by_us(seen).await? {
                     return Ok(());
                 }
-                Err(FreeError::Changed { now: Box::new(Contention { holder, ahead: None }) })
+                Err(ForceReleaseError::Changed { now: Box::new(Contention { holder, ahead: None }) })
             }
-            odd => Err(FreeError::Store(Fault::odd_reply(odd))),
+            odd => Err(ForceReleaseError::Store(Fault::odd_reply(odd))),
         }
     }
 
-    async fn send_free(&self, seen: Seen, op: &Op) -> Result<Reply, FreeError> {
+    async fn send_free(&self, seen: Seen, op: &Op) -> Result<Reply, ForceReleaseError> {
         let (lock, within) = (&self.seat.lock, self.engine.timings.call);
         match seen {
             Seen::Hold(_) => {
                 self.engine.call(lock, op, within).await.map_err(|failed| match failed.executed {
-                    Executed::No => FreeError::Store(failed.fault),
-                    Executed::Unknown => FreeError::Unknown(failed.fault),
+                    Executed::No => ForceReleaseError::Store(failed.fault),
+                    Executed::Unknown => ForceReleaseError::Unknown(failed.fault),
                 })
             }
             // A second sending could not tell what the first one did from what others did.
             Seen::Stranger(_) => match self.engine.store.execute(lock, op, within).await {
                 Outcome::Done(reply) => Ok(reply),
-                Outcome::Failed(Executed::No, fault) => Err(FreeError::Store(fault)),
-                Outcome::Failed(Executed::Unknown, fault) => Err(FreeError::Unknown(fault)),
+                Outcome::Failed(Executed::No, fault) => Err(ForceReleaseError::Store(fault)),
+                Outcome::Failed(Executed::Unknown, fault) => Err(ForceReleaseError::Unknown(fault)),
             },
         }
     }
 
     /// Whether our own request released a hold that is gone: the reply to the first attempt may have been
     /// lost.
-    async fn was_freed_by_us(&self, seen: Seen) -> Result<bool, FreeError> {
+    async fn was_freed_by_us(&self, seen: Seen) -> Result<bool, ForceReleaseError> {
         let Seen::Hold(fence) = seen else { return Ok(false) };
-        let looked = self.look(true).await.map_err(|InspectError(fault)| FreeError::Unknown(fault))?;
+        let looked =
+            self.look(true).await.map_err(|InspectError(fault)| ForceReleaseError::Unknown(fault))?;
         let ours = |entry: &AuditEntry| {
             entry.how == Ended::Freed && entry.fence == Some(fence) && entry.by == self.engine.label
         };

@@ -8,7 +8,7 @@ use leasehold::core::{
     Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold::store::{MemoryStore, Outcome, Postbox, RedisConfig, RedisStore, SqliteStore, Store, Wake};
-use leasehold::{Client, Ended, FreeError, LostReason, Seen};
+use leasehold::{Client, Ended, ForceReleaseError, LostReason, Seen};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -199,13 +199,13 @@ async fn people_find_all_who_share_a_lock(place: &Stand) {
     let details = index.inspect_in_full().await.unwrap();
     let second = &details.status.sharers[1];
     assert_eq!(details.behind_sharer(second).map(|session| session.session), Some(other.session()));
-    index.free_by_force(second.seen().expect("it is held")).await.unwrap();
+    index.force_release(second.seen().expect("it is held")).await.unwrap();
     let lost = timeout(2 * S, reading[1].lost()).await.expect("a notification reports it");
     assert_eq!(lost.reason, LostReason::Freed);
     reading[0].extend().await.expect("it is still held");
     let latch = operator.latch("loaded", 2).unwrap();
     let arrival = latch.inspect_in_full().await.unwrap().status.sharers[0].seen().expect("it is there");
-    latch.free_by_force(arrival).await.unwrap();
+    latch.force_release(arrival).await.unwrap();
     assert_eq!(arriving.arrived().await.unwrap(), 0);
     permits.release().await.unwrap();
 }
@@ -328,7 +328,7 @@ async fn a_lock_is_freed_by_force_and_the_next_has_it(place: &Stand) {
         sleep(5 * MS).await;
     }
     let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
-    mutex.free_by_force(seen).await.expect("it is still held as it was seen");
+    mutex.force_release(seen).await.expect("it is still held as it was seen");
     let lost =
         timeout(2 * S, guard.lost()).await.expect("a notification reports it, long before the lease ends");
     assert_eq!(lost.reason, LostReason::Freed);
@@ -350,18 +350,18 @@ async fn only_the_holder_that_was_seen_loses_the_lock(place: &Stand) {
     let mutex = operator.mutex("a").unwrap();
     let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
     first.release().await.unwrap();
-    let error = mutex.free_by_force(seen).await.expect_err("it is free");
-    assert!(matches!(&error, FreeError::Changed { now } if now.holder.is_none()), "{error:?}");
+    let error = mutex.force_release(seen).await.expect_err("it is free");
+    assert!(matches!(&error, ForceReleaseError::Changed { now } if now.holder.is_none()), "{error:?}");
     let second = holder.mutex("a").unwrap().acquire().await.unwrap();
-    let error = mutex.free_by_force(seen).await.expect_err("it is another hold by now");
+    let error = mutex.force_release(seen).await.expect_err("it is another hold by now");
     assert!(error.to_string().contains("held by billing"), "{error}");
     second.extend().await.expect("it is still held");
 
     let seen = Seen::Hold(second.fencing_token());
-    mutex.free_by_force(seen).await.unwrap();
-    mutex.free_by_force(seen).await.expect("a second request has the same result");
-    let error = other.mutex("a").unwrap().free_by_force(seen).await.expect_err("another client did it");
-    assert!(matches!(error, FreeError::Changed { .. }), "{error:?}");
+    mutex.force_release(seen).await.unwrap();
+    mutex.force_release(seen).await.expect("a second request has the same result");
+    let error = other.mutex("a").unwrap().force_release(seen).await.expect_err("another client did it");
+    assert!(matches!(error, ForceReleaseError::Changed { .. }), "{error:?}");
     assert_eq!(second.lost().await.reason, LostReason::Freed);
 }
 
@@ -423,10 +423,10 @@ async fn a_strangers_lock_is_freed_by_what_was_seen_of_it() {
     let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
     assert!(matches!(seen, Seen::Stranger(_)), "{seen:?}");
     server.cli(&["SET", "a", "second"]).expect("it answers");
-    let error = mutex.free_by_force(seen).await.expect_err("another client holds it");
+    let error = mutex.force_release(seen).await.expect_err("another client holds it");
     assert!(error.to_string().contains("a client of another library"), "{error}");
     let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
-    mutex.free_by_force(seen).await.expect("it is still held as it was seen");
+    mutex.force_release(seen).await.expect("it is still held as it was seen");
     let details = mutex.inspect_in_full().await.unwrap();
     assert!(!details.status.held && details.audit.len() == 1 && details.seen.is_none(), "{details:?}");
 }

@@ -476,7 +476,7 @@ async fn a_forced_release_is_noticed_within_milliseconds() {
         sleep(20 * S).await;
         let freed = other.client.mutex("a").unwrap();
         let seen = freed.inspect_in_full().await.unwrap().seen.expect("it is held");
-        freed.free_by_force(seen).await.expect("it is still held as it was seen");
+        freed.force_release(seen).await.expect("it is still held as it was seen");
         let freed_at = Instant::now();
         assert_eq!(guard.lost().await.reason, LostReason::Freed);
         assert!(freed_at.elapsed() < 5 * MS, "{:?}", freed_at.elapsed());

@@ -302,7 +302,7 @@ pub(super) async fn force(neighbour: &Neighbour) -> Result<String> {
     ground.begin("anna", "lock 0")?;
     ground.theirs.silent_for(SHORT)?;
     let seen = ours.inspect_in_full().await?.seen.ok_or_else(|| anyhow!("we see no holder to free it of"))?;
-    ours.free_by_force(seen).await?;
+    ours.force_release(seen).await?;
     ground.gets_it("anna", SOON)?;
     ground.expect("boris", "release", &Answer::Lost)?;
     let state = ground.state("boris")?;

@@ -2,7 +2,7 @@
 
 use super::host::Host;
 use super::{Error, call};
-use crate::error::{AcquireError, FreeError, InspectError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::{Details, Met, Status};
 use leasehold_core::{LockName, Seen};
 use std::fmt;
@@ -67,9 +67,9 @@ impl Barrier {
     }
 
     /// Removes one admitted party that was [seen](crate::Sharer::seen): see
-    /// [`leasehold::Barrier::free_by_force`](crate::Barrier::free_by_force).
-    pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
-        call(&self.host, self.inner.free_by_force(seen))
+    /// [`leasehold::Barrier::force_release`](crate::Barrier::free_by_force).
+    pub fn force_release(&self, seen: Seen) -> Result<(), Error<ForceReleaseError>> {
+        call(&self.host, self.inner.force_release(seen))
     }
 }
 

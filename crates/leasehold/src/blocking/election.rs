@@ -3,7 +3,7 @@
 use super::guard::face;
 use super::host::Host;
 use super::{Error, call};
-use crate::error::{AcquireError, FreeError, InspectError, ReleaseError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError};
 use crate::request::{Request, settings};
 use crate::{Attempt, Details, Leader, Lost, Status};
 use leasehold_core::{FencingToken, Lease, LockName, Moment, Seen};
@@ -113,9 +113,9 @@ impl Election {
     }
 
     /// Deposes the leader that was seen: see
-    /// [`leasehold::Election::free_by_force`](crate::Election::free_by_force).
-    pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
-        call(&self.host, self.inner.free_by_force(seen))
+    /// [`leasehold::Election::force_release`](crate::Election::free_by_force).
+    pub fn force_release(&self, seen: Seen) -> Result<(), Error<ForceReleaseError>> {
+        call(&self.host, self.inner.force_release(seen))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::host::Host;
 use super::{Error, call};
-use crate::error::{AcquireError, FreeError, InspectError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::{Details, Status};
 use leasehold_core::{LockName, Seen};
 use std::fmt;
@@ -104,9 +104,9 @@ impl Latch {
     }
 
     /// Takes back one arrival that was [seen](crate::Sharer::seen): see
-    /// [`leasehold::Latch::free_by_force`](crate::Latch::free_by_force).
-    pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
-        call(&self.host, self.inner.free_by_force(seen))
+    /// [`leasehold::Latch::force_release`](crate::Latch::free_by_force).
+    pub fn force_release(&self, seen: Seen) -> Result<(), Error<ForceReleaseError>> {
+        call(&self.host, self.inner.force_release(seen))
     }
 }
 

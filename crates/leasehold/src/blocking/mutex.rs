@@ -2,7 +2,7 @@
 
 use super::host::Host;
 use super::{Error, Guard, call};
-use crate::error::{AcquireError, FreeError, InspectError, LockError, RunError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError, LockError, RunError};
 use crate::request::{Request, settings};
 use crate::{Attempt, DetachedHold, Details, Status};
 use leasehold_core::{Lease, LockName, RetryPolicy, Seen};
@@ -156,9 +156,9 @@ impl Mutex {
     }
 
     /// Releases the lock by force from the holder that was seen, dead or alive: see
-    /// [`leasehold::Mutex::free_by_force`](crate::Mutex::free_by_force).
-    pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
-        call(&self.host, self.inner.free_by_force(seen))
+    /// [`leasehold::Mutex::force_release`](crate::Mutex::free_by_force).
+    pub fn force_release(&self, seen: Seen) -> Result<(), Error<ForceReleaseError>> {
+        call(&self.host, self.inner.force_release(seen))
     }
 
     fn held(&self, guard: crate::Guard) -> Guard {

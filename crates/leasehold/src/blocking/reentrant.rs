@@ -3,7 +3,7 @@
 use super::guard::face;
 use super::host::Host;
 use super::{Error, call, thread};
-use crate::error::{AcquireError, FreeError, InspectError, ReleaseError, RunError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
 use crate::owner::{Owner, Owners};
 use crate::request::{Request, settings};
 use crate::{Attempt, Details, Released, Status};
@@ -192,9 +192,9 @@ impl ReentrantMutex {
     }
 
     /// Releases the lock by force, with all its holds, from the owner that was seen, dead or alive: see
-    /// [`leasehold::ReentrantMutex::free_by_force`](crate::ReentrantMutex::free_by_force).
-    pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
-        self.call(self.inner.free_by_force(seen))
+    /// [`leasehold::ReentrantMutex::force_release`](crate::ReentrantMutex::free_by_force).
+    pub fn force_release(&self, seen: Seen) -> Result<(), Error<ForceReleaseError>> {
+        self.call(self.inner.force_release(seen))
     }
 
     /// Blocks until a call of the async API completes, with this thread as owner if there is no scope. An

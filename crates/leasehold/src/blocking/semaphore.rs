@@ -3,7 +3,7 @@
 use super::guard::face;
 use super::host::Host;
 use super::{Error, call};
-use crate::error::{AcquireError, FreeError, InspectError, ReleaseError, ResizeError, RunError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
 use crate::request::{Request, settings};
 use crate::{Attempt, Details, Status};
 use leasehold_core::{FencingToken, Lease, LockName, RetryPolicy, Seen};
@@ -143,9 +143,9 @@ impl Semaphore {
     }
 
     /// Releases by force the permits of one hold that was [seen](crate::Sharer::seen), dead or alive: see
-    /// [`leasehold::Semaphore::free_by_force`](crate::Semaphore::free_by_force).
-    pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
-        call(&self.host, self.inner.free_by_force(seen))
+    /// [`leasehold::Semaphore::force_release`](crate::Semaphore::free_by_force).
+    pub fn force_release(&self, seen: Seen) -> Result<(), Error<ForceReleaseError>> {
+        call(&self.host, self.inner.force_release(seen))
     }
 
     fn held(&self, permit: crate::Permit) -> Permit {

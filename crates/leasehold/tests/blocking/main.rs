@@ -299,7 +299,7 @@ fn operators_calls_are_there(site: &Site) {
     assert!(other.sessions().unwrap().iter().any(|session| session.session == client.session()));
     let mutex = other.mutex("m").unwrap();
     let seen = mutex.inspect_in_full().unwrap().seen.expect("it is held");
-    mutex.free_by_force(seen).unwrap();
+    mutex.force_release(seen).unwrap();
     let lost = guard.lost(10 * S).unwrap().expect("it was freed");
     assert_eq!(lost.reason, LostReason::Freed);
     assert_eq!(other.block_on(async { other.as_async().monitor().round().await }).unwrap().evicted, []);
@@ -383,7 +383,7 @@ async fn refuses_everything() {
         mutex.acquire_detached(),
         mutex.inspect(),
         mutex.inspect_in_full(),
-        mutex.free_by_force(leasehold::Seen::Hold(guard.fencing_token())),
+        mutex.force_release(leasehold::Seen::Hold(guard.fencing_token())),
         client.sessions(),
         client.locks(),
         client.extend_detached(&mut text, S),
@@ -399,7 +399,7 @@ async fn refuses_everything() {
         account.inspect(),
         account.inspect_in_full(),
         account.hold_count(),
-        account.free_by_force(leasehold::Seen::Hold(entry.fencing_token())),
+        account.force_release(leasehold::Seen::Hold(entry.fencing_token())),
         entry.extend(),
         entry.extend_to(S),
         both.try_acquire(),

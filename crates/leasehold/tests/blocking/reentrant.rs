@@ -203,7 +203,7 @@ fn force_ends_all_guards_of_an_owner(site: &Site) {
     let (lock, other) = (lock(site), lock(site));
     let guards = [lock.acquire().unwrap(), lock.acquire().unwrap()];
     let seen = other.inspect_in_full().unwrap().seen.expect("it is held");
-    other.free_by_force(seen).unwrap();
+    other.force_release(seen).unwrap();
     for guard in guards {
         let lost = guard.lost(10 * S).unwrap().expect("it was freed");
         // The reason is recorded for the first of them only.

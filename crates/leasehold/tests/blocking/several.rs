@@ -97,7 +97,7 @@ fn a_set_is_lost_as_a_whole(site: &Site) {
     let set = client.multi_mutex(NAMES).unwrap().acquire().unwrap();
     assert_eq!(set.lost(50 * MS), Ok(None));
     let seen = other.inspect_in_full().unwrap().seen.expect("it is held");
-    other.free_by_force(seen).unwrap();
+    other.force_release(seen).unwrap();
     let lost = set.lost(10 * S).unwrap().expect("one hold was evicted");
     assert_eq!((lost.lock.as_str(), &lost.reason), ("b", &LostReason::Freed));
     assert!(set.lost_signal().is_cancelled() && set.check().is_err());

@@ -178,7 +178,7 @@ pub(crate) async fn a_deposed_leader_is_told_and_the_next_leads(site: &Site) {
     });
     until_waiting(&a, 1).await;
     let details = b.inspect_in_full().await.expect("an answer");
-    b.free_by_force(details.seen.expect("there is a leader")).await.expect("deposed");
+    b.force_release(details.seen.expect("there is a leader")).await.expect("deposed");
     let second = waiting.await.expect("no panic");
     assert!(second.fencing_token() > first.fencing_token());
     let lost = tokio::time::timeout(PATIENCE, first.lost()).await.expect("the loss is reported");
@@ -192,7 +192,7 @@ pub(crate) async fn work_is_dropped_when_the_leadership_is_lost(site: &Site) {
     let error = a
         .lead(async |leadership| {
             let details = b.inspect_in_full().await.expect("an answer");
-            b.free_by_force(details.seen.expect("there is a leader")).await.expect("deposed");
+            b.force_release(details.seen.expect("there is a leader")).await.expect("deposed");
             leadership.lost().await;
             std::future::pending::<()>().await;
         })

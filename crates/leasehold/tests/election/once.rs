@@ -136,7 +136,7 @@ pub(crate) async fn a_rest_can_be_ended_by_force(site: &Site) {
     start(&once(&a, HOUR)).await.finish().await.expect("finished");
     let details = mutex(&b).inspect_in_full().await.expect("an answer");
     assert!(details.status.rests && details.behind.is_none());
-    mutex(&b).free_by_force(details.seen.expect("it rests")).await.expect("freed");
+    mutex(&b).force_release(details.seen.expect("it rests")).await.expect("freed");
     start(&once(&b, HOUR)).await.give_up().await.expect("given up");
 }
 
@@ -172,7 +172,7 @@ pub(crate) async fn finish_cancelled_at_every_await(site: &Site) {
             // A request in flight may still arrive.
             a.settle().await;
             while let Some(seen) = other.inspect_in_full().await.expect("an answer").seen {
-                let _ = other.free_by_force(seen).await;
+                let _ = other.force_release(seen).await;
             }
         },
     )
@@ -187,7 +187,7 @@ pub(crate) async fn run_cancelled_at_every_await(site: &Site) {
         async |_| {
             a.settle().await;
             while let Some(seen) = other.inspect_in_full().await.expect("an answer").seen {
-                let _ = other.free_by_force(seen).await;
+                let _ = other.force_release(seen).await;
             }
         },
     )

@@ -175,7 +175,7 @@ fn both(client: &Client) -> MultiMutex {
 
 async fn take_by_force(mutex: &Mutex) {
     let seen = mutex.inspect_in_full().await.expect("an answer").seen.expect("the lock has a holder");
-    mutex.free_by_force(seen).await.expect("freed");
+    mutex.force_release(seen).await.expect("freed");
 }
 
 /// The reason for the loss of the first hold is learned although the second is known to be lost before that.

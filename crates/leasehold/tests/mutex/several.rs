@@ -148,7 +148,7 @@ pub(crate) async fn the_loss_of_one_is_the_loss_of_all(site: &Site) {
     let seen =
         mutex(&b, "b").inspect_in_full().await.expect("an answer").seen.expect("the lock has a holder");
     assert!(!signal.is_cancelled());
-    mutex(&b, "b").free_by_force(seen).await.expect("freed");
+    mutex(&b, "b").force_release(seen).await.expect("freed");
     let lost = tokio::time::timeout(SOON, guard.lost()).await.expect("the loss is reported");
     assert_eq!((lost.lock.as_str(), &lost.reason), ("b", &LostReason::Freed));
     assert!(signal.is_cancelled() && guard.check().is_err());
@@ -271,7 +271,7 @@ struct Interrupted {
 }
 
 impl Interrupted {
-    async fn free_by_force(&self, name: &str, within: Duration) {
+    async fn force_release(&self, name: &str, within: Duration) {
         let lock = Lock::mutex(name.parse().expect("a good name"));
         let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
         let Outcome::Done(Reply::Inspect(seen)) = self.inner.execute(&lock, &inspect, within).await else {
@@ -300,7 +300,7 @@ impl Store for Interrupted {
     ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
         Box::pin(async move {
             if asks.len() == 1 && self.once.fetch_add(1, Ordering::SeqCst) == 0 {
-                self.free_by_force("b", within).await;
+                self.force_release("b", within).await;
                 self.noticed.notified().await;
             }
             self.inner.acquire_all(asks, within).await

@@ -262,7 +262,7 @@ pub(crate) async fn a_loss_reaches_all_guards_of_an_owner(site: &Site) {
     until_waiting(&other, 1).await;
     let seen = other.inspect_in_full().await.expect("an answer").seen.expect("the lock has a holder");
     let start = Instant::now();
-    other.free_by_force(seen).await.expect("the holder is unchanged");
+    other.force_release(seen).await.expect("the holder is unchanged");
     for guard in guards {
         let lost = guard.lost().await;
         assert!(start.elapsed() < 5 * S, "not with its lease: {:?}", start.elapsed());

@@ -7,8 +7,9 @@ use crate::reserving::is_note;
 use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::model::{LockState, Place, PlaceId, Record, Sessions};
 use leasehold_core::{
-    Acquire, AuditEntry, Beat, Claim, Enqueue, Evict, Evicted, Extend, Extended, Fate, FencingToken, Freed,
-    HoldId, Inspect, Label, Life, Nonce, Op, Pass, Portion, Release, Reply, SessionId, SessionOp, Wake,
+    Acquire, AuditEntry, Beat, Claim, Enqueue, Evict, Evicted, Extend, Extended, Fate, FencingToken,
+    ForceReleased, HoldId, Inspect, Label, Life, Nonce, Op, Pass, Portion, Release, Reply, SessionId,
+    SessionOp, Wake,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -161,7 +162,7 @@ pub(super) fn by(op: &Op) -> Label {
     match op {
         Op::Acquire(ask) => ask.label.clone(),
         Op::Evict(evict) => evict.by.clone(),
-        Op::Free(free) => free.by.clone(),
+        Op::ForceRelease(free) => free.by.clone(),
         _ => watcher(),
     }
 }
@@ -256,9 +257,11 @@ pub(super) fn check_doubling(
         assert_eq!(*second, Evicted::Gone { hold: None, place: false });
         reply = Reply::Evict(*second);
     }
-    if let (Reply::Free(Freed::Freed), Reply::Free(second)) = (&reply, &second) {
-        assert!(matches!(second, Freed::Changed { .. }), "freed twice: {before:#?}");
-        reply = Reply::Free(second.clone());
+    if let (Reply::ForceRelease(ForceReleased::ForceReleased), Reply::ForceRelease(second)) =
+        (&reply, &second)
+    {
+        assert!(matches!(second, ForceReleased::Changed { .. }), "freed twice: {before:#?}");
+        reply = Reply::ForceRelease(second.clone());
     }
     if let (Reply::Extend(Extended::Reserved { .. }), Reply::Extend(Extended::Reserved { .. })) =
         (&reply, &second)

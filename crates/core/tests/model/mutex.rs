@@ -14,8 +14,8 @@ use leasehold_core::cohort::Reserve;
 use leasehold_core::model::{Audit, Content, LockState, PlaceId, Sessions, Tenant, Value, Vital, everybody};
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life, Op, OwnValue,
-    Pass, Portion, Release, Reply, Seen, SessionId, SessionOp, Wake, whole_millis,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Label, Life,
+    Op, OwnValue, Pass, Portion, Release, Reply, Seen, SessionId, SessionOp, Wake, whole_millis,
 };
 use proptest::prelude::*;
 
@@ -35,7 +35,7 @@ enum Event {
     /// An operation on a session.
     Attend(SessionOp),
     /// An operator takes the lock by force.
-    Free(Sight),
+    ForceRelease(Sight),
     /// The last holder extends its hold by that many milliseconds, and reserves tokens.
     Reserve(u64, bool, Reserve),
 }
@@ -78,7 +78,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => Just(Event::Delete),
         1 => (0..SESSIONS).prop_map(|s| Event::Bury(session(s))),
         8 => any_attendance().prop_map(Event::Attend),
-        2 => any_sight().prop_map(Event::Free),
+        2 => any_sight().prop_map(Event::ForceRelease),
         4 => (any_lease_ms(), any::<bool>(), any_reserve())
             .prop_map(|(lease_ms, keep, reserve)| Event::Reserve(lease_ms, keep, reserve)),
     ]
@@ -115,8 +115,8 @@ impl World {
         let now_ms = self.now_us / 1000;
         match event {
             Event::Op(op) => self.execute(&before, op),
-            Event::Free(sight) => {
-                let op = Op::Free(Free { seen: self.seen(sight), by: watcher() });
+            Event::ForceRelease(sight) => {
+                let op = Op::ForceRelease(ForceRelease { seen: self.seen(sight), by: watcher() });
                 self.execute(&before, &op);
             }
             Event::Reserve(lease_ms, keep_record, reserve) => {
@@ -270,15 +270,15 @@ impl World {
         let foreign = was.is_none();
         let given_up = matches!(op, Some(Op::Release(release)) if was.as_ref().is_some_and(|was| was.claim == release.claim));
         let lost = was.filter(|was| is.as_ref().is_none_or(|is| is.claim != was.claim) && !given_up);
-        let freed = matches!(op, Some(Op::Free(_)));
+        let freed = matches!(op, Some(Op::ForceRelease(_)));
         let expected = match lost {
             Some(was) => {
                 let evicted = dead.is_some_and(|dead| lives_with(was.life, &was.claim, dead));
                 assert_ne!(evicted, freed, "{op:?} ended {was:?} of {before:#?}");
-                let how = if freed { Ended::Freed } else { Ended::Evicted };
+                let how = if freed { Ended::ForceReleased } else { Ended::Evicted };
                 Some((how, fence, Some(was.label)))
             }
-            None => (foreign && recognised(before, op)).then_some((Ended::Freed, None, None)),
+            None => (foreign && recognised(before, op)).then_some((Ended::ForceReleased, None, None)),
         };
         let Some((how, fence, whose)) = expected else { return assert_eq!(new, old, "by {op:?}") };
         let entry = AuditEntry { at_ms: self.now_us / 1000, how, fence, whose, by: by.clone() };
@@ -306,27 +306,28 @@ impl World {
                 assert!(self.alive_ms(before, evict.dead).is_none());
                 self.check_burial(before, evict.dead, *hold, *place);
             }
-            (Op::Free(free), Reply::Free(Freed::Changed { holder })) => {
+            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::Changed { holder })) => {
                 assert_eq!(self.state, *before, "no hold was taken");
                 assert_ne!(self.shown(), Some(free.seen), "it was as it was seen");
                 assert_eq!(holder.is_some(), before.value.is_some());
             }
-            (Op::Free(free), Reply::Free(Freed::Freed)) => {
+            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
                 let told = was.as_ref().zip(before.record.as_ref().and_then(|record| record.last));
-                let told = told.map(|(was, fence)| Wake::Freed { to: was.claim.hold.session(), fence });
+                let told =
+                    told.map(|(was, fence)| Wake::ForceReleased { to: was.claim.hold.session(), fence });
                 match free.seen {
                     Seen::Hold(fence) => assert_eq!(told.map(|told| told.fence()), Some(fence)),
                     Seen::Stranger(_) => assert_eq!(told, None),
                 }
                 assert_eq!(wakes.iter().copied().find(|wake| wake.nonce().is_none()), told);
                 if let Some(was) = was {
-                    assert_eq!(self.fate(&was.claim), Some(Fate::Ended(Ended::Freed)));
+                    assert_eq!(self.fate(&was.claim), Some(Fate::Ended(Ended::ForceReleased)));
                 }
             }
-            (Op::Evict(_) | Op::Free(_), Reply::Refused(_)) => assert_eq!(self.state, *before),
-            (Op::Evict(_) | Op::Free(_), other) => panic!("to {op:?}: {other:?}"),
+            (Op::Evict(_) | Op::ForceRelease(_), Reply::Refused(_)) => assert_eq!(self.state, *before),
+            (Op::Evict(_) | Op::ForceRelease(_), other) => panic!("to {op:?}: {other:?}"),
             _ => {
-                let robbed = |wake: &Wake| matches!(wake, Wake::Freed { .. });
+                let robbed = |wake: &Wake| matches!(wake, Wake::ForceReleased { .. });
                 assert!(!wakes.iter().any(robbed), "no holder was notified by {op:?}");
             }
         }
@@ -422,7 +423,7 @@ impl World {
                 *pass == Pass::Grant && !next.as_ref().is_some_and(spent)
             }
             Op::Evict(_) => matches!(reply, Reply::Evict(Evicted::Gone { .. })),
-            Op::Free(_) => *reply == Reply::Free(Freed::Freed),
+            Op::ForceRelease(_) => *reply == Reply::ForceRelease(ForceReleased::ForceReleased),
             _ => false,
         };
         if pumps && is.is_none() && places(before).count() <= LOOKS_AT_MOST {
@@ -442,7 +443,7 @@ fn is_refused(state: &LockState) -> bool {
 fn recognised(state: &LockState, op: Option<&Op>) -> bool {
     let value = state.value.as_ref().and_then(|value| value.content.token());
     let seen = value.map(|value| Seen::Stranger(Fingerprint::of(value)));
-    matches!(op, Some(Op::Free(free)) if Some(free.seen) == seen)
+    matches!(op, Some(Op::ForceRelease(free)) if Some(free.seen) == seen)
 }
 
 fn fate_in(state: &LockState, now_us: u64, claim: &Claim) -> Option<Fate> {
@@ -674,8 +675,11 @@ fn the_audit_is_bounded_and_expires() {
         let ask = ask(Claim::new(HoldId::from_random(many(n), [7; 16])), 60_000, None, None);
         let (reply, _) = state.apply(now_us, &Op::Acquire(ask), &everybody);
         let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
-        let free = Free { seen: Seen::Hold(fence), by: watcher() };
-        assert_eq!(state.apply(now_us, &Op::Free(free), &everybody).0, Reply::Free(Freed::Freed));
+        let free = ForceRelease { seen: Seen::Hold(fence), by: watcher() };
+        assert_eq!(
+            state.apply(now_us, &Op::ForceRelease(free), &everybody).0,
+            Reply::ForceRelease(ForceReleased::ForceReleased)
+        );
     }
     let found: Vec<_> = entries(&state).iter().map(|entry| entry.at_ms).collect();
     let expected: Vec<_> = (68..100).rev().map(|n| START_US / 1000 + n * 1_000).collect();

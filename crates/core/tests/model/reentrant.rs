@@ -14,8 +14,8 @@ use super::happenings::{
 use leasehold_core::model::{Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, Free, Freed, HoldId, Inspect, Kind, Label, Life, Op, OwnValue, Pass, Refused,
-    Release, Released, Reply, Seen, SessionId, SessionOp, Wake,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Inspect, Kind, Label, Life, Op, OwnValue,
+    Pass, Refused, Release, Released, Reply, Seen, SessionId, SessionOp, Wake,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ enum Event {
     /// An operation on a session.
     Attend(SessionOp),
     /// An operator takes the lock by force: from its holder, or with a wrong observation.
-    Free(Option<Seen>),
+    ForceRelease(Option<Seen>),
 }
 
 /// The `n`th hold of a session. The first two are of an owner of the session's own; the third is of an owner
@@ -64,7 +64,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Delete),
         1 => (0..SESSIONS).prop_map(|s| Event::Bury(session(s))),
         8 => any_attendance().prop_map(Event::Attend),
-        2 => proptest::option::weighted(0.4, wrong).prop_map(Event::Free),
+        2 => proptest::option::weighted(0.4, wrong).prop_map(Event::ForceRelease),
     ]
 }
 
@@ -117,9 +117,9 @@ impl World {
         let before = self.state.clone();
         match event {
             Event::Op(op) => self.execute(&before, op),
-            Event::Free(seen) => {
+            Event::ForceRelease(seen) => {
                 let seen = seen.or_else(|| self.shown()).unwrap_or(Seen::Hold(FencingToken::new(0)));
-                self.execute(&before, &Op::Free(Free { seen, by: watcher() }));
+                self.execute(&before, &Op::ForceRelease(ForceRelease { seen, by: watcher() }));
             }
             Event::Attend(op) => drop(self.sessions.apply(self.now_ms(), op)),
             Event::Enters(owner, ms) => self.enter(owner, *ms),
@@ -194,7 +194,7 @@ impl World {
         let dead = self.named_dead(before, op);
         let (sessions, now_ms) = (&self.sessions, self.now_ms());
         let (reply, wakes) = self.state.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
-        if reply == Reply::Free(Freed::Freed) {
+        if reply == Reply::ForceRelease(ForceReleased::ForceReleased) {
             (self.book.strangers, self.book.meddled) = (0, false);
         }
         let sent = (self.now_us, op);
@@ -205,7 +205,7 @@ impl World {
         }
         let lost = self.lost(before, op, &reply, dead);
         let how = match op {
-            Op::Free(_) => Some(Ended::Freed),
+            Op::ForceRelease(_) => Some(Ended::ForceReleased),
             Op::Release(_) => None,
             _ => Some(Ended::Evicted),
         };
@@ -283,7 +283,9 @@ impl World {
                 own.retain(|entry| entry.hold == release.claim.hold);
                 own
             }
-            (Op::Free(_), Reply::Free(Freed::Freed)) => holds(before, self.now_ms()),
+            (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
+                holds(before, self.now_ms())
+            }
             _ => dead.map(|dead| self.dying(before, dead)).unwrap_or_default(),
         }
     }
@@ -332,13 +334,14 @@ impl World {
         let mut told: Vec<_> = wakes.iter().filter(|wake| wake.nonce().is_none()).copied().collect();
         told.sort();
         let mut robbed = Vec::new();
-        if let (Op::Free(_), Reply::Free(Freed::Freed)) = (op, reply) {
+        if let (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) = (op, reply) {
             let had = live(before, self.now_ms()).expect("the lock was held");
             let had = had.holds.iter().map(|entry| (entry.hold.session(), had.fence.expect("a token")));
-            robbed = had.map(|(to, fence)| Wake::Freed { to, fence }).collect();
+            robbed = had.map(|(to, fence)| Wake::ForceReleased { to, fence }).collect();
             robbed.sort();
             robbed.dedup();
-        } else if let (Op::Free(_), Reply::Free(Freed::Changed { .. })) = (op, reply) {
+        } else if let (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Changed { .. })) = (op, reply)
+        {
             assert_eq!(self.state, *before, "no hold was taken");
         }
         assert_eq!(told, robbed, "by {op:?}");
@@ -372,7 +375,7 @@ impl World {
                 assert_ne!(last(&self.state), last(before), "a new tenure, a new token");
                 assert_eq!(after.fence, last(&self.state));
                 self.book.longest_ms = 0;
-                if !theirs || matches!(op, Op::Free(_)) {
+                if !theirs || matches!(op, Op::ForceRelease(_)) {
                     self.book.meddled = false;
                     self.check_turn(before, op, new);
                 }
@@ -478,7 +481,7 @@ impl World {
                 let lost = self.dying(before, evict.dead);
                 assert_eq!(*hold, was.and_then(|was| was.fence).filter(|_| !lost.is_empty()));
             }
-            (Op::Free(_), Reply::Free(_)) => {}
+            (Op::ForceRelease(_), Reply::ForceRelease(_)) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -504,7 +507,7 @@ impl World {
             (Op::Acquire(_), Reply::Acquire(acquired)) => !matches!(acquired, Acquired::Spent(_)),
             (Op::Release(Release { pass, next, .. }), _) => *pass == Pass::Grant && next.is_none(),
             (Op::Evict(_), Reply::Evict(evicted)) => *evicted != Evicted::Alive,
-            (Op::Free(_), Reply::Free(freed)) => *freed == Freed::Freed,
+            (Op::ForceRelease(_), Reply::ForceRelease(freed)) => *freed == ForceReleased::ForceReleased,
             _ => false,
         };
         let other = self.state.value.as_ref().is_some_and(|value| value.content.entries().is_none());

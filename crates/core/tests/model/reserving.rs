@@ -18,7 +18,7 @@ use crate::happenings::{
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, LockState, Sessions, Value, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, Free, HoldId, Inspect, Kind, Op,
+    Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, ForceRelease, HoldId, Inspect, Kind, Op,
     OwnValue, Portion, Refused, Release, Reply, Seen, SessionOp, Wake,
 };
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ enum Event {
         reserve: Reserve,
     },
     /// An operator takes the lock from its holder.
-    Free,
+    ForceRelease,
     /// A foreign client sets the key, or deletes it.
     Set(&'static str),
     Delete,
@@ -63,7 +63,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => extend.prop_map(Event::Op),
         8 => (any_lease_ms(), any::<bool>(), any_reserve())
             .prop_map(|(lease_ms, keep_record, reserve)| Event::Reserve { lease_ms, keep_record, reserve }),
-        1 => Just(Event::Free),
+        1 => Just(Event::ForceRelease),
         1 => Just(Event::Set("shared")),
         1 => Just(Event::Delete),
         3 => any_attendance().prop_map(Event::Attend),
@@ -106,9 +106,9 @@ impl World {
                 let (lease_ms, keep_record, reserve) = (*lease_ms, *keep_record, Some(*reserve));
                 self.execute(&Op::Extend(Extend { claim, lease_ms, keep_record, reserve }));
             }
-            Event::Free => {
+            Event::ForceRelease => {
                 let last = last(&self.state).unwrap_or(FencingToken::new(0));
-                self.execute(&Op::Free(Free { seen: Seen::Hold(last), by: watcher() }));
+                self.execute(&Op::ForceRelease(ForceRelease { seen: Seen::Hold(last), by: watcher() }));
             }
             Event::Set(text) => {
                 let content = Content::Token((*text).to_owned());

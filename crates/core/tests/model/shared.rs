@@ -10,9 +10,9 @@ use super::happenings::{
 };
 use leasehold_core::model::{LockState, Part, Place, PlaceId, Sessions, Vital};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, Fate, FencingToken, Free, Freed,
-    HoldId, Inspect, Kind, Life, Op, OwnValue, Pass, Portion, Refused, Release, Reply, Resize, Resized, Seen,
-    SessionId, SessionOp, Wake,
+    Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, Fate, FencingToken, ForceRelease,
+    ForceReleased, HoldId, Inspect, Kind, Life, Op, OwnValue, Pass, Portion, Refused, Release, Reply, Resize,
+    Resized, Seen, SessionId, SessionOp, Wake,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ enum Event {
     /// An operation of Leasehold, and whether it is sent twice.
     Op(Op),
     /// An operator ends a hold by force: the `n`th, if there are that many.
-    Free(usize),
+    ForceRelease(usize),
     /// An operator changes the number of permits, with a correct observation or not.
     Resize(bool, u32),
     /// An operator deletes the key.
@@ -110,7 +110,7 @@ fn any_op(kind: Kind) -> impl Strategy<Value = Op> {
 fn any_event(kind: Kind) -> impl Strategy<Value = Event> {
     prop_oneof![
         30 => any_op(kind).prop_map(Event::Op),
-        2 => (0..4_usize).prop_map(Event::Free),
+        2 => (0..4_usize).prop_map(Event::ForceRelease),
         2 => (any::<bool>(), 0..6_u32).prop_map(|(seen, limit)| Event::Resize(seen, limit)),
         1 => Just(Event::DeleteKey),
         1 => Just(Event::DeleteRecord),
@@ -158,9 +158,12 @@ impl World {
         }
         match event {
             Event::Op(op) => self.execute(&before, op),
-            Event::Free(at) => {
+            Event::ForceRelease(at) => {
                 let seen = before.holds.get(*at).map_or(FencingToken::new(1), |part| part.fence);
-                self.execute(&before, &Op::Free(Free { seen: Seen::Hold(seen), by: watcher() }));
+                self.execute(
+                    &before,
+                    &Op::ForceRelease(ForceRelease { seen: Seen::Hold(seen), by: watcher() }),
+                );
             }
             Event::Resize(as_seen, limit) if self.state.kind == Kind::Semaphore => {
                 let seen = if *as_seen { limit_of(&before.state) } else { Some(7) };
@@ -207,12 +210,12 @@ impl World {
         self.check_doubling(op, &reply, &alive);
         let ends = |part: &Part| match op {
             Op::Release(release) => part.hold == release.claim.hold,
-            Op::Free(free) => free.seen == Seen::Hold(part.fence),
+            Op::ForceRelease(free) => free.seen == Seen::Hold(part.fence),
             _ => dead.is_some_and(|dead| lives_with(part.life, &part.hold, dead)),
         };
         let how = match op {
             Op::Release(_) => Ended::Released,
-            Op::Free(_) => Ended::Freed,
+            Op::ForceRelease(_) => Ended::ForceReleased,
             _ => Ended::Evicted,
         };
         self.check_ended(before, &ends, how);
@@ -262,8 +265,8 @@ impl World {
             (Reply::Evict(Evicted::Gone { .. }), second) => {
                 assert_eq!(*second, Reply::Evict(Evicted::Gone { hold: None, place: false }));
             }
-            (Reply::Free(Freed::Freed), second) => {
-                assert!(matches!(second, Reply::Free(Freed::Changed { .. })));
+            (Reply::ForceRelease(ForceReleased::ForceReleased), second) => {
+                assert!(matches!(second, Reply::ForceRelease(ForceReleased::Changed { .. })));
             }
             (Reply::Acquire(first), Reply::Acquire(second)) => {
                 assert_eq!(*first, as_doubted_before(first, second), "the second {op:?}");
@@ -593,7 +596,7 @@ fn is_settled(before: &Before, op: &Op, reply: &Reply) -> bool {
             before.holds.iter().any(|part| part.hold == *hold) || has_ended(&before.state, hold)
         }
         (Op::Resize(_), reply) => *reply != Reply::Resize(Resized::Done),
-        (_, Reply::Evict(Evicted::Alive) | Reply::Free(Freed::Changed { .. })) => true,
+        (_, Reply::Evict(Evicted::Alive) | Reply::ForceRelease(ForceReleased::Changed { .. })) => true,
         _ => false,
     }
 }

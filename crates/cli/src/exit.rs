@@ -122,7 +122,7 @@ impl Failure {
             LostReason::Removed => "removed",
             LostReason::StoreLostData => "store_lost_data",
             LostReason::Evicted => "evicted",
-            LostReason::Freed => "freed",
+            LostReason::ForceReleased => "freed",
             LostReason::SessionLapsed => "session_lapsed",
             LostReason::Capped => "capped",
             LostReason::ShutDown => "shut_down",

@@ -69,7 +69,7 @@ impl<'a> Taken<'a> {
         Self {
             at: rfc3339(SystemTime::UNIX_EPOCH + Duration::from_millis(entry.at_ms)),
             how: match entry.how {
-                Ended::Freed => "freed",
+                Ended::ForceReleased => "freed",
                 Ended::Evicted => "evicted",
                 _ => "other",
             },

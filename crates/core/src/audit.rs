@@ -12,7 +12,7 @@ use std::str::FromStr;
 ///
 /// let entry = AuditEntry {
 ///     at_ms: 1_762_000_000_123,
-///     how: Ended::Freed,
+///     how: Ended::ForceReleased,
 ///     fence: Some(FencingToken::new(4711)),
 ///     whose: Some(Label::new("web-3/4711/billing")?),
 ///     by: Label::new("ops@bastion")?,
@@ -107,7 +107,7 @@ impl<'de> Deserialize<'de> for Fingerprint {
 ///     match fate {
 ///         Fate::Ended(Ended::Released) => "given back",
 ///         Fate::Ended(Ended::Evicted) => "taken from a process that had died",
-///         Fate::Ended(Ended::Freed) => "taken by force",
+///         Fate::Ended(Ended::ForceReleased) => "taken by force",
 ///         _ => "not ended by anybody",
 ///     }
 /// }
@@ -122,5 +122,5 @@ pub enum Ended {
     /// Its holder was dead.
     Evicted,
     /// Somebody took the lock by force.
-    Freed,
+    ForceReleased,
 }

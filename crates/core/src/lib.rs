@@ -36,8 +36,9 @@ pub use lease::{Lease, LeaseError};
 pub use name::{LockName, NameError};
 pub use op::{
     Acquire, Acquired, Ahead, Claim, Enqueue, Entered, Evict, Evicted, Executed, Extend, Extended, Fate,
-    Free, Freed, Holder, Inspect, Inspection, Kind, Life, Lock, Op, Pass, Portion, RESERVED_OWNER, Raise,
-    Raised, Refused, Release, Released, Reply, Resize, Resized, SHARERS_TOLD, Seen, Share, Wake, WakeError,
+    ForceRelease, ForceReleased, Holder, Inspect, Inspection, Kind, Life, Lock, Op, Pass, Portion,
+    RESERVED_OWNER, Raise, Raised, Refused, Release, Released, Reply, Resize, Resized, SHARERS_TOLD, Seen,
+    Share, Wake, WakeError,
 };
 pub use retry::{Pause, RetryPolicy};
 pub use session::{About, Beat, Beaten, SessionEntry, SessionOp, SessionReply};

@@ -399,7 +399,7 @@ pub enum Op {
     /// Remove the hold and the queue entry of a dead session.
     Evict(Evict),
     /// Take the lock from its holder by force.
-    Free(Free),
+    ForceRelease(ForceRelease),
     /// Read the state of the lock. Changes nothing.
     Inspect(Inspect),
     /// Set the number of permits of a Semaphore.
@@ -439,7 +439,7 @@ impl Op {
             Self::Extend(extend) => named(&extend.claim),
             Self::Raise(raise) => named(&raise.claim),
             Self::Inspect(inspect) => inspect.claim.as_ref().is_none_or(named),
-            Self::Evict(_) | Self::Free(_) | Self::Resize(_) => true,
+            Self::Evict(_) | Self::ForceRelease(_) | Self::Resize(_) => true,
         }
     }
 
@@ -451,7 +451,7 @@ impl Op {
             Self::Resize(_) => kind == Kind::Semaphore,
             Self::Raise(_) => kind.goes_by_majority(),
             Self::Extend(Extend { reserve: Some(_), .. }) => kind.is_handed_on(),
-            Self::Extend(_) | Self::Inspect(_) | Self::Evict(_) | Self::Free(_) => true,
+            Self::Extend(_) | Self::Inspect(_) | Self::Evict(_) | Self::ForceRelease(_) => true,
         }
     }
 }
@@ -683,7 +683,7 @@ pub struct Evict {
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
 /// use leasehold_core::{
-///     Acquire, Acquired, Claim, Free, Freed, HoldId, Label, Life, Op, Portion, Reply, Seen, SessionId,
+///     Acquire, Acquired, Claim, ForceRelease, ForceReleased, HoldId, Label, Life, Op, Portion, Reply, Seen, SessionId,
 /// };
 ///
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
@@ -696,15 +696,15 @@ pub struct Evict {
 /// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
 /// let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("the lock was free") };
 ///
-/// let mut free = Free { seen: Seen::Hold(fence), by: Label::new("the night shift")? };
-/// let (reply, _) = lock.apply(2_000_000, &Op::Free(free.clone()), &everybody);
-/// assert_eq!(reply, Reply::Free(Freed::Freed));
-/// let (reply, _) = lock.apply(3_000_000, &Op::Free(free), &everybody);
-/// assert_eq!(reply, Reply::Free(Freed::Changed { holder: None })); // the holder has changed since
+/// let mut free = ForceRelease { seen: Seen::Hold(fence), by: Label::new("the night shift")? };
+/// let (reply, _) = lock.apply(2_000_000, &Op::ForceRelease(free.clone()), &everybody);
+/// assert_eq!(reply, Reply::ForceRelease(ForceReleased::ForceReleased));
+/// let (reply, _) = lock.apply(3_000_000, &Op::ForceRelease(free), &everybody);
+/// assert_eq!(reply, Reply::ForceRelease(ForceReleased::Changed { holder: None })); // the holder has changed since
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Free {
+pub struct ForceRelease {
     /// The observed hold.
     pub seen: Seen,
     /// The operator that does it, for the audit.
@@ -713,7 +713,7 @@ pub struct Free {
 
 /// A holder as an [`Inspection`] showed it.
 ///
-/// See [`Free`] for an example.
+/// See [`ForceRelease`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
     /// A hold of Leasehold, by its fencing token.
@@ -777,8 +777,8 @@ pub enum Reply {
     Inspect(Inspection),
     /// To an [`Op::Evict`].
     Evict(Evicted),
-    /// To an [`Op::Free`].
-    Free(Freed),
+    /// To an [`Op::ForceRelease`].
+    ForceRelease(ForceReleased),
     /// To an [`Op::Resize`].
     Resize(Resized),
     /// To an [`Op::Raise`].
@@ -1029,13 +1029,13 @@ pub enum Evicted {
     },
 }
 
-/// The result of a [`Free`].
+/// The result of a [`ForceRelease`].
 ///
-/// See [`Free`] for an example.
+/// See [`ForceRelease`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Freed {
+pub enum ForceReleased {
     /// The lock was taken from its holder.
-    Freed,
+    ForceReleased,
     /// The lock is not held by the holder that was observed. Nothing was changed.
     Changed {
         /// The holder now.
@@ -1189,7 +1189,7 @@ pub enum Wake {
         fence: FencingToken,
     },
     /// A lock was taken by force.
-    Freed {
+    ForceReleased {
         /// The session whose mailbox receives it.
         to: SessionId,
         /// The fencing token of the hold that was ended.
@@ -1208,14 +1208,16 @@ impl Wake {
     /// The session whose mailbox receives it.
     pub const fn to(&self) -> SessionId {
         match self {
-            Self::Grant { to, .. } | Self::Freed { to, .. } | Self::Wanted { to, .. } => *to,
+            Self::Grant { to, .. } | Self::ForceReleased { to, .. } | Self::Wanted { to, .. } => *to,
         }
     }
 
     /// The fencing token of the hold that it is about.
     pub const fn fence(&self) -> FencingToken {
         match self {
-            Self::Grant { fence, .. } | Self::Freed { fence, .. } | Self::Wanted { fence, .. } => *fence,
+            Self::Grant { fence, .. } | Self::ForceReleased { fence, .. } | Self::Wanted { fence, .. } => {
+                *fence
+            }
         }
     }
 
@@ -1223,7 +1225,7 @@ impl Wake {
     pub const fn nonce(&self) -> Option<Nonce> {
         match self {
             Self::Grant { nonce, .. } => Some(*nonce),
-            Self::Freed { .. } | Self::Wanted { .. } => None,
+            Self::ForceReleased { .. } | Self::Wanted { .. } => None,
         }
     }
 
@@ -1231,7 +1233,7 @@ impl Wake {
     pub fn message(&self) -> String {
         match self {
             Self::Grant { nonce, fence, .. } => format!("grant {nonce} {fence}"),
-            Self::Freed { fence, .. } => format!("freed {fence}"),
+            Self::ForceReleased { fence, .. } => format!("freed {fence}"),
             Self::Wanted { fence, .. } => format!("wanted {fence}"),
         }
     }
@@ -1246,7 +1248,7 @@ impl Wake {
                 let fence = fence.parse().map_err(|_| WakeError)?;
                 Ok(Self::Grant { to, nonce, fence })
             }
-            ["freed", fence] => Ok(Self::Freed { to, fence: fence.parse().map_err(|_| WakeError)? }),
+            ["freed", fence] => Ok(Self::ForceReleased { to, fence: fence.parse().map_err(|_| WakeError)? }),
             ["wanted", fence] => Ok(Self::Wanted { to, fence: fence.parse().map_err(|_| WakeError)? }),
             _ => Err(WakeError),
         }
@@ -1276,7 +1278,7 @@ mod tests {
         let wake = Wake::Grant { to, nonce: Nonce::new(2, 77), fence };
         assert_eq!(wake.message(), "grant 00000002000000000000004d 1762000000123456");
         assert_eq!(Wake::parse(to, wake.message().as_bytes()), Ok(wake));
-        let wake = Wake::Freed { to, fence };
+        let wake = Wake::ForceReleased { to, fence };
         assert_eq!(wake.message(), "freed 1762000000123456");
         assert_eq!(Wake::parse(to, wake.message().as_bytes()), Ok(wake));
         let wake = Wake::Wanted { to, fence };

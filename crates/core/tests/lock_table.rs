@@ -26,8 +26,9 @@ use leasehold_core::cohort::{Block, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Nonce,
-    Op, OwnValue, Pass, Portion, Release, Released, Reply, Resize, Resized, Seen, SessionId, Wake,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
+    Life, Nonce, Op, OwnValue, Pass, Portion, Release, Released, Reply, Resize, Resized, Seen, SessionId,
+    Wake,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -253,7 +254,7 @@ impl Scenario {
                     }
                     None => Seen::Stranger(Fingerprint::of(words.next().expect("the value that was seen"))),
                 };
-                Op::Free(Free { seen, by: Label::new(who).expect("a plain text") })
+                Op::ForceRelease(ForceRelease { seen, by: Label::new(who).expect("a plain text") })
             }
             other => panic!("no such verb: {other:?}"),
         }
@@ -339,8 +340,8 @@ impl Scenario {
                 let hold = hold.map(|fence| format!(", had {}", self.token(fence))).unwrap_or_default();
                 format!("gone{hold}{}", if *place { ", had a place" } else { "" })
             }
-            Reply::Free(Freed::Freed) => "freed".into(),
-            Reply::Free(Freed::Changed { holder }) => {
+            Reply::ForceRelease(ForceReleased::ForceReleased) => "freed".into(),
+            Reply::ForceRelease(ForceReleased::Changed { holder }) => {
                 format!("not as it was seen: held by {}", self.holder(holder.as_ref()))
             }
             Reply::Resize(Resized::Done) => "done".into(),
@@ -431,7 +432,7 @@ impl Scenario {
         let fence = entry.fence.map(|fence| format!(" {}", self.token(fence))).unwrap_or_default();
         let how = match entry.how {
             Ended::Evicted => "evicted",
-            Ended::Freed => "freed",
+            Ended::ForceReleased => "freed",
             other => panic!("not taken from its holder: {other:?}"),
         };
         format!("at {} {} {how} {whose}{fence}", entry.at_ms - START_MS, entry.by)
@@ -469,7 +470,7 @@ impl Scenario {
         let person = self.person(wake.to());
         let nonce = match wake {
             Wake::Grant { nonce, .. } => nonce,
-            Wake::Freed { .. } => return format!("; tells {person}: freed {token}"),
+            Wake::ForceReleased { .. } => return format!("; tells {person}: freed {token}"),
             Wake::Wanted { .. } => return format!("; tells {person}: wanted {token}"),
             other => panic!("no words for {other:?}"),
         };
@@ -496,7 +497,7 @@ fn fate(fate: Fate) -> &'static str {
         Fate::Queued => "queued",
         Fate::Ended(Ended::Released) => "released before",
         Fate::Ended(Ended::Evicted) => "evicted",
-        Fate::Ended(Ended::Freed) => "taken by force",
+        Fate::Ended(Ended::ForceReleased) => "taken by force",
         Fate::Ended(other) => panic!("no words for {other:?}"),
         Fate::Vanished => "vanished",
         Fate::Superseded => "superseded",

@@ -7,8 +7,8 @@ use crate::session_info::{self, SessionInfo};
 use crate::store::{Fault, Outcome};
 use leasehold_core::Executed;
 use leasehold_core::{
-    AuditEntry, Ended, FencingToken, Free, Freed, Holder, Inspect, Inspection, Op, Portion, Reply, Resize,
-    Resized, Seen, SessionId,
+    AuditEntry, Ended, FencingToken, ForceRelease, ForceReleased, Holder, Inspect, Inspection, Op, Portion,
+    Reply, Resize, Resized, Seen, SessionId,
 };
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -247,10 +247,10 @@ impl Request {
 
     /// Releases by force the hold that was observed.
     pub(crate) async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
-        let op = Op::Free(Free { seen, by: self.engine.label.clone() });
+        let op = Op::ForceRelease(ForceRelease { seen, by: self.engine.label.clone() });
         match self.send_free(seen, &op).await? {
-            Reply::Free(Freed::Freed) => Ok(()),
-            Reply::Free(Freed::Changed { holder }) => {
+            Reply::ForceRelease(ForceReleased::ForceReleased) => Ok(()),
+            Reply::ForceRelease(ForceReleased::Changed { holder }) => {
                 if self.was_freed_by_us(seen).await? {
                     return Ok(());
                 }
@@ -285,7 +285,7 @@ impl Request {
         let looked =
             self.look(true).await.map_err(|InspectError(fault)| ForceReleaseError::Unknown(fault))?;
         let ours = |entry: &AuditEntry| {
-            entry.how == Ended::Freed && entry.fence == Some(fence) && entry.by == self.engine.label
+            entry.how == Ended::ForceReleased && entry.fence == Some(fence) && entry.by == self.engine.label
         };
         Ok(looked.audit.iter().any(ours))
     }

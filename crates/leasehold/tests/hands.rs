@@ -201,7 +201,7 @@ async fn people_find_all_who_share_a_lock(place: &Stand) {
     assert_eq!(details.behind_sharer(second).map(|session| session.session), Some(other.session()));
     index.force_release(second.seen().expect("it is held")).await.unwrap();
     let lost = timeout(2 * S, reading[1].lost()).await.expect("a notification reports it");
-    assert_eq!(lost.reason, LostReason::Freed);
+    assert_eq!(lost.reason, LostReason::ForceReleased);
     reading[0].extend().await.expect("it is still held");
     let latch = operator.latch("loaded", 2).unwrap();
     let arrival = latch.inspect_in_full().await.unwrap().status.sharers[0].seen().expect("it is there");
@@ -331,13 +331,13 @@ async fn a_lock_is_freed_by_force_and_the_next_has_it(place: &Stand) {
     mutex.force_release(seen).await.expect("it is still held as it was seen");
     let lost =
         timeout(2 * S, guard.lost()).await.expect("a notification reports it, long before the lease ends");
-    assert_eq!(lost.reason, LostReason::Freed);
+    assert_eq!(lost.reason, LostReason::ForceReleased);
     let next = waiting.await.unwrap().expect("it was handed on");
     assert!(next.fencing_token() > guard.fencing_token());
 
     let audit = mutex.inspect_in_full().await.unwrap().audit;
     let [entry] = audit.as_slice() else { panic!("one entry: {audit:?}") };
-    assert_eq!((entry.how, entry.fence), (Ended::Freed, Some(guard.fencing_token())));
+    assert_eq!((entry.how, entry.fence), (Ended::ForceReleased, Some(guard.fencing_token())));
     assert_eq!(entry.whose.as_ref().map(Label::as_str), Some("billing"));
     assert_eq!(entry.by.as_str(), "the night shift");
     next.release().await.unwrap();
@@ -362,7 +362,7 @@ async fn only_the_holder_that_was_seen_loses_the_lock(place: &Stand) {
     mutex.force_release(seen).await.expect("a second request has the same result");
     let error = other.mutex("a").unwrap().force_release(seen).await.expect_err("another client did it");
     assert!(matches!(error, ForceReleaseError::Changed { .. }), "{error:?}");
-    assert_eq!(second.lost().await.reason, LostReason::Freed);
+    assert_eq!(second.lost().await.reason, LostReason::ForceReleased);
 }
 
 async fn a_monitor_frees_what_the_dead_held(place: &Stand) {

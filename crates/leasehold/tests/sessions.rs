@@ -478,7 +478,7 @@ async fn a_forced_release_is_noticed_within_milliseconds() {
         let seen = freed.inspect_in_full().await.unwrap().seen.expect("it is held");
         freed.force_release(seen).await.expect("it is still held as it was seen");
         let freed_at = Instant::now();
-        assert_eq!(guard.lost().await.reason, LostReason::Freed);
+        assert_eq!(guard.lost().await.reason, LostReason::ForceReleased);
         assert!(freed_at.elapsed() < 5 * MS, "{:?}", freed_at.elapsed());
         drop(guard);
         party.client.settle().await;
@@ -495,10 +495,10 @@ async fn a_flood_of_forged_messages_costs_a_few_extends_and_no_lock() {
     sleep(20 * S).await;
     let before = party.way.extends.load(SeqCst);
     let post = party.way.post.get().expect("it was opened").clone();
-    let forged = Wake::Freed { to: party.client.session(), fence: guard.fencing_token() };
+    let forged = Wake::ForceReleased { to: party.client.session(), fence: guard.fencing_token() };
     for _ in 0..10_000 {
         post.deliver(forged);
-        post.deliver(Wake::Freed { to: party.client.session(), fence: FencingToken::new(1) });
+        post.deliver(Wake::ForceReleased { to: party.client.session(), fence: FencingToken::new(1) });
         sleep(MS).await;
     }
     let sent = party.way.extends.load(SeqCst) - before;

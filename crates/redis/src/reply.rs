@@ -4,8 +4,8 @@ use super::script::lock_of;
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
     Acquired, Ahead, AuditEntry, Beaten, Ended, Entered, Evicted, Extended, Fate, FencingToken, Fingerprint,
-    Freed, Holder, Inspection, Label, Op, OwnValue, Portion, Raised, Refused, Released, Reply, Resized,
-    SessionEntry, SessionId, Share,
+    ForceReleased, Holder, Inspection, Label, Op, OwnValue, Portion, Raised, Refused, Released, Reply,
+    Resized, SessionEntry, SessionId, Share,
 };
 use redis::Value;
 
@@ -32,7 +32,7 @@ pub(super) fn read(op: &Op, value: &Value) -> Read<Reply> {
         Op::Release(_) => released(value).map(Reply::Release),
         Op::Inspect(_) => inspection(value).map(Reply::Inspect),
         Op::Evict(_) => evicted(value).map(Reply::Evict),
-        Op::Free(_) => freed(value).map(Reply::Free),
+        Op::ForceRelease(_) => freed(value).map(Reply::ForceRelease),
         Op::Resize(_) => resized(value).map(Reply::Resize),
         Op::Raise(_) => raised(value).map(Reply::Raise),
         _ => Err(Malformed),
@@ -273,10 +273,12 @@ fn evicted(value: &Value) -> Read<Evicted> {
     }
 }
 
-fn freed(value: &Value) -> Read<Freed> {
+fn freed(value: &Value) -> Read<ForceReleased> {
     match items(value)? {
-        [word] if text(word) == Ok("freed") => Ok(Freed::Freed),
-        [word, who] if text(word) == Ok("changed") => Ok(Freed::Changed { holder: holder(items(who)?)? }),
+        [word] if text(word) == Ok("freed") => Ok(ForceReleased::ForceReleased),
+        [word, who] if text(word) == Ok("changed") => {
+            Ok(ForceReleased::Changed { holder: holder(items(who)?)? })
+        }
         _ => Err(Malformed),
     }
 }
@@ -437,7 +439,7 @@ fn ended(how: &str) -> Read<Ended> {
     match how {
         "released" => Ok(Ended::Released),
         "evicted" => Ok(Ended::Evicted),
-        "freed" => Ok(Ended::Freed),
+        "freed" => Ok(Ended::ForceReleased),
         _ => Err(Malformed),
     }
 }
@@ -473,7 +475,7 @@ fn part(value: &Value) -> Read<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::{Evict, Free, Inspect, Seen};
+    use leasehold_core::{Evict, ForceRelease, Inspect, Seen};
 
     #[test]
     fn what_no_script_says_is_no_reply() {
@@ -481,7 +483,7 @@ mod tests {
         for op in [
             Op::Inspect(Inspect { claim: None, in_full: true }),
             Op::Evict(Evict { dead: SessionId::from_random([7; 12]), by: by() }),
-            Op::Free(Free { seen: Seen::Hold(FencingToken::new(1)), by: by() }),
+            Op::ForceRelease(ForceRelease { seen: Seen::Hold(FencingToken::new(1)), by: by() }),
         ] {
             for value in [
                 Value::Nil,
@@ -533,7 +535,7 @@ mod tests {
         assert_eq!(found.len(), 2);
         let label = |text| Label::new(text).expect("a plain text is a label");
         assert_eq!(found[0].whose, Some(label("web-1 7")));
-        assert_eq!((found[0].how, found[0].fence), (Ended::Freed, Some(FencingToken::new(17))));
+        assert_eq!((found[0].how, found[0].fence), (Ended::ForceReleased, Some(FencingToken::new(17))));
         assert_eq!((found[1].whose.clone(), found[1].fence, found[1].by.clone()), (None, None, label("")));
         assert_eq!(entries(""), []);
     }

@@ -188,7 +188,7 @@ impl Call {
                 call.cmd.arg(evict.dead.to_string()).arg("").arg(mailboxes).arg(evict.by.as_str());
                 call
             }
-            Op::Free(free) => {
+            Op::ForceRelease(free) => {
                 let mut call = Self::of(&scripts.force_release, &[name, record, &keys.audit()]);
                 call.empty(2).cmd.arg(mailboxes).arg(free.by.as_str());
                 match free.seen {

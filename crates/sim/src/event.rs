@@ -4,7 +4,7 @@ use crate::world::scheduler::HostId;
 use crate::world::time::{Clock, Instant};
 use leasehold_core::model::{Content, LockState, Sessions, Value};
 use leasehold_core::{
-    Acquire, Acquired, Claim, FencingToken, Freed, HoldId, Life, Op, OwnValue, Portion, Reply, Seen,
+    Acquire, Acquired, Claim, FencingToken, ForceReleased, HoldId, Life, Op, OwnValue, Portion, Reply, Seen,
     SessionId, SessionOp, SessionReply, Share, Wake,
 };
 use std::collections::BTreeMap;
@@ -489,7 +489,7 @@ impl Execution<'_> {
     /// The hold that the operation ended by force: its fencing token, or `None` for a foreign hold.
     pub fn freed(&self) -> Option<Option<FencingToken>> {
         match (self.op, self.reply) {
-            (Op::Free(free), Reply::Free(Freed::Freed)) => match free.seen {
+            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::ForceReleased)) => match free.seen {
                 Seen::Hold(fence) => Some(Some(fence)),
                 Seen::Stranger(_) => Some(None),
             },

@@ -381,7 +381,7 @@ impl Scene<'_> {
         let (holders, waiters) = (state.holders(), state.waiters().take(ASKED_AT_MOST).collect::<Vec<_>>());
         let spared = |session: &SessionId| match op {
             Op::Evict(evict) => *session == evict.dead,
-            Op::Free(_) => holders.contains(session),
+            Op::ForceRelease(_) => holders.contains(session),
             _ => false,
         };
         for session in holders.iter().filter(|session| !spared(session)) {
@@ -430,7 +430,7 @@ impl Scene<'_> {
 /// Whether liveness matters to an operation: it may grant the lock, or reports its holder.
 fn concerns_the_living(op: &Op) -> bool {
     match op {
-        Op::Acquire(_) | Op::Inspect(_) | Op::Evict(_) | Op::Free(_) | Op::Resize(_) => true,
+        Op::Acquire(_) | Op::Inspect(_) | Op::Evict(_) | Op::ForceRelease(_) | Op::Resize(_) => true,
         Op::Release(release) => release.next.is_some() || release.pass != Pass::Free,
         _ => false,
     }
@@ -451,7 +451,7 @@ fn by(op: &Op, state: &LockState) -> Label {
     match op {
         Op::Acquire(ask) => ask.label.clone(),
         Op::Evict(evict) => evict.by.clone(),
-        Op::Free(free) => free.by.clone(),
+        Op::ForceRelease(free) => free.by.clone(),
         Op::Release(release) => {
             let next = release.next.as_ref().map(|next| next.label.clone());
             next.or_else(|| known_as(&release.claim, state)).unwrap_or_else(|| plain("a release"))

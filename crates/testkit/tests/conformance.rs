@@ -6,7 +6,7 @@ use leasehold_core::model::{
     Alive, Content, Entries, LockState, Part, Parts, PlaceId, Sessions, Value, Vital, everybody,
 };
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, Freed, HoldId, Inspect,
+    Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, ForceReleased, HoldId, Inspect,
     KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue, Pass, Place, Portion, Refused, Release,
     Reply, Seen, SessionId, SessionOp, SessionReply, Share, Wake,
 };
@@ -296,7 +296,7 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
         }
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
         (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.life = Life::Session { alive_ms: 1 },
-        (Flaw::FreesUnseen, Op::Free(free)) => {
+        (Flaw::FreesUnseen, Op::ForceRelease(free)) => {
             let last = state.record.as_ref().and_then(|record| record.last);
             free.seen = last.map_or(free.seen, Seen::Hold);
         }
@@ -389,7 +389,7 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             entries.holds.retain(|entry| entry.hold == release.claim.hold);
             entries.count = entries.holds.len() as u64;
         }
-        (Flaw::TellsOne, Op::Free(_)) => entries.holds.truncate(1),
+        (Flaw::TellsOne, Op::ForceRelease(_)) => entries.holds.truncate(1),
         (Flaw::EndsTogether, _) | (Flaw::ReleaseLeavesItsEnd, Op::Release(_)) => {
             let last_ms = entries.holds.iter().map(|entry| entry.until_ms).max().unwrap_or(now_ms);
             entries.holds.iter_mut().for_each(|entry| entry.until_ms = last_ms);
@@ -507,7 +507,9 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
                 (record.tickets, record.places) = (old.tickets.clone(), old.places.clone());
             }
         }
-        (Flaw::FreesAll, Op::Free(_), Reply::Free(Freed::Freed)) => state.value = None,
+        (Flaw::FreesAll, Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
+            state.value = None
+        }
         (Flaw::HidesOthers, _, Reply::Acquire(Acquired::Taken { others, .. })) => others.clear(),
         (Flaw::HidesSharers, _, Reply::Inspect(inspection)) => inspection.sharers.truncate(1),
         (Flaw::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Gone { .. })) => {

@@ -21,8 +21,9 @@ use super::session::{Alive, Vital, everybody};
 use crate::cohort::{Block, Reserve};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Op,
-    OwnValue, Pass, Portion, Raise, Raised, Refused, Release, Released, Reply, Seen, SessionId, Share, Wake,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
+    Life, Op, OwnValue, Pass, Portion, Raise, Raised, Refused, Release, Released, Reply, Seen, SessionId,
+    Share, Wake,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -177,7 +178,7 @@ impl LockState {
             Op::Release(release) => Ok(Reply::Release(self.release(now, release, &mut wakes))),
             Op::Inspect(inspect) => self.inspect(now, inspect).map(Reply::Inspect),
             Op::Evict(evict) => self.evict(now, evict, alive, &mut wakes).map(Reply::Evict),
-            Op::Free(free) => self.free(now, free, &mut wakes).map(Reply::Free),
+            Op::ForceRelease(free) => self.free(now, free, &mut wakes).map(Reply::ForceRelease),
             Op::Resize(resize) => self.resize(now, *resize, &mut wakes).map(Reply::Resize),
             Op::Raise(raise) => Ok(Reply::Raise(self.raise(now, raise))),
         };
@@ -448,7 +449,12 @@ impl LockState {
         Ok(Evicted::Gone { hold, place })
     }
 
-    fn free(&mut self, now: Now, free: &Free, wakes: &mut Vec<Wake>) -> Result<Freed, Refused> {
+    fn free(
+        &mut self,
+        now: Now,
+        free: &ForceRelease,
+        wakes: &mut Vec<Wake>,
+    ) -> Result<ForceReleased, Refused> {
         self.refuse_other_types()?;
         if self.kind.is_shared() {
             return Ok(self.free_part(now, free, wakes));
@@ -459,20 +465,20 @@ impl LockState {
                 // Each session once, oldest first: a script has no other order.
                 let told: Vec<_> = self.lessees().iter().map(|tenant| tenant.claim.hold.session()).collect();
                 let first = told.iter().enumerate().filter(|(at, to)| !told[..*at].contains(to));
-                wakes.extend(first.map(|(_, to)| Wake::Freed { to: *to, fence: seen }));
-                self.take(now, Ended::Freed, &free.by, |_, _| true);
+                wakes.extend(first.map(|(_, to)| Wake::ForceReleased { to: *to, fence: seen }));
+                self.take(now, Ended::ForceReleased, &free.by, |_, _| true);
                 // A client of another library may have another hold of the same owner.
                 self.value = None;
             }
             Seen::Stranger(fingerprint) if self.stranger() == Some(fingerprint) => {
                 self.value = None;
-                let (how, by) = (Ended::Freed, free.by.clone());
+                let (how, by) = (Ended::ForceReleased, free.by.clone());
                 Audit::note(&mut self.audit, AuditEntry { at_ms: now.ms, how, fence: None, whose: None, by });
             }
-            _ => return Ok(Freed::Changed { holder: self.holder(now) }),
+            _ => return Ok(ForceReleased::Changed { holder: self.holder(now) }),
         }
         self.pump(now, None, wakes);
-        Ok(Freed::Freed)
+        Ok(ForceReleased::ForceReleased)
     }
 
     fn acquire(&mut self, now: Now, ask: &Acquire, wakes: &mut Vec<Wake>) -> Result<Acquired, Refused> {

@@ -20,9 +20,9 @@ use super::lock::{Content, LockState, Now, Value};
 use super::parts::{Part, Parts};
 use super::record::{LOOKS_AT_MOST, Place, PlaceId, Record, Tenant};
 use crate::{
-    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Extend, Fate, FencingToken, Free, Freed, HoldId,
-    Holder, Kind, Label, Life, Portion, Refused, Release, Released, Resize, Resized, SHARERS_TOLD, Seen,
-    SessionId, Wake,
+    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Extend, Fate, FencingToken, ForceRelease,
+    ForceReleased, HoldId, Holder, Kind, Label, Life, Portion, Refused, Release, Released, Resize, Resized,
+    SHARERS_TOLD, Seen, SessionId, Wake,
 };
 
 /// How many sessions a reply to a waiter names at most that it may be waiting for.
@@ -115,19 +115,24 @@ impl LockState {
         Released { found, left: 0, holder, next }
     }
 
-    pub(super) fn free_part(&mut self, now: Now, free: &Free, wakes: &mut Vec<Wake>) -> Freed {
+    pub(super) fn free_part(
+        &mut self,
+        now: Now,
+        free: &ForceRelease,
+        wakes: &mut Vec<Wake>,
+    ) -> ForceReleased {
         let of_it = |part: &&Part| matches!(free.seen, Seen::Hold(seen) if part.fence == seen);
         let seen: Vec<_> =
             self.parts().iter().flat_map(|parts| &parts.holds).filter(of_it).cloned().collect();
         if seen.is_empty() {
-            return Freed::Changed { holder: self.holder(now) };
+            return ForceReleased::Changed { holder: self.holder(now) };
         }
         for Part { hold, fence, .. } in &seen {
-            wakes.push(Wake::Freed { to: hold.session(), fence: *fence });
+            wakes.push(Wake::ForceReleased { to: hold.session(), fence: *fence });
         }
-        self.take(now, Ended::Freed, &free.by, |_, hold| seen.iter().any(|part| part.hold == *hold));
+        self.take(now, Ended::ForceReleased, &free.by, |_, hold| seen.iter().any(|part| part.hold == *hold));
         self.pump_parts(now, None, wakes);
-        Freed::Freed
+        ForceReleased::ForceReleased
     }
 
     pub(super) fn resize(

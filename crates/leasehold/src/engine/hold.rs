@@ -46,7 +46,7 @@ pub enum LostReason {
     /// The process was considered dead, and the lock was taken from it.
     Evicted,
     /// The lock was released by force.
-    Freed,
+    ForceReleased,
     /// Its session lapsed: no heartbeat reached the store in time, or the process was suspended. Another client may
     /// hold the lock by now, whatever is left of the lease.
     SessionLapsed,
@@ -70,7 +70,7 @@ impl fmt::Display for LostReason {
             Self::Removed => f.write_str("its key was removed before its lease ended"),
             Self::StoreLostData => f.write_str("the store has lost its data"),
             Self::Evicted => f.write_str("its process was considered dead"),
-            Self::Freed => f.write_str("it was released by force"),
+            Self::ForceReleased => f.write_str("it was released by force"),
             Self::SessionLapsed => {
                 f.write_str("its session lapsed: the store did not receive its heartbeats in time")
             }
@@ -369,14 +369,14 @@ mod tests {
         let heard = hold.signal().clone();
         hold.share_signal(&shared);
         assert!(!shared.is_cancelled());
-        hold.lose(LostReason::Freed);
+        hold.lose(LostReason::ForceReleased);
         assert!(heard.is_cancelled() && shared.is_cancelled());
     }
 
     #[test]
     fn a_hold_that_is_lost_already_gives_the_signal_of_several_at_once() {
         let (hold, shared) = (hold(), CancellationToken::new());
-        hold.lose(LostReason::Freed);
+        hold.lose(LostReason::ForceReleased);
         hold.share_signal(&shared);
         assert!(shared.is_cancelled());
     }
@@ -387,7 +387,7 @@ mod tests {
         let (one, other, shared) = (hold(), hold(), CancellationToken::new());
         one.share_signal(&shared);
         other.share_signal(&shared);
-        one.lose(LostReason::Freed);
+        one.lose(LostReason::ForceReleased);
         assert!(shared.is_cancelled() && !other.signal().is_cancelled());
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn reason(fate: Fate, holder: Option<Holder>, in_time: bool) -> LostR
         Fate::Vanished if in_time => LostReason::Removed,
         Fate::Forgotten if in_time => LostReason::StoreLostData,
         Fate::Ended(Ended::Released) => LostReason::Released,
-        Fate::Ended(Ended::Freed) => LostReason::Freed,
+        Fate::Ended(Ended::ForceReleased) => LostReason::ForceReleased,
         Fate::Ended(_) => LostReason::Evicted,
         Fate::Vanished | Fate::Forgotten | Fate::Queued | Fate::Held => LostReason::Expired,
     }

@@ -456,7 +456,7 @@ impl Postbox for Seats {
                     seat.handle_grant(nonce, fence, self.world.now());
                 }
             }
-            Wake::Freed { fence, .. } => {
+            Wake::ForceReleased { fence, .. } => {
                 if let Some(keeper) = self.keeper.get() {
                     keeper.hear_freed(fence);
                 }

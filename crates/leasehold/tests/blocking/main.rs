@@ -301,7 +301,7 @@ fn operators_calls_are_there(site: &Site) {
     let seen = mutex.inspect_in_full().unwrap().seen.expect("it is held");
     mutex.force_release(seen).unwrap();
     let lost = guard.lost(10 * S).unwrap().expect("it was freed");
-    assert_eq!(lost.reason, LostReason::Freed);
+    assert_eq!(lost.reason, LostReason::ForceReleased);
     assert_eq!(other.block_on(async { other.as_async().monitor().round().await }).unwrap().evicted, []);
 }
 

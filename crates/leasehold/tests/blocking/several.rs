@@ -99,7 +99,7 @@ fn a_set_is_lost_as_a_whole(site: &Site) {
     let seen = other.inspect_in_full().unwrap().seen.expect("it is held");
     other.force_release(seen).unwrap();
     let lost = set.lost(10 * S).unwrap().expect("one hold was evicted");
-    assert_eq!((lost.lock.as_str(), &lost.reason), ("b", &LostReason::Freed));
+    assert_eq!((lost.lock.as_str(), &lost.reason), ("b", &LostReason::ForceReleased));
     assert!(set.lost_signal().is_cancelled() && set.check().is_err());
     let Err(Error::Failed(failed)) = set.release() else { panic!("a set with a lost hold was released") };
     assert_eq!(failed.failed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["b"]);

@@ -370,7 +370,7 @@ fn each_hold_is_lost_by_itself(site: &Site) {
     let seen = details.status.sharers.iter().find(|sharer| sharer.fence == Some(freed.fencing_token()));
     operator.force_release(seen.and_then(leasehold::Sharer::seen).expect("it is held")).unwrap();
     let lost = freed.lost(20 * S).unwrap().expect("it was freed");
-    assert_eq!(lost.reason, LostReason::Freed);
+    assert_eq!(lost.reason, LostReason::ForceReleased);
     let released = freed.release();
     assert!(matches!(&released, Err(Error::Failed(ReleaseError::Lost(_)))), "{released:?}");
     let short = capped(600 * MS).acquire_timeout(20 * S).unwrap();

@@ -182,7 +182,7 @@ pub(crate) async fn a_deposed_leader_is_told_and_the_next_leads(site: &Site) {
     let second = waiting.await.expect("no panic");
     assert!(second.fencing_token() > first.fencing_token());
     let lost = tokio::time::timeout(PATIENCE, first.lost()).await.expect("the loss is reported");
-    assert_eq!(lost.reason, LostReason::Freed);
+    assert_eq!(lost.reason, LostReason::ForceReleased);
     first.check().expect_err("it leads no more");
     second.resign().await.expect("resigned");
 }

@@ -192,10 +192,10 @@ async fn the_loss_of_another_of_them_hides_no_reason() {
     take_by_force(&mutex(&other, "b")).await;
     guard.extend().await.expect_err("both are gone");
     let lost = timeout(SOON, guard.lost()).await.expect("the loss is reported");
-    assert_eq!(lost.reason, LostReason::Freed, "{lost}");
+    assert_eq!(lost.reason, LostReason::ForceReleased, "{lost}");
     assert!(signal.is_cancelled());
     let told = async {
-        while guard.check().expect_err("it is gone").reason != LostReason::Freed {
+        while guard.check().expect_err("it is gone").reason != LostReason::ForceReleased {
             sleep(MS).await;
         }
     };
@@ -337,7 +337,7 @@ async fn a_hold_that_was_taken_by_force_is_lost_at_whichever_sending() {
     let guard = mutex(&client, "a").acquire().await.expect("acquired");
     take_by_force(&mutex(&other, "a")).await;
     let released = guard.release().await;
-    assert!(matches!(released, Err(ReleaseError::Lost(LostReason::Freed))), "{released:?}");
+    assert!(matches!(released, Err(ReleaseError::Lost(LostReason::ForceReleased))), "{released:?}");
     assert_eq!(releases.next(), 2, "it was sent again");
 }
 

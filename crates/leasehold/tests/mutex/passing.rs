@@ -198,7 +198,7 @@ pub(crate) async fn what_is_freed_by_force_while_it_is_handed_on_is_nobodys(site
     mutex(&b).force_release(seen).await.expect("freed");
     let lost =
         tokio::time::timeout(Duration::from_secs(10), guard.lost()).await.expect("the loss is reported");
-    assert_eq!(lost.reason, LostReason::Freed);
+    assert_eq!(lost.reason, LostReason::ForceReleased);
     let waiter = tokio::spawn({
         let kept = kept.clone();
         async move { kept.acquire().await.expect("acquired").release().await }

@@ -2,7 +2,7 @@
 
 use crate::site::{Site, until_at_rest, until_waiting};
 use futures_util::future::BoxFuture;
-use leasehold::core::{Acquire, Free, Freed, Inspect, Label, Place, Seen, Share};
+use leasehold::core::{Acquire, ForceRelease, ForceReleased, Inspect, Label, Place, Seen, Share};
 use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Reply, Store};
 use leasehold::{AcquireError, Attempt, Client, LockError, LostReason, MultiAttempt, MultiMutex, Mutex};
 use leasehold::{KeyError, SessionId};
@@ -150,7 +150,7 @@ pub(crate) async fn the_loss_of_one_is_the_loss_of_all(site: &Site) {
     assert!(!signal.is_cancelled());
     mutex(&b, "b").force_release(seen).await.expect("freed");
     let lost = tokio::time::timeout(SOON, guard.lost()).await.expect("the loss is reported");
-    assert_eq!((lost.lock.as_str(), &lost.reason), ("b", &LostReason::Freed));
+    assert_eq!((lost.lock.as_str(), &lost.reason), ("b", &LostReason::ForceReleased));
     assert!(signal.is_cancelled() && guard.check().is_err());
     let error = guard.release().await.expect_err("one of them is lost");
     assert_eq!(error.failed.len(), 1, "{error}");
@@ -279,9 +279,12 @@ impl Interrupted {
         };
         let fence = seen.holder.and_then(|holder| holder.fence).expect("it is held");
         let by = Label::new("the night shift").expect("it is short");
-        let free = Op::Free(Free { seen: Seen::Hold(fence), by });
+        let free = Op::ForceRelease(ForceRelease { seen: Seen::Hold(fence), by });
         let freed = self.inner.execute(&lock, &free, within).await;
-        assert!(matches!(freed, Outcome::Done(Reply::Free(Freed::Freed))), "{freed:?}");
+        assert!(
+            matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))),
+            "{freed:?}"
+        );
     }
 }
 

@@ -6,8 +6,8 @@ use crate::keyspace::Keyspace;
 use crate::tap::WHOLE;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
-    Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Free, HoldId, Inspect, Kind, Label, Life,
-    Lock, Nonce, Op, OwnValue, Pass, Portion, Raise, Release, Resize, Seen, SessionId,
+    Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, HoldId, Inspect, Kind, Label,
+    Life, Lock, Nonce, Op, OwnValue, Pass, Portion, Raise, Release, Resize, Seen, SessionId,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -233,7 +233,7 @@ fn releases() -> Vec<Way> {
 fn takings() -> Vec<Way> {
     let evict =
         |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
-    let free = |seen| Op::Free(Free { seen, by: Label::new("test").expect("a label") });
+    let free = |seen| Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") });
     let hold = || Seen::Hold(FencingToken::new(START_US));
     let look = |n: u8, ahead: u8| {
         let ahead = Some(claim(ahead).hold.session());
@@ -391,7 +391,7 @@ fn entries() -> Vec<Way> {
         |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
     let free = || {
         let seen = Seen::Hold(FencingToken::new(START_US));
-        Op::Free(Free { seen, by: Label::new("test").expect("a label") })
+        Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") })
     };
     let raise = |n: u8, fence: u64| Op::Raise(Raise { claim: owned(n), fence: FencingToken::new(fence) });
     let twice = || vec![take(1), take(2)];
@@ -497,7 +497,8 @@ fn permits() -> Vec<Way> {
     let take = |n: u8, count: u32| take_part(n, Portion::Permits { count, of: 2 });
     let by = || Label::new("test").expect("a label");
     let evict = |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: by() });
-    let free = |at_us: u64| Op::Free(Free { seen: Seen::Hold(FencingToken::new(at_us)), by: by() });
+    let free =
+        |at_us: u64| Op::ForceRelease(ForceRelease { seen: Seen::Hold(FencingToken::new(at_us)), by: by() });
     let resize = |seen: Option<u32>, limit: u32| Op::Resize(Resize { seen, limit });
     let two = || vec![take(1, 1), take(2, 1)];
     let queue = || [two(), vec![take(3, 1), take(4, 1)]].concat();

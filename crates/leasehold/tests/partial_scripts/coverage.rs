@@ -62,7 +62,7 @@ impl OpKind {
             Op::Release(_) => Some(Self::Release),
             Op::Inspect(_) => Some(Self::Inspect),
             Op::Evict(_) => Some(Self::Evict),
-            Op::Free(_) => Some(Self::Free),
+            Op::ForceRelease(_) => Some(Self::ForceRelease),
             Op::Resize(_) => Some(Self::Resize),
             Op::Raise(_) => Some(Self::Raise),
             _ => None,
@@ -150,11 +150,11 @@ impl Seen {
             (OpKind::Evict, Left::Entered),
             (OpKind::Evict, Left::Unnoted),
             (OpKind::Evict, Left::Done),
-            (OpKind::Free, Left::Untouched),
-            (OpKind::Free, Left::Freed),
-            (OpKind::Free, Left::Entered),
-            (OpKind::Free, Left::Unnoted),
-            (OpKind::Free, Left::Done),
+            (OpKind::ForceRelease, Left::Untouched),
+            (OpKind::ForceRelease, Left::Freed),
+            (OpKind::ForceRelease, Left::Entered),
+            (OpKind::ForceRelease, Left::Unnoted),
+            (OpKind::ForceRelease, Left::Done),
         ]
         .iter()
         .chain(of_these_kinds)

@@ -294,7 +294,7 @@ fn audit_entry(line: &str) -> Result<AuditEntry, Broken> {
     let how = match how {
         "released" => Ended::Released,
         "evicted" => Ended::Evicted,
-        "freed" => Ended::Freed,
+        "freed" => Ended::ForceReleased,
         other => return Err(Broken(format!("an audit entry of `{other}`"))),
     };
     Ok(AuditEntry {
@@ -476,7 +476,7 @@ fn endings(text: &str, holds: &BTreeMap<String, HoldId>) -> Result<Endings, Brok
         let how = match mark {
             Some(".") => Ended::Released,
             Some("!") => Ended::Evicted,
-            Some("~") => Ended::Freed,
+            Some("~") => Ended::ForceReleased,
             _ => return Err(Broken("a hold that ended in an unknown way".to_owned())),
         };
         let hold = holds.get(hold).ok_or_else(|| Broken("an unknown hold that ended".to_owned()))?;

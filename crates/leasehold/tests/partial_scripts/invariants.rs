@@ -45,7 +45,7 @@ use leasehold_core::model::{LockState, Record, Value};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Left {
     Untouched,
-    Freed,
+    ForceReleased,
     Opened,
     Lasting,
     Entered,

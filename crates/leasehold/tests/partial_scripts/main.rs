@@ -248,7 +248,7 @@ impl Play<'_> {
                 keep_parts(&mut state, |part| part.hold != release.claim.hold);
                 state = live(&state, self.now_us);
             }
-            Op::Free(free) if state.kind.is_shared() => {
+            Op::ForceRelease(free) if state.kind.is_shared() => {
                 state = live(&state, self.now_us);
                 keep_parts(&mut state, |part| free.seen != SeenAs::Hold(part.fence));
                 state = live(&state, self.now_us);

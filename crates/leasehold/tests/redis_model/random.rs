@@ -6,7 +6,8 @@ use leasehold::store::{Op, Outcome, Reply, SessionOp, SessionReply, Store, Wake}
 use leasehold_core::cohort::BLOCK;
 use leasehold_core::model::LockState;
 use leasehold_core::{
-    Acquired, Beaten, Ended, Evicted, Extend, Extended, Fate, Freed, Portion, Refused, Released, Resized,
+    Acquired, Beaten, Ended, Evicted, Extend, Extended, Fate, ForceReleased, Portion, Refused, Released,
+    Resized,
 };
 use leasehold_testkit::conformance::{ForeignWrite, WorkloadStep};
 
@@ -77,7 +78,7 @@ impl Play<'_> {
         let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
         for wake in wakes {
             seen(match wake {
-                Wake::Freed { .. } => "warned",
+                Wake::ForceReleased { .. } => "warned",
                 Wake::Wanted { .. } => "notified: waiter",
                 _ => "woken",
             });
@@ -112,7 +113,7 @@ impl Play<'_> {
                     Fate::Held => "held",
                     Fate::Queued => "queued",
                     Fate::Ended(Ended::Evicted) => "found evicted",
-                    Fate::Ended(Ended::Freed) => "found freed",
+                    Fate::Ended(Ended::ForceReleased) => "found freed",
                     Fate::Ended(_) => "released",
                     Fate::Vanished => "vanished",
                     Fate::Superseded => "superseded",
@@ -134,8 +135,8 @@ impl Play<'_> {
                     seen("evicted a place");
                 }
             }
-            Reply::Free(Freed::Freed) => seen("freed"),
-            Reply::Free(Freed::Changed { .. }) => seen("not freed"),
+            Reply::ForceRelease(ForceReleased::ForceReleased) => seen("freed"),
+            Reply::ForceRelease(ForceReleased::Changed { .. }) => seen("not freed"),
             Reply::Inspect(found) => {
                 if found.stranger.is_some() {
                     seen("stranger's fingerprint");
@@ -218,7 +219,9 @@ impl Play<'_> {
             {
                 seen("evicted one of several");
             }
-            (Op::Free(_), Reply::Free(Freed::Freed)) if held > 1 => seen("warned several"),
+            (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) if held > 1 => {
+                seen("warned several")
+            }
             _ => {}
         }
     }

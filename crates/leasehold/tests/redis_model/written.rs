@@ -81,7 +81,7 @@ pub(crate) fn word(how: Ended) -> &'static str {
     match how {
         Ended::Released => "released",
         Ended::Evicted => "evicted",
-        Ended::Freed => "freed",
+        Ended::ForceReleased => "freed",
         _ => panic!("{how:?} is none of the model's"),
     }
 }
@@ -90,7 +90,7 @@ fn mark(how: Ended) -> &'static str {
     match how {
         Ended::Released => ".",
         Ended::Evicted => "!",
-        Ended::Freed => "~",
+        Ended::ForceReleased => "~",
         _ => panic!("{how:?} is none of the model's"),
     }
 }

@@ -7,8 +7,8 @@
 use crate::scene::{LONG, beat, claim, label, nonce};
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, Free, Inspect, Inspection, Kind, Life, Pass, Portion, Release,
-    Released, Seen,
+    Acquire, Acquired, Claim, Enqueue, Fate, ForceRelease, Inspect, Inspection, Kind, Life, Pass, Portion,
+    Release, Released, Seen,
 };
 use leasehold_testkit::{FrozenClock, RedisServer, Value};
 use serde_json::{Map, Value as Json, json};
@@ -96,8 +96,8 @@ async fn write(store: &RedisStore) {
             let Acquired::Granted { fence, .. } = ask(store, kind, 4, Portion::Whole).await else {
                 panic!("{kind:?}")
             };
-            let by_force = Op::Free(Free { by: label(), seen: Seen::Hold(fence) });
-            assert!(matches!(execute(store, &lock(kind), by_force).await, Reply::Free(_)));
+            let by_force = Op::ForceRelease(ForceRelease { by: label(), seen: Seen::Hold(fence) });
+            assert!(matches!(execute(store, &lock(kind), by_force).await, Reply::ForceRelease(_)));
             assert!(matches!(ask(store, kind, 5, Portion::Whole).await, Acquired::Granted { .. }));
             assert_eq!(release(store, kind, 5).await, Fate::Held);
         }
@@ -188,7 +188,9 @@ async fn what_was_written_is_understood() {
         if kind.is_one_string() || kind == Kind::Reentrant {
             assert_eq!(seen.audit.len(), 1, "{kind:?}: {seen:?}");
             let fate = |n| Op::Inspect(Inspect { claim: Some(owned(n, kind)), in_full: false });
-            for (n, ended) in [(4, leasehold_core::Ended::Freed), (5, leasehold_core::Ended::Released)] {
+            for (n, ended) in
+                [(4, leasehold_core::Ended::ForceReleased), (5, leasehold_core::Ended::Released)]
+            {
                 let Reply::Inspect(seen) = execute(&store, &lock(kind), fate(n)).await else {
                     panic!("{kind:?}")
                 };

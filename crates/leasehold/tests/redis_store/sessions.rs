@@ -8,8 +8,8 @@ use leasehold::store::{
     Executed, FaultKind, Lock, Op, Outcome, Reply, SessionKeeping, SessionOp, SessionReply, Store, Wake,
 };
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Ended, Evict, Evicted, Fate, Fingerprint, Free, Freed, Place, Seen,
-    SessionId,
+    Acquire, Acquired, Beat, Beaten, Ended, Evict, Evicted, Fate, Fingerprint, ForceRelease, ForceReleased,
+    Place, Seen, SessionId,
 };
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
@@ -149,15 +149,21 @@ async fn who_loses_a_lock_by_force_is_told() {
     let holder = seen.holder.unwrap();
     assert_eq!((holder.session, seen.stranger), (Some(session(1)), None));
     let fence = holder.fence.unwrap();
-    let free = Op::Free(Free { seen: Seen::Hold(fence), by: label() });
+    let free = Op::ForceRelease(ForceRelease { seen: Seen::Hold(fence), by: label() });
     let outcome = execute(&store, &free, LONG).await;
-    assert!(matches!(outcome, Outcome::Done(Reply::Free(Freed::Freed))), "{outcome:?}");
+    assert!(
+        matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))),
+        "{outcome:?}"
+    );
     let wake = heard(&mut hear).await;
-    assert!(matches!(wake, Some(Heard::Wake(Wake::Freed { fence: told, .. })) if told == fence), "{wake:?}");
-    assert_eq!(found(release(&store, &claim(1)).await), Fate::Ended(Ended::Freed));
+    assert!(
+        matches!(wake, Some(Heard::Wake(Wake::ForceReleased { fence: told, .. })) if told == fence),
+        "{wake:?}"
+    );
+    assert_eq!(found(release(&store, &claim(1)).await), Fate::Ended(Ended::ForceReleased));
     // By now the lock belongs to another holder, which keeps it.
     let outcome = execute(&store, &free, LONG).await;
-    let Outcome::Done(Reply::Free(Freed::Changed { holder: Some(holder) })) = outcome else {
+    let Outcome::Done(Reply::ForceRelease(ForceReleased::Changed { holder: Some(holder) })) = outcome else {
         panic!("{outcome:?}")
     };
     assert_eq!(holder.session, Some(session(2)));
@@ -173,13 +179,19 @@ async fn a_strangers_lock_is_freed_as_it_was_seen() {
     server.cli(&["SET", "job", "theirs"]).unwrap().ok().unwrap();
     let seen = inspect(&store).await.stranger;
     assert_eq!(seen, Some(Fingerprint::of("theirs")));
-    let free = Op::Free(Free { seen: Seen::Stranger(seen.unwrap()), by: label() });
+    let free = Op::ForceRelease(ForceRelease { seen: Seen::Stranger(seen.unwrap()), by: label() });
     server.cli(&["SET", "job", "another's"]).unwrap().ok().unwrap();
     let outcome = execute(&store, &free, LONG).await;
-    assert!(matches!(outcome, Outcome::Done(Reply::Free(Freed::Changed { holder: Some(_) }))), "{outcome:?}");
+    assert!(
+        matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::Changed { holder: Some(_) }))),
+        "{outcome:?}"
+    );
     server.cli(&["SET", "job", "theirs"]).unwrap().ok().unwrap();
     let outcome = execute(&store, &free, LONG).await;
-    assert!(matches!(outcome, Outcome::Done(Reply::Free(Freed::Freed))), "{outcome:?}");
+    assert!(
+        matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))),
+        "{outcome:?}"
+    );
     let audit = inspect(&store).await.audit;
     assert_eq!((audit[0].fence, audit[0].whose.clone()), (None, None));
 }

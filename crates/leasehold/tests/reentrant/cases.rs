@@ -266,7 +266,7 @@ pub(crate) async fn a_loss_reaches_all_guards_of_an_owner(site: &Site) {
     for guard in guards {
         let lost = guard.lost().await;
         assert!(start.elapsed() < 5 * S, "not with its lease: {:?}", start.elapsed());
-        assert!(matches!(lost.reason, LostReason::Freed | LostReason::TakenOver { .. }), "{lost}");
+        assert!(matches!(lost.reason, LostReason::ForceReleased | LostReason::TakenOver { .. }), "{lost}");
         let released = guard.release().await;
         assert!(matches!(released, Err(ReleaseError::Lost(_))), "{released:?}");
     }

@@ -238,7 +238,7 @@ pub(crate) async fn one_hold_is_freed_by_force_and_no_other(site: &Site) {
     let seen = of_first.and_then(leasehold::Sharer::seen).expect("the holder is reported");
     theirs.force_release(seen).await.expect("freed");
     let lost = tokio::time::timeout(5 * S, first.lost()).await.expect("reported by a message");
-    assert_eq!(lost.reason, LostReason::Freed);
+    assert_eq!(lost.reason, LostReason::ForceReleased);
     second.check().expect("held");
     second.release().await.expect("it was not touched");
     let audit = theirs.inspect_in_full().await.expect("an answer").audit;

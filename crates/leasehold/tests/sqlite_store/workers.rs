@@ -113,7 +113,7 @@ fn worker() {
             "await force" => {
                 answer("waiting");
                 match party.wakes.recv().unwrap() {
-                    Wake::Freed { fence, .. } => answer(&format!("freed {fence}")),
+                    Wake::ForceReleased { fence, .. } => answer(&format!("freed {fence}")),
                     other => panic!("{other:?}"),
                 }
             }

@@ -239,7 +239,7 @@ impl Task {
         }
     }
 
-    /// Releases it; `Free` also if there is nothing to release any more.
+    /// Releases it; `ForceRelease` also if there is nothing to release any more.
     async fn released(&self, held: Held) -> Result<Released, String> {
         let Some(having) = held.into_having() else { return Ok(Released::Free) };
         let locks = having.locks();

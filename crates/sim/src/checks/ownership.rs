@@ -151,7 +151,7 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]
     };
     for held in before.holds.iter().filter(|held| after.iter().all(|now| now.hold != held.hold)) {
         let is_own = matches!(done.op, Op::Release(release) if release.claim.hold == held.hold);
-        let is_freed = matches!(done.op, Op::Free(free) if free.seen == Seen::Hold(held.fence));
+        let is_freed = matches!(done.op, Op::ForceRelease(free) if free.seen == Seen::Hold(held.fence));
         let session = held.hold.session();
         let is_known = done.sessions.records.contains_key(&session);
         // A session without a record is spared because of any of its holds here.

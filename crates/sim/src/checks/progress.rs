@@ -7,7 +7,7 @@ use crate::event::{
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{
-    Acquire, Acquired, Evicted, FencingToken, Freed, HoldId, Inspect, Op, Pass, Reply, SessionId,
+    Acquire, Acquired, Evicted, FencingToken, ForceReleased, HoldId, Inspect, Op, Pass, Reply, SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -316,7 +316,8 @@ fn is_freed(done: &Execution<'_>) -> bool {
 fn may_grant(done: &Execution<'_>) -> bool {
     match (done.op, done.reply) {
         (Op::Acquire(_), Reply::Acquire(reply)) => !done.together && !matches!(reply, Acquired::Spent(_)),
-        (Op::Evict(_), Reply::Evict(Evicted::Gone { .. })) | (Op::Free(_), Reply::Free(Freed::Freed)) => true,
+        (Op::Evict(_), Reply::Evict(Evicted::Gone { .. }))
+        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => true,
         (Op::Release(release), Reply::Release(released)) => {
             release.pass == Pass::Grant && !matches!(released.next, Some(Ok(Acquired::Spent(_)) | Err(_)))
         }

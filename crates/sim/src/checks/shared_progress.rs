@@ -4,7 +4,9 @@ use super::{Check, CheckContext, CheckResult, Health, LOOK};
 use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId, ends};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
-use leasehold_core::{Acquired, Claim, Evicted, Freed, HoldId, Kind, Op, Portion, Reply, Resized, SessionId};
+use leasehold_core::{
+    Acquired, Claim, Evicted, ForceReleased, HoldId, Kind, Op, Portion, Reply, Resized, SessionId,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -285,7 +287,7 @@ fn serves(done: &Execution<'_>, was_there: bool) -> bool {
         (Op::Acquire(_), Reply::Acquire(Acquired::Granted { .. })) => !was_there,
         (Op::Acquire(_), Reply::Acquire(Acquired::Taken { .. }))
         | (Op::Evict(_), Reply::Evict(Evicted::Gone { .. }))
-        | (Op::Free(_), Reply::Free(Freed::Freed))
+        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased))
         | (Op::Release(_), Reply::Release(_))
         | (Op::Resize(_), Reply::Resize(Resized::Done)) => true,
         _ => false,

@@ -6,8 +6,8 @@ use super::reply::Failure;
 use super::script::{For, Script};
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
-    Acquire, Beat, Claim, Enqueue, Evict, Extend, Free, HoldId, Inspect, Kind, Label, Life, Lock, LockName,
-    Op, OwnValue, Pass, Portion, Raise, Release, Resize, Seen,
+    Acquire, Beat, Claim, Enqueue, Evict, Extend, ForceRelease, HoldId, Inspect, Kind, Label, Life, Lock,
+    LockName, Op, OwnValue, Pass, Portion, Raise, Release, Resize, Seen,
 };
 use std::str::FromStr;
 
@@ -106,7 +106,7 @@ impl OnLock {
                     ("stranger", fingerprint) => Seen::Stranger(parsed(fingerprint)?),
                     _ => return Err(malformed()),
                 };
-                Op::Free(Free { seen, by })
+                Op::ForceRelease(ForceRelease { seen, by })
             }
             Script::ExtendOne => {
                 let (claim, lease_ms) = (claim.ok_or_else(malformed)?, rest.number()?);

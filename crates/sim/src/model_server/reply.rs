@@ -2,8 +2,8 @@
 
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
-    Acquired, AuditEntry, Beaten, Ended, Evicted, Extended, Fate, FencingToken, Freed, Holder, Inspection,
-    Kind, Op, Portion, Raised, Refused, Released, Reply, Resized, SessionReply, Share,
+    Acquired, AuditEntry, Beaten, Ended, Evicted, Extended, Fate, FencingToken, ForceReleased, Holder,
+    Inspection, Kind, Op, Portion, Raised, Refused, Released, Reply, Resized, SessionReply, Share,
 };
 
 /// An error reply.
@@ -156,8 +156,8 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
             let hold = hold.map_or(Value::Integer(-1), |fence| Value::number(fence.as_u64()));
             Value::Array(vec![Value::bulk("gone"), hold, Value::Integer((*place).into())])
         }
-        Reply::Free(Freed::Freed) => Value::Array(vec![Value::bulk("freed")]),
-        Reply::Free(Freed::Changed { holder }) => {
+        Reply::ForceRelease(ForceReleased::ForceReleased) => Value::Array(vec![Value::bulk("freed")]),
+        Reply::ForceRelease(ForceReleased::Changed { holder }) => {
             Value::Array(vec![Value::bulk("changed"), Value::Array(who(holder.as_ref()))])
         }
         Reply::Refused(refused) => of_refusal(refused),
@@ -297,7 +297,7 @@ fn fate(fate: Fate) -> &'static str {
 fn ended(how: Ended) -> &'static str {
     match how {
         Ended::Released => "released",
-        Ended::Freed => "freed",
+        Ended::ForceReleased => "freed",
         _ => "evicted",
     }
 }

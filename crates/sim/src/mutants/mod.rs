@@ -378,11 +378,11 @@ impl Mutant {
                 });
                 done
             }
-            (Self::ForceReleaseWithoutComparing, Op::Free(free)) => {
+            (Self::ForceReleaseWithoutComparing, Op::ForceRelease(free)) => {
                 let mut free = free.clone();
                 let last = holder(state).and(state.record.as_ref()).and_then(|record| record.last);
                 free.seen = last.map_or(free.seen, Seen::Hold);
-                state.apply(now_us, &Op::Free(free), alive)
+                state.apply(now_us, &Op::ForceRelease(free), alive)
             }
             _ if entries(state).is_some() => self.apply_to_entries(state, now_us, op, alive),
             _ => self.apply_to_no_entries(state, now_us, op, alive),

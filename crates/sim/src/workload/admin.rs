@@ -5,7 +5,7 @@
 use crate::world::Sim;
 use crate::world::store::SimStore;
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
-use leasehold_core::{Evict, Free, Inspect, Inspection, Label, Place, Seen, SessionEntry};
+use leasehold_core::{Evict, ForceRelease, Inspect, Inspection, Label, Place, Seen, SessionEntry};
 use leasehold_testkit::Random;
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub(crate) async fn operator(store: SimStore, chance: Random) {
         let Some(seen) = seen(&inspection, &chance) else { continue };
         pause(&sim, &chance, Duration::from_millis(700)).await;
         // The outcome does not matter: it inspects again.
-        drop(store.execute(lock, &Op::Free(Free { seen, by: by.clone() }), CALL).await);
+        drop(store.execute(lock, &Op::ForceRelease(ForceRelease { seen, by: by.clone() }), CALL).await);
     }
 }
 

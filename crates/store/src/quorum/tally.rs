@@ -10,8 +10,8 @@
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::outcome::Outcome;
 use leasehold_core::{
-    Acquired, Ended, Entered, Evicted, Executed, Extended, Fate, FencingToken, Freed, Holder, Inspection, Op,
-    Refused, Released, Reply,
+    Acquired, Ended, Entered, Evicted, Executed, Extended, Fate, FencingToken, ForceReleased, Holder,
+    Inspection, Op, Refused, Released, Reply,
 };
 
 /// The replies so far.
@@ -56,7 +56,7 @@ impl Tally {
             Op::Extend(_) => self.extend().map(Reply::Extend),
             Op::Release(_) => self.release().map(Reply::Release),
             Op::Inspect(inspect) => self.inspect(inspect.claim.is_some()).map(Reply::Inspect),
-            Op::Free(_) => self.free().map(Reply::Free),
+            Op::ForceRelease(_) => self.free().map(Reply::ForceRelease),
             Op::Evict(_) => self.evict().map(Reply::Evict),
             _ => None,
         };
@@ -151,7 +151,7 @@ impl Tally {
         }
         let most =
             |of: &[Fate]| of.iter().copied().max_by_key(|fate| count(*fate)).filter(|fate| count(*fate) > 0);
-        let ended = [Ended::Released, Ended::Evicted, Ended::Freed].map(Fate::Ended);
+        let ended = [Ended::Released, Ended::Evicted, Ended::ForceReleased].map(Fate::Ended);
         most(&ended)
             .or_else(|| most(&[Fate::Forgotten, Fate::Vanished, Fate::Superseded]))
             .or(Some(Fate::Forgotten))
@@ -215,20 +215,23 @@ impl Tally {
         all.get(self.needed - 1).or(all.last()).copied()
     }
 
-    fn free(&self) -> Option<Freed> {
-        let freed = self.replies().filter(|reply| matches!(reply, Reply::Free(Freed::Freed))).count();
+    fn free(&self) -> Option<ForceReleased> {
+        let freed = self
+            .replies()
+            .filter(|reply| matches!(reply, Reply::ForceRelease(ForceReleased::ForceReleased)))
+            .count();
         let changed: Vec<_> = self
             .replies()
             .filter_map(|reply| match reply {
-                Reply::Free(Freed::Changed { holder }) => Some(holder.clone()),
+                Reply::ForceRelease(ForceReleased::Changed { holder }) => Some(holder.clone()),
                 _ => None,
             })
             .collect();
         match () {
-            () if freed >= self.needed => Some(Freed::Freed),
+            () if freed >= self.needed => Some(ForceReleased::ForceReleased),
             () if self.prevents(changed.len()) => {
                 let holder = most_held(changed.into_iter().flatten(), is_same_hold).map(|(holder, _)| holder);
-                Some(Freed::Changed { holder })
+                Some(ForceReleased::Changed { holder })
             }
             () => None,
         }

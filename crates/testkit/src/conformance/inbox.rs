@@ -90,7 +90,7 @@ impl Postbox for Inbox {
     fn deliver(&self, wake: Wake) {
         match wake {
             Wake::Grant { to, nonce, fence } => of(&self.unread).push(GrantMessage { to, nonce, fence }),
-            Wake::Freed { fence, .. } => of(&self.freed).push(fence),
+            Wake::ForceReleased { fence, .. } => of(&self.freed).push(fence),
             Wake::Wanted { fence, .. } => of(&self.wanted).push(fence),
             _ => {}
         }

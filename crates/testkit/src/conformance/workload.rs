@@ -8,9 +8,9 @@ use super::Random;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Parts, Sessions, Value};
 use leasehold_core::{
-    Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, Free, HoldId, Inspect, Kind,
-    Label, Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Portion, Raise, Release, Resize, Seen,
-    SessionId, SessionOp,
+    Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, HoldId, Inspect,
+    Kind, Label, Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Portion, Raise, Release, Resize,
+    Seen, SessionId, SessionOp,
 };
 
 /// The next step.
@@ -199,7 +199,7 @@ impl Workload {
         match self.random.below(24) {
             0..=8 => Op::Acquire(self.acquire(state)),
             20 | 21 => Op::Evict(Evict { dead: self.likely_session(state), by: self.label() }),
-            22 | 23 => Op::Free(Free { seen: self.seen(state), by: self.label() }),
+            22 | 23 => Op::ForceRelease(ForceRelease { seen: self.seen(state), by: self.label() }),
             9..=11 => {
                 let (claim, lease_ms) = (self.likely_claim(state), self.lease());
                 let (keep_record, reserve) = (self.random.below(3) == 0, self.reserve());

@@ -3,7 +3,9 @@
 use super::sessions::{keeps, take};
 use crate::conformance::client::LONG;
 use crate::conformance::fixture::{Fixture, not_applicable};
-use leasehold_core::{Acquired, AuditEntry, Ended, Extended, Fate, FencingToken, Fingerprint, Freed, Seen};
+use leasehold_core::{
+    Acquired, AuditEntry, Ended, Extended, Fate, FencingToken, Fingerprint, ForceReleased, Seen,
+};
 
 /// The holder is notified and learns it from any later request. The first waiter acquires the lock.
 pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(fixture: &Fixture) {
@@ -19,16 +21,16 @@ pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(fixture: &
     c.enqueue().await;
     let seen = person.inspect().await.holder.and_then(|holder| holder.fence);
     assert_eq!(seen, Some(fence));
-    assert_eq!(person.free(Seen::Hold(fence)).await, Freed::Freed);
+    assert_eq!(person.free(Seen::Hold(fence)).await, ForceReleased::ForceReleased);
     assert_eq!(a.freed().await, fence);
     let message = b.message().await;
     assert_eq!(message.nonce, nonce);
     assert!(message.fence > fence);
     assert_eq!(b.fate(&claim).await, Fate::Held);
     assert_eq!(a.extend(&lost, LONG).await, Extended::NotHeld);
-    assert_eq!(a.fate(&lost).await, Fate::Ended(Ended::Freed));
-    assert_eq!(a.release(&lost).await.found, Fate::Ended(Ended::Freed));
-    assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::Spent(Ended::Freed));
+    assert_eq!(a.fate(&lost).await, Fate::Ended(Ended::ForceReleased));
+    assert_eq!(a.release(&lost).await.found, Fate::Ended(Ended::ForceReleased));
+    assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::Spent(Ended::ForceReleased));
     assert_eq!(b.granted(&b.ask(&claim, LONG)).await.fence, message.fence, "the successor has it still");
     assert_eq!(fixture.grants_so_far(&c).await, []);
 }
@@ -49,14 +51,14 @@ pub async fn a_forced_release_that_comes_too_late_takes_nothing(fixture: &Fixtur
     for wrong in
         [Seen::Hold(old), Seen::Hold(FencingToken::new(0)), Seen::Stranger(Fingerprint::of("x")), token]
     {
-        let Freed::Changed { holder } = person.free(wrong).await else {
+        let ForceReleased::Changed { holder } = person.free(wrong).await else {
             panic!("{wrong:?} took it from another")
         };
         assert_eq!(holder.and_then(|holder| holder.fence), Some(fence), "who has it is told");
     }
     assert_eq!(b.fate(&claim).await, Fate::Held);
     b.release(&claim).await;
-    assert_eq!(person.free(Seen::Hold(fence)).await, Freed::Changed { holder: None });
+    assert_eq!(person.free(Seen::Hold(fence)).await, ForceReleased::Changed { holder: None });
     assert_eq!(person.inspect_in_full().await.audit, []);
 }
 
@@ -77,13 +79,14 @@ pub async fn a_stranger_is_freed_by_its_fingerprint(fixture: &Fixture) {
     assert_eq!(seen.stranger, Some(theirs));
     assert_eq!(person.inspect().await.stranger, None, "only people want to know it");
     for wrong in [Seen::Stranger(Fingerprint::of("another")), Seen::Hold(FencingToken::new(0))] {
-        assert_eq!(person.free(wrong).await, Freed::Changed { holder: seen.holder.clone() });
+        assert_eq!(person.free(wrong).await, ForceReleased::Changed { holder: seen.holder.clone() });
     }
-    assert_eq!(person.free(Seen::Stranger(theirs)).await, Freed::Freed);
+    assert_eq!(person.free(Seen::Stranger(theirs)).await, ForceReleased::ForceReleased);
     assert_eq!(a.message().await.nonce, nonce);
     assert_eq!(a.fate(&claim).await, Fate::Held);
     let audit = person.inspect_in_full().await.audit;
-    let [AuditEntry { how: Ended::Freed, fence: None, whose: None, by, .. }] = audit.as_slice() else {
+    let [AuditEntry { how: Ended::ForceReleased, fence: None, whose: None, by, .. }] = audit.as_slice()
+    else {
         panic!("{audit:?}")
     };
     assert_eq!(*by, person.label());
@@ -99,14 +102,14 @@ pub async fn what_was_taken_is_written_down(fixture: &Fixture) {
     let mut fences = Vec::new();
     for _ in 0..40 {
         let (_, fence) = take(&a).await;
-        assert_eq!(person.free(Seen::Hold(fence)).await, Freed::Freed);
+        assert_eq!(person.free(Seen::Hold(fence)).await, ForceReleased::ForceReleased);
         assert_eq!(a.freed().await, fence);
         fences.insert(0, fence);
         let audit = person.inspect_in_full().await.audit;
         let found: Vec<_> = audit.iter().map(|entry| entry.fence).collect();
         let expected: Vec<_> = fences.iter().copied().map(Some).take(32).collect();
         assert_eq!(found, expected);
-        assert!(audit.iter().all(|entry| entry.how == Ended::Freed));
+        assert!(audit.iter().all(|entry| entry.how == Ended::ForceReleased));
         assert!(audit.iter().all(|entry| entry.whose == Some(a.label()) && entry.by == person.label()));
         assert!(audit.is_sorted_by_key(|entry| std::cmp::Reverse(entry.at_ms)));
     }

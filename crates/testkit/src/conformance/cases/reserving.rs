@@ -5,7 +5,8 @@ use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
-    Acquired, Claim, Evicted, Extend, Extended, Fate, FencingToken, Freed, Op, Pass, Refused, Reply, Seen,
+    Acquired, Claim, Evicted, Extend, Extended, Fate, FencingToken, ForceReleased, Op, Pass, Refused, Reply,
+    Seen,
 };
 use std::time::Duration;
 
@@ -113,7 +114,11 @@ pub async fn tokens_grow_over_what_was_reserved_for_who_was_robbed(fixture: &Fix
     }
     let (held, fence) = take(&a).await;
     let last = reserved(&a, &held).await;
-    assert_eq!(b.free(Seen::Hold(fence)).await, Freed::Freed, "it is known by the token that it was given");
+    assert_eq!(
+        b.free(Seen::Hold(fence)).await,
+        ForceReleased::ForceReleased,
+        "it is known by the token that it was given"
+    );
     assert_eq!(a.freed().await, fence);
     assert_eq!(a.extend_and(&held, LONG, Some(QUIETLY)).await, Extended::NotHeld);
     let held = take_after(&b, last, "force").await;

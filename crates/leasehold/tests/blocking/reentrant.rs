@@ -207,7 +207,7 @@ fn force_ends_all_guards_of_an_owner(site: &Site) {
     for guard in guards {
         let lost = guard.lost(10 * S).unwrap().expect("it was freed");
         // The reason is recorded for the first of them only.
-        assert!(matches!(lost.reason, LostReason::Freed | LostReason::Removed), "{lost}");
+        assert!(matches!(lost.reason, LostReason::ForceReleased | LostReason::Removed), "{lost}");
         let released = guard.release();
         assert!(matches!(&released, Err(Error::Failed(ReleaseError::Lost(_)))), "{released:?}");
     }

@@ -46,7 +46,7 @@ const OP_KINDS: [OpKind; 11] = [
     OpKind::ReleaseAndAcquire,
     OpKind::Inspect,
     OpKind::Evict,
-    OpKind::Free,
+    OpKind::ForceRelease,
     OpKind::Resize,
     OpKind::Raise,
 ];

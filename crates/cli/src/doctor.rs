@@ -5,7 +5,7 @@ use crate::exit::{Exit, Failure};
 use crate::people::plain;
 use crate::report::{json_line, print};
 use crate::store::Place;
-use leasehold::store::{Examination, Hazard, Role, Severity};
+use leasehold::store::{Diagnosis, Hazard, Role, Severity};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,7 +17,7 @@ the store is a file on this machine, and it works: there is no server whose sett
 
 /// Prints the findings. Warnings have an exit status of their own.
 pub(crate) async fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
-    let found = Place::of(&args.store)?.examine().await?;
+    let found = Place::of(&args.store)?.diagnose().await?;
     let text = match &found[..] {
         [] if args.json => json_line(&Report::default()),
         [] => FILE.to_owned(),
@@ -75,7 +75,7 @@ impl Told {
 }
 
 impl<'a> Report<'a> {
-    fn of(found: &'a Examination) -> Self {
+    fn of(found: &'a Diagnosis) -> Self {
         Self {
             store: Some(&found.node),
             product: found.product.as_deref(),
@@ -100,7 +100,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn text(found: &Examination) -> String {
+fn text(found: &Diagnosis) -> String {
     let mut text = String::new();
     let mut line = |label: &str, value: &str| {
         writeln!(text, "{label:<9}{value}").expect("writing to a string cannot fail");
@@ -127,12 +127,12 @@ fn known(text: Option<String>) -> String {
     text.unwrap_or_else(|| "unknown".to_owned())
 }
 
-fn server(found: &Examination) -> Option<String> {
+fn server(found: &Diagnosis) -> Option<String> {
     let (product, version) = (found.product.as_deref()?, found.version.as_deref()?);
     Some(format!("{} {}", plain(product), plain(version)))
 }
 
-fn role(found: &Examination) -> Option<String> {
+fn role(found: &Diagnosis) -> Option<String> {
     let role = found.role?;
     Some(match found.replicas {
         Some(1) => format!("{role}, with 1 replica"),
@@ -142,7 +142,7 @@ fn role(found: &Examination) -> Option<String> {
     })
 }
 
-fn persistence(found: &Examination) -> Option<String> {
+fn persistence(found: &Diagnosis) -> Option<String> {
     let file = if found.append_only? { "an append-only file" } else { "no append-only file" };
     Some(match found.snapshots {
         Some(snapshots) => format!("{file}; snapshots since its start: {snapshots}"),
@@ -150,7 +150,7 @@ fn persistence(found: &Examination) -> Option<String> {
     })
 }
 
-fn memory(found: &Examination) -> Option<String> {
+fn memory(found: &Diagnosis) -> Option<String> {
     let (used, policy) = (found.used_memory?, plain(found.eviction_policy.as_deref()?));
     Some(match found.maxmemory? {
         0 => format!("{used} bytes, without a limit; policy {policy}"),
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_is_not_reported_is_unknown() {
-        let mut found = Examination::new("locks:6379");
+        let mut found = Diagnosis::new("locks:6379");
         found.hazards.push(Hazard::new(HazardKind::NotTold, Severity::Notice));
         let wanted = "\
             store    locks:6379\nserver   unknown\nrole     unknown\npersists unknown\nmemory   unknown\n\
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn texts_of_a_server_cannot_control_a_terminal() {
-        let mut found = Examination::new("locks:6379");
+        let mut found = Diagnosis::new("locks:6379");
         found.user = Some("\x1b[2Jmallory".to_owned());
         (found.product, found.version) = (Some("Redis".to_owned()), Some("\x1b]0;".to_owned()));
         assert!(!text(&found).contains('\x1b'));

@@ -7,7 +7,7 @@ use crate::args::StoreArgs;
 use crate::exit::{Exit, Failure};
 use crate::secret::{self, variable};
 use anyhow::{Context, anyhow};
-use leasehold::store::{Examination, Fault, FaultKind, RedisConfig, StoreKind, StoreUrl, StoreUrlError};
+use leasehold::store::{Diagnosis, Fault, FaultKind, RedisConfig, StoreKind, StoreUrl, StoreUrlError};
 use leasehold::{Client, ClientBuilder, ConnectError};
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
@@ -100,8 +100,8 @@ impl Place {
     }
 
     /// Checks the server or servers of the store.
-    pub(crate) async fn examine(self) -> Result<Vec<Examination>, Failure> {
-        self.builder.examine().await.map_err(|error| unopened(error, self.named))
+    pub(crate) async fn diagnose(self) -> Result<Vec<Diagnosis>, Failure> {
+        self.builder.diagnose().await.map_err(|error| unopened(error, self.named))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::request::Request;
 use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::session_info::{self, SessionInfo};
-use crate::store::{Examination, MemoryStore, Store};
+use crate::store::{Diagnosis, MemoryStore, Store};
 use crate::store::{StoreConfig, StoreUrl};
 use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
 use leasehold_store::{System, World};
@@ -165,7 +165,7 @@ impl Client {
     /// - `memory:`: this process only
     ///
     /// Problems with a server's settings or version are logged as warnings; with `?strict=1` such a server is
-    /// refused. [`ClientBuilder::examine`] returns all findings.
+    /// refused. [`ClientBuilder::diagnose`] returns all findings.
     ///
     /// Fails if the URL has none of these forms, if the store cannot be reached or rejects the user, or if it
     /// is too old.
@@ -552,12 +552,12 @@ impl ClientBuilder {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use leasehold::Client;
     ///
-    /// for found in Client::builder("memory:").examine().await? {
+    /// for found in Client::builder("memory:").diagnose().await? {
     ///     println!("{}: {} findings", found.node, found.hazards.len());
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn examine(mut self) -> Result<Vec<Examination>, ConnectError> {
+    pub async fn diagnose(mut self) -> Result<Vec<Diagnosis>, ConnectError> {
         self.check_surroundings()?;
         self.access.lenient = true;
         let within = self.timings.call;
@@ -568,7 +568,7 @@ impl ClientBuilder {
                 open(&url, self.access, within, &world).await?
             }
         };
-        Ok(store.examine(within).await?)
+        Ok(store.diagnose(within).await?)
     }
 
     /// Fails if no call could succeed in this context.

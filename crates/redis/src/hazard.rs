@@ -5,7 +5,7 @@
 //! only.
 
 use super::version::{field, number, numbers};
-use leasehold_store::{Examination, FaultKind, Hazard, HazardKind, Role, Severity};
+use leasehold_store::{Diagnosis, FaultKind, Hazard, HazardKind, Role, Severity};
 use redis::{Pipeline, Value};
 use std::borrow::Cow;
 use std::time::Duration;
@@ -251,7 +251,7 @@ pub(super) fn refusal(hazards: &[Hazard], primary: bool, strict: bool) -> Option
 }
 
 /// Adds the findings of an INFO text. An empty text is a finding of its own.
-pub(super) fn note(info: &str, min_uptime: Option<Duration>, found: &mut Examination) {
+pub(super) fn note(info: &str, min_uptime: Option<Duration>, found: &mut Diagnosis) {
     found.hazards = judge_for(info, min_uptime);
     if info.is_empty() {
         found.hazards.push(Hazard::new(HazardKind::NotTold, Severity::Notice));

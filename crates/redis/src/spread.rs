@@ -10,7 +10,7 @@ use super::script::{Call, goes_by_token};
 use super::store::{Attended, EXTENDS_AT_ONCE, Line, RECORDS_AT_ONCE, RedisStore, refused};
 use futures_util::future::join_all;
 use leasehold_core::{Lock, LockKeys, Op, Place, SessionEntry, SessionId, SessionReply};
-use leasehold_store::{Examination, Executed, FaultKind, Outcome, Phase};
+use leasehold_store::{Diagnosis, Executed, FaultKind, Outcome, Phase};
 use redis::{Pipeline, Value, cmd};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -240,7 +240,7 @@ impl RedisStore {
         &self,
         cluster: &Cluster,
         deadline: Instant,
-    ) -> Result<Vec<Examination>, Attended> {
+    ) -> Result<Vec<Diagnosis>, Attended> {
         let map = cluster.map(deadline).await.map_err(refused)?;
         let each = map.primaries().iter().filter_map(|primary| {
             let slot = map.slots_of(primary).first().copied()?;
@@ -251,7 +251,7 @@ impl RedisStore {
                         found.node = node;
                         Ok(found)
                     }
-                    Err(Outcome::Failed(_, fault)) => Ok(Examination::of_silent(node, &fault)),
+                    Err(Outcome::Failed(_, fault)) => Ok(Diagnosis::of_silent(node, &fault)),
                     Err(odd) => Err(odd),
                 }
             })

@@ -25,7 +25,7 @@ use leasehold_core::{
     SessionId, SessionOp, SessionReply, Share,
 };
 use leasehold_store::{
-    Capabilities, ClockDifference, Examination, Executed, Fault, FaultKind, Hazard, HazardKind, Listening,
+    Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Hazard, HazardKind, Listening,
     Outcome, Phase, Postbox, SessionKeeping, Severity, Store,
 };
 use leasehold_store::{System, World};
@@ -99,7 +99,7 @@ impl RedisStore {
     /// first use.
     ///
     /// Findings about the server's settings or version are logged as warnings, each once for this configuration and
-    /// its clones; with [`RedisConfig::strict`], they are an error. [`Store::examine`] returns all of them.
+    /// its clones; with [`RedisConfig::strict`], they are an error. [`Store::diagnose`] returns all of them.
     ///
     /// Fails if the first attempt fails, within [`RedisConfig::connect_timeout`]. The connection belongs to the
     /// runtime of the caller. When that runtime has ended, the next call makes a new connection in its own runtime.
@@ -161,7 +161,7 @@ impl RedisStore {
     ///
     /// The store does not reconnect: once the connection is broken, all calls fail. [`sibling`](Store::sibling)
     /// shares the connection, so a busy runtime of the connection delays renewals. Neither the server's version nor
-    /// its settings are checked: [`Store::examine`] returns the findings.
+    /// its settings are checked: [`Store::diagnose`] returns the findings.
     ///
     /// ```no_run
     /// use leasehold::store::RedisStore;
@@ -528,7 +528,7 @@ impl RedisStore {
 
     /// Reads the server's settings, and compares its clock with the local clock. If the user lacks permissions, the
     /// result is incomplete.
-    pub(super) async fn look_over(&self, slot: u16, deadline: Instant) -> Result<Examination, Attended> {
+    pub(super) async fn look_over(&self, slot: u16, deadline: Instant) -> Result<Diagnosis, Attended> {
         let mut questions = Pipeline::with_capacity(hazard::ASKED + 1);
         hazard::ask(&mut questions);
         questions.cmd("ACL").arg("WHOAMI");
@@ -536,7 +536,7 @@ impl RedisStore {
         let user = answers.pop();
         let info = hazard::read(&answers);
         let info = info.map_err(|kind| Outcome::Failed(Executed::No, self.fault(kind, Phase::Reply)))?;
-        let mut found = Examination::new(&**self.node());
+        let mut found = Diagnosis::new(&**self.node());
         hazard::note(&info, self.min_uptime(), &mut found);
         found.user = user.as_ref().and_then(|user| reply::word(user).ok());
         (found.clock, found.round_trip) = self.compare_clocks(slot, deadline).await?;
@@ -786,7 +786,7 @@ impl Store for RedisStore {
         })
     }
 
-    fn examine(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
+    fn diagnose(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {
         Box::pin(async move {
             let looked = match &*self.way {
                 Way::Cluster(cluster) => self.look_all_over(cluster, deadline(within)).await,

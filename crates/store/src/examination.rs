@@ -5,14 +5,14 @@ use crate::hazard::{ClockDifference, Hazard, HazardKind, Severity};
 use std::fmt;
 use std::time::Duration;
 
-/// What a store tells of itself, and its hazards: [`Store::examine`](crate::Store::examine). What is `None` was not
+/// What a store tells of itself, and its hazards: [`Store::diagnose`](crate::Store::examine). What is `None` was not
 /// told.
 ///
 /// ```no_run
 /// use leasehold::Client;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// for found in Client::builder("redis://locks.example").examine().await? {
+/// for found in Client::builder("redis://locks.example").diagnose().await? {
 ///     println!("{} answers in {:?}", found.node, found.round_trip);
 ///     for hazard in &found.hazards {
 ///         println!("{hazard}");
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Examination {
+pub struct Diagnosis {
     /// At which server: its address, or the primary's name and its Sentinels.
     pub node: String,
     /// Whose server it is: `Redis`, `Valkey`.
@@ -68,7 +68,7 @@ pub enum Role {
     Replica,
 }
 
-impl Examination {
+impl Diagnosis {
     /// Of a store at `node` that does not answer, while others of the same store may.
     pub fn of_silent(node: impl Into<String>, fault: &Fault) -> Self {
         let mut found = Self::new(node);

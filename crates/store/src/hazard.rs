@@ -10,7 +10,7 @@ use std::time::Duration;
 ///
 /// A [warning](Severity::Warning) is logged once when a store connects. With
 /// [`RedisConfig::strict`](crate::store::RedisConfig::strict) it is an error instead:
-/// [`FaultKind::Hazardous`](crate::store::FaultKind::Hazardous). An [`Examination`] contains all findings.
+/// [`FaultKind::Hazardous`](crate::store::FaultKind::Hazardous). An [`Diagnosis`] contains all findings.
 ///
 /// ```
 /// use leasehold::store::{Hazard, HazardKind, Severity};

@@ -30,7 +30,7 @@ pub mod watched;
 mod world;
 
 pub use capabilities::{Capabilities, SessionKeeping};
-pub use examination::{Examination, Role};
+pub use examination::{Diagnosis, Role};
 pub use fault::{Fault, FaultKind, Phase, TlsFault};
 pub use hazard::{ClockDifference, Hazard, HazardKind, Severity};
 pub use leasehold_core as core;

@@ -16,7 +16,7 @@ mod ballot;
 mod tally;
 
 use crate::capabilities::Capabilities;
-use crate::examination::Examination;
+use crate::examination::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::listen::{Bell, Listening};
 use crate::outcome::Outcome;
@@ -457,10 +457,10 @@ impl Store for QuorumStore {
     }
 
     /// Covers each node, including those that do not answer.
-    fn examine(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
+    fn diagnose(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {
         Box::pin(async move {
-            let found = join_all(self.nodes.iter().map(|node| node.examine(within))).await;
-            let silent = |fault: Fault| vec![Examination::of_silent(&*fault.node, &fault)];
+            let found = join_all(self.nodes.iter().map(|node| node.diagnose(within))).await;
+            let silent = |fault: Fault| vec![Diagnosis::of_silent(&*fault.node, &fault)];
             Ok(found.into_iter().flat_map(|found| found.unwrap_or_else(silent)).collect())
         })
     }

@@ -11,7 +11,7 @@
 //! 3. The mapping depends only on the names of the shards, so it is the same for all clients.
 
 use crate::capabilities::{Capabilities, SessionKeeping};
-use crate::examination::Examination;
+use crate::examination::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::listen::Listening;
 use crate::outcome::Outcome;
@@ -142,9 +142,9 @@ impl Shards {
     }
 
     /// The reports of one shard, or that it does not answer.
-    async fn examine_shard(shard: &Shard, within: Duration) -> Vec<Examination> {
-        let found = shard.store.examine(within).await;
-        found.unwrap_or_else(|fault| vec![Examination::of_silent(&shard.name, &fault)])
+    async fn examine_shard(shard: &Shard, within: Duration) -> Vec<Diagnosis> {
+        let found = shard.store.diagnose(within).await;
+        found.unwrap_or_else(|fault| vec![Diagnosis::of_silent(&shard.name, &fault)])
     }
 }
 
@@ -274,7 +274,7 @@ impl Store for Shards {
         self.of(lock).confirm(lock, claim, within)
     }
 
-    fn examine(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
+    fn diagnose(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {
         Box::pin(async move {
             let all = self.shards.iter().map(|shard| Self::examine_shard(shard, within));
             Ok(join_all(all).await.into_iter().flatten().collect())

@@ -1,7 +1,7 @@
 //! The trait of all stores.
 
 use crate::capabilities::Capabilities;
-use crate::examination::Examination;
+use crate::examination::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::listen::Listening;
 use crate::outcome::Outcome;
@@ -162,7 +162,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// What each server of the store reports about itself, with findings about what can make it lose locks. Empty if
     /// there is no server to report about. Of several servers, one that does not answer is reported as
     /// [unreachable](HazardKind::Unreachable).
-    fn examine(&self, _within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
+    fn diagnose(&self, _within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {
         Box::pin(ready(Ok(Vec::new())))
     }
 

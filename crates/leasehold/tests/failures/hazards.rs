@@ -2,17 +2,17 @@
 
 use crate::scene::{MS, client, mutex, server};
 use crate::warnings::Warnings;
-use leasehold::store::{Examination, FaultKind, HazardKind, Severity};
+use leasehold::store::{Diagnosis, FaultKind, HazardKind, Severity};
 use leasehold::{Client, ConnectError, LostReason};
 use leasehold_testkit::{RedisServer, ShiftedClock};
 use std::time::Duration;
 
-async fn examined(url: &str) -> Examination {
-    let mut found = Client::builder(url).examine().await.expect("the server answers");
+async fn examined(url: &str) -> Diagnosis {
+    let mut found = Client::builder(url).diagnose().await.expect("the server answers");
     found.pop().expect("it is a server")
 }
 
-fn words(found: &Examination) -> Vec<&str> {
+fn words(found: &Diagnosis) -> Vec<&str> {
     found.hazards.iter().map(|hazard| hazard.kind.word()).collect()
 }
 

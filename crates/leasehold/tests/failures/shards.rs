@@ -96,7 +96,7 @@ async fn one_shard_that_stands_still_takes_its_own_locks_with_it_and_no_others()
     again.release().await.expect("released");
 }
 
-/// A client that connects while a server is down can use the locks of the others; `examine` reports the server.
+/// A client that connects while a server is down can use the locks of the others; `diagnose` reports the server.
 /// Connecting fails if no server replies, or if one rejects the credentials.
 #[tokio::test]
 async fn who_comes_while_a_shard_is_down_gets_the_locks_of_the_others() {
@@ -110,7 +110,7 @@ async fn who_comes_while_a_shard_is_down_gets_the_locks_of_the_others() {
     }
     let first = mutex(&client, &names[0]);
     assert!(first.acquire_timeout(Duration::from_secs(1)).await.is_err());
-    let found = builder().examine().await.expect("two servers reply");
+    let found = builder().diagnose().await.expect("two servers reply");
     let silent: Vec<_> = found
         .iter()
         .filter(|found| matches!(found.hazards[..], [Hazard { kind: HazardKind::Unreachable(_), .. }, ..]))

@@ -3,7 +3,7 @@
 use crate::scene::{LONG, acquire, claim, connect, granted};
 use crate::warnings::Warnings;
 use leasehold::store::{
-    Examination, FaultKind, Hazard, HazardKind, MemoryStore, RedisConfig, RedisStore, Role, Severity, Store,
+    Diagnosis, FaultKind, Hazard, HazardKind, MemoryStore, RedisConfig, RedisStore, Role, Severity, Store,
 };
 use leasehold_sim::ModelServer;
 use leasehold_testkit::RedisServer;
@@ -23,8 +23,8 @@ fn strict(server: &RedisServer) -> RedisConfig {
     RedisConfig::from_url(&server.url()).unwrap().strict()
 }
 
-async fn examined(store: &RedisStore) -> Examination {
-    store.examine(LONG).await.unwrap().pop().expect("it is a server")
+async fn examined(store: &RedisStore) -> Diagnosis {
+    store.diagnose(LONG).await.unwrap().pop().expect("it is a server")
 }
 
 fn found<'a>(hazards: &'a [Hazard], word: &str) -> Option<&'a Hazard> {
@@ -41,7 +41,7 @@ fn cut_all(server: &RedisServer) {
 /// Waits until the store is connected: a call may have used a connection that was broken.
 async fn answers(store: &dyn Store) {
     let waited = Instant::now();
-    while let Err(fault) = store.examine(LONG).await {
+    while let Err(fault) = store.diagnose(LONG).await {
         assert!(fault.is_transient() && waited.elapsed() < LONG, "{fault}");
     }
 }
@@ -255,7 +255,7 @@ async fn a_server_in_order_serves_in_strict_mode() {
     });
     let store = RedisStore::connect(config).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
-    assert!(MemoryStore::new().examine(LONG).await.unwrap().is_empty());
+    assert!(MemoryStore::new().diagnose(LONG).await.unwrap().is_empty());
 }
 
 /// A server that becomes unsafe during use is refused from the next connection on, and calls report that at once;
@@ -281,7 +281,7 @@ async fn strict_settings_are_looked_at_with_each_connection() {
     says(EVICTING);
     let waited = Instant::now();
     let fault = loop {
-        match store.examine(LONG).await {
+        match store.diagnose(LONG).await {
             Err(fault) if !fault.is_transient() => break fault,
             _ => assert!(waited.elapsed() < LONG, "it is not refused"),
         }
@@ -290,7 +290,7 @@ async fn strict_settings_are_looked_at_with_each_connection() {
     // The store checks again with each connection: a new store is not needed.
     says(IN_ORDER);
     let waited = Instant::now();
-    while let Err(fault) = store.examine(LONG).await {
+    while let Err(fault) = store.diagnose(LONG).await {
         assert!(waited.elapsed() < LONG, "{fault}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

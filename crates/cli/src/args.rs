@@ -938,7 +938,7 @@ JSON (--json), one line a server; later versions may add fields and words:
   product, version, role (primary or replica), replicas, append_only, snapshots (since its start),
   eviction_policy, maxmemory (0: no limit), used_memory, clock_ahead_us (less than 0: behind),
   clock_uncertainty_us, round_trip_us, user: each null if it is unknown
-  hazards         objects: hazard (a word of those above), severity (warning or notice), message,
+  findings         objects: hazard (a word of those above), severity (warning or notice), message,
                   remedy
 
 Exit status:
@@ -949,7 +949,7 @@ Exit status:
 
 Examples:
   leasehold doctor --store redis://db.example.org
-  leasehold doctor --json | jq -r '.hazards[].remedy'";
+  leasehold doctor --json | jq -r '.findings[].remedy'";
 
 const ACL_ABOUT: &str = "Print the minimal permissions for a user of the server";
 

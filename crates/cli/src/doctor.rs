@@ -5,7 +5,7 @@ use crate::exit::{Exit, Failure};
 use crate::people::plain;
 use crate::report::{json_line, print};
 use crate::store::Place;
-use leasehold::store::{Diagnosis, Hazard, Role, Severity};
+use leasehold::store::{Diagnosis, Finding, Role, Severity};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -25,15 +25,15 @@ pub(crate) async fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
         found => found.iter().map(text).collect::<Vec<_>>().join("\n"),
     };
     print(&text).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
-    let hazards = found.iter().flat_map(|found| &found.hazards);
-    Ok(if hazards.into_iter().any(is_serious) { Exit::HAZARDOUS } else { Exit::SUCCESS })
+    let findings = found.iter().flat_map(|found| &found.findings);
+    Ok(if findings.into_iter().any(is_serious) { Exit::HAZARDOUS } else { Exit::SUCCESS })
 }
 
-fn is_serious(hazard: &Hazard) -> bool {
+fn is_serious(hazard: &Finding) -> bool {
     hazard.severity >= Severity::Warning
 }
 
-fn severity(hazard: &Hazard) -> &'static str {
+fn severity(hazard: &Finding) -> &'static str {
     if is_serious(hazard) { "warning" } else { "notice" }
 }
 
@@ -54,7 +54,7 @@ struct Report<'a> {
     clock_uncertainty_us: Option<u64>,
     round_trip_us: Option<u64>,
     user: Option<&'a str>,
-    hazards: Vec<Told>,
+    findings: Vec<Told>,
 }
 
 /// A finding. The fields of its JSON are stable.
@@ -67,8 +67,8 @@ struct Told {
 }
 
 impl Told {
-    fn of(hazard: &Hazard) -> Self {
-        let Hazard { kind, .. } = hazard;
+    fn of(hazard: &Finding) -> Self {
+        let Finding { kind, .. } = hazard;
         let (message, remedy) = (kind.to_string(), kind.remedy());
         Self { hazard: kind.word(), severity: severity(hazard), message, remedy }
     }
@@ -91,7 +91,7 @@ impl<'a> Report<'a> {
             clock_uncertainty_us: found.clock.map(|clock| micros(clock.uncertainty)),
             round_trip_us: Some(micros(found.round_trip)),
             user: found.user.as_deref(),
-            hazards: found.hazards.iter().map(Told::of).collect(),
+            findings: found.findings.iter().map(Told::of).collect(),
         }
     }
 }
@@ -113,12 +113,12 @@ fn text(found: &Diagnosis) -> String {
     line("clock", &known(found.clock.map(|clock| clock.to_string())));
     line("answers", &format!("in {:?}", found.round_trip));
     line("user", &known(found.user.as_deref().map(plain)));
-    for hazard in &found.hazards {
+    for hazard in &found.findings {
         line(severity(hazard), &format!("{}: {}", hazard.kind.word(), hazard.kind));
         line("", &format!("to do: {}", hazard.kind.remedy()));
     }
-    if found.hazards.is_empty() {
-        line("hazards", "none");
+    if found.findings.is_empty() {
+        line("findings", "none");
     }
     text
 }
@@ -161,12 +161,12 @@ fn memory(found: &Diagnosis) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::store::HazardKind;
+    use leasehold::store::FindingKind;
 
     #[test]
     fn what_is_not_reported_is_unknown() {
         let mut found = Diagnosis::new("locks:6379");
-        found.hazards.push(Hazard::new(HazardKind::NotTold, Severity::Notice));
+        found.findings.push(Finding::new(FindingKind::NotTold, Severity::Notice));
         let wanted = "\
             store    locks:6379\nserver   unknown\nrole     unknown\npersists unknown\nmemory   unknown\n\
             clock    unknown\nanswers  in 0ns\nuser     unknown\n\

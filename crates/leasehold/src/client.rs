@@ -553,7 +553,7 @@ impl ClientBuilder {
     /// use leasehold::Client;
     ///
     /// for found in Client::builder("memory:").diagnose().await? {
-    ///     println!("{}: {} findings", found.node, found.hazards.len());
+    ///     println!("{}: {} findings", found.node, found.findings.len());
     /// }
     /// # Ok(()) }
     /// ```

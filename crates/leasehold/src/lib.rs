@@ -38,7 +38,7 @@
 //! | keep a hung task from holding a lock forever | [`Mutex::max_hold`], [`Mutex::max_renewals`] |
 //! | see the holder of a lock and its session | [`Mutex::inspect`], [`Mutex::inspect_in_full`], [`Contention`] |
 //! | list sessions and held locks | [`Client::sessions`], [`Client::locks`] |
-//! | find server settings and conditions that endanger locks | [`ClientBuilder::diagnose`], [`store::Hazard`] |
+//! | find server settings and conditions that endanger locks | [`ClientBuilder::diagnose`], [`store::Finding`] |
 //! | release a lock by force, or free the locks of dead sessions | [`Mutex::force_release`], [`Client::monitor`] |
 //! | set how soon a crashed process is detected | [`ClientBuilder::session`], [`ClientBuilder::without_session`] |
 //! | share a lock with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |

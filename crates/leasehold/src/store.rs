@@ -15,7 +15,7 @@ pub use leasehold_redis::{
 #[cfg(feature = "sqlite")]
 pub use leasehold_sqlite::SqliteStore;
 pub use leasehold_store::{
-    Bell, Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Hazard, HazardKind,
+    Bell, Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind,
     Listening, Lock, MemoryStore, Op, Outcome, Phase, Postbox, QuorumError, QuorumStore, Reply, Role,
     SessionKeeping, SessionOp, SessionReply, Severity, Shards, ShardsError, Store, TlsFault, Wake,
 };

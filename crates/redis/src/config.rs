@@ -176,7 +176,7 @@ impl RedisConfig {
     }
 
     /// Refuses a server whose settings or version can break the guarantees of locks, in place of a warning in the
-    /// log: any [`Hazard`](crate::store::Hazard) that is more severe than a notice. Same as `?strict=1` in a URL.
+    /// log: any [`Finding`](crate::store::Hazard) that is more severe than a notice. Same as `?strict=1` in a URL.
     ///
     /// The check runs each time a connection is made, reconnections included. A server that has become unsafe
     /// meanwhile is refused from then on, and the holds on it end with their leases: an unavailable lock is better
@@ -191,7 +191,7 @@ impl RedisConfig {
     /// match RedisStore::connect(config).await {
     ///     Ok(store) => drop(store),
     ///     Err(fault) => match &fault.kind {
-    ///         FaultKind::Hazardous(hazards) => hazards.iter().for_each(|hazard| eprintln!("{hazard}")),
+    ///         FaultKind::Hazardous(findings) => findings.iter().for_each(|hazard| eprintln!("{hazard}")),
     ///         _ => return Err(fault.into()),
     ///     },
     /// }

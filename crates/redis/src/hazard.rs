@@ -5,7 +5,7 @@
 //! only.
 
 use super::version::{field, number, numbers};
-use leasehold_store::{Diagnosis, FaultKind, Hazard, HazardKind, Role, Severity};
+use leasehold_store::{Diagnosis, FaultKind, Finding, FindingKind, Role, Severity};
 use redis::{Pipeline, Value};
 use std::borrow::Cow;
 use std::time::Duration;
@@ -141,56 +141,56 @@ fn text_of(reply: &Value) -> Result<Cow<'_, str>, FaultKind> {
 }
 
 /// The findings in an INFO text, the most serious first. A missing field is no finding.
-pub(super) fn judge(info: &str) -> Vec<Hazard> {
-    let mut hazards: Vec<_> =
+pub(super) fn judge(info: &str) -> Vec<Finding> {
+    let mut findings: Vec<_> =
         [eviction(info), full_memory(info), persistence(info), replica(info), lua(info)]
             .into_iter()
             .flatten()
             .collect();
-    hazards.sort_by_key(|hazard| std::cmp::Reverse(hazard.severity));
-    hazards
+    findings.sort_by_key(|hazard| std::cmp::Reverse(hazard.severity));
+    findings
 }
 
 /// Same as [`judge`], for a server that may be a node of a quorum. A node that needs no minimum uptime, but loses its
 /// data in a restart, could grant a lock twice.
-pub(super) fn judge_for(info: &str, min_uptime: Option<Duration>) -> Vec<Hazard> {
-    let mut hazards = judge(info);
+pub(super) fn judge_for(info: &str, min_uptime: Option<Duration>) -> Vec<Finding> {
+    let mut findings = judge(info);
     if min_uptime == Some(Duration::ZERO) {
-        let forgets = |hazard: &&mut Hazard| hazard.kind == HazardKind::NotPersistent;
-        hazards.iter_mut().filter(forgets).for_each(|hazard| hazard.severity = Severity::Warning);
-        hazards.sort_by_key(|hazard| std::cmp::Reverse(hazard.severity));
+        let forgets = |hazard: &&mut Finding| hazard.kind == FindingKind::NotPersistent;
+        findings.iter_mut().filter(forgets).for_each(|hazard| hazard.severity = Severity::Warning);
+        findings.sort_by_key(|hazard| std::cmp::Reverse(hazard.severity));
     }
-    hazards
+    findings
 }
 
-fn eviction(info: &str) -> Option<Hazard> {
+fn eviction(info: &str) -> Option<Finding> {
     let policy = policy(info).filter(|policy| policy != SAFE)?;
     let maxmemory = number(info, "maxmemory").unwrap_or(0);
     // Without a memory limit nothing is evicted; but a limit can be set at any time, and then the policy applies.
     let severity = if maxmemory == 0 { Severity::Notice } else { Severity::Warning };
-    Some(Hazard::new(HazardKind::Eviction { policy, maxmemory }, severity))
+    Some(Finding::new(FindingKind::Eviction { policy, maxmemory }, severity))
 }
 
 /// Full memory is transient, and holders keep their locks meanwhile. So it is no reason to refuse a connection, which
 /// renewals need.
-fn full_memory(info: &str) -> Option<Hazard> {
+fn full_memory(info: &str) -> Option<Finding> {
     let (used, maxmemory) = (number(info, "used_memory")?, number(info, "maxmemory")?);
     let full = maxmemory > 0 && used >= maxmemory && policy(info).is_some_and(|policy| policy == SAFE);
-    full.then(|| Hazard::new(HazardKind::MemoryFull { used, maxmemory }, Severity::Notice))
+    full.then(|| Finding::new(FindingKind::MemoryFull { used, maxmemory }, Severity::Notice))
 }
 
-fn persistence(info: &str) -> Option<Hazard> {
+fn persistence(info: &str) -> Option<Finding> {
     let without = number(info, "aof_enabled")? == 0;
-    without.then(|| Hazard::new(HazardKind::NotPersistent, Severity::Notice))
+    without.then(|| Finding::new(FindingKind::NotPersistent, Severity::Notice))
 }
 
-fn replica(info: &str) -> Option<Hazard> {
+fn replica(info: &str) -> Option<Finding> {
     let writes = number(info, "slave_read_only") == Some(0);
     let is_replica = role(info)? == Role::Replica;
-    is_replica.then(|| Hazard::new(HazardKind::Replica { writes }, Severity::Warning))
+    is_replica.then(|| Finding::new(FindingKind::Replica { writes }, Severity::Warning))
 }
 
-fn lua(info: &str) -> Option<Hazard> {
+fn lua(info: &str) -> Option<Finding> {
     let (product, text) = product(info)?;
     let version = numbers(text)?;
     let of_product = || HOLES.iter().filter(|holes| holes.product == product);
@@ -202,12 +202,12 @@ fn lua(info: &str) -> Option<Hazard> {
     let has_none =
         |candidate: &&Version| **candidate > version && !of_product().any(|holes| holes.are_in(**candidate));
     let (major, minor, patch) = of_product().flat_map(|holes| holes.mended).filter(has_none).min()?;
-    let kind = HazardKind::LuaHoles {
+    let kind = FindingKind::LuaHoles {
         server: format!("{product} {}", shown(text)),
         holes: there.iter().flat_map(|holes| holes.names).map(|name| (*name).to_owned()).collect(),
         mended_in: format!("{product} {major}.{minor}.{patch}"),
     };
-    Some(Hazard::new(kind, Severity::Warning))
+    Some(Finding::new(kind, Severity::Warning))
 }
 
 /// The product and its version. Other servers that speak the protocol report a Redis version for compatibility, but
@@ -238,12 +238,12 @@ fn shown(word: &str) -> String {
 }
 
 /// Reason to refuse a server that must be the `primary`, or that is used in `strict` mode.
-pub(super) fn refusal(hazards: &[Hazard], primary: bool, strict: bool) -> Option<FaultKind> {
+pub(super) fn refusal(findings: &[Finding], primary: bool, strict: bool) -> Option<FaultKind> {
     let serious: Vec<_> =
-        hazards.iter().filter(|hazard| strict && hazard.severity >= Severity::Warning).cloned().collect();
+        findings.iter().filter(|hazard| strict && hazard.severity >= Severity::Warning).cloned().collect();
     // A read-only replica may be promoted at any time, so it is waited for.
-    let waits = |hazard: &Hazard| hazard.kind == HazardKind::Replica { writes: false };
-    let is_replica = hazards.iter().any(|hazard| matches!(hazard.kind, HazardKind::Replica { .. }));
+    let waits = |hazard: &Finding| hazard.kind == FindingKind::Replica { writes: false };
+    let is_replica = findings.iter().any(|hazard| matches!(hazard.kind, FindingKind::Replica { .. }));
     if primary && is_replica || !serious.is_empty() && serious.iter().all(waits) {
         return Some(FaultKind::ReadOnly);
     }
@@ -252,9 +252,9 @@ pub(super) fn refusal(hazards: &[Hazard], primary: bool, strict: bool) -> Option
 
 /// Adds the findings of an INFO text. An empty text is a finding of its own.
 pub(super) fn note(info: &str, min_uptime: Option<Duration>, found: &mut Diagnosis) {
-    found.hazards = judge_for(info, min_uptime);
+    found.findings = judge_for(info, min_uptime);
     if info.is_empty() {
-        found.hazards.push(Hazard::new(HazardKind::NotTold, Severity::Notice));
+        found.findings.push(Finding::new(FindingKind::NotTold, Severity::Notice));
     }
     if let Some((product, version)) = product(info) {
         (found.product, found.version) = (Some(product.to_owned()), Some(shown(version)));
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     fn words(info: &str) -> String {
-        let word = |hazard: &Hazard| format!("{:?} {}", hazard.severity, hazard.kind.word());
+        let word = |hazard: &Finding| format!("{:?} {}", hazard.severity, hazard.kind.word());
         judge(info).iter().map(word).collect::<Vec<_>>().join(", ")
     }
 
@@ -315,7 +315,7 @@ mod tests {
         let field = if product == VALKEY { "redis_version:7.2.4\r\nvalkey_version" } else { "redis_version" };
         match lua(&format!("{field}:{version}\r\n")) {
             None => "none".to_owned(),
-            Some(Hazard { kind: HazardKind::LuaHoles { holes, mended_in, .. }, .. }) => {
+            Some(Finding { kind: FindingKind::LuaHoles { holes, mended_in, .. }, .. }) => {
                 format!("{} to {}, {mended_in}", holes[0], holes[holes.len() - 1])
             }
             Some(other) => panic!("{other:?}"),

@@ -13,7 +13,7 @@ mod cluster;
 mod config;
 mod connector;
 mod dial;
-mod hazard;
+mod finding;
 mod home;
 mod identify;
 mod lent;

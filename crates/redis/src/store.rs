@@ -9,7 +9,7 @@
 
 use super::cluster::{self, Cluster, Node, SLOTS, Split, is_unknown_script};
 use super::config::RedisConfig;
-use super::hazard;
+use super::finding;
 use super::home::Home;
 use super::lent::Lent;
 use super::link::{Link, Lost, Wire};
@@ -25,7 +25,7 @@ use leasehold_core::{
     SessionId, SessionOp, SessionReply, Share,
 };
 use leasehold_store::{
-    Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Hazard, HazardKind, Listening,
+    Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind, Listening,
     Outcome, Phase, Postbox, SessionKeeping, Severity, Store,
 };
 use leasehold_store::{System, World};
@@ -529,19 +529,19 @@ impl RedisStore {
     /// Reads the server's settings, and compares its clock with the local clock. If the user lacks permissions, the
     /// result is incomplete.
     pub(super) async fn look_over(&self, slot: u16, deadline: Instant) -> Result<Diagnosis, Attended> {
-        let mut questions = Pipeline::with_capacity(hazard::ASKED + 1);
-        hazard::ask(&mut questions);
+        let mut questions = Pipeline::with_capacity(finding::ASKED + 1);
+        finding::ask(&mut questions);
         questions.cmd("ACL").arg("WHOAMI");
         let mut answers = self.plain(slot, &questions, |_, _| true, deadline).await?;
         let user = answers.pop();
-        let info = hazard::read(&answers);
+        let info = finding::read(&answers);
         let info = info.map_err(|kind| Outcome::Failed(Executed::No, self.fault(kind, Phase::Reply)))?;
         let mut found = Diagnosis::new(&**self.node());
-        hazard::note(&info, self.min_uptime(), &mut found);
+        finding::note(&info, self.min_uptime(), &mut found);
         found.user = user.as_ref().and_then(|user| reply::word(user).ok());
         (found.clock, found.round_trip) = self.compare_clocks(slot, deadline).await?;
         if let Some(clock) = found.clock.filter(is_apart) {
-            found.hazards.push(Hazard::new(HazardKind::ClockApart(clock), Severity::Notice));
+            found.findings.push(Finding::new(FindingKind::ClockApart(clock), Severity::Notice));
         }
         Ok(found)
     }

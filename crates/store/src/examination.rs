@@ -1,7 +1,7 @@
 //! What a store tells of itself.
 
 use crate::fault::Fault;
-use crate::hazard::{ClockDifference, Hazard, HazardKind, Severity};
+use crate::finding::{ClockDifference, Finding, FindingKind, Severity};
 use std::fmt;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// for found in Client::builder("redis://locks.example").diagnose().await? {
 ///     println!("{} answers in {:?}", found.node, found.round_trip);
-///     for hazard in &found.hazards {
+///     for hazard in &found.findings {
 ///         println!("{hazard}");
 ///     }
 /// }
@@ -50,7 +50,7 @@ pub struct Diagnosis {
     /// As whom we are logged in.
     pub user: Option<String>,
     /// What can make it fail its locks, the most serious first.
-    pub hazards: Vec<Hazard>,
+    pub findings: Vec<Finding>,
 }
 
 /// Which part a server has among those that have the same data.
@@ -72,7 +72,7 @@ impl Diagnosis {
     /// Of a store at `node` that does not answer, while others of the same store may.
     pub fn of_silent(node: impl Into<String>, fault: &Fault) -> Self {
         let mut found = Self::new(node);
-        found.hazards.push(Hazard::new(HazardKind::Unreachable(fault.to_string()), Severity::Warning));
+        found.findings.push(Finding::new(FindingKind::Unreachable(fault.to_string()), Severity::Warning));
         found
     }
 
@@ -92,7 +92,7 @@ impl Diagnosis {
             clock: None,
             round_trip: Duration::ZERO,
             user: None,
-            hazards: Vec::new(),
+            findings: Vec::new(),
         }
     }
 }

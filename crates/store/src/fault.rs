@@ -1,6 +1,6 @@
 //! Faults between a client and its store.
 
-use crate::hazard::Hazard;
+use crate::finding::Finding;
 use leasehold_core::{Refused, Reply};
 use std::error::Error;
 use std::fmt;
@@ -93,7 +93,7 @@ pub enum FaultKind {
     Unsupported(String),
     /// The server can lose locks, and the configuration refuses such servers
     /// ([`RedisConfig::strict`](crate::store::RedisConfig::strict)).
-    Hazardous(Vec<Hazard>),
+    Hazardous(Vec<Finding>),
     /// The operation does not apply to this name.
     Meaningless(Refused),
     /// The name or the configuration cannot be used with this store.
@@ -308,8 +308,8 @@ impl fmt::Display for Fault {
             FaultKind::Unsupported(what) | FaultKind::Unusable(what) | FaultKind::Failed(what) => {
                 f.write_str(what)
             }
-            FaultKind::Hazardous(hazards) => {
-                let all: Vec<_> = hazards.iter().map(Hazard::to_string).collect();
+            FaultKind::Hazardous(findings) => {
+                let all: Vec<_> = findings.iter().map(Finding::to_string).collect();
                 write!(f, "it is refused by the strict setting: {}", all.join("; "))
             }
             FaultKind::Meaningless(refused) => fmt::Display::fmt(refused, f),

@@ -12,7 +12,7 @@ mod counter;
 mod dead;
 mod entries;
 mod errors;
-mod hazards;
+mod findings;
 mod page;
 mod permits;
 mod quorum;

@@ -1,7 +1,7 @@
 //! Independent servers (shards): a failure of one affects its own locks only.
 
 use crate::scene::{MS, S, until, within};
-use leasehold::store::{Hazard, HazardKind, RedisConfig, RedisStore};
+use leasehold::store::{Finding, FindingKind, RedisConfig, RedisStore};
 use leasehold::{AcquireError, Client, ConnectError, LostReason, Mutex};
 use leasehold_core::Lock;
 use leasehold_testkit::RedisServer;
@@ -113,7 +113,7 @@ async fn who_comes_while_a_shard_is_down_gets_the_locks_of_the_others() {
     let found = builder().diagnose().await.expect("two servers reply");
     let silent: Vec<_> = found
         .iter()
-        .filter(|found| matches!(found.hazards[..], [Hazard { kind: HazardKind::Unreachable(_), .. }, ..]))
+        .filter(|found| matches!(found.findings[..], [Finding { kind: FindingKind::Unreachable(_), .. }, ..]))
         .map(|found| found.node.clone())
         .collect();
     assert_eq!((found.len(), silent), (3, vec![format!("127.0.0.1:{}", servers[0].port())]));

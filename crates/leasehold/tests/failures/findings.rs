@@ -2,7 +2,7 @@
 
 use crate::scene::{MS, client, mutex, server};
 use crate::warnings::Warnings;
-use leasehold::store::{Diagnosis, FaultKind, HazardKind, Severity};
+use leasehold::store::{Diagnosis, FaultKind, FindingKind, Severity};
 use leasehold::{Client, ConnectError, LostReason};
 use leasehold_testkit::{RedisServer, ShiftedClock};
 use std::time::Duration;
@@ -13,7 +13,7 @@ async fn examined(url: &str) -> Diagnosis {
 }
 
 fn words(found: &Diagnosis) -> Vec<&str> {
-    found.hazards.iter().map(|hazard| hazard.kind.word()).collect()
+    found.findings.iter().map(|hazard| hazard.kind.word()).collect()
 }
 
 /// Row 36: a client warns on connect of an eviction policy that can remove locks, or refuses it with `strict`; and a
@@ -30,14 +30,14 @@ async fn row_36_an_eviction_policy_is_told_or_refused() {
         assert!(matches!(&told[..], [told] if told.contains(policy)), "{told:?}");
         let refused = Client::connect(&format!("{}?strict=1", server.url())).await;
         let Err(ConnectError::Store(fault)) = refused else { panic!("{refused:?}") };
-        let FaultKind::Hazardous(hazards) = &fault.kind else { panic!("{fault}") };
-        let eviction = HazardKind::Eviction { policy: policy.to_owned(), maxmemory: 100 << 20 };
-        assert!(hazards.iter().any(|hazard| hazard.kind == eviction), "{hazards:?}");
+        let FaultKind::Hazardous(findings) = &fault.kind else { panic!("{fault}") };
+        let eviction = FindingKind::Eviction { policy: policy.to_owned(), maxmemory: 100 << 20 };
+        assert!(findings.iter().any(|hazard| hazard.kind == eviction), "{findings:?}");
         assert!(!fault.is_transient());
         assert!(fault.to_string().contains("set `maxmemory-policy noeviction`"), "{fault}");
         // A server that would be refused can still be diagnosed.
         let found = examined(&format!("{}?strict=1", server.url())).await;
-        assert!(found.hazards.iter().any(|hazard| hazard.kind == eviction), "{found:?}");
+        assert!(found.findings.iter().any(|hazard| hazard.kind == eviction), "{found:?}");
         // The policy does remove locks: there is hardly room for the server itself.
         let guard = ours.lease(Duration::from_secs(60)).acquire().await.expect("acquired");
         tokio::time::sleep(100 * MS).await;
@@ -58,7 +58,7 @@ async fn row_37_full_memory_is_found_by_looking() {
     assert!(!words(&examined(&server.url()).await).contains(&"memory_full"));
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).expect("an answer").ok().expect("set");
     let found = examined(&server.url()).await;
-    let full = found.hazards.iter().find(|hazard| hazard.kind.word() == "memory_full").expect("it is found");
+    let full = found.findings.iter().find(|hazard| hazard.kind.word() == "memory_full").expect("it is found");
     assert_eq!(full.severity, Severity::Notice);
     assert!(full.to_string().contains("releases and renewals go on: raise `maxmemory`"), "{full}");
 }

@@ -13,23 +13,23 @@ use std::time::Duration;
 /// [`FaultKind::Hazardous`](crate::store::FaultKind::Hazardous). An [`Diagnosis`] contains all findings.
 ///
 /// ```
-/// use leasehold::store::{Hazard, HazardKind, Severity};
+/// use leasehold::store::{Finding, FindingKind, Severity};
 ///
-/// fn has_to_be_mended(hazards: &[Hazard]) -> Vec<String> {
-///     let serious = hazards.iter().filter(|hazard| hazard.severity >= Severity::Warning);
+/// fn has_to_be_mended(findings: &[Finding]) -> Vec<String> {
+///     let serious = findings.iter().filter(|hazard| hazard.severity >= Severity::Warning);
 ///     serious.map(|hazard| format!("{}: {}", hazard.kind, hazard.kind.remedy())).collect()
 /// }
 ///
-/// let kind = HazardKind::Eviction { policy: "allkeys-lru".into(), maxmemory: 1 << 30 };
-/// let found = [Hazard::new(HazardKind::NotPersistent, Severity::Notice), Hazard::new(kind, Severity::Warning)];
+/// let kind = FindingKind::Eviction { policy: "allkeys-lru".into(), maxmemory: 1 << 30 };
+/// let found = [Finding::new(FindingKind::NotPersistent, Severity::Notice), Finding::new(kind, Severity::Warning)];
 /// assert!(has_to_be_mended(&found)[0].contains("noeviction"));
 /// assert_eq!(has_to_be_mended(&found).len(), 1);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Hazard {
+pub struct Finding {
     /// What was found.
-    pub kind: HazardKind,
+    pub kind: FindingKind,
     /// How serious it is for this store.
     pub severity: Severity,
 }
@@ -53,15 +53,15 @@ pub enum Severity {
 /// The kind of a finding. Its text says what was found and why it matters; [`remedy`](Self::remedy) says what to do.
 ///
 /// ```
-/// use leasehold::store::HazardKind;
+/// use leasehold::store::FindingKind;
 ///
-/// let replica = HazardKind::Replica { writes: false };
+/// let replica = FindingKind::Replica { writes: false };
 /// println!("{replica}: {}", replica.remedy());
 /// assert_eq!(replica.word(), "replica");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum HazardKind {
+pub enum FindingKind {
     /// The server's eviction policy can remove locks. Every policy but `noeviction` can, as each key of Leasehold has
     /// an expiry.
     Eviction {
@@ -119,21 +119,21 @@ pub struct ClockDifference {
     pub uncertainty: Duration,
 }
 
-impl Hazard {
+impl Finding {
     /// Creates a finding.
-    pub const fn new(kind: HazardKind, severity: Severity) -> Self {
+    pub const fn new(kind: FindingKind, severity: Severity) -> Self {
         Self { kind, severity }
     }
 }
 
-impl fmt::Display for Hazard {
+impl fmt::Display for Finding {
     /// What it is, why it matters, and what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.kind, self.kind.remedy())
     }
 }
 
-impl HazardKind {
+impl FindingKind {
     /// What to do about it.
     pub fn remedy(&self) -> String {
         match self {
@@ -169,7 +169,7 @@ impl HazardKind {
     }
 }
 
-impl fmt::Display for HazardKind {
+impl fmt::Display for FindingKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Eviction { policy, maxmemory: 0 } => write!(

@@ -3,7 +3,7 @@
 use crate::scene::{LONG, acquire, claim, connect, granted};
 use crate::warnings::Warnings;
 use leasehold::store::{
-    Diagnosis, FaultKind, Hazard, HazardKind, MemoryStore, RedisConfig, RedisStore, Role, Severity, Store,
+    Diagnosis, FaultKind, Finding, FindingKind, MemoryStore, RedisConfig, RedisStore, Role, Severity, Store,
 };
 use leasehold_sim::ModelServer;
 use leasehold_testkit::RedisServer;
@@ -27,8 +27,8 @@ async fn examined(store: &RedisStore) -> Diagnosis {
     store.diagnose(LONG).await.unwrap().pop().expect("it is a server")
 }
 
-fn found<'a>(hazards: &'a [Hazard], word: &str) -> Option<&'a Hazard> {
-    hazards.iter().find(|hazard| hazard.kind.word() == word)
+fn found<'a>(findings: &'a [Finding], word: &str) -> Option<&'a Finding> {
+    findings.iter().find(|hazard| hazard.kind.word() == word)
 }
 
 /// Breaks all connections but the test's own.
@@ -47,14 +47,14 @@ async fn answers(store: &dyn Store) {
 }
 
 /// The findings for which strict settings refuse the connection.
-async fn refusal(config: RedisConfig) -> Vec<Hazard> {
+async fn refusal(config: RedisConfig) -> Vec<Finding> {
     let fault = RedisStore::connect(config).await.unwrap_err();
     assert!(!fault.is_transient(), "{fault}");
-    let FaultKind::Hazardous(hazards) = &fault.kind else { panic!("{fault}") };
-    for hazard in hazards {
+    let FaultKind::Hazardous(findings) = &fault.kind else { panic!("{fault}") };
+    for hazard in findings {
         assert!(fault.to_string().contains(&hazard.to_string()), "{fault}");
     }
-    hazards.clone()
+    findings.clone()
 }
 
 /// Once, although the keeper connects, too, and connections are replaced.
@@ -88,10 +88,10 @@ async fn a_server_without_a_limit_removes_nothing_yet() {
     let warnings = Warnings::listen();
     let store = connect(&server).await;
     assert!(warnings.with("eviction").is_empty());
-    let hazards = examined(&store).await.hazards;
-    let hazard = found(&hazards, "eviction").expect("the eviction policy is reported");
+    let findings = examined(&store).await.findings;
+    let hazard = found(&findings, "eviction").expect("the eviction policy is reported");
     assert_eq!(hazard.severity, Severity::Notice);
-    assert_eq!(hazard.kind, HazardKind::Eviction { policy: "allkeys-lru".into(), maxmemory: 0 });
+    assert_eq!(hazard.kind, FindingKind::Eviction { policy: "allkeys-lru".into(), maxmemory: 0 });
 }
 
 #[tokio::test]
@@ -102,11 +102,11 @@ async fn a_server_that_keeps_no_file_is_told_of_by_a_notice() {
     assert!(warnings.with("not_persistent").is_empty());
     let told = examined(&store).await;
     assert_eq!(told.append_only, Some(false));
-    assert_eq!(found(&told.hazards, "not_persistent").map(|hazard| hazard.severity), Some(Severity::Notice));
+    assert_eq!(found(&told.findings, "not_persistent").map(|hazard| hazard.severity), Some(Severity::Notice));
     let server = RedisServer::builder().appendonly().start().unwrap();
     let told = examined(&connect(&server).await).await;
     assert_eq!(told.append_only, Some(true));
-    assert_eq!(found(&told.hazards, "not_persistent"), None);
+    assert_eq!(found(&told.findings, "not_persistent"), None);
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn a_replica_is_told_of_and_waited_for_in_strict_mode() {
     assert_eq!(warnings.with("it is a replica, and accepts no writes").len(), 1);
     let told = examined(&store).await;
     assert_eq!(told.role, Some(Role::Replica));
-    assert_eq!(found(&told.hazards, "replica").map(|hazard| hazard.severity), Some(Severity::Warning));
+    assert_eq!(found(&told.findings, "replica").map(|hazard| hazard.severity), Some(Severity::Warning));
     let store = connect(&primary).await;
     let waited = Instant::now();
     while examined(&store).await.replicas != Some(1) {
@@ -129,8 +129,8 @@ async fn a_replica_is_told_of_and_waited_for_in_strict_mode() {
     assert_eq!(examined(&store).await.role, Some(Role::Primary));
     // A writable replica is worse: what is written there is lost.
     replica.cli(&["CONFIG", "SET", "replica-read-only", "no"]).unwrap().ok().unwrap();
-    let hazards = refusal(strict(&replica)).await;
-    assert_eq!(hazards.iter().filter(|hazard| hazard.kind.word() == "replica").count(), 1, "{hazards:?}");
+    let findings = refusal(strict(&replica)).await;
+    assert_eq!(findings.iter().filter(|hazard| hazard.kind.word() == "replica").count(), 1, "{findings:?}");
     drop(connect(&replica).await);
     assert_eq!(warnings.with("it is a replica that accepts writes").len(), 1);
 }
@@ -153,8 +153,8 @@ async fn a_version_with_holes_is_told_of_and_refused_in_strict_mode() {
     for part in ["Redis 7.0.15", "CVE-2025-49844", "distributions may have fixed them", "Redis 7.2.14"] {
         assert!(told[0].contains(part), "{part}: {told:?}");
     }
-    let hazards = refusal(config().strict().connector(says("redis_version:7.0.15\r\n"))).await;
-    assert_eq!(hazards.iter().map(|hazard| hazard.kind.word()).collect::<Vec<_>>(), ["lua_holes"]);
+    let findings = refusal(config().strict().connector(says("redis_version:7.0.15\r\n"))).await;
+    assert_eq!(findings.iter().map(|hazard| hazard.kind.word()).collect::<Vec<_>>(), ["lua_holes"]);
     // For a user without permission for INFO nothing is logged and nothing refused.
     RedisStore::connect(config().strict().connector(says(""))).await.unwrap();
     RedisStore::connect(config().strict().connector(says("redis_version:8.8.2\r\n"))).await.unwrap();
@@ -211,7 +211,7 @@ async fn a_user_that_may_not_ask_is_told_nothing() {
     let store = RedisStore::connect(strict(&server).username("mute").password("x")).await.unwrap();
     assert!(warnings.with("").is_empty(), "{:?}", warnings.with(""));
     let told = examined(&store).await;
-    let words: Vec<_> = told.hazards.iter().map(|hazard| hazard.kind.word()).collect();
+    let words: Vec<_> = told.findings.iter().map(|hazard| hazard.kind.word()).collect();
     assert_eq!(words, ["not_told"]);
     assert_eq!((told.version, told.eviction_policy, told.clock, told.user), (None, None, None, None));
     assert!(told.round_trip > Duration::ZERO);
@@ -235,8 +235,8 @@ async fn what_a_server_tells_of_itself_is_in_the_examination() {
     // Both read the same clock.
     let uncertain = i64::try_from(clock.uncertainty.as_micros()).unwrap();
     assert!(clock.ahead_us.abs() <= uncertain + 1000, "{clock:?}");
-    assert_eq!(found(&told.hazards, "clock_apart"), None);
-    let mut severities = told.hazards.iter().map(|hazard| hazard.severity);
+    assert_eq!(found(&told.findings, "clock_apart"), None);
+    let mut severities = told.findings.iter().map(|hazard| hazard.severity);
     assert_eq!(severities.next(), Some(Severity::Warning), "the most serious first");
 }
 
@@ -286,7 +286,7 @@ async fn strict_settings_are_looked_at_with_each_connection() {
             _ => assert!(waited.elapsed() < LONG, "it is not refused"),
         }
     };
-    assert!(matches!(&fault.kind, FaultKind::Hazardous(hazards) if hazards.len() == 1), "{fault}");
+    assert!(matches!(&fault.kind, FaultKind::Hazardous(findings) if findings.len() == 1), "{fault}");
     // The store checks again with each connection: a new store is not needed.
     says(IN_ORDER);
     let waited = Instant::now();
@@ -305,6 +305,6 @@ async fn a_lent_connection_can_be_looked_over() {
     let warnings = Warnings::listen();
     let store = RedisStore::from_connection(connection, "", None).unwrap();
     let told = examined(&store).await;
-    assert!(found(&told.hazards, "eviction").is_some(), "{told:?}");
+    assert!(found(&told.findings, "eviction").is_some(), "{told:?}");
     assert!(told.clock.is_some() && warnings.with("").is_empty());
 }

@@ -4,7 +4,7 @@
 
 use super::address::Address;
 use super::config::RedisConfig;
-use super::finding;
+use super::diagnose;
 use super::mailbox::Mailboxes;
 use super::messages::Messages;
 use super::open::{Driver, Opened, broken, open_to_hear, unsubscribed};
@@ -114,7 +114,7 @@ async fn connect(
 async fn greet(conn: &mut MultiplexedConnection, speaks: bool, node: &Arc<str>) -> Result<String, Fault> {
     let mut greeting = Pipeline::with_capacity(20);
     greeting.cmd("CLIENT").arg("SETNAME").arg("leasehold");
-    finding::ask(&mut greeting);
+    diagnose::ask(&mut greeting);
     if speaks {
         script::load_usual(&mut greeting);
     }
@@ -122,8 +122,8 @@ async fn greet(conn: &mut MultiplexedConnection, speaks: bool, node: &Arc<str>) 
     let replies = replies.map_err(|error| broken(error, node))?;
     // A user may be forbidden to name connections, to ask for the version or to load scripts: if that matters, the
     // first operation says so.
-    let told = replies.get(1..=finding::ASKED).unwrap_or_default();
-    finding::read(told).map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
+    let told = replies.get(1..=diagnose::ASKED).unwrap_or_default();
+    diagnose::read(told).map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
 }
 
 /// When a server gives locks, if it is a node of a quorum: once whatever it may have forgotten is over. It forgets when it is
@@ -149,8 +149,8 @@ fn voting(
 /// Checks the version of a server and its hazards, and whether it is the `primary` that others say it is.
 fn judge_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
     version::check(info, matches!(config.site(), Site::Member(..)))?;
-    let findings = finding::judge_for(info, config.min_uptime());
-    if let Some(refusal) = finding::refusal(&findings, primary, config.is_strict()) {
+    let findings = diagnose::judge_for(info, config.min_uptime());
+    if let Some(refusal) = diagnose::refusal(&findings, primary, config.is_strict()) {
         return Err(refusal);
     }
     config.told().tell(node, &findings);

@@ -1,7 +1,7 @@
 //! Asking a server which one it is, on a connection of its own.
 
 use super::config::RedisConfig;
-use super::finding;
+use super::diagnose;
 use super::open::{broken, open};
 use super::site::Site;
 use super::verdict::{judge, unconnected};
@@ -37,7 +37,7 @@ async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fau
         if let Value::ServerError(error) = &reply {
             return Err(fault(judge(error).kind));
         }
-        let version = ServerVersion::of_info(&finding::read(&[reply]).map_err(fault)?);
+        let version = ServerVersion::of_info(&diagnose::read(&[reply]).map_err(fault)?);
         version.ok_or_else(|| fault(FaultKind::Failed("it does not say which server it is".to_owned())))
     };
     match tokio::time::timeout(config.patience(), asked).await {

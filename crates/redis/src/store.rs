@@ -9,7 +9,7 @@
 
 use super::cluster::{self, Cluster, Node, SLOTS, Split, is_unknown_script};
 use super::config::RedisConfig;
-use super::finding;
+use super::diagnose;
 use super::home::Home;
 use super::lent::Lent;
 use super::link::{Link, Lost, Wire};
@@ -529,15 +529,15 @@ impl RedisStore {
     /// Reads the server's settings, and compares its clock with the local clock. If the user lacks permissions, the
     /// result is incomplete.
     pub(super) async fn look_over(&self, slot: u16, deadline: Instant) -> Result<Diagnosis, Attended> {
-        let mut questions = Pipeline::with_capacity(finding::ASKED + 1);
-        finding::ask(&mut questions);
+        let mut questions = Pipeline::with_capacity(diagnose::ASKED + 1);
+        diagnose::ask(&mut questions);
         questions.cmd("ACL").arg("WHOAMI");
         let mut answers = self.plain(slot, &questions, |_, _| true, deadline).await?;
         let user = answers.pop();
-        let info = finding::read(&answers);
+        let info = diagnose::read(&answers);
         let info = info.map_err(|kind| Outcome::Failed(Executed::No, self.fault(kind, Phase::Reply)))?;
         let mut found = Diagnosis::new(&**self.node());
-        finding::note(&info, self.min_uptime(), &mut found);
+        diagnose::note(&info, self.min_uptime(), &mut found);
         found.user = user.as_ref().and_then(|user| reply::word(user).ok());
         (found.clock, found.round_trip) = self.compare_clocks(slot, deadline).await?;
         if let Some(clock) = found.clock.filter(is_apart) {

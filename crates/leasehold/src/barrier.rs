@@ -41,7 +41,7 @@ pub struct Barrier {
 /// See [`Barrier`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Met {
+pub struct BarrierWaitResult {
     /// The fencing token of this pass: different for each party, and greater than every token of earlier
     /// passes.
     pub fence: FencingToken,
@@ -70,13 +70,13 @@ impl Barrier {
     ///
     /// Cancel safety: if the future is dropped, this task no longer counts, unless all parties had arrived by
     /// then.
-    pub async fn wait(&self) -> Result<Met, AcquireError> {
+    pub async fn wait(&self) -> Result<BarrierWaitResult, AcquireError> {
         self.wait_within(None).await
     }
 
     /// Waits at most `limit`: fails with [`AcquireError::TimedOut`] then. Otherwise like
     /// [`wait`](Self::wait), including cancel safety.
-    pub async fn wait_timeout(&self, limit: Duration) -> Result<Met, AcquireError> {
+    pub async fn wait_timeout(&self, limit: Duration) -> Result<BarrierWaitResult, AcquireError> {
         self.wait_within(Some(limit)).await
     }
 
@@ -104,10 +104,10 @@ impl Barrier {
         self.request.force_release(seen).await
     }
 
-    async fn wait_within(&self, limit: Option<Duration>) -> Result<Met, AcquireError> {
+    async fn wait_within(&self, limit: Option<Duration>) -> Result<BarrierWaitResult, AcquireError> {
         let asker = Asker { portion: Portion::Meet { of: self.of }, ..Asker::default() };
         let kept = self.request.acquire(&asker, limit).await?;
         // This hold excludes no client, so its release need not be awaited.
-        Ok(Met { fence: kept.guard.fencing_token() })
+        Ok(BarrierWaitResult { fence: kept.guard.fencing_token() })
     }
 }

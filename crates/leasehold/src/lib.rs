@@ -101,7 +101,7 @@ pub mod store;
 pub mod tower;
 
 pub use attach::AttachError;
-pub use barrier::{Barrier, Met};
+pub use barrier::{Barrier, BarrierWaitResult};
 pub use census::LockInfo;
 pub use client::{Client, ClientBuilder};
 pub use detached::{DetachedHold, DetachedTextError};

@@ -3,7 +3,7 @@
 use super::host::Host;
 use super::{Error, call};
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
-use crate::{Details, Met, Status};
+use crate::{BarrierWaitResult, Details, Status};
 use leasehold_core::{LockName, Seen};
 use std::fmt;
 use std::sync::Arc;
@@ -46,12 +46,12 @@ impl Barrier {
     /// Waits until all parties have arrived, this thread among them, without a time limit: see
     /// [`leasehold::Barrier::wait`](crate::Barrier::wait). Only [`Client::shutdown`](super::Client::shutdown)
     /// interrupts a waiting thread.
-    pub fn wait(&self) -> Result<Met, Error<AcquireError>> {
+    pub fn wait(&self) -> Result<BarrierWaitResult, Error<AcquireError>> {
         call(&self.host, self.inner.wait())
     }
 
     /// Waits at most `limit`: see [`leasehold::Barrier::wait_timeout`](crate::Barrier::wait_timeout).
-    pub fn wait_timeout(&self, limit: Duration) -> Result<Met, Error<AcquireError>> {
+    pub fn wait_timeout(&self, limit: Duration) -> Result<BarrierWaitResult, Error<AcquireError>> {
         call(&self.host, self.inner.wait_timeout(limit))
     }
 

@@ -63,7 +63,7 @@ pub use latch::Latch;
 pub use multi::{MultiGuard, MultiMutex};
 pub use mutex::Mutex;
 pub use reentrant::{ReentrantGuard, ReentrantMutex};
-pub use rwlock::{NotShifted, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
+pub use rwlock::{ConversionError, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
 pub use semaphore::{Permit, Semaphore};
 
 use crate::attach::AttachError;

@@ -120,7 +120,7 @@ pub use once::{OncePer, Turn};
 pub use owner::{Owner, OwnerError};
 pub use reentrant::{ReentrantGuard, ReentrantMutex, Released};
 pub use request::Attempt;
-pub use rwlock::{NotShifted, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
+pub use rwlock::{ConversionError, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
 pub use semaphore::{Permit, Semaphore};
 pub use session_info::SessionInfo;
 pub use status::{Details, Sharer, Status};

@@ -372,7 +372,7 @@ pub struct UpgradableGuard {
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct NotShifted<G: fmt::Debug> {
+pub struct ConversionError<G: fmt::Debug> {
     /// The guard, still held as before unless it was lost meanwhile.
     pub guard: G,
     /// Why it was not converted.
@@ -395,13 +395,13 @@ impl UpgradableGuard {
     ///
     /// Cancel safety: if the future is dropped, the upgradable read is dropped with it. Use
     /// [`upgrade_timeout`](Self::upgrade_timeout) to wait for a limited time and keep it.
-    pub async fn upgrade(self) -> Result<WriteGuard, NotShifted<Self>> {
+    pub async fn upgrade(self) -> Result<WriteGuard, ConversionError<Self>> {
         let limit = self.access.write.wait;
         self.upgrade_within(limit).await
     }
 
     /// Becomes the writer within `limit`. Otherwise like [`upgrade`](Self::upgrade), including cancel safety.
-    pub async fn upgrade_timeout(self, limit: Duration) -> Result<WriteGuard, NotShifted<Self>> {
+    pub async fn upgrade_timeout(self, limit: Duration) -> Result<WriteGuard, ConversionError<Self>> {
         self.upgrade_within(Some(limit)).await
     }
 
@@ -411,17 +411,17 @@ impl UpgradableGuard {
         self.guard.release().await
     }
 
-    async fn upgrade_within(self, limit: Option<Duration>) -> Result<WriteGuard, NotShifted<Self>> {
+    async fn upgrade_within(self, limit: Option<Duration>) -> Result<WriteGuard, ConversionError<Self>> {
         match self.access.acquire(&self.owner, Portion::Upgrade, limit).await {
             Ok(kept) => {
                 // If the read was lost meanwhile, another writer may have changed what it read.
                 if let Err(lost) = self.guard.check() {
-                    return Err(NotShifted { guard: self, error: AcquireError::Lost(lost) });
+                    return Err(ConversionError { guard: self, error: AcquireError::Lost(lost) });
                 }
                 let (owner, access) = (self.owner.clone(), self.access.clone());
                 Ok(WriteGuard { guard: kept.guard, owner, access, under: Some(Box::new(self)) })
             }
-            Err(error) => Err(NotShifted { guard: self, error }),
+            Err(error) => Err(ConversionError { guard: self, error }),
         }
     }
 }
@@ -457,17 +457,17 @@ impl WriteGuard {
     /// ends with its lease.
     ///
     /// Cancel safety: if the future is dropped, the lock is released in the background.
-    pub async fn downgrade(self) -> Result<ReadGuard, NotShifted<Self>> {
+    pub async fn downgrade(self) -> Result<ReadGuard, ConversionError<Self>> {
         if let Err(lost) = self.guard.check() {
             // Another writer may have changed the data by now.
-            return Err(NotShifted { guard: self, error: AcquireError::Lost(lost) });
+            return Err(ConversionError { guard: self, error: AcquireError::Lost(lost) });
         }
         // While the write is held the read is granted at once, so there is no reason to wait longer than
         // that.
         let limit = Some(self.guard.remaining());
         let kept = match self.access.acquire(&self.owner, Portion::Read, limit).await {
             Ok(kept) => kept,
-            Err(error) => return Err(NotShifted { guard: self, error }),
+            Err(error) => return Err(ConversionError { guard: self, error }),
         };
         // The write may have ended during the request, and another writer may have written in between. A
         // write still valid after the read was acquired rules that out: this clock is never ahead of the
@@ -479,7 +479,7 @@ impl WriteGuard {
                 told(&name, self.hand_on().await);
                 Ok(ReadGuard { guard: kept.guard, owner })
             }
-            Err(lost) => Err(NotShifted { guard: self, error: AcquireError::Lost(lost) }),
+            Err(lost) => Err(ConversionError { guard: self, error: AcquireError::Lost(lost) }),
         }
     }
 

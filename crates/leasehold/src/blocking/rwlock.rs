@@ -323,7 +323,7 @@ held! { ReadGuard UpgradableGuard WriteGuard }
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct NotShifted<G: fmt::Debug> {
+pub struct ConversionError<G: fmt::Debug> {
     /// The guard, still held as before unless it was lost meanwhile.
     pub guard: G,
     /// Why it was not converted.
@@ -340,13 +340,13 @@ impl UpgradableGuard {
     /// [`leasehold::UpgradableGuard::upgrade`](crate::UpgradableGuard::upgrade).
     ///
     /// Fails with the unchanged guard, also in an async context.
-    pub fn upgrade(self) -> Result<WriteGuard, NotShifted<Self>> {
+    pub fn upgrade(self) -> Result<WriteGuard, ConversionError<Self>> {
         let shift = |inner: crate::UpgradableGuard| inner.upgrade();
         shifted(self.inner, self.host, shift, WriteGuard::new, Self::new)
     }
 
     /// Becomes the writer within `limit`. Otherwise like [`upgrade`](Self::upgrade).
-    pub fn upgrade_timeout(self, limit: Duration) -> Result<WriteGuard, NotShifted<Self>> {
+    pub fn upgrade_timeout(self, limit: Duration) -> Result<WriteGuard, ConversionError<Self>> {
         let shift = |inner: crate::UpgradableGuard| inner.upgrade_timeout(limit);
         shifted(self.inner, self.host, shift, WriteGuard::new, Self::new)
     }
@@ -361,7 +361,7 @@ impl WriteGuard {
     /// [`leasehold::WriteGuard::downgrade`](crate::WriteGuard::downgrade).
     ///
     /// Fails with the unchanged guard, also in an async context.
-    pub fn downgrade(self) -> Result<ReadGuard, NotShifted<Self>> {
+    pub fn downgrade(self) -> Result<ReadGuard, ConversionError<Self>> {
         let shift = |inner: crate::WriteGuard| inner.downgrade();
         shifted(self.inner, self.host, shift, ReadGuard::new, Self::new)
     }
@@ -378,17 +378,17 @@ fn shifted<A: fmt::Debug, B, From: fmt::Debug, To, F>(
     shift: impl FnOnce(A) -> F,
     to: impl FnOnce(B, Arc<Host>) -> To,
     back: impl FnOnce(A, Arc<Host>) -> From,
-) -> Result<To, NotShifted<From>>
+) -> Result<To, ConversionError<From>>
 where
-    F: Future<Output = Result<B, crate::NotShifted<A>>>,
+    F: Future<Output = Result<B, crate::ConversionError<A>>>,
 {
     if let Err(refused) = refuse_async() {
-        return Err(NotShifted { guard: back(inner, host), error: refused.into() });
+        return Err(ConversionError { guard: back(inner, host), error: refused.into() });
     }
     match host.wait_anywhere(shift(inner)) {
         Ok(held) => Ok(to(held, host)),
-        Err(crate::NotShifted { guard, error }) => {
-            Err(NotShifted { guard: back(guard, host), error: Error::Failed(error) })
+        Err(crate::ConversionError { guard, error }) => {
+            Err(ConversionError { guard: back(guard, host), error: Error::Failed(error) })
         }
     }
 }

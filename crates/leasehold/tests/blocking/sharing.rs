@@ -1,7 +1,7 @@
 //! Locks that several threads hold or use at once: permits, reads, latches and barriers.
 
 use super::{MS, S, Site};
-use leasehold::blocking::{Client, Error, NotShifted, RwLock};
+use leasehold::blocking::{Client, ConversionError, Error, RwLock};
 use leasehold::{AcquireError, Attempt, LostReason, Owner, Portion, Refused, ReleaseError, RunError};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
@@ -207,18 +207,19 @@ fn an_upgrade_waits_for_the_others_and_a_downgrade_lets_them_in(site: &Site) {
 fn an_upgrade_that_fails_gives_the_read_back(site: &Site) {
     let (lock, other) = (site.client().rwlock("rw").unwrap(), site.client().rwlock("rw").unwrap());
     let (reading, beside) = (lock.upgradable_read().unwrap(), other.read().unwrap());
-    let NotShifted { guard, error } = reading.upgrade_timeout(50 * MS).expect_err("there is another reader");
+    let ConversionError { guard, error } =
+        reading.upgrade_timeout(50 * MS).expect_err("there is another reader");
     assert!(matches!(error, Error::Failed(AcquireError::TimedOut { .. })), "{error:?}");
     // In a context where blocking is not allowed, the call does nothing and returns the guard.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let refused = runtime.block_on(async { guard.upgrade() });
-    let NotShifted { guard, error } = refused.expect_err("a future is no place to wait");
+    let ConversionError { guard, error } = refused.expect_err("a future is no place to wait");
     assert!(matches!(error, Error::AsyncContext(_)), "{error:?}");
     guard.check().unwrap();
     beside.release().unwrap();
     let writing = guard.upgrade_timeout(20 * S).unwrap();
     let refused = runtime.block_on(async { writing.downgrade() });
-    let NotShifted { guard: writing, error } = refused.expect_err("a future is no place to wait");
+    let ConversionError { guard: writing, error } = refused.expect_err("a future is no place to wait");
     assert!(matches!(error, Error::AsyncContext(_)), "{error:?}");
     // Together with the read under it.
     writing.release().unwrap();

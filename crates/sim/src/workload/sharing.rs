@@ -8,7 +8,7 @@ use crate::workload::guards::{AnyGuard, HeldGuard};
 use crate::workload::task::{AcquireCall, CallOutcome, TaskRunner, attempt, got, miss, polling};
 use futures_util::future::BoxFuture;
 use leasehold::core::{Kind, LockName, Portion};
-use leasehold::{AcquireError, NotShifted, Owner, RwLock, Semaphore};
+use leasehold::{AcquireError, ConversionError, Owner, RwLock, Semaphore};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -314,7 +314,7 @@ struct Shift {
 type Shifted = Result<AnyGuard, Box<(AnyGuard, AcquireError)>>;
 
 fn shifted<A, B: std::fmt::Debug>(
-    shifted: Result<A, NotShifted<B>>,
+    shifted: Result<A, ConversionError<B>>,
     new: impl FnOnce(A) -> AnyGuard,
     old: impl FnOnce(B) -> AnyGuard,
 ) -> Shifted {

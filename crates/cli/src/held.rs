@@ -3,8 +3,8 @@
 
 use crate::part::Part;
 use leasehold::{
-    ExtendError, FencingToken, Guard, Leadership, LockName, Lost, Moment, MultiGuard, Owner, ReentrantGuard,
-    ReleaseError, Turn,
+    ExtendError, FencingToken, Guard, Leadership, LockName, Lost, Moment, MultiGuard, Owner, PeriodGuard,
+    ReentrantGuard, ReleaseError,
 };
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,7 @@ pub(crate) enum Held {
     },
     Several(MultiGuard),
     /// A turn, which is never renewed.
-    Turn(Turn),
+    PeriodGuard(PeriodGuard),
     /// A leadership.
     Lead(Leadership),
 }
@@ -34,7 +34,7 @@ impl Held {
             Self::Entry(guard) => vec![(guard.name(), guard.fencing_token())],
             Self::Part { part, .. } => vec![(part.guard().name(), part.guard().fencing_token())],
             Self::Several(guard) => guard.fencing_tokens().collect(),
-            Self::Turn(turn) => vec![(turn.name(), turn.fencing_token())],
+            Self::PeriodGuard(turn) => vec![(turn.name(), turn.fencing_token())],
             Self::Lead(leadership) => vec![(leadership.name(), leadership.fencing_token())],
         }
     }
@@ -44,7 +44,7 @@ impl Held {
         match self {
             Self::Entry(guard) => Some(guard.owner()),
             Self::Part { owner, .. } => owner.as_ref(),
-            Self::One(_) | Self::Several(_) | Self::Turn(_) | Self::Lead(_) => None,
+            Self::One(_) | Self::Several(_) | Self::PeriodGuard(_) | Self::Lead(_) => None,
         }
     }
 
@@ -52,7 +52,7 @@ impl Held {
     pub(crate) fn count(&self) -> u64 {
         match self {
             Self::Entry(guard) => guard.count(),
-            Self::One(_) | Self::Part { .. } | Self::Several(_) | Self::Turn(_) | Self::Lead(_) => 1,
+            Self::One(_) | Self::Part { .. } | Self::Several(_) | Self::PeriodGuard(_) | Self::Lead(_) => 1,
         }
     }
 
@@ -60,7 +60,7 @@ impl Held {
     pub(crate) const fn part(&self) -> Option<&Part> {
         match self {
             Self::Part { part, .. } => Some(part),
-            Self::One(_) | Self::Entry(_) | Self::Several(_) | Self::Turn(_) | Self::Lead(_) => None,
+            Self::One(_) | Self::Entry(_) | Self::Several(_) | Self::PeriodGuard(_) | Self::Lead(_) => None,
         }
     }
 
@@ -70,7 +70,7 @@ impl Held {
             Self::Entry(guard) => guard.valid_until(),
             Self::Part { part, .. } => part.guard().valid_until(),
             Self::Several(guard) => guard.valid_until(),
-            Self::Turn(turn) => turn.valid_until(),
+            Self::PeriodGuard(turn) => turn.valid_until(),
             Self::Lead(leadership) => leadership.valid_until(),
         }
     }
@@ -81,7 +81,7 @@ impl Held {
             Self::Entry(guard) => guard.remaining(),
             Self::Part { part, .. } => part.guard().remaining(),
             Self::Several(guard) => guard.remaining(),
-            Self::Turn(turn) => turn.remaining(),
+            Self::PeriodGuard(turn) => turn.remaining(),
             Self::Lead(leadership) => leadership.remaining(),
         }
     }
@@ -92,7 +92,7 @@ impl Held {
             Self::Entry(guard) => guard.check(),
             Self::Part { part, .. } => part.guard().check(),
             Self::Several(guard) => guard.check(),
-            Self::Turn(turn) => turn.check(),
+            Self::PeriodGuard(turn) => turn.check(),
             Self::Lead(leadership) => leadership.check(),
         }
     }
@@ -103,7 +103,7 @@ impl Held {
             Self::Entry(guard) => guard.is_capped(),
             Self::Part { part, .. } => part.guard().is_capped(),
             Self::Several(guard) => guard.is_capped(),
-            Self::Turn(_) => true,
+            Self::PeriodGuard(_) => true,
             Self::Lead(leadership) => leadership.is_capped(),
         }
     }
@@ -111,7 +111,7 @@ impl Held {
     /// The option that has set its cap, if it has one.
     pub(crate) const fn cap(&self) -> &'static str {
         match self {
-            Self::Turn(_) => "--at-most (or --once-per)",
+            Self::PeriodGuard(_) => "--at-most (or --once-per)",
             Self::One(_) | Self::Entry(_) | Self::Part { .. } | Self::Several(_) | Self::Lead(_) => {
                 "--max-hold"
             }
@@ -125,7 +125,7 @@ impl Held {
             Self::Part { part, .. } => part.guard().lost_signal(),
             Self::Several(guard) => guard.lost_signal(),
             // No loss is notified: a turn ends by the clock.
-            Self::Turn(_) => CancellationToken::new(),
+            Self::PeriodGuard(_) => CancellationToken::new(),
             Self::Lead(leadership) => leadership.lost_signal(),
         }
     }
@@ -136,7 +136,7 @@ impl Held {
             Self::Entry(guard) => guard.extend().await,
             Self::Part { part, .. } => part.guard().extend().await,
             Self::Several(guard) => guard.extend().await,
-            Self::Turn(_) => Ok(()),
+            Self::PeriodGuard(_) => Ok(()),
             Self::Lead(leadership) => leadership.extend().await,
         }
     }
@@ -147,7 +147,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.release().await,
             Self::Entry(guard) => guard.release().await.map(drop),
-            Self::Turn(turn) => turn.finish().await,
+            Self::PeriodGuard(turn) => turn.finish().await,
             Self::Lead(leadership) => leadership.resign().await,
             Self::Part { part, .. } => part.release().await,
             Self::Several(guard) => guard.release().await.map_err(|error| {

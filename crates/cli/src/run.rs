@@ -286,7 +286,7 @@ async fn acquire(
 async fn turn(once: OncePer, args: &RunArgs) -> Result<Held, Failure> {
     let once = args.once.at_most.into_iter().fold(once, OncePer::at_most);
     match once.try_start().await {
-        Ok(Attempt::Granted(turn)) => Ok(Held::Turn(turn)),
+        Ok(Attempt::Granted(turn)) => Ok(Held::PeriodGuard(turn)),
         Ok(Attempt::Taken(who)) => Err(Failure::taken(args.conflict(), anyhow!("{who}"))),
         Err(error) => Err(not_acquired(error, args.conflict())),
     }
@@ -459,7 +459,7 @@ pub(crate) async fn give_back(
     let capped = held.is_capped();
     let released = match held {
         // Without a command that could be started, another instance may take the turn.
-        Held::Turn(turn) if ended.as_ref().is_err_and(|failure| failure.exit.says_never_started()) => {
+        Held::PeriodGuard(turn) if ended.as_ref().is_err_and(|failure| failure.exit.says_never_started()) => {
             turn.give_up().await
         }
         held => held.release().await,

@@ -56,7 +56,7 @@ mod semaphore;
 mod thread;
 
 pub use barrier::Barrier;
-pub use election::{Election, Leaders, Leadership, OncePer, Turn};
+pub use election::{Election, Leaders, Leadership, OncePer, PeriodGuard};
 pub use guard::Guard;
 pub use host::AsyncContext;
 pub use latch::Latch;

@@ -116,7 +116,7 @@ pub use latch::Latch;
 pub use monitor::{Eviction, Monitor, MonitorReport};
 pub use multi::{MultiAttempt, MultiGuard, MultiMutex};
 pub use mutex::Mutex;
-pub use once::{OncePer, Turn};
+pub use once::{OncePer, PeriodGuard};
 pub use owner::{Owner, OwnerError};
 pub use reentrant::{ReentrantGuard, ReentrantMutex, Released};
 pub use request::Attempt;

@@ -246,9 +246,9 @@ impl OncePer {
     }
 
     /// Tries once to start the job: see [`leasehold::OncePer::try_start`](crate::OncePer::try_start).
-    pub fn try_start(&self) -> Result<Attempt<Turn>, Error<AcquireError>> {
+    pub fn try_start(&self) -> Result<Attempt<PeriodGuard>, Error<AcquireError>> {
         let tried = call(&self.host, self.inner.try_start())?;
-        Ok(tried.map(|inner| Turn { inner, host: self.host.clone() }))
+        Ok(tried.map(|inner| PeriodGuard { inner, host: self.host.clone() }))
     }
 
     /// Returns the current state of the lock: see [`leasehold::OncePer::inspect`](crate::OncePer::inspect).
@@ -263,16 +263,16 @@ impl fmt::Debug for OncePer {
     }
 }
 
-/// The right of one instance to run the job in this period: [`leasehold::Turn`](crate::Turn), for threads.
+/// The right of one instance to run the job in this period: [`leasehold::PeriodGuard`](crate::Turn), for threads.
 /// See [`OncePer`] for an example.
 #[must_use = "if dropped, it lasts until its time is over"]
-pub struct Turn {
-    inner: crate::Turn,
+pub struct PeriodGuard {
+    inner: crate::PeriodGuard,
     /// Declared last, so that it is dropped last.
     host: Arc<Host>,
 }
 
-impl Turn {
+impl PeriodGuard {
     /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
         self.inner.name()
@@ -298,21 +298,21 @@ impl Turn {
         self.inner.check()
     }
 
-    /// Reports that the work is done: see [`leasehold::Turn::finish`](crate::Turn::finish).
+    /// Reports that the work is done: see [`leasehold::PeriodGuard::finish`](crate::Turn::finish).
     pub fn finish(self) -> Result<(), Error<ReleaseError>> {
         let Self { inner, host } = self;
         call(&host, inner.finish())
     }
 
-    /// Reports that the work failed: see [`leasehold::Turn::give_up`](crate::Turn::give_up).
+    /// Reports that the work failed: see [`leasehold::PeriodGuard::give_up`](crate::Turn::give_up).
     pub fn give_up(self) -> Result<(), Error<ReleaseError>> {
         let Self { inner, host } = self;
         call(&host, inner.give_up())
     }
 }
 
-impl fmt::Debug for Turn {
+impl fmt::Debug for PeriodGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("blocking::Turn").field(&self.inner).finish()
+        f.debug_tuple("blocking::PeriodGuard").field(&self.inner).finish()
     }
 }

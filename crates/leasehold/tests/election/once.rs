@@ -1,7 +1,7 @@
 //! Work that is done once per period.
 
 use crate::site::Site;
-use leasehold::{Attempt, Client, DetachedHold, Mutex, OncePer, Turn};
+use leasehold::{Attempt, Client, DetachedHold, Mutex, OncePer, PeriodGuard};
 use leasehold_testkit::cancel_at_every_await;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ fn mutex(client: &Client) -> Mutex {
     client.mutex("digest").expect("a good name")
 }
 
-async fn start(once: &OncePer) -> Turn {
+async fn start(once: &OncePer) -> PeriodGuard {
     once.try_start().await.expect("an answer").granted().expect("it is its turn")
 }
 

@@ -5,7 +5,7 @@
 use crate::event::{Event, LockId, PeriodEvent};
 use crate::workload::task::{Cut, TaskRunner};
 use futures_util::future::{Either, select};
-use leasehold::{Attempt, Turn};
+use leasehold::{Attempt, PeriodGuard};
 use leasehold_testkit::Random;
 use std::pin::pin;
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl TaskRunner {
     }
 
     /// Works for some part of the time that it has, or for too long.
-    async fn work_in_turn(&self, turn: &Turn, lasts: Duration) {
+    async fn work_in_turn(&self, turn: &PeriodGuard, lasts: Duration) {
         let longest = if self.chance.chance(200) { lasts * 3 / 2 } else { lasts / 3 };
         let work = self.pause(longest);
         if let Either::Left((lost, _)) = select(pin!(turn.lost()), pin!(work)).await

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// A job that runs at most once per period, on the first instance that starts it.
 ///
-/// Every instance [tries](Self::try_start); one gets a [`Turn`], and the others continue at once, also one
+/// Every instance [tries](Self::try_start); one gets a [`PeriodGuard`], and the others continue at once, also one
 /// that starts when the winner has long finished. The period counts from the grant, by the store's clock: no
 /// other instance gets a grant before it is over, however short the work was, and even if the winner crashes.
 ///
@@ -104,11 +104,11 @@ impl OncePer {
     /// Cancel safety: if the future is dropped, a grant that may have been given is released in the
     /// background. If the process exits before that, the grant ends within 3 s, or with its full time if that
     /// extension was already sent.
-    pub async fn try_start(&self) -> Result<Attempt<Turn>, AcquireError> {
+    pub async fn try_start(&self) -> Result<Attempt<PeriodGuard>, AcquireError> {
         let mut request = self.request.clone();
         request.lease(self.period.max(self.at_most).into());
         let tried = request.try_detached(&Asker { by_lease: true, ..Asker::default() }).await?;
-        Ok(tried.map(|(hold, valid_until)| Turn {
+        Ok(tried.map(|(hold, valid_until)| PeriodGuard {
             client: self.client.clone(),
             hold,
             period: self.period,
@@ -125,7 +125,7 @@ impl OncePer {
     ///
     /// Cancel safety: if the future is dropped, the inner future is dropped with it, and the grant lasts as
     /// long as if the instance had crashed.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Turn) -> T) -> Result<Option<T>, RunError> {
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&PeriodGuard) -> T) -> Result<Option<T>, RunError> {
         let Attempt::Granted(turn) = self.try_start().await? else { return Ok(None) };
         let result = tokio::select! {
             biased;
@@ -172,14 +172,14 @@ impl OncePer {
 /// # Ok(()) }
 /// ```
 #[must_use = "if dropped, it lasts until its time is over"]
-pub struct Turn {
+pub struct PeriodGuard {
     client: Client,
     hold: DetachedHold,
     period: Duration,
     valid_until: Moment,
 }
 
-impl Turn {
+impl PeriodGuard {
     /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
         self.hold.name()
@@ -241,9 +241,9 @@ impl Turn {
     }
 }
 
-impl fmt::Debug for Turn {
+impl fmt::Debug for PeriodGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turn")
+        f.debug_struct("PeriodGuard")
             .field("lock", self.name())
             .field("fence", &self.fencing_token())
             .field("remaining", &self.remaining())

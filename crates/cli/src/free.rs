@@ -12,7 +12,7 @@ use crate::report::{json_line, print};
 use crate::sharers::{Counted, Having};
 use crate::store::Place;
 use anyhow::{Context, anyhow};
-use leasehold::{Details, ForceReleaseError, LockName, Seen, Sharer};
+use leasehold::{Details, ForceReleaseError, LockName, ObservedHolder, Sharer};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, IsTerminal, Write as _};
@@ -53,15 +53,15 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
 }
 
 /// The holds to end, as they were seen.
-fn meant(details: &Details, fence: Option<u64>) -> Vec<Seen> {
+fn meant(details: &Details, fence: Option<u64>) -> Vec<ObservedHolder> {
     let all: Vec<_> = match details.status.sharers.as_slice() {
         [] => details.seen.into_iter().collect(),
         sharers => sharers.iter().filter_map(Sharer::seen).collect(),
     };
-    let is_meant = |seen: &Seen| match (fence, seen) {
+    let is_meant = |seen: &ObservedHolder| match (fence, seen) {
         (None, _) => true,
-        (Some(fence), Seen::Hold(token)) => token.as_u64() == fence,
-        (Some(_), Seen::Stranger(_)) => false,
+        (Some(fence), ObservedHolder::Hold(token)) => token.as_u64() == fence,
+        (Some(_), ObservedHolder::Stranger(_)) => false,
     };
     all.into_iter().filter(is_meant).collect()
 }
@@ -69,7 +69,7 @@ fn meant(details: &Details, fence: Option<u64>) -> Vec<Seen> {
 /// Ends the holds that were seen, one by one: a failure for one does not stop the others.
 async fn take(
     lock: &AnyLock,
-    meant: &[Seen],
+    meant: &[ObservedHolder],
     args: &FreeArgs,
     mut report: Report<'_>,
 ) -> Result<Exit, Failure> {
@@ -78,7 +78,7 @@ async fn take(
         match lock.force_release(*seen).await {
             Ok(()) => {
                 report.freed = true;
-                if let Seen::Hold(fence) = seen {
+                if let ObservedHolder::Hold(fence) = seen {
                     report.freed_fences.push(fence.as_u64());
                 }
             }

@@ -6,7 +6,7 @@ use leasehold::core::{Kind, Refused};
 use leasehold::store::{Fault, FaultKind};
 use leasehold::{
     Barrier, Client, Details, Election, ForceReleaseError, InspectError, KeyError, Latch, LockError,
-    LockName, Mutex, ReentrantMutex, RwLock, Seen, Semaphore,
+    LockName, Mutex, ObservedHolder, ReentrantMutex, RwLock, Semaphore,
 };
 use tokio::task::JoinSet;
 
@@ -72,7 +72,7 @@ impl AnyLock {
         }
     }
 
-    pub(crate) async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+    pub(crate) async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
         match self {
             Self::Mutex(lock) => lock.force_release(seen).await,
             Self::Reentrant(lock) => lock.force_release(seen).await,

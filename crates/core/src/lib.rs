@@ -36,8 +36,8 @@ pub use lease::{Lease, LeaseError};
 pub use name::{LockName, NameError};
 pub use op::{
     Acquire, Acquired, Ahead, Claim, Enqueue, Entered, Evict, Evicted, Executed, Extend, Extended, Fate,
-    ForceRelease, ForceReleased, Holder, Inspect, Inspection, Kind, Life, Lock, Op, Pass, Portion,
-    RESERVED_OWNER, Raise, Raised, Refused, Release, Released, Reply, Resize, Resized, SHARERS_TOLD, Seen,
+    ForceRelease, ForceReleased, Holder, Inspect, Inspection, Kind, Life, Lock, ObservedHolder, Op, Pass,
+    Portion, RESERVED_OWNER, Raise, Raised, Refused, Release, Released, Reply, Resize, Resized, SHARERS_TOLD,
     Share, Wake, WakeError,
 };
 pub use retry::{Pause, RetryPolicy};

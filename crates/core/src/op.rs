@@ -683,7 +683,7 @@ pub struct Evict {
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
 /// use leasehold_core::{
-///     Acquire, Acquired, Claim, ForceRelease, ForceReleased, HoldId, Label, Life, Op, Portion, Reply, Seen, SessionId,
+///     Acquire, Acquired, Claim, ForceRelease, ForceReleased, HoldId, Label, Life, Op, Portion, Reply, ObservedHolder, SessionId,
 /// };
 ///
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
@@ -696,7 +696,7 @@ pub struct Evict {
 /// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
 /// let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("the lock was free") };
 ///
-/// let mut free = ForceRelease { seen: Seen::Hold(fence), by: Label::new("the night shift")? };
+/// let mut free = ForceRelease { seen: ObservedHolder::Hold(fence), by: Label::new("the night shift")? };
 /// let (reply, _) = lock.apply(2_000_000, &Op::ForceRelease(free.clone()), &everybody);
 /// assert_eq!(reply, Reply::ForceRelease(ForceReleased::ForceReleased));
 /// let (reply, _) = lock.apply(3_000_000, &Op::ForceRelease(free), &everybody);
@@ -706,7 +706,7 @@ pub struct Evict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForceRelease {
     /// The observed hold.
-    pub seen: Seen,
+    pub seen: ObservedHolder,
     /// The operator that does it, for the audit.
     pub by: Label,
 }
@@ -715,7 +715,7 @@ pub struct ForceRelease {
 ///
 /// See [`ForceRelease`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub enum ObservedHolder {
     /// A hold of Leasehold, by its fencing token.
     Hold(FencingToken),
     /// A client of another library, by the fingerprint of its value.

@@ -27,8 +27,8 @@ use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Life, Nonce, Op, OwnValue, Pass, Portion, Release, Released, Reply, Resize, Resized, Seen, SessionId,
-    Wake,
+    Life, Nonce, ObservedHolder, Op, OwnValue, Pass, Portion, Release, Released, Reply, Resize, Resized,
+    SessionId, Wake,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -250,9 +250,11 @@ impl Scenario {
                 let seen = match words.next().and_then(|word| word.strip_prefix('#')) {
                     Some(number) => {
                         let at: usize = number.parse().expect("the number of a token");
-                        Seen::Hold(self.tokens[at - 1])
+                        ObservedHolder::Hold(self.tokens[at - 1])
                     }
-                    None => Seen::Stranger(Fingerprint::of(words.next().expect("the value that was seen"))),
+                    None => ObservedHolder::Stranger(Fingerprint::of(
+                        words.next().expect("the value that was seen"),
+                    )),
                 };
                 Op::ForceRelease(ForceRelease { seen, by: Label::new(who).expect("a plain text") })
             }

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::request::{Asker, Request};
 use crate::status::{Details, Status};
-use leasehold_core::{FencingToken, Lease, Lock, LockName, Portion, Seen};
+use leasehold_core::{FencingToken, Lease, Lock, LockName, ObservedHolder, Portion};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ impl Barrier {
     /// affected.
     ///
     /// Cancel safety: if the future is dropped, the party may have been removed, or may still be.
-    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
         self.request.force_release(seen).await
     }
 

@@ -9,7 +9,7 @@ use crate::request::{Asker, Attempt, Request, settings};
 use crate::status::{Details, Status};
 use futures_util::Stream;
 use leasehold_core::observe::News;
-use leasehold_core::{FencingToken, Holder, Lease, Lock, LockName, Moment, Seen, SessionId};
+use leasehold_core::{FencingToken, Holder, Lease, Lock, LockName, Moment, ObservedHolder, SessionId};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -162,7 +162,7 @@ impl Election {
 
     /// Deposes the leader that was [seen](Details::seen), dead or alive; the next candidate in the queue
     /// leads: like [`Mutex::force_release`](crate::Mutex::free_by_force), including errors and cancel safety.
-    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
         self.request.force_release(seen).await
     }
 

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::request::{Asker, Attempt, Request};
 use crate::status::{Details, Status};
-use leasehold_core::{Lease, Lock, LockName, Portion, Seen};
+use leasehold_core::{Lease, Lock, LockName, ObservedHolder, Portion};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,7 +148,7 @@ impl Latch {
     /// affected.
     ///
     /// Cancel safety: if the future is dropped, the arrival may have been taken back, or may still be.
-    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
         self.request.force_release(seen).await
     }
 

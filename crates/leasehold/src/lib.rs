@@ -130,8 +130,8 @@ pub use status::{Details, Sharer, Status};
 pub use leasehold_core as core;
 pub use leasehold_core::{
     About, AuditEntry, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
-    LeaseError, LockName, Moment, NameError, OwnValue, OwnValueError, Pause, Portion, Refused, RetryPolicy,
-    Seen, SessionId,
+    LeaseError, LockName, Moment, NameError, ObservedHolder, OwnValue, OwnValueError, Pause, Portion,
+    Refused, RetryPolicy, SessionId,
 };
 #[cfg(feature = "redis")]
 pub use leasehold_redis::optimistic;

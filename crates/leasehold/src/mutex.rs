@@ -6,7 +6,7 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, LockError, Run
 use crate::guard::Guard;
 use crate::request::{Asker, Attempt, Request, settings};
 use crate::status::{Details, Status};
-use leasehold_core::{Lease, Lock, LockName, OwnValue, RetryPolicy, Seen};
+use leasehold_core::{Lease, Lock, LockName, ObservedHolder, OwnValue, RetryPolicy};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -271,7 +271,7 @@ impl Mutex {
     /// succeeds. Fails as well if the store does not reply within the call timeout, or refuses the request.
     ///
     /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
-    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
         self.request.force_release(seen).await
     }
 

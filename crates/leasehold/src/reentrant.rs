@@ -8,7 +8,7 @@ use crate::guard::Guard;
 use crate::owner::{Owner, Owners};
 use crate::request::{Asker, Attempt, Kept, Request, settings};
 use crate::status::{Details, Status};
-use leasehold_core::{FencingToken, Lease, Lock, LockName, Moment, RetryPolicy, Seen};
+use leasehold_core::{FencingToken, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -238,7 +238,7 @@ impl ReentrantMutex {
     /// alive: like [`Mutex::force_release`](crate::Mutex::free_by_force). All guards of that owner are lost.
     ///
     /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
-    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
         self.request.force_release(seen).await
     }
 

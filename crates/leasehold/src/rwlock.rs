@@ -6,7 +6,7 @@ use crate::guard::Guard;
 use crate::owner::{Owner, Owners};
 use crate::request::{Asker, Attempt, Kept, Request, settings};
 use crate::status::{Details, Status};
-use leasehold_core::{Lease, Lock, LockName, Portion, Refused, RetryPolicy, Seen};
+use leasehold_core::{Lease, Lock, LockName, ObservedHolder, Portion, Refused, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -274,7 +274,7 @@ impl RwLock {
     /// [`Mutex::force_release`](crate::Mutex::free_by_force).
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
-    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
         self.access.read.force_release(seen).await
     }
 

@@ -5,7 +5,7 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, 
 use crate::guard::Guard;
 use crate::request::{Asker, Attempt, Request, settings};
 use crate::status::{Details, Status};
-use leasehold_core::{Lease, Lock, LockName, Portion, RetryPolicy, Seen};
+use leasehold_core::{Lease, Lock, LockName, ObservedHolder, Portion, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -168,7 +168,7 @@ impl Semaphore {
     /// [`Mutex::force_release`](crate::Mutex::free_by_force).
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
-    pub async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
         self.request.force_release(seen).await
     }
 

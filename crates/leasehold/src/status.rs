@@ -7,8 +7,8 @@ use crate::session_info::{self, SessionInfo};
 use crate::store::{Fault, Outcome};
 use leasehold_core::Executed;
 use leasehold_core::{
-    AuditEntry, Ended, FencingToken, ForceRelease, ForceReleased, Holder, Inspect, Inspection, Op, Portion,
-    Reply, Resize, Resized, Seen, SessionId,
+    AuditEntry, Ended, FencingToken, ForceRelease, ForceReleased, Holder, Inspect, Inspection,
+    ObservedHolder, Op, Portion, Reply, Resize, Resized, SessionId,
 };
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -98,8 +98,8 @@ pub struct Sharer {
 
 impl Sharer {
     /// Returns this hold as an argument of `force_release`.
-    pub fn seen(&self) -> Option<Seen> {
-        self.fence.map(Seen::Hold)
+    pub fn seen(&self) -> Option<ObservedHolder> {
+        self.fence.map(ObservedHolder::Hold)
     }
 
     fn of(holder: &Holder) -> Self {
@@ -160,7 +160,7 @@ impl Status {
 /// for entry in &details.audit {
 ///     println!("{:?} by {}", entry.how, entry.by);
 /// }
-/// assert_eq!(details.seen, Some(leasehold::Seen::Hold(guard.fencing_token())));
+/// assert_eq!(details.seen, Some(leasehold::ObservedHolder::Hold(guard.fencing_token())));
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,7 +172,7 @@ pub struct Details {
     pub behind: Option<SessionInfo>,
     /// The holder as observed now, for a [forced release](crate::Mutex::free_by_force); `None` if the lock is
     /// not held.
-    pub seen: Option<Seen>,
+    pub seen: Option<ObservedHolder>,
     /// The sessions of all holders of a lock that can be shared, as far as the store knows them.
     pub sessions: Vec<SessionInfo>,
     /// The audit of holds that another client ended, by eviction of a dead holder or by force: the last 32,
@@ -209,7 +209,7 @@ impl Request {
         if status.sharers.is_empty() {
             sessions.clear();
         }
-        let holder = status.fence.map(Seen::Hold).or(seen.stranger.map(Seen::Stranger));
+        let holder = status.fence.map(ObservedHolder::Hold).or(seen.stranger.map(ObservedHolder::Stranger));
         Ok(Details { seen: holder, status, behind, sessions, audit: seen.audit })
     }
 
@@ -246,7 +246,7 @@ impl Request {
     }
 
     /// Releases by force the hold that was observed.
-    pub(crate) async fn force_release(&self, seen: Seen) -> Result<(), ForceReleaseError> {
+    pub(crate) async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
         let op = Op::ForceRelease(ForceRelease { seen, by: self.engine.label.clone() });
         match self.send_free(seen, &op).await? {
             Reply::ForceRelease(ForceReleased::ForceReleased) => Ok(()),
@@ -260,17 +260,17 @@ impl Request {
         }
     }
 
-    async fn send_free(&self, seen: Seen, op: &Op) -> Result<Reply, ForceReleaseError> {
+    async fn send_free(&self, seen: ObservedHolder, op: &Op) -> Result<Reply, ForceReleaseError> {
         let (lock, within) = (&self.seat.lock, self.engine.timings.call);
         match seen {
-            Seen::Hold(_) => {
+            ObservedHolder::Hold(_) => {
                 self.engine.call(lock, op, within).await.map_err(|failed| match failed.executed {
                     Executed::No => ForceReleaseError::Store(failed.fault),
                     Executed::Unknown => ForceReleaseError::Unknown(failed.fault),
                 })
             }
             // A second sending could not tell what the first one did from what others did.
-            Seen::Stranger(_) => match self.engine.store.execute(lock, op, within).await {
+            ObservedHolder::Stranger(_) => match self.engine.store.execute(lock, op, within).await {
                 Outcome::Done(reply) => Ok(reply),
                 Outcome::Failed(Executed::No, fault) => Err(ForceReleaseError::Store(fault)),
                 Outcome::Failed(Executed::Unknown, fault) => Err(ForceReleaseError::Unknown(fault)),
@@ -280,8 +280,8 @@ impl Request {
 
     /// Whether our own request released a hold that is gone: the reply to the first attempt may have been
     /// lost.
-    async fn was_freed_by_us(&self, seen: Seen) -> Result<bool, ForceReleaseError> {
-        let Seen::Hold(fence) = seen else { return Ok(false) };
+    async fn was_freed_by_us(&self, seen: ObservedHolder) -> Result<bool, ForceReleaseError> {
+        let ObservedHolder::Hold(fence) = seen else { return Ok(false) };
         let looked =
             self.look(true).await.map_err(|InspectError(fault)| ForceReleaseError::Unknown(fault))?;
         let ours = |entry: &AuditEntry| {

@@ -8,7 +8,7 @@ use leasehold::core::{
     Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold::store::{MemoryStore, Outcome, Postbox, RedisConfig, RedisStore, SqliteStore, Store, Wake};
-use leasehold::{Client, Ended, ForceReleaseError, LostReason, Seen};
+use leasehold::{Client, Ended, ForceReleaseError, LostReason, ObservedHolder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -307,7 +307,7 @@ async fn people_find_who_holds_what(place: &Stand) {
     assert!(session.locks.iter().any(|lock| lock.name.as_str() == "long"), "{session:?}");
     let details = operator.mutex("long").unwrap().inspect_in_full().await.unwrap();
     assert_eq!(details.behind.as_ref().map(|s| s.session), Some(holder.session()));
-    assert_eq!(details.seen, Some(Seen::Hold(guard.fencing_token())));
+    assert_eq!(details.seen, Some(ObservedHolder::Hold(guard.fencing_token())));
     guard.release().await.unwrap();
 }
 
@@ -357,7 +357,7 @@ async fn only_the_holder_that_was_seen_loses_the_lock(place: &Stand) {
     assert!(error.to_string().contains("held by billing"), "{error}");
     second.extend().await.expect("it is still held");
 
-    let seen = Seen::Hold(second.fencing_token());
+    let seen = ObservedHolder::Hold(second.fencing_token());
     mutex.force_release(seen).await.unwrap();
     mutex.force_release(seen).await.expect("a second request has the same result");
     let error = other.mutex("a").unwrap().force_release(seen).await.expect_err("another client did it");
@@ -421,7 +421,7 @@ async fn a_strangers_lock_is_freed_by_what_was_seen_of_it() {
     let mutex = place.operator("ops").await.mutex("a").unwrap();
     server.cli(&["SET", "a", "first"]).expect("it answers");
     let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
-    assert!(matches!(seen, Seen::Stranger(_)), "{seen:?}");
+    assert!(matches!(seen, ObservedHolder::Stranger(_)), "{seen:?}");
     server.cli(&["SET", "a", "second"]).expect("it answers");
     let error = mutex.force_release(seen).await.expect_err("another client holds it");
     assert!(error.to_string().contains("a client of another library"), "{error}");

@@ -475,7 +475,7 @@ fn part(value: &Value) -> Read<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::{Evict, ForceRelease, Inspect, Seen};
+    use leasehold_core::{Evict, ForceRelease, Inspect, ObservedHolder};
 
     #[test]
     fn what_no_script_says_is_no_reply() {
@@ -483,7 +483,7 @@ mod tests {
         for op in [
             Op::Inspect(Inspect { claim: None, in_full: true }),
             Op::Evict(Evict { dead: SessionId::from_random([7; 12]), by: by() }),
-            Op::ForceRelease(ForceRelease { seen: Seen::Hold(FencingToken::new(1)), by: by() }),
+            Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(FencingToken::new(1)), by: by() }),
         ] {
             for value in [
                 Value::Nil,

@@ -6,7 +6,7 @@ use super::home::Home;
 use super::lua::{self, Texts};
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
-    Acquire, Beat, Claim, Extend, Kind, Life, Lock, LockKeys, LockName, Op, Pass, Release, Seen,
+    Acquire, Beat, Claim, Extend, Kind, Life, Lock, LockKeys, LockName, ObservedHolder, Op, Pass, Release,
 };
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs, ToSingleRedisArg};
 use std::borrow::{Borrow, Cow};
@@ -192,8 +192,10 @@ impl Call {
                 let mut call = Self::of(&scripts.force_release, &[name, record, &keys.audit()]);
                 call.empty(2).cmd.arg(mailboxes).arg(free.by.as_str());
                 match free.seen {
-                    Seen::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
-                    Seen::Stranger(fingerprint) => call.cmd.arg("stranger").arg(fingerprint.to_string()),
+                    ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
+                    ObservedHolder::Stranger(fingerprint) => {
+                        call.cmd.arg("stranger").arg(fingerprint.to_string())
+                    }
                 };
                 call
             }

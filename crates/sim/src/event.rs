@@ -4,8 +4,8 @@ use crate::world::scheduler::HostId;
 use crate::world::time::{Clock, Instant};
 use leasehold_core::model::{Content, LockState, Sessions, Value};
 use leasehold_core::{
-    Acquire, Acquired, Claim, FencingToken, ForceReleased, HoldId, Life, Op, OwnValue, Portion, Reply, Seen,
-    SessionId, SessionOp, SessionReply, Share, Wake,
+    Acquire, Acquired, Claim, FencingToken, ForceReleased, HoldId, Life, ObservedHolder, Op, OwnValue,
+    Portion, Reply, SessionId, SessionOp, SessionReply, Share, Wake,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -490,8 +490,8 @@ impl Execution<'_> {
     pub fn freed(&self) -> Option<Option<FencingToken>> {
         match (self.op, self.reply) {
             (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::ForceReleased)) => match free.seen {
-                Seen::Hold(fence) => Some(Some(fence)),
-                Seen::Stranger(_) => Some(None),
+                ObservedHolder::Hold(fence) => Some(Some(fence)),
+                ObservedHolder::Stranger(_) => Some(None),
             },
             _ => None,
         }

@@ -34,7 +34,7 @@ pub use event::{
     LossScope, MessageFault, MultiExecution, NewGuard, ObserverEvent, OwnerId, PeriodEvent, ReleaseMethod,
     ServerEvent, SessionExecution, TaskEvent, TaskId, Validity,
 };
-pub use model_server::{Data, Flaw, ModelServer, Seen};
+pub use model_server::{Data, Flaw, ModelServer, ObservedHolder};
 pub use mutants::Mutant;
 pub use world::faults::FaultProfile;
 pub use world::scheduler::HostId;

@@ -7,8 +7,8 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend,
     Extended, Fate, FencingToken, ForceRelease, ForceReleased, HoldId, Inspect, Inspection, Label, Life,
-    Lock, Nonce, Op, Pass, Place, Portion, Release, Reply, Seen, SessionEntry, SessionId, SessionOp,
-    SessionReply, Wake,
+    Lock, Nonce, ObservedHolder, Op, Pass, Place, Portion, Release, Reply, SessionEntry, SessionId,
+    SessionOp, SessionReply, Wake,
 };
 use leasehold_store::{Executed, FaultKind, MemoryStore, Outcome, Postbox, SessionKeeping, Store};
 use proptest::prelude::*;
@@ -295,7 +295,7 @@ async fn what_is_known_of_a_taken_lock_outlives_all_else_of_it() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;
-    let free = Op::ForceRelease(ForceRelease { seen: Seen::Hold(fence), by: label("the watch") });
+    let free = Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(fence), by: label("the watch") });
     assert_eq!(done(&store, &lock("a"), free).await, Reply::ForceRelease(ForceReleased::ForceReleased));
     let expected = [(Ended::ForceReleased, "test 1".to_owned(), "the watch".to_owned())];
     for _ in 0..6 {
@@ -492,11 +492,11 @@ async fn tokens_of_locks_of_which_only_the_audit_is_left_grow_over_a_reboot_too(
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;
-    let free = Op::ForceRelease(ForceRelease { seen: Seen::Hold(fence), by: label("the watch") });
+    let free = Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(fence), by: label("the watch") });
     done(&store, &lock("a"), free).await;
     world.pass(2 * HOUR_US);
     let later = granted(&store, &lock("a"), 2, 1).await;
-    let free = Op::ForceRelease(ForceRelease { seen: Seen::Hold(later), by: label("the watch") });
+    let free = Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(later), by: label("the watch") });
     done(&store, &lock("a"), free).await;
     world.pass(2 * HOUR_US);
     assert_eq!(inspect(&store, &lock("a")).await.audit.len(), 2);
@@ -677,7 +677,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     let op = prop_oneof![
         1 => (0..5_u8).prop_map(evict),
         1 => any::<u64>().prop_map(|fence| {
-            Op::ForceRelease(ForceRelease { seen: Seen::Hold(FencingToken::new(fence)), by: label("a guess") })
+            Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(FencingToken::new(fence)), by: label("a guess") })
         }),
         4 => any_acquire().prop_map(Op::Acquire),
         1 => extend,
@@ -711,7 +711,9 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
         let step = match step {
             Step::Free(name) => {
                 let holder = inspect(&model, &lock(name)).await.holder;
-                let seen = Seen::Hold(holder.and_then(|holder| holder.fence).unwrap_or(FencingToken::new(0)));
+                let seen = ObservedHolder::Hold(
+                    holder.and_then(|holder| holder.fence).unwrap_or(FencingToken::new(0)),
+                );
                 Step::Do(name, Box::new(Op::ForceRelease(ForceRelease { seen, by: label("a person") })))
             }
             other => other,

@@ -7,8 +7,8 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, ForceReleased, HoldId, Inspect,
-    KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue, Pass, Place, Portion, Refused, Release,
-    Reply, Seen, SessionId, SessionOp, SessionReply, Share, Wake,
+    KeyError, KeySpace, Kind, Life, Lock, LockName, ObservedHolder, Op, OwnValue, Pass, Place, Portion,
+    Refused, Release, Reply, SessionId, SessionOp, SessionReply, Share, Wake,
 };
 use leasehold_store::{Capabilities, Fault, Outcome, Postbox, SessionKeeping, Store};
 use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
@@ -298,7 +298,7 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
         (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.life = Life::Session { alive_ms: 1 },
         (Flaw::FreesUnseen, Op::ForceRelease(free)) => {
             let last = state.record.as_ref().and_then(|record| record.last);
-            free.seen = last.map_or(free.seen, Seen::Hold);
+            free.seen = last.map_or(free.seen, ObservedHolder::Hold);
         }
         (Flaw::AdoptsUnasked, Op::Acquire(ask)) => {
             ask.adopt_ms.get_or_insert(1000);

@@ -55,7 +55,7 @@ pub(super) struct Look {
 }
 
 /// How many offers there are, and the one that was looked at, if there is one: with its price, as the market has it.
-pub(super) type Seen = (u64, Vec<(String, i64)>);
+pub(super) type ObservedHolder = (u64, Vec<(String, i64)>);
 
 impl Look {
     fn add_to(self, ask: &mut Pipeline) {
@@ -63,7 +63,10 @@ impl Look {
     }
 
     /// Looks, and nothing else.
-    pub(super) async fn alone(self, connection: &mut (impl ConnectionLike + Send)) -> RedisResult<Seen> {
+    pub(super) async fn alone(
+        self,
+        connection: &mut (impl ConnectionLike + Send),
+    ) -> RedisResult<ObservedHolder> {
         let mut ask = redis::pipe();
         self.add_to(&mut ask);
         ask.query_async(connection).await
@@ -102,7 +105,7 @@ impl Deal {
     pub(super) async fn read(
         &self,
         connection: &mut (impl ConnectionLike + Send),
-    ) -> RedisResult<(bool, Option<Seen>)> {
+    ) -> RedisResult<(bool, Option<ObservedHolder>)> {
         match self {
             Self::List(offer) => {
                 let mut ask = redis::cmd("SISMEMBER");
@@ -167,7 +170,11 @@ impl Browser {
     }
 
     /// The offer that was seen; not the one that is being bought anyhow.
-    pub(super) fn choose(&mut self, (size, found): Seen, but: Option<Offer>) -> Result<Option<Offer>> {
+    pub(super) fn choose(
+        &mut self,
+        (size, found): ObservedHolder,
+        but: Option<Offer>,
+    ) -> Result<Option<Offer>> {
         self.size = size;
         let chosen = found.first().map(|(member, price)| Offer::parse(member, *price)).transpose()?;
         Ok(chosen.filter(|offer| Some(*offer) != but))

@@ -1,6 +1,6 @@
 //! The ways in which a deal is guarded. Nothing else differs between them.
 
-use super::deal::{Deal, Seen};
+use super::deal::{Deal, ObservedHolder};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use leasehold::optimistic::{self, Change};
@@ -70,7 +70,7 @@ pub(super) enum Guarded {
 pub(super) struct Settled {
     pub(super) end: End,
     /// What a buyer saw by the way.
-    pub(super) seen: Option<Seen>,
+    pub(super) seen: Option<ObservedHolder>,
     /// How often it began anew, since another client was faster.
     pub(super) retries: u32,
 }

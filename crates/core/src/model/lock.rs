@@ -22,8 +22,8 @@ use crate::cohort::{Block, Reserve};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Life, Op, OwnValue, Pass, Portion, Raise, Raised, Refused, Release, Released, Reply, Seen, SessionId,
-    Share, Wake,
+    Life, ObservedHolder, Op, OwnValue, Pass, Portion, Raise, Raised, Refused, Release, Released, Reply,
+    SessionId, Share, Wake,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -461,7 +461,7 @@ impl LockState {
         }
         let fence = self.fence();
         match free.seen {
-            Seen::Hold(seen) if fence == Some(seen) => {
+            ObservedHolder::Hold(seen) if fence == Some(seen) => {
                 // Each session once, oldest first: a script has no other order.
                 let told: Vec<_> = self.lessees().iter().map(|tenant| tenant.claim.hold.session()).collect();
                 let first = told.iter().enumerate().filter(|(at, to)| !told[..*at].contains(to));
@@ -470,7 +470,7 @@ impl LockState {
                 // A client of another library may have another hold of the same owner.
                 self.value = None;
             }
-            Seen::Stranger(fingerprint) if self.stranger() == Some(fingerprint) => {
+            ObservedHolder::Stranger(fingerprint) if self.stranger() == Some(fingerprint) => {
                 self.value = None;
                 let (how, by) = (Ended::ForceReleased, free.by.clone());
                 Audit::note(&mut self.audit, AuditEntry { at_ms: now.ms, how, fence: None, whose: None, by });

@@ -21,8 +21,8 @@ use super::parts::{Part, Parts};
 use super::record::{LOOKS_AT_MOST, Place, PlaceId, Record, Tenant};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Extend, Fate, FencingToken, ForceRelease,
-    ForceReleased, HoldId, Holder, Kind, Label, Life, Portion, Refused, Release, Released, Resize, Resized,
-    SHARERS_TOLD, Seen, SessionId, Wake,
+    ForceReleased, HoldId, Holder, Kind, Label, Life, ObservedHolder, Portion, Refused, Release, Released,
+    Resize, Resized, SHARERS_TOLD, SessionId, Wake,
 };
 
 /// How many sessions a reply to a waiter names at most that it may be waiting for.
@@ -121,7 +121,7 @@ impl LockState {
         free: &ForceRelease,
         wakes: &mut Vec<Wake>,
     ) -> ForceReleased {
-        let of_it = |part: &&Part| matches!(free.seen, Seen::Hold(seen) if part.fence == seen);
+        let of_it = |part: &&Part| matches!(free.seen, ObservedHolder::Hold(seen) if part.fence == seen);
         let seen: Vec<_> =
             self.parts().iter().flat_map(|parts| &parts.holds).filter(of_it).cloned().collect();
         if seen.is_empty() {

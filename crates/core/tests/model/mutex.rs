@@ -15,7 +15,7 @@ use leasehold_core::model::{Audit, Content, LockState, PlaceId, Sessions, Tenant
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Label, Life,
-    Op, OwnValue, Pass, Portion, Release, Reply, Seen, SessionId, SessionOp, Wake, whole_millis,
+    ObservedHolder, Op, OwnValue, Pass, Portion, Release, Reply, SessionId, SessionOp, Wake, whole_millis,
 };
 use proptest::prelude::*;
 
@@ -187,21 +187,21 @@ impl World {
     }
 
     /// What an operator observed.
-    fn seen(&self, sight: &Sight) -> Seen {
+    fn seen(&self, sight: &Sight) -> ObservedHolder {
         match sight {
-            Sight::Fence(fence) => Seen::Hold(FencingToken::new(*fence)),
-            Sight::Value(value) => Seen::Stranger(Fingerprint::of(value)),
-            Sight::True => self.shown().unwrap_or(Seen::Hold(FencingToken::new(0))),
+            Sight::Fence(fence) => ObservedHolder::Hold(FencingToken::new(*fence)),
+            Sight::Value(value) => ObservedHolder::Stranger(Fingerprint::of(value)),
+            Sight::True => self.shown().unwrap_or(ObservedHolder::Hold(FencingToken::new(0))),
         }
     }
 
     /// The holder as an inspection shows it.
-    fn shown(&self) -> Option<Seen> {
+    fn shown(&self) -> Option<ObservedHolder> {
         let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
         let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &everybody);
         let Reply::Inspect(seen) = reply else { return None };
-        let fence = seen.holder.and_then(|holder| holder.fence).map(Seen::Hold);
-        fence.or(seen.stranger.map(Seen::Stranger))
+        let fence = seen.holder.and_then(|holder| holder.fence).map(ObservedHolder::Hold);
+        fence.or(seen.stranger.map(ObservedHolder::Stranger))
     }
 
     /// The dead session that an operation removes, if any.
@@ -316,8 +316,8 @@ impl World {
                 let told =
                     told.map(|(was, fence)| Wake::ForceReleased { to: was.claim.hold.session(), fence });
                 match free.seen {
-                    Seen::Hold(fence) => assert_eq!(told.map(|told| told.fence()), Some(fence)),
-                    Seen::Stranger(_) => assert_eq!(told, None),
+                    ObservedHolder::Hold(fence) => assert_eq!(told.map(|told| told.fence()), Some(fence)),
+                    ObservedHolder::Stranger(_) => assert_eq!(told, None),
                 }
                 assert_eq!(wakes.iter().copied().find(|wake| wake.nonce().is_none()), told);
                 if let Some(was) = was {
@@ -442,7 +442,7 @@ fn is_refused(state: &LockState) -> bool {
 /// changed value proves nothing: a user-defined value may be the same.)
 fn recognised(state: &LockState, op: Option<&Op>) -> bool {
     let value = state.value.as_ref().and_then(|value| value.content.token());
-    let seen = value.map(|value| Seen::Stranger(Fingerprint::of(value)));
+    let seen = value.map(|value| ObservedHolder::Stranger(Fingerprint::of(value)));
     matches!(op, Some(Op::ForceRelease(free)) if Some(free.seen) == seen)
 }
 
@@ -675,7 +675,7 @@ fn the_audit_is_bounded_and_expires() {
         let ask = ask(Claim::new(HoldId::from_random(many(n), [7; 16])), 60_000, None, None);
         let (reply, _) = state.apply(now_us, &Op::Acquire(ask), &everybody);
         let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
-        let free = ForceRelease { seen: Seen::Hold(fence), by: watcher() };
+        let free = ForceRelease { seen: ObservedHolder::Hold(fence), by: watcher() };
         assert_eq!(
             state.apply(now_us, &Op::ForceRelease(free), &everybody).0,
             Reply::ForceRelease(ForceReleased::ForceReleased)

@@ -14,8 +14,8 @@ use super::happenings::{
 use leasehold_core::model::{Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Inspect, Kind, Label, Life, Op, OwnValue,
-    Pass, Refused, Release, Released, Reply, Seen, SessionId, SessionOp, Wake,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Inspect, Kind, Label, Life,
+    ObservedHolder, Op, OwnValue, Pass, Refused, Release, Released, Reply, SessionId, SessionOp, Wake,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ enum Event {
     /// An operation on a session.
     Attend(SessionOp),
     /// An operator takes the lock by force: from its holder, or with a wrong observation.
-    ForceRelease(Option<Seen>),
+    ForceRelease(Option<ObservedHolder>),
 }
 
 /// The `n`th hold of a session. The first two are of an owner of the session's own; the third is of an owner
@@ -53,8 +53,8 @@ fn any_event() -> impl Strategy<Value = Event> {
     let owner = prop_oneof![Just("redisson"), Just("shared"), Just("task 1")];
     let other = prop_oneof![Just(Content::Token("foreign".into())), Just(Content::Other("list".into()))];
     let wrong = prop_oneof![
-        any::<u64>().prop_map(|fence| Seen::Hold(FencingToken::new(fence))),
-        Just(Seen::Stranger(Fingerprint::of("shared")))
+        any::<u64>().prop_map(|fence| ObservedHolder::Hold(FencingToken::new(fence))),
+        Just(ObservedHolder::Stranger(Fingerprint::of("shared")))
     ];
     prop_oneof![
         24 => any_op(claim).prop_map(Event::Op),
@@ -118,7 +118,8 @@ impl World {
         match event {
             Event::Op(op) => self.execute(&before, op),
             Event::ForceRelease(seen) => {
-                let seen = seen.or_else(|| self.shown()).unwrap_or(Seen::Hold(FencingToken::new(0)));
+                let seen =
+                    seen.or_else(|| self.shown()).unwrap_or(ObservedHolder::Hold(FencingToken::new(0)));
                 self.execute(&before, &Op::ForceRelease(ForceRelease { seen, by: watcher() }));
             }
             Event::Attend(op) => drop(self.sessions.apply(self.now_ms(), op)),
@@ -591,12 +592,12 @@ impl World {
     }
 
     /// The holder as an inspection shows it.
-    fn shown(&self) -> Option<Seen> {
+    fn shown(&self) -> Option<ObservedHolder> {
         let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
         let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &everybody);
         let Reply::Inspect(seen) = reply else { return None };
-        let fence = seen.holder.and_then(|holder| holder.fence).map(Seen::Hold);
-        fence.or(seen.stranger.map(Seen::Stranger))
+        let fence = seen.holder.and_then(|holder| holder.fence).map(ObservedHolder::Hold);
+        fence.or(seen.stranger.map(ObservedHolder::Stranger))
     }
 }
 

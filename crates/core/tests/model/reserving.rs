@@ -18,8 +18,8 @@ use crate::happenings::{
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, LockState, Sessions, Value, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, ForceRelease, HoldId, Inspect, Kind, Op,
-    OwnValue, Portion, Refused, Release, Reply, Seen, SessionOp, Wake,
+    Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, ForceRelease, HoldId, Inspect, Kind,
+    ObservedHolder, Op, OwnValue, Portion, Refused, Release, Reply, SessionOp, Wake,
 };
 use proptest::prelude::*;
 
@@ -108,7 +108,10 @@ impl World {
             }
             Event::ForceRelease => {
                 let last = last(&self.state).unwrap_or(FencingToken::new(0));
-                self.execute(&Op::ForceRelease(ForceRelease { seen: Seen::Hold(last), by: watcher() }));
+                self.execute(&Op::ForceRelease(ForceRelease {
+                    seen: ObservedHolder::Hold(last),
+                    by: watcher(),
+                }));
             }
             Event::Set(text) => {
                 let content = Content::Token((*text).to_owned());

@@ -8,7 +8,7 @@
 use crate::happenings::{START_US, any_claim, any_op, session};
 use leasehold_core::model::{Content, LockState, Vital};
 use leasehold_core::{
-    Claim, Fate, ForceRelease, HoldId, Kind, Label, Op, OwnValue, Pass, Release, Reply, Seen, Wake,
+    Claim, Fate, ForceRelease, HoldId, Kind, Label, ObservedHolder, Op, OwnValue, Pass, Release, Reply, Wake,
 };
 use proptest::prelude::*;
 
@@ -86,7 +86,7 @@ proptest! {
         // An operator can always end it.
         if rests(&state).is_some() {
             let last = state.record.as_ref().and_then(|record| record.last).expect("it was given");
-            let free = ForceRelease { seen: Seen::Hold(last), by: Label::new("a person").expect("a plain text") };
+            let free = ForceRelease { seen: ObservedHolder::Hold(last), by: Label::new("a person").expect("a plain text") };
             state.apply(now_us, &Op::ForceRelease(free), &alive);
             prop_assert_eq!(rests(&state), None);
         }

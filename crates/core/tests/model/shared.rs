@@ -11,8 +11,8 @@ use super::happenings::{
 use leasehold_core::model::{LockState, Part, Place, PlaceId, Sessions, Vital};
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, Fate, FencingToken, ForceRelease,
-    ForceReleased, HoldId, Inspect, Kind, Life, Op, OwnValue, Pass, Portion, Refused, Release, Reply, Resize,
-    Resized, Seen, SessionId, SessionOp, Wake,
+    ForceReleased, HoldId, Inspect, Kind, Life, ObservedHolder, Op, OwnValue, Pass, Portion, Refused,
+    Release, Reply, Resize, Resized, SessionId, SessionOp, Wake,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -162,7 +162,7 @@ impl World {
                 let seen = before.holds.get(*at).map_or(FencingToken::new(1), |part| part.fence);
                 self.execute(
                     &before,
-                    &Op::ForceRelease(ForceRelease { seen: Seen::Hold(seen), by: watcher() }),
+                    &Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(seen), by: watcher() }),
                 );
             }
             Event::Resize(as_seen, limit) if self.state.kind == Kind::Semaphore => {
@@ -210,7 +210,7 @@ impl World {
         self.check_doubling(op, &reply, &alive);
         let ends = |part: &Part| match op {
             Op::Release(release) => part.hold == release.claim.hold,
-            Op::ForceRelease(free) => free.seen == Seen::Hold(part.fence),
+            Op::ForceRelease(free) => free.seen == ObservedHolder::Hold(part.fence),
             _ => dead.is_some_and(|dead| lives_with(part.life, &part.hold, dead)),
         };
         let how = match op {

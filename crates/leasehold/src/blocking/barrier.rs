@@ -4,7 +4,7 @@ use super::host::Host;
 use super::{Error, call};
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::{BarrierWaitResult, Details, Status};
-use leasehold_core::{LockName, Seen};
+use leasehold_core::{LockName, ObservedHolder};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +68,7 @@ impl Barrier {
 
     /// Removes one admitted party that was [seen](crate::Sharer::seen): see
     /// [`leasehold::Barrier::force_release`](crate::Barrier::free_by_force).
-    pub fn force_release(&self, seen: Seen) -> Result<(), Error<ForceReleaseError>> {
+    pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         call(&self.host, self.inner.force_release(seen))
     }
 }

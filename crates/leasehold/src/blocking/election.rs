@@ -6,7 +6,7 @@ use super::{Error, call};
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError};
 use crate::request::{Request, settings};
 use crate::{Attempt, Details, Leader, Lost, Status};
-use leasehold_core::{FencingToken, Lease, LockName, Moment, Seen};
+use leasehold_core::{FencingToken, Lease, LockName, Moment, ObservedHolder};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +114,7 @@ impl Election {
 
     /// Deposes the leader that was seen: see
     /// [`leasehold::Election::force_release`](crate::Election::free_by_force).
-    pub fn force_release(&self, seen: Seen) -> Result<(), Error<ForceReleaseError>> {
+    pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         call(&self.host, self.inner.force_release(seen))
     }
 }

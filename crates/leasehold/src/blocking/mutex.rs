@@ -5,7 +5,7 @@ use super::{Error, Guard, call};
 use crate::error::{AcquireError, ForceReleaseError, InspectError, LockError, RunError};
 use crate::request::{Request, settings};
 use crate::{Attempt, DetachedHold, Details, Status};
-use leasehold_core::{Lease, LockName, RetryPolicy, Seen};
+use leasehold_core::{Lease, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,7 +157,7 @@ impl Mutex {
 
     /// Releases the lock by force from the holder that was seen, dead or alive: see
     /// [`leasehold::Mutex::force_release`](crate::Mutex::free_by_force).
-    pub fn force_release(&self, seen: Seen) -> Result<(), Error<ForceReleaseError>> {
+    pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         call(&self.host, self.inner.force_release(seen))
     }
 

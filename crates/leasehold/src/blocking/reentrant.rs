@@ -7,7 +7,7 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, 
 use crate::owner::{Owner, Owners};
 use crate::request::{Request, settings};
 use crate::{Attempt, Details, Released, Status};
-use leasehold_core::{FencingToken, Lease, LockName, RetryPolicy, Seen};
+use leasehold_core::{FencingToken, Lease, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -193,7 +193,7 @@ impl ReentrantMutex {
 
     /// Releases the lock by force, with all its holds, from the owner that was seen, dead or alive: see
     /// [`leasehold::ReentrantMutex::force_release`](crate::ReentrantMutex::free_by_force).
-    pub fn force_release(&self, seen: Seen) -> Result<(), Error<ForceReleaseError>> {
+    pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         self.call(self.inner.force_release(seen))
     }
 

@@ -7,7 +7,7 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, 
 use crate::owner::{Owner, Owners};
 use crate::request::{Request, settings};
 use crate::{Attempt, Details, Status};
-use leasehold_core::{FencingToken, Lease, LockName, RetryPolicy, Seen};
+use leasehold_core::{FencingToken, Lease, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -201,7 +201,7 @@ impl RwLock {
 
     /// Releases by force one hold that was [seen](crate::Sharer::seen), dead or alive: see
     /// [`leasehold::RwLock::force_release`](crate::RwLock::free_by_force).
-    pub fn force_release(&self, seen: Seen) -> Result<(), Error<ForceReleaseError>> {
+    pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         self.call(self.inner.force_release(seen))
     }
 

@@ -6,7 +6,7 @@ use super::{Error, call};
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
 use crate::request::{Request, settings};
 use crate::{Attempt, Details, Status};
-use leasehold_core::{FencingToken, Lease, LockName, RetryPolicy, Seen};
+use leasehold_core::{FencingToken, Lease, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,7 +144,7 @@ impl Semaphore {
 
     /// Releases by force the permits of one hold that was [seen](crate::Sharer::seen), dead or alive: see
     /// [`leasehold::Semaphore::force_release`](crate::Semaphore::free_by_force).
-    pub fn force_release(&self, seen: Seen) -> Result<(), Error<ForceReleaseError>> {
+    pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         call(&self.host, self.inner.force_release(seen))
     }
 

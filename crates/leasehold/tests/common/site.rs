@@ -58,13 +58,13 @@ impl Site {
 }
 
 /// A lock of any kind that can be inspected.
-pub(crate) trait Seen {
+pub(crate) trait ObservedHolder {
     async fn status(&self) -> Result<Status, InspectError>;
 }
 
 macro_rules! seen {
     ($($kind:ident)+) => { $(
-        impl Seen for $kind {
+        impl ObservedHolder for $kind {
             async fn status(&self) -> Result<Status, InspectError> {
                 self.inspect().await
             }
@@ -75,7 +75,7 @@ macro_rules! seen {
 seen! { Mutex ReentrantMutex Semaphore RwLock Latch Barrier }
 
 /// Waits until another client reports the lock as free and without waiters.
-pub(crate) async fn until_at_rest(lock: &impl Seen) {
+pub(crate) async fn until_at_rest(lock: &impl ObservedHolder) {
     for _ in 0..600 {
         let status = lock.status().await.expect("the store answers");
         if !status.held && status.waiting == 0 {
@@ -87,7 +87,7 @@ pub(crate) async fn until_at_rest(lock: &impl Seen) {
 }
 
 /// Waits until that many sessions wait for the lock.
-pub(crate) async fn until_waiting(lock: &impl Seen, sessions: u64) {
+pub(crate) async fn until_waiting(lock: &impl ObservedHolder, sessions: u64) {
     for _ in 0..1000 {
         if lock.status().await.expect("the store answers").waiting == sessions {
             return;

@@ -10,21 +10,21 @@ use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 /// A second, unused subscriber. With a single one, `tracing` asks only the thread that first reaches a log statement
 /// whether it is enabled, and caches that for all threads; that thread may belong to another test, without a
 /// subscriber.
-static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Seen::default()));
+static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(ObservedHolder::default()));
 
 /// The warnings logged during this value's lifetime.
 pub(crate) struct Warnings {
-    seen: Seen,
+    seen: ObservedHolder,
     _guard: DefaultGuard,
 }
 
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<Vec<String>>>);
+struct ObservedHolder(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
     pub(crate) fn listen() -> Self {
         LazyLock::force(&ANOTHER);
-        let seen = Seen::default();
+        let seen = ObservedHolder::default();
         Self { _guard: set_default(seen.clone()), seen }
     }
 
@@ -35,7 +35,7 @@ impl Warnings {
     }
 }
 
-impl Subscriber for Seen {
+impl Subscriber for ObservedHolder {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= Level::WARN
     }

@@ -15,7 +15,7 @@ const S: Duration = Duration::from_secs(1);
 /// More than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-impl crate::site::Seen for Election {
+impl crate::site::ObservedHolder for Election {
     async fn status(&self) -> Result<Status, InspectError> {
         self.inspect().await
     }

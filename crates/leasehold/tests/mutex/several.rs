@@ -2,7 +2,7 @@
 
 use crate::site::{Site, until_at_rest, until_waiting};
 use futures_util::future::BoxFuture;
-use leasehold::core::{Acquire, ForceRelease, ForceReleased, Inspect, Label, Place, Seen, Share};
+use leasehold::core::{Acquire, ForceRelease, ForceReleased, Inspect, Label, ObservedHolder, Place, Share};
 use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Reply, Store};
 use leasehold::{AcquireError, Attempt, Client, LockError, LostReason, MultiAttempt, MultiMutex, Mutex};
 use leasehold::{KeyError, SessionId};
@@ -279,7 +279,7 @@ impl Interrupted {
         };
         let fence = seen.holder.and_then(|holder| holder.fence).expect("it is held");
         let by = Label::new("the night shift").expect("it is short");
-        let free = Op::ForceRelease(ForceRelease { seen: Seen::Hold(fence), by });
+        let free = Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(fence), by });
         let freed = self.inner.execute(&lock, &free, within).await;
         assert!(
             matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))),

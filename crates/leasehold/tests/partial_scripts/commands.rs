@@ -7,7 +7,7 @@ use crate::tap::WHOLE;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, HoldId, Inspect, Kind, Label,
-    Life, Lock, Nonce, Op, OwnValue, Pass, Portion, Raise, Release, Resize, Seen, SessionId,
+    Life, Lock, Nonce, ObservedHolder, Op, OwnValue, Pass, Portion, Raise, Release, Resize, SessionId,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -234,7 +234,7 @@ fn takings() -> Vec<Way> {
     let evict =
         |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
     let free = |seen| Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") });
-    let hold = || Seen::Hold(FencingToken::new(START_US));
+    let hold = || ObservedHolder::Hold(FencingToken::new(START_US));
     let look = |n: u8, ahead: u8| {
         let ahead = Some(claim(ahead).hold.session());
         Op::Acquire(Acquire { ahead, ..ask(claim(n), Some(60_000)) })
@@ -278,7 +278,7 @@ fn takings() -> Vec<Way> {
             free(hold()),
             "GET HMGET TIME GET DEL HSET PUBLISH SET",
         ),
-        ("not freed", vec![take(1)], free(Seen::Hold(FencingToken::new(1))), "GET HMGET PTTL"),
+        ("not freed", vec![take(1)], free(ObservedHolder::Hold(FencingToken::new(1))), "GET HMGET PTTL"),
         (
             "inspect in full",
             vec![take(1), free(hold())],
@@ -390,7 +390,7 @@ fn entries() -> Vec<Way> {
     let evict =
         |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
     let free = || {
-        let seen = Seen::Hold(FencingToken::new(START_US));
+        let seen = ObservedHolder::Hold(FencingToken::new(START_US));
         Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") })
     };
     let raise = |n: u8, fence: u64| Op::Raise(Raise { claim: owned(n), fence: FencingToken::new(fence) });
@@ -497,8 +497,9 @@ fn permits() -> Vec<Way> {
     let take = |n: u8, count: u32| take_part(n, Portion::Permits { count, of: 2 });
     let by = || Label::new("test").expect("a label");
     let evict = |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: by() });
-    let free =
-        |at_us: u64| Op::ForceRelease(ForceRelease { seen: Seen::Hold(FencingToken::new(at_us)), by: by() });
+    let free = |at_us: u64| {
+        Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(FencingToken::new(at_us)), by: by() })
+    };
     let resize = |seen: Option<u32>, limit: u32| Op::Resize(Resize { seen, limit });
     let two = || vec![take(1, 1), take(2, 1)];
     let queue = || [two(), vec![take(3, 1), take(4, 1)]].concat();

@@ -72,13 +72,13 @@ impl OpKind {
 
 /// What came to pass.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedHolder {
     /// How often a cut-off of an operation left what.
     left: BTreeMap<(OpKind, Left), u64>,
     cuts: Cuts,
 }
 
-impl Seen {
+impl ObservedHolder {
     pub(crate) fn left(&mut self, kind: OpKind, left: Left) {
         *self.left.entry((kind, left)).or_insert(0) += 1;
     }
@@ -197,7 +197,7 @@ fn is_command(line: &str) -> bool {
     line.contains("redis.call(") || line.contains("redis.pcall(")
 }
 
-impl fmt::Debug for Seen {
+impl fmt::Debug for ObservedHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} cut-offs: {:?}", self.left.values().sum::<u64>(), self.left)
     }

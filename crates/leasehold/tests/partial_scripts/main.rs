@@ -33,12 +33,12 @@ mod serve_shared;
 mod server;
 mod tap;
 
-use coverage::{OpKind, Seen, op_kinds};
+use coverage::{ObservedHolder, OpKind, op_kinds};
 use fixture::{Fixture, live};
 use generator::Play;
 use invariants::Left;
 use leasehold_core::model::{Content, LockState, Part, Value, everybody};
-use leasehold_core::{Acquire, Evict, Fate, Kind, Label, Op, Pass, Release, Reply, Seen as SeenAs};
+use leasehold_core::{Acquire, Evict, Fate, Kind, Label, ObservedHolder as SeenAs, Op, Pass, Release, Reply};
 
 const STATES: u64 = 1_000;
 /// Of each of the four kinds that several have side by side, whose scripts are the same.
@@ -79,7 +79,7 @@ fn leaves_expiries_and_a_way_on(kinds: &[Kind], all: u64) {
     if let Some(seed) = number("LEASEHOLD_SEED") {
         for kind in kinds {
             println!("a {}", kind.word());
-            let checked = check(&mut Fixture::new(*kind), seed, &mut Seen::default());
+            let checked = check(&mut Fixture::new(*kind), seed, &mut ObservedHolder::default());
             checked.unwrap_or_else(|Broken(what)| panic!("{what}"));
         }
         return;
@@ -90,15 +90,16 @@ fn leaves_expiries_and_a_way_on(kinds: &[Kind], all: u64) {
             [0, 1].map(|half| std::thread::spawn(move || check_all(kind, (half..states).step_by(2))));
         halves.map(|half| half.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     };
-    let seen = kinds.iter().flat_map(|kind| halves(*kind)).fold(Seen::default(), Seen::with);
+    let seen =
+        kinds.iter().flat_map(|kind| halves(*kind)).fold(ObservedHolder::default(), ObservedHolder::with);
     println!("{states} states of {kinds:?}, {seen:?}");
     if states >= all {
         seen.check(kinds, all.div_ceil(1_000));
     }
 }
 
-fn check_all(kind: Kind, seeds: impl Iterator<Item = u64>) -> Seen {
-    let (mut fixture, mut seen) = (Fixture::new(kind), Seen::default());
+fn check_all(kind: Kind, seeds: impl Iterator<Item = u64>) -> ObservedHolder {
+    let (mut fixture, mut seen) = (Fixture::new(kind), ObservedHolder::default());
     for seed in seeds {
         check(&mut fixture, seed, &mut seen)
             .unwrap_or_else(|Broken(what)| panic!("a {}: {what}", kind.word()));
@@ -123,7 +124,7 @@ fn without_gt_the_scripts_do_what_the_model_does() {
 }
 
 /// Brings a lock into the state of this seed, and cuts off an operation of each kind after each of its commands.
-fn check(fixture: &mut Fixture, seed: u64, seen: &mut Seen) -> Result<(), Broken> {
+fn check(fixture: &mut Fixture, seed: u64, seen: &mut ObservedHolder) -> Result<(), Broken> {
     let told = |what: String| Broken(format!("LEASEHOLD_SEED={seed}\n{what}"));
     let mut play = Play::new(fixture, seed);
     play.reach(true).map_err(|Broken(what)| told(format!("on the way there: {what}")))?;
@@ -185,7 +186,7 @@ impl Play<'_> {
     }
 
     /// Cuts an operation off, checks what is left, and goes on from there; returns whether it came to its end before.
-    fn cut_off(&mut self, op: &Op, commands: usize, seen: &mut Seen) -> Result<bool, Broken> {
+    fn cut_off(&mut self, op: &Op, commands: usize, seen: &mut ObservedHolder) -> Result<bool, Broken> {
         let before = self.state.clone();
         let whole = self.fixture.run(op, commands)?.is_some();
         let left = self.look_at_what_is_left(&before, op, whole)?;

@@ -5,7 +5,7 @@
 //! client gets it before the lease ends.
 
 use crate::agrees_with_the_model;
-use crate::coverage::Seen;
+use crate::coverage::ObservedHolder;
 use crate::fixture::{Edit, Fixture};
 use crate::{Broken, check};
 use leasehold_core::Kind;
@@ -358,8 +358,8 @@ fn every_mutant_is_found() {
             agrees_with_the_model(&mut fixture, seed)
                 .unwrap_or_else(|Broken(what)| panic!("{name}: shown without a cut-off\n{what}"));
         }
-        let found =
-            (0..STATES).find_map(|seed| Some((seed, check(&mut fixture, seed, &mut Seen::default()).err()?)));
+        let found = (0..STATES)
+            .find_map(|seed| Some((seed, check(&mut fixture, seed, &mut ObservedHolder::default()).err()?)));
         let Some((seed, Broken(what))) = found else { panic!("{name}: not found in {STATES} states") };
         println!("{name}: found in state {seed}");
         assert!(said.split('|').any(|said| what.contains(said)), "{name}: {what}");

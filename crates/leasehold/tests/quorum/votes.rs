@@ -3,8 +3,8 @@
 use crate::node::{Mood, Node};
 use crate::{Five, acquire, claim};
 use leasehold::core::{
-    Acquired, Ended, Enqueue, Extended, Fate, ForceRelease, ForceReleased, Kind, Label, Lock, Nonce, Op,
-    Reply, Seen,
+    Acquired, Ended, Enqueue, Extended, Fate, ForceRelease, ForceReleased, Kind, Label, Lock, Nonce,
+    ObservedHolder, Op, Reply,
 };
 use leasehold::store::{Executed, FaultKind, Outcome, Store};
 use std::collections::BTreeSet;
@@ -273,7 +273,7 @@ async fn who_has_it_by_a_majority_is_told_and_taken_by_force() {
     let one = claim();
     let fence = five.granted(&one).await;
     five.nodes[4].flush();
-    let (seen, by) = (Seen::Hold(fence), Label::new("the night shift").unwrap());
+    let (seen, by) = (ObservedHolder::Hold(fence), Label::new("the night shift").unwrap());
     let freed = five.ask(Op::ForceRelease(ForceRelease { seen, by })).await;
     assert!(matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))), "{freed:?}");
     assert!(five.inspect().await.holder.is_none());

@@ -7,8 +7,8 @@
 use crate::scene::{LONG, beat, claim, label, nonce};
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, ForceRelease, Inspect, Inspection, Kind, Life, Pass, Portion,
-    Release, Released, Seen,
+    Acquire, Acquired, Claim, Enqueue, Fate, ForceRelease, Inspect, Inspection, Kind, Life, ObservedHolder,
+    Pass, Portion, Release, Released,
 };
 use leasehold_testkit::{FrozenClock, RedisServer, Value};
 use serde_json::{Map, Value as Json, json};
@@ -96,7 +96,7 @@ async fn write(store: &RedisStore) {
             let Acquired::Granted { fence, .. } = ask(store, kind, 4, Portion::Whole).await else {
                 panic!("{kind:?}")
             };
-            let by_force = Op::ForceRelease(ForceRelease { by: label(), seen: Seen::Hold(fence) });
+            let by_force = Op::ForceRelease(ForceRelease { by: label(), seen: ObservedHolder::Hold(fence) });
             assert!(matches!(execute(store, &lock(kind), by_force).await, Reply::ForceRelease(_)));
             assert!(matches!(ask(store, kind, 5, Portion::Whole).await, Acquired::Granted { .. }));
             assert_eq!(release(store, kind, 5).await, Fate::Held);

@@ -11,7 +11,7 @@ use leasehold::store::{
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Beaten, Claim, Evict, Evicted, Extend, Extended, Fate, ForceRelease, ForceReleased,
-    Inspect, OwnValue, Pass, Place, Refused, Release, Seen, Share,
+    Inspect, ObservedHolder, OwnValue, Pass, Place, Refused, Release, Share,
 };
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
@@ -231,7 +231,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
     assert!(matches!(reply, Reply::Extend(Extended::Reserved { .. })), "{reply:?}");
     done(take(&claim(2), Some(nonce(2)))).await;
     assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(Wake::Wanted { .. }))));
-    let free = ForceRelease { seen: Seen::Hold(fence), by: label() };
+    let free = ForceRelease { seen: ObservedHolder::Hold(fence), by: label() };
     assert_eq!(done(Op::ForceRelease(free)).await, Reply::ForceRelease(ForceReleased::ForceReleased));
     assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(Wake::ForceReleased { .. }))));
     assert_eq!(attend(&store, &SessionOp::End(session(2))).await, SessionReply::End);

@@ -9,7 +9,7 @@ use leasehold::store::{
 };
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Ended, Evict, Evicted, Fate, Fingerprint, ForceRelease, ForceReleased,
-    Place, Seen, SessionId,
+    ObservedHolder, Place, SessionId,
 };
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
@@ -149,7 +149,7 @@ async fn who_loses_a_lock_by_force_is_told() {
     let holder = seen.holder.unwrap();
     assert_eq!((holder.session, seen.stranger), (Some(session(1)), None));
     let fence = holder.fence.unwrap();
-    let free = Op::ForceRelease(ForceRelease { seen: Seen::Hold(fence), by: label() });
+    let free = Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(fence), by: label() });
     let outcome = execute(&store, &free, LONG).await;
     assert!(
         matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))),
@@ -179,7 +179,7 @@ async fn a_strangers_lock_is_freed_as_it_was_seen() {
     server.cli(&["SET", "job", "theirs"]).unwrap().ok().unwrap();
     let seen = inspect(&store).await.stranger;
     assert_eq!(seen, Some(Fingerprint::of("theirs")));
-    let free = Op::ForceRelease(ForceRelease { seen: Seen::Stranger(seen.unwrap()), by: label() });
+    let free = Op::ForceRelease(ForceRelease { seen: ObservedHolder::Stranger(seen.unwrap()), by: label() });
     server.cli(&["SET", "job", "another's"]).unwrap().ok().unwrap();
     let outcome = execute(&store, &free, LONG).await;
     assert!(

@@ -4,7 +4,9 @@ use crate::party::{LEASE_MS, Party, WITHIN, ask, block_on, lock, open, place};
 use crate::workers::Worker;
 use leasehold::store::{Executed, FaultKind, Outcome, Store};
 use leasehold::{FencingToken, Label, SessionId};
-use leasehold_core::{Ended, Evict, Evicted, ForceRelease, ForceReleased, Op, Reply, Seen, SessionEntry};
+use leasehold_core::{
+    Ended, Evict, Evicted, ForceRelease, ForceReleased, ObservedHolder, Op, Reply, SessionEntry,
+};
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,8 +64,10 @@ fn a_forced_release_reaches_the_holder_in_another_process() {
     let mut worker = Worker::start(&path);
     let fence: FencingToken = worker.ask("acquire").parse().unwrap();
     assert_eq!(worker.ask("await force"), "waiting");
-    let free =
-        Op::ForceRelease(ForceRelease { seen: Seen::Hold(fence), by: Label::new("a person").unwrap() });
+    let free = Op::ForceRelease(ForceRelease {
+        seen: ObservedHolder::Hold(fence),
+        by: Label::new("a person").unwrap(),
+    });
     assert_eq!(party.execute(&free), Reply::ForceRelease(ForceReleased::ForceReleased));
     assert_eq!(worker.answer(), format!("freed {fence}"));
     let (_, next) = party.try_acquire().expect("it is free");

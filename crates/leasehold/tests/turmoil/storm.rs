@@ -10,7 +10,7 @@ use crate::trouble::Trouble;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::{Beaten, SessionOp, SessionReply};
-use leasehold_sim::{Data, Flaw, ModelServer, Seen};
+use leasehold_sim::{Data, Flaw, ModelServer, ObservedHolder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -298,19 +298,21 @@ pub(crate) fn server_time_us(elapsed: Duration) -> u64 {
 fn server(record: &Arc<Record>, flaw: Option<Flaw>) -> ModelServer {
     let clock = Arc::<Clock>::default();
     let (record, read) = (Arc::clone(record), Arc::clone(&clock));
-    let observer = move |seen: Seen<'_>| {
+    let observer = move |seen: ObservedHolder<'_>| {
         match seen {
-            Seen::Connected(_) => record.count("connections"),
-            Seen::Executed { key, op, reply, wakes, .. } => {
+            ObservedHolder::Connected(_) => record.count("connections"),
+            ObservedHolder::Executed { key, op, reply, wakes, .. } => {
                 record.executed(clock.elapsed(), key, op, reply, wakes);
             }
-            Seen::Together { asks, shares, .. } => record.asked_together(asks, shares),
-            Seen::Attended {
-                op: SessionOp::Beat(beat), reply: SessionReply::Beat(Beaten::Alive), ..
+            ObservedHolder::Together { asks, shares, .. } => record.asked_together(asks, shares),
+            ObservedHolder::Attended {
+                op: SessionOp::Beat(beat),
+                reply: SessionReply::Beat(Beaten::Alive),
+                ..
             } => {
                 record.beaten(clock.elapsed(), beat.session);
             }
-            Seen::Ended(_) | Seen::Command { .. } | Seen::Attended { .. } => {}
+            ObservedHolder::Ended(_) | ObservedHolder::Command { .. } | ObservedHolder::Attended { .. } => {}
         }
         record.say(clock.elapsed(), SERVER, format_args!("{seen:?}"));
     };

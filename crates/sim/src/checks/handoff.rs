@@ -27,14 +27,14 @@ pub struct Handoff {
     /// When tasks began to seek a lock, and when that changed last for their process.
     acquiring: BTreeMap<(HostId, LockId), BTreeMap<TaskId, Instant>>,
     changed: BTreeMap<(HostId, LockId), Instant>,
-    locks: BTreeMap<LockId, Seen>,
+    locks: BTreeMap<LockId, ObservedHolder>,
     /// Requests without a reply: their time and hold.
     asked: BTreeMap<u64, (Instant, HoldId)>,
 }
 
 /// A lock at the store.
 #[derive(Debug, Default)]
-struct Seen {
+struct ObservedHolder {
     holder: Option<HoldId>,
     waiting: BTreeMap<PlaceId, Waiting>,
 }
@@ -216,7 +216,7 @@ impl Handoff {
     }
 
     /// An unused hold is released once another process has asked.
-    fn kept(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
+    fn kept(&self, at: Instant, lock: LockId, seen: &ObservedHolder, context: &CheckContext) -> CheckResult {
         let Some(hold) = seen.holder else { return Ok(()) };
         let Some(passed) = self.passed.get(&hold) else { return Ok(()) };
         let (Some(release_guard), host) = (passed.release_guard, passed.host) else { return Ok(()) };

@@ -4,7 +4,7 @@ use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
 use leasehold_core::model::PlaceId;
-use leasehold_core::{Extended, Fate, HoldId, Kind, Life, Op, OwnValue, Portion, Reply, Seen};
+use leasehold_core::{Extended, Fate, HoldId, Kind, Life, ObservedHolder, Op, OwnValue, Portion, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A release or an extend compares the hold in the same step. Otherwise a hold ends only if its session has lapsed by
@@ -151,7 +151,8 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]
     };
     for held in before.holds.iter().filter(|held| after.iter().all(|now| now.hold != held.hold)) {
         let is_own = matches!(done.op, Op::Release(release) if release.claim.hold == held.hold);
-        let is_freed = matches!(done.op, Op::ForceRelease(free) if free.seen == Seen::Hold(held.fence));
+        let is_freed =
+            matches!(done.op, Op::ForceRelease(free) if free.seen == ObservedHolder::Hold(held.fence));
         let session = held.hold.session();
         let is_known = done.sessions.records.contains_key(&session);
         // A session without a record is spared because of any of its holds here.

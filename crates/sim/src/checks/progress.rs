@@ -35,7 +35,7 @@ const FOUND_WITHIN: Duration = LOOK;
 /// holds and queue entries of a lapsed session ahead of it.
 #[derive(Debug, Default)]
 pub struct Progress {
-    locks: BTreeMap<LockId, Seen>,
+    locks: BTreeMap<LockId, ObservedHolder>,
     lines: BTreeMap<(HostId, LockId), Line>,
     /// Holds requested by late or duplicate messages. No client relies on them.
     ghosts: BTreeSet<HoldId>,
@@ -58,7 +58,7 @@ pub struct Progress {
 
 /// A lock at the store.
 #[derive(Debug, Default)]
-struct Seen {
+struct ObservedHolder {
     grant: Option<Grant>,
     /// Set while a foreign client holds it.
     is_strangers: bool,
@@ -229,7 +229,13 @@ impl Progress {
     }
 
     /// No waiter waits behind a lapsed session.
-    fn buried(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
+    fn buried(
+        &self,
+        at: Instant,
+        lock: LockId,
+        seen: &ObservedHolder,
+        context: &CheckContext,
+    ) -> CheckResult {
         for Place { host, hold, until } in seen.waiting.iter().filter(|place| at < place.until) {
             let Some(ahead) = seen.behind.get(hold) else { continue };
             let session = ahead.hold.session();
@@ -254,7 +260,13 @@ impl Progress {
         Ok(())
     }
 
-    fn overdue(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
+    fn overdue(
+        &self,
+        at: Instant,
+        lock: LockId,
+        seen: &ObservedHolder,
+        context: &CheckContext,
+    ) -> CheckResult {
         // A short hold lasts longer once the store's clock is set back.
         let within = if context.promises.clocks { TAKEN_WITHIN } else { TAKEN_WITHIN + WORTH_TAKING };
         if let Some(grant) = seen.grant.as_ref().filter(|grant| context.guards.of(&grant.hold).is_none())

@@ -30,7 +30,7 @@ const BURIED_WITHIN: Duration = Duration::from_millis(500);
 /// sessions, whether holders or directly ahead, do not block a waiter for long.
 #[derive(Debug, Default)]
 pub struct SharedProgress {
-    locks: BTreeMap<LockId, Seen>,
+    locks: BTreeMap<LockId, ObservedHolder>,
     /// Tasks that seek a lock, and when that changed last.
     lines: BTreeMap<(HostId, LockId), (BTreeSet<TaskId>, Instant)>,
     /// When a queue entry was created or refreshed last.
@@ -46,7 +46,7 @@ pub struct SharedProgress {
 
 /// A lock at the store.
 #[derive(Debug, Default)]
-struct Seen {
+struct ObservedHolder {
     kind: Kind,
     limit: Option<u32>,
     /// The holders, and since when.
@@ -72,7 +72,7 @@ struct Place {
     first_since: Option<Instant>,
 }
 
-impl Seen {
+impl ObservedHolder {
     /// Whether a waiter could be granted at that time. Always false if its own owner holds the lock.
     fn has_room(&self, place: &Place, at: Instant) -> bool {
         let holds = || self.holds.iter().map(|(held, _)| held).filter(|held| held.lasts(at));
@@ -173,7 +173,13 @@ impl SharedProgress {
     }
 
     /// A process takes up or releases its grants.
-    fn heeded(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
+    fn heeded(
+        &self,
+        at: Instant,
+        lock: LockId,
+        seen: &ObservedHolder,
+        context: &CheckContext,
+    ) -> CheckResult {
         for (held, since) in &seen.holds {
             let is_wanted = !self.ghosts.contains(&held.hold) && !self.given_up.contains(&held.hold);
             if !is_wanted || !held.lasts(at) || context.guards.of(&held.hold).is_some() {
@@ -192,7 +198,7 @@ impl SharedProgress {
     }
 
     /// Waiters keep their entries alive, and find free capacity.
-    fn found(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
+    fn found(&self, at: Instant, lock: LockId, seen: &ObservedHolder, context: &CheckContext) -> CheckResult {
         for place in &seen.queue {
             let hold = place.claim.hold;
             if self.given_up.contains(&hold) || self.ghosts.contains(&hold) {
@@ -215,7 +221,13 @@ impl SharedProgress {
     }
 
     /// No waiter is blocked by a lapsed session.
-    fn buried(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
+    fn buried(
+        &self,
+        at: Instant,
+        lock: LockId,
+        seen: &ObservedHolder,
+        context: &CheckContext,
+    ) -> CheckResult {
         for (index, place) in seen.queue.iter().enumerate().filter(|(_, place)| at < place.until) {
             let (hold, own) = (place.claim.hold, place.claim.hold.session());
             if self.given_up.contains(&hold) || self.ghosts.contains(&hold) {

@@ -7,7 +7,7 @@ use super::script::{For, Script};
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, ForceRelease, HoldId, Inspect, Kind, Label, Life, Lock,
-    LockName, Op, OwnValue, Pass, Portion, Raise, Release, Resize, Seen,
+    LockName, ObservedHolder, Op, OwnValue, Pass, Portion, Raise, Release, Resize,
 };
 use std::str::FromStr;
 
@@ -102,8 +102,8 @@ impl OnLock {
                 rest.text()?.clone_into(&mut mailboxes);
                 let by = rest.label()?;
                 let seen = match (rest.text()?, rest.text()?) {
-                    ("hold", fence) => Seen::Hold(parsed(fence)?),
-                    ("stranger", fingerprint) => Seen::Stranger(parsed(fingerprint)?),
+                    ("hold", fence) => ObservedHolder::Hold(parsed(fence)?),
+                    ("stranger", fingerprint) => ObservedHolder::Stranger(parsed(fingerprint)?),
                     _ => return Err(malformed()),
                 };
                 Op::ForceRelease(ForceRelease { seen, by })

@@ -55,7 +55,7 @@ pub struct ModelServer {
 struct Shared {
     state: Mutex<State>,
     now_us: Box<dyn Fn() -> u64 + Send + Sync>,
-    observer: Box<dyn Fn(Seen<'_>) + Send + Sync>,
+    observer: Box<dyn Fn(ObservedHolder<'_>) + Send + Sync>,
     flaw: Option<Flaw>,
 }
 
@@ -88,7 +88,7 @@ pub enum Data {
 
 /// What an observer receives.
 #[derive(Debug)]
-pub enum Seen<'a> {
+pub enum ObservedHolder<'a> {
     /// A client has connected.
     Connected(u64),
     /// A connection is gone.
@@ -142,7 +142,7 @@ impl ModelServer {
     /// Makes a server that reports each step to `observer`, in order, with an optional defect.
     pub fn with(
         now_us: impl Fn() -> u64 + Send + Sync + 'static,
-        observer: impl Fn(Seen<'_>) + Send + Sync + 'static,
+        observer: impl Fn(ObservedHolder<'_>) + Send + Sync + 'static,
         flaw: Option<Flaw>,
     ) -> Self {
         let shared =
@@ -199,7 +199,7 @@ impl ModelServer {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, seen: Seen<'_>) {
+    fn tell(&self, seen: ObservedHolder<'_>) {
         (self.shared.observer)(seen);
     }
 
@@ -232,7 +232,7 @@ impl ModelServer {
         let now_ms = self.now_us(&state) / 1000;
         let reply = state.sessions.entry(index.to_owned()).or_default().apply(now_ms, op);
         drop(state);
-        self.tell(Seen::Attended { connection: session.number(), op, reply: &reply });
+        self.tell(ObservedHolder::Attended { connection: session.number(), op, reply: &reply });
         reply
     }
 
@@ -274,7 +274,7 @@ impl ModelServer {
         }
         drop(guard);
         let (connection, key, op) = (session.number(), call.key.as_str(), &call.op);
-        self.tell(Seen::Executed { connection, key, op, reply: &reply, wakes: &wakes });
+        self.tell(ObservedHolder::Executed { connection, key, op, reply: &reply, wakes: &wakes });
         reply
     }
 }
@@ -306,7 +306,7 @@ impl ModelServer {
             state.locks.insert((key.clone(), kind), lock);
         }
         drop(guard);
-        self.tell(Seen::Together { connection: session.number(), asks, shares: &shares });
+        self.tell(ObservedHolder::Together { connection: session.number(), asks, shares: &shares });
         shares
     }
 

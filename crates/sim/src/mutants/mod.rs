@@ -13,8 +13,8 @@ mod shared;
 
 use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Life, Op, OwnValue, Pass, Reply,
-    Seen, SessionOp, SessionReply, Share, Wake,
+    Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Life, ObservedHolder, Op, OwnValue,
+    Pass, Reply, SessionOp, SessionReply, Share, Wake,
 };
 use std::mem;
 
@@ -381,7 +381,7 @@ impl Mutant {
             (Self::ForceReleaseWithoutComparing, Op::ForceRelease(free)) => {
                 let mut free = free.clone();
                 let last = holder(state).and(state.record.as_ref()).and_then(|record| record.last);
-                free.seen = last.map_or(free.seen, Seen::Hold);
+                free.seen = last.map_or(free.seen, ObservedHolder::Hold);
                 state.apply(now_us, &Op::ForceRelease(free), alive)
             }
             _ if entries(state).is_some() => self.apply_to_entries(state, now_us, op, alive),

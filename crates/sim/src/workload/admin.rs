@@ -5,7 +5,7 @@
 use crate::world::Sim;
 use crate::world::store::SimStore;
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
-use leasehold_core::{Evict, ForceRelease, Inspect, Inspection, Label, Place, Seen, SessionEntry};
+use leasehold_core::{Evict, ForceRelease, Inspect, Inspection, Label, ObservedHolder, Place, SessionEntry};
 use leasehold_testkit::Random;
 use std::time::Duration;
 
@@ -54,12 +54,12 @@ pub(crate) async fn operator(store: SimStore, chance: Random) {
 }
 
 /// A holder of the lock as an inspection shows it.
-fn seen(inspection: &Inspection, chance: &Random) -> Option<Seen> {
+fn seen(inspection: &Inspection, chance: &Random) -> Option<ObservedHolder> {
     if !inspection.sharers.is_empty() {
-        return chance.pick(&inspection.sharers).fence.map(Seen::Hold);
+        return chance.pick(&inspection.sharers).fence.map(ObservedHolder::Hold);
     }
     let holder = inspection.holder.as_ref()?;
-    holder.fence.map(Seen::Hold).or_else(|| inspection.stranger.map(Seen::Stranger))
+    holder.fence.map(ObservedHolder::Hold).or_else(|| inspection.stranger.map(ObservedHolder::Stranger))
 }
 
 async fn pause(sim: &Sim, chance: &Random, most: Duration) {

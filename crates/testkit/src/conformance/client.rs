@@ -8,8 +8,8 @@ use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Lock,
-    Nonce, Op, OwnValue, Pass, Place, Portion, Refused, Release, Released, Reply, Resize, Resized, Seen,
-    SessionEntry, SessionId, SessionOp, SessionReply, Share,
+    Nonce, ObservedHolder, Op, OwnValue, Pass, Place, Portion, Refused, Release, Released, Reply, Resize,
+    Resized, SessionEntry, SessionId, SessionOp, SessionReply, Share,
 };
 use leasehold_store::{Executed, Outcome, Store};
 use std::sync::Arc;
@@ -352,7 +352,7 @@ impl TestClient {
     }
 
     /// Releases by force the hold that was seen.
-    pub async fn free(&self, seen: Seen) -> ForceReleased {
+    pub async fn free(&self, seen: ObservedHolder) -> ForceReleased {
         match self.execute(&Op::ForceRelease(ForceRelease { seen, by: self.label() })).await {
             Reply::ForceRelease(freed) => freed,
             other => panic!("{}: a free was answered by {other:?}", self.lock),

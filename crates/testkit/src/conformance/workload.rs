@@ -9,8 +9,8 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Parts, Sessions, Value};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, HoldId, Inspect,
-    Kind, Label, Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Portion, Raise, Release, Resize,
-    Seen, SessionId, SessionOp,
+    Kind, Label, Life, Lock, LockKeys, LockName, Nonce, ObservedHolder, Op, OwnValue, Pass, Portion, Raise,
+    Release, Resize, SessionId, SessionOp,
 };
 
 /// The next step.
@@ -275,7 +275,7 @@ impl Workload {
     }
 
     /// The holder as it is, or as it was or never was.
-    fn seen(&self, state: &LockState) -> Seen {
+    fn seen(&self, state: &LockState) -> ObservedHolder {
         let last = state.record.as_ref().and_then(|record| record.last).map_or(17, FencingToken::as_u64);
         let content = state.value.as_ref().map(|value| &value.content);
         let value = match content {
@@ -286,13 +286,13 @@ impl Workload {
         if let Some(parts) = content.and_then(Content::parts)
             && self.random.below(4) > 0
         {
-            return Seen::Hold(self.random.pick(&parts.holds).fence);
+            return ObservedHolder::Hold(self.random.pick(&parts.holds).fence);
         }
         match self.random.below(8) {
-            0 => Seen::Hold(FencingToken::new(last - 1)),
-            1..=3 => Seen::Hold(FencingToken::new(last)),
-            4 => Seen::Stranger(Fingerprint::of("mine")),
-            _ => Seen::Stranger(Fingerprint::of(value)),
+            0 => ObservedHolder::Hold(FencingToken::new(last - 1)),
+            1..=3 => ObservedHolder::Hold(FencingToken::new(last)),
+            4 => ObservedHolder::Stranger(Fingerprint::of("mine")),
+            _ => ObservedHolder::Stranger(Fingerprint::of(value)),
         }
     }
 

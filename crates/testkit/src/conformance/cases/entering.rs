@@ -4,8 +4,8 @@ use super::sessions::{keeps, lapses};
 use crate::conformance::client::{LONG, TestClient, entered, millis};
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Ended, Evicted, Extended, Fate, ForceReleased, Kind, Life, Lock, Op, Pass, Refused,
-    Reply, Seen,
+    Acquire, Acquired, Ended, Evicted, Extended, Fate, ForceReleased, Kind, Life, Lock, ObservedHolder, Op,
+    Pass, Refused, Reply,
 };
 use std::time::Duration;
 
@@ -266,7 +266,7 @@ pub async fn a_forced_release_ends_all_of_an_owner(fixture: &Fixture) {
     }
     let fence = fence.expect("it was granted");
     let (waiting, nonce) = c.enqueue().await;
-    assert_eq!(person.free(Seen::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
     assert_eq!((a.freed().await, b.freed().await), (fence, fence));
     assert_eq!(c.message().await.nonce, nonce);
     for (client, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {

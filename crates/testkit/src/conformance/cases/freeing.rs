@@ -4,7 +4,7 @@ use super::sessions::{keeps, take};
 use crate::conformance::client::LONG;
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquired, AuditEntry, Ended, Extended, Fate, FencingToken, Fingerprint, ForceReleased, Seen,
+    Acquired, AuditEntry, Ended, Extended, Fate, FencingToken, Fingerprint, ForceReleased, ObservedHolder,
 };
 
 /// The holder is notified and learns it from any later request. The first waiter acquires the lock.
@@ -21,7 +21,7 @@ pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(fixture: &
     c.enqueue().await;
     let seen = person.inspect().await.holder.and_then(|holder| holder.fence);
     assert_eq!(seen, Some(fence));
-    assert_eq!(person.free(Seen::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
     assert_eq!(a.freed().await, fence);
     let message = b.message().await;
     assert_eq!(message.nonce, nonce);
@@ -47,10 +47,13 @@ pub async fn a_forced_release_that_comes_too_late_takes_nothing(fixture: &Fixtur
     let (claim, _) = b.enqueue().await;
     a.release(&first).await;
     let fence = b.message().await.fence;
-    let token = Seen::Stranger(Fingerprint::of(&b.lock.kind.token(&claim)));
-    for wrong in
-        [Seen::Hold(old), Seen::Hold(FencingToken::new(0)), Seen::Stranger(Fingerprint::of("x")), token]
-    {
+    let token = ObservedHolder::Stranger(Fingerprint::of(&b.lock.kind.token(&claim)));
+    for wrong in [
+        ObservedHolder::Hold(old),
+        ObservedHolder::Hold(FencingToken::new(0)),
+        ObservedHolder::Stranger(Fingerprint::of("x")),
+        token,
+    ] {
         let ForceReleased::Changed { holder } = person.free(wrong).await else {
             panic!("{wrong:?} took it from another")
         };
@@ -58,7 +61,7 @@ pub async fn a_forced_release_that_comes_too_late_takes_nothing(fixture: &Fixtur
     }
     assert_eq!(b.fate(&claim).await, Fate::Held);
     b.release(&claim).await;
-    assert_eq!(person.free(Seen::Hold(fence)).await, ForceReleased::Changed { holder: None });
+    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Changed { holder: None });
     assert_eq!(person.inspect_in_full().await.audit, []);
 }
 
@@ -78,10 +81,12 @@ pub async fn a_stranger_is_freed_by_its_fingerprint(fixture: &Fixture) {
     let seen = person.inspect_in_full().await;
     assert_eq!(seen.stranger, Some(theirs));
     assert_eq!(person.inspect().await.stranger, None, "only people want to know it");
-    for wrong in [Seen::Stranger(Fingerprint::of("another")), Seen::Hold(FencingToken::new(0))] {
+    for wrong in
+        [ObservedHolder::Stranger(Fingerprint::of("another")), ObservedHolder::Hold(FencingToken::new(0))]
+    {
         assert_eq!(person.free(wrong).await, ForceReleased::Changed { holder: seen.holder.clone() });
     }
-    assert_eq!(person.free(Seen::Stranger(theirs)).await, ForceReleased::ForceReleased);
+    assert_eq!(person.free(ObservedHolder::Stranger(theirs)).await, ForceReleased::ForceReleased);
     assert_eq!(a.message().await.nonce, nonce);
     assert_eq!(a.fate(&claim).await, Fate::Held);
     let audit = person.inspect_in_full().await.audit;
@@ -102,7 +107,7 @@ pub async fn what_was_taken_is_written_down(fixture: &Fixture) {
     let mut fences = Vec::new();
     for _ in 0..40 {
         let (_, fence) = take(&a).await;
-        assert_eq!(person.free(Seen::Hold(fence)).await, ForceReleased::ForceReleased);
+        assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
         assert_eq!(a.freed().await, fence);
         fences.insert(0, fence);
         let audit = person.inspect_in_full().await.audit;

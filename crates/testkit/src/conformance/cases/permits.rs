@@ -4,7 +4,8 @@ use super::sessions::{keeps, lapses};
 use crate::conformance::client::{LONG, TestClient, granted};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{
-    Acquire, Acquired, Ended, Evicted, Extended, Fate, ForceReleased, Portion, Refused, Resized, Seen,
+    Acquire, Acquired, Ended, Evicted, Extended, Fate, ForceReleased, ObservedHolder, Portion, Refused,
+    Resized,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -300,13 +301,13 @@ pub async fn a_forced_release_ends_one_of_several(fixture: &Fixture) {
     let lost = b.claim();
     let fence = b.granted(&b.ask_part(&lost, of_two(1))).await.fence;
     let (claim, nonce) = c.enqueue_part(of_two(1)).await;
-    assert_eq!(person.free(Seen::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
     assert_eq!(b.freed().await, fence);
     assert_eq!(c.message().await.nonce, nonce);
     assert_eq!(b.fate(&lost).await, Fate::Ended(Ended::ForceReleased));
     assert_eq!((a.fate(&kept).await, c.fate(&claim).await), (Fate::Held, Fate::Held));
     assert!(
-        matches!(person.free(Seen::Hold(fence)).await, ForceReleased::Changed { holder: Some(_) }),
+        matches!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Changed { holder: Some(_) }),
         "once"
     );
     assert_eq!(person.inspect().await.sharers.len(), 2);

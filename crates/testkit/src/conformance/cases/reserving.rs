@@ -5,8 +5,8 @@ use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
-    Acquired, Claim, Evicted, Extend, Extended, Fate, FencingToken, ForceReleased, Op, Pass, Refused, Reply,
-    Seen,
+    Acquired, Claim, Evicted, Extend, Extended, Fate, FencingToken, ForceReleased, ObservedHolder, Op, Pass,
+    Refused, Reply,
 };
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ pub async fn tokens_grow_over_what_was_reserved_for_who_was_robbed(fixture: &Fix
     let (held, fence) = take(&a).await;
     let last = reserved(&a, &held).await;
     assert_eq!(
-        b.free(Seen::Hold(fence)).await,
+        b.free(ObservedHolder::Hold(fence)).await,
         ForceReleased::ForceReleased,
         "it is known by the token that it was given"
     );

@@ -3,8 +3,8 @@
 use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Extended, Fate, FencingToken, ForceReleased, Life, Op, Pass, Released,
-    Reply, Seen,
+    Acquire, Acquired, Claim, Ended, Extended, Fate, FencingToken, ForceReleased, Life, ObservedHolder, Op,
+    Pass, Released, Reply,
 };
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ pub async fn a_rest_is_ended_by_force(fixture: &Fixture) {
     let (held, fence) = take(&a).await;
     let (claim, nonce) = b.enqueue().await;
     rest(&a, &held, REST).await;
-    assert_eq!(person.free(Seen::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
     assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&claim).await, Fate::Held);
 }

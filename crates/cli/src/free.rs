@@ -12,7 +12,7 @@ use crate::report::{json_line, print};
 use crate::sharers::{Counted, Having};
 use crate::store::Place;
 use anyhow::{Context, anyhow};
-use leasehold::{Details, ForceReleaseError, LockName, ObservedHolder, Sharer};
+use leasehold::{Details, ForceReleaseError, LockName, ObservedHolder, SharedHolder};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, IsTerminal, Write as _};
@@ -56,7 +56,7 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
 fn meant(details: &Details, fence: Option<u64>) -> Vec<ObservedHolder> {
     let all: Vec<_> = match details.status.sharers.as_slice() {
         [] => details.seen.into_iter().collect(),
-        sharers => sharers.iter().filter_map(Sharer::seen).collect(),
+        sharers => sharers.iter().filter_map(SharedHolder::seen).collect(),
     };
     let is_meant = |seen: &ObservedHolder| match (fence, seen) {
         (None, _) => true,
@@ -133,7 +133,7 @@ impl<'a> Report<'a> {
             waiting: status.waiting,
             behind: details.behind.as_ref().map(Behind::of),
             counted: Counted::of(lock.kind(), status),
-            sharers: Having::all(status, |sharer| details.behind_sharer(sharer)),
+            sharers: Having::all(status, |sharer| details.shared_holder_session(sharer)),
             freed_fences: Vec::new(),
             meant,
         }

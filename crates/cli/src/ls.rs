@@ -78,7 +78,7 @@ impl<'a> LockRow<'a> {
             waiting: status.waiting,
             behind: lock.behind.as_deref().map(Behind::of),
             counted: Counted::of(lock.kind, status),
-            sharers: Having::all(status, |sharer| lock.behind_sharer(sharer)),
+            sharers: Having::all(status, |sharer| lock.shared_holder_session(sharer)),
         }
     }
 

@@ -4,7 +4,7 @@ use crate::people::{Behind, plain};
 use crate::report::millis;
 use crate::stamp::rfc3339;
 use leasehold::core::Kind;
-use leasehold::{Portion, SessionInfo, Sharer, Status};
+use leasehold::{Portion, SessionInfo, SharedHolder, Status};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -47,12 +47,12 @@ impl<'a> Having<'a> {
     /// All holders of a lock; empty for a kind that cannot be shared.
     pub(crate) fn all(
         status: &'a Status,
-        behind: impl Fn(&'a Sharer) -> Option<&'a SessionInfo>,
+        behind: impl Fn(&'a SharedHolder) -> Option<&'a SessionInfo>,
     ) -> Vec<Self> {
         status.sharers.iter().map(|sharer| Self::of(sharer, behind(sharer))).collect()
     }
 
-    fn of(sharer: &'a Sharer, behind: Option<&'a SessionInfo>) -> Self {
+    fn of(sharer: &'a SharedHolder, behind: Option<&'a SessionInfo>) -> Self {
         let (portion, count) = match sharer.portion {
             Portion::Permits { count, .. } => ("permits", Some(count)),
             Portion::Read => ("read", None),

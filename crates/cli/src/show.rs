@@ -65,7 +65,7 @@ impl<'a> Report<'a> {
             behind: details.behind.as_ref().map(Behind::of),
             audit: details.audit.iter().map(Taken::of).collect(),
             counted: Counted::of(lock.kind(), status),
-            sharers: Having::all(status, |sharer| details.behind_sharer(sharer)),
+            sharers: Having::all(status, |sharer| details.shared_holder_session(sharer)),
         }
     }
 

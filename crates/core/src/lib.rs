@@ -36,9 +36,9 @@ pub use lease::{Lease, LeaseError};
 pub use name::{LockName, NameError};
 pub use op::{
     Acquire, Acquired, Ahead, Claim, Enqueue, Entered, Evict, Evicted, Executed, Extend, Extended, Fate,
-    ForceRelease, ForceReleased, Holder, Inspect, Inspection, Kind, Life, Lock, ObservedHolder, Op, Pass,
-    Portion, RESERVED_OWNER, Raise, Raised, Refused, Release, Released, Reply, Resize, Resized, SHARERS_TOLD,
-    Share, Wake, WakeError,
+    ForceRelease, ForceReleased, Holder, Inspect, Inspection, Kind, Life, Lock, MAX_SHARED_HOLDERS,
+    ObservedHolder, Op, Pass, Portion, RESERVED_OWNER, Raise, Raised, Refused, Release, Released, Reply,
+    Resize, Resized, Share, Wake, WakeError,
 };
 pub use retry::{Pause, RetryPolicy};
 pub use session::{About, Beat, Beaten, SessionEntry, SessionOp, SessionReply};

@@ -1079,7 +1079,7 @@ pub struct Inspection {
     pub stranger: Option<Fingerprint>,
     /// The evictions and forced releases of this lock, most recent first. Only [in full](Inspect::in_full).
     pub audit: Vec<AuditEntry>,
-    /// All holders of a shared lock, oldest first; no more than [`SHARERS_TOLD`]. Empty for a Mutex or a
+    /// All holders of a shared lock, oldest first; no more than [`MAX_SHARED_HOLDERS`]. Empty for a Mutex or a
     /// ReentrantMutex.
     pub sharers: Vec<Holder>,
     /// The total number of permits, arrivals or parties, for a lock that counts them and where it is known.
@@ -1087,7 +1087,7 @@ pub struct Inspection {
 }
 
 /// How many holders of a shared lock an inspection returns at most, so that every reply is bounded.
-pub const SHARERS_TOLD: usize = 4096;
+pub const MAX_SHARED_HOLDERS: usize = 4096;
 
 /// Why an operation has no meaning.
 ///

@@ -7,7 +7,7 @@
 use crate::engine::{Engine, Uncertain};
 use crate::error::InspectError;
 use crate::session_info::{SessionInfo, sessions};
-use crate::status::{Sharer, Status};
+use crate::status::{SharedHolder, Status};
 use crate::store::{Fault, FaultKind, Outcome};
 use leasehold_core::{Inspect, Kind, Lock, LockName, Op, Reply, SessionId};
 use std::collections::{BTreeSet, HashMap};
@@ -45,7 +45,7 @@ pub struct LockInfo {
 
 impl LockInfo {
     /// Returns the session of one of the holders in [`Status::sharers`].
-    pub fn behind_sharer(&self, sharer: &Sharer) -> Option<&SessionInfo> {
+    pub fn shared_holder_session(&self, sharer: &SharedHolder) -> Option<&SessionInfo> {
         self.sessions.iter().find(|session| Some(session.session) == sharer.session).map(|session| &**session)
     }
 }

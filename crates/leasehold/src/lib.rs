@@ -123,7 +123,7 @@ pub use request::Attempt;
 pub use rwlock::{ConversionError, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
 pub use semaphore::{Permit, Semaphore};
 pub use session_info::SessionInfo;
-pub use status::{Details, Sharer, Status};
+pub use status::{Details, SharedHolder, Status};
 
 /// What a store implementation needs: operations, replies, ids, keys, and the [model](leasehold_core::model)
 /// that defines what each operation means.

@@ -56,7 +56,7 @@ pub struct Status {
     /// The number of waiters: sessions, or single holds where each has its own queue entry.
     pub waiting: u64,
     /// All holders of a lock that can be shared, oldest first; at most 4096. The holder above is the first.
-    pub sharers: Vec<Sharer>,
+    pub sharers: Vec<SharedHolder>,
     /// The total number of permits, arrivals or parties, if known.
     pub limit: Option<u32>,
     /// Whether a task of this client holds the lock, as far as the client itself knows.
@@ -79,7 +79,7 @@ pub struct Status {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Sharer {
+pub struct SharedHolder {
     /// The holder's label.
     pub holder: Option<String>,
     /// The mode in which it holds the lock.
@@ -96,7 +96,7 @@ pub struct Sharer {
     pub session: Option<SessionId>,
 }
 
-impl Sharer {
+impl SharedHolder {
     /// Returns this hold as an argument of `force_release`.
     pub fn seen(&self) -> Option<ObservedHolder> {
         self.fence.map(ObservedHolder::Hold)
@@ -139,7 +139,7 @@ impl Status {
             fence: holder.and_then(|h| h.fence),
             session: holder.and_then(|h| h.session),
             waiting: seen.waiting,
-            sharers: seen.sharers.iter().map(Sharer::of).collect(),
+            sharers: seen.sharers.iter().map(SharedHolder::of).collect(),
             limit: seen.limit,
             ours,
         }
@@ -182,7 +182,7 @@ pub struct Details {
 
 impl Details {
     /// Returns the session of one of the holders in [`Status::sharers`].
-    pub fn behind_sharer(&self, sharer: &Sharer) -> Option<&SessionInfo> {
+    pub fn shared_holder_session(&self, sharer: &SharedHolder) -> Option<&SessionInfo> {
         self.sessions.iter().find(|session| Some(session.session) == sharer.session)
     }
 }

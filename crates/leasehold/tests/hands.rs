@@ -188,7 +188,7 @@ async fn people_find_all_who_share_a_lock(place: &Stand) {
     for ((sharer, guard), client) in index.status.sharers.iter().zip(&reading).zip([&one, &other]) {
         assert_eq!((sharer.portion, sharer.fence), (Portion::Read, Some(guard.fencing_token())));
         assert_eq!((sharer.owner.as_ref(), sharer.session), (Some(guard.owner()), Some(client.session())));
-        let about = index.behind_sharer(sharer).and_then(|session| session.about.as_ref());
+        let about = index.shared_holder_session(sharer).and_then(|session| session.about.as_ref());
         assert_eq!(about.expect("it is known").pid, std::process::id());
     }
     assert_eq!((uploads.name.as_str(), uploads.kind), ("uploads", Kind::Semaphore));
@@ -198,7 +198,7 @@ async fn people_find_all_who_share_a_lock(place: &Stand) {
     let index = operator.rwlock("index").unwrap();
     let details = index.inspect_in_full().await.unwrap();
     let second = &details.status.sharers[1];
-    assert_eq!(details.behind_sharer(second).map(|session| session.session), Some(other.session()));
+    assert_eq!(details.shared_holder_session(second).map(|session| session.session), Some(other.session()));
     index.force_release(second.seen().expect("it is held")).await.unwrap();
     let lost = timeout(2 * S, reading[1].lost()).await.expect("a notification reports it");
     assert_eq!(lost.reason, LostReason::ForceReleased);

@@ -481,7 +481,7 @@ mod tests {
         contains(FORMAT, "PERIOD_US, SHORT_LEASE_MS = 100000000, 1000000\n");
         contains(EVICT_COMMON, &format!("AUDIT_ENTRIES = {}\n", Audit::MOST));
         contains(CHANGE, &format!("AUDIT_KEPT_MS = '{}'\n", leasehold_core::AUDIT_KEPT.as_millis()));
-        contains(SHARED_INSPECT_TAIL, &format!("MAX_DESCRIBED = {}\n", leasehold_core::SHARERS_TOLD));
+        contains(SHARED_INSPECT_TAIL, &format!("MAX_DESCRIBED = {}\n", leasehold_core::MAX_SHARED_HOLDERS));
         for script in [MUTEX, REENTRANT, ELECTION, SHARED]
             .iter()
             .flat_map(|texts| [texts.release, texts.evict, texts.force_release])

@@ -21,8 +21,8 @@ use super::parts::{Part, Parts};
 use super::record::{LOOKS_AT_MOST, Place, PlaceId, Record, Tenant};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Extend, Fate, FencingToken, ForceRelease,
-    ForceReleased, HoldId, Holder, Kind, Label, Life, ObservedHolder, Portion, Refused, Release, Released,
-    Resize, Resized, SHARERS_TOLD, SessionId, Wake,
+    ForceReleased, HoldId, Holder, Kind, Label, Life, MAX_SHARED_HOLDERS, ObservedHolder, Portion, Refused,
+    Release, Released, Resize, Resized, SessionId, Wake,
 };
 
 /// How many sessions a reply to a waiter names at most that it may be waiting for.
@@ -224,7 +224,7 @@ impl LockState {
     /// All holders, as others may know them.
     pub(super) fn sharers(&self, now: Now) -> Vec<Holder> {
         let parts = self.parts().into_iter().flat_map(|parts| &parts.holds);
-        parts.take(SHARERS_TOLD).map(|part| part.holder(now.ms)).collect()
+        parts.take(MAX_SHARED_HOLDERS).map(|part| part.holder(now.ms)).collect()
     }
 
     /// Refuses a request that can never succeed (4).

@@ -235,7 +235,7 @@ pub(crate) async fn one_hold_is_freed_by_force_and_no_other(site: &Site) {
         (mine.acquire().await.expect("acquired"), theirs.acquire().await.expect("acquired"));
     let status = theirs.inspect().await.expect("an answer");
     let of_first = status.sharers.iter().find(|sharer| sharer.fence == Some(first.fencing_token()));
-    let seen = of_first.and_then(leasehold::Sharer::seen).expect("the holder is reported");
+    let seen = of_first.and_then(leasehold::SharedHolder::seen).expect("the holder is reported");
     theirs.force_release(seen).await.expect("freed");
     let lost = tokio::time::timeout(5 * S, first.lost()).await.expect("reported by a message");
     assert_eq!(lost.reason, LostReason::ForceReleased);

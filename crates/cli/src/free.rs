@@ -12,7 +12,7 @@ use crate::report::{json_line, print};
 use crate::sharers::{Counted, Having};
 use crate::store::Place;
 use anyhow::{Context, anyhow};
-use leasehold::{Details, ForceReleaseError, LockName, ObservedHolder, SharedHolder};
+use leasehold::{ForceReleaseError, FullStatus, LockName, ObservedHolder, SharedHolder};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, IsTerminal, Write as _};
@@ -53,7 +53,7 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
 }
 
 /// The holds to end, as they were seen.
-fn meant(details: &Details, fence: Option<u64>) -> Vec<ObservedHolder> {
+fn meant(details: &FullStatus, fence: Option<u64>) -> Vec<ObservedHolder> {
     let all: Vec<_> = match details.status.sharers.as_slice() {
         [] => details.seen.into_iter().collect(),
         sharers => sharers.iter().filter_map(SharedHolder::seen).collect(),

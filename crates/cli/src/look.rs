@@ -5,7 +5,7 @@ use anyhow::anyhow;
 use leasehold::core::{Kind, Refused};
 use leasehold::store::{Fault, FaultKind};
 use leasehold::{
-    Barrier, Client, Details, Election, ForceReleaseError, InspectError, KeyError, Latch, LockError,
+    Barrier, Client, Election, ForceReleaseError, FullStatus, InspectError, KeyError, Latch, LockError,
     LockName, Mutex, ObservedHolder, ReentrantMutex, RwLock, Semaphore,
 };
 use tokio::task::JoinSet;
@@ -18,7 +18,7 @@ const SOME: u32 = 1;
 /// A lock as it was read.
 pub(crate) struct Looked {
     pub(crate) lock: AnyLock,
-    pub(crate) details: Details,
+    pub(crate) details: FullStatus,
 }
 
 /// A lock of one of the kinds.
@@ -60,15 +60,15 @@ impl AnyLock {
         }
     }
 
-    async fn inspect_in_full(&self) -> Result<Details, InspectError> {
+    async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
         match self {
-            Self::Mutex(lock) => lock.inspect_in_full().await,
-            Self::Reentrant(lock) => lock.inspect_in_full().await,
-            Self::Election(lock) => lock.inspect_in_full().await,
-            Self::Semaphore(lock) => lock.inspect_in_full().await,
-            Self::RwLock(lock) => lock.inspect_in_full().await,
-            Self::Latch(lock) => lock.inspect_in_full().await,
-            Self::Barrier(lock) => lock.inspect_in_full().await,
+            Self::Mutex(lock) => lock.inspect_full().await,
+            Self::Reentrant(lock) => lock.inspect_full().await,
+            Self::Election(lock) => lock.inspect_full().await,
+            Self::Semaphore(lock) => lock.inspect_full().await,
+            Self::RwLock(lock) => lock.inspect_full().await,
+            Self::Latch(lock) => lock.inspect_full().await,
+            Self::Barrier(lock) => lock.inspect_full().await,
         }
     }
 
@@ -93,7 +93,7 @@ pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Fai
     let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing("use", name);
     let failed = |error: InspectError| Failure::new(Exit::UNAVAILABLE, error).doing("inspect", name);
     let (mutex, others) = AnyLock::all(client, name).map_err(unusable)?;
-    let (mut best, mut other) = match mutex.inspect_in_full().await {
+    let (mut best, mut other) = match mutex.inspect_full().await {
         Ok(details) if details.status.held => return Ok(Looked { lock: mutex, details }),
         Ok(details) => (Some(Looked { lock: mutex, details }), None),
         // A lock of another kind, or another value.
@@ -119,11 +119,11 @@ pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Fai
 }
 
 /// Reads several locks concurrently; returns them in their order.
-async fn all_at_once(locks: Vec<AnyLock>) -> Vec<(AnyLock, Result<Details, InspectError>)> {
+async fn all_at_once(locks: Vec<AnyLock>) -> Vec<(AnyLock, Result<FullStatus, InspectError>)> {
     let mut looks = JoinSet::new();
     for (at, lock) in locks.into_iter().enumerate() {
         looks.spawn(async move {
-            let looked = lock.inspect_in_full().await;
+            let looked = lock.inspect_full().await;
             (at, lock, looked)
         });
     }
@@ -141,7 +141,7 @@ pub(crate) fn stands_there(fault: &Fault) -> Option<&str> {
 }
 
 /// What is known of a lock, the most important first.
-fn traces(details: &Details) -> (bool, bool, Option<u64>) {
+fn traces(details: &FullStatus) -> (bool, bool, Option<u64>) {
     let last = details.audit.first().map(|entry| entry.at_ms);
     (details.status.held, details.status.waiting > 0, last)
 }

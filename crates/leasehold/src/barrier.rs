@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::request::{Asker, Request};
-use crate::status::{Details, Status};
+use crate::status::{FullStatus, Status};
 use leasehold_core::{FencingToken, Lease, Lock, LockName, ObservedHolder, Portion};
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,11 +88,11 @@ impl Barrier {
     }
 
     /// Returns the current state with the details an operator needs: like
-    /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_in_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn inspect_in_full(&self) -> Result<Details, InspectError> {
-        self.request.inspect_in_full().await
+    pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
+        self.request.inspect_full().await
     }
 
     /// Removes one admitted party that was [seen](crate::Sharer::seen): like

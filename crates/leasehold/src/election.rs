@@ -6,7 +6,7 @@ use crate::error::{
 };
 use crate::guard::Guard;
 use crate::request::{Asker, Attempt, Request, settings};
-use crate::status::{Details, Status};
+use crate::status::{FullStatus, Status};
 use futures_util::Stream;
 use leasehold_core::observe::News;
 use leasehold_core::{FencingToken, Holder, Lease, Lock, LockName, Moment, ObservedHolder, SessionId};
@@ -155,9 +155,9 @@ impl Election {
 
     /// Returns the current state of the election, the leader's session, and the audit of leaderships that
     /// other clients ended: like
-    /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full), including errors and cancel safety.
-    pub async fn inspect_in_full(&self) -> Result<Details, InspectError> {
-        self.request.inspect_in_full().await
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_in_full), including errors and cancel safety.
+    pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
+        self.request.inspect_full().await
     }
 
     /// Deposes the leader that was [seen](Details::seen), dead or alive; the next candidate in the queue

@@ -463,7 +463,7 @@ impl InspectError {
 ///
 /// let client = Client::builder("memory:").label("the night shift").connect().await?;
 /// let nightly = client.mutex("nightly")?;
-/// if let Some(seen) = nightly.inspect_in_full().await?.seen {
+/// if let Some(seen) = nightly.inspect_full().await?.seen {
 ///     match nightly.force_release(seen).await {
 ///         Ok(()) => println!("released by force; its holder is notified"),
 ///         Err(ForceReleaseError::Changed { now }) => println!("left alone, since it has changed: {now}"),

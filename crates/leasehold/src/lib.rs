@@ -36,7 +36,7 @@
 //! | hold a lock beyond the life of this process | [`Mutex::acquire_detached`], [`DetachedHold`] |
 //! | release everything before the program exits | [`Client::shutdown`] |
 //! | keep a hung task from holding a lock forever | [`Mutex::max_hold`], [`Mutex::max_renewals`] |
-//! | see the holder of a lock and its session | [`Mutex::inspect`], [`Mutex::inspect_in_full`], [`Contention`] |
+//! | see the holder of a lock and its session | [`Mutex::inspect`], [`Mutex::inspect_full`], [`Contention`] |
 //! | list sessions and held locks | [`Client::sessions`], [`Client::locks`] |
 //! | find server settings and conditions that endanger locks | [`ClientBuilder::diagnose`], [`store::Finding`] |
 //! | release a lock by force, or free the locks of dead sessions | [`Mutex::force_release`], [`Client::monitor`] |
@@ -123,7 +123,7 @@ pub use request::Attempt;
 pub use rwlock::{ConversionError, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
 pub use semaphore::{Permit, Semaphore};
 pub use session_info::SessionInfo;
-pub use status::{Details, SharedHolder, Status};
+pub use status::{FullStatus, SharedHolder, Status};
 
 /// What a store implementation needs: operations, replies, ids, keys, and the [model](leasehold_core::model)
 /// that defines what each operation means.

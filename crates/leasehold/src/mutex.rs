@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, LockError, RunError};
 use crate::guard::Guard;
 use crate::request::{Asker, Attempt, Request, settings};
-use crate::status::{Details, Status};
+use crate::status::{FullStatus, Status};
 use leasehold_core::{Lease, Lock, LockName, ObservedHolder, OwnValue, RetryPolicy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -256,8 +256,8 @@ impl Mutex {
     /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn inspect_in_full(&self) -> Result<Details, InspectError> {
-        self.request.inspect_in_full().await
+    pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
+        self.request.inspect_full().await
     }
 
     /// Releases the lock by force from the holder that was [seen](Details::seen), dead or alive, and hands it

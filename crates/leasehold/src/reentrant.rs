@@ -7,7 +7,7 @@ use crate::error::{
 use crate::guard::Guard;
 use crate::owner::{Owner, Owners};
 use crate::request::{Asker, Attempt, Kept, Request, settings};
-use crate::status::{Details, Status};
+use crate::status::{FullStatus, Status};
 use leasehold_core::{FencingToken, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::sync::Arc;
@@ -204,11 +204,11 @@ impl ReentrantMutex {
     }
 
     /// Returns the current state of the lock with the details an operator needs: like
-    /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_in_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn inspect_in_full(&self) -> Result<Details, InspectError> {
-        self.request.inspect_in_full().await
+    pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
+        self.request.inspect_full().await
     }
 
     /// Returns how many holds of the lock the owner has for which this task would acquire it, across all

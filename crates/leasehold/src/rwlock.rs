@@ -5,7 +5,7 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, 
 use crate::guard::Guard;
 use crate::owner::{Owner, Owners};
 use crate::request::{Asker, Attempt, Kept, Request, settings};
-use crate::status::{Details, Status};
+use crate::status::{FullStatus, Status};
 use leasehold_core::{Lease, Lock, LockName, ObservedHolder, Portion, Refused, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
@@ -263,11 +263,11 @@ impl RwLock {
     }
 
     /// Returns the current state with the details an operator needs: like
-    /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_in_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn inspect_in_full(&self) -> Result<Details, InspectError> {
-        self.access.read.inspect_in_full().await
+    pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
+        self.access.read.inspect_full().await
     }
 
     /// Releases by force one hold that was [seen](crate::Sharer::seen), dead or alive, and no other: like

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
 use crate::guard::Guard;
 use crate::request::{Asker, Attempt, Request, settings};
-use crate::status::{Details, Status};
+use crate::status::{FullStatus, Status};
 use leasehold_core::{Lease, Lock, LockName, ObservedHolder, Portion, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
@@ -157,11 +157,11 @@ impl Semaphore {
     }
 
     /// Returns the current state with the details an operator needs: like
-    /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_in_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn inspect_in_full(&self) -> Result<Details, InspectError> {
-        self.request.inspect_in_full().await
+    pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
+        self.request.inspect_full().await
     }
 
     /// Releases by force the permits of one hold that was [seen](crate::Sharer::seen), dead or alive: like

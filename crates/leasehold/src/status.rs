@@ -147,13 +147,13 @@ impl Status {
 }
 
 /// The state of a lock with the details an operator needs:
-/// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
+/// [`Mutex::inspect_full`](crate::Mutex::inspect_in_full).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let nightly = leasehold::Client::connect("memory:").await?.mutex("nightly")?;
 /// let guard = nightly.acquire().await?;
-/// let details = nightly.inspect_in_full().await?;
+/// let details = nightly.inspect_full().await?;
 /// if let Some(about) = details.behind.as_ref().and_then(|session| session.about.as_ref()) {
 ///     println!("held by {} on {}, process {}", about.program, about.host, about.pid);
 /// }
@@ -165,7 +165,7 @@ impl Status {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Details {
+pub struct FullStatus {
     /// The state of the lock.
     pub status: Status,
     /// The holder's session; `None` if the holder has none, or the store has forgotten it.
@@ -180,7 +180,7 @@ pub struct Details {
     pub audit: Vec<AuditEntry>,
 }
 
-impl Details {
+impl FullStatus {
     /// Returns the session of one of the holders in [`Status::sharers`].
     pub fn shared_holder_session(&self, sharer: &SharedHolder) -> Option<&SessionInfo> {
         self.sessions.iter().find(|session| Some(session.session) == sharer.session)
@@ -195,7 +195,7 @@ impl Request {
     }
 
     /// Returns the state of the lock with the details an operator needs.
-    pub(crate) async fn inspect_in_full(&self) -> Result<Details, InspectError> {
+    pub(crate) async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
         let seen = self.look(true).await?;
         let status = Status::of(&seen, self.is_ours(&seen));
         let of_sharers = status.sharers.iter().filter_map(|sharer| sharer.session);
@@ -210,7 +210,7 @@ impl Request {
             sessions.clear();
         }
         let holder = status.fence.map(ObservedHolder::Hold).or(seen.stranger.map(ObservedHolder::Stranger));
-        Ok(Details { seen: holder, status, behind, sessions, audit: seen.audit })
+        Ok(FullStatus { seen: holder, status, behind, sessions, audit: seen.audit })
     }
 
     /// Whether a task of this client holds the lock.

@@ -196,7 +196,7 @@ async fn people_find_all_who_share_a_lock(place: &Stand) {
 
     // One of them can be ended alone.
     let index = operator.rwlock("index").unwrap();
-    let details = index.inspect_in_full().await.unwrap();
+    let details = index.inspect_full().await.unwrap();
     let second = &details.status.sharers[1];
     assert_eq!(details.shared_holder_session(second).map(|session| session.session), Some(other.session()));
     index.force_release(second.seen().expect("it is held")).await.unwrap();
@@ -204,7 +204,7 @@ async fn people_find_all_who_share_a_lock(place: &Stand) {
     assert_eq!(lost.reason, LostReason::ForceReleased);
     reading[0].extend().await.expect("it is still held");
     let latch = operator.latch("loaded", 2).unwrap();
-    let arrival = latch.inspect_in_full().await.unwrap().status.sharers[0].seen().expect("it is there");
+    let arrival = latch.inspect_full().await.unwrap().status.sharers[0].seen().expect("it is there");
     latch.force_release(arrival).await.unwrap();
     assert_eq!(arriving.arrived().await.unwrap(), 0);
     permits.release().await.unwrap();
@@ -267,7 +267,7 @@ async fn a_monitor_frees_all_that_the_dead_shared() {
     .expect("long before the lease ends");
     let [eviction] = evicted.as_slice() else { panic!("one: {evicted:?}") };
     assert_eq!((eviction.name.as_str(), eviction.session), ("uploads", session));
-    let audit = semaphore.inspect_in_full().await.unwrap().audit;
+    let audit = semaphore.inspect_full().await.unwrap().audit;
     assert!(audit.len() == 2 && audit.iter().all(|entry| entry.how == Ended::Evicted), "{audit:?}");
     kept.release().await.expect("its session lives");
 }
@@ -305,7 +305,7 @@ async fn people_find_who_holds_what(place: &Stand) {
     let session = sessions.iter().find(|s| s.session == holder.session()).expect("it is there");
     assert!(session.alive_for.is_some() && session.since().is_some(), "{session:?}");
     assert!(session.locks.iter().any(|lock| lock.name.as_str() == "long"), "{session:?}");
-    let details = operator.mutex("long").unwrap().inspect_in_full().await.unwrap();
+    let details = operator.mutex("long").unwrap().inspect_full().await.unwrap();
     assert_eq!(details.behind.as_ref().map(|s| s.session), Some(holder.session()));
     assert_eq!(details.seen, Some(ObservedHolder::Hold(guard.fencing_token())));
     guard.release().await.unwrap();
@@ -327,7 +327,7 @@ async fn a_lock_is_freed_by_force_and_the_next_has_it(place: &Stand) {
     while guard.remaining() < 5 * S && mutex.inspect().await.unwrap().remaining < Some(60 * S) {
         sleep(5 * MS).await;
     }
-    let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
+    let seen = mutex.inspect_full().await.unwrap().seen.expect("it is held");
     mutex.force_release(seen).await.expect("it is still held as it was seen");
     let lost =
         timeout(2 * S, guard.lost()).await.expect("a notification reports it, long before the lease ends");
@@ -335,7 +335,7 @@ async fn a_lock_is_freed_by_force_and_the_next_has_it(place: &Stand) {
     let next = waiting.await.unwrap().expect("it was handed on");
     assert!(next.fencing_token() > guard.fencing_token());
 
-    let audit = mutex.inspect_in_full().await.unwrap().audit;
+    let audit = mutex.inspect_full().await.unwrap().audit;
     let [entry] = audit.as_slice() else { panic!("one entry: {audit:?}") };
     assert_eq!((entry.how, entry.fence), (Ended::ForceReleased, Some(guard.fencing_token())));
     assert_eq!(entry.whose.as_ref().map(Label::as_str), Some("billing"));
@@ -348,7 +348,7 @@ async fn only_the_holder_that_was_seen_loses_the_lock(place: &Stand) {
     let (operator, other) = (place.operator("ops").await, place.operator("another").await);
     let first = holder.mutex("a").unwrap().acquire().await.unwrap();
     let mutex = operator.mutex("a").unwrap();
-    let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
+    let seen = mutex.inspect_full().await.unwrap().seen.expect("it is held");
     first.release().await.unwrap();
     let error = mutex.force_release(seen).await.expect_err("it is free");
     assert!(matches!(&error, ForceReleaseError::Changed { now } if now.holder.is_none()), "{error:?}");
@@ -388,7 +388,7 @@ async fn a_monitor_frees_what_the_dead_held(place: &Stand) {
         }
     });
     freed.await.expect("long before the lease ends");
-    let audit = mutex.inspect_in_full().await.unwrap().audit;
+    let audit = mutex.inspect_full().await.unwrap().audit;
     assert!(audit.len() == 1 && audit[0].how == Ended::Evicted, "{audit:?}");
     assert_eq!(told, 1);
     let round = monitor.round().await;
@@ -409,7 +409,7 @@ async fn who_is_nobody_to_the_store_is_not_listed(place: &Stand) {
         assert_eq!(operator.sessions().await.unwrap(), []);
         assert_eq!(operator.locks().await.unwrap(), []);
     }
-    let details = operator.mutex("a").unwrap().inspect_in_full().await.unwrap();
+    let details = operator.mutex("a").unwrap().inspect_full().await.unwrap();
     assert!(details.status.held && details.status.session.is_none() && details.behind.is_none());
     held.release().await.unwrap();
 }
@@ -420,13 +420,13 @@ async fn a_strangers_lock_is_freed_by_what_was_seen_of_it() {
     let server = place.server.as_ref().expect("it is there");
     let mutex = place.operator("ops").await.mutex("a").unwrap();
     server.cli(&["SET", "a", "first"]).expect("it answers");
-    let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
+    let seen = mutex.inspect_full().await.unwrap().seen.expect("it is held");
     assert!(matches!(seen, ObservedHolder::Stranger(_)), "{seen:?}");
     server.cli(&["SET", "a", "second"]).expect("it answers");
     let error = mutex.force_release(seen).await.expect_err("another client holds it");
     assert!(error.to_string().contains("a client of another library"), "{error}");
-    let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
+    let seen = mutex.inspect_full().await.unwrap().seen.expect("it is held");
     mutex.force_release(seen).await.expect("it is still held as it was seen");
-    let details = mutex.inspect_in_full().await.unwrap();
+    let details = mutex.inspect_full().await.unwrap();
     assert!(!details.status.held && details.audit.len() == 1 && details.seen.is_none(), "{details:?}");
 }

@@ -475,7 +475,7 @@ async fn a_forced_release_is_noticed_within_milliseconds() {
         let guard = mutex.acquire().await.unwrap();
         sleep(20 * S).await;
         let freed = other.client.mutex("a").unwrap();
-        let seen = freed.inspect_in_full().await.unwrap().seen.expect("it is held");
+        let seen = freed.inspect_full().await.unwrap().seen.expect("it is held");
         freed.force_release(seen).await.expect("it is still held as it was seen");
         let freed_at = Instant::now();
         assert_eq!(guard.lost().await.reason, LostReason::ForceReleased);
@@ -525,7 +525,7 @@ async fn a_monitor_frees_locks_without_waiters() {
     dead.cut();
     sleep(5 * S).await;
     assert_eq!(*evicted.lock().unwrap(), [("a".to_owned(), Some(held.fencing_token()))]);
-    let details = live.client.mutex("a").unwrap().inspect_in_full().await.unwrap();
+    let details = live.client.mutex("a").unwrap().inspect_full().await.unwrap();
     assert!(!details.status.held && details.audit.len() == 1, "{details:?}");
     assert_eq!(details.audit[0].how, Ended::Evicted);
     kept.check().expect("its session beats");

@@ -3,7 +3,7 @@
 use super::host::Host;
 use super::{Error, call};
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
-use crate::{BarrierWaitResult, Details, Status};
+use crate::{BarrierWaitResult, FullStatus, Status};
 use leasehold_core::{LockName, ObservedHolder};
 use std::fmt;
 use std::sync::Arc;
@@ -61,9 +61,9 @@ impl Barrier {
     }
 
     /// Returns the current state with the details an operator needs: see
-    /// [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
-    pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
-        call(&self.host, self.inner.inspect_in_full())
+    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
+        call(&self.host, self.inner.inspect_full())
     }
 
     /// Removes one admitted party that was [seen](crate::Sharer::seen): see

@@ -5,7 +5,7 @@ use super::host::Host;
 use super::{Error, call};
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError};
 use crate::request::{Request, settings};
-use crate::{Attempt, Details, Leader, Lost, Status};
+use crate::{Attempt, FullStatus, Leader, Lost, Status};
 use leasehold_core::{FencingToken, Lease, LockName, Moment, ObservedHolder};
 use std::fmt;
 use std::sync::Arc;
@@ -107,9 +107,9 @@ impl Election {
     }
 
     /// Returns the current state of the election with the leader's session: see
-    /// [`leasehold::Election::inspect_in_full`](crate::Election::inspect_in_full).
-    pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
-        call(&self.host, self.inner.inspect_in_full())
+    /// [`leasehold::Election::inspect_full`](crate::Election::inspect_in_full).
+    pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
+        call(&self.host, self.inner.inspect_full())
     }
 
     /// Deposes the leader that was seen: see

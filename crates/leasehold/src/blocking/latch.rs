@@ -3,7 +3,7 @@
 use super::host::Host;
 use super::{Error, call};
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
-use crate::{Details, Status};
+use crate::{FullStatus, Status};
 use leasehold_core::{LockName, ObservedHolder};
 use std::fmt;
 use std::sync::Arc;
@@ -98,9 +98,9 @@ impl Latch {
     }
 
     /// Returns the current state with the details an operator needs: see
-    /// [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
-    pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
-        call(&self.host, self.inner.inspect_in_full())
+    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
+        call(&self.host, self.inner.inspect_full())
     }
 
     /// Takes back one arrival that was [seen](crate::Sharer::seen): see

@@ -4,7 +4,7 @@ use super::host::Host;
 use super::{Error, Guard, call};
 use crate::error::{AcquireError, ForceReleaseError, InspectError, LockError, RunError};
 use crate::request::{Request, settings};
-use crate::{Attempt, DetachedHold, Details, Status};
+use crate::{Attempt, DetachedHold, FullStatus, Status};
 use leasehold_core::{Lease, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::sync::Arc;
@@ -150,9 +150,9 @@ impl Mutex {
     }
 
     /// Returns the current state of the lock, the session of its holder, and the audit of holds that
-    /// other clients ended: see [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
-    pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
-        call(&self.host, self.inner.inspect_in_full())
+    /// other clients ended: see [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
+        call(&self.host, self.inner.inspect_full())
     }
 
     /// Releases the lock by force from the holder that was seen, dead or alive: see

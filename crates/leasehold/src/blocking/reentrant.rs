@@ -6,7 +6,7 @@ use super::{Error, call, thread};
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
 use crate::owner::{Owner, Owners};
 use crate::request::{Request, settings};
-use crate::{Attempt, Details, Released, Status};
+use crate::{Attempt, FullStatus, Released, Status};
 use leasehold_core::{FencingToken, Lease, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::future::Future;
@@ -167,9 +167,9 @@ impl ReentrantMutex {
     }
 
     /// Returns the current state of the lock with the details an operator needs: see
-    /// [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
-    pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
-        self.call(self.inner.inspect_in_full())
+    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
+        self.call(self.inner.inspect_full())
     }
 
     /// Returns how many holds of the lock the owner has for which this thread would acquire it, across all

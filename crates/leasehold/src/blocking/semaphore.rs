@@ -5,7 +5,7 @@ use super::host::Host;
 use super::{Error, call};
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
 use crate::request::{Request, settings};
-use crate::{Attempt, Details, Status};
+use crate::{Attempt, FullStatus, Status};
 use leasehold_core::{FencingToken, Lease, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::sync::Arc;
@@ -137,9 +137,9 @@ impl Semaphore {
     }
 
     /// Returns the current state of the semaphore with the details an operator needs: see
-    /// [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
-    pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
-        call(&self.host, self.inner.inspect_in_full())
+    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
+        call(&self.host, self.inner.inspect_full())
     }
 
     /// Releases by force the permits of one hold that was [seen](crate::Sharer::seen), dead or alive: see

@@ -298,7 +298,7 @@ fn operators_calls_are_there(site: &Site) {
     }
     assert!(other.sessions().unwrap().iter().any(|session| session.session == client.session()));
     let mutex = other.mutex("m").unwrap();
-    let seen = mutex.inspect_in_full().unwrap().seen.expect("it is held");
+    let seen = mutex.inspect_full().unwrap().seen.expect("it is held");
     mutex.force_release(seen).unwrap();
     let lost = guard.lost(10 * S).unwrap().expect("it was freed");
     assert_eq!(lost.reason, LostReason::ForceReleased);
@@ -382,7 +382,7 @@ async fn refuses_everything() {
         mutex.try_acquire_detached(),
         mutex.acquire_detached(),
         mutex.inspect(),
-        mutex.inspect_in_full(),
+        mutex.inspect_full(),
         mutex.force_release(leasehold::ObservedHolder::Hold(guard.fencing_token())),
         client.sessions(),
         client.locks(),
@@ -397,7 +397,7 @@ async fn refuses_everything() {
         account.acquire_timeout(S),
         account.run(|_| panic!("it must not run")).map(|(): ()| ()),
         account.inspect(),
-        account.inspect_in_full(),
+        account.inspect_full(),
         account.hold_count(),
         account.force_release(leasehold::ObservedHolder::Hold(entry.fencing_token())),
         entry.extend(),

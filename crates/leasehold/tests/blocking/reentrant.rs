@@ -202,7 +202,7 @@ fn a_loss_wakes_the_thread_that_waits_for_it(site: &Site) {
 fn force_ends_all_guards_of_an_owner(site: &Site) {
     let (lock, other) = (lock(site), lock(site));
     let guards = [lock.acquire().unwrap(), lock.acquire().unwrap()];
-    let seen = other.inspect_in_full().unwrap().seen.expect("it is held");
+    let seen = other.inspect_full().unwrap().seen.expect("it is held");
     other.force_release(seen).unwrap();
     for guard in guards {
         let lost = guard.lost(10 * S).unwrap().expect("it was freed");

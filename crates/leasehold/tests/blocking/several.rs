@@ -96,7 +96,7 @@ fn a_set_is_lost_as_a_whole(site: &Site) {
     let (client, other) = (site.client(), site.client().mutex("b").unwrap());
     let set = client.multi_mutex(NAMES).unwrap().acquire().unwrap();
     assert_eq!(set.lost(50 * MS), Ok(None));
-    let seen = other.inspect_in_full().unwrap().seen.expect("it is held");
+    let seen = other.inspect_full().unwrap().seen.expect("it is held");
     other.force_release(seen).unwrap();
     let lost = set.lost(10 * S).unwrap().expect("one hold was evicted");
     assert_eq!((lost.lock.as_str(), &lost.reason), ("b", &LostReason::ForceReleased));

@@ -367,7 +367,7 @@ fn each_hold_is_lost_by_itself(site: &Site) {
     let (stays, freed) = (permits.acquire().unwrap(), permits.acquire_many(2).unwrap());
     let capped = |cap: Duration| permits.clone().max_hold(cap);
     let operator = site.client().semaphore("s", 3).unwrap();
-    let details = operator.inspect_in_full().unwrap();
+    let details = operator.inspect_full().unwrap();
     let seen = details.status.sharers.iter().find(|sharer| sharer.fence == Some(freed.fencing_token()));
     operator.force_release(seen.and_then(leasehold::SharedHolder::seen).expect("it is held")).unwrap();
     let lost = freed.lost(20 * S).unwrap().expect("it was freed");

@@ -177,7 +177,7 @@ pub(crate) async fn a_deposed_leader_is_told_and_the_next_leads(site: &Site) {
         async move { b.campaign().await.expect("elected") }
     });
     until_waiting(&a, 1).await;
-    let details = b.inspect_in_full().await.expect("an answer");
+    let details = b.inspect_full().await.expect("an answer");
     b.force_release(details.seen.expect("there is a leader")).await.expect("deposed");
     let second = waiting.await.expect("no panic");
     assert!(second.fencing_token() > first.fencing_token());
@@ -191,7 +191,7 @@ pub(crate) async fn work_is_dropped_when_the_leadership_is_lost(site: &Site) {
     let (a, b) = (election(&site.client("a").await), election(&site.client("b").await));
     let error = a
         .lead(async |leadership| {
-            let details = b.inspect_in_full().await.expect("an answer");
+            let details = b.inspect_full().await.expect("an answer");
             b.force_release(details.seen.expect("there is a leader")).await.expect("deposed");
             leadership.lost().await;
             std::future::pending::<()>().await;

@@ -134,7 +134,7 @@ pub(crate) async fn nothing_that_is_sent_about_the_hold_ends_or_lengthens_the_re
 pub(crate) async fn a_rest_can_be_ended_by_force(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     start(&once(&a, HOUR)).await.finish().await.expect("finished");
-    let details = mutex(&b).inspect_in_full().await.expect("an answer");
+    let details = mutex(&b).inspect_full().await.expect("an answer");
     assert!(details.status.rests && details.behind.is_none());
     mutex(&b).force_release(details.seen.expect("it rests")).await.expect("freed");
     start(&once(&b, HOUR)).await.give_up().await.expect("given up");
@@ -171,7 +171,7 @@ pub(crate) async fn finish_cancelled_at_every_await(site: &Site) {
             }
             // A request in flight may still arrive.
             a.settle().await;
-            while let Some(seen) = other.inspect_in_full().await.expect("an answer").seen {
+            while let Some(seen) = other.inspect_full().await.expect("an answer").seen {
                 let _ = other.force_release(seen).await;
             }
         },
@@ -186,7 +186,7 @@ pub(crate) async fn run_cancelled_at_every_await(site: &Site) {
         || async { one.run(async |_| tokio::task::yield_now().await).await.expect("an answer") },
         async |_| {
             a.settle().await;
-            while let Some(seen) = other.inspect_in_full().await.expect("an answer").seen {
+            while let Some(seen) = other.inspect_full().await.expect("an answer").seen {
                 let _ = other.force_release(seen).await;
             }
         },

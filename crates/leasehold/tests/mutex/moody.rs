@@ -174,7 +174,7 @@ fn both(client: &Client) -> MultiMutex {
 }
 
 async fn take_by_force(mutex: &Mutex) {
-    let seen = mutex.inspect_in_full().await.expect("an answer").seen.expect("the lock has a holder");
+    let seen = mutex.inspect_full().await.expect("an answer").seen.expect("the lock has a holder");
     mutex.force_release(seen).await.expect("freed");
 }
 

@@ -194,7 +194,7 @@ pub(crate) async fn what_is_freed_by_force_while_it_is_handed_on_is_nobodys(site
     let kept = mutex(&a).sticky(LONG);
     kept.acquire().await.expect("acquired").release().await.expect("released");
     let guard = kept.acquire().await.expect("acquired");
-    let seen = mutex(&b).inspect_in_full().await.expect("an answer").seen.expect("the lock has a holder");
+    let seen = mutex(&b).inspect_full().await.expect("an answer").seen.expect("the lock has a holder");
     mutex(&b).force_release(seen).await.expect("freed");
     let lost =
         tokio::time::timeout(Duration::from_secs(10), guard.lost()).await.expect("the loss is reported");

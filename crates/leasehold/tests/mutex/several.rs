@@ -145,8 +145,7 @@ pub(crate) async fn the_loss_of_one_is_the_loss_of_all(site: &Site) {
     let [a, b] = [site.client_with("one", Duration::from_millis(600)).await, site.client("another").await];
     let guard = a.multi_mutex(["a", "b"]).expect("good names").acquire().await.expect("acquired");
     let signal = guard.lost_signal();
-    let seen =
-        mutex(&b, "b").inspect_in_full().await.expect("an answer").seen.expect("the lock has a holder");
+    let seen = mutex(&b, "b").inspect_full().await.expect("an answer").seen.expect("the lock has a holder");
     assert!(!signal.is_cancelled());
     mutex(&b, "b").force_release(seen).await.expect("freed");
     let lost = tokio::time::timeout(SOON, guard.lost()).await.expect("the loss is reported");

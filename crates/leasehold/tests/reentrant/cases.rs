@@ -260,7 +260,7 @@ pub(crate) async fn a_loss_reaches_all_guards_of_an_owner(site: &Site) {
         async move { acquired(&other).await }
     });
     until_waiting(&other, 1).await;
-    let seen = other.inspect_in_full().await.expect("an answer").seen.expect("the lock has a holder");
+    let seen = other.inspect_full().await.expect("an answer").seen.expect("the lock has a holder");
     let start = Instant::now();
     other.force_release(seen).await.expect("the holder is unchanged");
     for guard in guards {

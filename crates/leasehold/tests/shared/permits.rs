@@ -241,7 +241,7 @@ pub(crate) async fn one_hold_is_freed_by_force_and_no_other(site: &Site) {
     assert_eq!(lost.reason, LostReason::ForceReleased);
     second.check().expect("held");
     second.release().await.expect("it was not touched");
-    let audit = theirs.inspect_in_full().await.expect("an answer").audit;
+    let audit = theirs.inspect_full().await.expect("an answer").audit;
     assert_eq!((audit.len(), audit[0].fence), (1, Some(first.fencing_token())));
     until_at_rest(&theirs).await;
 }

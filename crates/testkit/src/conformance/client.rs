@@ -339,7 +339,7 @@ impl TestClient {
     }
 
     /// Inspects the lock in full.
-    pub async fn inspect_in_full(&self) -> Inspection {
+    pub async fn inspect_full(&self) -> Inspection {
         self.inspect_by(Inspect { claim: None, in_full: true }).await
     }
 

@@ -275,7 +275,7 @@ pub async fn a_forced_release_ends_all_of_an_owner(fixture: &Fixture) {
     }
     assert_eq!(c.fate(&waiting).await, Fate::Held);
     assert_eq!(count(&person).await, 1);
-    assert_eq!(person.inspect_in_full().await.audit.len(), 1);
+    assert_eq!(person.inspect_full().await.audit.len(), 1);
 }
 
 /// R9 and R11: a client of another library shares an owner with one of ours. Both are counted, and neither releases

@@ -62,7 +62,7 @@ pub async fn a_forced_release_that_comes_too_late_takes_nothing(fixture: &Fixtur
     assert_eq!(b.fate(&claim).await, Fate::Held);
     b.release(&claim).await;
     assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Changed { holder: None });
-    assert_eq!(person.inspect_in_full().await.audit, []);
+    assert_eq!(person.inspect_full().await.audit, []);
 }
 
 /// Row 14: a client of another library is recognised by the fingerprint of its value, and by nothing else.
@@ -78,7 +78,7 @@ pub async fn a_stranger_is_freed_by_its_fingerprint(fixture: &Fixture) {
     let theirs = Fingerprint::of(&[a.lock.kind.mark(), "their-token"].concat());
     a.begin(LONG).await;
     let (claim, nonce) = a.enqueue().await;
-    let seen = person.inspect_in_full().await;
+    let seen = person.inspect_full().await;
     assert_eq!(seen.stranger, Some(theirs));
     assert_eq!(person.inspect().await.stranger, None, "only people want to know it");
     for wrong in
@@ -89,7 +89,7 @@ pub async fn a_stranger_is_freed_by_its_fingerprint(fixture: &Fixture) {
     assert_eq!(person.free(ObservedHolder::Stranger(theirs)).await, ForceReleased::ForceReleased);
     assert_eq!(a.message().await.nonce, nonce);
     assert_eq!(a.fate(&claim).await, Fate::Held);
-    let audit = person.inspect_in_full().await.audit;
+    let audit = person.inspect_full().await.audit;
     let [AuditEntry { how: Ended::ForceReleased, fence: None, whose: None, by, .. }] = audit.as_slice()
     else {
         panic!("{audit:?}")
@@ -110,7 +110,7 @@ pub async fn what_was_taken_is_written_down(fixture: &Fixture) {
         assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
         assert_eq!(a.freed().await, fence);
         fences.insert(0, fence);
-        let audit = person.inspect_in_full().await.audit;
+        let audit = person.inspect_full().await.audit;
         let found: Vec<_> = audit.iter().map(|entry| entry.fence).collect();
         let expected: Vec<_> = fences.iter().copied().map(Some).take(32).collect();
         assert_eq!(found, expected);

@@ -189,7 +189,7 @@ pub async fn a_dead_sharer_is_evicted_by_whoever_asks(fixture: &Fixture) {
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
     assert_eq!(b.message().await.nonce, nonce);
     assert_eq!((b.fate(&claim).await, c.fate(&later).await), (Fate::Held, Fate::Queued));
-    assert_eq!(watch.inspect_in_full().await.audit.len(), 2, "each of its holds is written down");
+    assert_eq!(watch.inspect_full().await.audit.len(), 2, "each of its holds is written down");
 }
 
 /// Row 23: the first waiter watches all holders and learns whether each is alive; a later one watches its

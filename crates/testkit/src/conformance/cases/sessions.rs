@@ -170,7 +170,7 @@ pub async fn the_living_are_not_evicted(fixture: &Fixture) {
     assert!(ahead.is_some_and(|ahead| ahead.session == a.session && ahead.alive_ms.is_some()), "{ahead:?}");
     assert_eq!(a.fate(&held).await, Fate::Held);
     assert_eq!(b.fate(&claim).await, Fate::Queued);
-    assert_eq!(watch.inspect_in_full().await.audit, []);
+    assert_eq!(watch.inspect_full().await.audit, []);
 }
 
 /// A hold that lives by its lease alone has no session that could be missed.
@@ -202,7 +202,7 @@ pub async fn an_evicted_hold_is_told_its_fate(fixture: &Fixture) {
     let (claim, _) = b.enqueue().await;
     fixture.outlive(fixture.short(), &a).await;
     let fence = b.granted(&behind(&b, &claim, &a)).await.fence;
-    let entry = b.inspect_in_full().await.audit.into_iter().next().expect("it is written down");
+    let entry = b.inspect_full().await.audit.into_iter().next().expect("it is written down");
     assert_eq!((entry.how, entry.whose, entry.by), (Ended::Evicted, Some(a.label()), b.label()));
     assert_eq!(a.fate(&lost).await, Fate::Ended(Ended::Evicted));
     assert_eq!(a.release(&lost).await.found, Fate::Ended(Ended::Evicted));

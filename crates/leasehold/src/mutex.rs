@@ -129,7 +129,7 @@ impl Mutex {
         /// Leaves the lock free at every `every`th release of this process, instead of handing it to the next
         /// waiter. Clients of other libraries do not queue, and would starve without this. The first waiter
         /// in the queue also polls more often. All clients of the lock should use this setting.
-        pub fn share(self, every: u32) -> Self;
+        pub fn yield_every(self, every: u32) -> Self;
     }
 
     /// Sets the value stored at the lock's key, in place of a random token. It need not be unique: two holds

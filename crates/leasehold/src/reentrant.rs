@@ -101,8 +101,8 @@ impl ReentrantMutex {
 
         /// Leaves the lock free at every `every`th release of this process that ends its owner's holds here,
         /// instead of handing it to the next waiter: for clients of Redisson, which do not queue. Like
-        /// [`Mutex::share`](crate::Mutex::share).
-        pub fn share(self, every: u32) -> Self;
+        /// [`Mutex::yield_every`](crate::Mutex::share).
+        pub fn yield_every(self, every: u32) -> Self;
     }
 
     /// Adds the [lease](Self::lease) of a re-entry to the longest lease requested before, instead of applying

@@ -177,7 +177,7 @@ impl Request {
         self.parting.keep_for = Some(keep_for).filter(|keep_for| !keep_for.is_zero());
     }
 
-    pub(crate) fn share(&mut self, every: u32) {
+    pub(crate) fn yield_every(&mut self, every: u32) {
         self.parting.free_every = Some(every.max(1));
     }
 }

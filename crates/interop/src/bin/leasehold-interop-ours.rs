@@ -44,10 +44,10 @@ enum Held {
 impl Lock {
     fn of(client: &Client, kind: Kind, name: &str, lease: Duration) -> Result<Self> {
         Ok(match kind {
-            Kind::Mutex => Self::Mutex(client.mutex(name)?.lease(lease).share(FREE_EVERY)),
+            Kind::Mutex => Self::Mutex(client.mutex(name)?.lease(lease).yield_every(FREE_EVERY)),
             Kind::Reentrant => {
                 let lock = client.reentrant_mutex(name)?.owned_by(&client.owner());
-                Self::Reentrant(lock.lease(lease).share(FREE_EVERY))
+                Self::Reentrant(lock.lease(lease).yield_every(FREE_EVERY))
             }
         })
     }

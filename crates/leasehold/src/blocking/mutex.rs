@@ -66,8 +66,8 @@ impl Mutex {
         pub fn sticky(self, idle: Duration) -> Self;
 
         /// Leaves the lock free at every `every`th release, for clients that do not queue: see
-        /// [`leasehold::Mutex::share`](crate::Mutex::share).
-        pub fn share(self, every: u32) -> Self;
+        /// [`leasehold::Mutex::yield_every`](crate::Mutex::share).
+        pub fn yield_every(self, every: u32) -> Self;
     }
 
     fn set(self, change: impl Fn(&mut Request)) -> Self {

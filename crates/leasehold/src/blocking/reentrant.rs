@@ -93,8 +93,8 @@ impl ReentrantMutex {
         pub fn adopt(self, expiry: Duration) -> Self;
 
         /// Leaves the lock free at every `every`th release, for clients of Redisson, which do not queue: see
-        /// [`leasehold::ReentrantMutex::share`](crate::ReentrantMutex::share).
-        pub fn share(self, every: u32) -> Self;
+        /// [`leasehold::ReentrantMutex::yield_every`](crate::ReentrantMutex::share).
+        pub fn yield_every(self, every: u32) -> Self;
     }
 
     fn set(self, change: impl Fn(&mut Request)) -> Self {

@@ -161,7 +161,7 @@ async fn strangers_do_not_starve_where_the_lock_is_shared() {
     let mut ours = Vec::new();
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     for _ in 0..3 {
-        let (mutex, stop) = (mutex(&client(&server.url()).await).share(4), stop.clone());
+        let (mutex, stop) = (mutex(&client(&server.url()).await).yield_every(4), stop.clone());
         ours.push(tokio::spawn(async move {
             while !stop.load(std::sync::atomic::Ordering::SeqCst) {
                 let guard = mutex.acquire().await.expect("acquired");

@@ -117,7 +117,7 @@ impl TaskRunner {
         let name = self.sim.locks.get(usize::from(lock.0))?.name.clone();
         let mut mutex = self.sim.expect("workload", self.client.mutex(name))?;
         if let Some(every) = self.sim.config.free_every {
-            mutex = mutex.share(every);
+            mutex = mutex.yield_every(every);
         }
         let (lease, lease_policy) = self.lease_policy();
         if let Some(lease) = lease {
@@ -159,7 +159,7 @@ impl TaskRunner {
         let name = self.sim.locks.get(usize::from(lock.0))?.name.clone();
         let mut mutex = self.sim.expect("workload", self.client.reentrant_mutex(name))?;
         if let Some(every) = self.sim.config.free_every {
-            mutex = mutex.share(every);
+            mutex = mutex.yield_every(every);
         }
         let (lease, mut lease_policy) = self.lease_policy();
         if let Some(lease) = lease {

@@ -40,7 +40,7 @@ pub use op::{
     ObservedHolder, Op, Pass, Portion, RESERVED_OWNER, Raise, Raised, Refused, Release, Released, Reply,
     Resize, Resized, Share, Wake, WakeError,
 };
-pub use retry::{Pause, RetryPolicy};
+pub use retry::{Backoff, RetryPolicy};
 pub use session::{About, Beat, Beaten, SessionEntry, SessionOp, SessionReply};
 pub use time::{Moment, drift, whole_millis};
 

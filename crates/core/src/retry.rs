@@ -5,18 +5,18 @@ use std::time::Duration;
 /// How long to pause between tries.
 ///
 /// ```
-/// use leasehold_core::{Pause, RetryPolicy};
+/// use leasehold_core::{Backoff, RetryPolicy};
 /// use std::time::Duration;
 ///
-/// let pause = Pause::Exponential { first: Duration::from_millis(50), most: Duration::from_secs(2) };
+/// let pause = Backoff::Exponential { first: Duration::from_millis(50), most: Duration::from_secs(2) };
 /// let retry = match pause {
-///     Pause::Constant(pause) => RetryPolicy::constant(pause),
-///     Pause::Exponential { first, most } => RetryPolicy::exponential(first, most),
+///     Backoff::Constant(pause) => RetryPolicy::constant(pause),
+///     Backoff::Exponential { first, most } => RetryPolicy::exponential(first, most),
 /// };
-/// assert_eq!(retry.jitter(0.0).pause_after(3, 0), Some(Duration::from_millis(200)));
+/// assert_eq!(retry.jitter(0.0).backoff_after(3, 0), Some(Duration::from_millis(200)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pause {
+pub enum Backoff {
     /// The same pause every time.
     Constant(Duration),
     /// `first`, then twice as long each time, up to `most`.
@@ -31,17 +31,17 @@ pub enum Pause {
 /// How often to try for a lock without queueing for it.
 ///
 /// ```
-/// use leasehold_core::{Pause, RetryPolicy};
+/// use leasehold_core::{Backoff, RetryPolicy};
 /// use std::time::Duration;
 ///
 /// let retry = RetryPolicy::constant(Duration::from_millis(200)).jitter(0.5).tries(10);
-/// let pause = retry.pause_after(1, u64::MAX).expect("nine more tries are left");
+/// let pause = retry.backoff_after(1, u64::MAX).expect("nine more tries are left");
 /// assert!(pause > Duration::from_millis(100) && pause <= Duration::from_millis(200));
-/// assert_eq!(retry.pause_after(10, 0), None);
+/// assert_eq!(retry.backoff_after(10, 0), None);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RetryPolicy {
-    pause: Pause,
+    pause: Backoff,
     jitter: f64,
     tries: Option<u32>,
 }
@@ -49,12 +49,12 @@ pub struct RetryPolicy {
 impl RetryPolicy {
     /// The same pause between all tries, half of it jitter.
     pub const fn constant(pause: Duration) -> Self {
-        Self { pause: Pause::Constant(pause), jitter: 0.5, tries: None }
+        Self { pause: Backoff::Constant(pause), jitter: 0.5, tries: None }
     }
 
     /// A pause that doubles from `first` to `most`, half of it jitter.
     pub const fn exponential(first: Duration, most: Duration) -> Self {
-        Self { pause: Pause::Exponential { first, most }, jitter: 0.5, tries: None }
+        Self { pause: Backoff::Exponential { first, most }, jitter: 0.5, tries: None }
     }
 
     /// Sets how much of a pause is random, from 0 (none of it) to 1 (all of it).
@@ -73,13 +73,13 @@ impl RetryPolicy {
 
     /// The pause after that many failed tries, or `None` if no further try is allowed. At least one
     /// millisecond, to prevent a busy loop. `random` is 64 random bits.
-    pub fn pause_after(&self, tried: u32, random: u64) -> Option<Duration> {
+    pub fn backoff_after(&self, tried: u32, random: u64) -> Option<Duration> {
         if self.tries.is_some_and(|most| tried >= most) {
             return None;
         }
         let full = match self.pause {
-            Pause::Constant(pause) => pause,
-            Pause::Exponential { first, most } => {
+            Backoff::Constant(pause) => pause,
+            Backoff::Exponential { first, most } => {
                 first.saturating_mul(1 << tried.saturating_sub(1).min(20)).min(most)
             }
         };
@@ -97,11 +97,13 @@ mod tests {
     fn a_pause_is_capped_and_spread() {
         let retry = RetryPolicy::exponential(Duration::from_millis(10), Duration::from_secs(1)).jitter(1.0);
         for tried in [1, 2, 8, 40, u32::MAX] {
-            assert!(retry.pause_after(tried, u64::MAX).expect("no bound on tries") <= Duration::from_secs(1));
-            assert_eq!(retry.pause_after(tried, 0), Some(Duration::from_millis(1)));
+            assert!(
+                retry.backoff_after(tried, u64::MAX).expect("no bound on tries") <= Duration::from_secs(1)
+            );
+            assert_eq!(retry.backoff_after(tried, 0), Some(Duration::from_millis(1)));
         }
-        assert_eq!(retry.jitter(0.0).pause_after(3, 7), Some(Duration::from_millis(40)));
-        assert_eq!(retry.tries(0).pause_after(0, 7), None);
-        assert!(retry.jitter(f64::NAN).pause_after(1, 7).is_some());
+        assert_eq!(retry.jitter(0.0).backoff_after(3, 7), Some(Duration::from_millis(40)));
+        assert_eq!(retry.tries(0).backoff_after(0, 7), None);
+        assert!(retry.jitter(f64::NAN).backoff_after(1, 7).is_some());
     }
 }

@@ -129,9 +129,9 @@ pub use status::{FullStatus, SharedHolder, Status};
 /// that defines what each operation means.
 pub use leasehold_core as core;
 pub use leasehold_core::{
-    About, AuditEntry, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
-    LeaseError, LockName, Moment, NameError, ObservedHolder, OwnValue, OwnValueError, Pause, Portion,
-    Refused, RetryPolicy, SessionId,
+    About, AuditEntry, Backoff, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
+    LeaseError, LockName, Moment, NameError, ObservedHolder, OwnValue, OwnValueError, Portion, Refused,
+    RetryPolicy, SessionId,
 };
 #[cfg(feature = "redis")]
 pub use leasehold_redis::optimistic;

@@ -280,7 +280,7 @@ impl Connection {
                 }
                 Transaction::Overtaken => {}
             }
-            let Some(pause) = retry.pause_after(tries, rand::random()) else {
+            let Some(pause) = retry.backoff_after(tries, rand::random()) else {
                 return Err(Error::OutOfTries { tries });
             };
             tokio::time::sleep(pause).await;

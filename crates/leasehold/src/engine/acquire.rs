@@ -274,7 +274,7 @@ impl<'a> Chase<'a> {
     async fn paused(&mut self, now: Moment) -> Result<bool, Missed> {
         let Some(retry) = &self.pursuit.retry else { return Ok(false) };
         self.tries += 1;
-        match retry.pause_after(self.tries, self.engine.world.random()) {
+        match retry.backoff_after(self.tries, self.engine.world.random()) {
             None => Err(Missed::Taken(Box::new(self.standing(now)))),
             Some(pause) => {
                 self.seat.step_aside(self.line.id);

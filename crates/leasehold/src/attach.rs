@@ -61,15 +61,15 @@ impl DetachedHold {
     /// Cancel safety: if the future is dropped, the hold may have been extended.
     pub async fn extend(&mut self, client: &Client, lease: impl Into<Lease>) -> Result<(), ExtendError> {
         let engine = &*client.engine;
-        let lease = lease.into().remaining(engine.world.wall())?;
+        let lease = lease.into().remaining(engine.environment.wall())?;
         let in_time = self.is_in_time(engine);
         // Whatever comes of it, it may last until then from here on.
-        let latest = engine.world.wall() + engine.timings.call + lease;
+        let latest = engine.environment.wall() + engine.timings.call + lease;
         let before = self.ends_by;
         self.ends_by = before.max(latest);
         match engine::extend_detached(engine, &self.lock, &self.claim, lease, in_time).await {
             Ok(()) => {
-                self.ends_by = before.max(engine.world.wall() + lease);
+                self.ends_by = before.max(engine.environment.wall() + lease);
                 Ok(())
             }
             Err(why) => Err(ExtendError::of(why, self.name(), self.fencing_token())),
@@ -149,7 +149,7 @@ impl DetachedHold {
         let ours = (self.claim.clone(), self.fencing_token());
         match engine::attach(engine, &self.lock, ours, lease, in_time, may_last).await {
             Ok((seat, hold)) => {
-                let tenure = Tenure::new(Plan::Renew { lease }, hold.valid_until(), engine.world.now());
+                let tenure = Tenure::new(Plan::Renew { lease }, hold.valid_until(), engine.environment.now());
                 let Some(keep) = engine.keeper.keep(hold.clone(), tenure) else {
                     let why = NotExtended::Lost(LostReason::ShutDown);
                     let error = ExtendError::of(why, self.name(), self.fencing_token());
@@ -167,12 +167,12 @@ impl DetachedHold {
 
     /// Whether the lease runs still, as far as the hint says. The hint is late by a call at most.
     fn is_in_time(&self, engine: &Engine) -> bool {
-        engine.world.wall() + engine.timings.call < self.ends_by
+        engine.environment.wall() + engine.timings.call < self.ends_by
     }
 
     /// For how long the store may have it still.
     fn may_last(&self, engine: &Engine) -> Duration {
         // At least its lease: the hint is of another clock.
-        self.ends_by.duration_since(engine.world.wall()).unwrap_or_default().max(self.lease())
+        self.ends_by.duration_since(engine.environment.wall()).unwrap_or_default().max(self.lease())
     }
 }

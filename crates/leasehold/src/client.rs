@@ -17,7 +17,7 @@ use crate::session_info::{self, SessionInfo};
 use crate::store::{Diagnosis, MemoryStore, Store};
 use crate::store::{StoreConfig, StoreUrl};
 use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
-use leasehold_store::{System, World};
+use leasehold_store::{Environment, System};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ pub struct ClientBuilder {
     instance: Option<String>,
     timings: Timings,
     /// Set to replace the machine's clock, randomness and threads.
-    world: Option<Arc<dyn World>>,
+    environment: Option<Arc<dyn Environment>>,
 }
 
 enum Target {
@@ -322,7 +322,7 @@ impl Client {
     /// Returns the current time on the clock of [`Moment`], which keeps running while the machine is
     /// suspended.
     pub fn now(&self) -> Moment {
-        self.engine.world.now()
+        self.engine.environment.now()
     }
 
     /// Returns the id of this client's session. It is part of every hold, and is not a secret. If the session
@@ -421,7 +421,7 @@ impl ClientBuilder {
             session: Some(Client::SESSION),
         };
         let (access, session_labels) = (Access::default(), BTreeMap::new());
-        Self { target, access, label: None, session_labels, instance: None, timings, world: None }
+        Self { target, access, label: None, session_labels, instance: None, timings, environment: None }
     }
 
     /// Sets the user to log in as, in place of the URL's.
@@ -534,8 +534,8 @@ impl ClientBuilder {
 
     /// Replaces the machine's clock, randomness and threads, for a simulated environment. With an [existing
     /// store](Client::with_store), no tokio runtime is needed then.
-    pub fn world(mut self, world: impl World) -> Self {
-        self.world = Some(Arc::new(world));
+    pub fn environment(mut self, environment: impl Environment) -> Self {
+        self.environment = Some(Arc::new(environment));
         self
     }
 
@@ -564,8 +564,8 @@ impl ClientBuilder {
         let store = match self.target {
             Target::Store(store) => store,
             Target::Url(url) => {
-                let world = self.world.unwrap_or_else(|| Arc::new(System));
-                open(&url, self.access, within, &world).await?
+                let environment = self.environment.unwrap_or_else(|| Arc::new(System));
+                open(&url, self.access, within, &environment).await?
             }
         };
         Ok(store.diagnose(within).await?)
@@ -573,7 +573,7 @@ impl ClientBuilder {
 
     /// Fails if no call could succeed in this context.
     fn check_surroundings(&self) -> Result<(), ConnectError> {
-        let brings_its_own = self.world.is_some() && matches!(self.target, Target::Store(_));
+        let brings_its_own = self.environment.is_some() && matches!(self.target, Target::Store(_));
         if !brings_its_own && tokio::runtime::Handle::try_current().is_err() {
             let text = "there is no tokio runtime here: connect inside one";
             return Err(ConnectError::Setting(text.into()));
@@ -600,19 +600,19 @@ impl ClientBuilder {
                 "a session must live for at least 1 s: a shorter one would end at any brief network delay";
             return Err(ConnectError::Setting(text.into()));
         }
-        let world = self.world.unwrap_or_else(|| Arc::new(System));
-        let owners = owners(self.instance, &world)?;
-        let about = about(self.label, self.session_labels, &*world)?;
+        let environment = self.environment.unwrap_or_else(|| Arc::new(System));
+        let owners = owners(self.instance, &environment)?;
+        let about = about(self.label, self.session_labels, &*environment)?;
         let store = match self.target {
             Target::Store(store) => store,
-            Target::Url(url) => open(&url, self.access, self.timings.call, &world).await?,
+            Target::Url(url) => open(&url, self.access, self.timings.call, &environment).await?,
         };
         if let Some(most) = store.capabilities().longest_lease.filter(|most| self.timings.watchdog > *most) {
             let lease = self.timings.watchdog;
             let error = leasehold_core::LeaseError::LongerThanKept { lease, most };
             return Err(ConnectError::Setting(format!("the watchdog lease: {error}")));
         }
-        let engine = Engine::start(store, world, about, self.timings).await;
+        let engine = Engine::start(store, environment, about, self.timings).await;
         let engine = engine.map_err(|error| match error {
             StartError::Session(fault) => ConnectError::Store(fault),
             StartError::Keeper(error) => ConnectError::Keeper(Arc::new(error)),
@@ -640,16 +640,16 @@ async fn open(
     url: &str,
     access: Access,
     within: Duration,
-    world: &Arc<dyn World>,
+    environment: &Arc<dyn Environment>,
 ) -> Result<Arc<dyn Store>, ConnectError> {
     #[cfg(feature = "redis")]
     use crate::store::{RedisConfig, RedisStore};
     #[cfg(feature = "redis")]
     let settled = |config: RedisConfig| {
-        Ok::<_, ConnectError>(access.to(config)?.connect_timeout(within).in_world(Arc::clone(world)))
+        Ok::<_, ConnectError>(access.to(config)?.connect_timeout(within).in_world(Arc::clone(environment)))
     };
     #[cfg(not(feature = "redis"))]
-    let _ = (within, world);
+    let _ = (within, environment);
     match StoreUrl::parse(url)?.into_config() {
         StoreConfig::Memory(name) => {
             access.none_for("memory:")?;
@@ -685,8 +685,8 @@ async fn open_sqlite(_path: &str) -> Result<Arc<dyn Store>, ConnectError> {
 }
 
 /// The owners that this client makes.
-fn owners(instance: Option<String>, world: &Arc<dyn World>) -> Result<Owners, ConnectError> {
-    Owners::new(instance, Arc::clone(world)).ok_or_else(|| {
+fn owners(instance: Option<String>, environment: &Arc<dyn Environment>) -> Result<Owners, ConnectError> {
+    Owners::new(instance, Arc::clone(environment)).ok_or_else(|| {
         let most = Owners::MAX_INSTANCE;
         let text = format!("an instance id has 1 to {most} bytes and no control characters, unlike this one");
         ConnectError::Setting(text)
@@ -697,7 +697,7 @@ fn owners(instance: Option<String>, world: &Arc<dyn World>) -> Result<Owners, Co
 fn about(
     label: Option<String>,
     labels: BTreeMap<String, String>,
-    world: &dyn World,
+    environment: &dyn Environment,
 ) -> Result<About, ConnectError> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let program = std::env::args_os().next().map(std::path::PathBuf::from);
@@ -707,7 +707,7 @@ fn about(
         Some(label) => Label::new(label).map_err(|error| ConnectError::Setting(error.to_string()))?,
         None => own_label(&format!("{host}/{pid}/{program}")),
     };
-    let started = world.wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let started = environment.wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let about = About {
         label,
         host,

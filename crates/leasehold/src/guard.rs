@@ -78,7 +78,7 @@ impl Guard {
     /// the hold ended meanwhile: the wait took longer than its lease.
     pub(crate) async fn confirmed(&self, limit: Option<Moment>) -> Result<(), Missed> {
         engine::confirm(&self.engine, &self.hold, limit).await?;
-        self.hold.check(&*self.engine.world).map_err(|_| Missed::TooSlow)
+        self.hold.check(&*self.engine.environment).map_err(|_| Missed::TooSlow)
     }
 
     /// Returns the lock's name.
@@ -101,7 +101,7 @@ impl Guard {
     /// Returns how long the hold is still valid: zero if it no longer is. At most 3 s at first, whatever the
     /// lease: the keeper extends the hold in the background.
     pub fn remaining(&self) -> Duration {
-        self.valid_until().since(self.engine.world.now())
+        self.valid_until().since(self.engine.environment.now())
     }
 
     /// Checks that the lock is still held. Fails once [`valid_until`](Self::valid_until) has passed, or once
@@ -110,7 +110,7 @@ impl Guard {
     /// Needs no network. It reads a clock that keeps running while the machine is suspended, so it fails even
     /// where no timer has fired yet.
     pub fn check(&self) -> Result<(), Lost> {
-        self.hold.check(&*self.engine.world).map_err(|_| self.loss())
+        self.hold.check(&*self.engine.environment).map_err(|_| self.loss())
     }
 
     /// Returns whether the hold ends at its cap and nothing extends it beyond
@@ -148,7 +148,7 @@ impl Guard {
     /// with the earlier end.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         let lease = match self.lease {
-            Some(lease) => self.earlier.with(lease.remaining(self.engine.world.wall())?),
+            Some(lease) => self.earlier.with(lease.remaining(self.engine.environment.wall())?),
             None => self.engine.timings.watchdog,
         };
         self.extend_by(Wish::UpTo(lease)).await
@@ -158,7 +158,7 @@ impl Guard {
     /// [`extend`](Self::extend), except that it also fails with [`ExtendError::Capped`] if the cap allows
     /// less than `lease`: then nothing is sent.
     pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
-        self.extend_by(Wish::Exactly(lease.into().remaining(self.engine.world.wall())?)).await
+        self.extend_by(Wish::Exactly(lease.into().remaining(self.engine.environment.wall())?)).await
     }
 
     /// Releases the lock and hands it to the next waiter.
@@ -226,7 +226,7 @@ impl Guard {
         Lost {
             lock: self.name().clone(),
             fence: self.hold.fence,
-            reason: self.hold.reason(self.engine.world.now()),
+            reason: self.hold.reason(self.engine.environment.now()),
         }
     }
 
@@ -234,7 +234,7 @@ impl Guard {
         self.check()?;
         let engine = &self.engine;
         let claim = self.hold.claim.clone();
-        let sent_at = engine.world.now();
+        let sent_at = engine.environment.now();
         let allowed = engine.keeper.allow(self.keep, sent_at, wish);
         let (lease, keep_record) = allowed.map_err(|left| ExtendError::Capped { left })?;
         let lease_ms = whole_millis(lease);
@@ -261,10 +261,11 @@ impl Guard {
     /// Marks the hold as lost after the store reported that it is gone.
     async fn found_gone(&self) -> Lost {
         let engine = &self.engine;
-        let in_time = self.hold.check(&*engine.world).is_ok();
+        let in_time = self.hold.check(&*engine.environment).is_ok();
         self.hold.doubt();
         engine.keeper.found_lost(self.keep);
-        let announced = engine::announce(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time);
+        let announced =
+            engine::announce(&*engine.store, &*engine.environment, engine.timings, &self.hold, in_time);
         // If a shutdown cuts this off, the loss is reported without its specific reason.
         engine.unless_shut(announced).await;
         self.loss()

@@ -135,7 +135,7 @@ pub use leasehold_core::{
 };
 #[cfg(feature = "redis")]
 pub use leasehold_redis::optimistic;
-pub use leasehold_store::World;
+pub use leasehold_store::Environment;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -142,8 +142,8 @@ impl Monitor {
                 fault_pause = first;
                 self.every
             };
-            let again_at = engine.world.now() + pause * 3 / 4 + jitter(&*engine.world, pause / 2);
-            engine.world.sleep_until(again_at).await;
+            let again_at = engine.environment.now() + pause * 3 / 4 + jitter(&*engine.environment, pause / 2);
+            engine.environment.sleep_until(again_at).await;
         }
     }
 

@@ -142,7 +142,7 @@ impl MultiMutex {
     /// background.
     pub async fn try_acquire(&self) -> Result<MultiAttempt, AcquireError> {
         let call = self.engine.timings.call;
-        let limit = self.engine.world.now() + call;
+        let limit = self.engine.environment.now() + call;
         match self.take(None, Some(limit)).await? {
             Ok(guards) => Ok(MultiAttempt::Granted(MultiGuard::of(&self.engine, guards))),
             Err(Blocked { at, missed: Missed::Taken(standing) }) => Ok(MultiAttempt::Taken {
@@ -178,11 +178,11 @@ impl MultiMutex {
     }
 
     async fn acquire_within(&self, wait: Option<Duration>) -> Result<MultiGuard, AcquireError> {
-        let start = self.engine.world.now();
+        let start = self.engine.environment.now();
         // A zero limit still allows one attempt.
         let limit = wait.map(|wait| start + if wait.is_zero() { self.engine.timings.call } else { wait });
         let failed =
-            |at: usize, missed| self.requests[at].error(missed, self.engine.world.now().since(start));
+            |at: usize, missed| self.requests[at].error(missed, self.engine.environment.now().since(start));
         let mut first: Option<usize> = None;
         for _ in 0..ROUNDS {
             let held = match first {
@@ -212,7 +212,7 @@ impl MultiMutex {
                         // up.
                         self.until(limit, guard.hand_on()).await;
                     }
-                    if limit.is_some_and(|limit| limit <= self.engine.world.now()) {
+                    if limit.is_some_and(|limit| limit <= self.engine.environment.now()) {
                         return Err(failed(at, Missed::TimedOut(standing)));
                     }
                     first = Some(at);
@@ -232,7 +232,9 @@ impl MultiMutex {
             for request in &self.requests {
                 match request.pursue(&Asker::default(), limit, false).await? {
                     Ok(kept) => guards.push(kept.guard),
-                    Err(missed) => return Err(request.error(missed, self.engine.world.now().since(start))),
+                    Err(missed) => {
+                        return Err(request.error(missed, self.engine.environment.now().since(start)));
+                    }
                 }
             }
             match self.together(guards, limit).await {
@@ -265,7 +267,7 @@ impl MultiMutex {
     async fn until<T>(&self, limit: Option<Moment>, work: impl Future<Output = T>) {
         let time_is_up = async {
             match limit {
-                Some(limit) => self.engine.world.sleep_until(limit).await,
+                Some(limit) => self.engine.environment.sleep_until(limit).await,
                 None => std::future::pending().await,
             }
         };
@@ -382,7 +384,7 @@ impl MultiGuard {
 
     /// Returns how long all holds are still valid: like [`Guard::remaining`].
     pub fn remaining(&self) -> Duration {
-        self.valid_until().since(self.engine.world.now())
+        self.valid_until().since(self.engine.environment.now())
     }
 
     /// Waits until one of the locks is lost, and returns which and why. Does not complete while all are held.

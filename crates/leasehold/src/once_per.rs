@@ -211,7 +211,7 @@ impl PeriodGuard {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn lost(&self) -> Lost {
-        self.client.engine.world.sleep_until(self.valid_until).await;
+        self.client.engine.environment.sleep_until(self.valid_until).await;
         self.loss()
     }
 

@@ -5,7 +5,7 @@
 //! its identity.
 
 use leasehold_core::OwnValue;
-use leasehold_store::World;
+use leasehold_store::Environment;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -320,7 +320,7 @@ fn is_encoded(value: &[u8]) -> bool {
 pub(crate) struct Owners {
     /// Set if the user named the instance.
     name: Option<String>,
-    world: Arc<dyn World>,
+    environment: Arc<dyn Environment>,
     /// The instance and the next number; chosen for the first owner.
     begun: OnceLock<(String, AtomicU64)>,
 }
@@ -330,9 +330,9 @@ impl Owners {
     pub(crate) const MAX_INSTANCE: usize = OwnValue::MAX_LEN - 21;
 
     /// Uses the instance name set by the user, or a random one; `None` if the name is invalid.
-    pub(crate) fn new(name: Option<String>, world: Arc<dyn World>) -> Option<Self> {
+    pub(crate) fn new(name: Option<String>, environment: Arc<dyn Environment>) -> Option<Self> {
         let fits = |name: &String| name.len() <= Self::MAX_INSTANCE && OwnValue::new(name).is_ok();
-        name.as_ref().is_none_or(fits).then(|| Self { name, world, begun: OnceLock::new() })
+        name.as_ref().is_none_or(fits).then(|| Self { name, environment, begun: OnceLock::new() })
     }
 
     /// Creates a unique owner.
@@ -346,8 +346,8 @@ impl Owners {
     /// under the same name does not enter the locks that its predecessor left behind.
     fn begin(&self) -> (String, AtomicU64) {
         match &self.name {
-            Some(name) => (name.clone(), AtomicU64::new(self.world.random() >> 16)),
-            None => (uuid(|| self.world.random()), AtomicU64::new(1)),
+            Some(name) => (name.clone(), AtomicU64::new(self.environment.random() >> 16)),
+            None => (uuid(|| self.environment.random()), AtomicU64::new(1)),
         }
     }
 }

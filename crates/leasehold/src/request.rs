@@ -204,7 +204,7 @@ impl Request {
 
     /// Makes one attempt.
     pub(crate) async fn try_acquire(&self, asker: &Asker) -> Result<Attempt<Kept>, AcquireError> {
-        let limit = self.engine.world.now() + self.engine.timings.call;
+        let limit = self.engine.environment.now() + self.engine.timings.call;
         match self.pursue(asker, Some(limit), true).await? {
             Ok(kept) => Ok(Attempt::Granted(kept)),
             Err(Missed::Taken(standing)) => Ok(Attempt::Taken((*standing).into())),
@@ -214,13 +214,13 @@ impl Request {
 
     /// Acquires the lock within `limit`, or without a limit.
     pub(crate) async fn acquire(&self, asker: &Asker, limit: Option<Duration>) -> Result<Kept, AcquireError> {
-        let start = self.engine.world.now();
+        let start = self.engine.environment.now();
         if limit == Some(Duration::ZERO) {
             return self.acquire_now(asker, start).await;
         }
         match self.pursue(asker, limit.map(|limit| start + limit), false).await? {
             Ok(kept) => Ok(kept),
-            Err(missed) => Err(self.error(missed, self.engine.world.now().since(start))),
+            Err(missed) => Err(self.error(missed, self.engine.environment.now().since(start))),
         }
     }
 
@@ -236,10 +236,10 @@ impl Request {
 
     /// Waits until this client's pending undos are done, at most for the call timeout.
     pub(crate) async fn undone(&self) {
-        let until = self.engine.world.now() + self.engine.timings.call;
+        let until = self.engine.environment.now() + self.engine.timings.call;
         tokio::select! {
             () = self.engine.keeper.errands_done() => {}
-            () = self.engine.world.sleep_until(until) => {}
+            () = self.engine.environment.sleep_until(until) => {}
         }
     }
 
@@ -258,7 +258,7 @@ impl Request {
         asker: &Asker,
     ) -> Result<Attempt<(DetachedHold, Moment)>, AcquireError> {
         let call = self.engine.timings.call;
-        let limit = self.engine.world.now() + call;
+        let limit = self.engine.environment.now() + call;
         match self.pursue_detached(asker, Some(limit), true).await {
             Ok(held) => Ok(Attempt::Granted(held)),
             Err(NotDetached::Missed(Missed::Taken(standing))) => Ok(Attempt::Taken((*standing).into())),
@@ -268,7 +268,7 @@ impl Request {
 
     /// Acquires the lock as a detached hold.
     pub(crate) async fn acquire_detached(&self, asker: &Asker) -> Result<DetachedHold, AcquireError> {
-        let start = self.engine.world.now();
+        let start = self.engine.environment.now();
         let once = self.wait == Some(Duration::ZERO);
         let limit = if once { Some(self.engine.timings.call) } else { self.wait };
         match self.pursue_detached(asker, limit.map(|limit| start + limit), once).await {
@@ -277,7 +277,7 @@ impl Request {
             Err(NotDetached::Missed(Missed::Taken(standing))) if once => {
                 Err(self.error(Missed::TimedOut(standing), Duration::ZERO))
             }
-            Err(not) => Err(self.not_detached(not, self.engine.world.now().since(start))),
+            Err(not) => Err(self.not_detached(not, self.engine.environment.now().since(start))),
         }
     }
 
@@ -344,7 +344,7 @@ impl Request {
     /// How long a hold requested now is to last.
     pub(crate) fn span(&self) -> Result<Span, LeaseError> {
         let lease = match self.lease {
-            Some(lease) => lease.remaining(self.engine.world.wall())?,
+            Some(lease) => lease.remaining(self.engine.environment.wall())?,
             None => self.engine.timings.watchdog,
         };
         if let Some(most) = self.engine.store.capabilities().longest_lease.filter(|most| lease > *most) {
@@ -362,9 +362,9 @@ impl Request {
         span: Span,
         seat: &Arc<Seat>,
     ) -> Result<Result<Kept, Missed>, LeaseError> {
-        let world = &self.engine.world;
+        let environment = &self.engine.environment;
         let (hold, grant) = (won.hold.clone(), &won.grant);
-        let now = world.now();
+        let now = environment.now();
         let earlier = self.earlier(asker, &won, now);
         let count = grant.entered.map_or(1, |entered| entered.count);
         let Planned { plan, caps, lease, left } = self.plan(span, earlier, now);
@@ -405,7 +405,7 @@ impl Request {
         span: Span,
         seat: &Arc<Seat>,
     ) -> Result<Option<Guard>, LeaseError> {
-        let (hold, now) = (won.hold.clone(), self.engine.world.now());
+        let (hold, now) = (won.hold.clone(), self.engine.environment.now());
         let Planned { plan, caps, lease, left } = self.plan(span, Earlier::default(), now);
         hold.plan(lease);
         let is_his = self.engine.keeper.hand_on(keep, &hold, (plan, caps), now);
@@ -426,7 +426,7 @@ impl Request {
     fn plan(&self, span: Span, earlier: Earlier, now: Moment) -> Planned {
         let Span { lease, cap } = span;
         // The remaining lease, if it is to last until a given instant, which may have passed meanwhile.
-        let left = self.lease.map(|asked| asked.remaining(self.engine.world.wall())).transpose();
+        let left = self.lease.map(|asked| asked.remaining(self.engine.environment.wall())).transpose();
         // A sum may be longer than each of its leases, which were asked about before.
         let longest = self.engine.store.capabilities().longest_lease;
         let too_long = |left: Duration| longest.filter(|most| earlier.with(left) > *most);
@@ -462,14 +462,14 @@ impl Request {
         limit: Option<Moment>,
         once: bool,
     ) -> Result<(DetachedHold, Moment), NotDetached> {
-        let world = &self.engine.world;
+        let environment = &self.engine.environment;
         let asked = self.lease.ok_or(NotDetached::NoLease)?;
-        let lease = asked.remaining(world.wall()).map_err(NotDetached::Lease)?;
+        let lease = asked.remaining(environment.wall()).map_err(NotDetached::Lease)?;
         let session = engine::own_session(&self.engine, &self.seat.lock);
         let pursuit = self.pursuit(asker, lease, limit, once, Some(session.clone()));
         let lock = &self.seat.lock;
         let detached = engine::acquire_detached(&self.engine, lock, session.id, pursuit, asked).await?;
-        let (ends_by, valid_until) = (world.wall() + detached.lease, detached.valid_until);
+        let (ends_by, valid_until) = (environment.wall() + detached.lease, detached.valid_until);
         Ok((DetachedHold::new(lock.clone(), detached, ends_by), valid_until))
     }
 
@@ -534,7 +534,7 @@ impl Request {
 
     fn shortest_lease(&self) -> Duration {
         let lease = match self.lease {
-            Some(lease) => lease.remaining(self.engine.world.wall()).unwrap_or(Lease::MIN),
+            Some(lease) => lease.remaining(self.engine.environment.wall()).unwrap_or(Lease::MIN),
             None => self.engine.timings.watchdog,
         };
         self.max_hold.map_or(lease, |cap| cap.min(lease))

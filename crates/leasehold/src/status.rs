@@ -219,7 +219,7 @@ impl Request {
         if self.seat.lock.kind.is_shared() {
             seen.sharers.iter().any(|sharer| sharer.session == own)
         } else {
-            self.seat.is_occupied(self.engine.world.now())
+            self.seat.is_occupied(self.engine.environment.now())
         }
     }
 

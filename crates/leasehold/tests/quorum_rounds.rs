@@ -79,7 +79,7 @@ struct Attempt {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct World {
+struct Environment {
     nodes: [Node; NODES],
     attempts: [Attempt; CLIENTS.len()],
     mail: BTreeSet<(usize, usize, Ask)>,
@@ -125,35 +125,35 @@ impl Rounds {
     }
 
     /// Whether that many leases of a hold are over, for all attempts that requested it.
-    fn is_over(&self, world: &World, (hold, leases): (usize, u8)) -> bool {
+    fn is_over(&self, environment: &Environment, (hold, leases): (usize, u8)) -> bool {
         if self.is(Mistake::CountsFromTheAnswer) {
             return true;
         }
         let of_it = (0..CLIENTS.len()).filter(|attempt| self.hold(*attempt) == hold);
-        let asked = |attempt: &usize| world.attempts[*attempt].stage != Stage::Idle;
-        of_it.filter(asked).all(|attempt| world.attempts[attempt].over >= leases)
+        let asked = |attempt: &usize| environment.attempts[*attempt].stage != Stage::Idle;
+        of_it.filter(asked).all(|attempt| environment.attempts[attempt].over >= leases)
     }
 
     fn believes(attempt: &Attempt) -> bool {
         matches!(attempt.stage, Stage::Held(leases) if leases > attempt.over)
     }
 
-    fn send(world: &mut World, attempt: usize, ask: Ask) {
+    fn send(environment: &mut Environment, attempt: usize, ask: Ask) {
         for node in 0..NODES {
-            world.mail.insert((node, attempt, ask));
+            environment.mail.insert((node, attempt, ask));
         }
     }
 
-    fn won(world: &mut World, attempt: usize, token: u8) {
-        world.went_back |= token <= world.last;
-        world.last = world.last.max(token);
-        world.attempts[attempt].stage = Stage::Held(1);
+    fn won(environment: &mut Environment, attempt: usize, token: u8) {
+        environment.went_back |= token <= environment.last;
+        environment.last = environment.last.max(token);
+        environment.attempts[attempt].stage = Stage::Held(1);
     }
 
     /// A node handles a message. Returns whether it has done what was requested.
-    fn deliver(&self, world: &mut World, node: usize, attempt: usize, ask: Ask) -> bool {
+    fn deliver(&self, environment: &mut Environment, node: usize, attempt: usize, ask: Ask) -> bool {
         let hold = self.hold(attempt);
-        let at = &mut world.nodes[node];
+        let at = &mut environment.nodes[node];
         match ask {
             Ask::Acquire if at.held.is_none() && at.forgot.is_none() => {
                 // The node's clock is behind its last token, or ahead of those of the nodes before it.
@@ -183,9 +183,9 @@ impl Rounds {
         }
     }
 
-    fn answered(&self, world: &mut World, node: usize, attempt: usize, ask: Ask) {
-        let token = world.nodes[node].last;
-        let of = &mut world.attempts[attempt];
+    fn answered(&self, environment: &mut Environment, node: usize, attempt: usize, ask: Ask) {
+        let token = environment.nodes[node].last;
+        let of = &mut environment.attempts[attempt];
         if of.over > 0 && matches!(of.stage, Stage::Voting | Stage::Raising) {
             return;
         }
@@ -201,18 +201,18 @@ impl Rounds {
                 let greatest = of.votes.iter().flatten().copied().max().unwrap_or(0);
                 let first = of.first;
                 match self.mistake {
-                    Some(Mistake::NoSecondRound) => Self::won(world, attempt, greatest),
-                    Some(Mistake::TokenOfOne) => Self::won(world, attempt, first),
+                    Some(Mistake::NoSecondRound) => Self::won(environment, attempt, greatest),
+                    Some(Mistake::TokenOfOne) => Self::won(environment, attempt, first),
                     _ => {
                         of.stage = Stage::Raising;
-                        Self::send(world, attempt, Ask::Raise(greatest));
+                        Self::send(environment, attempt, Ask::Raise(greatest));
                     }
                 }
             }
             (Ask::Raise(token), Stage::Raising) => {
                 of.raised[node] = true;
                 if of.raised.iter().filter(|raised| **raised).count() >= NEEDED {
-                    Self::won(world, attempt, token);
+                    Self::won(environment, attempt, token);
                 }
             }
             (Ask::Extend, Stage::Held(_)) if Self::believes(of) => {
@@ -228,32 +228,33 @@ impl Rounds {
 }
 
 impl Model for Rounds {
-    type State = World;
+    type State = Environment;
     type Action = Event;
 
-    fn init_states(&self) -> Vec<World> {
+    fn init_states(&self) -> Vec<Environment> {
         let (nodes, attempts, mail): ([Node; NODES], [Attempt; CLIENTS.len()], _) = Default::default();
-        let mut world = World { nodes, attempts, mail, restarts: self.restarts, last: 0, went_back: false };
+        let mut environment =
+            Environment { nodes, attempts, mail, restarts: self.restarts, last: 0, went_back: false };
         if self.is(Mistake::SameHold) {
             // The first attempt has failed, and its undo is in flight.
-            world.attempts[0].stage = Stage::Ended;
-            Self::send(&mut world, 0, Ask::Release);
+            environment.attempts[0].stage = Stage::Ended;
+            Self::send(&mut environment, 0, Ask::Release);
         }
         if self.is(Mistake::ExtendByOne) {
             // Two of three nodes have granted it.
-            world.attempts[0].stage = Stage::Held(1);
-            for node in &mut world.nodes[..NEEDED] {
+            environment.attempts[0].stage = Stage::Held(1);
+            for node in &mut environment.nodes[..NEEDED] {
                 *node = Node { held: Some((0, 1)), last: 1, forgot: None };
             }
-            world.last = 1;
+            environment.last = 1;
         }
-        vec![world]
+        vec![environment]
     }
 
-    fn actions(&self, world: &World, events: &mut Vec<Event>) {
-        for (attempt, of) in world.attempts.iter().enumerate().take(self.attempts) {
+    fn actions(&self, environment: &Environment, events: &mut Vec<Event>) {
+        for (attempt, of) in environment.attempts.iter().enumerate().take(self.attempts) {
             let earlier = (0..attempt).filter(|other| CLIENTS[*other] == CLIENTS[attempt]);
-            let free = earlier.clone().all(|other| world.attempts[other].stage == Stage::Ended);
+            let free = earlier.clone().all(|other| environment.attempts[other].stage == Stage::Ended);
             match of.stage {
                 Stage::Idle if free => events.push(Event::Begin(attempt)),
                 Stage::Voting => events.push(Event::Release(attempt)),
@@ -262,7 +263,7 @@ impl Model for Rounds {
                     events.push(Event::Release(attempt));
                     if leases < self.leases
                         && Self::believes(of)
-                        && !world.mail.contains(&(0, attempt, Ask::Extend))
+                        && !environment.mail.contains(&(0, attempt, Ask::Extend))
                     {
                         events.push(Event::Extend(attempt));
                     }
@@ -273,79 +274,81 @@ impl Model for Rounds {
                 events.push(Event::Pass(attempt));
             }
         }
-        for (node, attempt, ask) in &world.mail {
+        for (node, attempt, ask) in &environment.mail {
             for answered in [true, false].into_iter().filter(|answered| *answered || self.lossy) {
                 events.push(Event::Arrive(*node, *attempt, *ask, answered));
             }
         }
-        for (node, at) in world.nodes.iter().enumerate() {
-            if at.held.is_some_and(|held| self.is_over(world, held)) {
+        for (node, at) in environment.nodes.iter().enumerate() {
+            if at.held.is_some_and(|held| self.is_over(environment, held)) {
                 events.push(Event::Expire(node));
             }
-            if world.restarts > 0 && at.held.is_some() {
+            if environment.restarts > 0 && at.held.is_some() {
                 events.push(Event::Restart(node));
             }
-            if at.forgot.is_some_and(|forgot| self.is_over(world, forgot)) {
+            if at.forgot.is_some_and(|forgot| self.is_over(environment, forgot)) {
                 events.push(Event::Grown(node));
             }
         }
     }
 
-    fn next_state(&self, world: &World, event: Event) -> Option<World> {
-        let mut world = world.clone();
+    fn next_state(&self, environment: &Environment, event: Event) -> Option<Environment> {
+        let mut environment = environment.clone();
         match event {
             Event::Begin(attempt) => {
-                world.attempts[attempt].stage = Stage::Voting;
-                Self::send(&mut world, attempt, Ask::Acquire);
+                environment.attempts[attempt].stage = Stage::Voting;
+                Self::send(&mut environment, attempt, Ask::Acquire);
             }
             Event::Arrive(node, attempt, ask, answered) => {
-                world.mail.remove(&(node, attempt, ask));
-                if self.deliver(&mut world, node, attempt, ask) && answered {
-                    self.answered(&mut world, node, attempt, ask);
+                environment.mail.remove(&(node, attempt, ask));
+                if self.deliver(&mut environment, node, attempt, ask) && answered {
+                    self.answered(&mut environment, node, attempt, ask);
                 }
             }
-            Event::Extend(attempt) => Self::send(&mut world, attempt, Ask::Extend),
+            Event::Extend(attempt) => Self::send(&mut environment, attempt, Ask::Extend),
             Event::Release(attempt) => {
-                world.attempts[attempt].stage = Stage::Ended;
-                Self::send(&mut world, attempt, Ask::Release);
+                environment.attempts[attempt].stage = Stage::Ended;
+                Self::send(&mut environment, attempt, Ask::Release);
             }
-            Event::Die(attempt) => world.attempts[attempt].stage = Stage::Ended,
+            Event::Die(attempt) => environment.attempts[attempt].stage = Stage::Ended,
             Event::Pass(attempt) => {
-                world.attempts[attempt].over += 1;
+                environment.attempts[attempt].over += 1;
             }
-            Event::Expire(node) => world.nodes[node].held = None,
+            Event::Expire(node) => environment.nodes[node].held = None,
             Event::Restart(node) => {
-                world.restarts -= 1;
-                let forgot = world.nodes[node].held.filter(|_| !self.is(Mistake::VotesAtOnce));
+                environment.restarts -= 1;
+                let forgot = environment.nodes[node].held.filter(|_| !self.is(Mistake::VotesAtOnce));
                 // By the time that it votes, the node's clock is past all tokens.
-                let last = world.nodes[node].last + u8::from(forgot.is_some());
-                world.nodes[node] = Node { held: None, last, forgot };
+                let last = environment.nodes[node].last + u8::from(forgot.is_some());
+                environment.nodes[node] = Node { held: None, last, forgot };
             }
             Event::Grown(node) => {
-                let beyond = world.nodes.iter().map(|node| node.last).max().unwrap_or(0);
-                world.nodes[node].forgot = None;
-                world.nodes[node].last = beyond.max(world.last);
+                let beyond = environment.nodes.iter().map(|node| node.last).max().unwrap_or(0);
+                environment.nodes[node].forgot = None;
+                environment.nodes[node].last = beyond.max(environment.last);
             }
         }
-        Some(world)
+        Some(environment)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("exclusion", |_, world: &World| {
-                world.attempts.iter().filter(|attempt| Self::believes(attempt)).count() <= 1
+            Property::always("exclusion", |_, environment: &Environment| {
+                environment.attempts.iter().filter(|attempt| Self::believes(attempt)).count() <= 1
             }),
-            Property::always("tokens grow", |_, world: &World| !world.went_back),
-            Property::sometimes("it is held", |_, world: &World| world.attempts.iter().any(Self::believes)),
-            Property::sometimes("it is held after another", |_, world: &World| {
-                Self::believes(&world.attempts[1])
-                    && world.attempts[0].votes.iter().flatten().count() >= NEEDED
+            Property::always("tokens grow", |_, environment: &Environment| !environment.went_back),
+            Property::sometimes("it is held", |_, environment: &Environment| {
+                environment.attempts.iter().any(Self::believes)
+            }),
+            Property::sometimes("it is held after another", |_, environment: &Environment| {
+                Self::believes(&environment.attempts[1])
+                    && environment.attempts[0].votes.iter().flatten().count() >= NEEDED
             }),
         ]
     }
 
-    fn within_boundary(&self, world: &World) -> bool {
-        world.nodes.iter().all(|node| node.last < 12)
+    fn within_boundary(&self, environment: &Environment) -> bool {
+        environment.nodes.iter().all(|node| node.last < 12)
     }
 }
 

@@ -8,7 +8,9 @@ use leasehold::store::{
     Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionOp,
     SessionReply, Shards, Store, Wake,
 };
-use leasehold::{AcquireError, Attempt, Client, Ended, FencingToken, LostReason, Moment, SessionId, World};
+use leasehold::{
+    AcquireError, Attempt, Client, Ended, Environment, FencingToken, LostReason, Moment, SessionId,
+};
 use leasehold_core::{About, KeyError, Place, SessionEntry};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -139,7 +141,7 @@ struct Machine {
     drawn: AtomicU64,
 }
 
-impl World for Machine {
+impl Environment for Machine {
     fn now(&self) -> Moment {
         Moment::ZERO
             + S
@@ -214,12 +216,12 @@ impl Scene {
     async fn party_with(&self, session: Option<Duration>, slow: Duration) -> Party {
         let way = self.way(slow);
         let suspended_ms = Arc::new(AtomicU64::new(0));
-        let world = Machine {
+        let environment = Machine {
             started: self.started,
             suspended_ms: suspended_ms.clone(),
             drawn: AtomicU64::new(self.seed.fetch_add(1, SeqCst) << 48),
         };
-        let builder = Client::with_store(way.clone()).world(world).session_label("zone", "eu-1");
+        let builder = Client::with_store(way.clone()).environment(environment).session_label("zone", "eu-1");
         let builder = match session {
             Some(session) => builder.session(session),
             None => builder.without_session(),
@@ -660,13 +662,16 @@ async fn a_session_is_over_here_before_it_is_over_at_the_store_however_slow_the_
 async fn spread(scenes: [&Scene; 2]) -> (Client, [Way; 2]) {
     let ways = scenes.map(|scene| scene.way(Duration::ZERO));
     let shard = |n: usize| (n.to_string(), Arc::new(ways[n].clone()) as Arc<dyn Store>);
-    let world = Machine {
+    let environment = Machine {
         started: scenes[0].started,
         suspended_ms: Arc::default(),
         drawn: AtomicU64::new(scenes[0].seed.fetch_add(1, SeqCst) << 48),
     };
-    let client =
-        Client::with_store(Shards::new([0, 1].map(shard)).unwrap()).world(world).connect().await.unwrap();
+    let client = Client::with_store(Shards::new([0, 1].map(shard)).unwrap())
+        .environment(environment)
+        .connect()
+        .await
+        .unwrap();
     (client, ways)
 }
 

@@ -20,7 +20,7 @@ const LOCKS: usize = 4;
 const SEQUENCES: u64 = 120;
 const STEPS: u64 = 40;
 
-struct World {
+struct Environment {
     clock: FrozenClock,
     server: RedisServer,
     connection: RespConnection,
@@ -36,7 +36,7 @@ struct One {
     workload: Workload,
 }
 
-impl World {
+impl Environment {
     fn new() -> Self {
         let clock = FrozenClock::new(i64::try_from(START_US).unwrap()).unwrap();
         let server = RedisServer::builder().clock(&clock).start().unwrap();
@@ -168,8 +168,8 @@ impl World {
 /// A holder and its waiters have died: the lock is free if one script can skip all of their queue entries.
 #[test]
 fn expired_queue_entries_do_not_count() {
-    let mut world = World::new();
-    world.clock.set_us(START_US.cast_signed()).unwrap();
+    let mut environment = Environment::new();
+    environment.clock.set_us(START_US.cast_signed()).unwrap();
     for (dead, had) in [(1, true), (64, true), (65, false)] {
         let lock = Lock::mutex(format!("{dead} dead").parse().unwrap());
         let mut one = One { lock, state: LockState::default(), workload: Workload::new(dead) };
@@ -192,38 +192,39 @@ fn expired_queue_entries_do_not_count() {
             let queue = (n > 0).then(|| Enqueue { nonce: one.workload.nonce(), kept_ms: 900 });
             let op = Op::Acquire(ask(fresh(&mut one, n), queue));
             let (expected, _) = one.state.apply(START_US, &op, &everybody);
-            assert_eq!(world.execute(&one.lock, &op), expected);
+            assert_eq!(environment.execute(&one.lock, &op), expected);
         }
         let now_us = START_US + 1_001_000;
-        world.clock.set_us(now_us.cast_signed()).unwrap();
+        environment.clock.set_us(now_us.cast_signed()).unwrap();
         let late = ask(fresh(&mut one, 200), None);
         let expected = LockState::take_all(&mut [(&mut one.state, &late)], now_us);
-        let found = world.runtime.block_on(world.store.acquire_all(&[(one.lock.clone(), late)], WITHIN));
+        let found =
+            environment.runtime.block_on(environment.store.acquire_all(&[(one.lock.clone(), late)], WITHIN));
         let Some(Outcome::Done(found)) = found else { panic!("{dead}: {found:?}") };
         assert_eq!(found, expected, "{dead}");
         assert_eq!(matches!(found[0], Share::Had(_)), had, "{dead}: {found:?}");
-        world.compare(std::slice::from_mut(&mut one), now_us, "past the dead");
+        environment.compare(std::slice::from_mut(&mut one), now_us, "past the dead");
         // The rest of the queue serves the next waiter.
         let next = Op::Acquire(ask(
             fresh(&mut one, 201),
             Some(Enqueue { nonce: one.workload.nonce(), kept_ms: 900 }),
         ));
         let (expected, _) = one.state.apply(now_us, &next, &everybody);
-        assert_eq!(world.execute(&one.lock, &next), expected);
-        world.clock.set_us(START_US.cast_signed()).unwrap();
+        assert_eq!(environment.execute(&one.lock, &next), expected);
+        environment.clock.set_us(START_US.cast_signed()).unwrap();
     }
 }
 
 #[test]
 fn the_script_means_what_the_model_means() {
-    let mut world = World::new();
-    (0..SEQUENCES).for_each(|seed| world.sequence(seed));
-    println!("{:?}", world.seen);
+    let mut environment = Environment::new();
+    (0..SEQUENCES).for_each(|seed| environment.sequence(seed));
+    println!("{:?}", environment.seen);
     for what in
         ["had", "had, awaited", "had, past the dead", "spent", "awaited", "taken", "refused", "open", "held"]
     {
-        let times = world.seen.get(what).copied().unwrap_or(0);
+        let times = environment.seen.get(what).copied().unwrap_or(0);
         assert!(times >= SEQUENCES / 50, "`{what}` came {times} times only");
     }
-    drop(world.server);
+    drop(environment.server);
 }

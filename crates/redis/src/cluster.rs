@@ -534,9 +534,9 @@ impl Shared {
             let unknown: Vec<_> = unknown.collect();
             advisers.extend(unknown);
         }
-        let world = self.config.surroundings();
+        let environment = self.config.surroundings();
         for at in (1..advisers.len()).rev() {
-            let other = world.random() % (at as u64 + 1);
+            let other = environment.random() % (at as u64 + 1);
             advisers.swap(at, usize::try_from(other).unwrap_or(at));
         }
         // Connected nodes need no new connection, so they come first.
@@ -624,7 +624,7 @@ async fn ask(config: &RedisConfig, address: &Address, shared: Option<&Shared>) -
 
 /// Renews the map whenever it is in doubt (2).
 async fn keep_map(shared: Arc<Shared>) {
-    let world = shared.config.surroundings();
+    let environment = shared.config.surroundings();
     let mut last: Option<Instant> = None;
     let mut unchanged = 0;
     loop {
@@ -632,11 +632,11 @@ async fn keep_map(shared: Arc<Shared>) {
         let (calm, spread) = CALM;
         match last {
             Some(last) if last.elapsed() < calm => {
-                tokio::time::sleep(spaced(RENEWAL, unchanged + 1, world.random())).await;
+                tokio::time::sleep(spaced(RENEWAL, unchanged + 1, environment.random())).await;
             }
             Some(_) => {
                 unchanged = 0;
-                tokio::time::sleep(jitter(&**world, spread)).await;
+                tokio::time::sleep(jitter(&**environment, spread)).await;
             }
             None => {}
         }

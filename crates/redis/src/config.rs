@@ -6,7 +6,7 @@ use super::connector::Connector;
 use super::site::{Errand, Group, Site};
 use super::told::Told;
 use leasehold_core::{KeyError, KeySpace};
-use leasehold_store::{System, World};
+use leasehold_store::{Environment, System};
 use redis::{ConnectionInfo, RedisResult};
 use std::fmt;
 use std::future::Future;
@@ -68,7 +68,7 @@ pub struct RedisConfig {
     /// Set if the user supplies the streams.
     connector: Option<Connector>,
     /// Clock and randomness of the connections.
-    world: Arc<dyn World>,
+    environment: Arc<dyn Environment>,
 }
 
 impl RedisConfig {
@@ -86,7 +86,7 @@ impl RedisConfig {
             strict: false,
             told: Arc::default(),
             connector: None,
-            world: Arc::new(System),
+            environment: Arc::new(System),
         }
     }
 
@@ -275,17 +275,17 @@ impl RedisConfig {
     }
 
     /// Replaces the machine's clock and randomness for the connections, for simulations.
-    /// [`ClientBuilder::world`](crate::ClientBuilder::world) sets those of the client, and also these where it opens
+    /// [`ClientBuilder::environment`](crate::ClientBuilder::world) sets those of the client, and also these where it opens
     /// a URL.
     #[must_use]
-    pub fn world(self, world: impl World) -> Self {
-        self.in_world(Arc::new(world))
+    pub fn environment(self, environment: impl Environment) -> Self {
+        self.in_world(Arc::new(environment))
     }
 
-    /// Like [`world`](Self::world), for one that is shared.
+    /// Like [`environment`](Self::world), for one that is shared.
     #[must_use]
-    pub fn in_world(mut self, world: Arc<dyn World>) -> Self {
-        self.world = world;
+    pub fn in_world(mut self, environment: Arc<dyn Environment>) -> Self {
+        self.environment = environment;
         self
     }
 
@@ -358,8 +358,8 @@ impl RedisConfig {
         self.connector.as_ref()
     }
 
-    pub(super) const fn surroundings(&self) -> &Arc<dyn World> {
-        &self.world
+    pub(super) const fn surroundings(&self) -> &Arc<dyn Environment> {
+        &self.environment
     }
 
     pub(super) const fn wanted_replicas(&self) -> u32 {

@@ -21,7 +21,7 @@ use super::mailbox::Mailboxes;
 use super::open::unsubscribed;
 use super::sentinel::{Lookout, Sighting};
 use leasehold_core::SessionId;
-use leasehold_store::World;
+use leasehold_store::Environment;
 use leasehold_store::jitter;
 use leasehold_store::watched::Watched;
 use leasehold_store::{Bell, Fault, FaultKind, Listening, Phase, Postbox};
@@ -98,7 +98,7 @@ impl Wire {
 /// Tracks whether a connection responds.
 #[derive(Debug)]
 struct Pulse {
-    world: Arc<dyn World>,
+    environment: Arc<dyn Environment>,
     /// Start of the current silence, in microseconds of our clock; 0 if no call waits.
     waiting_since: AtomicU64,
     /// Number of calls that wait for a reply.
@@ -382,9 +382,9 @@ impl Drop for Waiting<'_> {
 }
 
 impl Pulse {
-    fn new(world: Arc<dyn World>) -> Self {
+    fn new(environment: Arc<dyn Environment>) -> Self {
         Self {
-            world,
+            environment,
             waiting_since: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             ended: AtomicBool::new(false),
@@ -393,7 +393,7 @@ impl Pulse {
 
     /// Current time of a clock that runs during a suspend; never 0.
     fn now_us(&self) -> u64 {
-        self.world.now().as_micros().max(1)
+        self.environment.now().as_micros().max(1)
     }
 
     /// Counts a waiting call until the returned value is dropped.
@@ -449,7 +449,7 @@ async fn watch_over(shared: Arc<Shared>) {
 
 /// Makes connections while the link exists (1), and leaves a server that is no longer the primary (5).
 async fn keep_up(shared: Arc<Shared>) {
-    let world = shared.config.surroundings();
+    let environment = shared.config.surroundings();
     let mut lookout = Lookout::new(&shared.config);
     // Last address reported by Sentinels.
     let mut known: Option<Sighting> = None;
@@ -457,7 +457,7 @@ async fn keep_up(shared: Arc<Shared>) {
     let mut spread = Duration::ZERO;
     loop {
         let attempted = async {
-            tokio::time::sleep(pause(failures, world.random()) + spread).await;
+            tokio::time::sleep(pause(failures, environment.random()) + spread).await;
             (shared.mailboxes.all(), attempt(&shared, known.clone()).await)
         };
         let attempted = tokio::select! {
@@ -486,7 +486,7 @@ async fn keep_up(shared: Arc<Shared>) {
                     () = shared.until_replaced(&pulse) => {}
                     seen = lookout.moved(known.as_ref()) => {
                         shared.give_up(&pulse);
-                        (known, spread) = (Some(seen), jitter(&**world, SPREAD));
+                        (known, spread) = (Some(seen), jitter(&**environment, SPREAD));
                     }
                 }
                 tracing::debug!(node = %shared.node, "the connection is lost");
@@ -501,7 +501,7 @@ async fn keep_up(shared: Arc<Shared>) {
                 // Happens once for each fail-over, because the epoch grows. The fault of the old primary says nothing
                 // about the new one.
                 shared.state.set(State::Down(None));
-                (known, spread) = (Some(seen), jitter(&**world, SPREAD));
+                (known, spread) = (Some(seen), jitter(&**environment, SPREAD));
                 failures = 0;
             }
         }

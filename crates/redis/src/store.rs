@@ -28,7 +28,7 @@ use leasehold_store::{
     Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind, Listening,
     Outcome, Phase, Postbox, SessionKeeping, Severity, Store,
 };
-use leasehold_store::{System, World};
+use leasehold_store::{Environment, System};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo, Value, cmd};
 use std::fmt;
@@ -552,7 +552,7 @@ impl RedisStore {
         slot: u16,
         deadline: Instant,
     ) -> Result<(Option<ClockDifference>, Duration), Attended> {
-        let world: &dyn World = match &*self.way {
+        let environment: &dyn Environment = match &*self.way {
             Way::Link(link) => &**link.config().surroundings(),
             Way::Cluster(cluster) => &**cluster.config().surroundings(),
             Way::Lent(_) => &System,
@@ -561,9 +561,9 @@ impl RedisStore {
         question.cmd("TIME");
         let (mut clock, mut shortest) = (None, Duration::MAX);
         for _ in 0..CLOCK_READINGS {
-            let (sent, wall) = (world.now(), world.wall());
+            let (sent, wall) = (environment.now(), environment.wall());
             let values = self.plain(slot, &question, |_, _| true, deadline).await?;
-            let round_trip = world.now().since(sent);
+            let round_trip = environment.now().since(sent);
             if round_trip < shortest {
                 let theirs = values.first().and_then(|value| reply::now_us(value).ok());
                 (clock, shortest) = (theirs.and_then(|us| difference(us, wall, round_trip)), round_trip);

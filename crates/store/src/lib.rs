@@ -14,6 +14,7 @@ compile_error!("leasehold needs a Unix system: its clock and its files are of th
 
 mod capabilities;
 pub mod clock;
+mod environment;
 mod examination;
 mod fault;
 mod finding;
@@ -27,9 +28,9 @@ mod store;
 #[doc(hidden)]
 pub mod sync;
 pub mod watched;
-mod world;
 
 pub use capabilities::{Capabilities, SessionKeeping};
+pub use environment::{Environment, System, jitter};
 pub use examination::{Diagnosis, Role};
 pub use fault::{Fault, FaultKind, Phase, TlsFault};
 pub use finding::{ClockDifference, Finding, FindingKind, Severity};
@@ -42,4 +43,3 @@ pub use postbox::Postbox;
 pub use quorum::{QuorumError, QuorumStore};
 pub use shards::{Shards, ShardsError};
 pub use store::Store;
-pub use world::{System, World, jitter};

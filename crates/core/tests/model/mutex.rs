@@ -1,6 +1,6 @@
 //! Properties of the Mutex.
 //!
-//! 1. Every property is checked after every step, in [`World::step`] alone.
+//! 1. Every property is checked after every step, in [`Environment::step`] alone.
 //! 2. Strangers (clients of other libraries) set and delete the key at random, but never set it to a token of
 //!    Leasehold. They may set a user-defined value: nothing prevents it.
 
@@ -89,7 +89,7 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// The model, and what the observer remembers of it.
-struct World {
+struct Environment {
     state: LockState,
     sessions: Sessions,
     now_us: u64,
@@ -99,7 +99,7 @@ struct World {
     foreign: bool,
 }
 
-impl World {
+impl Environment {
     fn new() -> Self {
         let (state, sessions) = (LockState::default(), Sessions::default());
         let (tokens, onlooker) = (Tokens::default(), Onlooker::default());
@@ -447,8 +447,8 @@ fn recognised(state: &LockState, op: Option<&Op>) -> bool {
 }
 
 fn fate_in(state: &LockState, now_us: u64, claim: &Claim) -> Option<Fate> {
-    let world = World { state: state.clone(), now_us, ..World::new() };
-    world.fate(claim)
+    let environment = Environment { state: state.clone(), now_us, ..Environment::new() };
+    environment.fate(claim)
 }
 
 /// Whether an operation requests that very hold.
@@ -465,25 +465,25 @@ proptest! {
 
     #[test]
     fn whatever_happens_the_model_keeps_its_promises(steps in any_steps()) {
-        let mut world = World::new();
+        let mut environment = Environment::new();
         for step in &steps {
-            world.step(step);
+            environment.step(step);
         }
     }
 
     /// Rows 20 and 27 in small: nothing is kept for ever.
     #[test]
     fn what_has_expired_leaves_nothing(steps in any_steps()) {
-        let mut world = World::new();
+        let mut environment = Environment::new();
         for step in steps.iter().filter(|(_, event)| !matches!(event, Event::Set(_, None) | Event::SetOther)) {
-            world.step(step);
+            environment.step(step);
         }
-        let value_ms = world.state.value.as_ref().and_then(|value| value.expires_ms);
-        let record_ms = world.state.record.as_ref().map(|record| record.expires_ms);
-        let audit_ms = world.state.audit.as_ref().map(|audit| audit.expires_ms);
+        let value_ms = environment.state.value.as_ref().and_then(|value| value.expires_ms);
+        let record_ms = environment.state.record.as_ref().map(|record| record.expires_ms);
+        let audit_ms = environment.state.audit.as_ref().map(|audit| audit.expires_ms);
         let over_ms = value_ms.max(record_ms).max(audit_ms).unwrap_or(0) + 1;
-        prop_assert!(world.state.is_over(over_ms * 1000));
-        prop_assert!(over_ms < world.tokens.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
+        prop_assert!(environment.state.is_over(over_ms * 1000));
+        prop_assert!(over_ms < environment.tokens.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
     }
 
     /// An extend only raises, and only where its hold exists.
@@ -494,11 +494,11 @@ proptest! {
         lease_ms in any_lease_ms(),
         reserve in proptest::option::of(any_reserve()),
     ) {
-        let mut world = World::new();
+        let mut environment = Environment::new();
         for step in &steps {
-            world.step(step);
-            let (mut state, now_us) = (world.state.clone(), world.now_us);
-            let held = world.fate(&claim) == Some(Fate::Held);
+            environment.step(step);
+            let (mut state, now_us) = (environment.state.clone(), environment.now_us);
+            let held = environment.fate(&claim) == Some(Fate::Held);
             let before = state.clone();
             let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve };
             let (reply, _) = state.apply(now_us, &Op::Extend(extend), &everybody);
@@ -516,17 +516,17 @@ proptest! {
     /// A release of a hold that neither exists nor waits changes no other hold or queue entry (row 16).
     #[test]
     fn a_late_release_touches_nothing(steps in any_steps(), claim in any_claim(claim)) {
-        let mut world = World::new();
+        let mut environment = Environment::new();
         for step in &steps {
-            world.step(step);
-            if matches!(world.fate(&claim), None | Some(Fate::Held | Fate::Queued)) {
+            environment.step(step);
+            if matches!(environment.fate(&claim), None | Some(Fate::Held | Fate::Queued)) {
                 continue;
             }
-            let mut state = world.state.clone();
+            let mut state = environment.state.clone();
             let release = Release { claim: claim.clone(), pass: Pass::Free, next: None };
-            let (_, wakes) = state.apply(world.now_us, &Op::Release(release), &everybody);
+            let (_, wakes) = state.apply(environment.now_us, &Op::Release(release), &everybody);
             prop_assert_eq!(wakes, []);
-            prop_assert_eq!(&state, &world.state);
+            prop_assert_eq!(&state, &environment.state);
         }
     }
 }

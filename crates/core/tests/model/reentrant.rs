@@ -1,6 +1,6 @@
 //! Properties of the ReentrantMutex.
 //!
-//! 1. Every property is checked after every step, in [`World::step`] alone.
+//! 1. Every property is checked after every step, in [`Environment::step`] alone.
 //! 2. Strangers acquire and release as Redisson does, under owners of their own and under Leasehold's, and
 //!    release no more often than they acquired; they delete the key at random, and store other values there.
 //! 3. An observer keeps track of the strangers' share of the count, of when a hold without extends must end,
@@ -88,7 +88,7 @@ struct Book {
 }
 
 /// The model with its observer.
-struct World {
+struct Environment {
     state: LockState,
     sessions: Sessions,
     now_us: u64,
@@ -100,7 +100,7 @@ struct World {
     claims: Vec<Claim>,
 }
 
-impl World {
+impl Environment {
     fn new() -> Self {
         let (state, sessions) = (LockState::new(Kind::Reentrant), Sessions::default());
         let (tokens, book, claims) = (Tokens::default(), Book::default(), claims(claim).collect());
@@ -631,34 +631,34 @@ proptest! {
 
     #[test]
     fn whatever_happens_the_model_keeps_its_promises(steps in any_steps()) {
-        let mut world = World::new();
+        let mut environment = Environment::new();
         for step in &steps {
-            world.step(step);
+            environment.step(step);
         }
     }
 
     /// Row 27 in small: nothing is kept for ever, and no count is left.
     #[test]
     fn what_has_expired_leaves_nothing(steps in any_steps()) {
-        let mut world = World::new();
+        let mut environment = Environment::new();
         for step in steps.iter().filter(|(_, event)| !matches!(event, Event::Enters(_, None) | Event::SetOther(_))) {
-            world.step(step);
+            environment.step(step);
         }
-        let value_ms = world.state.value.as_ref().and_then(|value| value.expires_ms);
-        let record_ms = world.state.record.as_ref().map(|record| record.expires_ms);
-        let audit_ms = world.state.audit.as_ref().map(|audit| audit.expires_ms);
+        let value_ms = environment.state.value.as_ref().and_then(|value| value.expires_ms);
+        let record_ms = environment.state.record.as_ref().map(|record| record.expires_ms);
+        let audit_ms = environment.state.audit.as_ref().map(|audit| audit.expires_ms);
         let over_ms = value_ms.max(record_ms).max(audit_ms).unwrap_or(0) + 1;
-        prop_assert!(world.state.is_over(over_ms * 1000));
-        prop_assert!(over_ms < world.tokens.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
+        prop_assert!(environment.state.is_over(over_ms * 1000));
+        prop_assert!(over_ms < environment.tokens.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
     }
 
     /// An extend only raises, only its own hold, and only where that exists.
     #[test]
     fn an_extend_only_raises_its_own(steps in any_steps(), claim in any_claim(claim), lease_ms in any_lease_ms()) {
-        let mut world = World::new();
+        let mut environment = Environment::new();
         for step in &steps {
-            world.step(step);
-            let (mut state, now_us) = (world.state.clone(), world.now_us);
+            environment.step(step);
+            let (mut state, now_us) = (environment.state.clone(), environment.now_us);
             let before = holds(&state, now_us / 1000);
             let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve: None };
             let (reply, _) = state.apply(now_us, &Op::Extend(extend), &everybody);
@@ -666,7 +666,7 @@ proptest! {
             let own = expected.iter_mut().find(|entry| entry.hold == claim.hold);
             prop_assert_eq!(reply == Reply::Extend(Extended::Extended), own.is_some());
             let Some(own) = own else {
-                prop_assert_eq!(&state, &world.state);
+                prop_assert_eq!(&state, &environment.state);
                 continue;
             };
             own.until_ms = own.until_ms.max(now_us / 1000 + lease_ms);
@@ -677,22 +677,22 @@ proptest! {
     /// A hold that does not exist is not released or evicted (rows 2 and 16).
     #[test]
     fn what_is_not_there_is_not_ended(steps in any_steps(), claim in any_claim(claim)) {
-        let mut world = World::new();
+        let mut environment = Environment::new();
         for step in &steps {
-            world.step(step);
-            let mut state = world.state.clone();
-            if !matches!(world.fate(&claim), None | Some(Fate::Held | Fate::Queued)) {
+            environment.step(step);
+            let mut state = environment.state.clone();
+            if !matches!(environment.fate(&claim), None | Some(Fate::Held | Fate::Queued)) {
                 let release = Release { claim: claim.clone(), pass: Pass::Free, next: None };
-                let (_, wakes) = state.apply(world.now_us, &Op::Release(release), &everybody);
+                let (_, wakes) = state.apply(environment.now_us, &Op::Release(release), &everybody);
                 prop_assert_eq!(wakes, []);
-                prop_assert_eq!(&state, &world.state);
+                prop_assert_eq!(&state, &environment.state);
             }
             let stranger = SessionId::from_random([0xee; 12]);
-            if live(&state, world.now_us / 1000).is_some() {
+            if live(&state, environment.now_us / 1000).is_some() {
                 let evict = Op::Evict(Evict { dead: stranger, by: watcher() });
-                let (reply, _) = state.apply(world.now_us, &evict, &|_| Vital::Lapsed);
+                let (reply, _) = state.apply(environment.now_us, &evict, &|_| Vital::Lapsed);
                 prop_assert_eq!(reply, Reply::Evict(Evicted::Gone { hold: None, place: false }));
-                prop_assert_eq!(&state, &world.state);
+                prop_assert_eq!(&state, &environment.state);
             }
         }
     }
@@ -710,18 +710,18 @@ proptest! {
             hold: HoldId::from_random(SessionId::from_random([0xee; 12]), [0xee; 16]),
             value: OwnValue::new(owner).ok(),
         };
-        let mut world = World::new();
-        world.claims.push(ghost.clone());
+        let mut environment = Environment::new();
+        environment.claims.push(ghost.clone());
         let mut end_ms = None;
         for (n, step) in steps.iter().enumerate() {
             if n == at {
                 let ask = Acquire { life: Life::Lease, ..ask(ghost.clone(), lease_ms, None, None) };
-                world.step(&(0, Event::Op(Op::Acquire(ask))));
-                end_ms = Some(world.now_us / 1000 + lease_ms);
+                environment.step(&(0, Event::Op(Op::Acquire(ask))));
+                end_ms = Some(environment.now_us / 1000 + lease_ms);
             }
-            world.step(step);
-            if world.fate(&ghost) == Some(Fate::Held) {
-                prop_assert!(Some(world.now_us / 1000) <= end_ms, "{:#?}", world.state);
+            environment.step(step);
+            if environment.fate(&ghost) == Some(Fate::Held) {
+                prop_assert!(Some(environment.now_us / 1000) <= end_ms, "{:#?}", environment.state);
             }
         }
     }

@@ -79,7 +79,7 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// The model, and what the observer remembers of it.
-struct World {
+struct Environment {
     state: LockState,
     sessions: Sessions,
     now_us: u64,
@@ -88,7 +88,7 @@ struct World {
     onlooker: Onlooker,
 }
 
-impl World {
+impl Environment {
     fn new() -> Self {
         let (state, sessions) = (LockState::default(), Sessions::default());
         Self { state, sessions, now_us: START_US, greatest: 0, onlooker: Onlooker::default() }
@@ -254,9 +254,9 @@ proptest! {
 
     #[test]
     fn tokens_grow_over_what_is_reserved(steps in any_steps()) {
-        let mut world = World::new();
+        let mut environment = Environment::new();
         for step in &steps {
-            world.step(step);
+            environment.step(step);
         }
     }
 }

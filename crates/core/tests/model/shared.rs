@@ -1,6 +1,6 @@
 //! Properties of shared locks: Semaphore, RwLock, Latch, Barrier.
 //!
-//! 1. Every property is checked after every step, in [`World::step`] alone.
+//! 1. Every property is checked after every step, in [`Environment::step`] alone.
 //! 2. A hold always requests the same mode: another mode needs another hold.
 //! 3. An operator deletes the key or the record, and changes the number of permits.
 
@@ -124,7 +124,7 @@ fn any_steps(kind: Kind) -> impl Strategy<Value = Vec<(i64, Event)>> {
 }
 
 /// The model with its observer.
-struct World {
+struct Environment {
     state: LockState,
     sessions: Sessions,
     now_us: u64,
@@ -141,7 +141,7 @@ struct Before {
     queue: Vec<Place>,
 }
 
-impl World {
+impl Environment {
     fn new(kind: Kind) -> Self {
         Self { state: LockState::new(kind), sessions: Sessions::default(), now_us: START_US, newest: None }
     }
@@ -656,8 +656,8 @@ fn lives_with(life: Life, hold: &HoldId, session: SessionId) -> bool {
 }
 
 fn play(kind: Kind, steps: &[(i64, Event)]) {
-    let mut world = World::new(kind);
-    let _ = steps.iter().all(|step| world.step(step));
+    let mut environment = Environment::new(kind);
+    let _ = steps.iter().all(|step| environment.step(step));
 }
 
 proptest! {

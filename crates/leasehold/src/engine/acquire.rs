@@ -51,7 +51,7 @@ pub(crate) fn take_kept<'a>(
     }
     let session = engine.sessions.present(seat.place);
     let inside = engine.gate.inside();
-    let now = engine.world.now();
+    let now = engine.environment.now();
     let life = life.unwrap_or(session.life);
     let (hold, keep, call) = seat.take_kept(&session, life, lease, now)?;
     if let Some(call) = call {
@@ -137,11 +137,11 @@ enum Hearing {
 impl<'a> Chase<'a> {
     async fn run(mut self) -> Result<Won<'a>, Missed> {
         loop {
-            let world = &self.engine.world;
+            let environment = &self.engine.environment;
             let (session, now) = self.patience.session(self.seat.place).await?;
             // Until the winner has registered the hold with the keeper, or released it, a shutdown waits.
             let inside = self.engine.gate.inside();
-            let turn = self.seat.turn(self.line.id, &session, now, &mut || world.random());
+            let turn = self.seat.turn(self.line.id, &session, now, &mut || environment.random());
             if let Turn::Won(hold, grant, claims) = turn {
                 self.line.won = true;
                 self.line.undo(claims);
@@ -170,7 +170,7 @@ impl<'a> Chase<'a> {
                     }
                     // A polling task also polls while this process holds the lock.
                     if self.paused(now).await? {
-                        self.seat.ask_again(self.line.id, world.now());
+                        self.seat.ask_again(self.line.id, environment.now());
                     } else {
                         self.sleep(until, now).await?;
                     }
@@ -202,15 +202,15 @@ impl<'a> Chase<'a> {
                         None => return Err(Missed::Closed),
                     },
                     () = self.seat.signaled(self.line.id) => {
-                        if way == Way::Queue && self.seat.is_won(self.engine.world.now()) {
+                        if way == Way::Queue && self.seat.is_won(self.engine.environment.now()) {
                             return Ok(());
                         }
                     }
                 }
             }
         };
-        let world = &self.engine.world;
-        let now = world.now();
+        let environment = &self.engine.environment;
+        let now = environment.now();
         match outcome {
             Outcome::Done(Reply::Acquire(reply)) => {
                 self.patience.answered();
@@ -234,7 +234,7 @@ impl<'a> Chase<'a> {
             self.hear(now).await?;
         }
         if self.paused(now).await? {
-            self.seat.ask_again(self.line.id, self.engine.world.now());
+            self.seat.ask_again(self.line.id, self.engine.environment.now());
         }
         Ok(())
     }
@@ -265,7 +265,7 @@ impl<'a> Chase<'a> {
         };
         if matches!(self.hearing, Hearing::Since(_)) {
             seat.hear(self.line.id, true);
-            seat.ask_again(self.line.id, engine.world.now());
+            seat.ask_again(self.line.id, engine.environment.now());
         }
         Ok(())
     }
@@ -274,7 +274,7 @@ impl<'a> Chase<'a> {
     async fn paused(&mut self, now: Moment) -> Result<bool, Missed> {
         let Some(retry) = &self.pursuit.retry else { return Ok(false) };
         self.tries += 1;
-        match retry.backoff_after(self.tries, self.engine.world.random()) {
+        match retry.backoff_after(self.tries, self.engine.environment.random()) {
             None => Err(Missed::Taken(Box::new(self.standing(now)))),
             Some(pause) => {
                 self.seat.step_aside(self.line.id);
@@ -285,8 +285,8 @@ impl<'a> Chase<'a> {
     }
 
     fn answered(&self, way: Way, nonce: Nonce, answer: Result<&Acquired, Executed>, now: Moment) {
-        let (asker, world) = (self.asker(way), &self.engine.world);
-        self.line.undo(self.seat.handle_answer(asker, nonce, answer, now, &mut || world.random()));
+        let (asker, environment) = (self.asker(way), &self.engine.environment);
+        self.line.undo(self.seat.handle_answer(asker, nonce, answer, now, &mut || environment.random()));
     }
 
     fn asker(&self, way: Way) -> Asker {
@@ -311,7 +311,7 @@ impl<'a> Chase<'a> {
         if self.patience.is_over(now) {
             return Err(self.time_is_up(now));
         }
-        let (world, hearing) = (&self.engine.world, &mut self.hearing);
+        let (environment, hearing) = (&self.engine.environment, &mut self.hearing);
         let heard = async {
             match hearing {
                 Hearing::Since(listening) => listening.heard().await,
@@ -321,7 +321,7 @@ impl<'a> Chase<'a> {
         tokio::select! {
             biased;
             () = self.seat.signaled(self.line.id) => {}
-            () = heard => self.seat.ask_again(self.line.id, world.now()),
+            () = heard => self.seat.ask_again(self.line.id, environment.now()),
             () = self.patience.sleep(until) => {}
         }
         Ok(())

@@ -19,7 +19,7 @@ pub(crate) async fn confirm(engine: &Engine, hold: &Hold, limit: Option<Moment>)
         return Ok(());
     }
     let call = engine.timings.call;
-    let within = limit.map_or(call, |limit| limit.since(engine.world.now()).min(call));
+    let within = limit.map_or(call, |limit| limit.since(engine.environment.now()).min(call));
     let asked = pin!(async { engine.store.confirm(&hold.lock, &hold.claim, within).await });
     match engine.gate.pass(asked).await {
         None => Err(Missed::Closed),

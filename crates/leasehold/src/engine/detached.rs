@@ -59,7 +59,7 @@ pub(crate) enum NotExtended {
 
 /// A session for one detached hold. No store tracks it, and its absence means nothing (1).
 pub(crate) fn own_session(engine: &Engine, lock: &Lock) -> Arc<Session> {
-    Arc::new(Session::new(engine.store.place(lock), fresh_id(&*engine.world), Life::Lease, FAR))
+    Arc::new(Session::new(engine.store.place(lock), fresh_id(&*engine.environment), Life::Lease, FAR))
 }
 
 /// Acquires a lock under a session of its own (1).
@@ -70,7 +70,7 @@ pub(crate) async fn acquire_detached(
     mut pursuit: Pursuit,
     lease: Lease,
 ) -> Result<Detached, NotDetached> {
-    let seats = Arc::new(Seats::new(engine.world.clone()));
+    let seats = Arc::new(Seats::new(engine.environment.clone()));
     let place = engine.store.place(lock);
     let seat = seats.seat(lock, place, session);
     engine.seats.receive(&seat);
@@ -99,13 +99,13 @@ async fn open(
     seats: Arc<Seats>,
     pursuit: &mut Pursuit,
 ) -> Result<(), Missed> {
-    let now = engine.world.now();
+    let now = engine.environment.now();
     let call = engine.timings.call;
     let within = pursuit.limit.map_or(call, |limit| limit.since(now).min(call));
     let Err(fault) = engine.store.open_mailbox(mailbox.place, mailbox.session, seats, within).await else {
         return Ok(());
     };
-    let over = pursuit.limit.is_some_and(|limit| limit <= engine.world.now());
+    let over = pursuit.limit.is_some_and(|limit| limit <= engine.environment.now());
     if over || !fault.is_transient() {
         return Err(Missed::Fault { fault, executed: Executed::No });
     }
@@ -129,16 +129,16 @@ impl Unkept<'_> {
         limit: Option<Moment>,
     ) -> Result<Detached, NotDetached> {
         let Self { engine, hold, .. } = self;
-        let lease = lease.remaining(engine.world.wall()).map_err(NotDetached::Lease)?;
-        let now = engine.world.now();
+        let lease = lease.remaining(engine.environment.wall()).map_err(NotDetached::Lease)?;
+        let now = engine.environment.now();
         let within = engine.timings.call.min(grant.valid_until.since(now));
         hold.may_last(now + within + lease);
         match extend(engine, &hold.lock, &hold.claim, lease, within).await {
-            Ok(valid_until) if valid_until > engine.world.now() => {
+            Ok(valid_until) if valid_until > engine.environment.now() => {
                 // No keeper renews it meanwhile.
                 let limit = limit.map_or(valid_until, |limit| limit.min(valid_until));
                 confirm(engine, hold, Some(limit)).await.map_err(NotDetached::Missed)?;
-                if valid_until <= engine.world.now() {
+                if valid_until <= engine.environment.now() {
                     return Err(NotDetached::Missed(Missed::TooSlow));
                 }
                 self.kept = true;
@@ -147,7 +147,7 @@ impl Unkept<'_> {
             }
             Ok(_) => Err(NotDetached::Missed(Missed::TooSlow)),
             Err(Unextended::NotHeld) => {
-                let in_time = engine.world.now() < grant.valid_until;
+                let in_time = engine.environment.now() < grant.valid_until;
                 self.kept = true;
                 let reason = why(self.engine, &self.hold.lock, &self.hold.claim, in_time).await;
                 Err(NotDetached::NotKept { fence: self.hold.fence, why: NotExtended::Lost(reason) })
@@ -192,7 +192,7 @@ async fn extend(
     lease: Duration,
     within: Duration,
 ) -> Result<Moment, Unextended> {
-    let sent_at = engine.world.now();
+    let sent_at = engine.environment.now();
     // It is not known when the record was last renewed, and no keeper renews it: each extend does.
     let op = Op::Extend(Extend {
         claim: claim.clone(),
@@ -209,7 +209,7 @@ async fn extend(
 }
 
 async fn why(engine: &Engine, lock: &Lock, claim: &Claim, in_time: bool) -> LostReason {
-    explain(&*engine.store, &*engine.world, engine.timings, lock, claim, in_time).await
+    explain(&*engine.store, &*engine.environment, engine.timings, lock, claim, in_time).await
 }
 
 /// Extends a detached hold. `in_time` is set if its lease had not ended, as far as its holder can tell.
@@ -237,7 +237,7 @@ pub(crate) async fn release_detached(
     in_time: bool,
     may_last: Duration,
 ) -> Result<(), NotReleased> {
-    let now = engine.world.now();
+    let now = engine.environment.now();
     let attached = engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
     let op = Op::Release(Release { claim: claim.clone(), pass, next: None });
     match ask(engine, lock, &op, engine.timings.call).await {
@@ -274,9 +274,10 @@ pub(crate) async fn attach(
     may_last: Duration,
 ) -> Result<(Arc<Seat>, Arc<Hold>), NotAttached> {
     let (claim, fence) = detached;
-    let reserved = engine.attached.reserve(claim.hold, engine.world.now()).ok_or(NotAttached::Already)?;
+    let reserved =
+        engine.attached.reserve(claim.hold, engine.environment.now()).ok_or(NotAttached::Already)?;
     let within = engine.timings.call.min(lease);
-    let may_last_until = engine.world.now() + (within + lease).max(may_last);
+    let may_last_until = engine.environment.now() + (within + lease).max(may_last);
     match extend(engine, lock, &claim, lease, within).await {
         Ok(valid_until) => {
             let seat = if lock.kind.is_shared() { engine.own_seat(lock) } else { engine.seat(lock) };

@@ -4,7 +4,7 @@ use super::reservation::{Heard, Rest};
 use super::session::Session;
 use leasehold_core::cohort::Block;
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
-use leasehold_store::World;
+use leasehold_store::Environment;
 use leasehold_store::sync::{AtomicBool, AtomicU64, OnceLock};
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
@@ -211,8 +211,8 @@ impl Hold {
     }
 
     /// Whether the hold is valid now. Reads the clock each time: timers miss a suspend.
-    pub(crate) fn check(&self, world: &dyn World) -> Result<(), LostReason> {
-        let now = world.now();
+    pub(crate) fn check(&self, environment: &dyn Environment) -> Result<(), LostReason> {
+        let now = environment.now();
         if now < self.valid_until() { Ok(()) } else { Err(self.reason(now)) }
     }
 

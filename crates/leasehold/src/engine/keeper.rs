@@ -44,7 +44,7 @@ use futures_util::stream::FuturesUnordered;
 use leasehold_core::pulse::Pulse;
 use leasehold_core::tenure::{Duty, Tenure, Wish};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Place, Released};
-use leasehold_store::World;
+use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
 use life::{beat, begin, end_sessions, end_unused};
 use passing::{Called, call};
@@ -65,7 +65,7 @@ pub(crate) struct Keeper {
 
 pub(super) struct Shared {
     pub(super) store: Arc<dyn Store>,
-    pub(super) world: Arc<dyn World>,
+    pub(super) environment: Arc<dyn Environment>,
     pub(super) timings: Timings,
     birth: Birth,
     sessions: Arc<Sessions>,
@@ -196,8 +196,8 @@ impl Keeper {
         sessions: Arc<Sessions>,
         pulse: Option<Pulse>,
     ) -> io::Result<Self> {
-        let (world, timings) = (birth.world.clone(), birth.timings);
-        let now = world.now();
+        let (environment, timings) = (birth.environment.clone(), birth.timings);
+        let now = environment.now();
         let mut hearts = Hearts::default();
         if let Some(pulse) = pulse {
             hearts.insert(Heart::new(sessions.present(Place::ONLY), pulse, now));
@@ -224,7 +224,7 @@ impl Keeper {
         };
         let shared = Arc::new(Shared {
             store,
-            world: world.clone(),
+            environment: environment.clone(),
             timings,
             birth,
             sessions,
@@ -234,7 +234,7 @@ impl Keeper {
             closed: CancellationToken::new(),
             ended: CancellationToken::new(),
         });
-        world.host(Box::pin(run(shared.clone())))?;
+        environment.host(Box::pin(run(shared.clone())))?;
         Ok(Self { shared })
     }
 
@@ -298,7 +298,7 @@ impl Keeper {
         let mut state = self.shared.state();
         state.lose(id);
         let fence = state.kept.get(&id).map(|kept| kept.hold.known_as);
-        let hastened = fence.is_some_and(|fence| state.hasten(fence, self.shared.world.now()));
+        let hastened = fence.is_some_and(|fence| state.hasten(fence, self.shared.environment.now()));
         drop(state);
         if hastened {
             self.shared.bell.notify_one();
@@ -337,13 +337,13 @@ impl Keeper {
 
     /// Undoes an acquire that was sent on `main`, may still be in flight and may have been executed.
     pub(super) fn undo(&self, main: &Arc<dyn Store>, lock: &Lock, claim: Claim) {
-        let until = self.shared.world.now() + FIRST_LEASE + self.shared.timings.call;
+        let until = self.shared.environment.now() + FIRST_LEASE + self.shared.timings.call;
         self.shared.post(lock.clone(), claim, until, Some(main.clone()));
     }
 
     /// Releases a hold whose guard is gone.
     pub(super) fn give_back(&self, hold: &Hold) {
-        let until = hold.may_last_until().max(self.shared.world.now() + self.shared.timings.call);
+        let until = hold.may_last_until().max(self.shared.environment.now() + self.shared.timings.call);
         self.shared.post(hold.lock.clone(), hold.claim.clone(), until, None);
     }
 
@@ -445,7 +445,7 @@ impl Ear {
     /// extended at once, and the store's reply decides. A request already in flight does not count. Does not wait.
     pub(super) fn hear_freed(&self, fence: FencingToken) {
         let Some(shared) = self.0.upgrade() else { return };
-        if shared.state().hasten(fence, shared.world.now()) {
+        if shared.state().hasten(fence, shared.environment.now()) {
             shared.bell.notify_one();
         }
     }
@@ -588,7 +588,7 @@ async fn run(shared: Arc<Shared>) {
     // Whether a closing keeper without other work has waited for the store's background work.
     let mut settled = false;
     loop {
-        let now = shared.world.now();
+        let now = shared.environment.now();
         let work = shared.state().collect(now, shared.timings.call, &shared.sessions);
         for (id, hold, reason) in work.lost {
             hold.lose(reason);
@@ -641,7 +641,7 @@ async fn run(shared: Arc<Shared>) {
         }
         let nap = async {
             match work.next {
-                Some(at) => shared.world.sleep_until(at.min(now + NAP)).await,
+                Some(at) => shared.environment.sleep_until(at.min(now + NAP)).await,
                 None => std::future::pending().await,
             }
         };
@@ -655,7 +655,7 @@ async fn run(shared: Arc<Shared>) {
 }
 
 async fn settle(shared: Arc<Shared>) {
-    settled(&*shared.store, &*shared.world, shared.timings).await;
+    settled(&*shared.store, &*shared.environment, shared.timings).await;
 }
 
 /// Ends the keeper on every path.
@@ -663,7 +663,7 @@ struct End(Arc<Shared>);
 
 impl Drop for End {
     fn drop(&mut self) {
-        let now = self.0.world.now();
+        let now = self.0.environment.now();
         let mut state = self.0.state();
         state.ended = Some(now);
         state.errands.clear();

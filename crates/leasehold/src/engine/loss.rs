@@ -3,7 +3,7 @@
 use super::{Hold, LostReason, Timings, call};
 use crate::store::Store;
 use leasehold_core::{Claim, Ended, Fate, Holder, Inspect, Lock, Op, Reply};
-use leasehold_store::World;
+use leasehold_store::Environment;
 use std::time::Duration;
 
 /// Tells everybody that a hold is lost, and why as far as the store says so in a bounded time. `in_time` says that by
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Cancel safety: if the future is dropped, they are told at once.
 pub(crate) async fn announce(
     store: &dyn Store,
-    world: &dyn World,
+    environment: &dyn Environment,
     timings: Timings,
     hold: &Hold,
     in_time: bool,
@@ -22,7 +22,7 @@ pub(crate) async fn announce(
         biased;
         // Somebody else knows it: its release, say, after which nothing is asked of it.
         () = hold.signal().cancelled() => {}
-        reason = explain(store, world, timings, &hold.lock, &hold.claim, in_time) => untold.0.lose(reason),
+        reason = explain(store, environment, timings, &hold.lock, &hold.claim, in_time) => untold.0.lose(reason),
     }
 }
 
@@ -39,7 +39,7 @@ impl Drop for Untold<'_> {
 /// Learns from the store why a hold is not there any more.
 pub(super) async fn explain(
     store: &dyn Store,
-    world: &dyn World,
+    environment: &dyn Environment,
     timings: Timings,
     lock: &Lock,
     claim: &Claim,
@@ -47,7 +47,7 @@ pub(super) async fn explain(
 ) -> LostReason {
     let inspect = Op::Inspect(Inspect { claim: Some(claim.clone()), in_full: false });
     let within = timings.call.min(Duration::from_secs(1));
-    match call(store, world, lock, &inspect, within, within).await {
+    match call(store, environment, lock, &inspect, within, within).await {
         Ok(Reply::Inspect(seen)) => {
             seen.fate.map_or(LostReason::Expired, |fate| reason(fate, seen.holder, in_time))
         }

@@ -62,7 +62,7 @@ use leasehold_core::{
     About, Label, Lock, Moment, Op, Place, Reply, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
 };
 use leasehold_store::sync::{Mutex, MutexGuard, OnceLock};
-use leasehold_store::{World, jitter};
+use leasehold_store::{Environment, jitter};
 use seat::Cleared;
 use session::{Birth, Sessions, fresh_id};
 use std::collections::hash_map::Entry;
@@ -92,7 +92,7 @@ const FAR: Moment = Moment::from_micros(u64::MAX);
 /// The engine of one client.
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) world: Arc<dyn World>,
+    pub(crate) environment: Arc<dyn Environment>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) label: Label,
     pub(crate) timings: Timings,
@@ -104,12 +104,12 @@ pub(crate) struct Engine {
 
 /// Waits for the store's background work. Stops when a first lease would have ended: by then no lost request can
 /// matter.
-async fn settled(store: &dyn Store, world: &dyn World, timings: Timings) {
-    let longest = world.now() + leasehold_core::FIRST_LEASE + timings.call;
+async fn settled(store: &dyn Store, environment: &dyn Environment, timings: Timings) {
+    let longest = environment.now() + leasehold_core::FIRST_LEASE + timings.call;
     tokio::select! {
         biased;
         () = store.settle() => {}
-        () = world.sleep_until(longest) => {}
+        () = environment.sleep_until(longest) => {}
     }
 }
 
@@ -117,20 +117,20 @@ impl Engine {
     /// Starts an engine and its keeper. Unless sessions begin on demand, the session has begun on return.
     pub(crate) async fn start(
         store: Arc<dyn Store>,
-        world: Arc<dyn World>,
+        environment: Arc<dyn Environment>,
         about: About,
         timings: Timings,
     ) -> Result<Arc<Self>, StartError> {
         let label = about.label.clone();
-        let seats = Arc::new(Seats::new(world.clone()));
+        let seats = Arc::new(Seats::new(environment.clone()));
         let birth = Birth {
             store: store.clone(),
-            world: world.clone(),
+            environment: environment.clone(),
             post: seats.clone(),
             about: about.to_json(),
             timings,
         };
-        let id = fresh_id(&*world);
+        let id = fresh_id(&*environment);
         let (sessions, pulse) = if store.capabilities().partitioned {
             (Sessions::where_wanted(id, birth.life()), None)
         } else {
@@ -145,13 +145,13 @@ impl Engine {
         // Set only here.
         let _ = seats.keeper.set(keeper.ear());
         let (attached, gate) = (Attached::default(), Arc::default());
-        Ok(Arc::new(Self { store, world, sessions, label, timings, keeper, gate, seats, attached }))
+        Ok(Arc::new(Self { store, environment, sessions, label, timings, keeper, gate, seats, attached }))
     }
 
     /// Waits until no cleanup and no background work of the store is in flight.
     pub(crate) async fn settle(&self) {
         self.keeper.errands_done().await;
-        settled(&*self.store, &*self.world, self.timings).await;
+        settled(&*self.store, &*self.environment, self.timings).await;
     }
 
     /// The process's shared entry for a lock.
@@ -191,14 +191,15 @@ impl Engine {
         op: &Op,
         within: Duration,
     ) -> Result<Answer<Reply>, Uncertain> {
-        insist(&*self.world, within, |left| self.store.execute(lock, op, left)).await
+        insist(&*self.environment, within, |left| self.store.execute(lock, op, left)).await
     }
 
     /// Lists the store's sessions. Live sessions with the same id are merged, and so are dead ones. Retries transient
     /// faults for as long as one call may take.
     pub(crate) async fn list_sessions(&self) -> Result<Vec<SessionEntry>, Uncertain> {
         let ask = |left| self.store.attend(Place::ONLY, &SessionOp::List, left);
-        if let SessionReply::List(sessions) = insist(&*self.world, self.timings.call, ask).await?.reply {
+        if let SessionReply::List(sessions) = insist(&*self.environment, self.timings.call, ask).await?.reply
+        {
             return Ok(together(sessions));
         }
         let text = "its reply does not match the request".to_owned();
@@ -275,40 +276,40 @@ pub(crate) struct Uncertain {
 /// `each` for its reply. Resending is safe: operations are idempotent.
 pub(crate) async fn call(
     store: &dyn Store,
-    world: &dyn World,
+    environment: &dyn Environment,
     lock: &Lock,
     op: &Op,
     within: Duration,
     each: Duration,
 ) -> Result<Reply, Uncertain> {
-    Ok(insist(world, within, |left| store.execute(lock, op, left.min(each))).await?.reply)
+    Ok(insist(environment, within, |left| store.execute(lock, op, left.min(each))).await?.reply)
 }
 
 /// Repeats a request until it is answered, fails permanently, or no time is left.
 async fn insist<'a, T>(
-    world: &dyn World,
+    environment: &dyn Environment,
     within: Duration,
     mut ask: impl FnMut(Duration) -> BoxFuture<'a, Outcome<T>>,
 ) -> Result<Answer<T>, Uncertain> {
-    let deadline = world.now() + within;
+    let deadline = environment.now() + within;
     let mut unanswered = None;
     let mut earlier: Option<Fault> = None;
     let mut pause = Duration::from_millis(10);
     loop {
-        let left = deadline.since(world.now());
+        let left = deadline.since(environment.now());
         let fault = match ask(left).await {
             Outcome::Done(reply) => return Ok(Answer { reply, unanswered }),
             Outcome::Failed(Executed::No, fault) => fault,
             Outcome::Failed(Executed::Unknown, fault) => unanswered.insert(fault).clone(),
         };
         let fault = fault.or_earlier(earlier.take());
-        let again_at = world.now() + pause / 2 + jitter(world, pause / 2);
+        let again_at = environment.now() + pause / 2 + jitter(environment, pause / 2);
         if !fault.is_transient() || again_at >= deadline {
             let executed = if unanswered.is_some() { Executed::Unknown } else { Executed::No };
             return Err(Uncertain { fault, executed });
         }
         earlier = Some(fault);
-        world.sleep_until(again_at).await;
+        environment.sleep_until(again_at).await;
         pause = (pause * 2).min(Duration::from_millis(500));
     }
 }
@@ -322,7 +323,7 @@ fn odd_reply(reply: Reply) -> (Fault, Executed) {
 /// All lock entries of a client. As its notification sink, passes grants to the entries, and notices about holds to
 /// the keeper.
 struct Seats {
-    world: Arc<dyn World>,
+    environment: Arc<dyn Environment>,
     table: Mutex<Table>,
     /// Set once the keeper runs. Before that there is no hold that a message could concern.
     keeper: OnceLock<Ear>,
@@ -340,8 +341,8 @@ struct Table {
 }
 
 impl Seats {
-    fn new(world: Arc<dyn World>) -> Self {
-        Self { world, table: Mutex::default(), keeper: OnceLock::new() }
+    fn new(environment: Arc<dyn Environment>) -> Self {
+        Self { environment, table: Mutex::default(), keeper: OnceLock::new() }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -453,7 +454,7 @@ impl Postbox for Seats {
         match wake {
             Wake::Grant { nonce, fence, .. } => {
                 if let Some(seat) = self.by_slot(nonce.slot()) {
-                    seat.handle_grant(nonce, fence, self.world.now());
+                    seat.handle_grant(nonce, fence, self.environment.now());
                 }
             }
             Wake::ForceReleased { fence, .. } => {
@@ -473,7 +474,7 @@ impl Postbox for Seats {
     fn renewed(&self) {
         let seats: Vec<_> = self.table().slots.iter().filter_map(Weak::upgrade).collect();
         for seat in seats {
-            seat.handle_news(self.world.now());
+            seat.handle_news(self.environment.now());
         }
     }
 }

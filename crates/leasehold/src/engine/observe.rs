@@ -46,7 +46,7 @@ impl Watching {
             let engine = &*self.engine;
             let op = Op::Inspect(Inspect { claim: None, in_full: false });
             let reply = engine.call(&self.lock, &op, engine.timings.call).await;
-            let (now, random) = (engine.world.now(), engine.world.random());
+            let (now, random) = (engine.environment.now(), engine.environment.random());
             match reply {
                 Ok(Reply::Inspect(seen)) => {
                     if let Some(news) = self.onlooker.handle_seen(seen.holder.as_ref(), now, random) {
@@ -67,13 +67,13 @@ impl Watching {
 
     /// Sleeps until the next read is due.
     async fn rest(&mut self) {
-        let world = &self.engine.world;
-        while self.onlooker.look_at() > world.now() {
-            let until = world.sleep_until(self.onlooker.look_at());
+        let environment = &self.engine.environment;
+        while self.onlooker.look_at() > environment.now() {
+            let until = environment.sleep_until(self.onlooker.look_at());
             let Hearing::Since(listening) = &mut self.hearing else { return until.await };
             tokio::select! {
                 biased;
-                () = listening.heard() => self.onlooker.handle_hint(world.now()),
+                () = listening.heard() => self.onlooker.handle_hint(environment.now()),
                 () = until => {}
             }
         }
@@ -83,7 +83,7 @@ impl Watching {
     async fn listen(&mut self) {
         let engine = &*self.engine;
         let Hearing::From(at) = self.hearing else { return };
-        if at > engine.world.now() {
+        if at > engine.environment.now() {
             return;
         }
         self.hearing = match engine.store.listen(&self.lock, engine.timings.call).await {
@@ -91,7 +91,7 @@ impl Watching {
             Ok(None) => Hearing::Never,
             Err(fault) => {
                 tracing::debug!(lock = %self.lock, %fault, "cannot subscribe to leader changes; polling often");
-                Hearing::From(engine.world.now() + AGAIN + jitter(&*engine.world, AGAIN))
+                Hearing::From(engine.environment.now() + AGAIN + jitter(&*engine.environment, AGAIN))
             }
         };
         self.onlooker.hears(matches!(self.hearing, Hearing::Since(_)));

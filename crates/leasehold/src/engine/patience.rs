@@ -36,7 +36,7 @@ impl<'a> Patience<'a> {
     /// that does not answer.
     pub(super) async fn session(&mut self, place: Place) -> Result<(Arc<Session>, Moment), Missed> {
         loop {
-            let now = self.engine.world.now();
+            let now = self.engine.environment.now();
             let own = self.pursuit.session.clone();
             let session = own.unwrap_or_else(|| self.engine.sessions.present(place));
             if now < session.alive_until() {
@@ -56,7 +56,7 @@ impl<'a> Patience<'a> {
         tokio::select! {
             biased;
             begun = engine.gate.pass(begins) => begun.ok_or(Missed::Closed),
-            () = engine.world.sleep_until(until) => {
+            () = engine.environment.sleep_until(until) => {
                 let executed = self.last_fault.take().map_or(Executed::No, |(_, executed)| executed);
                 Err(Missed::Fault { fault: engine.sessions.trouble(session.place), executed })
             }
@@ -109,7 +109,7 @@ impl<'a> Patience<'a> {
     /// Sleeps until then, or until the deadline.
     pub(super) async fn sleep(&self, until: Option<Moment>) {
         match until.into_iter().chain(self.pursuit.limit).min() {
-            Some(at) => self.engine.world.sleep_until(at).await,
+            Some(at) => self.engine.environment.sleep_until(at).await,
             None => std::future::pending().await,
         }
     }

@@ -51,7 +51,7 @@ pub(crate) async fn release(
 ) -> Result<u64, NotReleased> {
     if engine.gate.is_closed() {
         engine.keeper.ended().await;
-        return Err(NotReleased::Lost(hold.reason(engine.world.now())));
+        return Err(NotReleased::Lost(hold.reason(engine.environment.now())));
     }
     if pass_on(engine, seat, hold, keep, parting) {
         return Ok(0);
@@ -62,7 +62,7 @@ pub(crate) async fn release(
 /// Keeps a hold in the process for the next waiter or for later acquisitions (6). Does not wait.
 fn pass_on(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId, parting: Parting) -> bool {
     let _inside = engine.gate.inside();
-    let Some(Passed { call, watch }) = seat.pass_on(hold, keep, parting, engine.world.now()) else {
+    let Some(Passed { call, watch }) = seat.pass_on(hold, keep, parting, engine.environment.now()) else {
         return false;
     };
     if let Some(call) = call {
@@ -95,7 +95,7 @@ async fn release_at_store(
         engine.keeper.forget(keep);
         return Err(given_up(engine, hold, in_flight, &stop).await);
     }
-    let begun_in_time = engine.world.now() < hold.valid_until();
+    let begun_in_time = engine.environment.now() < hold.valid_until();
     let mut departure =
         Departure { engine, seat, hold, keep, done: false, cut: false, next: None, asked: None };
     let result = departure.run(free_every).await;
@@ -140,16 +140,16 @@ async fn given_up(
 ) -> NotReleased {
     // The keeper marks it, too, but possibly later.
     hold.lose(LostReason::Capped);
-    let until = engine.world.now() + engine.timings.call;
+    let until = engine.environment.now() + engine.timings.call;
     tokio::select! {
         biased;
         () = in_flight.cancelled() => {}
-        () = engine.world.sleep_until(until) => {
+        () = engine.environment.sleep_until(until) => {
             stop.cancel();
             in_flight.cancelled().await;
         }
     }
-    NotReleased::Lost(hold.reason(engine.world.now()))
+    NotReleased::Lost(hold.reason(engine.environment.now()))
 }
 
 /// A guard was dropped: the keeper releases its hold as soon as it can.
@@ -192,11 +192,11 @@ struct Departure<'a> {
 impl Departure<'_> {
     /// Sends the release. Returns `None` if a shutdown has cut it off.
     async fn run(&mut self, free_every: Option<u32>) -> Option<Result<u64, NotReleased>> {
-        let world = &self.engine.world;
-        let (begun, valid_until) = (world.now(), self.hold.valid_until());
+        let environment = &self.engine.environment;
+        let (begun, valid_until) = (environment.now(), self.hold.valid_until());
         let session = self.engine.sessions.present(self.seat.place);
-        let random = &mut || world.random();
-        let (free, next) = self.seat.depart(self.hold, free_every, &session, world.now(), random);
+        let random = &mut || environment.random();
+        let (free, next) = self.seat.depart(self.hold, free_every, &session, environment.now(), random);
         let (nonce, next): (Option<Nonce>, Option<Acquire>) = next.unzip();
         self.next = nonce;
         self.asked = next.as_ref().map(|next| next.claim.hold);
@@ -209,7 +209,7 @@ impl Departure<'_> {
         Some(match reply? {
             Ok(Answer { reply: Reply::Release(released), unanswered }) => {
                 self.take_next(&released);
-                let sent_by = if unanswered.is_some() { begun } else { self.engine.world.now() };
+                let sent_by = if unanswered.is_some() { begun } else { self.engine.environment.now() };
                 read_release(released, sent_by < valid_until, unanswered)
             }
             Ok(Answer { reply, .. }) => {
@@ -229,9 +229,9 @@ impl Departure<'_> {
     }
 
     fn answered(&self, nonce: Nonce, answer: Result<&Acquired, Executed>) {
-        let world = &self.engine.world;
-        let random = &mut || world.random();
-        for claim in self.seat.handle_answer(Asker::RELEASE, nonce, answer, world.now(), random) {
+        let environment = &self.engine.environment;
+        let random = &mut || environment.random();
+        for claim in self.seat.handle_answer(Asker::RELEASE, nonce, answer, environment.now(), random) {
             self.engine.keeper.undo(&self.engine.store, &self.hold.lock, claim);
         }
     }
@@ -244,14 +244,14 @@ impl Drop for Departure<'_> {
             // The shutdown finds the hold with the keeper and the request in the lock entry, now or in a moment.
             return;
         }
-        let world = &self.engine.world;
+        let environment = &self.engine.environment;
         if let Some(nonce) = self.next.take() {
             if self.done {
                 self.answered(nonce, Err(Executed::Unknown));
             } else {
                 // No store has failed, but the lock may arrive with a reply that no task awaits: the front re-checks,
                 // even if it has sent its own request in the meantime.
-                self.seat.handle_news(world.now());
+                self.seat.handle_news(environment.now());
             }
         }
         if let Some(claim) = self.asked.and_then(|asked| self.seat.arrived(asked)) {

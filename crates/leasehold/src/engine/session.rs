@@ -13,7 +13,7 @@ use super::Timings;
 use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
 use leasehold_core::pulse::Pulse;
 use leasehold_core::{Beat, Beaten, Life, Moment, Place, SessionId, SessionOp, SessionReply, whole_millis};
-use leasehold_store::World;
+use leasehold_store::Environment;
 use leasehold_store::sync::{AtomicU64, Mutex, MutexGuard, Notify};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -217,7 +217,7 @@ impl Sessions {
 pub(super) struct Birth {
     /// The connection for requests and messages.
     pub(super) store: Arc<dyn Store>,
-    pub(super) world: Arc<dyn World>,
+    pub(super) environment: Arc<dyn Environment>,
     pub(super) post: Arc<dyn Postbox>,
     /// The session metadata that stores keep for operators.
     pub(super) about: String,
@@ -247,7 +247,7 @@ impl Birth {
         let life = self.life();
         let begun = match (self.store.capabilities().sessions, self.timings.session) {
             (SessionKeeping::ByBeat, Some(alive)) => {
-                let sent_at = self.world.now();
+                let sent_at = self.environment.now();
                 self.attend(place, id, whole_millis(alive)).await?;
                 let pulse = Pulse::new(alive, sent_at);
                 let session = Session::new(place, id, life, pulse.valid_until());
@@ -278,10 +278,10 @@ impl Birth {
 }
 
 /// A new random session id.
-pub(super) fn fresh_id(world: &dyn World) -> SessionId {
+pub(super) fn fresh_id(environment: &dyn Environment) -> SessionId {
     let mut bits = [0; 12];
-    bits[..8].copy_from_slice(&world.random().to_ne_bytes());
-    bits[8..].copy_from_slice(&world.random().to_ne_bytes()[..4]);
+    bits[..8].copy_from_slice(&environment.random().to_ne_bytes());
+    bits[8..].copy_from_slice(&environment.random().to_ne_bytes()[..4]);
     SessionId::from_random(bits)
 }
 

@@ -80,7 +80,7 @@ impl<'a> Grasp<'a> {
             let session = self.patience.session(line.seat.place).await;
             sessions.push(session.map_err(|missed| InTheWay { at, missed })?.0);
         }
-        Ok((sessions, self.engine.world.now()))
+        Ok((sessions, self.engine.environment.now()))
     }
 
     /// The requests for all locks. Fails if this process holds one, or has another task ahead in its queue.
@@ -132,10 +132,10 @@ impl<'a> Grasp<'a> {
 
     fn turn(&self, at: usize, session: &Arc<Session>, now: Moment) -> Turn {
         let line = &self.lines[at];
-        let world = &self.engine.world;
+        let environment = &self.engine.environment;
         loop {
             let _inside = self.engine.gate.inside();
-            match line.seat.turn(line.id, session, now, &mut || world.random()) {
+            match line.seat.turn(line.id, session, now, &mut || environment.random()) {
                 Turn::Misfit(claims) => line.undo(claims),
                 turn => return turn,
             }
@@ -150,7 +150,7 @@ impl<'a> Grasp<'a> {
     }
 
     fn answer(&self, line: &InLine<'_>, asked: &Asked, answer: Result<&Acquired, Executed>, now: Moment) {
-        let random = &mut || self.engine.world.random();
+        let random = &mut || self.engine.environment.random();
         line.undo(line.seat.handle_answer(asked.asker, asked.nonce, answer, now, random));
     }
 
@@ -172,7 +172,7 @@ impl<'a> Grasp<'a> {
             });
             self.engine.gate.pass(asked).await
         };
-        let now = self.engine.world.now();
+        let now = self.engine.environment.now();
         match outcome {
             None => Err(InTheWay { at: 0, missed: Missed::Closed }),
             Some(Outcome::Done(shares)) => {
@@ -235,7 +235,7 @@ impl<'a> Grasp<'a> {
         for (at, session) in sessions.iter().enumerate() {
             // A shutdown waits until the winner has registered its hold with the keeper or released it.
             let inside = self.engine.gate.inside();
-            let now = self.engine.world.now();
+            let now = self.engine.environment.now();
             match self.turn(at, session, now) {
                 Turn::Won(hold, grant, claims) => {
                     self.lines[at].won = true;

@@ -78,7 +78,7 @@ impl Engine {
     ///
     /// Cancel safety: once polled, it continues in the background if the future is dropped.
     pub(crate) async fn shut_down(&self, within: Duration) -> Result<(), ShutdownError> {
-        let by = self.world.now() + within;
+        let by = self.environment.now() + within;
         if self.gate.close() {
             self.begin_shutdown(by);
         } else {
@@ -109,7 +109,7 @@ impl Engine {
         // A hold that is being released already has its own cleanup and its own reason.
         handed.retain(|handed| !handed.given_back);
         for Handed { hold, .. } in handed.iter().filter(|handed| !handed.leaving) {
-            let lapsed = hold.check(&*self.world).err();
+            let lapsed = hold.check(&*self.environment).err();
             hold.lose(lapsed.unwrap_or(LostReason::ShutDown));
         }
         let (leaving, staying): (Vec<_>, Vec<_>) = handed.into_iter().partition(|handed| handed.leaving);

@@ -67,7 +67,7 @@ async fn a_hold_is_not_believed_past_its_lease_though_the_place_was_asked_for_lo
 #[tokio::test]
 async fn a_loss_during_a_suspend_is_told_soon_after_it() {
     let machine = Machine { booted: Instant::now(), slept_us: Arc::default() };
-    let client = Client::with_store(MemoryStore::new()).world(machine.clone()).connect();
+    let client = Client::with_store(MemoryStore::new()).environment(machine.clone()).connect();
     let client = client.await.expect("it connects");
     let mutex = client.mutex("m").expect("a good name").lease(Duration::from_secs(3600));
     let guard = mutex.acquire().await.expect("acquired");

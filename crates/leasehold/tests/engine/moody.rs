@@ -4,7 +4,7 @@ use futures_util::future::BoxFuture;
 use leasehold::store::{
     Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store,
 };
-use leasehold::{Client, Moment, SessionId, World};
+use leasehold::{Client, Environment, Moment, SessionId};
 use leasehold_core::{Extended, KeyError, Place};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -140,7 +140,7 @@ pub(crate) struct Machine {
     pub(crate) slept_us: Arc<AtomicU64>,
 }
 
-impl World for Machine {
+impl Environment for Machine {
     fn now(&self) -> Moment {
         let slept = Duration::from_micros(self.slept_us.load(Ordering::SeqCst));
         Moment::ZERO + MS + self.booted.elapsed() + slept
@@ -168,7 +168,7 @@ impl World for Machine {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Paused(pub(crate) tokio::time::Instant);
 
-impl World for Paused {
+impl Environment for Paused {
     fn now(&self) -> Moment {
         Moment::ZERO + MS + self.0.elapsed()
     }

@@ -2,7 +2,7 @@
 
 use crate::moody::{MS, Moody, Paused, Whim, once};
 use leasehold::store::{MemoryStore, Op};
-use leasehold::{Client, Mutex, World};
+use leasehold::{Client, Environment, Mutex};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -19,11 +19,12 @@ struct Pair {
 
 impl Pair {
     async fn new(mood: impl Fn(&Op) -> Whim + Send + Sync + 'static) -> Self {
-        let world = Paused(Instant::now());
-        let memory = MemoryStore::with_clock(move || world.now().as_micros());
+        let environment = Paused(Instant::now());
+        let memory = MemoryStore::with_clock(move || environment.now().as_micros());
         let moody = Moody::new(&memory, move |_, op| mood(op));
-        let moody = Client::with_store(moody).world(world).call_timeout(200 * MS).watchdog_lease(LONG);
-        let other = Client::with_store(memory).world(world).connect().await.expect("it connects");
+        let moody =
+            Client::with_store(moody).environment(environment).call_timeout(200 * MS).watchdog_lease(LONG);
+        let other = Client::with_store(memory).environment(environment).connect().await.expect("it connects");
         Self { moody: moody.connect().await.expect("it connects"), other }
     }
 

@@ -3,7 +3,7 @@
 use crate::moody::{MS, Moody, Paused, SOON, Whim, once};
 use leasehold::core::Portion;
 use leasehold::store::{MemoryStore, Op};
-use leasehold::{Client, LostReason, ReleaseError, World};
+use leasehold::{Client, Environment, LostReason, ReleaseError};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -165,8 +165,9 @@ async fn what_a_writer_gives_back_and_is_not_told_of_is_given_back_by_the_keeper
         (1, true, vec![Portion::Read]),
         (2, true, vec![Portion::Read]),
     ] {
-        let world = Paused(tokio::time::Instant::now());
-        let (inner, seen) = (MemoryStore::with_clock(move || world.now().as_micros()), AtomicU32::new(0));
+        let environment = Paused(tokio::time::Instant::now());
+        let (inner, seen) =
+            (MemoryStore::with_clock(move || environment.now().as_micros()), AtomicU32::new(0));
         let is_down = Arc::new(AtomicBool::new(true));
         let down = is_down.clone();
         let store = Moody::new(&inner, move |_, op| match op {
@@ -175,8 +176,10 @@ async fn what_a_writer_gives_back_and_is_not_told_of_is_given_back_by_the_keeper
             }
             _ => Whim::Obey,
         });
-        let client =
-            Client::with_store(store).world(world).call_timeout(200 * MS).watchdog_lease(60_000 * MS);
+        let client = Client::with_store(store)
+            .environment(environment)
+            .call_timeout(200 * MS)
+            .watchdog_lease(60_000 * MS);
         let client = client.connect().await.expect("it connects");
         let rwlock = client.rwlock("r").expect("a good name");
         let reading = rwlock.upgradable_read().await.expect("acquired");

@@ -3,7 +3,7 @@
 use crate::moody::{MS, Moody, Paused, Whim, once};
 use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Store};
-use leasehold::{Client, SessionId, World};
+use leasehold::{Client, Environment, SessionId};
 use leasehold_core::KeyError;
 use leasehold_core::Place;
 use std::sync::Arc;
@@ -52,8 +52,8 @@ struct Counted {
 }
 
 impl Counted {
-    fn new(world: Paused) -> Self {
-        let now_us = move || world.now().as_micros();
+    fn new(environment: Paused) -> Self {
+        let now_us = move || environment.now().as_micros();
         Self { inner: MemoryStore::with_clock(now_us), sizes: Arc::default() }
     }
 
@@ -63,12 +63,13 @@ impl Counted {
 
     async fn holding(
         &self,
-        world: Paused,
+        environment: Paused,
         watchdog: Duration,
         locks: u32,
         over: Duration,
     ) -> Vec<leasehold::Guard> {
-        let client = Client::with_store(self.clone()).world(world).watchdog_lease(watchdog).connect();
+        let client =
+            Client::with_store(self.clone()).environment(environment).watchdog_lease(watchdog).connect();
         let client = client.await.expect("it connects");
         let mut guards = Vec::new();
         for n in 0..locks {
@@ -120,9 +121,9 @@ impl Store for Counted {
 /// When the keeper wakes for one hold, it takes those due soon after into the same batch.
 #[tokio::test(start_paused = true)]
 async fn many_holds_are_renewed_in_few_batches() {
-    let world = Paused(tokio::time::Instant::now());
-    let store = Counted::new(world);
-    let guards = store.holding(world, 30_000 * MS, 1000, 10_000 * MS).await;
+    let environment = Paused(tokio::time::Instant::now());
+    let store = Counted::new(environment);
+    let guards = store.holding(environment, 30_000 * MS, 1000, 10_000 * MS).await;
     sleep(15_000 * MS).await;
     store.take_sizes();
     sleep(60_000 * MS).await;
@@ -135,9 +136,9 @@ async fn many_holds_are_renewed_in_few_batches() {
 
 #[tokio::test(start_paused = true)]
 async fn holds_that_are_due_at_once_are_renewed_one_batch_after_the_other() {
-    let world = Paused(tokio::time::Instant::now());
-    let store = Counted::new(world);
-    let guards = store.holding(world, 30_000 * MS, 1000, Duration::ZERO).await;
+    let environment = Paused(tokio::time::Instant::now());
+    let store = Counted::new(environment);
+    let guards = store.holding(environment, 30_000 * MS, 1000, Duration::ZERO).await;
     sleep(15_000 * MS).await;
     store.take_sizes();
     sleep(30_000 * MS).await;
@@ -150,10 +151,10 @@ async fn holds_that_are_due_at_once_are_renewed_one_batch_after_the_other() {
 #[tokio::test(start_paused = true)]
 async fn short_leases_are_renewed_in_time_and_not_all_the_time() {
     for lease_ms in [9, 30, 300, 2000] {
-        let world = Paused(tokio::time::Instant::now());
-        let store = Counted::new(world);
+        let environment = Paused(tokio::time::Instant::now());
+        let store = Counted::new(environment);
         let lease = Duration::from_millis(lease_ms);
-        let guards = store.holding(world, lease, 20, Duration::ZERO).await;
+        let guards = store.holding(environment, lease, 20, Duration::ZERO).await;
         sleep(4000 * MS).await;
         assert!(guards.iter().all(|guard| guard.check().is_ok()), "a lease of {lease:?}");
         let extends = store.take_sizes().iter().sum::<usize>() as u64;

@@ -3,7 +3,7 @@
 use crate::scene::{MS, acquired, lock, taken, until};
 use crate::site::Site;
 use futures_util::future::BoxFuture;
-use leasehold::{AcquireError, Client, ConnectError, LostReason, Moment, Owner, ReentrantMutex, World};
+use leasehold::{AcquireError, Client, ConnectError, Environment, LostReason, Moment, Owner, ReentrantMutex};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ struct Machine {
     keepers: Arc<Mutex<Vec<AbortHandle>>>,
 }
 
-impl World for Machine {
+impl Environment for Machine {
     fn now(&self) -> Moment {
         Moment::ZERO + self.started.elapsed()
     }
@@ -50,8 +50,8 @@ impl fmt::Debug for Machine {
 /// renewals stop.
 async fn mortal(site: &Site) -> (Client, impl FnOnce()) {
     let keepers = Arc::<Mutex<Vec<AbortHandle>>>::default();
-    let world = Machine { started: Instant::now(), keepers: keepers.clone() };
-    let client = site.builder().session(Duration::from_secs(2)).world(world).connect().await;
+    let environment = Machine { started: Instant::now(), keepers: keepers.clone() };
+    let client = site.builder().session(Duration::from_secs(2)).environment(environment).connect().await;
     let kill =
         move || keepers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(AbortHandle::abort);
     (client.expect("the store of a case can be reached"), kill)

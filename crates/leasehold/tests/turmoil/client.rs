@@ -71,12 +71,12 @@ impl Process {
     }
 
     async fn connect(&self, carrier: UnboundedSender<BoxFuture<'static, ()>>) -> Client {
-        let (world, ways) = (self.world(), self.ways(carrier));
+        let (environment, ways) = (self.environment(), self.ways(carrier));
         let config: RedisConfig = "redis://server".parse().expect("it is a URL");
         let config = config
             .connector(move |address| ways.clone().open(address))
             .connect_timeout(Duration::from_secs(4))
-            .world(world.clone());
+            .environment(environment.clone());
         loop {
             let client = async {
                 let store = RedisStore::connect(config.clone()).await?;
@@ -85,7 +85,7 @@ impl Process {
                     .call_timeout(self.terms.call_timeout)
                     .outage_limit(Duration::from_secs(5))
                     .watchdog_lease(WATCHDOG)
-                    .world(world.clone())
+                    .environment(environment.clone())
                     .connect()
                     .await
             };
@@ -100,7 +100,7 @@ impl Process {
         }
     }
 
-    fn world(&self) -> HostWorld {
+    fn environment(&self) -> HostWorld {
         let process = self.clone();
         let on_panic = move || process.record.violated(Rule::Panic, process.clock.elapsed(), "the keeper");
         HostWorld {

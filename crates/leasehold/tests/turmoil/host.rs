@@ -4,7 +4,7 @@
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use leasehold::{Moment, World};
+use leasehold::{Environment, Moment};
 use rand::rngs::StdRng;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
 use std::fmt;
@@ -95,7 +95,7 @@ pub(crate) struct HostWorld {
     pub(crate) on_panic: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl World for HostWorld {
+impl Environment for HostWorld {
     fn now(&self) -> Moment {
         self.pace.at(self.clock.elapsed())
     }

@@ -249,10 +249,10 @@ async fn hear(shared: Arc<Shared>, heard: Arc<Watched<Heard>>, node: Address) {
     };
     let config = shared.config.of_member(&node, Errand::Messages);
     let link = Link::new(config, Mailboxes::elsewhere(ear));
-    let world = shared.config.surroundings();
+    let environment = shared.config.surroundings();
     let mut failures = 0;
     loop {
-        let pause = spaced(RENEWAL, failures, world.random());
+        let pause = spaced(RENEWAL, failures, environment.random());
         tokio::time::sleep(pause).await;
         let wire = match link.wire(Instant::now() + PATIENCE).await {
             Ok(wire) => wire,

@@ -87,8 +87,8 @@ pub(super) async fn run_errand(shared: Arc<Shared>, mut errand: Errand) {
 async fn give_back(shared: &Shared, errand: &Errand) -> bool {
     let op = Op::Release(Release { claim: errand.claim.clone(), pass: Pass::Grant, next: None });
     let each = shared.timings.call;
-    let within = errand.until.since(shared.world.now()).max(each);
-    let ours = || call(&*shared.store, &*shared.world, &errand.lock, &op, within, each);
+    let within = errand.until.since(shared.environment.now()).max(each);
+    let ours = || call(&*shared.store, &*shared.environment, &errand.lock, &op, within, each);
     // This release may overtake the operation that it undoes. A second one on the same connection as that operation
     // cannot; sending it twice is safe.
     let behind = async {

@@ -56,7 +56,7 @@ impl Batch {
 /// Sends one batch of extends and handles its results.
 pub(super) async fn extend(shared: Arc<Shared>, batch: Batch) {
     let Batch { sent, in_flight, token: _ } = batch;
-    let sent_at = shared.world.now();
+    let sent_at = shared.environment.now();
     let soonest = sent.iter().map(|sent| sent.hold.valid_until()).min().unwrap_or(sent_at);
     // Half of the shortest remaining time, so that there is time for another attempt.
     let within = shared.timings.call.min(soonest.since(sent_at) / 2).max(Duration::from_millis(1));
@@ -126,7 +126,7 @@ impl State {
 impl Gone {
     /// Signals the loss, with its reason.
     pub(super) async fn tell(self, shared: &Shared) {
-        announce(&*shared.store, &*shared.world, shared.timings, &self.hold, self.in_time).await;
+        announce(&*shared.store, &*shared.environment, shared.timings, &self.hold, self.in_time).await;
         if self.hold.is_passed() {
             // No guard will do it.
             shared.state().forget(self.id);
@@ -138,8 +138,8 @@ impl Gone {
 impl Shared {
     /// Handles the results of a batch. Returns the holds that are gone.
     fn enter_all(&self, batch: &[Sent], outcomes: &[Outcome], sent_at: Moment) -> Vec<Gone> {
-        let now = self.world.now();
-        let mut random = || self.world.random();
+        let now = self.environment.now();
+        let mut random = || self.environment.random();
         let mut state = self.state();
         let entered = batch.iter().zip(outcomes);
         entered.filter_map(|(sent, outcome)| state.enter(sent, outcome, sent_at, now, &mut random)).collect()

@@ -38,7 +38,7 @@ pub(super) async fn part(shared: Arc<Shared>, farewell: Farewell) {
     let after_the_user = async {
         gate.still().await;
         // A place may be kept for so long, and be given the lock at the end.
-        let until = shared.world.now() + LONGEST_PLACE + FIRST_LEASE;
+        let until = shared.environment.now() + LONGEST_PLACE + FIRST_LEASE;
         for (lock, claim) in claims {
             shared.post(lock, claim, until, Some(main.clone()));
         }
@@ -63,7 +63,7 @@ async fn release_behind(
         return Vec::new();
     }
     // Half of what is left, so that there is time for the other way.
-    let left = by.since(shared.world.now());
+    let left = by.since(shared.environment.now());
     let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
     let outcomes = main.execute_all(&ops, within).await;
     let mut unanswered = Vec::new();
@@ -93,8 +93,8 @@ async fn release_all(shared: &Shared, mut holds: Vec<Debt>) {
         }
         holds = again;
         if !holds.is_empty() {
-            let at = shared.world.now() + pause / 2 + jitter(&*shared.world, pause / 2);
-            shared.world.sleep_until(at).await;
+            let at = shared.environment.now() + pause / 2 + jitter(&*shared.environment, pause / 2);
+            shared.environment.sleep_until(at).await;
             pause = (pause * 2).min(Duration::from_millis(500));
         }
     }

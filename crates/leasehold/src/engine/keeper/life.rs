@@ -98,7 +98,7 @@ impl State {
 
 /// Sends one heartbeat and records its result.
 pub(super) async fn beat(shared: Arc<Shared>, throb: Throb) {
-    let sent_at = shared.world.now();
+    let sent_at = shared.environment.now();
     // Half of the remaining time, so that there is time for another attempt.
     let left = throb.valid_until.since(sent_at);
     let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
@@ -107,7 +107,7 @@ pub(super) async fn beat(shared: Arc<Shared>, throb: Throb) {
     let outcome = shared.store.attend(place, &op, within).await;
     // This clone would make the session look used.
     drop(session);
-    let now = shared.world.now();
+    let now = shared.environment.now();
     let entered = shared.state().hearts.with(place, |heart| {
         if heart.session.id != id {
             return;
@@ -119,7 +119,7 @@ pub(super) async fn beat(shared: Arc<Shared>, throb: Throb) {
                 if let Outcome::Failed(_, fault) = other {
                     tracing::debug!(%fault, "the session has not beaten yet");
                 }
-                heart.handle_fault(&op, now, &mut || shared.world.random());
+                heart.handle_fault(&op, now, &mut || shared.environment.random());
             }
         }
     });
@@ -144,7 +144,7 @@ async fn try_to_begin(shared: &Shared, place: Place, again: bool) {
     let mut id = old.id;
     if again {
         tracing::warn!(session = %old.id, "the session has lapsed; all its holds are lost");
-        id = fresh_id(&*shared.world);
+        id = fresh_id(&*shared.environment);
     }
     let (mut pause, most) = BIRTH_PAUSE;
     loop {
@@ -160,10 +160,10 @@ async fn try_to_begin(shared: &Shared, place: Place, again: bool) {
                 shared.sessions.note(place, fault);
             }
         }
-        let again_at = shared.world.now() + pause / 2 + jitter(&*shared.world, pause / 2);
-        shared.world.sleep_until(again_at).await;
+        let again_at = shared.environment.now() + pause / 2 + jitter(&*shared.environment, pause / 2);
+        shared.environment.sleep_until(again_at).await;
         pause = (pause * 2).min(most);
-        id = fresh_id(&*shared.world);
+        id = fresh_id(&*shared.environment);
     }
 }
 
@@ -174,7 +174,7 @@ pub(super) async fn end_unused(shared: Arc<Shared>, session: Arc<Session>) {
     shared.birth.store.close_mailbox(place, id);
     if !end(&shared, place, id, shared.timings.call).await {
         // The request may arrive late, and must not end the next session.
-        shared.sessions.rename(place, fresh_id(&*shared.world));
+        shared.sessions.rename(place, fresh_id(&*shared.environment));
     }
     shared.is_done(place);
 }
@@ -182,7 +182,7 @@ pub(super) async fn end_unused(shared: Arc<Shared>, session: Arc<Session>) {
 /// Ends all sessions at the store, with a single attempt: otherwise they lapse.
 pub(super) async fn end_sessions(shared: &Shared, by: Option<Moment>) {
     let hearts: Vec<_> = shared.state().hearts.take().collect();
-    let within = shared.timings.call.min(by.unwrap_or(FAR).since(shared.world.now()));
+    let within = shared.timings.call.min(by.unwrap_or(FAR).since(shared.environment.now()));
     let ends = hearts.iter().map(|Heart { session, .. }| {
         session.end();
         end(shared, session.place, session.id, within)
@@ -213,7 +213,7 @@ impl Shared {
 
     /// Another session has begun: waiting tasks continue under it.
     fn live_on(&self, old: &Arc<Session>, session: Arc<Session>, pulse: Option<Pulse>) {
-        let (place, id, now) = (session.place, session.id, self.world.now());
+        let (place, id, now) = (session.place, session.id, self.environment.now());
         if let Some(pulse) = pulse {
             self.state().hearts.insert(Heart::new(session.clone(), pulse, now));
         }

@@ -41,7 +41,7 @@ impl Called {
 /// Sends the request and passes the reserved tokens to the lock entry.
 pub(super) async fn call(shared: Arc<Shared>, called: Called) {
     let Called { id, hold, call, in_flight } = called;
-    let sent_at = shared.world.now();
+    let sent_at = shared.environment.now();
     // Half of the remaining time, so that the front still has time for an alternative.
     let left = hold.kept_until().since(sent_at) / 2;
     let within = shared.timings.call.min(left).max(Duration::from_millis(1));
@@ -60,7 +60,7 @@ pub(super) async fn call(shared: Arc<Shared>, called: Called) {
         }
         Outcome::Done(_) => None,
     };
-    let now = shared.world.now();
+    let now = shared.environment.now();
     let gone = match outcome {
         Outcome::Done(Reply::Extend(Extended::NotHeld)) => shared.state().gone_unless_lost(id, now),
         Outcome::Done(Reply::Extend(_)) => shared.state().called(id, sent_at, call.lease),
@@ -191,7 +191,7 @@ impl Shared {
     /// Releases a hold that no task takes.
     pub(super) fn part_with(&self, id: KeepId) {
         let Some(hold) = self.state().part_with(id) else { return };
-        let until = hold.may_last_until().max(self.world.now() + self.timings.call);
+        let until = hold.may_last_until().max(self.environment.now() + self.timings.call);
         self.post(hold.lock.clone(), hold.claim.clone(), until, None);
         // It has no guard that the reason would reach.
         hold.lose(LostReason::Released);
@@ -230,7 +230,7 @@ impl Ear {
     /// hold kept for later acquisitions is returned to the store. Does not wait.
     pub(in crate::engine) fn hear_wanted(&self, fence: FencingToken) {
         let Some(shared) = self.0.upgrade() else { return };
-        let now = shared.world.now();
+        let now = shared.environment.now();
         let of_it = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
         let known: Vec<_> = {
             let state = shared.state();

@@ -41,32 +41,32 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
 
 #[tokio::test]
 async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
-    let world: Arc<dyn World> = Arc::new(System);
+    let environment: Arc<dyn Environment> = Arc::new(System);
     let timings = Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
-    let end = world.now() + 60 * SECOND;
+    let end = environment.now() + 60 * SECOND;
     for plan in [Plan::Until { end }, Plan::Renew { lease: 180 * SECOND }] {
         let store = MemoryStore::new();
         let (post, about) = (Arc::new(Deaf), String::new());
-        let birth = Birth { store: store.sibling(), world: world.clone(), post, about, timings };
+        let birth = Birth { store: store.sibling(), environment: environment.clone(), post, about, timings };
         let (session, pulse) =
-            birth.begin(Place::ONLY, fresh_id(&*world)).await.expect("a store without faults");
+            birth.begin(Place::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
         let sessions = Arc::new(Sessions::only(session.clone()));
         let keeper = Keeper::start(store.sibling(), birth, sessions, pulse).expect("a thread");
         let hold = held(&store, session, end).await;
-        let mut tenure = Tenure::new(plan, end, world.now());
+        let mut tenure = Tenure::new(plan, end, environment.now());
         // The next scheduled extend is a minute ahead, or there is none.
-        tenure.handle_extended(world.now(), 180 * SECOND, false);
+        tenure.handle_extended(environment.now(), 180 * SECOND, false);
         let id = keeper.keep(hold.clone(), tenure).expect("no shutdown has begun");
         keeper.ear().hear_freed(hold.fence);
         tokio::time::sleep(SECOND / 20).await;
-        hold.check(&*world).expect("the store was asked and still keeps it");
+        hold.check(&*environment).expect("the store was asked and still keeps it");
 
         let release = Release { claim: hold.claim.clone(), pass: Pass::Grant, next: None };
         assert!(matches!(store.execute(&hold.lock, &Op::Release(release), SECOND).await, Outcome::Done(_)));
         keeper.ear().hear_freed(hold.fence);
         let told = tokio::time::timeout(5 * SECOND, hold.signal().cancelled()).await;
         told.expect("reported at once, not a minute later");
-        assert_eq!(hold.reason(world.now()), LostReason::Released);
+        assert_eq!(hold.reason(environment.now()), LostReason::Released);
         keeper.retire(id);
         keeper.ear().hear_freed(hold.fence);
         keeper.close();
@@ -75,28 +75,28 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
 
 #[tokio::test]
 async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
-    let world: Arc<dyn World> = Arc::new(System);
+    let environment: Arc<dyn Environment> = Arc::new(System);
     let timings = Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
     let store = MemoryStore::new();
     let birth = || Birth {
         store: store.sibling(),
-        world: world.clone(),
+        environment: environment.clone(),
         post: Arc::new(Deaf),
         about: String::new(),
         timings,
     };
-    let (old, _) = birth().begin(Place::ONLY, fresh_id(&*world)).await.expect("a store without faults");
+    let (old, _) = birth().begin(Place::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
     let (present, pulse) =
-        birth().begin(Place::ONLY, fresh_id(&*world)).await.expect("a store without faults");
+        birth().begin(Place::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
     let sessions = Arc::new(Sessions::only(present));
     let keeper = Keeper::start(store.sibling(), birth(), sessions, pulse).expect("a thread");
     // The task acquired it and stood still before it could register it; meanwhile the keeper has ended the session.
-    let end = world.now() + SECOND;
+    let end = environment.now() + SECOND;
     let hold = held(&store, old.clone(), end).await;
     old.end();
-    let tenure = Tenure::new(Plan::Renew { lease: 3 * SECOND }, end, world.now());
+    let tenure = Tenure::new(Plan::Renew { lease: 3 * SECOND }, end, environment.now());
     let _id = keeper.keep(hold.clone(), tenure).expect("no shutdown has begun");
-    assert_eq!(hold.check(&*world), Err(LostReason::SessionLapsed));
+    assert_eq!(hold.check(&*environment), Err(LostReason::SessionLapsed));
     let told = tokio::time::timeout(4 * SECOND, hold.signal().cancelled()).await;
     keeper.close();
     told.expect("the loss is signaled");

@@ -7,10 +7,10 @@
 //! Where no test advances the clock, polling, renewals and lease expiry cannot mask a missed wake-up: a task that
 //! sleeps on is a deadlock, and a failure.
 
+mod environment;
 mod explore;
 mod scene;
 mod wire;
-mod world;
 
 use crate::{AcquireError, Client, ExtendError, Guard, LostReason, MultiAttempt, ReleaseError};
 use explore::{explore, failure};

@@ -1,7 +1,7 @@
 //! The setting of a race: an environment, a server and its clients; and what must hold at the end.
 
+use super::environment::Still;
 use super::wire::Server;
-use super::world::Still;
 use crate::engine::{Engine, Timings};
 use crate::owner::Owners;
 use crate::{Client, Guard, Mutex, ReleaseError};
@@ -21,16 +21,16 @@ const LEASE: Duration = Duration::from_secs(30);
 const SESSION: Duration = Duration::from_secs(10);
 
 pub(super) struct Scene {
-    pub(super) world: Still,
+    pub(super) environment: Still,
     pub(super) server: Server,
 }
 
 impl Scene {
     /// A new one. If `shown` is set, what the server executes is printed.
     pub(super) fn new(shown: bool) -> Self {
-        let world = Still::new();
-        let server = Server::new(&world, shown);
-        Self { world, server }
+        let environment = Still::new();
+        let server = Server::new(&environment, shown);
+        Self { environment, server }
     }
 
     /// A client with its own connection, and one more for its keeper.
@@ -51,16 +51,16 @@ impl Scene {
             labels: BTreeMap::new(),
         };
         let store = Arc::new(self.server.connect());
-        let engine = Engine::start(store, Arc::new(self.world.clone()), about, timings).await;
+        let engine = Engine::start(store, Arc::new(self.environment.clone()), about, timings).await;
         let engine = engine.expect("nothing keeps it from starting");
-        let owners = Owners::new(None, engine.world.clone()).expect("no name can be too long");
+        let owners = Owners::new(None, engine.environment.clone()).expect("no name can be too long");
         Client { engine, owners: Arc::new(owners) }
     }
 
     /// Advances the clock `times` times, at points chosen by the schedule.
     pub(super) fn pass(&self, times: u32, by: Duration) {
-        let world = self.world.clone();
-        thread::spawn(move || (0..times).for_each(|_| world.advance(by)));
+        let environment = self.environment.clone();
+        thread::spawn(move || (0..times).for_each(|_| environment.advance(by)));
     }
 
     /// Releases a guard, after which nothing may be sent about its hold.
@@ -70,7 +70,7 @@ impl Scene {
 
     /// Fails if any client has left anything behind. All clients must be gone.
     pub(super) fn end(self) {
-        self.world.join_keepers();
+        self.environment.join_keepers();
         self.server.join_lines();
         assert!(self.server.is_free(&lock()), "the lock is still held or waited for");
     }

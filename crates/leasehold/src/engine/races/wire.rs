@@ -1,7 +1,7 @@
 //! A server that runs the model, and connections to it. A connection's own thread executes what is sent on it in
 //! order, whether or not the sender still waits for the reply.
 
-use super::world::Still;
+use super::environment::Still;
 use crate::store::{Fault, MemoryStore, Outcome, Postbox, Reply, Store};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
@@ -55,9 +55,9 @@ struct Quick {
 }
 
 impl Server {
-    pub(super) fn new(world: &Still, shown: bool) -> Self {
-        let world = world.clone();
-        let store = MemoryStore::with_clock(move || world.now_us());
+    pub(super) fn new(environment: &Still, shown: bool) -> Self {
+        let environment = environment.clone();
+        let store = MemoryStore::with_clock(move || environment.now_us());
         Self(Arc::new(Inner { store, executed: AtomicU64::new(0), shown, quick: Mutex::default() }))
     }
 

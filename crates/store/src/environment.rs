@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 ///
 /// ```
 /// use futures_util::future::BoxFuture;
-/// use leasehold::{Client, Moment, World, store::MemoryStore};
+/// use leasehold::{Client, Moment, Environment, store::MemoryStore};
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// use std::time::{Duration, SystemTime};
 /// use tokio::time::Instant;
@@ -24,7 +24,7 @@ use std::time::{Duration, SystemTime};
 ///     drawn: AtomicU64,
 /// }
 ///
-/// impl World for Simulated {
+/// impl Environment for Simulated {
 ///     fn now(&self) -> Moment {
 ///         Moment::ZERO + self.start.elapsed()
 ///     }
@@ -46,8 +46,8 @@ use std::time::{Duration, SystemTime};
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let start = Instant::now();
 /// let store = MemoryStore::with_clock(move || start.elapsed().as_micros() as u64);
-/// let world = Simulated { start, drawn: AtomicU64::new(1) };
-/// let client = Client::with_store(store).world(world).connect().await?;
+/// let environment = Simulated { start, drawn: AtomicU64::new(1) };
+/// let client = Client::with_store(store).environment(environment).connect().await?;
 ///
 /// let hour = Duration::from_secs(3600);
 /// let guard = client.mutex("index")?.lease(hour).acquire().await?;
@@ -55,7 +55,7 @@ use std::time::{Duration, SystemTime};
 /// assert!(start.elapsed() > hour - hour / 50);
 /// # Ok(()) }
 /// ```
-pub trait World: fmt::Debug + Send + Sync + 'static {
+pub trait Environment: fmt::Debug + Send + Sync + 'static {
     /// The current time of a clock that runs during a suspend and never goes back.
     fn now(&self) -> Moment;
 
@@ -76,7 +76,7 @@ pub trait World: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct System;
 
-impl World for System {
+impl Environment for System {
     fn now(&self) -> Moment {
         boottime()
     }
@@ -101,7 +101,7 @@ impl World for System {
 }
 
 /// A random part of `most`.
-pub fn jitter(world: &dyn World, most: Duration) -> Duration {
-    let share = f64::from(u32::try_from(world.random() >> 32).unwrap_or(0)) / f64::from(u32::MAX);
+pub fn jitter(environment: &dyn Environment, most: Duration) -> Duration {
+    let share = f64::from(u32::try_from(environment.random() >> 32).unwrap_or(0)) / f64::from(u32::MAX);
     most.mul_f64(share)
 }

@@ -4,7 +4,7 @@
 
 use futures_util::future::BoxFuture;
 use leasehold_core::Moment;
-use leasehold_store::World;
+use leasehold_store::Environment;
 use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use shuttle::{future, thread};
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ impl Still {
     }
 }
 
-impl World for Still {
+impl Environment for Still {
     fn now(&self) -> Moment {
         Moment::from_micros(self.now_us())
     }
@@ -87,7 +87,7 @@ impl World for Still {
     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
         let mut quick = self.quick();
         quick.last_sleeper += 1;
-        let bed = Bed { world: self.clone(), place: (at, quick.last_sleeper) };
+        let bed = Bed { environment: self.clone(), place: (at, quick.last_sleeper) };
         Box::pin(async move { bed.sleep().await })
     }
 
@@ -100,17 +100,17 @@ impl World for Still {
 
 /// An entry among the sleeping tasks, removed however the sleep ends: a stale waker would mask a missed wake-up.
 struct Bed {
-    world: Still,
+    environment: Still,
     place: (Moment, u64),
 }
 
 impl Bed {
     async fn sleep(&self) {
         poll_fn(|cx| {
-            if self.world.now() >= self.place.0 {
+            if self.environment.now() >= self.place.0 {
                 return Poll::Ready(());
             }
-            self.world.quick().sleepers.insert(self.place, Some(cx.waker().clone()));
+            self.environment.quick().sleepers.insert(self.place, Some(cx.waker().clone()));
             Poll::Pending
         })
         .await;
@@ -119,6 +119,6 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        self.world.quick().sleepers.remove(&self.place);
+        self.environment.quick().sleepers.remove(&self.place);
     }
 }

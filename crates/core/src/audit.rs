@@ -122,5 +122,6 @@ pub enum Ended {
     /// Its holder was dead.
     Evicted,
     /// Somebody took the lock by force.
+    #[serde(rename = "freed")] // as in the databases that exist
     ForceReleased,
 }

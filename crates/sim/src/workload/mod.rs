@@ -199,7 +199,7 @@ impl SessionConfig {
 async fn connect(store: &SimStore, session_config: SessionConfig) -> Result<Client, ConnectError> {
     let config = store.world.sim.config;
     let builder = Client::with_store(MutantStore::new(store.clone(), store.world.sim.mutant))
-        .world(store.world.clone())
+        .environment(store.world.clone())
         .label(store.world.host.to_string())
         .watchdog_lease(session_config.watchdog)
         .call_timeout(config.call)

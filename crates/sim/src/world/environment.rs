@@ -5,7 +5,7 @@ use crate::world::Sim;
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use futures_util::future::BoxFuture;
-use leasehold::{Moment, World};
+use leasehold::{Environment, Moment};
 use leasehold_testkit::Random;
 use std::fmt;
 use std::io;
@@ -47,7 +47,7 @@ impl fmt::Debug for ProcessEnvironment {
     }
 }
 
-impl World for ProcessEnvironment {
+impl Environment for ProcessEnvironment {
     fn now(&self) -> Moment {
         Self::now(self)
     }

@@ -1,7 +1,7 @@
 //! The meaning of a lock held by lease, without any IO.
 //!
 //! This crate owns the vocabulary of Leasehold (names, hold ids, leases, fencing tokens, the keys of a lock),
-//! the operations that a store executes ([`Op`], [`Reply`], [`Wake`], and [`SessionOp`] for sessions), their
+//! the operations that a store executes ([`Op`], [`Reply`], [`Notification`], and [`SessionOp`] for sessions), their
 //! meaning ([`model`]), and the state machines that decide what a client sends and when ([`contend`] acquires
 //! a lock, [`tenure`] keeps it, [`cohort`] hands it on inside a process, [`pulse`] keeps a session alive).
 //!
@@ -37,8 +37,8 @@ pub use name::{LockName, NameError};
 pub use op::{
     Acquire, Acquired, Ahead, Claim, Enqueue, Entered, Evict, Evicted, Executed, Extend, Extended, Fate,
     ForceRelease, ForceReleased, Holder, Inspect, Inspection, Kind, Life, Lock, MAX_SHARED_HOLDERS,
-    ObservedHolder, Op, Pass, Portion, RESERVED_OWNER, Raise, Raised, Refused, Release, Released, Reply,
-    Resize, Resized, Share, Wake, WakeError,
+    Notification, NotificationError, ObservedHolder, Op, Pass, Portion, RESERVED_OWNER, Raise, Raised,
+    Refused, Release, Released, Reply, Resize, Resized, Share,
 };
 pub use retry::{Backoff, RetryPolicy};
 pub use session::{About, Beat, Beaten, SessionEntry, SessionOp, SessionReply};

@@ -348,7 +348,7 @@ impl Claim {
 /// ```
 /// use leasehold_core::{
 ///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Life, Nonce, Op,
-///     Pass, Portion, Release, Reply, SessionId, Wake, model::{LockState, everybody},
+///     Pass, Portion, Release, Reply, SessionId, Notification, model::{LockState, everybody},
 /// };
 ///
 /// let claim = |who: u8| Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
@@ -381,7 +381,7 @@ impl Claim {
 /// // The release grants the lock to the waiter and notifies its mailbox.
 /// let (reply, wakes) = execute(Op::Release(Release { claim: claim(1), pass: Pass::Grant, next: None }));
 /// assert!(matches!(reply, Reply::Release(released) if released.found == Fate::Held));
-/// assert!(matches!(wakes[0], Wake::Grant { to, nonce, .. }
+/// assert!(matches!(wakes[0], Notification::Grant { to, nonce, .. }
 ///     if to == SessionId::from_random([2; 12]) && nonce == Nonce::new(0, 2)));
 ///
 /// let (reply, _) = execute(Op::Inspect(Inspect { claim: Some(claim(2)), in_full: false }));
@@ -1169,16 +1169,16 @@ impl Refused {
 /// A message to a session's mailbox: a hint, which can be lost, late or forged.
 ///
 /// ```
-/// use leasehold_core::{FencingToken, Nonce, SessionId, Wake};
+/// use leasehold_core::{FencingToken, Nonce, SessionId, Notification};
 ///
 /// let to = SessionId::from_random([7; 12]);
-/// let wake = Wake::Grant { to, nonce: Nonce::new(2, 0x4d), fence: FencingToken::new(4711) };
+/// let wake = Notification::Grant { to, nonce: Nonce::new(2, 0x4d), fence: FencingToken::new(4711) };
 /// assert_eq!(wake.message(), "grant 00000002000000000000004d 4711");
-/// assert_eq!(Wake::parse(to, b"grant 00000002000000000000004d 4711"), Ok(wake));
+/// assert_eq!(Notification::parse(to, b"grant 00000002000000000000004d 4711"), Ok(wake));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Wake {
+pub enum Notification {
     /// A lock has been granted.
     Grant {
         /// The session whose mailbox receives it.
@@ -1204,7 +1204,7 @@ pub enum Wake {
     },
 }
 
-impl Wake {
+impl Notification {
     /// The session whose mailbox receives it.
     pub const fn to(&self) -> SessionId {
         match self {
@@ -1239,18 +1239,22 @@ impl Wake {
     }
 
     /// Parses a message from `to`'s mailbox.
-    pub fn parse(to: SessionId, message: &[u8]) -> Result<Self, WakeError> {
-        let text = std::str::from_utf8(message).map_err(|_| WakeError)?;
+    pub fn parse(to: SessionId, message: &[u8]) -> Result<Self, NotificationError> {
+        let text = std::str::from_utf8(message).map_err(|_| NotificationError)?;
         let words: Vec<_> = text.split(' ').collect();
         match words.as_slice() {
             ["grant", nonce, fence] => {
-                let nonce = nonce.parse().map_err(|_| WakeError)?;
-                let fence = fence.parse().map_err(|_| WakeError)?;
+                let nonce = nonce.parse().map_err(|_| NotificationError)?;
+                let fence = fence.parse().map_err(|_| NotificationError)?;
                 Ok(Self::Grant { to, nonce, fence })
             }
-            ["freed", fence] => Ok(Self::ForceReleased { to, fence: fence.parse().map_err(|_| WakeError)? }),
-            ["wanted", fence] => Ok(Self::Wanted { to, fence: fence.parse().map_err(|_| WakeError)? }),
-            _ => Err(WakeError),
+            ["freed", fence] => {
+                Ok(Self::ForceReleased { to, fence: fence.parse().map_err(|_| NotificationError)? })
+            }
+            ["wanted", fence] => {
+                Ok(Self::Wanted { to, fence: fence.parse().map_err(|_| NotificationError)? })
+            }
+            _ => Err(NotificationError),
         }
     }
 }
@@ -1258,14 +1262,14 @@ impl Wake {
 /// A message that does not come from Leasehold. The error does not show the message.
 ///
 /// ```
-/// use leasehold_core::{SessionId, Wake, WakeError};
+/// use leasehold_core::{SessionId, Notification, NotificationError};
 ///
 /// let to = SessionId::from_random([7; 12]);
-/// assert_eq!(Wake::parse(to, b"hello"), Err(WakeError)); // any client may publish there
+/// assert_eq!(Notification::parse(to, b"hello"), Err(NotificationError)); // any client may publish there
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a message in the mailbox is not from Leasehold")]
-pub struct WakeError;
+pub struct NotificationError;
 
 #[cfg(test)]
 mod tests {
@@ -1275,15 +1279,15 @@ mod tests {
     fn a_message_reads_back() {
         let to = SessionId::from_random([3; 12]);
         let fence = FencingToken::new(1_762_000_000_123_456);
-        let wake = Wake::Grant { to, nonce: Nonce::new(2, 77), fence };
+        let wake = Notification::Grant { to, nonce: Nonce::new(2, 77), fence };
         assert_eq!(wake.message(), "grant 00000002000000000000004d 1762000000123456");
-        assert_eq!(Wake::parse(to, wake.message().as_bytes()), Ok(wake));
-        let wake = Wake::ForceReleased { to, fence };
+        assert_eq!(Notification::parse(to, wake.message().as_bytes()), Ok(wake));
+        let wake = Notification::ForceReleased { to, fence };
         assert_eq!(wake.message(), "freed 1762000000123456");
-        assert_eq!(Wake::parse(to, wake.message().as_bytes()), Ok(wake));
-        let wake = Wake::Wanted { to, fence };
+        assert_eq!(Notification::parse(to, wake.message().as_bytes()), Ok(wake));
+        let wake = Notification::Wanted { to, fence };
         assert_eq!(wake.message(), "wanted 1762000000123456");
-        assert_eq!(Wake::parse(to, wake.message().as_bytes()), Ok(wake));
+        assert_eq!(Notification::parse(to, wake.message().as_bytes()), Ok(wake));
         for forged in [
             "",
             "grant",
@@ -1297,8 +1301,8 @@ mod tests {
             "wanted 1 2",
             "\u{0}",
         ] {
-            assert_eq!(Wake::parse(to, forged.as_bytes()), Err(WakeError), "{forged}");
+            assert_eq!(Notification::parse(to, forged.as_bytes()), Err(NotificationError), "{forged}");
         }
-        assert_eq!(Wake::parse(to, &[0xff, 0xfe]), Err(WakeError));
+        assert_eq!(Notification::parse(to, &[0xff, 0xfe]), Err(NotificationError));
     }
 }

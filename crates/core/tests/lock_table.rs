@@ -27,8 +27,8 @@ use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Life, Nonce, ObservedHolder, Op, OwnValue, Pass, Portion, Release, Released, Reply, Resize, Resized,
-    SessionId, Wake,
+    Life, Nonce, Notification, ObservedHolder, Op, OwnValue, Pass, Portion, Release, Released, Reply, Resize,
+    Resized, SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -139,7 +139,7 @@ impl Scenario {
         };
         let (reply, wakes) = self.state.apply(now_ms * 1000, &op, &alive);
         // Several waiters may be admitted at once, and the client of this request may be the last of them.
-        let mut tokens: Vec<_> = wakes.iter().map(Wake::fence).collect();
+        let mut tokens: Vec<_> = wakes.iter().map(Notification::fence).collect();
         if let Reply::Acquire(Acquired::Granted { fence, .. }) = reply {
             tokens.push(fence);
         }
@@ -467,13 +467,13 @@ impl Scenario {
         }
     }
 
-    fn wake(&mut self, wake: Wake) -> String {
+    fn wake(&mut self, wake: Notification) -> String {
         let token = self.token(wake.fence());
         let person = self.person(wake.to());
         let nonce = match wake {
-            Wake::Grant { nonce, .. } => nonce,
-            Wake::ForceReleased { .. } => return format!("; tells {person}: freed {token}"),
-            Wake::Wanted { .. } => return format!("; tells {person}: wanted {token}"),
+            Notification::Grant { nonce, .. } => nonce,
+            Notification::ForceReleased { .. } => return format!("; tells {person}: freed {token}"),
+            Notification::Wanted { .. } => return format!("; tells {person}: wanted {token}"),
             other => panic!("no words for {other:?}"),
         };
         let known = |n: &usize| Nonce::new(0, *n as u64) == nonce;

@@ -7,7 +7,9 @@ use leasehold::core::{
     About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Kind, Label, Life, Lock, Op, Place, Portion,
     Reply, SessionId, SessionOp, SessionReply,
 };
-use leasehold::store::{MemoryStore, Outcome, Postbox, RedisConfig, RedisStore, SqliteStore, Store, Wake};
+use leasehold::store::{
+    MemoryStore, Notification, Outcome, Postbox, RedisConfig, RedisStore, SqliteStore, Store,
+};
 use leasehold::{Client, Ended, ForceReleaseError, LostReason, ObservedHolder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -113,7 +115,7 @@ impl Stand {
 struct Deaf;
 
 impl Postbox for Deaf {
-    fn deliver(&self, _: Wake) {}
+    fn deliver(&self, _: Notification) {}
     fn renewed(&self) {}
 }
 

@@ -5,8 +5,8 @@
 
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionOp,
-    SessionReply, Shards, Store, Wake,
+    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, Notification, Op, Outcome, Phase, Postbox,
+    SessionOp, SessionReply, Shards, Store,
 };
 use leasehold::{
     AcquireError, Attempt, Client, Ended, Environment, FencingToken, LostReason, Moment, SessionId,
@@ -497,10 +497,10 @@ async fn a_flood_of_forged_messages_costs_a_few_extends_and_no_lock() {
     sleep(20 * S).await;
     let before = party.way.extends.load(SeqCst);
     let post = party.way.post.get().expect("it was opened").clone();
-    let forged = Wake::ForceReleased { to: party.client.session(), fence: guard.fencing_token() };
+    let forged = Notification::ForceReleased { to: party.client.session(), fence: guard.fencing_token() };
     for _ in 0..10_000 {
         post.deliver(forged);
-        post.deliver(Wake::ForceReleased { to: party.client.session(), fence: FencingToken::new(1) });
+        post.deliver(Notification::ForceReleased { to: party.client.session(), fence: FencingToken::new(1) });
         sleep(MS).await;
     }
     let sent = party.way.extends.load(SeqCst) - before;

@@ -3,7 +3,7 @@
 //! The link, or the user's connection, subscribes; both do so in [`Turns`].
 
 use super::channels::{Channels, Turns};
-use leasehold_core::{SessionId, Wake};
+use leasehold_core::{Notification, SessionId};
 use leasehold_store::Postbox;
 use redis::{PushInfo, PushKind, Value};
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ impl Mailboxes {
         let [Value::BulkString(channel), Value::BulkString(message)] = push.data.as_slice() else { return };
         let Some(session) = self.session(channel) else { return self.others.ring(channel) };
         let Some(post) = self.lock().get(&session).cloned() else { return };
-        match Wake::parse(session, message) {
+        match Notification::parse(session, message) {
             Ok(wake) => post.deliver(wake),
             Err(error) => tracing::trace!(%session, %error, "ignored"),
         }

@@ -4,8 +4,8 @@ use crate::world::scheduler::HostId;
 use crate::world::time::{Clock, Instant};
 use leasehold_core::model::{Content, LockState, Sessions, Value};
 use leasehold_core::{
-    Acquire, Acquired, Claim, FencingToken, ForceReleased, HoldId, Life, ObservedHolder, Op, OwnValue,
-    Portion, Reply, SessionId, SessionOp, SessionReply, Share, Wake,
+    Acquire, Acquired, Claim, FencingToken, ForceReleased, HoldId, Life, Notification, ObservedHolder, Op,
+    OwnValue, Portion, Reply, SessionId, SessionOp, SessionReply, Share,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -125,7 +125,7 @@ pub enum Event<'a> {
         reply: Option<&'a SessionReply>,
     },
     /// A message has reached the mailbox of a process.
-    Notified(HostId, Wake),
+    Notified(HostId, Notification),
     /// A client of another library holds the lock, at most until then; or has released it.
     Foreign(LockId, Option<Instant>),
     /// Something a task did.
@@ -220,7 +220,7 @@ pub struct Execution<'a> {
     /// The reply.
     pub reply: &'a Reply,
     /// The notifications that it causes.
-    pub wakes: &'a [Wake],
+    pub wakes: &'a [Notification],
     /// The lock afterwards.
     pub state: &'a LockState,
     /// The sessions that the store knows.
@@ -799,13 +799,15 @@ impl fmt::Display for Event<'_> {
 }
 
 /// A message, without its nonce's random half.
-struct ShownWake<'a>(&'a Wake);
+struct ShownWake<'a>(&'a Notification);
 
 impl fmt::Display for ShownWake<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Wake::Grant { nonce, fence, .. } => write!(f, "the grant of {fence} to {}", short_nonce(*nonce)),
-            Wake::Wanted { fence, .. } => write!(f, "that {fence} is wanted"),
+            Notification::Grant { nonce, fence, .. } => {
+                write!(f, "the grant of {fence} to {}", short_nonce(*nonce))
+            }
+            Notification::Wanted { fence, .. } => write!(f, "that {fence} is wanted"),
             other => write!(f, "the loss of {}", other.fence()),
         }
     }

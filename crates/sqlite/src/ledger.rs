@@ -15,8 +15,8 @@ use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
 use leasehold_core::model::{LockState, PlaceId, Value, Vital};
 use leasehold_core::{
-    Acquire, Beat, Beaten, Claim, Executed, FORMAT, Kind, Label, Lock, Moment, Op, Pass, Reply, SessionId,
-    SessionOp, SessionReply, Share, Wake,
+    Acquire, Beat, Beaten, Claim, Executed, FORMAT, Kind, Label, Lock, Moment, Notification, Op, Pass, Reply,
+    SessionId, SessionOp, SessionReply, Share,
 };
 use leasehold_store::{Fault, FaultKind, Phase};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
@@ -67,7 +67,7 @@ impl Failure {
 /// What an operation leaves to be done after its commit.
 struct Applied {
     reply: Reply,
-    wakes: Vec<Wake>,
+    wakes: Vec<Notification>,
     /// Dead sessions whose files can be removed.
     buried: Vec<SessionId>,
 }
@@ -113,7 +113,7 @@ impl Ledger {
         op: &Op,
         deadline: Moment,
         is_ours: &dyn Fn(SessionId) -> bool,
-    ) -> Result<(Reply, Vec<Wake>), Failure> {
+    ) -> Result<(Reply, Vec<Notification>), Failure> {
         self.operations = self.operations.wrapping_add(1);
         let work = |scene: Scene<'_>| scene.execute(lock, op);
         let executed = self.transact(TransactionBehavior::Immediate, deadline, is_ours, work)?;

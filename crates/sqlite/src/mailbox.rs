@@ -6,7 +6,7 @@
 //! 4. Closing does not wait.
 
 use super::life::Sessions;
-use leasehold_core::{SessionId, Wake};
+use leasehold_core::{Notification, SessionId};
 use leasehold_store::Postbox;
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -66,7 +66,7 @@ impl Mailbox {
     }
 
     /// Delivers a message of this process.
-    pub(super) fn deliver(&self, wake: Wake) {
+    pub(super) fn deliver(&self, wake: Notification) {
         self.ear.post().deliver(wake);
     }
 
@@ -98,7 +98,7 @@ impl Ear {
             match self.receive(&mut message, in_a_row > 0) {
                 Ok(len) => {
                     in_a_row += 1;
-                    if let Ok(wake) = Wake::parse(self.session, &message[..len]) {
+                    if let Ok(wake) = Notification::parse(self.session, &message[..len]) {
                         self.post().deliver(wake);
                     }
                 }
@@ -129,7 +129,7 @@ impl Ear {
 }
 
 /// Sends a message to the mailbox of another process (1, 2).
-pub(super) fn send(sessions: &Sessions, wake: Wake) -> io::Result<()> {
+pub(super) fn send(sessions: &Sessions, wake: Notification) -> io::Result<()> {
     // One socket per message: messages that a stopped receiver has not read count against the sending socket, and
     // must not block messages to others.
     let socket = UnixDatagram::unbound()?;
@@ -174,18 +174,18 @@ mod tests {
 
     #[derive(Debug, PartialEq, Eq)]
     enum Post {
-        Wake(Wake),
+        Notification(Notification),
         Renewed,
     }
 
     struct TestBox(mpsc::Sender<Post>, Option<Mutex<mpsc::Receiver<()>>>);
 
     impl Postbox for TestBox {
-        fn deliver(&self, wake: Wake) {
+        fn deliver(&self, wake: Notification) {
             if let Some(gate) = &self.1 {
                 let _ = gate.lock().expect("one thread").recv();
             }
-            let _ = self.0.send(Post::Wake(wake));
+            let _ = self.0.send(Post::Notification(wake));
         }
 
         fn renewed(&self) {
@@ -193,8 +193,8 @@ mod tests {
         }
     }
 
-    fn wake(to: SessionId, n: u64) -> Wake {
-        Wake::Grant { to, nonce: Nonce::new(1, n), fence: FencingToken::new(n) }
+    fn wake(to: SessionId, n: u64) -> Notification {
+        Notification::Grant { to, nonce: Nonce::new(1, n), fence: FencingToken::new(n) }
     }
 
     fn sessions() -> (tempfile::TempDir, Sessions) {
@@ -214,7 +214,7 @@ mod tests {
         let forged = UnixDatagram::unbound().expect("a socket");
         forged.send_to(b"grant me everything", &socket).expect("the mailbox is open");
         send(&sessions, wake(session, 7)).expect("the mailbox is open");
-        assert_eq!(posts.recv(), Ok(Post::Wake(wake(session, 7))));
+        assert_eq!(posts.recv(), Ok(Post::Notification(wake(session, 7))));
         drop(mailbox);
         assert_eq!(posts.recv(), Err(mpsc::RecvError), "the thread has ended and dropped the sink");
         assert!(send(&sessions, wake(session, 8)).is_err());
@@ -237,7 +237,7 @@ mod tests {
             open.send(()).expect("it waits");
         }
         let received: Vec<_> = (0..sent).map(|_| posts.recv().expect("it was sent")).collect();
-        assert!(received.iter().all(|post| matches!(post, Post::Wake(_))));
+        assert!(received.iter().all(|post| matches!(post, Post::Notification(_))));
         assert_eq!(posts.recv(), Ok(Post::Renewed), "the last one was lost");
     }
 }

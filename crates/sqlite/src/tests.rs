@@ -7,8 +7,8 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend,
     Extended, Fate, FencingToken, ForceRelease, ForceReleased, HoldId, Inspect, Inspection, Label, Life,
-    Lock, Nonce, ObservedHolder, Op, Pass, Place, Portion, Release, Reply, SessionEntry, SessionId,
-    SessionOp, SessionReply, Wake,
+    Lock, Nonce, Notification, ObservedHolder, Op, Pass, Place, Portion, Release, Reply, SessionEntry,
+    SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, FaultKind, MemoryStore, Outcome, Postbox, SessionKeeping, Store};
 use proptest::prelude::*;
@@ -623,10 +623,10 @@ async fn another_format_is_refused_also_when_it_came_while_the_file_was_open() {
 }
 
 #[derive(Default)]
-struct Posts(Mutex<Vec<Wake>>);
+struct Posts(Mutex<Vec<Notification>>);
 
 impl Postbox for Posts {
-    fn deliver(&self, wake: Wake) {
+    fn deliver(&self, wake: Notification) {
         self.0.lock().expect("no thread panicked").push(wake);
     }
 
@@ -634,7 +634,7 @@ impl Postbox for Posts {
 }
 
 impl Posts {
-    fn take(&self) -> Vec<Wake> {
+    fn take(&self) -> Vec<Notification> {
         std::mem::take(&mut *self.0.lock().expect("no thread panicked"))
     }
 }

@@ -6,7 +6,7 @@
 
 use super::ledger::{Failure, Ledger};
 use super::mailbox::{self, Mailbox};
-use leasehold_core::{Acquire, Lock, Moment, Op, SessionId, SessionOp, SessionReply, Share, Wake};
+use leasehold_core::{Acquire, Lock, Moment, Notification, Op, SessionId, SessionOp, SessionReply, Share};
 use leasehold_store::clock::boottime;
 use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase, Postbox};
 use std::collections::{HashMap, HashSet};
@@ -104,7 +104,7 @@ impl Worker {
         }
     }
 
-    fn execute(&mut self, lock: &Lock, op: &Op, deadline: Moment) -> (Outcome, Vec<Wake>) {
+    fn execute(&mut self, lock: &Lock, op: &Op, deadline: Moment) -> (Outcome, Vec<Notification>) {
         if deadline <= boottime() {
             let fault = self.ledger.site().fault(Phase::Send, FaultKind::TimedOut);
             return (Outcome::Failed(Executed::No, fault), Vec::new());
@@ -154,7 +154,7 @@ impl Worker {
         self.mailboxes.remove(&session);
     }
 
-    fn deliver(&self, wakes: Vec<Wake>) {
+    fn deliver(&self, wakes: Vec<Notification>) {
         for wake in wakes {
             match self.mailboxes.get(&wake.to()) {
                 Some(mailbox) => mailbox.deliver(wake),

@@ -35,7 +35,7 @@ pub use examination::{Diagnosis, Role};
 pub use fault::{Fault, FaultKind, Phase, TlsFault};
 pub use finding::{ClockDifference, Finding, FindingKind, Severity};
 pub use leasehold_core as core;
-pub use leasehold_core::{Executed, Lock, Op, Reply, SessionOp, SessionReply, Wake};
+pub use leasehold_core::{Executed, Lock, Notification, Op, Reply, SessionOp, SessionReply};
 pub use listen::{Bell, Listening};
 pub use memory::MemoryStore;
 pub use outcome::Outcome;

@@ -1,19 +1,19 @@
 //! Where a store delivers the messages to a session.
 
-use leasehold_core::Wake;
+use leasehold_core::Notification;
 
 /// Where a session's grants go.
 ///
 /// ```
-/// use leasehold::core::{FencingToken, Nonce, SessionId, Wake};
+/// use leasehold::core::{FencingToken, Nonce, SessionId, Notification};
 /// use leasehold::store::Postbox;
 /// use std::sync::mpsc;
 ///
 /// /// Hands messages on to a thread; nothing means that it has to look for itself.
-/// struct Slot(mpsc::Sender<Option<Wake>>);
+/// struct Slot(mpsc::Sender<Option<Notification>>);
 ///
 /// impl Postbox for Slot {
-///     fn deliver(&self, wake: Wake) {
+///     fn deliver(&self, wake: Notification) {
 ///         let _ = self.0.send(Some(wake));
 ///     }
 ///     fn renewed(&self) {
@@ -23,14 +23,14 @@ use leasehold_core::Wake;
 ///
 /// let (sender, received) = mpsc::channel();
 /// let to = SessionId::from_random([7; 12]);
-/// let wake = Wake::Grant { to, nonce: Nonce::new(0, 77), fence: FencingToken::new(4711) };
+/// let wake = Notification::Grant { to, nonce: Nonce::new(0, 77), fence: FencingToken::new(4711) };
 /// Slot(sender).deliver(wake); // as a store does, to which this message came
 /// assert_eq!(received.recv()?, Some(wake));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Postbox: Send + Sync + 'static {
     /// A message has come. Does not block.
-    fn deliver(&self, wake: Wake);
+    fn deliver(&self, wake: Notification);
 
     /// Messages may have been missed: the mailbox was opened anew. Does not block.
     fn renewed(&self);

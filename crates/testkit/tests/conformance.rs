@@ -7,8 +7,8 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, ForceReleased, HoldId, Inspect,
-    KeyError, KeySpace, Kind, Life, Lock, LockName, ObservedHolder, Op, OwnValue, Pass, Place, Portion,
-    Refused, Release, Reply, SessionId, SessionOp, SessionReply, Share, Wake,
+    KeyError, KeySpace, Kind, Life, Lock, LockName, Notification, ObservedHolder, Op, OwnValue, Pass, Place,
+    Portion, Refused, Release, Reply, SessionId, SessionOp, SessionReply, Share,
 };
 use leasehold_store::{Capabilities, Fault, Outcome, Postbox, SessionKeeping, Store};
 use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
@@ -267,7 +267,9 @@ impl Model {
             let everybody = self.flaw == Flaw::PostsToAll;
             let posts = mailboxes.iter().filter(|(to, _)| everybody || **to == wake.to());
             posts.for_each(|(to, post)| match wake {
-                Wake::Grant { nonce, fence, .. } => post.deliver(Wake::Grant { to: *to, nonce, fence }),
+                Notification::Grant { nonce, fence, .. } => {
+                    post.deliver(Notification::Grant { to: *to, nonce, fence })
+                }
                 other => post.deliver(other),
             });
         }
@@ -564,9 +566,9 @@ fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
 }
 
 /// Defects of notifications to the holder.
-fn spoil_notes(flaw: Flaw, state: &LockState, op: &Op, reply: &Reply, wakes: &mut Vec<Wake>) {
+fn spoil_notes(flaw: Flaw, state: &LockState, op: &Op, reply: &Reply, wakes: &mut Vec<Notification>) {
     if flaw == Flaw::TellsNoHolder {
-        wakes.retain(|wake| !matches!(wake, Wake::Wanted { .. }));
+        wakes.retain(|wake| !matches!(wake, Notification::Wanted { .. }));
     }
     let (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { holder: Some(holder), .. })) = (op, reply) else {
         return;
@@ -580,7 +582,7 @@ fn spoil_notes(flaw: Flaw, state: &LockState, op: &Op, reply: &Reply, wakes: &mu
     let himself = flaw == Flaw::TellsOfHimself && to == ask.claim.hold.session();
     let lost = flaw == Flaw::TellsWhoHasLost && holder.is_stranger();
     if tells && (himself || lost) {
-        wakes.push(Wake::Wanted { to, fence });
+        wakes.push(Notification::Wanted { to, fence });
     }
 }
 

@@ -22,8 +22,8 @@ use crate::cohort::{Block, Reserve};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Life, ObservedHolder, Op, OwnValue, Pass, Portion, Raise, Raised, Refused, Release, Released, Reply,
-    SessionId, Share, Wake,
+    Life, Notification, ObservedHolder, Op, OwnValue, Pass, Portion, Raise, Raised, Refused, Release,
+    Released, Reply, SessionId, Share,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -161,7 +161,7 @@ impl LockState {
     }
 
     /// Executes one operation at `now_us` microseconds of the store's clock. `alive` looks up sessions.
-    pub fn apply(&mut self, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
+    pub fn apply(&mut self, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Notification>) {
         // Without an owner, the hold id would become the owner, which every client can see.
         if let Some(refused) = op.misfit(self.kind) {
             return (Reply::Refused(refused), Vec::new());
@@ -351,7 +351,7 @@ impl LockState {
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
-    ) -> (Reply, Vec<Wake>) {
+    ) -> (Reply, Vec<Notification>) {
         self.value = Some(other.to_others());
         let applied = self.apply(now_us, op, alive);
         self.value = None;
@@ -391,7 +391,7 @@ impl LockState {
         now: Now,
         ask: &Acquire,
         alive: Alive<'_>,
-        wakes: &mut Vec<Wake>,
+        wakes: &mut Vec<Notification>,
     ) -> Result<Acquired, Refused> {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
@@ -438,7 +438,7 @@ impl LockState {
         now: Now,
         evict: &Evict,
         alive: Alive<'_>,
-        wakes: &mut Vec<Wake>,
+        wakes: &mut Vec<Notification>,
     ) -> Result<Evicted, Refused> {
         self.refuse_other_types()?;
         if self.alive_ms(now, evict.dead, alive).is_some() {
@@ -453,7 +453,7 @@ impl LockState {
         &mut self,
         now: Now,
         free: &ForceRelease,
-        wakes: &mut Vec<Wake>,
+        wakes: &mut Vec<Notification>,
     ) -> Result<ForceReleased, Refused> {
         self.refuse_other_types()?;
         if self.kind.is_shared() {
@@ -465,7 +465,7 @@ impl LockState {
                 // Each session once, oldest first: a script has no other order.
                 let told: Vec<_> = self.lessees().iter().map(|tenant| tenant.claim.hold.session()).collect();
                 let first = told.iter().enumerate().filter(|(at, to)| !told[..*at].contains(to));
-                wakes.extend(first.map(|(_, to)| Wake::ForceReleased { to: *to, fence: seen }));
+                wakes.extend(first.map(|(_, to)| Notification::ForceReleased { to: *to, fence: seen }));
                 self.take(now, Ended::ForceReleased, &free.by, |_, _| true);
                 // A client of another library may have another hold of the same owner.
                 self.value = None;
@@ -481,7 +481,12 @@ impl LockState {
         Ok(ForceReleased::ForceReleased)
     }
 
-    fn acquire(&mut self, now: Now, ask: &Acquire, wakes: &mut Vec<Wake>) -> Result<Acquired, Refused> {
+    fn acquire(
+        &mut self,
+        now: Now,
+        ask: &Acquire,
+        wakes: &mut Vec<Notification>,
+    ) -> Result<Acquired, Refused> {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
         }
@@ -510,7 +515,7 @@ impl LockState {
     }
 
     /// Queues, if requested, and reports the holder.
-    fn wait(&mut self, now: Now, ask: &Acquire, wakes: &mut Vec<Wake>) -> Acquired {
+    fn wait(&mut self, now: Now, ask: &Acquire, wakes: &mut Vec<Notification>) -> Acquired {
         let position = ask.queue.as_ref().map(|queue| {
             let kept_ms = queue.kept_ms;
             let id = PlaceId::of(self.kind, &ask.claim.hold);
@@ -522,10 +527,10 @@ impl LockState {
     }
 
     /// Notifies the holder that another session requests the lock, if it subscribed to that.
-    fn note(&self, ask: &Acquire) -> Option<Wake> {
+    fn note(&self, ask: &Acquire) -> Option<Notification> {
         let fence = self.record.as_ref().filter(|record| record.tells()).and_then(|record| record.last)?;
         let to = self.tenant().filter(|tenant| self.holds(&tenant.claim))?.claim.hold.session();
-        (to != ask.claim.hold.session()).then_some(Wake::Wanted { to, fence })
+        (to != ask.claim.hold.session()).then_some(Notification::Wanted { to, fence })
     }
 
     /// The session directly ahead of this request, if its hold or entry ends with the session.
@@ -640,7 +645,7 @@ impl LockState {
         Some(Extended::Reserved { block, others_wait: record.is_awaited() })
     }
 
-    fn release(&mut self, now: Now, release: &Release, wakes: &mut Vec<Wake>) -> Released {
+    fn release(&mut self, now: Now, release: &Release, wakes: &mut Vec<Notification>) -> Released {
         if self.kind.is_shared() {
             return self.release_part(now, release, wakes);
         }
@@ -729,7 +734,7 @@ impl LockState {
     }
 
     /// Serves the queue of a lock that has room, or is free.
-    fn serve(&mut self, now: Now, wakes: &mut Vec<Wake>) {
+    fn serve(&mut self, now: Now, wakes: &mut Vec<Notification>) {
         if self.kind.is_shared() {
             self.pump_parts(now, None, wakes);
         } else if self.value.is_none() {
@@ -738,7 +743,7 @@ impl LockState {
     }
 
     /// Grants the free lock to the first live entry, or to the request if none is before it.
-    fn pump(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) -> Pumped {
+    fn pump(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Notification>) -> Pumped {
         for _ in 0..LOOKS_AT_MOST {
             let Some(place) = self.record.as_mut().and_then(Record::take_first) else { break };
             let session = place.claim.hold.session();
@@ -756,7 +761,7 @@ impl LockState {
             }
             let (nonce, lease_ms) = (place.nonce, place.lease_ms);
             let fence = self.give(now, Tenant::waiting(now.ms, place), lease_ms);
-            wakes.push(Wake::Grant { to: session, nonce, fence });
+            wakes.push(Notification::Grant { to: session, nonce, fence });
             return Pumped::Another;
         }
         if self.record.as_ref().is_some_and(Record::is_awaited) {

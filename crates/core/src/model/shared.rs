@@ -21,8 +21,8 @@ use super::parts::{Part, Parts};
 use super::record::{LOOKS_AT_MOST, Place, PlaceId, Record, Tenant};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Extend, Fate, FencingToken, ForceRelease,
-    ForceReleased, HoldId, Holder, Kind, Label, Life, MAX_SHARED_HOLDERS, ObservedHolder, Portion, Refused,
-    Release, Released, Resize, Resized, SessionId, Wake,
+    ForceReleased, HoldId, Holder, Kind, Label, Life, MAX_SHARED_HOLDERS, Notification, ObservedHolder,
+    Portion, Refused, Release, Released, Resize, Resized, SessionId,
 };
 
 /// How many sessions a reply to a waiter names at most that it may be waiting for.
@@ -45,7 +45,7 @@ impl LockState {
         now: Now,
         ask: &Acquire,
         asked: Option<SessionId>,
-        wakes: &mut Vec<Wake>,
+        wakes: &mut Vec<Notification>,
     ) -> Result<Acquired, Refused> {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
@@ -95,7 +95,12 @@ impl LockState {
         Ok(Acquired::Taken { holder, position, ahead, others })
     }
 
-    pub(super) fn release_part(&mut self, now: Now, release: &Release, wakes: &mut Vec<Wake>) -> Released {
+    pub(super) fn release_part(
+        &mut self,
+        now: Now,
+        release: &Release,
+        wakes: &mut Vec<Notification>,
+    ) -> Released {
         let hold = release.claim.hold;
         let found = self.fate(&release.claim);
         let holder = if found == Fate::Superseded { self.holder(now) } else { None };
@@ -119,7 +124,7 @@ impl LockState {
         &mut self,
         now: Now,
         free: &ForceRelease,
-        wakes: &mut Vec<Wake>,
+        wakes: &mut Vec<Notification>,
     ) -> ForceReleased {
         let of_it = |part: &&Part| matches!(free.seen, ObservedHolder::Hold(seen) if part.fence == seen);
         let seen: Vec<_> =
@@ -128,7 +133,7 @@ impl LockState {
             return ForceReleased::Changed { holder: self.holder(now) };
         }
         for Part { hold, fence, .. } in &seen {
-            wakes.push(Wake::ForceReleased { to: hold.session(), fence: *fence });
+            wakes.push(Notification::ForceReleased { to: hold.session(), fence: *fence });
         }
         self.take(now, Ended::ForceReleased, &free.by, |_, hold| seen.iter().any(|part| part.hold == *hold));
         self.pump_parts(now, None, wakes);
@@ -139,7 +144,7 @@ impl LockState {
         &mut self,
         now: Now,
         resize: Resize,
-        wakes: &mut Vec<Wake>,
+        wakes: &mut Vec<Notification>,
     ) -> Result<Resized, Refused> {
         self.refuse_other_types()?;
         let Resize { seen, limit } = resize;
@@ -304,7 +309,7 @@ impl LockState {
     }
 
     /// Admits the next entries, and the request itself if none is before it (1).
-    pub(super) fn pump_parts(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) {
+    pub(super) fn pump_parts(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Notification>) {
         if self.refuse_other_types().is_err() {
             // A release gets here as well: a value of another kind has no holds.
             return;
@@ -324,7 +329,7 @@ impl LockState {
     }
 
     /// Admits the next entries (1). `asker` learns of it from its reply.
-    fn serve_parts(&mut self, now: Now, asker: Option<HoldId>, wakes: &mut Vec<Wake>) {
+    fn serve_parts(&mut self, now: Now, asker: Option<HoldId>, wakes: &mut Vec<Notification>) {
         if self.kind == Kind::Barrier {
             return self.meet(now, None, asker, wakes);
         }
@@ -343,7 +348,13 @@ impl LockState {
     }
 
     /// Admits the parties of a barrier if enough are present (5). `told` learns of it from its reply.
-    fn meet(&mut self, now: Now, asker: Option<&Acquire>, told: Option<HoldId>, wakes: &mut Vec<Wake>) {
+    fn meet(
+        &mut self,
+        now: Now,
+        asker: Option<&Acquire>,
+        told: Option<HoldId>,
+        wakes: &mut Vec<Notification>,
+    ) {
         let mut present = Vec::new();
         if let Some(record) = &mut self.record {
             let front: Vec<_> = record.tickets.values().take(LOOKS_AT_MOST).copied().collect();
@@ -378,11 +389,11 @@ impl LockState {
     }
 
     /// Admits a queue entry, and notifies it, unless it belongs to the current request.
-    fn grant(&mut self, now: Now, place: Place, asker: Option<HoldId>, wakes: &mut Vec<Wake>) {
+    fn grant(&mut self, now: Now, place: Place, asker: Option<HoldId>, wakes: &mut Vec<Notification>) {
         let (hold, nonce, portion, lease_ms) = (place.claim.hold, place.nonce, place.portion, place.lease_ms);
         let fence = self.let_in(now, Tenant::waiting(now.ms, place), portion, lease_ms);
         if asker != Some(hold) {
-            wakes.push(Wake::Grant { to: hold.session(), nonce, fence });
+            wakes.push(Notification::Grant { to: hold.session(), nonce, fence });
         }
     }
 

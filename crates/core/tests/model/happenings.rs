@@ -8,8 +8,8 @@ use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::model::{LockState, Place, PlaceId, Record, Sessions};
 use leasehold_core::{
     Acquire, AuditEntry, Beat, Claim, Enqueue, Evict, Evicted, Extend, Extended, Fate, FencingToken,
-    ForceReleased, HoldId, Inspect, Label, Life, Nonce, Op, Pass, Portion, Release, Reply, SessionId,
-    SessionOp, Wake,
+    ForceReleased, HoldId, Inspect, Label, Life, Nonce, Notification, Op, Pass, Portion, Release, Reply,
+    SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -195,7 +195,7 @@ pub(super) fn check_queue(
     before: &LockState,
     after: &LockState,
     (now_us, op): (u64, &Op),
-    wakes: &[Wake],
+    wakes: &[Notification],
     buried: Option<SessionId>,
 ) {
     let (mut old, new) = (order(before), order(after));

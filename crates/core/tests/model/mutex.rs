@@ -15,7 +15,8 @@ use leasehold_core::model::{Audit, Content, LockState, PlaceId, Sessions, Tenant
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Label, Life,
-    ObservedHolder, Op, OwnValue, Pass, Portion, Release, Reply, SessionId, SessionOp, Wake, whole_millis,
+    Notification, ObservedHolder, Op, OwnValue, Pass, Portion, Release, Reply, SessionId, SessionOp,
+    whole_millis,
 };
 use proptest::prelude::*;
 
@@ -167,7 +168,7 @@ impl Environment {
         self.check_evictions_and_releases_by_force(before, op, &reply, &wakes);
     }
 
-    fn apply(&mut self, op: &Op) -> (Reply, Vec<Wake>) {
+    fn apply(&mut self, op: &Op) -> (Reply, Vec<Notification>) {
         let (sessions, now_ms) = (&self.sessions, self.now_us / 1000);
         self.state.apply(self.now_us, op, &|session| sessions.vital(now_ms, session))
     }
@@ -294,7 +295,7 @@ impl Environment {
         before: &LockState,
         op: &Op,
         reply: &Reply,
-        wakes: &[Wake],
+        wakes: &[Notification],
     ) {
         let was = self.held(before);
         match (op, reply) {
@@ -313,8 +314,8 @@ impl Environment {
             }
             (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
                 let told = was.as_ref().zip(before.record.as_ref().and_then(|record| record.last));
-                let told =
-                    told.map(|(was, fence)| Wake::ForceReleased { to: was.claim.hold.session(), fence });
+                let told = told
+                    .map(|(was, fence)| Notification::ForceReleased { to: was.claim.hold.session(), fence });
                 match free.seen {
                     ObservedHolder::Hold(fence) => assert_eq!(told.map(|told| told.fence()), Some(fence)),
                     ObservedHolder::Stranger(_) => assert_eq!(told, None),
@@ -327,7 +328,7 @@ impl Environment {
             (Op::Evict(_) | Op::ForceRelease(_), Reply::Refused(_)) => assert_eq!(self.state, *before),
             (Op::Evict(_) | Op::ForceRelease(_), other) => panic!("to {op:?}: {other:?}"),
             _ => {
-                let robbed = |wake: &Wake| matches!(wake, Wake::ForceReleased { .. });
+                let robbed = |wake: &Notification| matches!(wake, Notification::ForceReleased { .. });
                 assert!(!wakes.iter().any(robbed), "no holder was notified by {op:?}");
             }
         }
@@ -383,7 +384,7 @@ impl Environment {
 
     /// A new holder was the first live waiter; and a lock stays free only where no client waits, or where a
     /// release requested it.
-    fn check_grants(&self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Wake]) {
+    fn check_grants(&self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Notification]) {
         let now_ms = self.now_us / 1000;
         let (was, is) = (before.value.as_ref(), self.state.value.as_ref());
         let released = matches!(op, Op::Release(release) if fate_in(before, self.now_us, &release.claim) == Some(Fate::Held));
@@ -593,9 +594,9 @@ fn those_who_left_are_not_in_the_way() {
     let (reply, _) = state.apply(START_US, &Op::Acquire(last.clone()), &everybody);
     assert!(matches!(reply, Reply::Acquire(Acquired::Taken { position: Some(1), .. })), "{reply:?}");
     let (_, wakes) = state.apply(START_US, &free(first), &everybody);
-    assert_eq!(wakes.first().map(Wake::to), Some(patient.claim.hold.session()));
+    assert_eq!(wakes.first().map(Notification::to), Some(patient.claim.hold.session()));
     let (_, wakes) = state.apply(START_US, &free(patient.claim), &everybody);
-    assert_eq!(wakes.first().map(Wake::to), Some(last.claim.hold.session()));
+    assert_eq!(wakes.first().map(Notification::to), Some(last.claim.hold.session()));
     let (reply, _) = state.apply(START_US, &Op::Acquire(last), &everybody);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { others_wait: false, .. })), "{reply:?}");
 }

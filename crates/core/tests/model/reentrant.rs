@@ -14,8 +14,8 @@ use super::happenings::{
 use leasehold_core::model::{Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Inspect, Kind, Label, Life,
-    ObservedHolder, Op, OwnValue, Pass, Refused, Release, Released, Reply, SessionId, SessionOp, Wake,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Inspect, Kind, Label, Life, Notification,
+    ObservedHolder, Op, OwnValue, Pass, Refused, Release, Released, Reply, SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -331,14 +331,14 @@ impl Environment {
     }
 
     /// A forced release notifies each former holder once, and no other session.
-    fn check_force(&self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Wake]) {
+    fn check_force(&self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Notification]) {
         let mut told: Vec<_> = wakes.iter().filter(|wake| wake.nonce().is_none()).copied().collect();
         told.sort();
         let mut robbed = Vec::new();
         if let (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) = (op, reply) {
             let had = live(before, self.now_ms()).expect("the lock was held");
             let had = had.holds.iter().map(|entry| (entry.hold.session(), had.fence.expect("a token")));
-            robbed = had.map(|(to, fence)| Wake::ForceReleased { to, fence }).collect();
+            robbed = had.map(|(to, fence)| Notification::ForceReleased { to, fence }).collect();
             robbed.sort();
             robbed.dedup();
         } else if let (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Changed { .. })) = (op, reply)
@@ -357,7 +357,7 @@ impl Environment {
 
     /// A new holder is entitled to the lock: its owner already held it, or it was free, and no live waiter
     /// was before it. All holds of one tenure share one token.
-    fn check_entries(&mut self, before: &LockState, op: &Op, lost: &[Entry], wakes: &[Wake]) {
+    fn check_entries(&mut self, before: &LockState, op: &Op, lost: &[Entry], wakes: &[Notification]) {
         let now_ms = self.now_ms();
         let was = live(before, now_ms);
         let mut stays = holds(before, now_ms);
@@ -405,7 +405,7 @@ impl Environment {
         op: &Op,
         new: &Entry,
         has: &Entries,
-        wakes: &[Wake],
+        wakes: &[Notification],
     ) -> bool {
         let asked = asked(op).filter(|ask| ask.claim.hold == new.hold);
         let place = places(before).map(|(_, place)| place).find(|place| place.claim.hold == new.hold);
@@ -417,8 +417,9 @@ impl Environment {
         assert_eq!(claim.value.as_ref(), Some(&has.owner));
         assert_eq!((new.since_ms, new.until_ms), (self.now_ms(), self.now_ms() + lease_ms));
         self.book.ghosts.insert(new.hold, new.until_ms);
-        let its =
-            |wake: &Wake| wake.to() == new.hold.session() && wake.nonce() == place.map(|place| place.nonce);
+        let its = |wake: &Notification| {
+            wake.to() == new.hold.session() && wake.nonce() == place.map(|place| place.nonce)
+        };
         let woken = wakes.iter().any(|wake| wake.nonce().is_some() && its(wake));
         assert_eq!(woken, asked.is_none(), "the request learns it from the reply, a waiter from a message");
         woken

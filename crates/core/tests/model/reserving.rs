@@ -19,7 +19,7 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, LockState, Sessions, Value, everybody};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, ForceRelease, HoldId, Inspect, Kind,
-    ObservedHolder, Op, OwnValue, Portion, Refused, Release, Reply, SessionOp, Wake,
+    Notification, ObservedHolder, Op, OwnValue, Portion, Refused, Release, Reply, SessionOp,
 };
 use proptest::prelude::*;
 
@@ -161,7 +161,7 @@ impl Onlooker {
         after: &LockState,
         (now_us, op): (u64, &Op),
         reply: &Reply,
-        wakes: &[Wake],
+        wakes: &[Notification],
     ) {
         self.check_block(before, after, (now_us, op), reply);
         if last(before) != last(after) {
@@ -211,7 +211,13 @@ impl Onlooker {
     }
 
     /// (4)
-    fn check_notes(&self, after: &LockState, (now_us, op): (u64, &Op), reply: &Reply, wakes: &[Wake]) {
+    fn check_notes(
+        &self,
+        after: &LockState,
+        (now_us, op): (u64, &Op),
+        reply: &Reply,
+        wakes: &[Notification],
+    ) {
         let asked = match (op, reply) {
             (Op::Acquire(ask), Reply::Acquire(acquired)) => Some((ask, acquired)),
             (Op::Release(Release { next: Some(ask), .. }), Reply::Release(released)) => {
@@ -225,7 +231,7 @@ impl Onlooker {
             let (claim, fence) = self.told.as_ref().filter(|(_, fence)| last(after) == Some(*fence))?;
             let to = claim.hold.session();
             let is_his = fate(after, now_us, claim) == Some(Fate::Held);
-            (is_his && to != ask.claim.hold.session()).then_some(Wake::Wanted { to, fence: *fence })
+            (is_his && to != ask.claim.hold.session()).then_some(Notification::Wanted { to, fence: *fence })
         });
         let found: Vec<_> = wakes.iter().copied().filter(is_note).collect();
         assert_eq!(found, told.into_iter().collect::<Vec<_>>(), "by {op:?} on {after:#?}");
@@ -237,8 +243,8 @@ fn last(state: &LockState) -> Option<FencingToken> {
 }
 
 /// Whether a message reports that another session requests the lock.
-pub(super) const fn is_note(wake: &Wake) -> bool {
-    matches!(wake, Wake::Wanted { .. })
+pub(super) const fn is_note(wake: &Notification) -> bool {
+    matches!(wake, Notification::Wanted { .. })
 }
 
 fn fate(state: &LockState, now_us: u64, claim: &Claim) -> Option<Fate> {

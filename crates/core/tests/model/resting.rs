@@ -8,7 +8,8 @@
 use crate::happenings::{START_US, any_claim, any_op, session};
 use leasehold_core::model::{Content, LockState, Vital};
 use leasehold_core::{
-    Claim, Fate, ForceRelease, HoldId, Kind, Label, ObservedHolder, Op, OwnValue, Pass, Release, Reply, Wake,
+    Claim, Fate, ForceRelease, HoldId, Kind, Label, Notification, ObservedHolder, Op, OwnValue, Pass,
+    Release, Reply,
 };
 use proptest::prelude::*;
 
@@ -70,7 +71,7 @@ proptest! {
             let (reply, wakes) = state.apply(now_us, &op, &alive);
             if let Some(until_ms) = rested {
                 prop_assert_eq!(rests(&state), Some(until_ms), "{:?}", op);
-                prop_assert!(!wakes.iter().any(|wake| matches!(wake, Wake::Grant { .. })), "{:?}", op);
+                prop_assert!(!wakes.iter().any(|wake| matches!(wake, Notification::Grant { .. })), "{:?}", op);
                 prop_assert_eq!(state.held_by(now_us), vec![]);
             } else if let (Some(until_ms), Op::Release(Release { pass: Pass::Rest { for_ms }, .. })) = (rests(&state), &op) {
                 let Reply::Release(released) = &reply else { panic!("{reply:?}") };

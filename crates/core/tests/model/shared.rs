@@ -11,8 +11,8 @@ use super::happenings::{
 use leasehold_core::model::{LockState, Part, Place, PlaceId, Sessions, Vital};
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, Fate, FencingToken, ForceRelease,
-    ForceReleased, HoldId, Inspect, Kind, Life, ObservedHolder, Op, OwnValue, Pass, Portion, Refused,
-    Release, Reply, Resize, Resized, SessionId, SessionOp, Wake,
+    ForceReleased, HoldId, Inspect, Kind, Life, Notification, ObservedHolder, Op, OwnValue, Pass, Portion,
+    Refused, Release, Reply, Resize, Resized, SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -324,7 +324,7 @@ impl Environment {
 
     /// Every new holder was admitted in its turn or by its own request. Each admitted waiter is notified
     /// once, and no other session is.
-    fn check_let_in(&self, before: &Before, op: &Op, reply: &Reply, wakes: &[Wake]) {
+    fn check_let_in(&self, before: &Before, op: &Op, reply: &Reply, wakes: &[Notification]) {
         let was = |hold: &HoldId| before.holds.iter().any(|part| part.hold == *hold);
         let now = self.stands().holds;
         let fresh: Vec<_> = now.iter().filter(|part| !was(&part.hold)).collect();

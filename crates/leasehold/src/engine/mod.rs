@@ -59,7 +59,8 @@ use gate::Gate;
 use keeper::{Ear, Keeper};
 use leasehold_core::contend::Terms;
 use leasehold_core::{
-    About, Label, Lock, Moment, Op, Place, Reply, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
+    About, Label, Lock, Moment, Notification, Op, Place, Reply, SessionEntry, SessionId, SessionOp,
+    SessionReply,
 };
 use leasehold_store::sync::{Mutex, MutexGuard, OnceLock};
 use leasehold_store::{Environment, jitter};
@@ -450,19 +451,19 @@ impl Seats {
 }
 
 impl Postbox for Seats {
-    fn deliver(&self, wake: Wake) {
+    fn deliver(&self, wake: Notification) {
         match wake {
-            Wake::Grant { nonce, fence, .. } => {
+            Notification::Grant { nonce, fence, .. } => {
                 if let Some(seat) = self.by_slot(nonce.slot()) {
                     seat.handle_grant(nonce, fence, self.environment.now());
                 }
             }
-            Wake::ForceReleased { fence, .. } => {
+            Notification::ForceReleased { fence, .. } => {
                 if let Some(keeper) = self.keeper.get() {
                     keeper.hear_freed(fence);
                 }
             }
-            Wake::Wanted { fence, .. } => {
+            Notification::Wanted { fence, .. } => {
                 if let Some(keeper) = self.keeper.get() {
                     keeper.hear_wanted(fence);
                 }

@@ -2,7 +2,7 @@
 
 use crate::scene::{client, server, until};
 use futures_util::future::BoxFuture;
-use leasehold::core::{Acquired, HoldId, KeyError, Lock, Nonce, Op, Place, Reply, SessionId, Wake};
+use leasehold::core::{Acquired, HoldId, KeyError, Lock, Nonce, Notification, Op, Place, Reply, SessionId};
 use leasehold::store::{
     Capabilities, Fault, Outcome, Postbox, RedisConfig, RedisStore, SessionOp, SessionReply, Store,
 };
@@ -50,8 +50,8 @@ fn now_us() -> u64 {
 }
 
 impl Postbox for NotingPost {
-    fn deliver(&self, wake: Wake) {
-        if let Wake::Grant { nonce, fence, .. } = wake {
+    fn deliver(&self, wake: Notification) {
+        if let Notification::Grant { nonce, fence, .. } = wake {
             noted(&self.questions, |questions| {
                 if let Some(hold) = questions.nonces.get(&nonce).copied() {
                     questions.tokens.insert(fence.as_u64(), hold);

@@ -9,7 +9,7 @@ use crate::coverage::Cuts;
 use crate::keyspace::{Content, Entry, Keyspace};
 use crate::server::Server;
 use crate::tap::{How, WHOLE};
-use leasehold::store::{Executed, Fault, Lock, Outcome, RedisStore, Store, Wake};
+use leasehold::store::{Executed, Fault, Lock, Notification, Outcome, RedisStore, Store};
 use leasehold_core::model::{
     Audit, Content as Lies, Endings, LockState, Place, PlaceId, Record, Reserved, SessionRecord, Sessions,
     Tenant, Value as Stands,
@@ -178,9 +178,9 @@ impl Fixture {
         now_us: u64,
         op: &Op,
         (before, after): (&LockState, &LockState),
-        wakes: &[Wake],
+        wakes: &[Notification],
     ) -> Vec<(String, String)> {
-        let wake = |wake: &Wake| (format!("{MAILBOXES}{}", wake.to()), wake.message());
+        let wake = |wake: &Notification| (format!("{MAILBOXES}{}", wake.to()), wake.message());
         let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
         let tells = matches!(op, Op::Release(Release { pass: Pass::Tell, .. }));
         let free = match self.kind {

@@ -2,7 +2,7 @@
 
 use crate::play::Play;
 use crate::world::WITHIN;
-use leasehold::store::{Op, Outcome, Reply, SessionOp, SessionReply, Store, Wake};
+use leasehold::store::{Notification, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_core::cohort::BLOCK;
 use leasehold_core::model::LockState;
 use leasehold_core::{
@@ -74,12 +74,12 @@ impl Play<'_> {
         }
     }
 
-    pub(crate) fn count(&mut self, reply: &Reply, wakes: &[Wake]) {
+    pub(crate) fn count(&mut self, reply: &Reply, wakes: &[Notification]) {
         let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
         for wake in wakes {
             seen(match wake {
-                Wake::ForceReleased { .. } => "warned",
-                Wake::Wanted { .. } => "notified: waiter",
+                Notification::ForceReleased { .. } => "warned",
+                Notification::Wanted { .. } => "notified: waiter",
                 _ => "woken",
             });
         }
@@ -227,7 +227,7 @@ impl Play<'_> {
     }
 
     /// Counts cases that only locks with several holders have.
-    pub(crate) fn count_parts(&mut self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Wake]) {
+    pub(crate) fn count_parts(&mut self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Notification]) {
         let now_ms = self.world.now_us / 1000;
         let parts = |state: &LockState| state.value.as_ref()?.content.parts().cloned();
         let (before_parts, after) = (parts(before), parts(&self.state));
@@ -243,7 +243,7 @@ impl Play<'_> {
                 });
             }
         }
-        let grants = wakes.iter().filter(|wake| matches!(wake, Wake::Grant { .. })).count();
+        let grants = wakes.iter().filter(|wake| matches!(wake, Notification::Grant { .. })).count();
         if grants > 1 {
             seen("several woken");
         }

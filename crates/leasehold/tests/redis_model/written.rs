@@ -1,6 +1,6 @@
 //! The model's state in the form in which the scripts store it in Redis.
 
-use leasehold::store::Wake;
+use leasehold::store::Notification;
 use leasehold_core::model::{Audit, Place, PlaceId, Record, Reserved, SessionRecord, Tenant};
 use leasehold_core::{Claim, Ended, Life, Portion};
 use leasehold_testkit::Value;
@@ -111,6 +111,6 @@ pub(crate) fn pairs(hash: &Value) -> BTreeMap<String, String> {
     texts.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
 }
 
-pub(crate) fn said(wakes: &[Wake]) -> Vec<(String, String)> {
+pub(crate) fn said(wakes: &[Notification]) -> Vec<(String, String)> {
     wakes.iter().map(|wake| (format!("m:leasehold:mailbox:{}", wake.to()), wake.message())).collect()
 }

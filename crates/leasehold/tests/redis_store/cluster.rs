@@ -46,5 +46,5 @@ async fn a_cluster_notices_that_messages_do_not_come_any_more() {
     let channel = channels.elements()[0].text().unwrap();
     cluster.node(at).cli(&["SPUBLISH", channel, &format!("grant {} 1", nonce(5))]).unwrap();
     let told = heard(&mut hear).await;
-    assert!(matches!(told, Some(Heard::Wake(wake)) if wake.nonce() == Some(nonce(5))));
+    assert!(matches!(told, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(5))));
 }

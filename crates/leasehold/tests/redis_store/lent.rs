@@ -21,7 +21,9 @@ async fn a_connection_of_the_users_carries_messages_if_he_hands_them_on() {
     granted(acquire(&store, &claim(1), None).await);
     acquire(&store, &claim(2), Some(nonce(7))).await;
     assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
-    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.nonce() == Some(nonce(7))));
+    assert!(
+        matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(7)))
+    );
     assert_eq!(server.cli(&["GET", "app:job"]).unwrap().text(), Some(&*claim(2).token()));
     let outcome = store.sibling().execute(&job(), &take(&claim(2), None), LONG).await;
     granted(outcome);

@@ -19,7 +19,7 @@ async fn a_grant_arrives_in_the_mailbox() {
     acquire(&waiter, &claim(2), Some(nonce(7))).await;
     assert_eq!(found(release(&holder, &claim(1)).await), Fate::Held);
     let wake = heard(&mut hear).await;
-    let Some(Heard::Wake(wake)) = wake else { panic!("{wake:?}") };
+    let Some(Heard::Notification(wake)) = wake else { panic!("{wake:?}") };
     assert_eq!((wake.to(), wake.nonce()), (session(2), Some(nonce(7))));
     assert!(server.cli(&["GET", "job"]).unwrap().text() == Some(&*claim(2).token()));
     waiter.close_mailbox(Place::ONLY, session(2));
@@ -29,7 +29,9 @@ async fn a_grant_arrives_in_the_mailbox() {
     holder.open_mailbox(Place::ONLY, session(3), post, LONG).await.unwrap();
     acquire(&holder, &claim(3), Some(nonce(8))).await;
     assert_eq!(found(release(&holder, &claim(2)).await), Fate::Held);
-    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.nonce() == Some(nonce(8))));
+    assert!(
+        matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(8)))
+    );
 }
 
 /// Failure row 44.
@@ -49,7 +51,7 @@ async fn what_is_no_grant_is_ignored() {
     server.cli(&["PUBLISH", "leasehold:mailbox:", &grant]).unwrap().ok().unwrap();
     // A well-formed grant is passed on: the nonce decides whether it is genuine.
     server.cli(&["PUBLISH", &channel, &grant]).unwrap().ok().unwrap();
-    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.fence().as_u64() == 17));
+    assert!(matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.fence().as_u64() == 17));
     assert!(hear.try_recv().is_err());
     granted(acquire(&store, &claim(1), None).await);
 }
@@ -69,7 +71,7 @@ async fn a_mailbox_is_open_again_after_a_restart_and_is_told() {
         let hearers = server.cli(&["PUBLISH", &channel, &format!("grant {} 1", nonce(round))]).unwrap();
         assert_eq!(hearers.integer(), Some(1));
         assert!(
-            matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.nonce() == Some(nonce(round)))
+            matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(round)))
         );
     }
 }

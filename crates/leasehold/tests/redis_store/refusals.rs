@@ -5,8 +5,8 @@ use crate::scene::{
     granted, heard, inspect, job, label, listed, nonce, refused, release, session, take, unknown,
 };
 use leasehold::store::{
-    FaultKind, Lock, Op, Outcome, Permissions, RedisConfig, RedisStore, Reply, ServerVersion, SessionOp,
-    SessionReply, Store, TlsFault, Wake,
+    FaultKind, Lock, Notification, Op, Outcome, Permissions, RedisConfig, RedisStore, Reply, ServerVersion,
+    SessionOp, SessionReply, Store, TlsFault,
 };
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
@@ -230,10 +230,10 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let reply = done(Op::Extend(extend)).await;
     assert!(matches!(reply, Reply::Extend(Extended::Reserved { .. })), "{reply:?}");
     done(take(&claim(2), Some(nonce(2)))).await;
-    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(Wake::Wanted { .. }))));
+    assert!(matches!(heard(&mut hear).await, Some(Heard::Notification(Notification::Wanted { .. }))));
     let free = ForceRelease { seen: ObservedHolder::Hold(fence), by: label() };
     assert_eq!(done(Op::ForceRelease(free)).await, Reply::ForceRelease(ForceReleased::ForceReleased));
-    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(Wake::ForceReleased { .. }))));
+    assert!(matches!(heard(&mut hear).await, Some(Heard::Notification(Notification::ForceReleased { .. }))));
     assert_eq!(attend(&store, &SessionOp::End(session(2))).await, SessionReply::End);
     tokio::time::sleep(Duration::from_millis(2)).await;
     let look = Acquire { ahead: Some(session(2)), ..ask(&claim(3), Some(nonce(3))) };

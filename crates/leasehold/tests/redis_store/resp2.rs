@@ -31,7 +31,7 @@ async fn is_open(server: &RedisServer, hear: &mut UnboundedReceiver<Heard>, n: u
     let channel = format!("leasehold:mailbox:{}", session(1));
     let hearers = server.cli(&["PUBLISH", &channel, &format!("grant {} 1", nonce(n))]).unwrap();
     assert_ne!(hearers.integer(), Some(0));
-    assert!(matches!(heard(hear).await, Some(Heard::Wake(wake)) if wake.nonce() == Some(nonce(n))));
+    assert!(matches!(heard(hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(n))));
 }
 
 #[tokio::test]
@@ -48,7 +48,9 @@ async fn resp2_has_calls_and_messages_on_a_connection_each() {
     granted(acquire(&holder, &claim(1), None).await);
     acquire(&waiter, &claim(2), Some(nonce(7))).await;
     assert_eq!(found(release(&holder, &claim(1)).await), Fate::Held);
-    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.nonce() == Some(nonce(7))));
+    assert!(
+        matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(7)))
+    );
     waiter.close_mailbox(Place::ONLY, session(2));
     eventually(|| server.cli(&["PUBSUB", "CHANNELS"]).unwrap().elements().is_empty()).await;
     drop((holder, waiter));

@@ -1,7 +1,8 @@
 //! Helpers that the tests share.
 
 use leasehold::store::{
-    Executed, Fault, Lock, Op, Outcome, Postbox, RedisStore, Reply, SessionOp, SessionReply, Store, Wake,
+    Executed, Fault, Lock, Notification, Op, Outcome, Postbox, RedisStore, Reply, SessionOp, SessionReply,
+    Store,
 };
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Life, Nonce, Pass, Place,
@@ -25,7 +26,7 @@ pub(crate) const LATE: Duration = Duration::from_millis(600);
 /// An event that a mailbox received.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    Wake(Wake),
+    Notification(Notification),
     Renewed,
 }
 
@@ -39,8 +40,8 @@ impl Box {
 }
 
 impl Postbox for Box {
-    fn deliver(&self, wake: Wake) {
-        let _ = self.0.send(Heard::Wake(wake));
+    fn deliver(&self, wake: Notification) {
+        let _ = self.0.send(Heard::Notification(wake));
     }
 
     fn renewed(&self) {

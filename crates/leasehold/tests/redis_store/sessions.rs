@@ -5,7 +5,8 @@ use crate::scene::{
     inspect, job, label, listed, nonce, release, session,
 };
 use leasehold::store::{
-    Executed, FaultKind, Lock, Op, Outcome, Reply, SessionKeeping, SessionOp, SessionReply, Store, Wake,
+    Executed, FaultKind, Lock, Notification, Op, Outcome, Reply, SessionKeeping, SessionOp, SessionReply,
+    Store,
 };
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Ended, Evict, Evicted, Fate, Fingerprint, ForceRelease, ForceReleased,
@@ -157,7 +158,7 @@ async fn who_loses_a_lock_by_force_is_told() {
     );
     let wake = heard(&mut hear).await;
     assert!(
-        matches!(wake, Some(Heard::Wake(Wake::ForceReleased { fence: told, .. })) if told == fence),
+        matches!(wake, Some(Heard::Notification(Notification::ForceReleased { fence: told, .. })) if told == fence),
         "{wake:?}"
     );
     assert_eq!(found(release(&store, &claim(1)).await), Fate::Ended(Ended::ForceReleased));

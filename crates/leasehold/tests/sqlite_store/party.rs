@@ -1,6 +1,6 @@
 //! One session, which uses the store as the engine does.
 
-use leasehold::store::{Fault, Outcome, Postbox, SqliteStore, Store, Wake};
+use leasehold::store::{Fault, Notification, Outcome, Postbox, SqliteStore, Store};
 use leasehold::{FencingToken, Label, SessionId};
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Enqueue, HoldId, Inspect, Inspection, Life, Lock, Nonce, Op,
@@ -22,13 +22,13 @@ pub(crate) const LEASE_MS: u64 = 60_000;
 pub(crate) struct Party {
     pub(crate) store: SqliteStore,
     pub(crate) session: SessionId,
-    pub(crate) wakes: mpsc::Receiver<Wake>,
+    pub(crate) wakes: mpsc::Receiver<Notification>,
 }
 
-struct Post(mpsc::Sender<Wake>);
+struct Post(mpsc::Sender<Notification>);
 
 impl Postbox for Post {
-    fn deliver(&self, wake: Wake) {
+    fn deliver(&self, wake: Notification) {
         // A party that is gone does not read its messages.
         let _ = self.0.send(wake);
     }

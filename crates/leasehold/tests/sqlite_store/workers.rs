@@ -1,7 +1,7 @@
 //! Workers: processes of the test binary that execute commands.
 
 use crate::party::Party;
-use leasehold::store::Wake;
+use leasehold::store::Notification;
 use leasehold_core::Acquired;
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -113,7 +113,7 @@ fn worker() {
             "await force" => {
                 answer("waiting");
                 match party.wakes.recv().unwrap() {
-                    Wake::ForceReleased { fence, .. } => answer(&format!("freed {fence}")),
+                    Notification::ForceReleased { fence, .. } => answer(&format!("freed {fence}")),
                     other => panic!("{other:?}"),
                 }
             }

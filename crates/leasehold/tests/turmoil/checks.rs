@@ -22,7 +22,7 @@ use crate::storm::server_time_us;
 use crate::tapped::Said;
 use leasehold::{FencingToken, Moment, Owner, Released, SessionId};
 use leasehold_core::cohort::Block;
-use leasehold_core::{Acquire, Acquired, Extended, Fate, HoldId, Inspection, Op, Reply, Share, Wake};
+use leasehold_core::{Acquire, Acquired, Extended, Fate, HoldId, Inspection, Notification, Op, Reply, Share};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
@@ -189,7 +189,7 @@ impl Record {
     }
 
     /// The server has executed an operation: records the grants.
-    pub(crate) fn executed(&self, at: Duration, key: &str, op: &Op, reply: &Reply, wakes: &[Wake]) {
+    pub(crate) fn executed(&self, at: Duration, key: &str, op: &Op, reply: &Reply, wakes: &[Notification]) {
         let mut state = lock(&self.state);
         match (op, reply) {
             (Op::Acquire(ask), Reply::Acquire(acquired)) => state.asked(key, ask, acquired),
@@ -204,7 +204,7 @@ impl Record {
             }
             _ => {}
         }
-        for wake in wakes.iter().filter(|wake| matches!(wake, Wake::Grant { .. })) {
+        for wake in wakes.iter().filter(|wake| matches!(wake, Notification::Grant { .. })) {
             state.told.insert((key.to_owned(), wake.fence()), at);
             if let Some(hold) = state.queued.get(&(key.to_owned(), wake.to())).copied() {
                 state.granted.entry((key.to_owned(), wake.fence())).or_default().insert(hold);

@@ -23,7 +23,7 @@ use super::super::verdict::judge;
 use super::topology::{Map, Redirect, redirect};
 use super::{PAUSE, RENEWAL, Shared};
 use futures_util::future::join_all;
-use leasehold_core::{SessionId, Wake};
+use leasehold_core::{Notification, SessionId};
 use leasehold_store::watched::Watched;
 use leasehold_store::{Bell, Fault, Listening, Phase, Postbox};
 use redis::{Cmd, Pipeline, PushInfo, PushKind, Value, cmd, from_redis_value_ref};
@@ -491,7 +491,7 @@ fn deliver(shared: &Shared, heard: &Watched<Heard>, node: &Address, push: &PushI
                 }
             });
             let Some((session, post)) = post else { return };
-            match Wake::parse(session, message) {
+            match Notification::parse(session, message) {
                 Ok(wake) => post.deliver(wake),
                 Err(error) => tracing::trace!(%session, %error, "ignored"),
             }

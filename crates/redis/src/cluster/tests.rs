@@ -1,7 +1,7 @@
 //! Requests for the slot map, and the time until channels are subscribed again, with scripted nodes.
 
 use super::*;
-use leasehold_core::{SessionId, Wake};
+use leasehold_core::{Notification, SessionId};
 use leasehold_store::Postbox;
 use tokio::io::{
     AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, duplex, split,
@@ -162,7 +162,7 @@ async fn serve_for_a_while(stream: DuplexStream, subscribed: UnboundedSender<Ins
 struct Nobody;
 
 impl Postbox for Nobody {
-    fn deliver(&self, _: Wake) {}
+    fn deliver(&self, _: Notification) {}
 
     fn renewed(&self) {}
 }

@@ -12,7 +12,7 @@ use crate::event::{Event, GuardId, HostEvent, LockId, NewGuard, OwnerId, Release
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{
-    Acquire, Acquired, Extended, FencingToken, HoldId, Nonce, Op, Portion, Reply, Share, Wake, drift,
+    Acquire, Acquired, Extended, FencingToken, HoldId, Nonce, Notification, Op, Portion, Reply, Share, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -210,7 +210,7 @@ impl Guards {
                     }
                 }
             }
-            Event::Notified(host, Wake::Grant { nonce, fence, .. }) => {
+            Event::Notified(host, Notification::Grant { nonce, fence, .. }) => {
                 if let Some(asked) = self.looks.get(&nonce).copied() {
                     self.hears(at, host, asked, (fence, 1, asked.lease_ms));
                 }

@@ -6,7 +6,7 @@ use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::cohort::{HANDOVERS, TURN};
 use leasehold_core::model::PlaceId;
-use leasehold_core::{Acquired, Extended, FencingToken, HoldId, Op, Reply, Wake};
+use leasehold_core::{Acquired, Extended, FencingToken, HoldId, Notification, Op, Reply};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -253,7 +253,7 @@ impl Check for Handoff {
                 self.asked.insert(message, (at, extend.claim.hold));
             }
             Event::Answered { message, reply, .. } => self.answered(at, message, reply),
-            Event::Notified(host, Wake::Wanted { fence, .. }) => self.wanted(at, host, fence),
+            Event::Notified(host, Notification::Wanted { fence, .. }) => self.wanted(at, host, fence),
             Event::Task(task, lock, what) if !context.is_shared(lock) => {
                 return self.task(at, task, lock, what, context);
             }

@@ -3,7 +3,7 @@
 use crate::checks::{self, Check, CheckContext, GuardRecord, Promises};
 use crate::event::{Event, Execution, HostEvent, ObserverEvent, PeriodEvent, ServerEvent, TaskEvent};
 use crate::world::time::Instant;
-use leasehold_core::{Acquired, Ended, Kind, Op, Portion, Reply, Resized, SessionOp, Wake};
+use leasehold_core::{Acquired, Ended, Kind, Notification, Op, Portion, Reply, Resized, SessionOp};
 use std::ops::AddAssign;
 
 /// What a check has found.
@@ -121,7 +121,7 @@ impl Counts {
     fn count(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) {
         let counted = match event {
             Event::Executed(done) => {
-                let wanted = |wake: &&Wake| matches!(wake, Wake::Wanted { .. });
+                let wanted = |wake: &&Notification| matches!(wake, Notification::Wanted { .. });
                 let wanted = done.wakes.iter().filter(wanted).count() as u64;
                 self.wanted += wanted;
                 self.granted += done.wakes.len() as u64 - wanted;

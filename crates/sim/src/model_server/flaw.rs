@@ -2,7 +2,9 @@
 
 use leasehold_core::cohort::Block;
 use leasehold_core::model::{Alive, Content, LockState, Value};
-use leasehold_core::{Acquire, Acquired, Extended, Fate, FencingToken, Op, Released, Reply, Share, Wake};
+use leasehold_core::{
+    Acquire, Acquired, Extended, Fate, FencingToken, Notification, Op, Released, Reply, Share,
+};
 
 /// A deliberate defect of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +44,7 @@ impl Flaw {
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
-    ) -> (Reply, Vec<Wake>) {
+    ) -> (Reply, Vec<Notification>) {
         let tenant = lock.record.as_ref().and_then(|record| record.tenant.as_ref());
         let op = match (self, op, tenant) {
             (Self::ReleasesAnybodys, Op::Release(release), Some(tenant)) if lock.value.is_some() => {

@@ -18,7 +18,7 @@ pub use flaw::Flaw;
 use call::{Call, OnLock};
 use leasehold_core::model::{LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
-    Acquire, Inspect, Inspection, Kind, Lock, Op, Reply, SessionOp, SessionReply, Share, Wake,
+    Acquire, Inspect, Inspection, Kind, Lock, Notification, Op, Reply, SessionOp, SessionReply, Share,
 };
 use leasehold_testkit::conformance::leader_announcement;
 use script::{For, Script};
@@ -111,7 +111,7 @@ pub enum ObservedHolder<'a> {
         /// The reply.
         reply: &'a Reply,
         /// The published notifications.
-        wakes: &'a [Wake],
+        wakes: &'a [Notification],
     },
     /// Several locks were requested in one step.
     Together {

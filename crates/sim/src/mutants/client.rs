@@ -9,7 +9,7 @@ use leasehold::store::{
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspection,
-    KeyError, Life, Nonce, Place, Release, Released, Reply, SessionId, Share, Wake, drift,
+    KeyError, Life, Nonce, Notification, Place, Release, Released, Reply, SessionId, Share, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -403,13 +403,13 @@ struct MutantSink {
 }
 
 impl Postbox for MutantSink {
-    fn deliver(&self, mut wake: Wake) {
-        if self.mutant == Mutant::WantedIsIgnored && matches!(wake, Wake::Wanted { .. }) {
+    fn deliver(&self, mut wake: Notification) {
+        if self.mutant == Mutant::WantedIsIgnored && matches!(wake, Notification::Wanted { .. }) {
             return;
         }
         if self.mutant == Mutant::GrantCountsFromLastPoll {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Wake::Grant { nonce, .. } = &mut wake {
+            if let Notification::Grant { nonce, .. } = &mut wake {
                 *nonce = seen.last_nonce.get(&nonce.slot()).copied().unwrap_or(*nonce);
             }
         }

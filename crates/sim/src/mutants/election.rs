@@ -3,7 +3,7 @@
 use crate::mutants::Mutant;
 use crate::world::Run;
 use leasehold_core::model::{Alive, LockState};
-use leasehold_core::{Acquired, Fate, FencingToken, Kind, Op, Pass, Release, Reply, Wake};
+use leasehold_core::{Acquired, Fate, FencingToken, Kind, Notification, Op, Pass, Release, Reply};
 
 impl Mutant {
     /// Whether a run has the locks that it is of.
@@ -47,7 +47,7 @@ impl Mutant {
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
-    ) -> (Reply, Vec<Wake>) {
+    ) -> (Reply, Vec<Notification>) {
         match (self, op) {
             (Self::ElectionIgnoresLeader, Op::Acquire(ask)) if state.kind == Kind::Election => {
                 let mut other = state.clone();

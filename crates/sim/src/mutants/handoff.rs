@@ -3,7 +3,7 @@
 use crate::mutants::Mutant;
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::model::{Alive, LockState, Reserved};
-use leasehold_core::{Acquired, Extend, Extended, FencingToken, Op, Reply, Wake};
+use leasehold_core::{Acquired, Extend, Extended, FencingToken, Notification, Op, Reply};
 
 /// More tokens than the clock advances by in a second.
 const FAR_TOO_MANY: u32 = 1_000_000;
@@ -28,10 +28,10 @@ impl Mutant {
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
-    ) -> (Reply, Vec<Wake>) {
+    ) -> (Reply, Vec<Notification>) {
         let (mut reply, mut wakes) = state.apply(now_us, op, alive);
         if self == Self::WaitersAreNotReported {
-            wakes.retain(|wake| !matches!(wake, Wake::Wanted { .. }));
+            wakes.retain(|wake| !matches!(wake, Notification::Wanted { .. }));
             say_that_nobody_waits(&mut reply);
         }
         if let Op::Extend(Extend { reserve: Some(reserve), .. }) = op

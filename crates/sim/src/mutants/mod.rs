@@ -13,8 +13,8 @@ mod shared;
 
 use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Life, ObservedHolder, Op, OwnValue,
-    Pass, Reply, SessionOp, SessionReply, Share, Wake,
+    Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Life, Notification, ObservedHolder,
+    Op, OwnValue, Pass, Reply, SessionOp, SessionReply, Share,
 };
 use std::mem;
 
@@ -275,7 +275,7 @@ impl Mutant {
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
-    ) -> (Reply, Vec<Wake>) {
+    ) -> (Reply, Vec<Notification>) {
         if self.is_of_shared_locks() {
             return self.apply_to_shared(state, now_us, op, alive);
         }
@@ -359,7 +359,7 @@ impl Mutant {
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
-    ) -> (Reply, Vec<Wake>) {
+    ) -> (Reply, Vec<Notification>) {
         match (self, op) {
             (Self::EvictsLiveSession, _) => state.apply(now_us, op, &|_| Vital::Lapsed),
             (Self::EvictsLeaseOnlyHold, Op::Acquire(_) | Op::Evict(_)) => {
@@ -396,7 +396,7 @@ impl Mutant {
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
-    ) -> (Reply, Vec<Wake>) {
+    ) -> (Reply, Vec<Notification>) {
         let before = entries(state).map_or_else(Vec::new, |entries| entries.holds.clone());
         match (self, op) {
             (Self::AnyOwnerEnters, Op::Acquire(ask)) => {
@@ -491,7 +491,7 @@ impl Mutant {
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
-    ) -> (Reply, Vec<Wake>) {
+    ) -> (Reply, Vec<Notification>) {
         match self {
             Self::NextOwnerHasOldToken if state.kind == Kind::Reentrant => {
                 self.apply_with_own_token(state, now_us, op, alive)
@@ -532,7 +532,7 @@ impl Mutant {
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
-    ) -> (Reply, Vec<Wake>) {
+    ) -> (Reply, Vec<Notification>) {
         let before = state.record.as_ref().and_then(|record| record.last);
         let (mut reply, mut wakes) = state.apply(now_us, op, alive);
         let after = state.record.as_mut().and_then(|record| record.last.as_mut());
@@ -548,7 +548,7 @@ impl Mutant {
             entries.fence = Some(wrong);
         }
         for wake in &mut wakes {
-            if let Wake::Grant { fence, .. } = wake {
+            if let Notification::Grant { fence, .. } = wake {
                 *fence = wrong;
             }
         }
@@ -587,7 +587,12 @@ fn lengthen_all(state: &mut LockState, now_us: u64) {
 }
 
 /// Makes a re-entrant acquire wait behind the queue.
-fn enter_in_line(state: &mut LockState, now_us: u64, ask: &Acquire, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
+fn enter_in_line(
+    state: &mut LockState,
+    now_us: u64,
+    ask: &Acquire,
+    alive: Alive<'_>,
+) -> (Reply, Vec<Notification>) {
     let is_there = entries(state).is_some_and(|entries| entries.entry(&ask.claim.hold).is_some());
     let lives = |entry: &Entry| entry.until_ms >= now_us / 1000;
     let is_had = entries(state).is_some_and(|entries| entries.holds.iter().any(lives));

@@ -2,7 +2,7 @@
 
 use crate::mutants::Mutant;
 use leasehold_core::model::{Alive, Content, LockState, Part, Parts, PlaceId, Value};
-use leasehold_core::{Acquire, Extended, Fate, Op, Portion, Reply, Resize, Wake};
+use leasehold_core::{Acquire, Extended, Fate, Notification, Op, Portion, Reply, Resize};
 use std::mem;
 
 impl Mutant {
@@ -32,7 +32,7 @@ impl Mutant {
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
-    ) -> (Reply, Vec<Wake>) {
+    ) -> (Reply, Vec<Notification>) {
         let writes = |part: &Part| matches!(part.portion, Portion::Write | Portion::Upgrade);
         let reads = |part: &Part| part.portion == Portion::Read;
         let may = |part: &Part| part.portion == Portion::Upgradable;
@@ -104,7 +104,7 @@ pub(crate) fn barge(
     now_us: u64,
     ask: &Acquire,
     alive: Alive<'_>,
-) -> (Reply, Vec<Wake>) {
+) -> (Reply, Vec<Notification>) {
     // Hides the queue while the acquire is executed.
     let hidden = state.record.as_mut().map(|record| {
         let mine = record.places.remove(&PlaceId::of(state.kind, &ask.claim.hold));
@@ -133,7 +133,7 @@ fn without(
     now_us: u64,
     op: &Op,
     alive: Alive<'_>,
-) -> (Reply, Vec<Wake>) {
+) -> (Reply, Vec<Notification>) {
     let own = if let Op::Acquire(ask) = op { Some(ask.claim.hold) } else { None };
     let mut hidden = Vec::new();
     if let Some(Value { content: Content::Parts(parts), .. }) = &mut state.value {
@@ -157,7 +157,7 @@ fn without(
 }
 
 /// Executes an operation as if every holder had one permit.
-fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
+fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Notification>) {
     let mut weights = Vec::new();
     if let Some(Value { content: Content::Parts(parts), .. }) = &mut state.value {
         for part in &mut parts.holds {
@@ -178,7 +178,12 @@ fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> 
 }
 
 /// Executes an acquire as if one party fewer were required.
-fn one_less(state: &mut LockState, now_us: u64, ask: &Acquire, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
+fn one_less(
+    state: &mut LockState,
+    now_us: u64,
+    ask: &Acquire,
+    alive: Alive<'_>,
+) -> (Reply, Vec<Notification>) {
     let less = |portion: &mut Portion| {
         if let Portion::Meet { of } | Portion::Await { of } = portion {
             *of -= 1;

@@ -15,7 +15,7 @@ use crate::world::scheduler::HostId;
 use crate::world::server::Server;
 use crate::world::time::Instant;
 use leasehold::store::Postbox;
-use leasehold_core::{Acquire, Op, Reply, SessionId, SessionOp, SessionReply, Share, Wake};
+use leasehold_core::{Acquire, Notification, Op, Reply, SessionId, SessionOp, SessionReply, Share};
 use leasehold_testkit::Random;
 use std::collections::BTreeMap;
 use std::mem;
@@ -337,7 +337,7 @@ impl Sim {
         net: &Net,
         request: &Request,
         lock: LockId,
-        what: (&Op, &Reply, &[Wake]),
+        what: (&Op, &Reply, &[Notification]),
         together: bool,
     ) {
         let (op, reply, wakes) = what;
@@ -423,7 +423,7 @@ impl Sim {
         });
     }
 
-    fn publish(self: &Arc<Self>, net: &mut Net, wake: Wake) {
+    fn publish(self: &Arc<Self>, net: &mut Net, wake: Notification) {
         let Some((link, generation)) = net.server.subscriptions.get(&wake.to()).copied() else { return };
         let host = net.link(link).host;
         let message = net.last_message;

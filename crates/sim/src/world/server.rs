@@ -6,7 +6,9 @@ use crate::world::Sim;
 use crate::world::network::LinkId;
 use crate::world::time::{Clock, Instant};
 use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
-use leasehold_core::{Acquire, Kind, Op, OwnValue, Reply, SessionId, SessionOp, SessionReply, Share, Wake};
+use leasehold_core::{
+    Acquire, Kind, Notification, Op, OwnValue, Reply, SessionId, SessionOp, SessionReply, Share,
+};
 use leasehold_testkit::Random;
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -57,7 +59,7 @@ impl Server {
         lock: LockId,
         op: &Op,
         mutant: Option<Mutant>,
-    ) -> (Reply, Vec<Wake>) {
+    ) -> (Reply, Vec<Notification>) {
         let now_us = self.clock.reading_us(now);
         let (state, sessions) = (state(&mut self.locks, &self.kinds, lock), &self.sessions);
         let alive = |session| sessions.vital(now_us / 1000, session);

@@ -1,6 +1,6 @@
 //! The notifications that one session has received.
 
-use leasehold_core::{FencingToken, Nonce, SessionId, Wake};
+use leasehold_core::{FencingToken, Nonce, Notification, SessionId};
 use leasehold_store::Postbox;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -87,11 +87,13 @@ fn of<T>(unread: &Mutex<Vec<T>>) -> MutexGuard<'_, Vec<T>> {
 }
 
 impl Postbox for Inbox {
-    fn deliver(&self, wake: Wake) {
+    fn deliver(&self, wake: Notification) {
         match wake {
-            Wake::Grant { to, nonce, fence } => of(&self.unread).push(GrantMessage { to, nonce, fence }),
-            Wake::ForceReleased { fence, .. } => of(&self.freed).push(fence),
-            Wake::Wanted { fence, .. } => of(&self.wanted).push(fence),
+            Notification::Grant { to, nonce, fence } => {
+                of(&self.unread).push(GrantMessage { to, nonce, fence })
+            }
+            Notification::ForceReleased { fence, .. } => of(&self.freed).push(fence),
+            Notification::Wanted { fence, .. } => of(&self.wanted).push(fence),
             _ => {}
         }
         self.news.notify_one();

@@ -5,7 +5,7 @@ use crate::engine::session::fresh_id;
 use crate::engine::{Seat, Session};
 use crate::store::{MemoryStore, Outcome, Postbox};
 use leasehold_core::tenure::Plan;
-use leasehold_core::{Acquire, FencingToken, HoldId, Label, Op, Pass, Portion, Release, Wake};
+use leasehold_core::{Acquire, FencingToken, HoldId, Label, Notification, Op, Pass, Portion, Release};
 use leasehold_store::System;
 use std::sync::Weak;
 
@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Deaf;
 
 impl Postbox for Deaf {
-    fn deliver(&self, _: Wake) {}
+    fn deliver(&self, _: Notification) {}
     fn renewed(&self) {}
 }
 

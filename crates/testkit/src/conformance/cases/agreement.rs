@@ -7,8 +7,8 @@ use crate::conformance::fixture::Fixture;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Value, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extend, Extended, FencingToken, Holder, Inspect, Kind, Lock, Op, OwnValue,
-    Pass, Portion, Release, Reply, Resize, Wake,
+    Acquire, Acquired, Claim, Extend, Extended, FencingToken, Holder, Inspect, Kind, Lock, Notification, Op,
+    OwnValue, Pass, Portion, Release, Reply, Resize,
 };
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -140,10 +140,10 @@ impl<'a> Contest<'a> {
                 .position(|client| client.session == wake.to())
                 .expect("one of the clients");
             match wake {
-                Wake::Grant { to: session, nonce, fence } => {
+                Notification::Grant { to: session, nonce, fence } => {
                     self.posted.entry(to).or_default().push(GrantMessage { to: session, nonce, fence });
                 }
-                Wake::Wanted { fence, .. } => self.wanted.entry(to).or_default().push(fence),
+                Notification::Wanted { fence, .. } => self.wanted.entry(to).or_default().push(fence),
                 _ => {}
             }
         }

@@ -16,6 +16,7 @@ pub use leasehold_redis::{
 pub use leasehold_sqlite::SqliteStore;
 pub use leasehold_store::{
     Bell, Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind,
-    Listening, Lock, MemoryStore, Notification, Op, Outcome, Phase, Postbox, QuorumError, QuorumStore, Reply,
-    Role, SessionKeeping, SessionOp, SessionReply, Severity, Shards, ShardsError, Store, TlsFault,
+    Listening, Lock, MemoryStore, Notification, NotificationSink, Op, Outcome, Phase, QuorumError,
+    QuorumStore, Reply, Role, SessionKeeping, SessionOp, SessionReply, Severity, Shards, ShardsError, Store,
+    TlsFault,
 };

@@ -8,7 +8,7 @@ use leasehold::core::{
     Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold::store::{
-    MemoryStore, Notification, Outcome, Postbox, RedisConfig, RedisStore, SqliteStore, Store,
+    MemoryStore, Notification, NotificationSink, Outcome, RedisConfig, RedisStore, SqliteStore, Store,
 };
 use leasehold::{Client, Ended, ForceReleaseError, LostReason, ObservedHolder};
 use std::sync::Arc;
@@ -114,9 +114,9 @@ impl Stand {
 
 struct Deaf;
 
-impl Postbox for Deaf {
+impl NotificationSink for Deaf {
     fn deliver(&self, _: Notification) {}
-    fn renewed(&self) {}
+    fn resubscribed(&self) {}
 }
 
 macro_rules! on_every_store {

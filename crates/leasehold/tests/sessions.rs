@@ -5,8 +5,8 @@
 
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, Notification, Op, Outcome, Phase, Postbox,
-    SessionOp, SessionReply, Shards, Store,
+    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, Notification, NotificationSink, Op, Outcome,
+    Phase, SessionOp, SessionReply, Shards, Store,
 };
 use leasehold::{
     AcquireError, Attempt, Client, Ended, Environment, FencingToken, LostReason, Moment, SessionId,
@@ -36,7 +36,7 @@ struct Way {
     slow: Duration,
     /// Set to report every session as dead, like a list that is out of date.
     says_all_are_dead: Arc<AtomicBool>,
-    post: Arc<OnceLock<Arc<dyn Postbox>>>,
+    post: Arc<OnceLock<Arc<dyn NotificationSink>>>,
 }
 
 impl std::fmt::Debug for Way {
@@ -74,7 +74,7 @@ impl Store for Way {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         let _ = self.post.set(post.clone());

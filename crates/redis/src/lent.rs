@@ -4,7 +4,7 @@ use super::link::Lost;
 use super::mailbox::Mailboxes;
 use super::open::unsubscribed;
 use leasehold_core::SessionId;
-use leasehold_store::{Bell, Fault, FaultKind, Listening, Phase, Postbox};
+use leasehold_store::{Bell, Fault, FaultKind, Listening, NotificationSink, Phase};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, PushInfo, RedisResult, Value};
 use std::future::Future;
@@ -74,7 +74,7 @@ impl Lent {
     pub(super) async fn open_mailbox(
         &self,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         deadline: Instant,
     ) -> Result<(), Fault> {
         if !self.hears() {
@@ -175,7 +175,7 @@ async fn hand_on(mut pushes: Receiver<PushInfo>, mailboxes: Arc<Mailboxes>) {
     loop {
         match pushes.recv().await {
             Ok(push) => mailboxes.deliver(&push),
-            Err(RecvError::Lagged(_)) => mailboxes.renewed(),
+            Err(RecvError::Lagged(_)) => mailboxes.resubscribed(),
             Err(RecvError::Closed) => return,
         }
     }

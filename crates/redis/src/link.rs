@@ -24,7 +24,7 @@ use leasehold_core::SessionId;
 use leasehold_store::Environment;
 use leasehold_store::jitter;
 use leasehold_store::watched::Watched;
-use leasehold_store::{Bell, Fault, FaultKind, Listening, Phase, Postbox};
+use leasehold_store::{Bell, Fault, FaultKind, Listening, NotificationSink, Phase};
 use redis::{Cmd, Pipeline, PushKind, RedisResult, Value};
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -211,7 +211,7 @@ impl Link {
     pub(super) async fn open_mailbox(
         &self,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         deadline: Instant,
     ) -> Result<(), Fault> {
         let mailboxes = &self.shared.mailboxes;
@@ -478,7 +478,7 @@ async fn keep_up(shared: Arc<Shared>) {
                     shared.give_up(&pulse);
                 }
                 for (_, post) in mailboxes {
-                    post.renewed();
+                    post.resubscribed();
                 }
                 shared.mailboxes.others().ring_all();
                 tokio::select! {

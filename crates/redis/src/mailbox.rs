@@ -4,7 +4,7 @@
 
 use super::channels::{Channels, Turns};
 use leasehold_core::{Notification, SessionId};
-use leasehold_store::Postbox;
+use leasehold_store::NotificationSink;
 use redis::{PushInfo, PushKind, Value};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ pub(super) struct Mailboxes {
     /// Prefix of all mailbox channels.
     prefix: String,
     /// Ordered by session, so that a simulation is reproducible.
-    open: Mutex<BTreeMap<SessionId, Arc<dyn Postbox>>>,
+    open: Mutex<BTreeMap<SessionId, Arc<dyn NotificationSink>>>,
     turns: Turns,
     /// Channels of other libraries.
     others: Channels,
@@ -52,7 +52,7 @@ impl Mailboxes {
         &self.others
     }
 
-    pub(super) fn open(&self, session: SessionId, post: Arc<dyn Postbox>) {
+    pub(super) fn open(&self, session: SessionId, post: Arc<dyn NotificationSink>) {
         self.lock().insert(session, post);
     }
 
@@ -70,13 +70,13 @@ impl Mailboxes {
     }
 
     /// All open mailboxes.
-    pub(super) fn all(&self) -> Vec<(SessionId, Arc<dyn Postbox>)> {
+    pub(super) fn all(&self) -> Vec<(SessionId, Arc<dyn NotificationSink>)> {
         self.lock().iter().map(|(session, post)| (*session, Arc::clone(post))).collect()
     }
 
     /// Notifies all subscribers that they may have missed messages.
-    pub(super) fn renewed(&self) {
-        self.all().iter().for_each(|(_, post)| post.renewed());
+    pub(super) fn resubscribed(&self) {
+        self.all().iter().for_each(|(_, post)| post.resubscribed());
         self.others.ring_all();
     }
 
@@ -103,7 +103,7 @@ impl Mailboxes {
         std::str::from_utf8(session).ok()?.parse().ok()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<dyn Postbox>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<dyn NotificationSink>>> {
         // No code under the lock can leave the map half-changed.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -26,7 +26,7 @@ use leasehold_core::{
 };
 use leasehold_store::{
     Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind, Listening,
-    Outcome, Phase, Postbox, SessionKeeping, Severity, Store,
+    NotificationSink, Outcome, Phase, SessionKeeping, Severity, Store,
 };
 use leasehold_store::{Environment, System};
 use redis::aio::MultiplexedConnection;
@@ -697,7 +697,7 @@ impl Store for RedisStore {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async move {

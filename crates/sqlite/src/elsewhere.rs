@@ -2,7 +2,7 @@
 
 use futures_util::future::BoxFuture;
 use leasehold_core::{KeyError, Lock, Op, Place, SessionId};
-use leasehold_store::{Fault, FaultKind, Outcome, Phase, Postbox, Store};
+use leasehold_store::{Fault, FaultKind, NotificationSink, Outcome, Phase, Store};
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Store for SqliteStore {
         &self,
         _place: Place,
         _session: SessionId,
-        _post: Arc<dyn Postbox>,
+        _post: Arc<dyn NotificationSink>,
         _within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         match self.never {}

@@ -7,7 +7,7 @@
 
 use super::life::Sessions;
 use leasehold_core::{Notification, SessionId};
-use leasehold_store::Postbox;
+use leasehold_store::NotificationSink;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -41,13 +41,17 @@ pub(super) struct Mailbox {
 struct Ear {
     session: SessionId,
     socket: UnixDatagram,
-    post: Mutex<Arc<dyn Postbox>>,
+    post: Mutex<Arc<dyn NotificationSink>>,
     closed: AtomicBool,
 }
 
 impl Mailbox {
     /// Begins the life of a session, and receives its messages.
-    pub(super) fn open(sessions: &Sessions, session: SessionId, post: Arc<dyn Postbox>) -> io::Result<Self> {
+    pub(super) fn open(
+        sessions: &Sessions,
+        session: SessionId,
+        post: Arc<dyn NotificationSink>,
+    ) -> io::Result<Self> {
         let life = sessions.begin(session)?;
         let listening = bind(&sessions.socket(session)).and_then(|socket| {
             let closed = AtomicBool::new(false);
@@ -71,10 +75,10 @@ impl Mailbox {
     }
 
     /// Sends messages to another sink from now on, and notifies it that it may have missed some.
-    pub(super) fn redirect(&self, post: Arc<dyn Postbox>) {
+    pub(super) fn redirect(&self, post: Arc<dyn NotificationSink>) {
         let renewed = post.clone();
         *self.ear.post.lock().unwrap_or_else(PoisonError::into_inner) = post;
-        renewed.renewed();
+        renewed.resubscribed();
     }
 }
 
@@ -104,21 +108,21 @@ impl Ear {
                 }
                 Err(Errno::AGAIN) => {
                     if in_a_row >= room {
-                        self.post().renewed();
+                        self.post().resubscribed();
                     }
                     in_a_row = 0;
                 }
                 Err(Errno::INTR) => {}
                 Err(errno) => {
                     tracing::warn!(session = %self.session, %errno, "the mailbox cannot be read");
-                    self.post().renewed();
+                    self.post().resubscribed();
                     std::thread::sleep(AFTER_A_FAULT);
                 }
             }
         }
     }
 
-    fn post(&self) -> Arc<dyn Postbox> {
+    fn post(&self) -> Arc<dyn NotificationSink> {
         self.post.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -180,7 +184,7 @@ mod tests {
 
     struct TestBox(mpsc::Sender<Post>, Option<Mutex<mpsc::Receiver<()>>>);
 
-    impl Postbox for TestBox {
+    impl NotificationSink for TestBox {
         fn deliver(&self, wake: Notification) {
             if let Some(gate) = &self.1 {
                 let _ = gate.lock().expect("one thread").recv();
@@ -188,7 +192,7 @@ mod tests {
             let _ = self.0.send(Post::Notification(wake));
         }
 
-        fn renewed(&self) {
+        fn resubscribed(&self) {
             let _ = self.0.send(Post::Renewed);
         }
     }

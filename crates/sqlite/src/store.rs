@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use leasehold_core::{Acquire, KeyError, Lock, Moment, Op, Place, SessionId, SessionOp, SessionReply, Share};
 use leasehold_store::clock::boottime;
 use leasehold_store::{
-    Capabilities, Executed, Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store,
+    Capabilities, Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionKeeping, Store,
 };
 use std::fmt;
 use std::future::Future;
@@ -142,7 +142,7 @@ impl SqliteStore {
     async fn open_mail(
         &self,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> Result<(), Fault> {
         let (reply, outcome) = oneshot::channel();
@@ -225,7 +225,7 @@ impl Store for SqliteStore {
         &self,
         _place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(self.open_mail(session, post, within))

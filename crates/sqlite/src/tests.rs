@@ -10,7 +10,7 @@ use leasehold_core::{
     Lock, Nonce, Notification, ObservedHolder, Op, Pass, Place, Portion, Release, Reply, SessionEntry,
     SessionId, SessionOp, SessionReply,
 };
-use leasehold_store::{Executed, FaultKind, MemoryStore, Outcome, Postbox, SessionKeeping, Store};
+use leasehold_store::{Executed, FaultKind, MemoryStore, NotificationSink, Outcome, SessionKeeping, Store};
 use proptest::prelude::*;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -625,12 +625,12 @@ async fn another_format_is_refused_also_when_it_came_while_the_file_was_open() {
 #[derive(Default)]
 struct Posts(Mutex<Vec<Notification>>);
 
-impl Postbox for Posts {
+impl NotificationSink for Posts {
     fn deliver(&self, wake: Notification) {
         self.0.lock().expect("no thread panicked").push(wake);
     }
 
-    fn renewed(&self) {}
+    fn resubscribed(&self) {}
 }
 
 impl Posts {

@@ -8,7 +8,7 @@ use super::ledger::{Failure, Ledger};
 use super::mailbox::{self, Mailbox};
 use leasehold_core::{Acquire, Lock, Moment, Notification, Op, SessionId, SessionOp, SessionReply, Share};
 use leasehold_store::clock::boottime;
-use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase, Postbox};
+use leasehold_store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -30,7 +30,7 @@ pub(super) enum Job {
     /// Open a mailbox.
     Open {
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         ticket: Ticket,
         reply: oneshot::Sender<Result<(), Fault>>,
     },
@@ -167,7 +167,7 @@ impl Worker {
         }
     }
 
-    fn open(&mut self, session: SessionId, post: Arc<dyn Postbox>) -> Result<(), Fault> {
+    fn open(&mut self, session: SessionId, post: Arc<dyn NotificationSink>) -> Result<(), Fault> {
         self.ledger.site().check_in_place()?;
         // A session that is opened again keeps its life file: in between it could be considered dead.
         if let Some(mailbox) = self.mailboxes.get(&session) {

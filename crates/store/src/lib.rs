@@ -7,7 +7,7 @@
 //! 1. An operation is executed, not executed, or that is unknown: [`Outcome`]. A fault is never a "no".
 //! 2. Every call ends within the time it was given.
 //! 3. Once [`Store::open_mailbox`] has returned, no grant to that session is missed silently: either it
-//!    reaches the [`Postbox`], or the postbox is told that some may have been missed.
+//!    reaches the [`NotificationSink`], or the postbox is told that some may have been missed.
 
 #[cfg(not(unix))]
 compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");
@@ -39,7 +39,7 @@ pub use leasehold_core::{Executed, Lock, Notification, Op, Reply, SessionOp, Ses
 pub use listen::{Bell, Listening};
 pub use memory::MemoryStore;
 pub use outcome::Outcome;
-pub use postbox::Postbox;
+pub use postbox::NotificationSink;
 pub use quorum::{QuorumError, QuorumStore};
 pub use shards::{Shards, ShardsError};
 pub use store::Store;

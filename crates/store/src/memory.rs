@@ -7,7 +7,7 @@ use crate::clock;
 use crate::fault::Fault;
 use crate::listen::{Bell, Listening};
 use crate::outcome::Outcome;
-use crate::postbox::Postbox;
+use crate::postbox::NotificationSink;
 use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
@@ -44,7 +44,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     locks: HashMap<Lock, LockState>,
-    mailboxes: HashMap<SessionId, Arc<dyn Postbox>>,
+    mailboxes: HashMap<SessionId, Arc<dyn NotificationSink>>,
     sessions: Sessions,
     /// Subscriptions to changes of an Election's leader.
     bells: HashMap<Lock, Vec<(u64, Bell)>>,
@@ -200,7 +200,7 @@ impl Store for MemoryStore {
         &self,
         _place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         _within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         self.lock().mailboxes.insert(session, post);

@@ -6,17 +6,17 @@ use leasehold_core::Notification;
 ///
 /// ```
 /// use leasehold::core::{FencingToken, Nonce, SessionId, Notification};
-/// use leasehold::store::Postbox;
+/// use leasehold::store::NotificationSink;
 /// use std::sync::mpsc;
 ///
 /// /// Hands messages on to a thread; nothing means that it has to look for itself.
 /// struct Slot(mpsc::Sender<Option<Notification>>);
 ///
-/// impl Postbox for Slot {
+/// impl NotificationSink for Slot {
 ///     fn deliver(&self, wake: Notification) {
 ///         let _ = self.0.send(Some(wake));
 ///     }
-///     fn renewed(&self) {
+///     fn resubscribed(&self) {
 ///         let _ = self.0.send(None);
 ///     }
 /// }
@@ -28,10 +28,10 @@ use leasehold_core::Notification;
 /// assert_eq!(received.recv()?, Some(wake));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait Postbox: Send + Sync + 'static {
+pub trait NotificationSink: Send + Sync + 'static {
     /// A message has come. Does not block.
     fn deliver(&self, wake: Notification);
 
     /// Messages may have been missed: the mailbox was opened anew. Does not block.
-    fn renewed(&self);
+    fn resubscribed(&self);
 }

@@ -20,7 +20,7 @@ use crate::examination::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::listen::{Bell, Listening};
 use crate::outcome::Outcome;
-use crate::postbox::Postbox;
+use crate::postbox::NotificationSink;
 use crate::store::Store;
 use crate::watched::Watched;
 use ballot::Ballot;
@@ -425,7 +425,7 @@ impl Store for QuorumStore {
         &self,
         _place: Place,
         _session: SessionId,
-        _post: Arc<dyn Postbox>,
+        _post: Arc<dyn NotificationSink>,
         _within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(ready(Ok(())))

@@ -15,7 +15,7 @@ use crate::examination::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::listen::Listening;
 use crate::outcome::Outcome;
-use crate::postbox::Postbox;
+use crate::postbox::NotificationSink;
 use crate::store::Store;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{
@@ -235,7 +235,7 @@ impl Store for Shards {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         self.shard(place).store.open_mailbox(Place::ONLY, session, post, within)

@@ -5,7 +5,7 @@ use crate::examination::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::listen::Listening;
 use crate::outcome::Outcome;
-use crate::postbox::Postbox;
+use crate::postbox::NotificationSink;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
     Acquire, Claim, Executed, KeyError, Lock, Op, Place, SessionId, SessionOp, SessionReply, Share,
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// use futures_util::future::BoxFuture;
 /// use leasehold::Client;
 /// use leasehold::core::{KeyError, Lock, Op, Place, SessionId};
-/// use leasehold::store::{Fault, MemoryStore, Outcome, Postbox, Store};
+/// use leasehold::store::{Fault, MemoryStore, Outcome, NotificationSink, Store};
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// use std::time::Duration;
@@ -44,7 +44,7 @@ use std::time::Duration;
 ///         &self,
 ///         place: Place,
 ///         session: SessionId,
-///         post: Arc<dyn Postbox>,
+///         post: Arc<dyn NotificationSink>,
 ///         within: Duration,
 ///     ) -> BoxFuture<'_, Result<(), Fault>> {
 ///         self.inner.open_mailbox(place, session, post, within)
@@ -107,7 +107,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>>;
 

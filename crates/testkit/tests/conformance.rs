@@ -10,7 +10,7 @@ use leasehold_core::{
     KeyError, KeySpace, Kind, Life, Lock, LockName, Notification, ObservedHolder, Op, OwnValue, Pass, Place,
     Portion, Refused, Release, Reply, SessionId, SessionOp, SessionReply, Share,
 };
-use leasehold_store::{Capabilities, Fault, Outcome, Postbox, SessionKeeping, Store};
+use leasehold_store::{Capabilities, Fault, NotificationSink, Outcome, SessionKeeping, Store};
 use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -201,7 +201,7 @@ struct Model {
 struct Shared {
     now_us: u64,
     locks: HashMap<Lock, LockState>,
-    mailboxes: HashMap<SessionId, Arc<dyn Postbox>>,
+    mailboxes: HashMap<SessionId, Arc<dyn NotificationSink>>,
     sessions: Sessions,
 }
 
@@ -715,7 +715,7 @@ impl Store for Model {
         &self,
         _place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         _within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         self.shared().mailboxes.insert(session, post);

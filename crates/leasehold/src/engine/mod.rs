@@ -52,7 +52,7 @@ pub(crate) use session::Session;
 pub(crate) use several::{InTheWay, acquire_all};
 pub use shutdown::{ShutdownError, Unreturned};
 
-use crate::store::{Executed, Fault, FaultKind, Outcome, Phase, Postbox, Store};
+use crate::store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, Store};
 use detached::Attached;
 use futures_util::future::BoxFuture;
 use gate::Gate;
@@ -450,7 +450,7 @@ impl Seats {
     }
 }
 
-impl Postbox for Seats {
+impl NotificationSink for Seats {
     fn deliver(&self, wake: Notification) {
         match wake {
             Notification::Grant { nonce, fence, .. } => {
@@ -472,7 +472,7 @@ impl Postbox for Seats {
         }
     }
 
-    fn renewed(&self) {
+    fn resubscribed(&self) {
         let seats: Vec<_> = self.table().slots.iter().filter_map(Weak::upgrade).collect();
         for seat in seats {
             seat.handle_news(self.environment.now());

@@ -10,7 +10,7 @@
 //!    no task can pick it up concurrently.
 
 use super::Timings;
-use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
+use crate::store::{Fault, FaultKind, NotificationSink, Outcome, Phase, SessionKeeping, Store};
 use leasehold_core::pulse::Pulse;
 use leasehold_core::{Beat, Beaten, Life, Moment, Place, SessionId, SessionOp, SessionReply, whole_millis};
 use leasehold_store::Environment;
@@ -218,7 +218,7 @@ pub(super) struct Birth {
     /// The connection for requests and messages.
     pub(super) store: Arc<dyn Store>,
     pub(super) environment: Arc<dyn Environment>,
-    pub(super) post: Arc<dyn Postbox>,
+    pub(super) post: Arc<dyn NotificationSink>,
     /// The session metadata that stores keep for operators.
     pub(super) about: String,
     pub(super) timings: Timings,

@@ -2,7 +2,7 @@
 
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store,
+    Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Reply, Store,
 };
 use leasehold::{Client, Environment, Moment, SessionId};
 use leasehold_core::{Extended, KeyError, Place};
@@ -106,7 +106,7 @@ impl Store for Moody {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         if self.shut {

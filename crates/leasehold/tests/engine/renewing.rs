@@ -2,7 +2,7 @@
 
 use crate::moody::{MS, Moody, Paused, Whim, once};
 use futures_util::future::BoxFuture;
-use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Store};
+use leasehold::store::{Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Store};
 use leasehold::{Client, Environment, SessionId};
 use leasehold_core::KeyError;
 use leasehold_core::Place;
@@ -99,7 +99,7 @@ impl Store for Counted {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         self.inner.open_mailbox(place, session, post, within)

@@ -2,7 +2,9 @@
 
 use crate::moody::{MS, Moody, SOON, Whim};
 use futures_util::future::BoxFuture;
-use leasehold::store::{Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Store};
+use leasehold::store::{
+    Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Store,
+};
 use leasehold::{Client, SessionId};
 use leasehold_core::KeyError;
 use leasehold_core::Place;
@@ -128,7 +130,7 @@ impl Store for Backlog {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         self.inner.open_mailbox(place, session, post, within)

@@ -4,7 +4,7 @@ use crate::scene::{client, server, until};
 use futures_util::future::BoxFuture;
 use leasehold::core::{Acquired, HoldId, KeyError, Lock, Nonce, Notification, Op, Place, Reply, SessionId};
 use leasehold::store::{
-    Capabilities, Fault, Outcome, Postbox, RedisConfig, RedisStore, SessionOp, SessionReply, Store,
+    Capabilities, Fault, NotificationSink, Outcome, RedisConfig, RedisStore, SessionOp, SessionReply, Store,
 };
 use leasehold::{Client, RwLock};
 use leasehold_sim::history::{Stay, judge};
@@ -35,7 +35,7 @@ struct Noting {
 
 /// A mailbox that records which hold was granted.
 struct NotingPost {
-    inner: Arc<dyn Postbox>,
+    inner: Arc<dyn NotificationSink>,
     questions: Arc<Mutex<Questions>>,
 }
 
@@ -49,7 +49,7 @@ fn now_us() -> u64 {
     u64::try_from(now.tv_sec * 1_000_000 + now.tv_nsec / 1000).expect("the clock began with the machine")
 }
 
-impl Postbox for NotingPost {
+impl NotificationSink for NotingPost {
     fn deliver(&self, wake: Notification) {
         if let Notification::Grant { nonce, fence, .. } = wake {
             noted(&self.questions, |questions| {
@@ -61,8 +61,8 @@ impl Postbox for NotingPost {
         self.inner.deliver(wake);
     }
 
-    fn renewed(&self) {
-        self.inner.renewed();
+    fn resubscribed(&self) {
+        self.inner.resubscribed();
     }
 }
 
@@ -97,7 +97,7 @@ impl Store for Noting {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         let post = Arc::new(NotingPost { inner: post, questions: self.questions.clone() });

@@ -4,8 +4,8 @@ use crate::site::until_waiting;
 use futures_util::future::BoxFuture;
 use leasehold::core::Place;
 use leasehold::store::{
-    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionOp,
-    SessionReply, Store,
+    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase,
+    SessionOp, SessionReply, Store,
 };
 use leasehold::{
     AcquireError, Attempt, Client, KeyError, LostReason, MultiGuard, MultiMutex, Mutex, ReleaseError,
@@ -107,7 +107,7 @@ impl Store for Moody {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         self.inner.open_mailbox(place, session, post, within)

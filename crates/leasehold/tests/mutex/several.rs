@@ -3,7 +3,7 @@
 use crate::site::{Site, until_at_rest, until_waiting};
 use futures_util::future::BoxFuture;
 use leasehold::core::{Acquire, ForceRelease, ForceReleased, Inspect, Label, ObservedHolder, Place, Share};
-use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Reply, Store};
+use leasehold::store::{Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Reply, Store};
 use leasehold::{AcquireError, Attempt, Client, LockError, LostReason, MultiAttempt, MultiMutex, Mutex};
 use leasehold::{KeyError, SessionId};
 use leasehold_testkit::{Random, cancel_at_every_await};
@@ -184,7 +184,7 @@ impl Store for OneByOne {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         self.0.open_mailbox(place, session, post, within)
@@ -313,7 +313,7 @@ impl Store for Interrupted {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         self.inner.open_mailbox(place, session, post, within)

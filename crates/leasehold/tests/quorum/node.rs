@@ -5,7 +5,7 @@ use futures_util::future::BoxFuture;
 use leasehold::KeyError;
 use leasehold::core::{Op, Place, SessionId};
 use leasehold::store::{
-    Bell, Executed, Fault, FaultKind, Listening, Lock, MemoryStore, Outcome, Phase, Postbox, Store,
+    Bell, Executed, Fault, FaultKind, Listening, Lock, MemoryStore, NotificationSink, Outcome, Phase, Store,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -147,7 +147,7 @@ impl Store for Node {
         &self,
         _place: Place,
         _session: SessionId,
-        _post: Arc<dyn Postbox>,
+        _post: Arc<dyn NotificationSink>,
         _within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async { Ok(()) })

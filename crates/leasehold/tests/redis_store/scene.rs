@@ -1,8 +1,8 @@
 //! Helpers that the tests share.
 
 use leasehold::store::{
-    Executed, Fault, Lock, Notification, Op, Outcome, Postbox, RedisStore, Reply, SessionOp, SessionReply,
-    Store,
+    Executed, Fault, Lock, Notification, NotificationSink, Op, Outcome, RedisStore, Reply, SessionOp,
+    SessionReply, Store,
 };
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Life, Nonce, Pass, Place,
@@ -33,18 +33,18 @@ pub(crate) enum Heard {
 pub(crate) struct Box(mpsc::UnboundedSender<Heard>);
 
 impl Box {
-    pub(crate) fn new_post() -> (mpsc::UnboundedReceiver<Heard>, Arc<dyn Postbox>) {
+    pub(crate) fn new_post() -> (mpsc::UnboundedReceiver<Heard>, Arc<dyn NotificationSink>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (receiver, Arc::new(Self(sender)))
     }
 }
 
-impl Postbox for Box {
+impl NotificationSink for Box {
     fn deliver(&self, wake: Notification) {
         let _ = self.0.send(Heard::Notification(wake));
     }
 
-    fn renewed(&self) {
+    fn resubscribed(&self) {
         let _ = self.0.send(Heard::Renewed);
     }
 }

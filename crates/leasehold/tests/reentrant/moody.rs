@@ -3,7 +3,8 @@
 use crate::scene::{MS, acquired, lock, until};
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Bell, Executed, Fault, FaultKind, Listening, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store,
+    Bell, Executed, Fault, FaultKind, Listening, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase,
+    Reply, Store,
 };
 use leasehold::{AcquireError, Client, Holder, Released, SessionId};
 use leasehold_core::{Acquire, Acquired, KeyError, Place, Portion};
@@ -83,7 +84,7 @@ impl Store for Moody {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         self.inner.open_mailbox(place, session, post, within)

@@ -1,6 +1,6 @@
 //! One session, which uses the store as the engine does.
 
-use leasehold::store::{Fault, Notification, Outcome, Postbox, SqliteStore, Store};
+use leasehold::store::{Fault, Notification, NotificationSink, Outcome, SqliteStore, Store};
 use leasehold::{FencingToken, Label, SessionId};
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Enqueue, HoldId, Inspect, Inspection, Life, Lock, Nonce, Op,
@@ -27,13 +27,13 @@ pub(crate) struct Party {
 
 struct Post(mpsc::Sender<Notification>);
 
-impl Postbox for Post {
+impl NotificationSink for Post {
     fn deliver(&self, wake: Notification) {
         // A party that is gone does not read its messages.
         let _ = self.0.send(wake);
     }
 
-    fn renewed(&self) {}
+    fn resubscribed(&self) {}
 }
 
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {

@@ -25,7 +25,7 @@ use super::{PAUSE, RENEWAL, Shared};
 use futures_util::future::join_all;
 use leasehold_core::{Notification, SessionId};
 use leasehold_store::watched::Watched;
-use leasehold_store::{Bell, Fault, Listening, Phase, Postbox};
+use leasehold_store::{Bell, Fault, Listening, NotificationSink, Phase};
 use redis::{Cmd, Pipeline, PushInfo, PushKind, Value, cmd, from_redis_value_ref};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -69,7 +69,7 @@ struct Channel {
 
 enum Who {
     /// The mailbox of a session.
-    Post(SessionId, Arc<dyn Postbox>),
+    Post(SessionId, Arc<dyn NotificationSink>),
     /// Subscribers of a channel of another library.
     Bells(BTreeMap<u64, Bell>),
 }
@@ -84,7 +84,7 @@ impl Ears {
         &self,
         (slot, channel): (u16, String),
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         deadline: Instant,
     ) -> Result<(), Fault> {
         self.heard.modify(|heard| {
@@ -470,7 +470,7 @@ fn enter(heard: &Watched<Heard>, channel: &str, node: &Address) {
     });
     // Called outside the lock: user code may take long.
     if let Some(post) = post {
-        post.renewed();
+        post.resubscribed();
     }
 }
 

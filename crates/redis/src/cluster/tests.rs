@@ -2,7 +2,7 @@
 
 use super::*;
 use leasehold_core::{Notification, SessionId};
-use leasehold_store::Postbox;
+use leasehold_store::NotificationSink;
 use tokio::io::{
     AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, duplex, split,
 };
@@ -161,10 +161,10 @@ async fn serve_for_a_while(stream: DuplexStream, subscribed: UnboundedSender<Ins
 
 struct Nobody;
 
-impl Postbox for Nobody {
+impl NotificationSink for Nobody {
     fn deliver(&self, _: Notification) {}
 
-    fn renewed(&self) {}
+    fn resubscribed(&self) {}
 }
 
 /// After a connection that has lasted, the next one follows at once, however many have ended before.

@@ -4,7 +4,7 @@ use crate::mutants::Mutant;
 use crate::world::store::SimStore;
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Capabilities, Executed, Fault, Lock, Op, Outcome, Postbox, SessionOp, SessionReply, Store,
+    Capabilities, Executed, Fault, Lock, NotificationSink, Op, Outcome, SessionOp, SessionReply, Store,
 };
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
@@ -355,10 +355,10 @@ impl Store for MutantStore {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        let post: Arc<dyn Postbox> = match self.mutant {
+        let post: Arc<dyn NotificationSink> = match self.mutant {
             Some(mutant) => Arc::new(MutantSink { inner: post, mutant, seen: self.seen.clone() }),
             None => post,
         };
@@ -397,12 +397,12 @@ impl Store for MutantStore {
 
 /// A mailbox with a mutant in it.
 struct MutantSink {
-    inner: Arc<dyn Postbox>,
+    inner: Arc<dyn NotificationSink>,
     mutant: Mutant,
     seen: Arc<Mutex<CallHistory>>,
 }
 
-impl Postbox for MutantSink {
+impl NotificationSink for MutantSink {
     fn deliver(&self, mut wake: Notification) {
         if self.mutant == Mutant::WantedIsIgnored && matches!(wake, Notification::Wanted { .. }) {
             return;
@@ -416,9 +416,9 @@ impl Postbox for MutantSink {
         self.inner.deliver(wake);
     }
 
-    fn renewed(&self) {
+    fn resubscribed(&self) {
         if self.mutant != Mutant::NoPollAfterSubscribing {
-            self.inner.renewed();
+            self.inner.resubscribed();
         }
     }
 }

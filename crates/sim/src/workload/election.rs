@@ -60,7 +60,7 @@ impl TaskRunner {
         let acquiring: BoxFuture<'static, CallOutcome> =
             Box::pin(async move { got(election.campaign_timeout(limit).await, AnyGuard::Leader) });
         let call = AcquireCall { method: AcquireMethod::Wait(limit), acquiring };
-        let elected = self.acquire_locks(&[lock], call, None, self.renewed(), Portion::Whole).await;
+        let elected = self.acquire_locks(&[lock], call, None, self.resubscribed(), Portion::Whole).await;
         let Some(held_guard) = elected else { return };
         let mut had = vec![held_guard];
         let leads = self.sim.scheduler.sleep_until(self.sim.scheduler.now() + LEADS_AT_LAST);

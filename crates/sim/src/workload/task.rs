@@ -253,11 +253,11 @@ impl TaskRunner {
             let lease = Duration::from_micros(self.chance.between(200_000, 8_000_000));
             return (Some(lease), LeasePolicy::Given(lease));
         }
-        (None, self.renewed())
+        (None, self.resubscribed())
     }
 
     /// The default: renewed automatically.
-    pub(crate) const fn renewed(&self) -> LeasePolicy {
+    pub(crate) const fn resubscribed(&self) -> LeasePolicy {
         LeasePolicy::Renewed(self.watchdog)
     }
 

@@ -14,7 +14,7 @@ use crate::world::Sim;
 use crate::world::scheduler::HostId;
 use crate::world::server::Server;
 use crate::world::time::Instant;
-use leasehold::store::Postbox;
+use leasehold::store::NotificationSink;
 use leasehold_core::{Acquire, Notification, Op, Reply, SessionId, SessionOp, SessionReply, Share};
 use leasehold_testkit::Random;
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ struct Link {
     cut_off_until: Instant,
     calls: BTreeMap<u64, Arc<PendingCall>>,
     wakers: Vec<Waker>,
-    sinks: BTreeMap<SessionId, Arc<dyn Postbox>>,
+    sinks: BTreeMap<SessionId, Arc<dyn NotificationSink>>,
     /// The last of its requests that was executed. Earlier ones have been overtaken.
     executed: u64,
     /// When the last message of each direction arrives.
@@ -456,7 +456,7 @@ impl Sim {
         self: &Arc<Self>,
         link: LinkId,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
     ) {
         // Registered before the connection is up, so that a connection attempt in progress finds it.
         self.net().link(link).sinks.insert(session, post);
@@ -570,7 +570,7 @@ impl Sim {
         }
         // Messages may have been missed (2).
         for post in sinks {
-            post.renewed();
+            post.resubscribed();
         }
     }
 

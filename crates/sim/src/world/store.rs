@@ -6,8 +6,8 @@ use crate::world::environment::ProcessEnvironment;
 use crate::world::network::{Command, LinkId, Response};
 use futures_util::future::{BoxFuture, Either, select};
 use leasehold::store::{
-    Capabilities, Executed, Fault, FaultKind, Lock, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
-    SessionReply, Store,
+    Capabilities, Executed, Fault, FaultKind, Lock, NotificationSink, Op, Outcome, Phase, SessionKeeping,
+    SessionOp, SessionReply, Store,
 };
 use leasehold_core::{Acquire, KeyError, Place, SessionId, Share};
 use std::fmt;
@@ -116,7 +116,7 @@ impl Store for SimStore {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async move {

@@ -1,7 +1,7 @@
 //! The notifications that one session has received.
 
 use leasehold_core::{FencingToken, Nonce, Notification, SessionId};
-use leasehold_store::Postbox;
+use leasehold_store::NotificationSink;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -86,7 +86,7 @@ fn of<T>(unread: &Mutex<Vec<T>>) -> MutexGuard<'_, Vec<T>> {
     unread.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Postbox for Inbox {
+impl NotificationSink for Inbox {
     fn deliver(&self, wake: Notification) {
         match wake {
             Notification::Grant { to, nonce, fence } => {
@@ -99,5 +99,5 @@ impl Postbox for Inbox {
         self.news.notify_one();
     }
 
-    fn renewed(&self) {}
+    fn resubscribed(&self) {}
 }

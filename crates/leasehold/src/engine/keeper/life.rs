@@ -223,7 +223,7 @@ impl Shared {
         } else {
             tracing::info!(%place, old = %old.id, new = %id, "another session has begun");
             self.birth.store.close_mailbox(place, old.id);
-            self.birth.post.renewed();
+            self.birth.post.resubscribed();
         }
         if self.state().closing.is_some() {
             // A closing client sets `closing` first and closes the mailbox it finds then, which may have been the old

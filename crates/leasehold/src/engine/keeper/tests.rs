@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::session::fresh_id;
 use crate::engine::{Seat, Session};
-use crate::store::{MemoryStore, Outcome, Postbox};
+use crate::store::{MemoryStore, NotificationSink, Outcome};
 use leasehold_core::tenure::Plan;
 use leasehold_core::{Acquire, FencingToken, HoldId, Label, Notification, Op, Pass, Portion, Release};
 use leasehold_store::System;
@@ -14,9 +14,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A notification sink that ignores everything.
 struct Deaf;
 
-impl Postbox for Deaf {
+impl NotificationSink for Deaf {
     fn deliver(&self, _: Notification) {}
-    fn renewed(&self) {}
+    fn resubscribed(&self) {}
 }
 
 /// A hold at the store with a lease of one minute; here it is valid until `until`.

@@ -2,7 +2,7 @@
 //! order, whether or not the sender still waits for the reply.
 
 use super::environment::Still;
-use crate::store::{Fault, MemoryStore, Outcome, Postbox, Reply, Store};
+use crate::store::{Fault, MemoryStore, NotificationSink, Outcome, Reply, Store};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
     Claim, Extended, Fate, HoldId, Inspect, KeyError, Lock, Op, Pass, Place, Release, Released, SessionId,
@@ -188,7 +188,7 @@ impl Store for Wire {
         &self,
         place: Place,
         session: SessionId,
-        post: Arc<dyn Postbox>,
+        post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         self.server.quick().mailboxes.insert(session);

@@ -15,8 +15,8 @@ pub use leasehold_redis::{
 #[cfg(feature = "sqlite")]
 pub use leasehold_sqlite::SqliteStore;
 pub use leasehold_store::{
-    Bell, Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind,
-    Listening, Lock, MemoryStore, Notification, NotificationSink, Op, Outcome, Phase, QuorumError,
-    QuorumStore, Reply, Role, SessionKeeping, SessionOp, SessionReply, Severity, Shards, ShardsError, Store,
+    Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind, Lock,
+    MemoryStore, Notification, NotificationSink, Op, Outcome, Phase, Publisher, QuorumError, QuorumStore,
+    Reply, Role, SessionKeeping, SessionOp, SessionReply, Severity, Shards, ShardsError, Store, Subscription,
     TlsFault,
 };

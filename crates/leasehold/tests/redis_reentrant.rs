@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 use leasehold::store::{
-    Executed, FaultKind, Listening, Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store,
+    Executed, FaultKind, Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store, Subscription,
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate, HoldId, Holder,
@@ -382,21 +382,21 @@ async fn connect(server: &RedisServer) -> RedisStore {
     RedisStore::connect(server.url().parse().unwrap()).await.unwrap()
 }
 
-async fn listen(store: &RedisStore) -> Listening {
+async fn listen(store: &RedisStore) -> Subscription {
     store.listen(&job(), LONG).await.unwrap().expect("it receives messages")
 }
 
-async fn hears(listening: &mut Listening) {
+async fn hears(listening: &mut Subscription) {
     tokio::time::timeout(LONG, listening.heard()).await.expect("no message arrived");
 }
 
 /// Every message that was published before this call has arrived by now, or never will.
-async fn is_silent(listening: &mut Listening) {
+async fn is_silent(listening: &mut Subscription) {
     let heard = tokio::time::timeout(Duration::from_millis(50), listening.heard()).await;
     assert!(heard.is_err(), "a message arrived");
 }
 
-async fn hears_nothing_but_is_subscribed(server: &RedisServer, listening: &mut Listening) {
+async fn hears_nothing_but_is_subscribed(server: &RedisServer, listening: &mut Subscription) {
     is_silent(listening).await;
     assert_eq!(subscriptions(server), 1, "one subscription remains");
 }

@@ -2,7 +2,7 @@
 //!
 //! The link, or the user's connection, subscribes; both do so in [`Turns`].
 
-use leasehold_store::{Bell, Fault, FaultKind, Phase};
+use leasehold_store::{Fault, FaultKind, Phase, Publisher};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub(super) struct Turns(tokio::sync::Mutex<()>);
 #[derive(Debug, Default)]
 struct Heard {
     /// Ordered by name, so that a simulation is reproducible.
-    bells: BTreeMap<String, BTreeMap<u64, Bell>>,
+    bells: BTreeMap<String, BTreeMap<u64, Publisher>>,
     last: u64,
 }
 
@@ -51,7 +51,7 @@ impl Turns {
 
 impl Channels {
     /// Adds a subscriber of a channel, and returns its number.
-    pub(super) fn add(&self, channel: &str, bell: Bell) -> u64 {
+    pub(super) fn add(&self, channel: &str, bell: Publisher) -> u64 {
         let mut heard = self.lock();
         heard.last += 1;
         let number = heard.last;
@@ -85,12 +85,12 @@ impl Channels {
     pub(super) fn ring(&self, channel: &[u8]) {
         let heard = self.lock();
         let bells = std::str::from_utf8(channel).ok().and_then(|channel| heard.bells.get(channel));
-        bells.into_iter().flat_map(BTreeMap::values).for_each(Bell::ring);
+        bells.into_iter().flat_map(BTreeMap::values).for_each(Publisher::ring);
     }
 
     /// Notifies all subscribers that they may have missed messages.
     pub(super) fn ring_all(&self) {
-        self.lock().bells.values().flat_map(BTreeMap::values).for_each(Bell::ring);
+        self.lock().bells.values().flat_map(BTreeMap::values).for_each(Publisher::ring);
     }
 
     pub(super) const fn turns(&self) -> &Turns {

@@ -4,7 +4,7 @@ use super::link::Lost;
 use super::mailbox::Mailboxes;
 use super::open::unsubscribed;
 use leasehold_core::SessionId;
-use leasehold_store::{Bell, Fault, FaultKind, Listening, NotificationSink, Phase};
+use leasehold_store::{Fault, FaultKind, NotificationSink, Phase, Publisher, Subscription};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, PushInfo, RedisResult, Value};
 use std::future::Future;
@@ -90,14 +90,18 @@ impl Lent {
     }
 
     /// Subscribes to a channel of another library; `None` without push messages.
-    pub(super) async fn listen(&self, channel: &str, deadline: Instant) -> Result<Option<Listening>, Fault> {
+    pub(super) async fn listen(
+        &self,
+        channel: &str,
+        deadline: Instant,
+    ) -> Result<Option<Subscription>, Fault> {
         if !self.hears() {
             return Ok(None);
         }
-        let (bell, name) = (Bell::default(), channel.to_owned());
+        let (bell, name) = (Publisher::default(), channel.to_owned());
         let number = self.mailboxes.others().add(channel, bell.clone());
         let (conn, mailboxes) = (self.conn.clone(), Arc::downgrade(&self.mailboxes));
-        let listening = Listening::new(&bell, move || {
+        let listening = Subscription::new(&bell, move || {
             let Some(mailboxes) = mailboxes.upgrade() else { return };
             if mailboxes.others().remove(&name, number) {
                 mute(conn, mailboxes, name);

@@ -24,7 +24,7 @@ use leasehold_core::SessionId;
 use leasehold_store::Environment;
 use leasehold_store::jitter;
 use leasehold_store::watched::Watched;
-use leasehold_store::{Bell, Fault, FaultKind, Listening, NotificationSink, Phase};
+use leasehold_store::{Fault, FaultKind, NotificationSink, Phase, Publisher, Subscription};
 use redis::{Cmd, Pipeline, PushKind, RedisResult, Value};
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -229,11 +229,11 @@ impl Link {
     /// Subscribes to a channel of another library, on the current connection and all later ones.
     ///
     /// Cancel safety: dropping the future ends the subscription.
-    pub(super) async fn listen(&self, channel: &str, deadline: Instant) -> Result<Listening, Fault> {
+    pub(super) async fn listen(&self, channel: &str, deadline: Instant) -> Result<Subscription, Fault> {
         // Registers the subscription before waiting for a connection, as for a mailbox.
-        let (bell, name, link) = (Bell::default(), channel.to_owned(), Arc::downgrade(&self.shared));
+        let (bell, name, link) = (Publisher::default(), channel.to_owned(), Arc::downgrade(&self.shared));
         let number = self.shared.mailboxes.others().add(channel, bell.clone());
-        let listening = Listening::new(&bell, move || {
+        let listening = Subscription::new(&bell, move || {
             let Some(link) = link.upgrade() else { return };
             if link.mailboxes.others().remove(&name, number) {
                 mute(link, name);

@@ -25,8 +25,8 @@ use leasehold_core::{
     SessionId, SessionOp, SessionReply, Share,
 };
 use leasehold_store::{
-    Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind, Listening,
-    NotificationSink, Outcome, Phase, SessionKeeping, Severity, Store,
+    Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind,
+    NotificationSink, Outcome, Phase, SessionKeeping, Severity, Store, Subscription,
 };
 use leasehold_store::{Environment, System};
 use redis::aio::MultiplexedConnection;
@@ -717,7 +717,7 @@ impl Store for RedisStore {
         &'a self,
         lock: &'a Lock,
         within: Duration,
-    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+    ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
         Box::pin(async move {
             let unusable = |error: KeyError| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send);
             let keys = self.keys.lock(lock).map_err(unusable)?;

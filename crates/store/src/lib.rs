@@ -36,7 +36,7 @@ pub use fault::{Fault, FaultKind, Phase, TlsFault};
 pub use finding::{ClockDifference, Finding, FindingKind, Severity};
 pub use leasehold_core as core;
 pub use leasehold_core::{Executed, Lock, Notification, Op, Reply, SessionOp, SessionReply};
-pub use listen::{Bell, Listening};
+pub use listen::{Publisher, Subscription};
 pub use memory::MemoryStore;
 pub use outcome::Outcome;
 pub use postbox::NotificationSink;

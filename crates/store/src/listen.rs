@@ -16,37 +16,37 @@ use std::sync::Arc;
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-/// use leasehold::store::{Bell, Listening};
+/// use leasehold::store::{Publisher, Subscription};
 ///
-/// let bell = Bell::default(); // kept by a store, which notifies it at each message
-/// let mut listening = Listening::new(&bell, || println!("the subscription has ended"));
+/// let bell = Publisher::default(); // kept by a store, which notifies it at each message
+/// let mut listening = Subscription::new(&bell, || println!("the subscription has ended"));
 /// bell.ring();
 /// bell.ring();
 /// listening.heard().await; // covers both: re-check the lock now
 /// # }
 /// ```
-pub struct Listening {
-    bell: Bell,
+pub struct Subscription {
+    bell: Publisher,
     /// Ends the subscription; `None` only during drop.
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
-/// The sending side of a [`Listening`], for a store. Clones notify the same subscription.
+/// The sending side of a [`Subscription`], for a store. Clones notify the same subscription.
 ///
-/// [`Listening`] shows it in use.
+/// [`Subscription`] shows it in use.
 #[derive(Clone, Default)]
-pub struct Bell(Arc<Notify>);
+pub struct Publisher(Arc<Notify>);
 
-impl Bell {
+impl Publisher {
     /// Notifies the subscription of a possible change. Notifications before the next wait are merged. Does not block.
     pub fn ring(&self) {
         self.0.notify_one();
     }
 }
 
-impl Listening {
+impl Subscription {
     /// Creates a subscription to this publisher. `end` is called when it is dropped, and must not block.
-    pub fn new(bell: &Bell, end: impl FnOnce() + Send + Sync + 'static) -> Self {
+    pub fn new(bell: &Publisher, end: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self { bell: bell.clone(), end: Some(Box::new(end)) }
     }
 
@@ -59,7 +59,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for Subscription {
     fn drop(&mut self) {
         if let Some(end) = self.end.take() {
             end();
@@ -67,15 +67,15 @@ impl Drop for Listening {
     }
 }
 
-impl fmt::Debug for Bell {
+impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bell").finish_non_exhaustive()
+        f.debug_struct("Publisher").finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Listening {
+impl fmt::Debug for Subscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listening").finish_non_exhaustive()
+        f.debug_struct("Subscription").finish_non_exhaustive()
     }
 }
 
@@ -88,9 +88,9 @@ mod tests {
     #[test]
     fn a_notification_is_delivered_once_and_not_lost_with_a_future() {
         let ended = Arc::new(AtomicU32::new(0));
-        let bell = Bell::default();
+        let bell = Publisher::default();
         let end = Arc::clone(&ended);
-        let mut listening = Listening::new(&bell, move || {
+        let mut listening = Subscription::new(&bell, move || {
             end.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(listening.heard().now_or_never(), None);

@@ -5,7 +5,7 @@
 use crate::capabilities::{Capabilities, SessionKeeping};
 use crate::clock;
 use crate::fault::Fault;
-use crate::listen::{Bell, Listening};
+use crate::listen::{Publisher, Subscription};
 use crate::outcome::Outcome;
 use crate::postbox::NotificationSink;
 use crate::store::Store;
@@ -47,7 +47,7 @@ struct State {
     mailboxes: HashMap<SessionId, Arc<dyn NotificationSink>>,
     sessions: Sessions,
     /// Subscriptions to changes of an Election's leader.
-    bells: HashMap<Lock, Vec<(u64, Bell)>>,
+    bells: HashMap<Lock, Vec<(u64, Publisher)>>,
     last_bell: u64,
     since_sweep: u32,
 }
@@ -216,15 +216,15 @@ impl Store for MemoryStore {
         &'a self,
         lock: &'a Lock,
         _within: Duration,
-    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+    ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
         let listening = (lock.kind == Kind::Election).then(|| {
-            let bell = Bell::default();
+            let bell = Publisher::default();
             let mut state = self.lock();
             state.last_bell += 1;
             let number = state.last_bell;
             state.bells.entry(lock.clone()).or_default().push((number, bell.clone()));
             let (store, lock) = (self.clone(), lock.clone());
-            Listening::new(&bell, move || {
+            Subscription::new(&bell, move || {
                 let mut state = store.lock();
                 let Some(bells) = state.bells.get_mut(&lock) else { return };
                 bells.retain(|(other, _)| *other != number);

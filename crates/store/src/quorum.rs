@@ -18,7 +18,7 @@ mod tally;
 use crate::capabilities::Capabilities;
 use crate::examination::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
-use crate::listen::{Bell, Listening};
+use crate::listen::{Publisher, Subscription};
 use crate::outcome::Outcome;
 use crate::postbox::NotificationSink;
 use crate::store::Store;
@@ -354,7 +354,7 @@ impl Drop for Errand {
 
 /// Forwards a notification after a pause (see [`HUSH`]): notifications by other nodes meanwhile lead to the same
 /// re-check.
-async fn relay(mut heard: Listening, bell: Bell) {
+async fn relay(mut heard: Subscription, bell: Publisher) {
     loop {
         heard.heard().await;
         let share = f64::from(rand::random::<u16>()) / f64::from(u16::MAX);
@@ -365,7 +365,7 @@ async fn relay(mut heard: Listening, bell: Bell) {
 }
 
 /// Forwards a node's notifications. A failed subscription is retried now and then; nothing waits for it.
-async fn overhear(node: Arc<dyn Store>, lock: Lock, bell: Bell) {
+async fn overhear(node: Arc<dyn Store>, lock: Lock, bell: Publisher) {
     loop {
         match node.listen(&lock, LISTENS_WITHIN).await {
             Ok(Some(mut heard)) => {
@@ -438,16 +438,16 @@ impl Store for QuorumStore {
         &'a self,
         lock: &'a Lock,
         _within: Duration,
-    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+    ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
         Box::pin(async move {
-            let (bell, said) = (Bell::default(), Bell::default());
+            let (bell, said) = (Publisher::default(), Publisher::default());
             let nodes = self
                 .nodes
                 .iter()
                 .map(|node| tokio::spawn(overhear(node.clone(), lock.clone(), said.clone())));
             let mut tasks = Tasks(nodes.collect());
-            tasks.0.push(tokio::spawn(relay(Listening::new(&said, || {}), bell.clone())));
-            Ok(Some(Listening::new(&bell, move || drop(tasks))))
+            tasks.0.push(tokio::spawn(relay(Subscription::new(&said, || {}), bell.clone())));
+            Ok(Some(Subscription::new(&bell, move || drop(tasks))))
         })
     }
 

@@ -13,7 +13,7 @@
 use crate::capabilities::{Capabilities, SessionKeeping};
 use crate::examination::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
-use crate::listen::Listening;
+use crate::listen::Subscription;
 use crate::outcome::Outcome;
 use crate::postbox::NotificationSink;
 use crate::store::Store;
@@ -249,7 +249,7 @@ impl Store for Shards {
         &'a self,
         lock: &'a Lock,
         within: Duration,
-    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+    ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
         self.of(lock).listen(lock, within)
     }
 

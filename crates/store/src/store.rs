@@ -3,7 +3,7 @@
 use crate::capabilities::Capabilities;
 use crate::examination::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
-use crate::listen::Listening;
+use crate::listen::Subscription;
 use crate::outcome::Outcome;
 use crate::postbox::NotificationSink;
 use futures_util::future::{BoxFuture, ready};
@@ -124,7 +124,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         &'a self,
         _lock: &'a Lock,
         _within: Duration,
-    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+    ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
         Box::pin(ready(Ok(None)))
     }
 

@@ -8,7 +8,7 @@ use super::release::give_back;
 use super::reservation::Call;
 use super::seat::{Asker, Left, Seat, Turn, Way};
 use super::{Engine, Hold, odd_reply};
-use crate::store::{Fault, Listening, Outcome};
+use crate::store::{Fault, Outcome, Subscription};
 use leasehold_core::Executed;
 use leasehold_core::contend::{Grant, Standing, Terms};
 use leasehold_core::{Acquire, Acquired, Claim, Life, Moment, Nonce, Op, Reply};
@@ -129,7 +129,7 @@ enum Hearing {
     /// Not subscribed.
     NotYet,
     /// Subscribed.
-    Since(Listening),
+    Since(Subscription),
     /// Subscribing is not possible: the waiter polls often instead.
     Never,
 }

@@ -3,7 +3,7 @@
 //! It only reads, so dropping its future leaves nothing behind. What it has learnt stays for the next call.
 
 use super::Engine;
-use crate::store::{Fault, Listening};
+use crate::store::{Fault, Subscription};
 use leasehold_core::observe::{News, Onlooker};
 use leasehold_core::{Inspect, Lock, Moment, Op, Reply};
 use leasehold_store::jitter;
@@ -28,7 +28,7 @@ enum Hearing {
     /// Not subscribed; the next attempt is due at this moment.
     From(Moment),
     /// Subscribed.
-    Since(Listening),
+    Since(Subscription),
     /// This store publishes no changes.
     Never,
 }

@@ -5,7 +5,8 @@ use futures_util::future::BoxFuture;
 use leasehold::KeyError;
 use leasehold::core::{Op, Place, SessionId};
 use leasehold::store::{
-    Bell, Executed, Fault, FaultKind, Listening, Lock, MemoryStore, NotificationSink, Outcome, Phase, Store,
+    Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Outcome, Phase, Publisher, Store,
+    Subscription,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -39,7 +40,7 @@ pub(crate) struct Node {
     mood: Arc<Mutex<Mood>>,
     /// The requests it received, in order.
     sent: Arc<Mutex<Vec<Op>>>,
-    bells: Arc<Mutex<Vec<Bell>>>,
+    bells: Arc<Mutex<Vec<Publisher>>>,
     ahead: Duration,
 }
 
@@ -70,7 +71,7 @@ impl Node {
 
     /// Publishes a message to all subscribers.
     pub(crate) fn ring(&self) {
-        self.bells.lock().unwrap().iter().for_each(Bell::ring);
+        self.bells.lock().unwrap().iter().for_each(Publisher::ring);
     }
 
     /// The node's own reply, regardless of its fault.
@@ -159,14 +160,14 @@ impl Store for Node {
         &'a self,
         _lock: &'a Lock,
         _within: Duration,
-    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+    ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
         Box::pin(async {
             if self.mood() != Mood::Well {
                 return Err(self.fault(FaultKind::Unreachable));
             }
-            let bell = Bell::default();
+            let bell = Publisher::default();
             self.bells.lock().unwrap().push(bell.clone());
-            Ok(Some(Listening::new(&bell, || {})))
+            Ok(Some(Subscription::new(&bell, || {})))
         })
     }
 

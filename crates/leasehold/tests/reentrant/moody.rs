@@ -3,8 +3,8 @@
 use crate::scene::{MS, acquired, lock, until};
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Bell, Executed, Fault, FaultKind, Listening, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase,
-    Reply, Store,
+    Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Publisher, Reply,
+    Store, Subscription,
 };
 use leasehold::{AcquireError, Client, Holder, Released, SessionId};
 use leasehold_core::{Acquire, Acquired, KeyError, Place, Portion};
@@ -24,7 +24,7 @@ struct Moody {
     stranger: Arc<AtomicBool>,
     /// How many acquire requests were sent.
     asked: Arc<AtomicU32>,
-    bell: Bell,
+    bell: Publisher,
     /// How many subscriptions are open.
     listen: Arc<AtomicU32>,
     /// Set if the other client releases the lock while a waiter subscribes, before the subscription is effective.
@@ -98,7 +98,7 @@ impl Store for Moody {
         &'a self,
         _lock: &'a Lock,
         _within: Duration,
-    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+    ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
         Box::pin(async move {
             tokio::time::sleep(20 * MS).await;
             if self.leaves_unheard {
@@ -109,7 +109,7 @@ impl Store for Moody {
             let end = move || {
                 listen.fetch_sub(1, Ordering::SeqCst);
             };
-            Ok(Some(Listening::new(&self.bell, end)))
+            Ok(Some(Subscription::new(&self.bell, end)))
         })
     }
 

@@ -25,7 +25,7 @@ use super::{PAUSE, RENEWAL, Shared};
 use futures_util::future::join_all;
 use leasehold_core::{Notification, SessionId};
 use leasehold_store::watched::Watched;
-use leasehold_store::{Bell, Fault, Listening, NotificationSink, Phase};
+use leasehold_store::{Fault, NotificationSink, Phase, Publisher, Subscription};
 use redis::{Cmd, Pipeline, PushInfo, PushKind, Value, cmd, from_redis_value_ref};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -52,7 +52,7 @@ pub(in super::super) struct Ears {
 #[derive(Default)]
 struct Heard {
     channels: BTreeMap<String, Channel>,
-    /// Number of the last [`Bell`].
+    /// Number of the last [`Publisher`].
     last: u64,
 }
 
@@ -71,7 +71,7 @@ enum Who {
     /// The mailbox of a session.
     Post(SessionId, Arc<dyn NotificationSink>),
     /// Subscribers of a channel of another library.
-    Bells(BTreeMap<u64, Bell>),
+    Bells(BTreeMap<u64, Publisher>),
 }
 
 impl Ears {
@@ -114,8 +114,8 @@ impl Ears {
         &self,
         (slot, channel): (u16, String),
         deadline: Instant,
-    ) -> Result<Listening, Fault> {
-        let (bell, mut number) = (Bell::default(), 0);
+    ) -> Result<Subscription, Fault> {
+        let (bell, mut number) = (Publisher::default(), 0);
         self.heard.modify(|heard| {
             heard.last += 1;
             number = heard.last;
@@ -127,7 +127,7 @@ impl Ears {
             true
         });
         let (heard, name) = (Arc::downgrade(&self.heard), channel.clone());
-        let listening = Listening::new(&bell, move || {
+        let listening = Subscription::new(&bell, move || {
             let Some(heard) = heard.upgrade() else { return };
             heard.modify(|heard| {
                 let Some(Channel { who: Who::Bells(bells), .. }) = heard.channels.get_mut(&name) else {
@@ -463,7 +463,7 @@ fn enter(heard: &Watched<Heard>, channel: &str, node: &Address) {
         if std::mem::replace(&mut known.before, true) {
             match &known.who {
                 Who::Post(_, told) => post = Some(Arc::clone(told)),
-                Who::Bells(bells) => bells.values().for_each(Bell::ring),
+                Who::Bells(bells) => bells.values().for_each(Publisher::ring),
             }
         }
         true
@@ -486,7 +486,7 @@ fn deliver(shared: &Shared, heard: &Watched<Heard>, node: &Address, push: &PushI
             let post = heard.read(|heard| match &heard.channels.get(channel)?.who {
                 Who::Post(session, post) => Some((*session, Arc::clone(post))),
                 Who::Bells(bells) => {
-                    bells.values().for_each(Bell::ring);
+                    bells.values().for_each(Publisher::ring);
                     None
                 }
             });

@@ -89,7 +89,7 @@ impl Stand {
         };
         let begin = Some(about.to_json());
         let beat = Beat { session, alive_ms: 300, begin, held: vec![lock.clone()], left: vec![] };
-        let begun = store.attend(Place::ONLY, &SessionOp::Beat(beat), S).await;
+        let begun = store.execute_session(Place::ONLY, &SessionOp::Beat(beat), S).await;
         assert!(matches!(begun, Outcome::Done(SessionReply::Beat(Beaten::Alive))), "{begun:?}");
         for portion in portions {
             let ask = Acquire {

@@ -89,7 +89,7 @@ impl Store for Way {
         self.inner.capabilities()
     }
 
-    fn attend<'a>(
+    fn execute_session<'a>(
         &'a self,
         place: Place,
         op: &'a SessionOp,
@@ -109,7 +109,7 @@ impl Store for Way {
             self.lists.fetch_add(1, SeqCst);
         }
         Box::pin(async move {
-            let mut outcome = self.unless_cut(within, self.inner.attend(place, op, within)).await;
+            let mut outcome = self.unless_cut(within, self.inner.execute_session(place, op, within)).await;
             if matches!(op, SessionOp::Beat(_)) {
                 sleep(self.slow).await;
             }
@@ -230,7 +230,7 @@ impl Scene {
     }
 
     async fn sessions(&self) -> Vec<SessionEntry> {
-        match self.store.attend(Place::ONLY, &SessionOp::List, S).await {
+        match self.store.execute_session(Place::ONLY, &SessionOp::List, S).await {
             Outcome::Done(SessionReply::List(sessions)) => sessions,
             odd => panic!("{odd:?}"),
         }
@@ -774,7 +774,7 @@ async fn a_session_whose_end_is_not_known_is_not_revived() {
     sleep(45 * S).await;
     let guard = there.acquire().await.unwrap();
     let late = SessionOp::End(client.session());
-    assert!(matches!(scenes[1].store.attend(Place::ONLY, &late, S).await, Outcome::Done(_)));
+    assert!(matches!(scenes[1].store.execute_session(Place::ONLY, &late, S).await, Outcome::Done(_)));
     sleep(30 * S).await;
     guard.check().expect("its session is another one");
 }

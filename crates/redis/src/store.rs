@@ -749,7 +749,7 @@ impl Store for RedisStore {
         }
     }
 
-    fn attend<'a>(
+    fn execute_session<'a>(
         &'a self,
         place: Place,
         op: &'a SessionOp,

@@ -141,7 +141,7 @@ impl Ledger {
 
     /// Executes one operation on the sessions. Sessions for which `is_ours` is true belong to this process, and are
     /// alive.
-    pub(super) fn attend(
+    pub(super) fn execute_session(
         &mut self,
         op: &SessionOp,
         deadline: Moment,

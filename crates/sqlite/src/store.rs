@@ -238,7 +238,7 @@ impl Store for SqliteStore {
     }
 
     /// A session whose mailbox is open is alive, whatever its beats; one without is dead, or has ended.
-    fn attend<'a>(
+    fn execute_session<'a>(
         &'a self,
         _place: Place,
         op: &'a SessionOp,

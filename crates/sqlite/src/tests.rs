@@ -156,7 +156,7 @@ async fn audit(store: &dyn Store, lock: &Lock) -> Vec<(Ended, String, String)> {
 }
 
 async fn attend(store: &dyn Store, op: SessionOp) -> SessionReply {
-    match store.attend(Place::ONLY, &op, WITHIN).await {
+    match store.execute_session(Place::ONLY, &op, WITHIN).await {
         Outcome::Done(reply) => reply,
         other => panic!("{op:?}: {other:?}"),
     }
@@ -610,7 +610,7 @@ async fn another_format_is_refused_also_when_it_came_while_the_file_was_open() {
     let outcome = store.execute(&lock("a"), &release(1, 1), WITHIN).await;
     let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
     assert!(fault.to_string().contains("format 99"), "{fault}");
-    let outcome = store.attend(Place::ONLY, &SessionOp::List, WITHIN).await;
+    let outcome = store.execute_session(Place::ONLY, &SessionOp::List, WITHIN).await;
     assert!(
         matches!(&outcome, Outcome::Failed(Executed::No, fault) if fault.to_string().contains("format 99")),
         "{outcome:?}"

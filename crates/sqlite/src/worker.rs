@@ -88,7 +88,7 @@ impl Worker {
                 }
                 Job::Attend { op, deadline, ticket, reply } => {
                     if ticket.take() {
-                        let _ = reply.send(self.attend(&op, deadline));
+                        let _ = reply.send(self.execute_session(&op, deadline));
                     }
                 }
                 Job::Open { session, post, ticket, reply } => {
@@ -127,7 +127,7 @@ impl Worker {
         }
     }
 
-    fn attend(&mut self, op: &SessionOp, deadline: Moment) -> Outcome<SessionReply> {
+    fn execute_session(&mut self, op: &SessionOp, deadline: Moment) -> Outcome<SessionReply> {
         if deadline <= boottime() {
             return Outcome::Failed(Executed::No, self.ledger.site().fault(Phase::Send, FaultKind::TimedOut));
         }
@@ -139,7 +139,7 @@ impl Worker {
             _ => {}
         }
         let mailboxes = &self.mailboxes;
-        match self.ledger.attend(op, deadline, &|session| mailboxes.contains_key(&session)) {
+        match self.ledger.execute_session(op, deadline, &|session| mailboxes.contains_key(&session)) {
             Ok(reply) => Outcome::Done(reply),
             Err(Failure { executed, fault }) => Outcome::Failed(executed, fault),
         }

@@ -236,7 +236,7 @@ impl Store for MemoryStore {
         Box::pin(ready(Ok(listening)))
     }
 
-    fn attend<'a>(
+    fn execute_session<'a>(
         &'a self,
         _place: Place,
         op: &'a SessionOp,

@@ -122,7 +122,10 @@ impl Shards {
     }
 
     async fn list(&self, within: Duration) -> Outcome<SessionReply> {
-        let all = self.shards.iter().map(|shard| shard.store.attend(Place::ONLY, &SessionOp::List, within));
+        let all = self
+            .shards
+            .iter()
+            .map(|shard| shard.store.execute_session(Place::ONLY, &SessionOp::List, within));
         let mut sessions = Vec::new();
         let mut missing = None;
         for outcome in join_all(all).await {
@@ -253,7 +256,7 @@ impl Store for Shards {
         self.of(lock).listen(lock, within)
     }
 
-    fn attend<'a>(
+    fn execute_session<'a>(
         &'a self,
         place: Place,
         op: &'a SessionOp,
@@ -261,7 +264,7 @@ impl Store for Shards {
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         match op {
             SessionOp::List => Box::pin(self.list(within)),
-            op => self.shard(place).store.attend(Place::ONLY, op, within),
+            op => self.shard(place).store.execute_session(Place::ONLY, op, within),
         }
     }
 

@@ -130,7 +130,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Executes one operation on the sessions of a place, and answers within `within`. A [list](SessionOp::List) is that of
     /// all places, whichever is named: a session that lives in several of them is there several times.
-    fn attend<'a>(
+    fn execute_session<'a>(
         &'a self,
         _place: Place,
         _op: &'a SessionOp,

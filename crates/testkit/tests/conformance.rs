@@ -732,7 +732,7 @@ impl Store for Model {
         Capabilities::default().sessions(SessionKeeping::ByBeat)
     }
 
-    fn attend<'a>(
+    fn execute_session<'a>(
         &'a self,
         _place: Place,
         op: &'a SessionOp,

@@ -533,7 +533,7 @@ impl State {
         let closing = self.closing.map(|by| by.min(self.hurry));
         let mut work = Work { closing, farewell: self.farewell.take(), ..Work::default() };
         work.errands.append(&mut self.errands);
-        self.attend(now, sessions, &mut work);
+        self.execute_session(now, sessions, &mut work);
         for Turn { id, ahead } in self.pace.take(now) {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
             kept.place = None;

@@ -198,7 +198,7 @@ impl Engine {
     /// Lists the store's sessions. Live sessions with the same id are merged, and so are dead ones. Retries transient
     /// faults for as long as one call may take.
     pub(crate) async fn list_sessions(&self) -> Result<Vec<SessionEntry>, Uncertain> {
-        let ask = |left| self.store.attend(Place::ONLY, &SessionOp::List, left);
+        let ask = |left| self.store.execute_session(Place::ONLY, &SessionOp::List, left);
         if let SessionReply::List(sessions) = insist(&*self.environment, self.timings.call, ask).await?.reply
         {
             return Ok(together(sessions));

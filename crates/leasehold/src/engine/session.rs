@@ -248,13 +248,13 @@ impl Birth {
         let begun = match (self.store.capabilities().sessions, self.timings.session) {
             (SessionKeeping::ByBeat, Some(alive)) => {
                 let sent_at = self.environment.now();
-                self.attend(place, id, whole_millis(alive)).await?;
+                self.execute_session(place, id, whole_millis(alive)).await?;
                 let pulse = Pulse::new(alive, sent_at);
                 let session = Session::new(place, id, life, pulse.valid_until());
                 (Arc::new(session), Some(pulse))
             }
             (SessionKeeping::ByItself, Some(alive)) => {
-                self.attend(place, id, whole_millis(alive)).await?;
+                self.execute_session(place, id, whole_millis(alive)).await?;
                 (Arc::new(Session::new(place, id, life, super::FAR)), None)
             }
             _ => (Arc::new(Session::new(place, id, life, super::FAR)), None),
@@ -263,10 +263,10 @@ impl Birth {
         Ok(begun)
     }
 
-    async fn attend(&self, place: Place, session: SessionId, alive_ms: u64) -> Result<(), Fault> {
+    async fn execute_session(&self, place: Place, session: SessionId, alive_ms: u64) -> Result<(), Fault> {
         let begin = Some(self.about.clone());
         let op = SessionOp::Beat(Beat { session, alive_ms, begin, held: Vec::new(), left: Vec::new() });
-        match self.store.attend(place, &op, self.timings.call).await {
+        match self.store.execute_session(place, &op, self.timings.call).await {
             Outcome::Done(SessionReply::Beat(Beaten::Alive)) => Ok(()),
             Outcome::Done(_) => {
                 let text = "it treated a new session as an existing one".to_owned();

@@ -112,13 +112,13 @@ impl Store for Noting {
         self.inner.capabilities()
     }
 
-    fn attend<'a>(
+    fn execute_session<'a>(
         &'a self,
         place: Place,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
-        self.inner.attend(place, op, within)
+        self.inner.execute_session(place, op, within)
     }
 
     fn sibling(&self) -> Arc<dyn Store> {

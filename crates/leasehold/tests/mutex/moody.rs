@@ -121,7 +121,7 @@ impl Store for Moody {
         self.inner.capabilities()
     }
 
-    fn attend<'a>(
+    fn execute_session<'a>(
         &'a self,
         place: Place,
         op: &'a SessionOp,
@@ -132,7 +132,7 @@ impl Store for Moody {
                 sleep(within).await;
                 return unknown(FaultKind::TimedOut);
             }
-            self.inner.attend(place, op, within).await
+            self.inner.execute_session(place, op, within).await
         })
     }
 

@@ -99,7 +99,7 @@ impl Fixture {
     ) -> Result<Option<Result<Beaten, Fault>>, Broken> {
         self.redis.begin(commands)?;
         let op = SessionOp::Beat(beat.clone());
-        match self.runtime.block_on(self.store.attend(Partition::ONLY, &op, WITHIN)) {
+        match self.runtime.block_on(self.store.execute_session(Partition::ONLY, &op, WITHIN)) {
             // What a whole script replies is no error of the server.
             Outcome::Failed(Executed::No, fault) => Ok(self.ended()?.then_some(Err(fault))),
             outcome => match self.reply(outcome)? {

@@ -132,12 +132,12 @@ impl Play<'_> {
     }
 
     /// Sends one session operation to both, and compares the results.
-    pub(crate) fn attend(&mut self, op: &SessionOp) -> SessionReply {
+    pub(crate) fn execute_session(&mut self, op: &SessionOp) -> SessionReply {
         self.note(&format!("{op:?}"));
         if self.world.flush_scripts {
             self.raw(&["SCRIPT", "FLUSH", "SYNC"]);
         }
-        let outcome = self.world.runtime.block_on(self.world.store.attend(Place::ONLY, op, WITHIN));
+        let outcome = self.world.runtime.block_on(self.world.store.execute_session(Place::ONLY, op, WITHIN));
         let now_ms = self.world.now_us / 1000;
         let expected = self.sessions.apply(now_ms, op);
         let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };

@@ -22,7 +22,7 @@ impl Play<'_> {
                 self.check(&op);
                 self.check(&op);
             }
-            WorkloadStep::Attended(op) => drop(self.attend(&op)),
+            WorkloadStep::Attended(op) => drop(self.execute_session(&op)),
             WorkloadStep::ForeignWrite(stranger) => self.meddle(stranger),
         }
     }

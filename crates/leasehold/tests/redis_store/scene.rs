@@ -138,7 +138,7 @@ pub(crate) async fn listed(store: &RedisStore) -> Vec<SessionEntry> {
 }
 
 pub(crate) async fn attend(store: &RedisStore, op: &SessionOp) -> SessionReply {
-    match store.attend(Place::ONLY, op, LONG).await {
+    match store.execute_session(Place::ONLY, op, LONG).await {
         Outcome::Done(reply) => reply,
         other => panic!("{other:?}"),
     }

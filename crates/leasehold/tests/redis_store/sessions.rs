@@ -56,7 +56,7 @@ async fn a_full_memory_lets_no_session_lapse() {
     granted(acquire(&store, &claim(2), None).await);
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
     let begin = Beat { begin: Some("{}".to_owned()), ..alive(3) };
-    let outcome = store.attend(Place::ONLY, &SessionOp::Beat(begin), LONG).await;
+    let outcome = store.execute_session(Place::ONLY, &SessionOp::Beat(begin), LONG).await;
     assert!(
         matches!(&outcome, Outcome::Failed(Executed::No, fault) if fault.kind == FaultKind::OutOfMemory),
         "{outcome:?}"
@@ -89,7 +89,7 @@ async fn what_is_no_session_of_ours_is_left_alone() {
     for spoil in [&["SET", &record, "x"][..], &["HSET", &record, "format", "2"]] {
         server.cli(&["DEL", &record]).unwrap().ok().unwrap();
         server.cli(spoil).unwrap().ok().unwrap();
-        let fault = match store.attend(Place::ONLY, &begin, LONG).await {
+        let fault = match store.execute_session(Place::ONLY, &begin, LONG).await {
             Outcome::Failed(Executed::No, fault) => fault,
             other => panic!("{other:?}"),
         };

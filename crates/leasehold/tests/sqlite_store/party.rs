@@ -141,8 +141,8 @@ impl Party {
         }
     }
 
-    pub(crate) fn attend(&self, op: &SessionOp) -> SessionReply {
-        match block_on(self.store.attend(Place::ONLY, op, WITHIN)) {
+    pub(crate) fn execute_session(&self, op: &SessionOp) -> SessionReply {
+        match block_on(self.store.execute_session(Place::ONLY, op, WITHIN)) {
             Outcome::Done(reply) => reply,
             other => panic!("{op:?}: {other:?}"),
         }
@@ -151,11 +151,11 @@ impl Party {
     pub(crate) fn begin(&self, about: &str) {
         let (session, begin) = (self.session, Some(about.to_owned()));
         let beat = Beat { session, alive_ms: 1, begin, held: vec![], left: vec![] };
-        assert_eq!(self.attend(&SessionOp::Beat(beat)), SessionReply::Beat(Beaten::Alive));
+        assert_eq!(self.execute_session(&SessionOp::Beat(beat)), SessionReply::Beat(Beaten::Alive));
     }
 
     pub(crate) fn list(&self) -> Vec<SessionEntry> {
-        match self.attend(&SessionOp::List) {
+        match self.execute_session(&SessionOp::List) {
             SessionReply::List(list) => list,
             other => panic!("{other:?}"),
         }

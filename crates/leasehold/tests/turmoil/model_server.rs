@@ -145,7 +145,7 @@ impl Contest {
             }
             WorkloadStep::Attended(op) => {
                 let expected = self.sessions.apply(self.now_us / 1000, &op);
-                let found = self.store.attend(Place::ONLY, &op, WITHIN).await;
+                let found = self.store.execute_session(Place::ONLY, &op, WITHIN).await;
                 let agree = matches!(&found, Outcome::Done(found) if *found == expected);
                 assert!(agree, "{what}: {op:?}\n  {found:?}\n  {expected:?}");
             }

@@ -221,13 +221,13 @@ impl ModelServer {
             },
             Call::AcquireAll(asks) => reply::of_shares(&self.take_all(session, asks)),
             Call::Beat(beat, index) => {
-                reply::of_sessions(&self.attend(session, index, &SessionOp::Beat(beat.clone())))
+                reply::of_sessions(&self.execute_session(session, index, &SessionOp::Beat(beat.clone())))
             }
         }
     }
 
     /// Executes an operation on the sessions of an index.
-    fn attend(&self, session: &Session<'_>, index: &str, op: &SessionOp) -> SessionReply {
+    fn execute_session(&self, session: &Session<'_>, index: &str, op: &SessionOp) -> SessionReply {
         let mut state = self.state();
         let now_ms = self.now_us(&state) / 1000;
         let reply = state.sessions.entry(index.to_owned()).or_default().apply(now_ms, op);

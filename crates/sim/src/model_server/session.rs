@@ -83,7 +83,7 @@ impl<'a> Session<'a> {
             }
             "EVALSHA" => Value::from(self.call(first, arguments)).write(&mut bytes),
             "TIME" | "ZRANGE" | "HGETALL" | "DEL" | "ZREM" => {
-                Value::from(self.attend(&command, first, &words)).write(&mut bytes);
+                Value::from(self.execute_session(&command, first, &words)).write(&mut bytes);
             }
             "SCRIPT" => Value::from(self.load(first, words.get(2))).write(&mut bytes),
             _ => Value::from(plain(&command, first)).write(&mut bytes),
@@ -108,13 +108,13 @@ impl<'a> Session<'a> {
     }
 
     /// The commands that end sessions and list them.
-    fn attend(&self, command: &str, key: &str, words: &[Cow<'_, str>]) -> Result<Value, Failure> {
+    fn execute_session(&self, command: &str, key: &str, words: &[Cow<'_, str>]) -> Result<Value, Failure> {
         let unknown = || Failure::new(format!("ERR this server is a model, and knows no such {command}"));
         let of_key = || key.rsplit_once(':').and_then(|(index, id)| Some((index, id.parse().ok()?)));
         match (command, words.len()) {
             ("TIME", 1) => Ok(reply::time(self.server.now_us(&self.server.state()))),
             ("ZRANGE", 4) => {
-                let listed = self.server.attend(self, key, &SessionOp::List);
+                let listed = self.server.execute_session(self, key, &SessionOp::List);
                 Ok(reply::of_sessions(&listed))
             }
             ("HGETALL", 2) => {
@@ -125,7 +125,7 @@ impl<'a> Session<'a> {
             }
             ("DEL", 2) => {
                 let (index, session) = of_key().ok_or_else(unknown)?;
-                Ok(reply::of_sessions(&self.server.attend(self, index, &SessionOp::End(session))))
+                Ok(reply::of_sessions(&self.server.execute_session(self, index, &SessionOp::End(session))))
             }
             // The index of a model has no others than those that have a record.
             ("ZREM", 3) => Ok(Value::Integer(0)),

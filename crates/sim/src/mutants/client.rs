@@ -189,7 +189,7 @@ impl MutantStore {
             _ => {}
         }
         let sent_at = self.inner.world.now();
-        let outcome = self.inner.attend(Place::ONLY, &SessionOp::Beat(sent), within).await;
+        let outcome = self.inner.execute_session(Place::ONLY, &SessionOp::Beat(sent), within).await;
         match (mutant, &outcome) {
             (Mutant::SessionFromReply, Outcome::Done(_)) => {
                 self.seen().beat_took = self.inner.world.now().since(sent_at);
@@ -373,7 +373,7 @@ impl Store for MutantStore {
         self.inner.capabilities()
     }
 
-    fn attend<'a>(
+    fn execute_session<'a>(
         &'a self,
         place: Place,
         op: &'a SessionOp,
@@ -381,7 +381,7 @@ impl Store for MutantStore {
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         match (self.mutant, op) {
             (Some(mutant), SessionOp::Beat(beat)) => Box::pin(self.beat(mutant, beat, within)),
-            _ => self.inner.attend(place, op, within),
+            _ => self.inner.execute_session(place, op, within),
         }
     }
 

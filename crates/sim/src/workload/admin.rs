@@ -21,7 +21,7 @@ pub(crate) async fn monitor(store: SimStore, chance: Random) {
     while sim.scheduler.now() < sim.fault_plan.faults_end_at {
         pause(&sim, &chance, Duration::from_millis(1_500)).await;
         let Outcome::Done(SessionReply::List(sessions)) =
-            store.attend(Place::ONLY, &SessionOp::List, CALL).await
+            store.execute_session(Place::ONLY, &SessionOp::List, CALL).await
         else {
             continue;
         };

@@ -308,7 +308,7 @@ impl Sim {
         let answer = match &*request.command {
             Command::Lock(lock, op) => Response::Lock(Box::new(self.execute(net, now, &request, *lock, op))),
             Command::MultiAcquire(asks) => Response::MultiAcquire(self.grasp(net, now, &request, asks)),
-            Command::Sessions(_, op) => Response::Sessions(self.attend(net, now, &request, op)),
+            Command::Sessions(_, op) => Response::Sessions(self.execute_session(net, now, &request, op)),
         };
         if !request.is_copy {
             self.reply(net, &request, answer);
@@ -385,8 +385,14 @@ impl Sim {
         shares
     }
 
-    fn attend(&self, net: &mut Net, now: Instant, request: &Request, op: &SessionOp) -> SessionReply {
-        let reply = net.server.attend(now, op, self.mutant);
+    fn execute_session(
+        &self,
+        net: &mut Net,
+        now: Instant,
+        request: &Request,
+        op: &SessionOp,
+    ) -> SessionReply {
+        let reply = net.server.execute_session(now, op, self.mutant);
         self.note(&Event::SessionExecuted(&SessionExecution {
             host: request.host,
             message: request.message,

@@ -107,7 +107,7 @@ impl Server {
     pub(crate) fn attend(&mut self, now: Instant, op: &SessionOp, mutant: Option<Mutant>) -> SessionReply {
         let now_ms = self.clock.reading_us(now) / 1000;
         let reply = match mutant {
-            Some(mutant) => mutant.attend(&mut self.sessions, now_ms, op),
+            Some(mutant) => mutant.execute_session(&mut self.sessions, now_ms, op),
             None => self.sessions.apply(now_ms, op),
         };
         if let Some(replica) = &mut self.replica {

@@ -143,7 +143,7 @@ impl Store for SimStore {
         Capabilities::default().sessions(SessionKeeping::ByBeat)
     }
 
-    fn attend<'a>(
+    fn execute_session<'a>(
         &'a self,
         _place: Place,
         op: &'a SessionOp,

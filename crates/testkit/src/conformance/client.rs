@@ -365,8 +365,8 @@ impl TestClient {
     }
 
     /// Executes an operation on the sessions that a store in good health executes.
-    pub async fn attend(&self, op: &SessionOp) -> SessionReply {
-        match self.store.attend(self.place(), op, CALL_TIMEOUT).await {
+    pub async fn execute_session(&self, op: &SessionOp) -> SessionReply {
+        match self.store.execute_session(self.place(), op, CALL_TIMEOUT).await {
             Outcome::Done(reply) => reply,
             Outcome::Failed(Executed::No, fault) => panic!("refused {op:?}: {fault}"),
             Outcome::Failed(Executed::Unknown, fault) => panic!("unknown outcome of {op:?}: {fault}"),
@@ -393,7 +393,7 @@ impl TestClient {
 
     /// Sends a beat.
     pub async fn beat(&self, beat: Beat) -> Beaten {
-        match self.attend(&SessionOp::Beat(beat)).await {
+        match self.execute_session(&SessionOp::Beat(beat)).await {
             SessionReply::Beat(beaten) => beaten,
             other => panic!("a beat was answered by {other:?}"),
         }
@@ -401,13 +401,13 @@ impl TestClient {
 
     /// Ends its session in order.
     pub async fn end(&self) {
-        let ended = self.attend(&SessionOp::End(self.session)).await;
+        let ended = self.execute_session(&SessionOp::End(self.session)).await;
         assert_eq!(ended, SessionReply::End);
     }
 
     /// The listed entry of a session.
     pub async fn listed(&self, session: SessionId) -> Option<SessionEntry> {
-        match self.attend(&SessionOp::List).await {
+        match self.execute_session(&SessionOp::List).await {
             SessionReply::List(list) => {
                 let mut found = list.into_iter().filter(|entry| entry.session == session);
                 let entry = found.next();

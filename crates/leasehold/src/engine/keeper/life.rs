@@ -35,7 +35,7 @@ impl State {
 
     /// Collects the work for sessions (7). A closing keeper sends no heartbeats: nothing depends on its sessions any
     /// more.
-    pub(super) fn attend(&mut self, now: Moment, sessions: &Sessions, work: &mut Work) {
+    pub(super) fn execute_session(&mut self, now: Moment, sessions: &Sessions, work: &mut Work) {
         if self.closing.is_some() {
             return;
         }
@@ -104,7 +104,7 @@ pub(super) async fn beat(shared: Arc<Shared>, throb: Throb) {
     let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
     let Throb { session, op, .. } = throb;
     let (place, id) = (session.place, session.id);
-    let outcome = shared.store.attend(place, &op, within).await;
+    let outcome = shared.store.execute_session(place, &op, within).await;
     // This clone would make the session look used.
     drop(session);
     let now = shared.environment.now();
@@ -195,7 +195,7 @@ pub(super) async fn end_sessions(shared: &Shared, by: Option<Moment>) {
 
 async fn end(shared: &Shared, place: Place, session: SessionId, within: Duration) -> bool {
     let op = SessionOp::End(session);
-    match shared.store.attend(place, &op, within).await {
+    match shared.store.execute_session(place, &op, within).await {
         Outcome::Done(_) => true,
         Outcome::Failed(_, fault) => {
             tracing::debug!(%fault, "the session was not ended: it lapses");

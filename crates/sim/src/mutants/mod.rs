@@ -517,7 +517,12 @@ impl Mutant {
     }
 
     /// Executes an operation on sessions at the server.
-    pub(crate) fn attend(self, sessions: &mut Sessions, now_ms: u64, op: &SessionOp) -> SessionReply {
+    pub(crate) fn execute_session(
+        self,
+        sessions: &mut Sessions,
+        now_ms: u64,
+        op: &SessionOp,
+    ) -> SessionReply {
         if let (Self::HeartbeatRevivesLapsedSession, SessionOp::Beat(beat)) = (self, op)
             && let Some(record) = sessions.records.get_mut(&beat.session)
         {

@@ -104,7 +104,12 @@ impl Server {
     }
 
     /// Executes an operation on sessions, with a mutant if given.
-    pub(crate) fn attend(&mut self, now: Instant, op: &SessionOp, mutant: Option<Mutant>) -> SessionReply {
+    pub(crate) fn execute_session(
+        &mut self,
+        now: Instant,
+        op: &SessionOp,
+        mutant: Option<Mutant>,
+    ) -> SessionReply {
         let now_ms = self.clock.reading_us(now) / 1000;
         let reply = match mutant {
             Some(mutant) => mutant.execute_session(&mut self.sessions, now_ms, op),

@@ -21,7 +21,7 @@ pub(crate) async fn main() -> Result<()> {
 
     // An owner stands for one piece of work: everything in its scope acquires for it.
     locks.owner().scope(transfer(&account)).await?;
-    locks.owner().scope(siblings(&account)).await?;
+    locks.owner().scope(forks(&account)).await?;
     locks.shutdown(Duration::from_secs(5)).await?;
     Ok(())
 }
@@ -63,9 +63,9 @@ async fn withdraw(account: &ReentrantMutex, parts: u32) -> Result<()> {
 }
 
 /// Two tasks of one owner do **not** exclude each other. Where they must, use a `Mutex` between them.
-async fn siblings(account: &ReentrantMutex) -> Result<()> {
+async fn forks(account: &ReentrantMutex) -> Result<()> {
     let inside = Arc::new(Barrier::new(2));
-    let sibling = || async {
+    let fork = || async {
         let (account, inside) = (account.clone(), inside.clone());
         // `tokio::spawn` would leave the owner behind.
         let task = Owner::spawn(async move {
@@ -75,7 +75,7 @@ async fn siblings(account: &ReentrantMutex) -> Result<()> {
         });
         task.await?
     };
-    let (one, two) = tokio::try_join!(sibling(), sibling())?;
-    println!("two siblings were inside at the same time; their releases said {one:?} and {two:?}");
+    let (one, two) = tokio::try_join!(fork(), fork())?;
+    println!("two forks were inside at the same time; their releases said {one:?} and {two:?}");
     Ok(())
 }

@@ -124,7 +124,7 @@ impl Store for Way {
         })
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         Arc::new(self.clone())
     }
 

@@ -50,7 +50,7 @@ impl Store for SqliteStore {
         match self.never {}
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         match self.never {}
     }
 

@@ -248,7 +248,7 @@ impl Store for SqliteStore {
         Box::pin(self.run(within, move |deadline, ticket, reply| Job::Attend { op, deadline, ticket, reply }))
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         Arc::new(self.clone())
     }
 

@@ -249,7 +249,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         Arc::new(self.clone())
     }
 

@@ -465,8 +465,8 @@ impl Store for QuorumStore {
         })
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
-        let nodes = self.nodes.iter().map(|node| node.sibling()).collect();
+    fn fork(&self) -> Arc<dyn Store> {
+        let nodes = self.nodes.iter().map(|node| node.fork()).collect();
         Arc::new(Self { nodes, ..self.clone() })
     }
 

@@ -288,13 +288,13 @@ impl Store for Shards {
         Box::pin(join_all(self.shards.iter().map(|shard| shard.store.settle())).map(drop))
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
-        let sibling = |Shard { name, seed, store }: &Shard| Shard {
+    fn fork(&self) -> Arc<dyn Store> {
+        let fork = |Shard { name, seed, store }: &Shard| Shard {
             name: name.clone(),
             seed: *seed,
-            store: store.sibling(),
+            store: store.fork(),
         };
-        Arc::new(Self { shards: self.shards.iter().map(sibling).collect() })
+        Arc::new(Self { shards: self.shards.iter().map(fork).collect() })
     }
 
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {

@@ -52,7 +52,7 @@ use std::time::Duration;
 ///     fn close_mailbox(&self, place: Place, session: SessionId) {
 ///         self.inner.close_mailbox(place, session);
 ///     }
-///     fn sibling(&self) -> Arc<dyn Store> {
+///     fn fork(&self) -> Arc<dyn Store> {
 ///         Arc::new(self.clone()) // the keeper's operations count, too
 ///     }
 ///     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
@@ -153,7 +153,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Ok(())))
     }
 
-    /// Waits for background work already in flight, of this handle and its [siblings](Self::sibling); later work is
+    /// Waits for background work already in flight, of this handle and its [forks](Self::sibling); later work is
     /// not awaited. Work that is still in flight when the program ends is lost.
     fn settle(&self) -> BoxFuture<'_, ()> {
         Box::pin(ready(()))
@@ -167,7 +167,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The same store on a connection of its own, for the keeper, which uses it from another thread and runtime.
-    fn sibling(&self) -> Arc<dyn Store>;
+    fn fork(&self) -> Arc<dyn Store>;
 
     /// Fails if a lock cannot exist in this store, with the reason.
     fn check(&self, lock: &Lock) -> Result<(), KeyError>;

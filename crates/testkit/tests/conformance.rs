@@ -748,7 +748,7 @@ impl Store for Model {
         Box::pin(ready(Outcome::Done(shared.sessions.apply(now_ms, op))))
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         Arc::new(self.clone())
     }
 

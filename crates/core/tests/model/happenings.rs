@@ -34,7 +34,7 @@ pub(super) fn claims(of: ClaimOf) -> impl Iterator<Item = Claim> {
 }
 
 /// Another hold of the same session (1).
-fn sibling(of: ClaimOf, claim: &Claim, other: u8) -> Claim {
+fn fork(of: ClaimOf, claim: &Claim, other: u8) -> Claim {
     let mine: Vec<_> = claims(of).filter(|mine| mine.hold.session() == claim.hold.session()).collect();
     let at = mine.iter().position(|mine| mine == claim).expect("a session has its holds");
     mine[(at + usize::from(other)) % mine.len()].clone()
@@ -100,7 +100,7 @@ pub(super) fn any_op(of: ClaimOf) -> impl Strategy<Value = Op> {
         6 => any_ask(of).prop_map(Op::Acquire),
         2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })),
         4 => release.prop_map(move |(claim, pass, next)| {
-            let next = next.map(|(other, next)| Acquire { claim: sibling(of, &claim, other), ahead: None, ..next });
+            let next = next.map(|(other, next)| Acquire { claim: fork(of, &claim, other), ahead: None, ..next });
             Op::Release(Release { claim, pass, next })
         }),
         1 => (proptest::option::of(any_claim(of)), any::<bool>())

@@ -139,7 +139,7 @@ impl Engine {
             (Sessions::only(only), pulse)
         };
         let sessions = Arc::new(sessions);
-        let keeper = Keeper::start(store.sibling(), birth, sessions.clone(), pulse).map_err(|error| {
+        let keeper = Keeper::start(store.fork(), birth, sessions.clone(), pulse).map_err(|error| {
             store.close_mailbox(Place::ONLY, id);
             StartError::Keeper(error)
         })?;

@@ -109,7 +109,7 @@ impl Store for Counted {
         self.inner.close_mailbox(place, session);
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         Arc::new(self.clone())
     }
 

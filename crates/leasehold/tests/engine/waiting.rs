@@ -140,7 +140,7 @@ impl Store for Backlog {
         self.inner.close_mailbox(place, session);
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         Arc::new(self.inner.clone())
     }
 

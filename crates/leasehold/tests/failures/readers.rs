@@ -121,8 +121,8 @@ impl Store for Noting {
         self.inner.execute_session(place, op, within)
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
-        self.inner.sibling()
+    fn fork(&self) -> Arc<dyn Store> {
+        self.inner.fork()
     }
 
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {

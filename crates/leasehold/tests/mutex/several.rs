@@ -194,7 +194,7 @@ impl Store for OneByOne {
         self.0.close_mailbox(place, session);
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         Arc::new(self.clone())
     }
 
@@ -323,7 +323,7 @@ impl Store for Interrupted {
         self.inner.close_mailbox(place, session);
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         Arc::new(self.clone())
     }
 

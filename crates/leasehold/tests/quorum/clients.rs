@@ -185,7 +185,7 @@ async fn what_a_quorum_cannot_keep_is_refused_when_it_is_asked_for() {
     assert!(matches!(refused, LockError::Key(_)) && refused.to_string().contains("quorum"), "{refused}");
     assert!(client.election("boss").is_err() && client.rwlock("book").is_err());
     assert!(client.latch("start", 2).is_err() && client.barrier("meet", 2).is_err());
-    assert!(store.sibling().check(&leasehold::store::Lock::election("boss".parse().unwrap())).is_err());
+    assert!(store.fork().check(&leasehold::store::Lock::election("boss".parse().unwrap())).is_err());
 }
 
 #[tokio::test]

@@ -171,7 +171,7 @@ impl Store for Node {
         })
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         Arc::new(self.clone())
     }
 

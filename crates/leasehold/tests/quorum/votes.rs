@@ -137,7 +137,7 @@ async fn what_goes_on_behind_an_answer_is_settled() {
     assert_eq!(five.fates(&one).await, [Fate::Held; 5]);
     five.taken(&two).await;
     five.release(&one).await.unwrap();
-    five.quorum.sibling().settle().await;
+    five.quorum.fork().settle().await;
     assert!(!five.fates(&one).await.contains(&Fate::Held) && !five.fates(&two).await.contains(&Fate::Held));
 }
 

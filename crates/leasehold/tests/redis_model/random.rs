@@ -209,7 +209,7 @@ impl Play<'_> {
                 }
                 let others = before.iter().flat_map(|entries| &entries.holds);
                 if others.into_iter().any(|entry| entry.hold.session() != ask.claim.hold.session()) {
-                    seen("a sibling's hold");
+                    seen("a fork's hold");
                 }
             }
             (Op::Extend(_), Reply::Extend(Extended::Extended)) if held > 1 => seen("extended one of several"),

@@ -51,7 +51,7 @@ fn the_scripts_of_a_reentrant_mutex_mean_what_the_model_means() {
         "stranger's fingerprint",
         "entered again",
         "entered after a stranger",
-        "a sibling's hold",
+        "a fork's hold",
         "released, and held yet",
         "extended one of several",
         "entries that are over",

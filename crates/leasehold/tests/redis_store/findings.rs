@@ -67,16 +67,16 @@ async fn a_hazard_is_told_once_a_store() {
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].contains("allkeys-lru") && told[0].contains("maxmemory-policy noeviction"), "{told:?}");
     assert!(told[0].contains(&server.port().to_string()), "{told:?}");
-    let sibling = store.sibling();
-    answers(&*sibling).await;
+    let fork = store.fork();
+    answers(&*fork).await;
     cut_all(&server);
     answers(&store).await;
-    answers(&*sibling).await;
+    answers(&*fork).await;
     assert_eq!(warnings.with("eviction"), told);
     // Another finding is logged separately, and so is the same finding of another store.
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]).unwrap().ok().unwrap();
     cut_all(&server);
-    answers(&*sibling).await;
+    answers(&*fork).await;
     assert_eq!(warnings.with("volatile-ttl").len(), 1);
     drop(connect(&server).await);
     assert_eq!(warnings.with("volatile-ttl").len(), 2);

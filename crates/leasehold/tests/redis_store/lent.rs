@@ -25,7 +25,7 @@ async fn a_connection_of_the_users_carries_messages_if_he_hands_them_on() {
         matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(7)))
     );
     assert_eq!(server.cli(&["GET", "app:job"]).unwrap().text(), Some(&*claim(2).token()));
-    let outcome = store.sibling().execute(&job(), &take(&claim(2), None), LONG).await;
+    let outcome = store.fork().execute(&job(), &take(&claim(2), None), LONG).await;
     granted(outcome);
     assert_eq!(connections(&server), 1);
 }

@@ -136,9 +136,9 @@ fn a_sibling_has_a_connection_of_its_own_and_its_own_runtime() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let here = runtime();
     let store = here.block_on(connect(&server));
-    let sibling = store.sibling();
+    let fork = store.fork();
     let there = std::thread::spawn(move || {
-        runtime().block_on(async move { sibling.execute(&job(), &take(&claim(1), None), LONG).await })
+        runtime().block_on(async move { fork.execute(&job(), &take(&claim(1), None), LONG).await })
     });
     granted(there.join().unwrap());
     let outcome = here.block_on(acquire(&store, &claim(2), None));

@@ -71,14 +71,14 @@ pub(crate) async fn whoever_shares_an_owner_is_not_excluded(site: &Site) {
         async move {
             let guard = acquired(&plain).await;
             // Each waits inside for the other.
-            tokio::time::timeout(10 * S, both.wait()).await.expect("siblings are inside at once");
+            tokio::time::timeout(10 * S, both.wait()).await.expect("forks are inside at once");
             guard.release().await.expect("released")
         }
     };
-    let siblings = client.owner().sync_scope(|| [Owner::spawn(work()), Owner::spawn(work())]);
+    let forks = client.owner().sync_scope(|| [Owner::spawn(work()), Owner::spawn(work())]);
     let mut released = Vec::new();
-    for sibling in siblings {
-        released.push(sibling.await.expect("no panic"));
+    for fork in forks {
+        released.push(fork.await.expect("no panic"));
     }
     released.sort_by_key(|released| *released == Released::Free);
     assert_eq!(released, [Released::StillHeld { count: 1 }, Released::Free]);

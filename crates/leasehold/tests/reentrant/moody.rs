@@ -113,7 +113,7 @@ impl Store for Moody {
         })
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         Arc::new(self.inner.clone())
     }
 

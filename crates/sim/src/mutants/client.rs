@@ -385,9 +385,9 @@ impl Store for MutantStore {
         }
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
-        let sibling = SimStore { link: self.inner.other, ..(*self.inner).clone() };
-        Arc::new(Self { inner: Arc::new(sibling), mutant: self.mutant, seen: self.seen.clone() })
+    fn fork(&self) -> Arc<dyn Store> {
+        let fork = SimStore { link: self.inner.other, ..(*self.inner).clone() };
+        Arc::new(Self { inner: Arc::new(fork), mutant: self.mutant, seen: self.seen.clone() })
     }
 
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {

@@ -158,7 +158,7 @@ impl Store for SimStore {
         })
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         Arc::new(Self { world: self.world.clone(), link: self.other, other: self.other })
     }
 

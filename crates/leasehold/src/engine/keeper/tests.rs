@@ -47,11 +47,11 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
     for plan in [Plan::Until { end }, Plan::Renew { lease: 180 * SECOND }] {
         let store = MemoryStore::new();
         let (post, about) = (Arc::new(Deaf), String::new());
-        let birth = Birth { store: store.sibling(), environment: environment.clone(), post, about, timings };
+        let birth = Birth { store: store.fork(), environment: environment.clone(), post, about, timings };
         let (session, pulse) =
             birth.begin(Place::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
         let sessions = Arc::new(Sessions::only(session.clone()));
-        let keeper = Keeper::start(store.sibling(), birth, sessions, pulse).expect("a thread");
+        let keeper = Keeper::start(store.fork(), birth, sessions, pulse).expect("a thread");
         let hold = held(&store, session, end).await;
         let mut tenure = Tenure::new(plan, end, environment.now());
         // The next scheduled extend is a minute ahead, or there is none.
@@ -79,7 +79,7 @@ async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
     let timings = Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
     let store = MemoryStore::new();
     let birth = || Birth {
-        store: store.sibling(),
+        store: store.fork(),
         environment: environment.clone(),
         post: Arc::new(Deaf),
         about: String::new(),
@@ -89,7 +89,7 @@ async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
     let (present, pulse) =
         birth().begin(Place::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
     let sessions = Arc::new(Sessions::only(present));
-    let keeper = Keeper::start(store.sibling(), birth(), sessions, pulse).expect("a thread");
+    let keeper = Keeper::start(store.fork(), birth(), sessions, pulse).expect("a thread");
     // The task acquired it and stood still before it could register it; meanwhile the keeper has ended the session.
     let end = environment.now() + SECOND;
     let hold = held(&store, old.clone(), end).await;

@@ -203,7 +203,7 @@ impl Store for Wire {
         self.server.quick().mailboxes.remove(&session);
     }
 
-    fn sibling(&self) -> Arc<dyn Store> {
+    fn fork(&self) -> Arc<dyn Store> {
         Arc::new(self.server.connect())
     }
 

@@ -106,7 +106,7 @@ pub async fn a_sibling_works_on_another_thread(fixture: &Fixture) {
 
 /// Extends a hold by a fresh sibling of the store, as a keeper on its own thread.
 async fn extend_elsewhere(client: &TestClient, claim: &Claim) -> Extended {
-    let (keeper, claim) = (TestClient { store: client.store.sibling(), ..client.clone() }, claim.clone());
+    let (keeper, claim) = (TestClient { store: client.store.fork(), ..client.clone() }, claim.clone());
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime needs no more than memory");

@@ -15,9 +15,9 @@ pub async fn two_holds_exclude_each_other(fixture: &Fixture) {
     assert_eq!(taken.holder.and_then(|holder| holder.label), Some(a.label()));
     assert_eq!(taken.position, None, "a try does not queue");
     a.taken(&a.ask(&a.claim(), LONG)).await;
-    let mut sibling = a.clone();
-    sibling.store = a.store.sibling();
-    sibling.taken(&sibling.ask(&sibling.claim(), LONG)).await;
+    let mut fork = a.clone();
+    fork.store = a.store.fork();
+    fork.taken(&fork.ask(&fork.claim(), LONG)).await;
 }
 
 /// Rows 1 and 2: a resent acquire is the same acquire. It gets the same token, does not restart the lease, and one

@@ -17,6 +17,6 @@ pub use leasehold_sqlite::SqliteStore;
 pub use leasehold_store::{
     Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind, Lock,
     MemoryStore, Notification, NotificationSink, Op, Outcome, Phase, Publisher, QuorumError, QuorumStore,
-    Reply, Role, SessionKeeping, SessionOp, SessionReply, Severity, Shards, ShardsError, Store, Subscription,
-    TlsFault,
+    Reply, Role, SessionOp, SessionReply, SessionTracking, Severity, Shards, ShardsError, Store,
+    Subscription, TlsFault,
 };

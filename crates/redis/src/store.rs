@@ -26,7 +26,7 @@ use leasehold_core::{
 };
 use leasehold_store::{
     Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind,
-    NotificationSink, Outcome, Phase, SessionKeeping, Severity, Store, Subscription,
+    NotificationSink, Outcome, Phase, SessionTracking, Severity, Store, Subscription,
 };
 use leasehold_store::{Environment, System};
 use redis::aio::MultiplexedConnection;
@@ -684,7 +684,7 @@ impl Store for RedisStore {
         Capabilities::default()
             .partitioned(self.cluster().is_some())
             .notifications(notifications)
-            .sessions(SessionKeeping::ByBeat)
+            .sessions(SessionTracking::ByHeartbeat)
             .confirmation(self.replicas.is_some())
     }
 

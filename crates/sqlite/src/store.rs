@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use leasehold_core::{Acquire, KeyError, Lock, Moment, Op, Place, SessionId, SessionOp, SessionReply, Share};
 use leasehold_store::clock::boottime;
 use leasehold_store::{
-    Capabilities, Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionKeeping, Store,
+    Capabilities, Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store,
 };
 use std::fmt;
 use std::future::Future;
@@ -217,7 +217,7 @@ impl Store for SqliteStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().sessions(SessionKeeping::ByItself)
+        Capabilities::default().sessions(SessionTracking::ByStore)
     }
 
     /// Begins the life of the session too: from now on, its holds end when the process ends.

@@ -10,7 +10,7 @@ use leasehold_core::{
     Lock, Nonce, Notification, ObservedHolder, Op, Pass, Place, Portion, Release, Reply, SessionEntry,
     SessionId, SessionOp, SessionReply,
 };
-use leasehold_store::{Executed, FaultKind, MemoryStore, NotificationSink, Outcome, SessionKeeping, Store};
+use leasehold_store::{Executed, FaultKind, MemoryStore, NotificationSink, Outcome, SessionTracking, Store};
 use proptest::prelude::*;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -345,7 +345,7 @@ async fn a_reboot_is_written_down_with_its_time() {
 async fn the_list_contains_sessions_that_live_or_have_something() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
-    assert_eq!(store.capabilities().sessions, SessionKeeping::ByItself);
+    assert_eq!(store.capabilities().sessions, SessionTracking::ByStore);
     assert_eq!(begin(&store, 1).await, Beaten::Lapsed, "its life has not begun");
     assert_eq!(listed(&store).await, []);
     let posts = Arc::new(Posts::default());

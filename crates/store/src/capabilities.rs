@@ -7,11 +7,11 @@ use std::time::Duration;
 /// The default is a store in one place that has a queue for each lock and delivers messages, and does nothing of the rest.
 ///
 /// ```
-/// use leasehold::store::{Capabilities, MemoryStore, QuorumStore, SessionKeeping, Store};
+/// use leasehold::store::{Capabilities, MemoryStore, QuorumStore, SessionTracking, Store};
 /// use std::sync::Arc;
 ///
 /// let memory = MemoryStore::new();
-/// assert_eq!(memory.capabilities(), Capabilities::default().sessions(SessionKeeping::ByBeat));
+/// assert_eq!(memory.capabilities(), Capabilities::default().sessions(SessionTracking::ByHeartbeat));
 ///
 /// let quorum = QuorumStore::new((0..3).map(|_| Arc::new(memory.clone()) as Arc<dyn Store>))?;
 /// assert!(!quorum.capabilities().queue);
@@ -32,7 +32,7 @@ pub struct Capabilities {
     /// The longest lease that it may be asked to keep, if there is such a limit.
     pub longest_lease: Option<Duration>,
     /// How it knows which sessions are alive.
-    pub sessions: SessionKeeping,
+    pub sessions: SessionTracking,
     /// Whether a hold counts only once others have [confirmed](crate::Store::confirm) it, since this store is configured so.
     pub confirmation: bool,
 }
@@ -68,7 +68,7 @@ impl Capabilities {
 
     /// Sets [`sessions`](Self#structfield.sessions).
     #[must_use]
-    pub const fn sessions(mut self, sessions: SessionKeeping) -> Self {
+    pub const fn sessions(mut self, sessions: SessionTracking) -> Self {
         self.sessions = sessions;
         self
     }
@@ -88,7 +88,7 @@ impl Default for Capabilities {
             notifications: true,
             queue: true,
             longest_lease: None,
-            sessions: SessionKeeping::Never,
+            sessions: SessionTracking::Never,
             confirmation: false,
         }
     }
@@ -97,17 +97,17 @@ impl Default for Capabilities {
 /// How a store knows which sessions are alive.
 ///
 /// ```
-/// use leasehold::store::{MemoryStore, SessionKeeping, Store};
+/// use leasehold::store::{MemoryStore, SessionTracking, Store};
 ///
-/// assert_eq!(MemoryStore::new().capabilities().sessions, SessionKeeping::ByBeat);
+/// assert_eq!(MemoryStore::new().capabilities().sessions, SessionTracking::ByHeartbeat);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum SessionKeeping {
+pub enum SessionTracking {
     /// It does not: leases alone end what a dead process has.
     Never,
     /// By their [beats](leasehold_core::Beat).
-    ByBeat,
+    ByHeartbeat,
     /// By itself: it is told once who begins, and no beat is needed.
-    ByItself,
+    ByStore,
 }

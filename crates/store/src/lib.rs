@@ -29,7 +29,7 @@ mod store;
 pub mod sync;
 pub mod watched;
 
-pub use capabilities::{Capabilities, SessionKeeping};
+pub use capabilities::{Capabilities, SessionTracking};
 pub use environment::{Environment, System, jitter};
 pub use examination::{Diagnosis, Role};
 pub use fault::{Fault, FaultKind, Phase, TlsFault};

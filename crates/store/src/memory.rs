@@ -2,7 +2,7 @@
 //!
 //! It does not outlive the process and has no faults. Its clock is the machine's, which runs during a suspend.
 
-use crate::capabilities::{Capabilities, SessionKeeping};
+use crate::capabilities::{Capabilities, SessionTracking};
 use crate::clock;
 use crate::fault::Fault;
 use crate::listen::{Publisher, Subscription};
@@ -193,7 +193,7 @@ impl Store for MemoryStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().sessions(SessionKeeping::ByBeat)
+        Capabilities::default().sessions(SessionTracking::ByHeartbeat)
     }
 
     fn open_mailbox(

@@ -10,7 +10,7 @@
 //!    same slot of a cluster.
 //! 3. The mapping depends only on the names of the shards, so it is the same for all clients.
 
-use crate::capabilities::{Capabilities, SessionKeeping};
+use crate::capabilities::{Capabilities, SessionTracking};
 use crate::examination::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::listen::Subscription;
@@ -217,13 +217,13 @@ impl Store for Shards {
         let all = || self.shards.iter().map(|shard| shard.store.capabilities());
         // They are of one kind: what one of them cannot do, nobody counts on.
         let sessions = all().map(|shard| shard.sessions);
-        let sessions = sessions.reduce(|all, one| if all == one { all } else { SessionKeeping::Never });
+        let sessions = sessions.reduce(|all, one| if all == one { all } else { SessionTracking::Never });
         Capabilities::default()
             .partitioned(true)
             .notifications(all().all(|shard| shard.notifications))
             .queue(all().all(|shard| shard.queue))
             .longest_lease(all().filter_map(|shard| shard.longest_lease).min())
-            .sessions(sessions.unwrap_or(SessionKeeping::Never))
+            .sessions(sessions.unwrap_or(SessionTracking::Never))
             .confirmation(all().any(|shard| shard.confirmation))
     }
 

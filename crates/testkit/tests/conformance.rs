@@ -10,7 +10,7 @@ use leasehold_core::{
     KeyError, KeySpace, Kind, Life, Lock, LockName, Notification, ObservedHolder, Op, OwnValue, Pass, Place,
     Portion, Refused, Release, Reply, SessionId, SessionOp, SessionReply, Share,
 };
-use leasehold_store::{Capabilities, Fault, NotificationSink, Outcome, SessionKeeping, Store};
+use leasehold_store::{Capabilities, Fault, NotificationSink, Outcome, SessionTracking, Store};
 use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -729,7 +729,7 @@ impl Store for Model {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().sessions(SessionKeeping::ByBeat)
+        Capabilities::default().sessions(SessionTracking::ByHeartbeat)
     }
 
     fn execute_session<'a>(

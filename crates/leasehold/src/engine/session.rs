@@ -10,7 +10,7 @@
 //!    no task can pick it up concurrently.
 
 use super::Timings;
-use crate::store::{Fault, FaultKind, NotificationSink, Outcome, Phase, SessionKeeping, Store};
+use crate::store::{Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};
 use leasehold_core::pulse::Pulse;
 use leasehold_core::{Beat, Beaten, Life, Moment, Place, SessionId, SessionOp, SessionReply, whole_millis};
 use leasehold_store::Environment;
@@ -228,7 +228,7 @@ impl Birth {
     /// What ends the holds of such a session.
     pub(super) fn life(&self) -> Life {
         match (self.store.capabilities().sessions, self.timings.session) {
-            (SessionKeeping::Never, _) | (_, None) => Life::Lease,
+            (SessionTracking::Never, _) | (_, None) => Life::Lease,
             (_, Some(alive)) => Life::Session { alive_ms: whole_millis(alive) },
         }
     }
@@ -246,14 +246,14 @@ impl Birth {
         self.store.open_mailbox(place, id, self.post.clone(), self.timings.call).await?;
         let life = self.life();
         let begun = match (self.store.capabilities().sessions, self.timings.session) {
-            (SessionKeeping::ByBeat, Some(alive)) => {
+            (SessionTracking::ByHeartbeat, Some(alive)) => {
                 let sent_at = self.environment.now();
                 self.execute_session(place, id, whole_millis(alive)).await?;
                 let pulse = Pulse::new(alive, sent_at);
                 let session = Session::new(place, id, life, pulse.valid_until());
                 (Arc::new(session), Some(pulse))
             }
-            (SessionKeeping::ByItself, Some(alive)) => {
+            (SessionTracking::ByStore, Some(alive)) => {
                 self.execute_session(place, id, whole_millis(alive)).await?;
                 (Arc::new(Session::new(place, id, life, super::FAR)), None)
             }

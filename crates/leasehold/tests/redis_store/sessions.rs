@@ -5,7 +5,7 @@ use crate::scene::{
     inspect, job, label, listed, nonce, release, session,
 };
 use leasehold::store::{
-    Executed, FaultKind, Lock, Notification, Op, Outcome, Reply, SessionKeeping, SessionOp, SessionReply,
+    Executed, FaultKind, Lock, Notification, Op, Outcome, Reply, SessionOp, SessionReply, SessionTracking,
     Store,
 };
 use leasehold_core::{
@@ -19,7 +19,7 @@ use std::time::Duration;
 async fn a_session_begins_beats_is_listed_and_ends() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
-    assert_eq!(store.capabilities().sessions, SessionKeeping::ByBeat);
+    assert_eq!(store.capabilities().sessions, SessionTracking::ByHeartbeat);
     assert_eq!(listed(&store).await, []);
     assert_eq!(beat(&store, 1, None, vec![]).await, Beaten::Lapsed);
     for n in [2, 1] {

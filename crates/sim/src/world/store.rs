@@ -6,8 +6,8 @@ use crate::world::environment::ProcessEnvironment;
 use crate::world::network::{Command, LinkId, Response};
 use futures_util::future::{BoxFuture, Either, select};
 use leasehold::store::{
-    Capabilities, Executed, Fault, FaultKind, Lock, NotificationSink, Op, Outcome, Phase, SessionKeeping,
-    SessionOp, SessionReply, Store,
+    Capabilities, Executed, Fault, FaultKind, Lock, NotificationSink, Op, Outcome, Phase, SessionOp,
+    SessionReply, SessionTracking, Store,
 };
 use leasehold_core::{Acquire, KeyError, Place, SessionId, Share};
 use std::fmt;
@@ -140,7 +140,7 @@ impl Store for SimStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().sessions(SessionKeeping::ByBeat)
+        Capabilities::default().sessions(SessionTracking::ByHeartbeat)
     }
 
     fn execute_session<'a>(

@@ -7,7 +7,7 @@ use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beaten, Claim, Ended, Evicted, Extended, Fate, FencingToken, Life,
 };
-use leasehold_store::SessionKeeping;
+use leasehold_store::SessionTracking;
 use std::time::Duration;
 
 /// A heartbeat keeps a session alive and never shortens it. A lapsed session stays lapsed, even if it begins again.
@@ -211,7 +211,7 @@ pub async fn an_evicted_hold_is_told_its_fate(fixture: &Fixture) {
 
 /// Whether the store tracks sessions. Reports if it does not.
 pub(super) fn keeps(client: &TestClient) -> bool {
-    let keeps = client.store.capabilities().sessions != SessionKeeping::Never;
+    let keeps = client.store.capabilities().sessions != SessionTracking::Never;
     if !keeps {
         not_applicable("sessions");
     }
@@ -220,7 +220,7 @@ pub(super) fn keeps(client: &TestClient) -> bool {
 
 /// Whether sessions lapse by time. Reports if they do not.
 pub(super) fn lapses(client: &TestClient) -> bool {
-    let lapses = client.store.capabilities().sessions == SessionKeeping::ByBeat;
+    let lapses = client.store.capabilities().sessions == SessionTracking::ByHeartbeat;
     if !lapses {
         not_applicable("sessions that lapse");
     }

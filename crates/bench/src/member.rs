@@ -152,7 +152,7 @@ pub(crate) async fn run(url: &str, member: Member) -> Result<()> {
     running.shutdown().await;
     say_all(&sections)?;
     // A server that is gone, or other processes, may keep it from that: then the leases end it.
-    let _ = timeout(PATIENCE, client.settle()).await;
+    let _ = timeout(PATIENCE, client.flush()).await;
     reply("done")
 }
 

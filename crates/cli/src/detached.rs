@@ -223,7 +223,7 @@ async fn connect(args: &StoreArgs) -> Result<Client, Failure> {
 
 /// Waits for background work already in flight, before the program ends and cancels it.
 pub(crate) async fn settle(client: &Client, name: &LockName) {
-    if timeout(CALL, client.settle()).await.is_err() {
+    if timeout(CALL, client.flush()).await.is_err() {
         log::warning(&format!(
             "not every request for `{name}` could be sent: whatever is still held ends with its lease"
         ));

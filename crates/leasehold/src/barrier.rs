@@ -16,7 +16,7 @@ const MET: Duration = Duration::from_secs(60);
 ///
 /// When the last of them arrives, all are admitted in one step, or none. Then the barrier can be used again:
 /// the next tasks wait for one another anew. A task that gives up, or dies, no longer counts. The store
-/// learns of a task that gave up in the background, which [`Client::settle`](crate::Client::settle) waits
+/// learns of a task that gave up in the background, which [`Client::flush`](crate::Client::settle) waits
 /// for, and of a death when the session ends.
 ///
 /// All clients that use a barrier at the same time must give the same number of parties; a client with a

@@ -426,7 +426,7 @@ impl Client {
     }
 
     /// Waits until what dropped guards held has been released: see
-    /// [`leasehold::Client::settle`](crate::Client::settle).
+    /// [`leasehold::Client::flush`](crate::Client::settle).
     ///
     /// Fails only in an async context.
     ///
@@ -435,12 +435,12 @@ impl Client {
     /// let client = leasehold::blocking::Client::connect("memory:")?;
     /// let nightly = client.mutex("nightly")?;
     /// drop(nightly.acquire()?);
-    /// client.settle()?;
+    /// client.flush()?;
     /// assert!(!nightly.inspect()?.held);
     /// # Ok(()) }
     /// ```
-    pub fn settle(&self) -> Result<(), AsyncContext> {
-        self.host.wait(self.inner.settle())
+    pub fn flush(&self) -> Result<(), AsyncContext> {
+        self.host.wait(self.inner.flush())
     }
 
     /// Releases everything and leaves all queues, within a time limit: see

@@ -367,8 +367,8 @@ impl Client {
     /// wait: for those 5 s at most, with a call timeout of 2 s. A program that ends without it leaves that to the leases.
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn settle(&self) {
-        self.engine.settle().await;
+    pub async fn flush(&self) {
+        self.engine.flush().await;
     }
 
     /// Releases everything and leaves all queues, within a time limit: for a program that is asked to exit.

@@ -32,7 +32,7 @@
 //! | set how long a hold lasts | [`Mutex::lease`], [`ClientBuilder::watchdog_lease`] |
 //! | check that a lock is still held, or be notified of its loss | [`Guard::check`], [`Guard::lost`], [`LostReason`] |
 //! | make a write safe against a stale holder | [`Guard::fencing_token`] |
-//! | release a lock, or wait for background releases | [`Guard::release`], [`Client::settle`] |
+//! | release a lock, or wait for background releases | [`Guard::release`], [`Client::flush`] |
 //! | hold a lock beyond the life of this process | [`Mutex::acquire_detached`], [`DetachedHold`] |
 //! | release everything before the program exits | [`Client::shutdown`] |
 //! | keep a hung task from holding a lock forever | [`Mutex::max_hold`], [`Mutex::max_renewals`] |

@@ -483,7 +483,7 @@ async fn a_forced_release_is_noticed_within_milliseconds() {
         assert_eq!(guard.lost().await.reason, LostReason::ForceReleased);
         assert!(freed_at.elapsed() < 5 * MS, "{:?}", freed_at.elapsed());
         drop(guard);
-        party.client.settle().await;
+        party.client.flush().await;
     }
 }
 

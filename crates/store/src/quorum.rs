@@ -6,7 +6,7 @@
 //!
 //! 1. All nodes are sent an operation at once, each by its own task. The outcome is known as soon as further replies
 //!    would not change it; the tasks go on in the background until their nodes have answered or their time is up. A
-//!    program waits for them before it ends: [`Store::settle`].
+//!    program waits for them before it ends: [`Store::flush`].
 //! 2. Nodes have no queues, hand nothing on and know no sessions: each has only a vote. So a waiter retries, each
 //!    time with a new hold.
 //! 3. An extend never releases, and is not sent to a node that lacks the hold: a hold that a majority does not extend
@@ -452,7 +452,7 @@ impl Store for QuorumStore {
     }
 
     /// Nodes whose replies were not awaited still receive the operation, and grants by a minority are undone.
-    fn settle(&self) -> BoxFuture<'_, ()> {
+    fn flush(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.errands.done())
     }
 

@@ -284,8 +284,8 @@ impl Store for Shards {
         })
     }
 
-    fn settle(&self) -> BoxFuture<'_, ()> {
-        Box::pin(join_all(self.shards.iter().map(|shard| shard.store.settle())).map(drop))
+    fn flush(&self) -> BoxFuture<'_, ()> {
+        Box::pin(join_all(self.shards.iter().map(|shard| shard.store.flush())).map(drop))
     }
 
     fn fork(&self) -> Arc<dyn Store> {

@@ -155,7 +155,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Waits for background work already in flight, of this handle and its [forks](Self::sibling); later work is
     /// not awaited. Work that is still in flight when the program ends is lost.
-    fn settle(&self) -> BoxFuture<'_, ()> {
+    fn flush(&self) -> BoxFuture<'_, ()> {
         Box::pin(ready(()))
     }
 

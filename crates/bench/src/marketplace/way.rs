@@ -161,7 +161,7 @@ impl Guarded {
     /// Says good-bye.
     pub(super) async fn close(self) {
         if let Self::OneLock(client) | Self::PerItem(client) = self {
-            client.settle().await;
+            client.flush().await;
         }
     }
 }

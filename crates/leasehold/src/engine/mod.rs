@@ -109,7 +109,7 @@ async fn settled(store: &dyn Store, environment: &dyn Environment, timings: Timi
     let longest = environment.now() + leasehold_core::FIRST_LEASE + timings.call;
     tokio::select! {
         biased;
-        () = store.settle() => {}
+        () = store.flush() => {}
         () = environment.sleep_until(longest) => {}
     }
 }
@@ -150,7 +150,7 @@ impl Engine {
     }
 
     /// Waits until no cleanup and no background work of the store is in flight.
-    pub(crate) async fn settle(&self) {
+    pub(crate) async fn flush(&self) {
         self.keeper.errands_done().await;
         settled(&*self.store, &*self.environment, self.timings).await;
     }

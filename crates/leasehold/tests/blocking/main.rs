@@ -411,7 +411,7 @@ async fn refuses_everything() {
     assert!(entry.lost(S).is_err() && set.lost(S).is_err());
     entry.check().unwrap();
     set.check().unwrap();
-    let refusal: Result<(), AsyncContext> = client.settle();
+    let refusal: Result<(), AsyncContext> = client.flush();
     assert!(refusal.unwrap_err().to_string().contains("spawn_blocking"));
     assert!(guard.lost(S).is_err());
     assert!(client.block_on(async {}).is_err());

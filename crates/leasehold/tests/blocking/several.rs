@@ -65,7 +65,7 @@ fn none_is_held_where_one_is_taken(site: &Site) {
         other.mutex(name).unwrap().acquire_timeout(5 * S).unwrap().release().unwrap();
     }
     // The queue entries of calls that gave up are removed in the background: until then one may be granted the lock.
-    client.settle().unwrap();
+    client.flush().unwrap();
     guard.release().unwrap();
     let all = set.try_acquire().unwrap().granted().expect("all are free");
     assert_eq!(all.fencing_tokens().count(), 3);

@@ -291,7 +291,7 @@ fn threads_meet_again_and_again(site: &Site) {
     let timed_out = barriers[0].wait_timeout(50 * MS).expect_err("there is no other participant");
     assert!(matches!(timed_out, Error::Failed(AcquireError::TimedOut { .. })), "{timed_out:?}");
     // Until the store has processed its leaving, it would count among the first four.
-    clients[0].settle().unwrap();
+    clients[0].flush().unwrap();
     let arrived = AtomicU32::new(0);
     let mut last = Vec::new();
     for round in 1..=3 {

@@ -170,7 +170,7 @@ pub(crate) async fn finish_cancelled_at_every_await(site: &Site) {
                 status = other.inspect().await.expect("an answer");
             }
             // A request in flight may still arrive.
-            a.settle().await;
+            a.flush().await;
             while let Some(seen) = other.inspect_full().await.expect("an answer").seen {
                 let _ = other.force_release(seen).await;
             }
@@ -185,7 +185,7 @@ pub(crate) async fn run_cancelled_at_every_await(site: &Site) {
     cancel_at_every_await(
         || async { one.run(async |_| tokio::task::yield_now().await).await.expect("an answer") },
         async |_| {
-            a.settle().await;
+            a.flush().await;
             while let Some(seen) = other.inspect_full().await.expect("an answer").seen {
                 let _ = other.force_release(seen).await;
             }

@@ -31,7 +31,7 @@ async fn a_detached_hold_whose_lengthening_has_no_answer_is_given_back() {
         let missed = detached(&moody).await.expect_err("the remaining lease is unknown");
         let AcquireError::NotKept(why) = &missed else { panic!("{missed:?}") };
         assert!(matches!(**why, ExtendError::Store(_)), "{why:?}");
-        timeout(SOON, moody.settle()).await.expect("the hold is undone, even with a lease of an hour");
+        timeout(SOON, moody.flush()).await.expect("the hold is undone, even with a lease of an hour");
         assert!(is_free(&sober).await);
     }
 }

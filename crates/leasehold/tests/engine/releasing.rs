@@ -79,7 +79,7 @@ async fn a_swallowed_release_of_a_dropped_guard_is_sent_again_within_the_call_ti
         );
     let client = Client::with_store(store).call_timeout(200 * MS).connect().await.expect("it connects");
     drop(client.mutex("m").expect("a good name").acquire().await.expect("acquired"));
-    timeout(SOON, client.settle()).await.expect("before the watchdog's lease ends");
+    timeout(SOON, client.flush()).await.expect("before the watchdog's lease ends");
     let status = client.mutex("m").expect("a good name").inspect().await.expect("an answer");
     assert!(!status.held, "{status:?}");
 }
@@ -123,10 +123,10 @@ async fn a_capped_hold_is_lost_before_its_release_is_sent() {
     let guard = client.mutex("m").expect("a good name").max_hold(100 * MS).acquire().await.expect("acquired");
     signal.set(guard.lost_signal()).expect("set once");
     guard.lost().await;
-    client.settle().await;
+    client.flush().await;
     assert_eq!(sent.load(Ordering::SeqCst), 1, "released once, and after it was lost");
     drop(guard);
-    client.settle().await;
+    client.flush().await;
     assert_eq!(sent.load(Ordering::SeqCst), 1, "the keeper has done it already");
 }
 

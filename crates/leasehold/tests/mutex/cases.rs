@@ -117,7 +117,7 @@ pub(crate) async fn a_dropped_guard_gives_the_lock_back(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let (a1, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     drop(a1.acquire().await.expect("acquired"));
-    a.settle().await;
+    a.flush().await;
     let guard = b.try_acquire().await.expect("an answer").granted().expect("it is free");
     drop(guard);
     // A waiter is notified at once.
@@ -621,7 +621,7 @@ pub(crate) async fn a_watchdog_renews_as_often_as_it_may(site: &Site) {
     // Two renewals, each after a third of the lease, and then a whole lease.
     assert!(start.elapsed() >= 950 * MS, "{:?}", start.elapsed());
     drop(guard);
-    client.settle().await;
+    client.flush().await;
     mutex
         .try_acquire()
         .await
@@ -714,7 +714,7 @@ pub(crate) async fn a_shutdown_gives_everything_back(site: &Site) {
     let fresh = a.mutex("fresh").expect("a good name");
     assert!(matches!(fresh.acquire().await, Err(AcquireError::Closed)));
     assert!(!fresh.inspect().await.expect("an answer").held);
-    a.settle().await;
+    a.flush().await;
     a.shutdown(Duration::ZERO).await.expect("once more");
     held.release().await.expect("released");
     theirs.release().await.expect("released");

@@ -214,7 +214,7 @@ pub(crate) async fn an_attached_hold_is_believed_no_more_once_its_text_is_releas
     assert_eq!(guard.check().expect_err("it is gone").reason, LostReason::Released);
     let next = mutex(&a).acquire().await.expect("acquired");
     drop(guard);
-    b.settle().await;
+    b.flush().await;
     next.extend().await.expect("the hold is unaffected");
     let refused = copy(&text).attach(&b).await.expect_err("it was released here");
     assert!(matches!(refused, AttachError::Already { .. }), "{refused:?}");

@@ -104,7 +104,7 @@ async fn a_client_that_ends_leaves_nothing_at_any_node() {
         let five = Five::new();
         let client = client(&five).await;
         let guard = client.mutex("job").unwrap().acquire().await.unwrap();
-        client.settle().await;
+        client.flush().await;
         assert_eq!(five.fences().await.into_iter().flatten().count(), 5);
         for node in [1, 3] {
             five.nodes[node].set(Mood::Late(Duration::from_millis(40)));
@@ -113,7 +113,7 @@ async fn a_client_that_ends_leaves_nothing_at_any_node() {
             "shutdown" => client.shutdown(Duration::from_secs(5)).await.unwrap(),
             "settle" => {
                 drop(guard);
-                client.settle().await;
+                client.flush().await;
             }
             _ => {
                 drop((guard, client));

@@ -101,7 +101,7 @@ async fn an_undo_has_more_time_than_whoever_asked() {
         let hasty = claim();
         let outcome = five.quorum.execute(&five.lock, &Op::Acquire(acquire(&hasty)), within).await;
         assert!(matches!(outcome, Outcome::Failed(Executed::Unknown, _)), "{outcome:?}");
-        five.quorum.settle().await;
+        five.quorum.flush().await;
         assert!(!five.fates(&hasty).await.contains(&Fate::Held), "it is undone");
         let undone = |op: &&Op| matches!(op, Op::Release(release) if release.claim == hasty);
         let times = five.nodes.iter().map(|node| node.sent().iter().filter(undone).count());
@@ -133,11 +133,11 @@ async fn what_goes_on_behind_an_answer_is_settled() {
     }
     let (one, two) = (claim(), claim());
     five.granted(&one).await;
-    five.quorum.settle().await;
+    five.quorum.flush().await;
     assert_eq!(five.fates(&one).await, [Fate::Held; 5]);
     five.taken(&two).await;
     five.release(&one).await.unwrap();
-    five.quorum.fork().settle().await;
+    five.quorum.fork().flush().await;
     assert!(!five.fates(&one).await.contains(&Fate::Held) && !five.fates(&two).await.contains(&Fate::Held));
 }
 
@@ -160,7 +160,7 @@ async fn what_begins_later_is_not_settled() {
     let settled = async {
         tokio::time::sleep(Duration::from_millis(20)).await;
         for _ in 0..5 {
-            tokio::time::timeout(Duration::from_secs(5), five.quorum.settle()).await.expect("settling ends");
+            tokio::time::timeout(Duration::from_secs(5), five.quorum.flush()).await.expect("settling ends");
         }
     };
     tokio::select! {
@@ -292,7 +292,7 @@ async fn a_holder_is_told_whatever_tokens_the_nodes_have() {
     }
     let one = claim();
     let fence = five.granted(&one).await;
-    five.quorum.settle().await;
+    five.quorum.flush().await;
     let stored: BTreeSet<_> = five.fences().await.into_iter().collect();
     assert_eq!(stored.len(), 5, "each has its own: {stored:?}");
     assert_eq!(five.inspect().await.holder.map(|holder| holder.fence), Some(Some(fence)));

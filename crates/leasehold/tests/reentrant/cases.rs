@@ -298,7 +298,7 @@ pub(crate) async fn a_dropped_guard_gives_its_entry_back(site: &Site) {
     });
     until_waiting(&other, 1).await;
     drop(outer);
-    a.settle().await;
+    a.flush().await;
     assert_eq!(ours.hold_count().await.expect("an answer"), 1);
     inner.check().expect("held");
     let start = Instant::now();

@@ -85,9 +85,9 @@ pub(crate) async fn who_gives_up_leaves_the_turn_of_his_process_to_the_next(site
     let missed = gives_up.await.expect("no panic");
     assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
     // The request of the first waiter is undone only after the second has its reply.
-    b.settle().await;
+    b.flush().await;
     tokio::time::sleep(100 * MS).await;
-    b.settle().await;
+    b.flush().await;
     assert_eq!(holder.inspect().await.expect("an answer").waiting, 2);
     guard.release().await.expect("released");
     second.await.expect("no panic");

@@ -198,7 +198,7 @@ pub(crate) async fn a_dropped_permit_is_given_back(site: &Site) {
     let client = site.client("a").await;
     let semaphore = semaphore(&client, 1);
     drop(semaphore.acquire().await.expect("acquired"));
-    client.settle().await;
+    client.flush().await;
     let again = semaphore.try_acquire().await.expect("an answer").granted().expect("it is free");
     again.release().await.expect("released");
 }
@@ -254,7 +254,7 @@ pub(crate) async fn taking_permits_cancelled_at_every_await(site: &Site) {
         async |_| until_at_rest(&semaphore).await,
     )
     .await;
-    client.settle().await;
+    client.flush().await;
     until_at_rest(&semaphore).await;
 }
 

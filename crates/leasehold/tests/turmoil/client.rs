@@ -66,7 +66,7 @@ impl Process {
                 self.record.violated(Rule::Panic, self.clock.elapsed(), &self.name);
             }
         }
-        client.settle().await;
+        client.flush().await;
         self.say("is done");
     }
 

@@ -36,7 +36,7 @@ async fn a_connector_opens_both_connections_and_they_end_with_the_client() {
     let client = Client::with_store(store).connect().await.expect("the server answers");
     drop(client.mutex("job").expect("it is a name").acquire().await.expect("it is free"));
     // The keeper releases it, over its own connection.
-    client.settle().await;
+    client.flush().await;
     assert!(server.locks(NOW_US).iter().all(|(_, lock)| lock.holder.is_none()));
     assert_eq!(*lock(&asked_for), ["locks.internal:7000"; 2]);
 

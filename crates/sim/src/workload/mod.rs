@@ -172,7 +172,7 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
     }
     join_all(ends).await;
     drop(cached_mutexes);
-    client.settle().await;
+    client.flush().await;
     sim.note(&Event::Host(host, HostEvent::Ended));
 }
 

@@ -120,7 +120,7 @@ impl TestClient {
     /// ended too, before a test sets the clock.
     pub async fn execute(&self, op: &Op) -> Reply {
         let outcome = self.store.execute(&self.lock, op, CALL_TIMEOUT).await;
-        self.store.settle().await;
+        self.store.flush().await;
         match outcome {
             Outcome::Done(reply) => reply,
             Outcome::Failed(Executed::No, fault) => panic!("{} refused {op:?}: {fault}", self.lock),

@@ -224,12 +224,12 @@ fn settling_waits_for_what_was_dropped_and_no_longer() {
         let client = scene.client().await;
         let guard = acquire(&client).await;
         let ours = client.clone();
-        let settles = future::spawn(async move { ours.settle().await });
+        let settles = future::spawn(async move { ours.flush().await });
         let leaves = visitor(&scene.server, &client);
         leaves.abort();
         drop(guard);
         let left = leaves.await;
-        client.settle().await;
+        client.flush().await;
         assert!(scene.server.is_free(&lock()), "it is released, whatever the other task's result: {left:?}");
         settles.await.expect("the task is not aborted");
     });

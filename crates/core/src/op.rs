@@ -862,7 +862,7 @@ pub enum Acquired {
 ///
 /// ```
 /// use leasehold_core::model::LockState;
-/// use leasehold_core::{Acquire, Claim, HoldId, Label, Life, Lock, Portion, SessionId, Share};
+/// use leasehold_core::{Acquire, Claim, HoldId, Label, Life, Lock, Portion, SessionId, MultiAcquired};
 ///
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
@@ -871,14 +871,14 @@ pub enum Acquired {
 /// };
 /// let (mut till, mut stock) = (LockState::default(), LockState::default());
 /// let both = LockState::take_all(&mut [(&mut till, &ask(1)), (&mut stock, &ask(2))], 1_000_000);
-/// assert!(both.iter().all(|share| matches!(share, Share::Had(_))));
+/// assert!(both.iter().all(|share| matches!(share, MultiAcquired::Had(_))));
 ///
 /// let mut shelf = LockState::default();
 /// let shares = LockState::take_all(&mut [(&mut till, &ask(3)), (&mut shelf, &ask(4))], 2_000_000);
-/// assert!(matches!(shares[0], Share::InTheWay(_)) && shares[1] == Share::Open && shelf.value.is_none());
+/// assert!(matches!(shares[0], MultiAcquired::InTheWay(_)) && shares[1] == MultiAcquired::Open && shelf.value.is_none());
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Share {
+pub enum MultiAcquired {
     /// All were acquired, and this is one of them: [`Acquired::Granted`].
     Had(Acquired),
     /// This one could not be acquired, and the reply says why, as for an acquire that does not queue. None

@@ -8,7 +8,7 @@
 
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::model::{LockState, Sessions, everybody};
-use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Life, Portion, Share};
+use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Life, MultiAcquired, Portion};
 use leasehold_testkit::conformance::{ForeignWrite, Workload, WorkloadStep};
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection};
 use std::collections::BTreeMap;
@@ -142,15 +142,15 @@ impl Environment {
         assert_eq!(found, expected, "{what}: {asks:?}");
         for (share, abandoned) in found.iter().zip(abandoned) {
             let word = match share {
-                Share::Had(_) if abandoned => "had, past the dead",
-                Share::Had(Acquired::Granted { others_wait: true, .. }) => "had, awaited",
-                Share::Had(_) => "had",
-                Share::InTheWay(Ok(Acquired::Spent(_))) => "spent",
-                Share::InTheWay(Ok(Acquired::Taken { holder: None, .. })) => "awaited",
-                Share::InTheWay(Ok(_)) => "taken",
-                Share::InTheWay(Err(_)) => "refused",
-                Share::Open => "open",
-                Share::Held => "held",
+                MultiAcquired::Had(_) if abandoned => "had, past the dead",
+                MultiAcquired::Had(Acquired::Granted { others_wait: true, .. }) => "had, awaited",
+                MultiAcquired::Had(_) => "had",
+                MultiAcquired::InTheWay(Ok(Acquired::Spent(_))) => "spent",
+                MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: None, .. })) => "awaited",
+                MultiAcquired::InTheWay(Ok(_)) => "taken",
+                MultiAcquired::InTheWay(Err(_)) => "refused",
+                MultiAcquired::Open => "open",
+                MultiAcquired::Held => "held",
             };
             *self.seen.entry(word).or_default() += 1;
         }
@@ -202,7 +202,7 @@ fn expired_queue_entries_do_not_count() {
             environment.runtime.block_on(environment.store.acquire_all(&[(one.lock.clone(), late)], WITHIN));
         let Some(Outcome::Done(found)) = found else { panic!("{dead}: {found:?}") };
         assert_eq!(found, expected, "{dead}");
-        assert_eq!(matches!(found[0], Share::Had(_)), had, "{dead}: {found:?}");
+        assert_eq!(matches!(found[0], MultiAcquired::Had(_)), had, "{dead}: {found:?}");
         environment.compare(std::slice::from_mut(&mut one), now_us, "past the dead");
         // The rest of the queue serves the next waiter.
         let next = Op::Acquire(ask(

@@ -4,8 +4,8 @@ use super::script::lock_of;
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
     Acquired, Ahead, AuditEntry, Beaten, Ended, Entered, Evicted, Extended, Fate, FencingToken, Fingerprint,
-    ForceReleased, Holder, Inspection, Label, Op, OwnValue, Portion, Raised, Refused, Released, Reply,
-    Resized, SessionEntry, SessionId, Share,
+    ForceReleased, Holder, Inspection, Label, MultiAcquired, Op, OwnValue, Portion, Raised, Refused,
+    Released, Reply, Resized, SessionEntry, SessionId,
 };
 use redis::Value;
 
@@ -49,17 +49,17 @@ pub(super) fn let_go(value: &Value) -> Read<Option<Released>> {
 }
 
 /// Parses the reply to an acquire of `locks` locks together.
-pub(super) fn shares(locks: usize, value: &Value) -> Read<Vec<Share>> {
+pub(super) fn shares(locks: usize, value: &Value) -> Read<Vec<MultiAcquired>> {
     let items = items(value)?;
     let share = |item: &Value| match text(item) {
-        Ok("open") => Ok(Share::Open),
-        Ok("held") => Ok(Share::Held),
+        Ok("open") => Ok(MultiAcquired::Open),
+        Ok("held") => Ok(MultiAcquired::Held),
         Ok(_) => Err(Malformed),
         Err(_) => match refused(item) {
-            Some(refused) => Ok(Share::InTheWay(Err(refused?))),
+            Some(refused) => Ok(MultiAcquired::InTheWay(Err(refused?))),
             None => acquired(item).map(|acquired| match acquired {
-                granted @ Acquired::Granted { .. } => Share::Had(granted),
-                other => Share::InTheWay(Ok(other)),
+                granted @ Acquired::Granted { .. } => MultiAcquired::Had(granted),
+                other => MultiAcquired::InTheWay(Ok(other)),
             }),
         },
     };

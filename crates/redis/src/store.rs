@@ -21,8 +21,8 @@ use super::site::Site;
 use super::verdict::judge;
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
-    Acquire, Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, LockKeys, Op, Place, Reply, SessionEntry,
-    SessionId, SessionOp, SessionReply, Share,
+    Acquire, Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op, Place, Reply,
+    SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{
     Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind,
@@ -446,7 +446,7 @@ impl RedisStore {
         &self,
         asks: &[(Lock, Acquire)],
         deadline: Instant,
-    ) -> Result<Vec<Share>, Outcome<Vec<Share>>> {
+    ) -> Result<Vec<MultiAcquired>, Outcome<Vec<MultiAcquired>>> {
         let unusable = |error: KeyError| {
             Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))
         };
@@ -662,7 +662,7 @@ impl Store for RedisStore {
         &'a self,
         asks: &'a [(Lock, Acquire)],
         within: Duration,
-    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+    ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         Box::pin(async move {
             if asks.is_empty() || asks.iter().any(|(lock, _)| lock.kind != Kind::Mutex) {
                 return None;

@@ -4,8 +4,8 @@ use crate::world::scheduler::HostId;
 use crate::world::time::{Clock, Instant};
 use leasehold_core::model::{Content, LockState, Sessions, Value};
 use leasehold_core::{
-    Acquire, Acquired, Claim, FencingToken, ForceReleased, HoldId, Life, Notification, ObservedHolder, Op,
-    OwnValue, Portion, Reply, SessionId, SessionOp, SessionReply, Share,
+    Acquire, Acquired, Claim, FencingToken, ForceReleased, HoldId, Life, MultiAcquired, Notification,
+    ObservedHolder, Op, OwnValue, Portion, Reply, SessionId, SessionOp, SessionReply,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -100,7 +100,7 @@ pub enum Event<'a> {
         /// Which message.
         message: u64,
         /// The reply for each lock.
-        shares: Option<&'a [Share]>,
+        shares: Option<&'a [MultiAcquired]>,
     },
     /// A client gave an operation on sessions to its connection.
     SessionSent {
@@ -237,7 +237,7 @@ pub struct MultiExecution<'a> {
     /// Which message.
     pub message: u64,
     /// For each lock: the request, the reply, and the state afterwards.
-    pub shares: &'a [(LockId, &'a Acquire, &'a Share, &'a LockState)],
+    pub shares: &'a [(LockId, &'a Acquire, &'a MultiAcquired, &'a LockState)],
     /// The store's clock.
     pub clock: &'a Clock,
 }
@@ -686,10 +686,10 @@ fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-fn show_share(share: &Share, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn show_share(share: &MultiAcquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match share {
-        Share::Had(acquired) => show_acquired(acquired, f),
-        Share::InTheWay(Ok(acquired)) => {
+        MultiAcquired::Had(acquired) => show_acquired(acquired, f),
+        MultiAcquired::InTheWay(Ok(acquired)) => {
             f.write_str("in the way: ")?;
             show_acquired(acquired, f)
         }

@@ -15,8 +15,8 @@ use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
 use leasehold_core::model::{LockState, PlaceId, Value, Vital};
 use leasehold_core::{
-    Acquire, Beat, Beaten, Claim, Executed, FORMAT, Kind, Label, Lock, Moment, Notification, Op, Pass, Reply,
-    SessionId, SessionOp, SessionReply, Share,
+    Acquire, Beat, Beaten, Claim, Executed, FORMAT, Kind, Label, Lock, Moment, MultiAcquired, Notification,
+    Op, Pass, Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Fault, FaultKind, Phase};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
@@ -129,7 +129,7 @@ impl Ledger {
         asks: &[(Lock, Acquire)],
         deadline: Moment,
         is_ours: &dyn Fn(SessionId) -> bool,
-    ) -> Result<Vec<Share>, Failure> {
+    ) -> Result<Vec<MultiAcquired>, Failure> {
         self.operations = self.operations.wrapping_add(1);
         let work = |scene: Scene<'_>| scene.take_all(asks);
         let (shares, buried) = self.transact(TransactionBehavior::Immediate, deadline, is_ours, work)?;
@@ -303,7 +303,7 @@ impl Scene<'_> {
     }
 
     /// Acquires all of several locks, or none.
-    fn take_all(&self, asks: &[(Lock, Acquire)]) -> Result<(Vec<Share>, Vec<SessionId>), Trouble> {
+    fn take_all(&self, asks: &[(Lock, Acquire)]) -> Result<(Vec<MultiAcquired>, Vec<SessionId>), Trouble> {
         let (mut befores, mut states, mut buried) = (Vec::new(), Vec::new(), Vec::new());
         for (lock, ask) in asks {
             let before = self.state(lock.kind, lock.name.as_str())?;

@@ -5,7 +5,9 @@ use super::machine::{Machine, ThisMachine};
 use super::site::Site;
 use super::worker::{Job, Ticket, Worker};
 use futures_util::future::BoxFuture;
-use leasehold_core::{Acquire, KeyError, Lock, Moment, Op, Place, SessionId, SessionOp, SessionReply, Share};
+use leasehold_core::{
+    Acquire, KeyError, Lock, Moment, MultiAcquired, Op, Place, SessionId, SessionOp, SessionReply,
+};
 use leasehold_store::clock::boottime;
 use leasehold_store::{
     Capabilities, Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store,
@@ -210,7 +212,7 @@ impl Store for SqliteStore {
         &'a self,
         asks: &'a [(Lock, Acquire)],
         within: Duration,
-    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+    ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         let asks = asks.to_vec();
         let job = move |deadline, ticket, reply| Job::TakeAll { asks, deadline, ticket, reply };
         Box::pin(async move { Some(self.run(within, job).await) })

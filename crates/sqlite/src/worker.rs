@@ -6,7 +6,9 @@
 
 use super::ledger::{Failure, Ledger};
 use super::mailbox::{self, Mailbox};
-use leasehold_core::{Acquire, Lock, Moment, Notification, Op, SessionId, SessionOp, SessionReply, Share};
+use leasehold_core::{
+    Acquire, Lock, Moment, MultiAcquired, Notification, Op, SessionId, SessionOp, SessionReply,
+};
 use leasehold_store::clock::boottime;
 use leasehold_store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase};
 use std::collections::{HashMap, HashSet};
@@ -23,7 +25,7 @@ pub(super) enum Job {
         asks: Vec<(Lock, Acquire)>,
         deadline: Moment,
         ticket: Ticket,
-        reply: oneshot::Sender<Outcome<Vec<Share>>>,
+        reply: oneshot::Sender<Outcome<Vec<MultiAcquired>>>,
     },
     /// Execute an operation on the sessions.
     Attend { op: SessionOp, deadline: Moment, ticket: Ticket, reply: oneshot::Sender<Outcome<SessionReply>> },
@@ -116,7 +118,7 @@ impl Worker {
         }
     }
 
-    fn take_all(&mut self, asks: &[(Lock, Acquire)], deadline: Moment) -> Outcome<Vec<Share>> {
+    fn take_all(&mut self, asks: &[(Lock, Acquire)], deadline: Moment) -> Outcome<Vec<MultiAcquired>> {
         if deadline <= boottime() {
             return Outcome::Failed(Executed::No, self.ledger.site().fault(Phase::Send, FaultKind::TimedOut));
         }

@@ -13,7 +13,7 @@ use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::model::{LockState, Sessions};
 use leasehold_core::{
-    Acquire, KeyError, Kind, Lock, Op, Place, Reply, SessionId, SessionOp, SessionReply, Share,
+    Acquire, KeyError, Kind, Lock, MultiAcquired, Op, Place, Reply, SessionId, SessionOp, SessionReply,
 };
 use std::collections::HashMap;
 use std::fmt;
@@ -128,7 +128,7 @@ fn others(lock: &Lock) -> impl Iterator<Item = Lock> {
 }
 
 impl MemoryStore {
-    fn take_all(&self, asks: &[(Lock, Acquire)]) -> Vec<Share> {
+    fn take_all(&self, asks: &[(Lock, Acquire)]) -> Vec<MultiAcquired> {
         let mut guard = self.lock();
         let state = &mut *guard;
         let now_us = (self.shared.now_us)();
@@ -188,7 +188,7 @@ impl Store for MemoryStore {
         &'a self,
         asks: &'a [(Lock, Acquire)],
         _within: Duration,
-    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+    ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         Box::pin(async move { Some(Outcome::Done(self.take_all(asks))) })
     }
 

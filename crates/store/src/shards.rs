@@ -19,7 +19,7 @@ use crate::postbox::NotificationSink;
 use crate::store::Store;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{
-    Acquire, Claim, Executed, KeyError, Lock, Op, Place, SessionId, SessionOp, SessionReply, Share,
+    Acquire, Claim, Executed, KeyError, Lock, MultiAcquired, Op, Place, SessionId, SessionOp, SessionReply,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -206,7 +206,7 @@ impl Store for Shards {
         &'a self,
         asks: &'a [(Lock, Acquire)],
         within: Duration,
-    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+    ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         match self.of_all(asks.iter().map(|(lock, _)| lock)) {
             Some(store) => store.acquire_all(asks, within),
             None => Box::pin(ready(None)),

@@ -8,7 +8,7 @@ use crate::outcome::Outcome;
 use crate::postbox::NotificationSink;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
-    Acquire, Claim, Executed, KeyError, Lock, Op, Place, SessionId, SessionOp, SessionReply, Share,
+    Acquire, Claim, Executed, KeyError, Lock, MultiAcquired, Op, Place, SessionId, SessionOp, SessionReply,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         &'a self,
         _asks: &'a [(Lock, Acquire)],
         _within: Duration,
-    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+    ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         Box::pin(ready(None))
     }
 

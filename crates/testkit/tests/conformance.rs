@@ -7,8 +7,8 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, ForceReleased, HoldId, Inspect,
-    KeyError, KeySpace, Kind, Life, Lock, LockName, Notification, ObservedHolder, Op, OwnValue, Pass, Place,
-    Portion, Refused, Release, Reply, SessionId, SessionOp, SessionReply, Share,
+    KeyError, KeySpace, Kind, Life, Lock, LockName, MultiAcquired, Notification, ObservedHolder, Op,
+    OwnValue, Pass, Place, Portion, Refused, Release, Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Capabilities, Fault, NotificationSink, Outcome, SessionTracking, Store};
 use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
@@ -624,7 +624,7 @@ fn spoil_reply(flaw: Flaw, reply: &mut Reply) {
 
 impl Model {
     /// Takes all of several locks, or none of them.
-    fn take_all(&self, asks: &[(Lock, Acquire)]) -> Vec<Share> {
+    fn take_all(&self, asks: &[(Lock, Acquire)]) -> Vec<MultiAcquired> {
         let mut shared = self.shared();
         let Shared { now_us, locks, .. } = &mut *shared;
         let now_us = *now_us;
@@ -663,11 +663,11 @@ impl Model {
             shares.reverse();
         }
         if self.flaw == Flaw::SharesInSets {
-            shares.fill(Share::Open);
+            shares.fill(MultiAcquired::Open);
         }
         if self.flaw == Flaw::OneTokenForAll {
             let tokens = shares.iter_mut().filter_map(|share| match share {
-                Share::Had(Acquired::Granted { fence, .. }) => Some(fence),
+                MultiAcquired::Had(Acquired::Granted { fence, .. }) => Some(fence),
                 _ => None,
             });
             tokens.reduce(|first, fence| {
@@ -707,7 +707,7 @@ impl Store for Model {
         &'a self,
         asks: &'a [(Lock, Acquire)],
         _within: Duration,
-    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+    ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         Box::pin(ready(Some(Outcome::Done(self.take_all(asks)))))
     }
 

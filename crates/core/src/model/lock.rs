@@ -22,8 +22,8 @@ use crate::cohort::{Block, Reserve};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Life, Notification, ObservedHolder, Op, OwnValue, Pass, Portion, Raise, Raised, Refused, Release,
-    Released, Reply, SessionId, Share,
+    Life, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Pass, Portion, Raise, Raised, Refused,
+    Release, Released, Reply, SessionId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -197,7 +197,7 @@ impl LockState {
 
     /// Acquires all of several locks, or none of them. It does not queue, and passes no waiter: a free lock
     /// that others wait for stays theirs.
-    pub fn take_all(locks: &mut [(&mut Self, &Acquire)], now_us: u64) -> Vec<Share> {
+    pub fn take_all(locks: &mut [(&mut Self, &Acquire)], now_us: u64) -> Vec<MultiAcquired> {
         let now = Now { us: now_us, ms: now_us / 1000 };
         let probe = |(state, ask): &mut (&mut Self, &Acquire)| {
             state.expire(now);
@@ -207,7 +207,7 @@ impl LockState {
             seen.probe(now, ask)
         };
         let shares: Vec<_> = locks.iter_mut().map(probe).collect();
-        if shares.iter().any(|share| matches!(share, Share::InTheWay(_))) {
+        if shares.iter().any(|share| matches!(share, MultiAcquired::InTheWay(_))) {
             return shares;
         }
         let take = |(state, ask): &mut (&mut Self, &Acquire)| {
@@ -217,36 +217,36 @@ impl LockState {
                 &everybody,
             );
             match reply {
-                Reply::Acquire(acquired) => Share::Had(acquired),
-                Reply::Refused(refused) => Share::InTheWay(Err(refused)),
-                _ => Share::Open,
+                Reply::Acquire(acquired) => MultiAcquired::Had(acquired),
+                Reply::Refused(refused) => MultiAcquired::InTheWay(Err(refused)),
+                _ => MultiAcquired::Open,
             }
         };
         locks.iter_mut().map(take).collect()
     }
 
     /// Whether a lock could be acquired.
-    fn probe(&self, now: Now, ask: &Acquire) -> Share {
+    fn probe(&self, now: Now, ask: &Acquire) -> MultiAcquired {
         if self.kind.is_shared() || !ask.portion.suits(self.kind) {
             // Shared locks cannot be acquired together with others.
-            return Share::InTheWay(Err(Refused::NoSuchPart));
+            return MultiAcquired::InTheWay(Err(Refused::NoSuchPart));
         }
         if let Err(refused) = self.refuse_other_types() {
-            return Share::InTheWay(Err(refused));
+            return MultiAcquired::InTheWay(Err(refused));
         }
         if let Some(how) = self.ended(&ask.claim.hold) {
-            return Share::InTheWay(Ok(Acquired::Spent(how)));
+            return MultiAcquired::InTheWay(Ok(Acquired::Spent(how)));
         }
         if self.holds(&ask.claim) {
-            return Share::Held;
+            return MultiAcquired::Held;
         }
         let awaited = || self.record.as_ref().is_some_and(|record| record.is_awaited_at(now.ms));
         if self.entries_of(&ask.claim).is_some() || (self.value.is_none() && !awaited()) {
-            return Share::Open;
+            return MultiAcquired::Open;
         }
         let ahead = self.ahead(ask, None);
         let (holder, others) = (self.holder(now), Vec::new());
-        Share::InTheWay(Ok(Acquired::Taken { holder, position: None, ahead, others }))
+        MultiAcquired::InTheWay(Ok(Acquired::Taken { holder, position: None, ahead, others }))
     }
 
     /// Ends the hold and the queue entries of a dead session, and returns the fencing token of its hold and

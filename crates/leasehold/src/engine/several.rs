@@ -12,7 +12,7 @@ use super::pursuit::{Missed, Pursuit};
 use super::seat::{Asker, Seat, Turn};
 use super::{Engine, Hold, Session};
 use crate::store::{Executed, Fault, Outcome};
-use leasehold_core::{Acquire, Acquired, Lock, Moment, Nonce, Op, Reply, Share};
+use leasehold_core::{Acquire, Acquired, Lock, Moment, MultiAcquired, Nonce, Op, Reply};
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -185,14 +185,20 @@ impl<'a> Grasp<'a> {
 
     /// Fallback for a store without a single step: one batch of separate requests. If one fails, the others are
     /// released.
-    async fn one_by_one(&self, asks: &[(Lock, Acquire)], within: std::time::Duration) -> Outcome<Vec<Share>> {
+    async fn one_by_one(
+        &self,
+        asks: &[(Lock, Acquire)],
+        within: std::time::Duration,
+    ) -> Outcome<Vec<MultiAcquired>> {
         let ops: Vec<_> = asks.iter().map(|(lock, ask)| (lock.clone(), Op::Acquire(ask.clone()))).collect();
         let mut shares = Vec::with_capacity(ops.len());
         for outcome in self.engine.store.execute_all(&ops, within).await {
             shares.push(match outcome {
-                Outcome::Done(Reply::Acquire(granted @ Acquired::Granted { .. })) => Share::Had(granted),
-                Outcome::Done(Reply::Acquire(other)) => Share::InTheWay(Ok(other)),
-                Outcome::Done(Reply::Refused(refused)) => Share::InTheWay(Err(refused)),
+                Outcome::Done(Reply::Acquire(granted @ Acquired::Granted { .. })) => {
+                    MultiAcquired::Had(granted)
+                }
+                Outcome::Done(Reply::Acquire(other)) => MultiAcquired::InTheWay(Ok(other)),
+                Outcome::Done(Reply::Refused(refused)) => MultiAcquired::InTheWay(Err(refused)),
                 Outcome::Done(odd) => return Outcome::Failed(Executed::Unknown, Fault::odd_reply(odd)),
                 Outcome::Failed(_, fault) => return Outcome::Failed(Executed::Unknown, fault),
             });
@@ -201,15 +207,15 @@ impl<'a> Grasp<'a> {
     }
 
     /// Passes the store's replies to all entries. Fails if a lock was not available.
-    fn share(&self, asks: &[Asked], shares: &[Share], now: Moment) -> Result<(), InTheWay> {
+    fn share(&self, asks: &[Asked], shares: &[MultiAcquired], now: Moment) -> Result<(), InTheWay> {
         let mut in_the_way = None;
         for (at, (line, (asked, share))) in self.lines.iter().zip(asks.iter().zip(shares)).enumerate() {
             let answer = match share {
-                Share::Had(acquired) | Share::InTheWay(Ok(acquired)) => Some(Ok(acquired)),
-                Share::InTheWay(Err(_)) => Some(Err(Executed::No)),
+                MultiAcquired::Had(acquired) | MultiAcquired::InTheWay(Ok(acquired)) => Some(Ok(acquired)),
+                MultiAcquired::InTheWay(Err(_)) => Some(Err(Executed::No)),
                 // An earlier attempt, whose reply was lost, acquired it.
-                Share::Held => Some(Err(Executed::Unknown)),
-                Share::Open => None,
+                MultiAcquired::Held => Some(Err(Executed::Unknown)),
+                MultiAcquired::Open => None,
             };
             match answer {
                 Some(answer) => self.answer(line, asked, answer, now),
@@ -217,12 +223,12 @@ impl<'a> Grasp<'a> {
                 None => line.seat.unask(asked.asker, asked.nonce),
             }
             let missed = match share {
-                Share::InTheWay(Err(refused)) => {
+                MultiAcquired::InTheWay(Err(refused)) => {
                     let fault = Fault::odd_reply(Reply::Refused(refused.clone()));
                     Some(Missed::Fault { fault, executed: Executed::No })
                 }
-                Share::InTheWay(Ok(_)) => Some(Missed::Taken(Box::new(self.standing(at, now)))),
-                Share::Had(_) | Share::Open | Share::Held => None,
+                MultiAcquired::InTheWay(Ok(_)) => Some(Missed::Taken(Box::new(self.standing(at, now)))),
+                MultiAcquired::Had(_) | MultiAcquired::Open | MultiAcquired::Held => None,
             };
             in_the_way = in_the_way.or(missed.map(|missed| InTheWay { at, missed }));
         }

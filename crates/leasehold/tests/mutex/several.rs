@@ -2,7 +2,9 @@
 
 use crate::site::{Site, until_at_rest, until_waiting};
 use futures_util::future::BoxFuture;
-use leasehold::core::{Acquire, ForceRelease, ForceReleased, Inspect, Label, ObservedHolder, Place, Share};
+use leasehold::core::{
+    Acquire, ForceRelease, ForceReleased, Inspect, Label, MultiAcquired, ObservedHolder, Place,
+};
 use leasehold::store::{Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Reply, Store};
 use leasehold::{AcquireError, Attempt, Client, LockError, LostReason, MultiAttempt, MultiMutex, Mutex};
 use leasehold::{KeyError, SessionId};
@@ -299,7 +301,7 @@ impl Store for Interrupted {
         &'a self,
         asks: &'a [(Lock, Acquire)],
         within: Duration,
-    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+    ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         Box::pin(async move {
             if asks.len() == 1 && self.once.fetch_add(1, Ordering::SeqCst) == 0 {
                 self.force_release("b", within).await;

@@ -8,8 +8,8 @@ use crate::fixture::Fixture;
 use crate::keyspace::{Content, Keyspace};
 use crate::tap::WHOLE;
 use leasehold_core::{
-    Acquire, Acquired, Claim, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, Op, Pass, Portion,
-    Release, SessionId, Share,
+    Acquire, Acquired, Claim, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, MultiAcquired, Op, Pass,
+    Portion, Release, SessionId,
 };
 
 const NAMES: [&str; 3] = ["job", "till", "stock"];
@@ -100,7 +100,7 @@ fn check_what_is_left(before: &Keyspace, after: &Keyspace) {
     }
 }
 
-fn holds_all(shares: &[Share]) -> bool {
+fn holds_all(shares: &[MultiAcquired]) -> bool {
     shares.len() == NAMES.len()
-        && shares.iter().all(|share| matches!(share, Share::Had(Acquired::Granted { .. })))
+        && shares.iter().all(|share| matches!(share, MultiAcquired::Had(Acquired::Granted { .. })))
 }

@@ -16,8 +16,8 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Acquire, AuditEntry, Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Kind, Label, Life,
-    LockKeys, LockName, Op, OwnValue, Pass, Place as Partition, Portion, Release, Reply, SessionId,
-    SessionOp, SessionReply, Share,
+    LockKeys, LockName, MultiAcquired, Op, OwnValue, Pass, Place as Partition, Portion, Release, Reply,
+    SessionId, SessionOp, SessionReply,
 };
 use leasehold_testkit::conformance::{ForeignWrite, Workload, leader_announcement, parts, rlock};
 use std::collections::BTreeMap;
@@ -115,7 +115,7 @@ impl Fixture {
         &mut self,
         asks: &[(Lock, Acquire)],
         commands: usize,
-    ) -> Result<Option<Vec<Share>>, Broken> {
+    ) -> Result<Option<Vec<MultiAcquired>>, Broken> {
         self.redis.begin(commands)?;
         let outcome = self.runtime.block_on(self.store.acquire_all(asks, WITHIN));
         self.reply(outcome.expect("a server has a script for it"))

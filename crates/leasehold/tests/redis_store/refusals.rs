@@ -11,7 +11,7 @@ use leasehold::store::{
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Beaten, Claim, Evict, Evicted, Extend, Extended, Fate, ForceRelease, ForceReleased,
-    Inspect, ObservedHolder, OwnValue, Pass, Place, Refused, Release, Share,
+    Inspect, MultiAcquired, ObservedHolder, OwnValue, Pass, Place, Refused, Release,
 };
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
@@ -220,7 +220,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
     let together = [(Lock::mutex("jobs:3".parse().unwrap()), ask(&claim(4), None))];
     let shares = store.acquire_all(&together, LONG).await;
-    assert!(matches!(shares, Some(Outcome::Done(shares)) if matches!(shares[..], [Share::Had(_)])));
+    assert!(matches!(shares, Some(Outcome::Done(shares)) if matches!(shares[..], [MultiAcquired::Had(_)])));
     for keep_record in [false, true] {
         let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record, reserve: None };
         assert_eq!(done(Op::Extend(extend)).await, Reply::Extend(Extended::Extended));

@@ -22,7 +22,9 @@ use crate::storm::server_time_us;
 use crate::tapped::Said;
 use leasehold::{FencingToken, Moment, Owner, Released, SessionId};
 use leasehold_core::cohort::Block;
-use leasehold_core::{Acquire, Acquired, Extended, Fate, HoldId, Inspection, Notification, Op, Reply, Share};
+use leasehold_core::{
+    Acquire, Acquired, Extended, Fate, HoldId, Inspection, MultiAcquired, Notification, Op, Reply,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
@@ -213,10 +215,10 @@ impl Record {
     }
 
     /// The server has received a request for several locks at once.
-    pub(crate) fn asked_together(&self, asks: &[(String, Acquire)], shares: &[Share]) {
+    pub(crate) fn asked_together(&self, asks: &[(String, Acquire)], shares: &[MultiAcquired]) {
         let mut state = lock(&self.state);
         for ((key, ask), share) in asks.iter().zip(shares) {
-            if let Share::Had(acquired) = share {
+            if let MultiAcquired::Had(acquired) = share {
                 state.asked(key, ask, acquired);
             }
         }

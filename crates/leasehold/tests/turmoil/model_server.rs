@@ -5,7 +5,7 @@ use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
 use leasehold::store::{Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store};
 use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
-use leasehold_core::{Acquire, Extended, Kind, LockName, OwnValue, Place, Share};
+use leasehold_core::{Acquire, Extended, Kind, LockName, MultiAcquired, OwnValue, Place};
 use leasehold_sim::ModelServer;
 use leasehold_testkit::conformance::{self, ForeignWrite, StoreUnderTest, Workload, WorkloadStep};
 use std::collections::BTreeMap;
@@ -181,11 +181,11 @@ impl Contest {
         assert!(agree, "{what}: {sent:?}\n  {found:?}\n  {expected:?}");
         for share in &expected {
             let word = match share {
-                Share::Had(_) => "had",
-                Share::InTheWay(Ok(_)) => "in the way",
-                Share::InTheWay(Err(_)) => "refused",
-                Share::Open => "open",
-                Share::Held => "held",
+                MultiAcquired::Had(_) => "had",
+                MultiAcquired::InTheWay(Ok(_)) => "in the way",
+                MultiAcquired::InTheWay(Err(_)) => "refused",
+                MultiAcquired::Open => "open",
+                MultiAcquired::Held => "held",
             };
             *self.seen.entry(word).or_default() += 1;
         }

@@ -12,7 +12,8 @@ use crate::event::{Event, GuardId, HostEvent, LockId, NewGuard, OwnerId, Release
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{
-    Acquire, Acquired, Extended, FencingToken, HoldId, Nonce, Notification, Op, Portion, Reply, Share, drift,
+    Acquire, Acquired, Extended, FencingToken, HoldId, MultiAcquired, Nonce, Notification, Op, Portion,
+    Reply, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -205,7 +206,7 @@ impl Guards {
             Event::MultiAnswered { host, message, shares } => {
                 let asked = self.asked.remove(&message).into_iter().flatten();
                 for (asked, share) in asked.zip(shares.into_iter().flatten()) {
-                    if let Share::Had(acquired) = share {
+                    if let MultiAcquired::Had(acquired) = share {
                         self.had(at, host, asked, acquired);
                     }
                 }

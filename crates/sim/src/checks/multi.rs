@@ -6,7 +6,7 @@ use crate::event::{
 };
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
-use leasehold_core::{Acquired, HoldId, Op, Share};
+use leasehold_core::{Acquired, HoldId, MultiAcquired, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// If one of several locks is taken, the request acquires none of them. A task waits for one of several locks only in
@@ -35,8 +35,9 @@ struct Seeker {
 
 impl MultiAcquire {
     fn multi_executed(&self, done: &MultiExecution<'_>) -> CheckResult {
-        let is_blocked = done.shares.iter().any(|(_, _, share, _)| matches!(share, Share::InTheWay(_)));
-        let is_had = done.shares.iter().all(|(_, _, share, _)| matches!(share, Share::Had(_)));
+        let is_blocked =
+            done.shares.iter().any(|(_, _, share, _)| matches!(share, MultiAcquired::InTheWay(_)));
+        let is_had = done.shares.iter().all(|(_, _, share, _)| matches!(share, MultiAcquired::Had(_)));
         for (lock, ask, share, state) in done.shares {
             let hold = ask.claim.hold;
             let now = crate::event::holds(state, done.clock);

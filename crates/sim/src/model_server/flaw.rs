@@ -3,7 +3,7 @@
 use leasehold_core::cohort::Block;
 use leasehold_core::model::{Alive, Content, LockState, Value};
 use leasehold_core::{
-    Acquire, Acquired, Extended, Fate, FencingToken, Notification, Op, Released, Reply, Share,
+    Acquire, Acquired, Extended, Fate, FencingToken, MultiAcquired, Notification, Op, Released, Reply,
 };
 
 /// A deliberate defect of a server.
@@ -75,10 +75,14 @@ impl Flaw {
     }
 
     /// Takes all of several locks, or none, wrongly.
-    pub(super) fn take_all(self, locks: &mut [(&mut LockState, &Acquire)], now_us: u64) -> Vec<Share> {
+    pub(super) fn take_all(
+        self,
+        locks: &mut [(&mut LockState, &Acquire)],
+        now_us: u64,
+    ) -> Vec<MultiAcquired> {
         let before: Vec<_> = locks.iter_mut().map(|(lock, _)| lock.stands(now_us).cloned()).collect();
         let mut shares = LockState::take_all(locks, now_us);
-        let some = shares.iter().any(|share| matches!(share, Share::Open));
+        let some = shares.iter().any(|share| matches!(share, MultiAcquired::Open));
         if self == Self::TakesSome && some {
             let alone = |(lock, ask): &mut (&mut LockState, &Acquire)| {
                 let share = LockState::take_all(&mut [(&mut **lock, *ask)], now_us).remove(0);
@@ -86,8 +90,8 @@ impl Flaw {
                     lock.record.as_ref().and_then(|record| record.last).unwrap_or(FencingToken::new(1));
                 let (remaining_ms, others_wait, entered) = (ask.lease_ms, false, None);
                 match share {
-                    Share::InTheWay(_) => {
-                        Share::Had(Acquired::Granted { fence, remaining_ms, others_wait, entered })
+                    MultiAcquired::InTheWay(_) => {
+                        MultiAcquired::Had(Acquired::Granted { fence, remaining_ms, others_wait, entered })
                     }
                     had => had,
                 }

@@ -18,7 +18,7 @@ pub use flaw::Flaw;
 use call::{Call, OnLock};
 use leasehold_core::model::{LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
-    Acquire, Inspect, Inspection, Kind, Lock, Notification, Op, Reply, SessionOp, SessionReply, Share,
+    Acquire, Inspect, Inspection, Kind, Lock, MultiAcquired, Notification, Op, Reply, SessionOp, SessionReply,
 };
 use leasehold_testkit::conformance::leader_announcement;
 use script::{For, Script};
@@ -120,7 +120,7 @@ pub enum ObservedHolder<'a> {
         /// The key and the request for each lock.
         asks: &'a [(String, Acquire)],
         /// The replies.
-        shares: &'a [Share],
+        shares: &'a [MultiAcquired],
     },
     /// An operation on sessions was executed.
     Attended {
@@ -281,7 +281,7 @@ impl ModelServer {
 
 impl ModelServer {
     /// Takes all of several Mutexes, or none.
-    fn take_all(&self, session: &Session<'_>, asks: &[(String, Acquire)]) -> Vec<Share> {
+    fn take_all(&self, session: &Session<'_>, asks: &[(String, Acquire)]) -> Vec<MultiAcquired> {
         let kind = Kind::Mutex;
         let mut guard = self.state();
         let state = &mut *guard;

@@ -3,7 +3,7 @@
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquired, AuditEntry, Beaten, Ended, Evicted, Extended, Fate, FencingToken, ForceReleased, Holder,
-    Inspection, Kind, Op, Portion, Raised, Refused, Released, Reply, Resized, SessionReply, Share,
+    Inspection, Kind, MultiAcquired, Op, Portion, Raised, Refused, Released, Reply, Resized, SessionReply,
 };
 
 /// An error reply.
@@ -166,12 +166,14 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
 }
 
 /// The reply for each of several locks.
-pub(super) fn of_shares(shares: &[Share]) -> Value {
-    let one = |share: &Share| match share {
-        Share::Had(acquired) | Share::InTheWay(Ok(acquired)) => of_acquire(Kind::Mutex, acquired),
-        Share::InTheWay(Err(refused)) => of_refusal(refused),
-        Share::Open => Value::bulk("open"),
-        Share::Held => Value::bulk("held"),
+pub(super) fn of_shares(shares: &[MultiAcquired]) -> Value {
+    let one = |share: &MultiAcquired| match share {
+        MultiAcquired::Had(acquired) | MultiAcquired::InTheWay(Ok(acquired)) => {
+            of_acquire(Kind::Mutex, acquired)
+        }
+        MultiAcquired::InTheWay(Err(refused)) => of_refusal(refused),
+        MultiAcquired::Open => Value::bulk("open"),
+        MultiAcquired::Held => Value::bulk("held"),
     };
     Value::Array(shares.iter().map(one).collect())
 }

@@ -9,7 +9,7 @@ use leasehold::store::{
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspection,
-    KeyError, Life, Nonce, Notification, Place, Release, Released, Reply, SessionId, Share, drift,
+    KeyError, Life, MultiAcquired, Nonce, Notification, Place, Release, Released, Reply, SessionId, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -158,14 +158,18 @@ impl MutantStore {
         }
     }
 
-    async fn call_for_all(&self, asks: &[(Lock, Acquire)], within: Duration) -> Option<Outcome<Vec<Share>>> {
+    async fn call_for_all(
+        &self,
+        asks: &[(Lock, Acquire)],
+        within: Duration,
+    ) -> Option<Outcome<Vec<MultiAcquired>>> {
         // The reply may never come, or find its caller gone.
         let holds = || asks.iter().map(|(_, ask)| ask.claim.hold);
         self.seen().unsure.extend(holds());
         let outcome = self.inner.acquire_all(asks, within).await?;
         let mut seen = self.seen();
         if let Outcome::Done(shares) = &outcome {
-            let mut had = asks.iter().zip(shares).filter(|(_, share)| matches!(share, Share::Had(_)));
+            let mut had = asks.iter().zip(shares).filter(|(_, share)| matches!(share, MultiAcquired::Had(_)));
             seen.had.extend(had.clone().map(|((_, ask), _)| ask.claim.hold));
             seen.lasts.extend(had.next_back().map(|((_, ask), _)| ask.claim.hold));
             seen.unsure.retain(|hold| holds().all(|asked| asked != *hold));
@@ -344,7 +348,7 @@ impl Store for MutantStore {
         &'a self,
         asks: &'a [(Lock, Acquire)],
         within: Duration,
-    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+    ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         match self.mutant {
             Some(_) => Box::pin(self.call_for_all(asks, within)),
             None => self.inner.acquire_all(asks, within),

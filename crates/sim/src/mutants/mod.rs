@@ -13,8 +13,8 @@ mod shared;
 
 use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Life, Notification, ObservedHolder,
-    Op, OwnValue, Pass, Reply, SessionOp, SessionReply, Share,
+    Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Life, MultiAcquired, Notification,
+    ObservedHolder, Op, OwnValue, Pass, Reply, SessionOp, SessionReply,
 };
 use std::mem;
 
@@ -501,16 +501,20 @@ impl Mutant {
     }
 
     /// Acquires several locks at the server.
-    pub(crate) fn take_all(self, locks: &mut [(&mut LockState, &Acquire)], now_us: u64) -> Vec<Share> {
+    pub(crate) fn take_all(
+        self,
+        locks: &mut [(&mut LockState, &Acquire)],
+        now_us: u64,
+    ) -> Vec<MultiAcquired> {
         if self != Self::AcquiresSomeOfMany {
             return LockState::take_all(locks, now_us);
         }
         let take = |(state, ask): &mut (&mut LockState, &Acquire)| {
             let ask = Acquire { queue: None, ahead: None, ..(*ask).clone() };
             match state.apply(now_us, &Op::Acquire(ask), &everybody).0 {
-                Reply::Acquire(had @ Acquired::Granted { .. }) => Share::Had(had),
-                Reply::Acquire(other) => Share::InTheWay(Ok(other)),
-                _ => Share::Open,
+                Reply::Acquire(had @ Acquired::Granted { .. }) => MultiAcquired::Had(had),
+                Reply::Acquire(other) => MultiAcquired::InTheWay(Ok(other)),
+                _ => MultiAcquired::Open,
             }
         };
         locks.iter_mut().map(take).collect()

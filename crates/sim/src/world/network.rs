@@ -15,7 +15,7 @@ use crate::world::scheduler::HostId;
 use crate::world::server::Server;
 use crate::world::time::Instant;
 use leasehold::store::NotificationSink;
-use leasehold_core::{Acquire, Notification, Op, Reply, SessionId, SessionOp, SessionReply, Share};
+use leasehold_core::{Acquire, MultiAcquired, Notification, Op, Reply, SessionId, SessionOp, SessionReply};
 use leasehold_testkit::Random;
 use std::collections::BTreeMap;
 use std::mem;
@@ -69,7 +69,7 @@ pub(crate) enum Command {
 #[derive(Debug)]
 pub(crate) enum Response {
     Lock(Box<Reply>),
-    MultiAcquire(Vec<Share>),
+    MultiAcquire(Vec<MultiAcquired>),
     Sessions(SessionReply),
 }
 
@@ -364,7 +364,7 @@ impl Sim {
         now: Instant,
         request: &Request,
         asks: &[(LockId, Acquire)],
-    ) -> Vec<Share> {
+    ) -> Vec<MultiAcquired> {
         let shares = net.server.take_all(now, asks, self.mutant);
         let each = asks.iter().zip(&shares);
         let each =
@@ -377,7 +377,7 @@ impl Sim {
             clock,
         }));
         for ((lock, ask), share) in asks.iter().zip(&shares) {
-            if let Share::Had(acquired) | Share::InTheWay(Ok(acquired)) = share {
+            if let MultiAcquired::Had(acquired) | MultiAcquired::InTheWay(Ok(acquired)) = share {
                 let (op, reply) = (Op::Acquire(ask.clone()), Reply::Acquire(acquired.clone()));
                 self.executed(net, request, *lock, (&op, &reply, &[]), true);
             }

@@ -7,7 +7,7 @@ use crate::world::network::LinkId;
 use crate::world::time::{Clock, Instant};
 use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
 use leasehold_core::{
-    Acquire, Kind, Notification, Op, OwnValue, Reply, SessionId, SessionOp, SessionReply, Share,
+    Acquire, Kind, MultiAcquired, Notification, Op, OwnValue, Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold_testkit::Random;
 use std::collections::{BTreeMap, VecDeque};
@@ -79,7 +79,7 @@ impl Server {
         now: Instant,
         asks: &[(LockId, Acquire)],
         mutant: Option<Mutant>,
-    ) -> Vec<Share> {
+    ) -> Vec<MultiAcquired> {
         let now_us = self.clock.reading_us(now);
         for (lock, _) in asks {
             state(&mut self.locks, &self.kinds, *lock);

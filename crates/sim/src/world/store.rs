@@ -9,7 +9,7 @@ use leasehold::store::{
     Capabilities, Executed, Fault, FaultKind, Lock, NotificationSink, Op, Outcome, Phase, SessionOp,
     SessionReply, SessionTracking, Store,
 };
-use leasehold_core::{Acquire, KeyError, Place, SessionId, Share};
+use leasehold_core::{Acquire, KeyError, MultiAcquired, Place, SessionId};
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ impl Store for SimStore {
         &'a self,
         asks: &'a [(Lock, Acquire)],
         within: Duration,
-    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+    ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         Box::pin(async move {
             if !self.sim().config.in_one_step {
                 return None;

@@ -8,8 +8,8 @@ use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Lock,
-    Nonce, ObservedHolder, Op, OwnValue, Pass, Place, Portion, Refused, Release, Released, Reply, Resize,
-    Resized, SessionEntry, SessionId, SessionOp, SessionReply, Share,
+    MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Pass, Place, Portion, Refused, Release, Released,
+    Reply, Resize, Resized, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, Outcome, Store};
 use std::sync::Arc;
@@ -290,7 +290,7 @@ impl TestClient {
     }
 
     /// Acquires several locks in one step, each with its own claim. `None` if the store has no such step.
-    pub async fn acquire_all(&self, asks: &[(Lock, Acquire)]) -> Option<Vec<Share>> {
+    pub async fn acquire_all(&self, asks: &[(Lock, Acquire)]) -> Option<Vec<MultiAcquired>> {
         match self.store.acquire_all(asks, CALL_TIMEOUT).await? {
             Outcome::Done(shares) => Some(shares),
             Outcome::Failed(Executed::No, fault) => panic!("refused {asks:?}: {fault}"),

@@ -3,7 +3,7 @@
 use crate::conformance::client::LONG;
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Extended, Fate, Kind, Lock, Op, Portion, Refused, Reply, Resize, Share,
+    Acquire, Acquired, Extended, Fate, Kind, Lock, MultiAcquired, Op, Portion, Refused, Reply, Resize,
 };
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ pub async fn a_shared_lock_is_in_no_set(fixture: &Fixture) {
     let alone = Lock { kind: Kind::Mutex, name: fixture.another_lock().name };
     let asks = [&alone, &fixture.lock].map(|lock| (lock.clone(), a.at(lock).ask(&a.at(lock).claim(), LONG)));
     let Some(shares) = a.acquire_all(&asks).await else { return not_applicable("sets of this kind") };
-    assert_eq!(shares, [Share::Open, Share::InTheWay(Err(Refused::NoSuchPart))]);
+    assert_eq!(shares, [MultiAcquired::Open, MultiAcquired::InTheWay(Err(Refused::NoSuchPart))]);
     assert_eq!(a.at(&alone).inspect().await.holder, None);
     assert_eq!(a.inspect().await.sharers, []);
 }

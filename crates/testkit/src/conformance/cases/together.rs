@@ -5,7 +5,7 @@
 use crate::conformance::client::{Granted, LONG, TestClient, granted, millis};
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Evicted, Extended, Fate, Kind, Lock, Pass, Refused, Share,
+    Acquire, Acquired, Claim, Ended, Evicted, Extended, Fate, Kind, Lock, MultiAcquired, Pass, Refused,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,11 @@ pub async fn all_of_a_set_are_taken_or_none(fixture: &Fixture) {
     let Some(set) = Set::of(fixture, &a, 3).await else { return };
     let held = b.at(set.lock(1)).take(LONG).await;
     match &*set.ask(LONG).await {
-        [Share::Open, Share::InTheWay(Ok(Acquired::Taken { holder, position: None, .. })), Share::Open] => {
+        [
+            MultiAcquired::Open,
+            MultiAcquired::InTheWay(Ok(Acquired::Taken { holder, position: None, .. })),
+            MultiAcquired::Open,
+        ] => {
             assert_eq!(holder.as_ref().and_then(|holder| holder.label.clone()), Some(b.label()));
         }
         other => panic!("one of the three is taken: {other:?}"),
@@ -66,7 +70,10 @@ pub async fn what_is_there_of_a_set_is_told(fixture: &Fixture) {
     let other = b.at(set.lock(1)).take(LONG).await;
     for _ in 0..2 {
         let shares = set.ask(LONG * 4).await;
-        assert!(matches!(&*shares, [Share::Held, Share::InTheWay(Ok(_)), Share::Open]), "{shares:?}");
+        assert!(
+            matches!(&*shares, [MultiAcquired::Held, MultiAcquired::InTheWay(Ok(_)), MultiAcquired::Open]),
+            "{shares:?}"
+        );
         assert!(set.client(0).remaining_ms().await <= millis(LONG), "it is none the longer");
     }
     b.at(set.lock(1)).release(&other).await;
@@ -89,7 +96,7 @@ pub async fn another_hold_of_the_asker_is_in_the_way_of_a_set(fixture: &Fixture)
         return;
     }
     match &*shares {
-        [Share::Open, Share::InTheWay(Ok(Acquired::Taken { holder: Some(holder), .. }))] => {
+        [MultiAcquired::Open, MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: Some(holder), .. }))] => {
             assert_eq!(holder.fence, Some(first.fence));
         }
         other => panic!("the second is taken: {other:?}"),
@@ -104,12 +111,12 @@ pub async fn a_set_that_was_given_back_is_spent(fixture: &Fixture) {
     let Some(set) = Set::of(fixture, &a, 2).await else { return };
     set.had(LONG).await;
     assert_eq!(set.release(0).await.found, Fate::Held);
-    let spent = Share::InTheWay(Ok(Acquired::Spent(Ended::Released)));
-    assert_eq!(set.ask(LONG).await, [spent.clone(), Share::Held]);
+    let spent = MultiAcquired::InTheWay(Ok(Acquired::Spent(Ended::Released)));
+    assert_eq!(set.ask(LONG).await, [spent.clone(), MultiAcquired::Held]);
     assert_eq!(set.release(1).await.found, Fate::Held);
     assert_eq!(set.ask(LONG).await, [spent.clone(), spent.clone()]);
     let mixed = Set { wanted: vec![set.wanted[0].clone(), (set.lock(1).clone(), a.claim())], ..set.clone() };
-    assert_eq!(mixed.ask(LONG).await, [spent, Share::Open]);
+    assert_eq!(mixed.ask(LONG).await, [spent, MultiAcquired::Open]);
     for at in 0..2 {
         assert!(set.client(at).inspect().await.holder.is_none());
     }
@@ -148,7 +155,10 @@ pub async fn a_set_passes_nobody(fixture: &Fixture) {
     let (waiting, _) = c.enqueue().await;
     b.release_and(&held, Pass::Free, None).await;
     let shares = set.ask(LONG).await;
-    let [Share::Open, Share::InTheWay(Ok(Acquired::Taken { holder: None, position: None, .. }))] = &*shares
+    let [
+        MultiAcquired::Open,
+        MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: None, position: None, .. })),
+    ] = &*shares
     else {
         panic!("the second is free, and awaited: {shares:?}")
     };
@@ -190,8 +200,8 @@ pub async fn another_kind_of_lock_keeps_a_set_from_all(fixture: &Fixture) {
     };
     let other = b.at(&Lock { kind, name: set.lock(1).name.clone() });
     let held = other.take(LONG).await;
-    let refused = Share::InTheWay(Err(Refused::WrongKind { found: found.into() }));
-    assert_eq!(set.ask(LONG).await, [Share::Open, refused]);
+    let refused = MultiAcquired::InTheWay(Err(Refused::WrongKind { found: found.into() }));
+    assert_eq!(set.ask(LONG).await, [MultiAcquired::Open, refused]);
     assert_eq!(other.fate(&held).await, Fate::Held);
     assert!(set.client(0).inspect().await.holder.is_none());
     other.release(&held).await;
@@ -205,9 +215,9 @@ pub async fn another_type_of_key_keeps_a_set_from_all(fixture: &Fixture) {
     let Some(put) = fixture.subject.put_other_type(set.lock(0)) else {
         return not_applicable("key of another type");
     };
-    let refused = Share::InTheWay(Err(Refused::WrongKind { found: put.await }));
+    let refused = MultiAcquired::InTheWay(Err(Refused::WrongKind { found: put.await }));
     for _ in 0..2 {
-        assert_eq!(set.ask(LONG).await, [refused.clone(), Share::Open, Share::Open]);
+        assert_eq!(set.ask(LONG).await, [refused.clone(), MultiAcquired::Open, MultiAcquired::Open]);
     }
     assert!(set.client(1).inspect().await.holder.is_none() && set.client(2).inspect().await.holder.is_none());
 }
@@ -225,7 +235,9 @@ pub async fn a_foreign_lock_keeps_a_set_from_all(fixture: &Fixture) {
         set.wanted[1].1 = a.claim_with(theirs);
     }
     let shares = set.ask(LONG).await;
-    let [Share::Open, Share::InTheWay(Ok(Acquired::Taken { holder: Some(holder), .. }))] = &*shares else {
+    let [MultiAcquired::Open, MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: Some(holder), .. }))] =
+        &*shares
+    else {
         panic!("the second is a stranger's: {shares:?}")
     };
     assert!(holder.is_stranger());
@@ -252,7 +264,7 @@ pub async fn the_shares_come_in_the_order_of_the_asks(fixture: &Fixture) {
             expected.reverse();
         }
         let shares = a.acquire_all(&asks).await.expect("it can do that");
-        let found: Vec<_> = shares.iter().map(|share| matches!(share, Share::InTheWay(_))).collect();
+        let found: Vec<_> = shares.iter().map(|share| matches!(share, MultiAcquired::InTheWay(_))).collect();
         assert_eq!(found, expected, "{shares:?}");
     }
 }
@@ -273,7 +285,7 @@ pub async fn the_dead_lose_each_of_a_set(fixture: &Fixture) {
         assert_eq!(evicted, Evicted::Gone { hold: Some(had.fence), place: false });
         assert_eq!(set.fate(at).await, Fate::Ended(Ended::Evicted));
     }
-    let late = Share::InTheWay(Ok(Acquired::Spent(Ended::Evicted)));
+    let late = MultiAcquired::InTheWay(Ok(Acquired::Spent(Ended::Evicted)));
     assert_eq!(set.ask(LONG).await, [late.clone(), late]);
 }
 
@@ -295,8 +307,8 @@ pub async fn sets_at_once_exclude_each_other(fixture: &Fixture) {
                 let wanted = some.iter().map(|at| (all.lock(*at).clone(), client.claim())).collect();
                 let set = Set { client: client.clone(), wanted };
                 let shares = set.ask(LONG).await;
-                if shares.iter().any(|share| !matches!(share, Share::Had(_))) {
-                    assert!(!shares.iter().any(|share| matches!(share, Share::Had(_))), "{shares:?}");
+                if shares.iter().any(|share| !matches!(share, MultiAcquired::Had(_))) {
+                    assert!(!shares.iter().any(|share| matches!(share, MultiAcquired::Had(_))), "{shares:?}");
                     tokio::task::yield_now().await;
                     continue;
                 }
@@ -365,7 +377,7 @@ impl Set {
         self.wanted.iter().map(ask).collect()
     }
 
-    async fn ask(&self, lease: Duration) -> Vec<Share> {
+    async fn ask(&self, lease: Duration) -> Vec<MultiAcquired> {
         let shares = self.client.acquire_all(&self.asks(lease)).await;
         let shares = shares.expect("a store that takes several in one step always does");
         assert_eq!(shares.len(), self.wanted.len(), "{shares:?}");
@@ -386,9 +398,9 @@ impl Set {
 }
 
 /// All requests must be granted.
-fn had(shares: Vec<Share>) -> Vec<Granted> {
+fn had(shares: Vec<MultiAcquired>) -> Vec<Granted> {
     let one = |share| match share {
-        Share::Had(acquired) => granted(acquired),
+        MultiAcquired::Had(acquired) => granted(acquired),
         other => panic!("expected to have all, got {other:?}"),
     };
     shares.into_iter().map(one).collect()

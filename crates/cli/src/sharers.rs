@@ -4,7 +4,7 @@ use crate::people::{Behind, plain};
 use crate::report::millis;
 use crate::stamp::rfc3339;
 use leasehold::core::Kind;
-use leasehold::{Portion, SessionInfo, SharedHolder, Status};
+use leasehold::{LockMode, SessionInfo, SharedHolder, Status};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -54,14 +54,14 @@ impl<'a> Having<'a> {
 
     fn of(sharer: &'a SharedHolder, behind: Option<&'a SessionInfo>) -> Self {
         let (portion, count) = match sharer.portion {
-            Portion::Permits { count, .. } => ("permits", Some(count)),
-            Portion::Read => ("read", None),
-            Portion::Upgradable => ("upgradable_read", None),
-            Portion::Write => ("write", None),
-            Portion::Upgrade => ("upgraded_write", None),
-            Portion::Arrive { count, .. } => ("arrivals", Some(count)),
-            Portion::Await { .. } => ("pass", None),
-            Portion::Meet { .. } => ("meeting", None),
+            LockMode::Permits { count, .. } => ("permits", Some(count)),
+            LockMode::Read => ("read", None),
+            LockMode::Upgradable => ("upgradable_read", None),
+            LockMode::Write => ("write", None),
+            LockMode::Upgrade => ("upgraded_write", None),
+            LockMode::Arrive { count, .. } => ("arrivals", Some(count)),
+            LockMode::Await { .. } => ("pass", None),
+            LockMode::Meet { .. } => ("meeting", None),
             _ => ("other", None),
         };
         Self {

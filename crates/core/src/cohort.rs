@@ -52,7 +52,7 @@ pub struct Reserve {
 /// use leasehold_core::cohort::Reserve;
 /// use leasehold_core::model::{LockState, everybody};
 /// use leasehold_core::{
-///     Acquire, Claim, Extend, Extended, HoldId, Label, Life, Op, Portion, Reply, SessionId,
+///     Acquire, Claim, Extend, Extended, HoldId, Label, Life, Op, LockMode, Reply, SessionId,
 /// };
 ///
 /// let mut lock = LockState::default();
@@ -60,7 +60,7 @@ pub struct Reserve {
 /// let (label, life) = (Label::new("billing")?, Life::Session { alive_ms: 10_000 });
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead: None,
-///     portion: Portion::Whole,
+///     portion: LockMode::Whole,
 /// };
 /// lock.apply(5_000_000, &Op::Acquire(ask), &everybody);
 ///

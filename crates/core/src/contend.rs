@@ -22,7 +22,7 @@
 
 use crate::{
     Acquire, Acquired, Ahead, Claim, Enqueue, Entered, Executed, FIRST_LEASE, FencingToken, HoldId, Holder,
-    Label, Life, Moment, Nonce, OwnValue, Portion, SessionId, drift, whole_millis,
+    Label, Life, LockMode, Moment, Nonce, OwnValue, SessionId, drift, whole_millis,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -82,7 +82,7 @@ pub struct Terms {
     /// share the lock, or where no message can arrive.
     pub look_often: bool,
     /// The requested mode.
-    pub portion: Portion,
+    pub portion: LockMode,
     /// Set if each request is for a new hold, because a store without a queue may have undone the previous
     /// one in part, or be about to.
     pub fresh: bool,
@@ -142,7 +142,7 @@ pub struct Standing {
 ///
 /// ```
 /// use leasehold_core::contend::{Contender, Step, Terms};
-/// use leasehold_core::{Acquired, FencingToken, Label, Life, Moment, Portion, SessionId};
+/// use leasehold_core::{Acquired, FencingToken, Label, Life, Moment, LockMode, SessionId};
 /// use std::time::Duration;
 ///
 /// let terms = Terms {
@@ -153,7 +153,7 @@ pub struct Standing {
 ///     life: Life::Session { alive_ms: 10_000 },
 ///     queue: true,
 ///     look_often: false,
-///     portion: Portion::Whole,
+///     portion: LockMode::Whole,
 ///     fresh: false,
 /// };
 /// let mut random = { let mut drawn = 0; move || { drawn += 1; drawn } }; // use unpredictable bits in production
@@ -215,7 +215,7 @@ struct Attempt {
     /// For how long the queue entry was requested.
     kept: Duration,
     look_often: bool,
-    portion: Portion,
+    portion: LockMode,
     /// Set if no other request is for this hold.
     fresh: bool,
     /// The last few requests.
@@ -308,7 +308,7 @@ impl Contender {
     /// hold.
     pub fn ask(&mut self, now: Moment, terms: &Terms, random: Random<'_>) -> (Nonce, Acquire) {
         let nonce = Nonce::new(self.slot, random());
-        let keeps_out = !matches!(terms.portion, Portion::Await { .. } | Portion::Meet { .. });
+        let keeps_out = !matches!(terms.portion, LockMode::Await { .. } | LockMode::Meet { .. });
         let lease = if keeps_out { terms.lease.min(FIRST_LEASE) } else { terms.lease };
         let kept = (self.look_interval() * 2 + LOOK_EVERY).min(LONGEST_PLACE);
         let (session, ahead) = (self.session, self.next_watched().map(|(session, _)| session));
@@ -595,7 +595,7 @@ impl Contender {
         let gathers = self
             .attempt
             .as_ref()
-            .is_some_and(|attempt| matches!(attempt.portion, Portion::Await { .. } | Portion::Meet { .. }));
+            .is_some_and(|attempt| matches!(attempt.portion, LockMode::Await { .. } | LockMode::Meet { .. }));
         let often = (holder.is_none() && !gathers) || (head && (look_often || unheard));
         let pause = if often {
             between(STRANGER_LOOK.0, STRANGER_LOOK.1, random())
@@ -653,7 +653,7 @@ mod tests {
             life: Life::Session { alive_ms: 10_000 },
             queue: true,
             look_often: false,
-            portion: Portion::Whole,
+            portion: LockMode::Whole,
             fresh: false,
         }
     }
@@ -683,7 +683,7 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            portion: Portion::Whole,
+            portion: LockMode::Whole,
             rests: false,
         };
         Acquired::Taken { holder: Some(holder), position: Some(position), ahead: None, others: Vec::new() }
@@ -819,7 +819,7 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            portion: Portion::Whole,
+            portion: LockMode::Whole,
             rests: false,
         };
         let ours = Holder { label: Label::new("other").ok(), ..stranger.clone() };
@@ -860,7 +860,7 @@ mod tests {
                 fence: None,
                 since_ms: None,
                 session: None,
-                portion: Portion::Whole,
+                portion: LockMode::Whole,
                 rests: false,
             });
             contender.handle_reply(
@@ -1159,7 +1159,7 @@ mod tests {
                 adopt_ms: None,
                 life,
                 ahead: None,
-                portion: Portion::Whole,
+                portion: LockMode::Whole,
             }
         };
         let random = &mut counter();

@@ -38,13 +38,13 @@ pub enum News {
 ///
 /// ```
 /// use leasehold_core::observe::{News, Onlooker};
-/// use leasehold_core::{FencingToken, Holder, Label, Moment, Portion};
+/// use leasehold_core::{FencingToken, Holder, Label, Moment, LockMode};
 /// use std::time::Duration;
 ///
 /// let leader = Holder {
 ///     label: Some(Label::new("web-3")?), owner: None, count: 1, remaining_ms: Some(2_000),
 ///     fence: Some(FencingToken::new(17)), since_ms: Some(1), session: None, rests: false,
-///     portion: Portion::Whole,
+///     portion: LockMode::Whole,
 /// };
 /// let (mut onlooker, now, random) = (Onlooker::new(), Moment::ZERO, u64::MAX / 2);
 /// onlooker.hears(true);
@@ -154,7 +154,7 @@ fn between((least, most): (Duration, Duration), random: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Label, Portion};
+    use crate::{Label, LockMode};
     use proptest::prelude::*;
 
     fn at(ms: u64) -> Moment {
@@ -171,7 +171,7 @@ mod tests {
             since_ms: Some(1),
             session: None,
             rests: false,
-            portion: Portion::Whole,
+            portion: LockMode::Whole,
         }
     }
 

@@ -184,16 +184,16 @@ impl Lock {
 /// The mode in which a lock is requested or held.
 ///
 /// ```
-/// use leasehold_core::{Kind, Portion};
+/// use leasehold_core::{Kind, LockMode};
 ///
-/// let two = Portion::Permits { count: 2, of: 5 };
-/// assert_eq!((two.word().as_str(), Portion::of_word("p2:5")), ("p2:5", Some(two)));
+/// let two = LockMode::Permits { count: 2, of: 5 };
+/// assert_eq!((two.word().as_str(), LockMode::of_word("p2:5")), ("p2:5", Some(two)));
 /// assert!(two.suits(Kind::Semaphore) && !two.suits(Kind::RwLock));
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Portion {
+pub enum LockMode {
     /// The whole lock: a Mutex, a ReentrantMutex or an Election.
     #[default]
     Whole,
@@ -231,7 +231,7 @@ pub enum Portion {
     },
 }
 
-impl Portion {
+impl LockMode {
     /// Whether a lock of that kind has this mode.
     pub const fn suits(self, kind: Kind) -> bool {
         match self {
@@ -348,7 +348,7 @@ impl Claim {
 /// ```
 /// use leasehold_core::{
 ///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Life, Nonce, Op,
-///     Pass, Portion, Release, Reply, SessionId, Notification, model::{LockState, everybody},
+///     Pass, LockMode, Release, Reply, SessionId, Notification, model::{LockState, everybody},
 /// };
 ///
 /// let claim = |who: u8| Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
@@ -360,7 +360,7 @@ impl Claim {
 ///     adopt_ms: None,
 ///     life: Life::Session { alive_ms: 10_000 },
 ///     ahead: None,
-///     portion: Portion::Whole,
+///     portion: LockMode::Whole,
 /// };
 /// let mut lock = LockState::default();
 /// let mut now_us = 1_000_000;
@@ -481,7 +481,7 @@ pub struct Acquire {
     /// release.
     pub ahead: Option<SessionId>,
     /// The requested mode.
-    pub portion: Portion,
+    pub portion: LockMode,
 }
 
 /// What ends a hold, or a queue entry, before its own time has run out.
@@ -587,13 +587,13 @@ pub enum Pass {
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
 /// use leasehold_core::{
-///     Acquire, Acquired, Claim, FencingToken, HoldId, Label, Life, Op, Portion, Raise, Raised, Reply, SessionId,
+///     Acquire, Acquired, Claim, FencingToken, HoldId, Label, Life, Op, LockMode, Raise, Raised, Reply, SessionId,
 /// };
 ///
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 3_000, label: Label::new("billing")?, queue: None, adopt_ms: None,
-///     life: Life::Lease, ahead: None, portion: Portion::Whole,
+///     life: Life::Lease, ahead: None, portion: LockMode::Whole,
 /// };
 /// let mut lock = LockState::default();
 /// lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
@@ -644,7 +644,7 @@ pub struct Inspect {
 /// ```
 /// use leasehold_core::model::{LockState, Vital};
 /// use leasehold_core::{
-///     Acquire, Claim, Ended, Evict, Evicted, Fate, HoldId, Inspect, Label, Life, Op, Portion, Reply,
+///     Acquire, Claim, Ended, Evict, Evicted, Fate, HoldId, Inspect, Label, Life, Op, LockMode, Reply,
 ///     SessionId,
 /// };
 ///
@@ -653,7 +653,7 @@ pub struct Inspect {
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
-///     life: Life::Session { alive_ms: 10_000 }, ahead: None, portion: Portion::Whole,
+///     life: Life::Session { alive_ms: 10_000 }, ahead: None, portion: LockMode::Whole,
 /// };
 /// let (mut lock, nobody) = (LockState::default(), &|_| Vital::Lapsed);
 /// lock.apply(1_000_000, &Op::Acquire(ask), nobody);
@@ -683,14 +683,14 @@ pub struct Evict {
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
 /// use leasehold_core::{
-///     Acquire, Acquired, Claim, ForceRelease, ForceReleased, HoldId, Label, Life, Op, Portion, Reply, ObservedHolder, SessionId,
+///     Acquire, Acquired, Claim, ForceRelease, ForceReleased, HoldId, Label, Life, Op, LockMode, Reply, ObservedHolder, SessionId,
 /// };
 ///
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
 ///     claim, lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
-///     life: Life::Session { alive_ms: 10_000 }, ahead: None, portion: Portion::Whole,
+///     life: Life::Session { alive_ms: 10_000 }, ahead: None, portion: LockMode::Whole,
 /// };
 /// let mut lock = LockState::default();
 /// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
@@ -862,12 +862,12 @@ pub enum Acquired {
 ///
 /// ```
 /// use leasehold_core::model::LockState;
-/// use leasehold_core::{Acquire, Claim, HoldId, Label, Life, Lock, Portion, SessionId, MultiAcquired};
+/// use leasehold_core::{Acquire, Claim, HoldId, Label, Life, Lock, LockMode, SessionId, MultiAcquired};
 ///
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let (life, label) = (Life::Session { alive_ms: 10_000 }, Label::new("a worker").expect("it is short"));
-///     Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead: None, portion: Portion::Whole }
+///     Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead: None, portion: LockMode::Whole }
 /// };
 /// let (mut till, mut stock) = (LockState::default(), LockState::default());
 /// let both = LockState::take_all(&mut [(&mut till, &ask(1)), (&mut stock, &ask(2))], 1_000_000);
@@ -930,7 +930,7 @@ pub struct Ahead {
 /// What other clients may know about a holder.
 ///
 /// ```
-/// use leasehold_core::{FencingToken, Holder, Label, Portion};
+/// use leasehold_core::{FencingToken, Holder, Label, LockMode};
 ///
 /// fn shown(holder: &Holder) -> String {
 ///     match (&holder.label, holder.remaining_ms) {
@@ -944,7 +944,7 @@ pub struct Ahead {
 /// let label = Some(Label::new("billing on web-3")?);
 /// let ours = Holder {
 ///     label, owner: None, count: 1, remaining_ms: Some(2_900), fence, since_ms: None, session: None, rests: false,
-///     portion: Portion::Whole,
+///     portion: LockMode::Whole,
 /// };
 /// assert!(!ours.is_stranger() && shown(&ours) == "billing on web-3");
 /// # Ok::<(), leasehold_core::LabelError>(())
@@ -966,7 +966,7 @@ pub struct Holder {
     /// The session whose death would end the hold, if there is one.
     pub session: Option<SessionId>,
     /// The mode in which it holds the lock.
-    pub portion: Portion,
+    pub portion: LockMode,
     /// Set if the holder has finished and left the lock taken until its time is over: see [`Pass::Rest`].
     pub rests: bool,
 }

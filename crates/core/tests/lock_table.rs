@@ -27,8 +27,8 @@ use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Life, Nonce, Notification, ObservedHolder, Op, OwnValue, Pass, Portion, Release, Released, Reply, Resize,
-    Resized, SessionId,
+    Life, LockMode, Nonce, Notification, ObservedHolder, Op, OwnValue, Pass, Release, Released, Reply,
+    Resize, Resized, SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -264,10 +264,10 @@ impl Scenario {
 
     fn ask(&mut self, who: &str, words: &mut Words<'_>) -> Acquire {
         let claim = self.claim(who, words);
-        self.ask_by(claim, Portion::Whole, who, words)
+        self.ask_by(claim, LockMode::Whole, who, words)
     }
 
-    fn ask_by(&mut self, mut claim: Claim, portion: Portion, who: &str, words: &mut Words<'_>) -> Acquire {
+    fn ask_by(&mut self, mut claim: Claim, portion: LockMode, who: &str, words: &mut Words<'_>) -> Acquire {
         if taken("with", words) || taken("as", words) {
             let value = words.next().expect("a value, or an owner");
             claim.value = Some(OwnValue::new(value).expect("a plain text"));
@@ -299,14 +299,14 @@ impl Scenario {
                 let count = numbers();
                 assert!(taken("of", words), "of how many?");
                 let of = self::count(number(words));
-                if verb == "takes" { Portion::Permits { count, of } } else { Portion::Arrive { count, of } }
+                if verb == "takes" { LockMode::Permits { count, of } } else { LockMode::Arrive { count, of } }
             }
-            "awaits" => Portion::Await { of: numbers() },
-            "meets" => Portion::Meet { of: numbers() },
-            "reads" => Portion::Read,
-            "upgradably" => Portion::Upgradable,
-            "upgrades" => Portion::Upgrade,
-            _ => Portion::Write,
+            "awaits" => LockMode::Await { of: numbers() },
+            "meets" => LockMode::Meet { of: numbers() },
+            "reads" => LockMode::Read,
+            "upgradably" => LockMode::Upgradable,
+            "upgrades" => LockMode::Upgrade,
+            _ => LockMode::Write,
         };
         self.ask_by(claim, portion, who, words)
     }
@@ -507,17 +507,17 @@ fn fate(fate: Fate) -> &'static str {
     }
 }
 
-fn part(portion: Portion) -> Option<String> {
+fn part(portion: LockMode) -> Option<String> {
     Some(match portion {
-        Portion::Whole => return None,
-        Portion::Permits { count, of } => format!("{count} of {of}"),
-        Portion::Arrive { count, of } => format!("arrived, {count} of {of}"),
-        Portion::Await { of } => format!("awaits {of}"),
-        Portion::Meet { of } => format!("met, {of}"),
-        Portion::Read => "reads".to_owned(),
-        Portion::Upgradable => "upgradably reads".to_owned(),
-        Portion::Upgrade => "upgraded".to_owned(),
-        Portion::Write => "writes".to_owned(),
+        LockMode::Whole => return None,
+        LockMode::Permits { count, of } => format!("{count} of {of}"),
+        LockMode::Arrive { count, of } => format!("arrived, {count} of {of}"),
+        LockMode::Await { of } => format!("awaits {of}"),
+        LockMode::Meet { of } => format!("met, {of}"),
+        LockMode::Read => "reads".to_owned(),
+        LockMode::Upgradable => "upgradably reads".to_owned(),
+        LockMode::Upgrade => "upgraded".to_owned(),
+        LockMode::Write => "writes".to_owned(),
         other => panic!("no words for {other:?}"),
     })
 }

@@ -8,7 +8,7 @@
 use leasehold_core::contend::{Contender, Step, Terms};
 use leasehold_core::model::{LockState, Vital, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, Claim, HoldId, Kind, Label, Life, Moment, Op, Portion, Reply, SessionId,
+    Acquire, Acquired, Ahead, Claim, HoldId, Kind, Label, Life, LockMode, Moment, Op, Reply, SessionId,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn session(n: u8) -> SessionId {
     SessionId::from_random([n; 12])
 }
 
-fn terms(portion: Portion) -> Terms {
+fn terms(portion: LockMode) -> Terms {
     Terms {
         lease: Duration::from_secs(60),
         label: Label::new("waiter").expect("a plain text"),
@@ -73,11 +73,11 @@ impl Scene {
                 adopt_ms: None,
                 life: Life::Session { alive_ms: LIVES_MS },
                 ahead: None,
-                portion: Portion::Permits { count: 1, of },
+                portion: LockMode::Permits { count: 1, of },
             };
             lock.apply(now_ms * 1000, &Op::Acquire(ask), &everybody);
         }
-        let terms = terms(Portion::Permits { count: of, of });
+        let terms = terms(LockMode::Permits { count: of, of });
         let (died, gone, asked) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let contender = Contender::new(session(250), 0);
         Self { lock, now_ms, died, contender, terms, asked, gone, drawn: 7 }
@@ -229,7 +229,7 @@ fn holders_that_leave_alive_cause_no_storm_of_requests() {
 /// requests its full lease, because its hold excludes no other client.
 #[test]
 fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
-    for portion in [Portion::Await { of: 3 }, Portion::Meet { of: 3 }] {
+    for portion in [LockMode::Await { of: 3 }, LockMode::Meet { of: 3 }] {
         let mut random = || 0;
         let mut contender = Contender::new(session(1), 0);
         let (mut now, mut looks) = (Moment::from_micros(0), 0);
@@ -249,7 +249,8 @@ fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
         }
         assert!((20..=26).contains(&looks), "{portion:?}: {looks} looks in twenty seconds");
     }
-    for portion in [Portion::Arrive { count: 1, of: 3 }, Portion::Read, Portion::Permits { count: 1, of: 3 }]
+    for portion in
+        [LockMode::Arrive { count: 1, of: 3 }, LockMode::Read, LockMode::Permits { count: 1, of: 3 }]
     {
         let mut contender = Contender::new(session(1), 0);
         let Step::Ask(_, ask) = contender.poll(Moment::from_micros(0), &terms(portion), &mut || 0) else {
@@ -264,10 +265,10 @@ fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
 fn what_is_asked_for_suits_the_part_that_is_wanted() {
     let mut contender = Contender::new(session(1), 0);
     assert!(matches!(
-        contender.poll(Moment::from_micros(0), &terms(Portion::Read), &mut || 0),
+        contender.poll(Moment::from_micros(0), &terms(LockMode::Read), &mut || 0),
         Step::Ask(..)
     ));
-    assert!(contender.suits(&terms(Portion::Read)) && !contender.suits(&terms(Portion::Write)));
+    assert!(contender.suits(&terms(LockMode::Read)) && !contender.suits(&terms(LockMode::Write)));
 }
 
 /// The waiter remembers the life of one holder while it checks others.
@@ -279,7 +280,7 @@ fn it_checks_each_holder_before_it_checks_one_again() {
     let mut about = Vec::new();
     let all = [1, 2, 3].map(session);
     while about.len() < 4 {
-        match contender.poll(now, &terms(Portion::Write), &mut random) {
+        match contender.poll(now, &terms(LockMode::Write), &mut random) {
             Step::Ask(nonce, ask) => {
                 let first = ask.ahead.unwrap_or(all[0]);
                 about.push(ask.ahead);

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::request::{Asker, Request};
 use crate::status::{FullStatus, Status};
-use leasehold_core::{FencingToken, Lease, Lock, LockName, ObservedHolder, Portion};
+use leasehold_core::{FencingToken, Lease, Lock, LockMode, LockName, ObservedHolder};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ impl Barrier {
     }
 
     async fn wait_within(&self, limit: Option<Duration>) -> Result<BarrierWaitResult, AcquireError> {
-        let asker = Asker { portion: Portion::Meet { of: self.of }, ..Asker::default() };
+        let asker = Asker { portion: LockMode::Meet { of: self.of }, ..Asker::default() };
         let kept = self.request.acquire(&asker, limit).await?;
         // This hold excludes no client, so its release need not be awaited.
         Ok(BarrierWaitResult { fence: kept.guard.fencing_token() })

@@ -130,7 +130,7 @@ pub use status::{FullStatus, SharedHolder, Status};
 pub use leasehold_core as core;
 pub use leasehold_core::{
     About, AuditEntry, Backoff, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
-    LeaseError, LockName, Moment, NameError, ObservedHolder, OwnValue, OwnValueError, Portion, Refused,
+    LeaseError, LockMode, LockName, Moment, NameError, ObservedHolder, OwnValue, OwnValueError, Refused,
     RetryPolicy, SessionId,
 };
 #[cfg(feature = "redis")]

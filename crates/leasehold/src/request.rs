@@ -15,7 +15,7 @@ use crate::store::{Fault, FaultKind};
 use leasehold_core::contend::Terms;
 use leasehold_core::tenure::{Caps, Plan, Tenure};
 use leasehold_core::{
-    Executed, Lease, LeaseError, Life, Lock, LockName, Moment, OwnValue, Portion, RetryPolicy,
+    Executed, Lease, LeaseError, Life, Lock, LockMode, LockName, Moment, OwnValue, RetryPolicy,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,7 +108,7 @@ pub(crate) struct Asker {
     /// Set to add the lease to those under which the owner already holds the lock.
     pub(crate) sum: bool,
     /// The mode in which the lock is requested.
-    pub(crate) portion: Portion,
+    pub(crate) portion: LockMode,
 }
 
 /// How long a hold is to last.

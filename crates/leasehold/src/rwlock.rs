@@ -6,7 +6,7 @@ use crate::guard::Guard;
 use crate::owner::{Owner, Owners};
 use crate::request::{Asker, Attempt, Kept, Request, settings};
 use crate::status::{FullStatus, Status};
-use leasehold_core::{Lease, Lock, LockName, ObservedHolder, Portion, Refused, RetryPolicy};
+use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, Refused, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Access {
     async fn acquire(
         &self,
         owner: &Owner,
-        portion: Portion,
+        portion: LockMode,
         limit: Option<Duration>,
     ) -> Result<Kept, AcquireError> {
         let (request, asker) = (self.request(portion), asker(owner, portion));
@@ -75,7 +75,7 @@ impl Access {
     }
 
     /// Tries once to acquire the lock in one mode for an owner.
-    async fn try_acquire(&self, owner: &Owner, portion: Portion) -> Result<Attempt<Kept>, AcquireError> {
+    async fn try_acquire(&self, owner: &Owner, portion: LockMode) -> Result<Attempt<Kept>, AcquireError> {
         let (request, asker) = (self.request(portion), asker(owner, portion));
         match request.try_acquire(&asker).await {
             Err(error) if waits_for_himself(&error) => {
@@ -86,9 +86,9 @@ impl Access {
         }
     }
 
-    fn request(&self, portion: Portion) -> &Request {
+    fn request(&self, portion: LockMode) -> &Request {
         match portion {
-            Portion::Write | Portion::Upgrade => &self.write,
+            LockMode::Write | LockMode::Upgrade => &self.write,
             _ => &self.read,
         }
     }
@@ -100,7 +100,7 @@ fn waits_for_himself(error: &AcquireError) -> bool {
     matches!(error, AcquireError::Impossible(Refused::WouldDeadlock))
 }
 
-fn asker(owner: &Owner, portion: Portion) -> Asker {
+fn asker(owner: &Owner, portion: LockMode) -> Asker {
     let (value, by_lease) = (Some(owner.text().clone()), owner.has_travelled());
     Asker { value, by_lease, portion, ..Asker::default() }
 }
@@ -182,7 +182,7 @@ impl RwLock {
     /// background.
     pub async fn try_read(&self) -> Result<Attempt<ReadGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.access.try_acquire(&owner, Portion::Read).await?;
+        let tried = self.access.try_acquire(&owner, LockMode::Read).await?;
         Ok(tried.map(|kept| ReadGuard { guard: kept.guard, owner }))
     }
 
@@ -207,7 +207,7 @@ impl RwLock {
     /// safety.
     pub async fn try_write(&self) -> Result<Attempt<WriteGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.access.try_acquire(&owner, Portion::Write).await?;
+        let tried = self.access.try_acquire(&owner, LockMode::Write).await?;
         Ok(tried.map(|kept| WriteGuard::new(kept, owner, self.access.clone())))
     }
 
@@ -232,7 +232,7 @@ impl RwLock {
     /// cancel safety.
     pub async fn try_upgradable_read(&self) -> Result<Attempt<UpgradableGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.access.try_acquire(&owner, Portion::Upgradable).await?;
+        let tried = self.access.try_acquire(&owner, LockMode::Upgradable).await?;
         Ok(tried.map(|kept| UpgradableGuard { guard: kept.guard, owner, access: self.access.clone() }))
     }
 
@@ -286,19 +286,19 @@ impl RwLock {
 
     async fn read_within(&self, limit: Option<Duration>) -> Result<ReadGuard, AcquireError> {
         let owner = self.owner();
-        let kept = self.access.acquire(&owner, Portion::Read, limit).await?;
+        let kept = self.access.acquire(&owner, LockMode::Read, limit).await?;
         Ok(ReadGuard { guard: kept.guard, owner })
     }
 
     async fn upgradable_within(&self, limit: Option<Duration>) -> Result<UpgradableGuard, AcquireError> {
         let owner = self.owner();
-        let kept = self.access.acquire(&owner, Portion::Upgradable, limit).await?;
+        let kept = self.access.acquire(&owner, LockMode::Upgradable, limit).await?;
         Ok(UpgradableGuard { guard: kept.guard, owner, access: self.access.clone() })
     }
 
     async fn write_within(&self, limit: Option<Duration>) -> Result<WriteGuard, AcquireError> {
         let owner = self.owner();
-        let kept = self.access.acquire(&owner, Portion::Write, limit).await?;
+        let kept = self.access.acquire(&owner, LockMode::Write, limit).await?;
         Ok(WriteGuard::new(kept, owner, self.access.clone()))
     }
 
@@ -412,7 +412,7 @@ impl UpgradableGuard {
     }
 
     async fn upgrade_within(self, limit: Option<Duration>) -> Result<WriteGuard, ConversionError<Self>> {
-        match self.access.acquire(&self.owner, Portion::Upgrade, limit).await {
+        match self.access.acquire(&self.owner, LockMode::Upgrade, limit).await {
             Ok(kept) => {
                 // If the read was lost meanwhile, another writer may have changed what it read.
                 if let Err(lost) = self.guard.check() {
@@ -465,7 +465,7 @@ impl WriteGuard {
         // While the write is held the read is granted at once, so there is no reason to wait longer than
         // that.
         let limit = Some(self.guard.remaining());
-        let kept = match self.access.acquire(&self.owner, Portion::Read, limit).await {
+        let kept = match self.access.acquire(&self.owner, LockMode::Read, limit).await {
             Ok(kept) => kept,
             Err(error) => return Err(ConversionError { guard: self, error }),
         };

@@ -5,7 +5,7 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, 
 use crate::guard::Guard;
 use crate::request::{Asker, Attempt, Request, settings};
 use crate::status::{FullStatus, Status};
-use leasehold_core::{Lease, Lock, LockName, ObservedHolder, Portion, RetryPolicy};
+use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ impl Semaphore {
     }
 
     fn asker(&self, count: u32) -> Asker {
-        Asker { portion: Portion::Permits { count, of: self.of }, ..Asker::default() }
+        Asker { portion: LockMode::Permits { count, of: self.of }, ..Asker::default() }
     }
 }
 

@@ -7,8 +7,8 @@ use crate::session_info::{self, SessionInfo};
 use crate::store::{Fault, Outcome};
 use leasehold_core::Executed;
 use leasehold_core::{
-    AuditEntry, Ended, FencingToken, ForceRelease, ForceReleased, Holder, Inspect, Inspection,
-    ObservedHolder, Op, Portion, Reply, Resize, Resized, SessionId,
+    AuditEntry, Ended, FencingToken, ForceRelease, ForceReleased, Holder, Inspect, Inspection, LockMode,
+    ObservedHolder, Op, Reply, Resize, Resized, SessionId,
 };
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -67,12 +67,12 @@ pub struct Status {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::Portion;
+/// use leasehold::LockMode;
 ///
 /// let index = leasehold::Client::connect("memory:").await?.rwlock("index")?;
 /// let guard = index.read().await?;
 /// let status = index.inspect().await?;
-/// assert_eq!((status.sharers.len(), status.sharers[0].portion), (1, Portion::Read));
+/// assert_eq!((status.sharers.len(), status.sharers[0].portion), (1, LockMode::Read));
 /// index.force_release(status.sharers[0].seen().expect("it has a fencing token")).await?;
 /// # drop(guard);
 /// # Ok(()) }
@@ -83,7 +83,7 @@ pub struct SharedHolder {
     /// The holder's label.
     pub holder: Option<String>,
     /// The mode in which it holds the lock.
-    pub portion: Portion,
+    pub portion: LockMode,
     /// The owner, for an RwLock.
     pub owner: Option<Owner>,
     /// When it was acquired, by the store's clock.

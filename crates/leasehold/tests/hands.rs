@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 use leasehold::core::{
-    About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Kind, Label, Life, Lock, Op, Place, Portion,
+    About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Kind, Label, Life, Lock, LockMode, Op, Place,
     Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold::store::{
@@ -70,11 +70,11 @@ impl Stand {
     /// heartbeats.
     async fn dying(&self, name: &str) -> SessionId {
         let lock = Lock::mutex(name.parse().expect("a good name"));
-        self.dying_with(lock, &[Portion::Whole]).await
+        self.dying_with(lock, &[LockMode::Whole]).await
     }
 
     /// The same with shared holds of a lock.
-    async fn dying_with(&self, lock: Lock, portions: &[Portion]) -> SessionId {
+    async fn dying_with(&self, lock: Lock, portions: &[LockMode]) -> SessionId {
         let store = self.store().await;
         let session = SessionId::from_random(rand::random());
         store.open_mailbox(Place::ONLY, session, Arc::new(Deaf), S).await.expect("it opens");
@@ -188,7 +188,7 @@ async fn people_find_all_who_share_a_lock(place: &Stand) {
     let [index, uploads] = found.as_slice() else { panic!("two: {found:?}") };
     assert_eq!((index.name.as_str(), index.kind), ("index", Kind::RwLock));
     for ((sharer, guard), client) in index.status.sharers.iter().zip(&reading).zip([&one, &other]) {
-        assert_eq!((sharer.portion, sharer.fence), (Portion::Read, Some(guard.fencing_token())));
+        assert_eq!((sharer.portion, sharer.fence), (LockMode::Read, Some(guard.fencing_token())));
         assert_eq!((sharer.owner.as_ref(), sharer.session), (Some(guard.owner()), Some(client.session())));
         let about = index.shared_holder_session(sharer).and_then(|session| session.about.as_ref());
         assert_eq!(about.expect("it is known").pid, std::process::id());
@@ -252,7 +252,7 @@ async fn a_monitor_frees_all_that_the_dead_shared() {
     let place = Stand::memory();
     let (live, operator) = (place.client("alive").await, place.operator("ops").await);
     let kept = live.semaphore("uploads", 4).unwrap().acquire().await.unwrap();
-    let two = Portion::Permits { count: 1, of: 4 };
+    let two = LockMode::Permits { count: 1, of: 4 };
     let session = place.dying_with(Lock::semaphore("uploads".parse().unwrap()), &[two, two]).await;
     let semaphore = operator.semaphore("uploads", 4).unwrap();
     let mut monitor = operator.monitor();

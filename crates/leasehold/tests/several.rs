@@ -8,7 +8,7 @@
 
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::model::{LockState, Sessions, everybody};
-use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Life, MultiAcquired, Portion};
+use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Life, LockMode, MultiAcquired};
 use leasehold_testkit::conformance::{ForeignWrite, Workload, WorkloadStep};
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection};
 use std::collections::BTreeMap;
@@ -122,7 +122,7 @@ impl Environment {
                 adopt_ms: None,
                 life,
                 ahead: None,
-                portion: Portion::Whole,
+                portion: LockMode::Whole,
             };
             asked.push((one, ask));
         }
@@ -184,7 +184,7 @@ fn expired_queue_entries_do_not_count() {
                 adopt_ms: None,
                 life,
                 ahead: None,
-                portion: Portion::Whole,
+                portion: LockMode::Whole,
             }
         };
         let fresh = |one: &mut One, n| Claim { value: None, ..one.workload.fresh(n) };

@@ -4,7 +4,7 @@ use super::script::lock_of;
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
     Acquired, Ahead, AuditEntry, Beaten, Ended, Entered, Evicted, Extended, Fate, FencingToken, Fingerprint,
-    ForceReleased, Holder, Inspection, Label, MultiAcquired, Op, OwnValue, Portion, Raised, Refused,
+    ForceReleased, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, Raised, Refused,
     Released, Reply, Resized, SessionEntry, SessionId,
 };
 use redis::Value;
@@ -381,7 +381,7 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
         fence: None,
         since_ms: None,
         session: None,
-        portion: Portion::Whole,
+        portion: LockMode::Whole,
         rests: false,
     };
     match who {
@@ -413,7 +413,7 @@ fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
                 "" => None,
                 owner => Some(OwnValue::new(owner).map_err(|_| Malformed)?),
             };
-            Ok(Holder { owner, portion: Portion::of_word(text(portion)?).ok_or(Malformed)?, ..holder })
+            Ok(Holder { owner, portion: LockMode::of_word(text(portion)?).ok_or(Malformed)?, ..holder })
         }
         [owner, count] => {
             // A client of another library may use any text as its name.

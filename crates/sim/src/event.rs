@@ -4,8 +4,8 @@ use crate::world::scheduler::HostId;
 use crate::world::time::{Clock, Instant};
 use leasehold_core::model::{Content, LockState, Sessions, Value};
 use leasehold_core::{
-    Acquire, Acquired, Claim, FencingToken, ForceReleased, HoldId, Life, MultiAcquired, Notification,
-    ObservedHolder, Op, OwnValue, Portion, Reply, SessionId, SessionOp, SessionReply,
+    Acquire, Acquired, Claim, FencingToken, ForceReleased, HoldId, Life, LockMode, MultiAcquired,
+    Notification, ObservedHolder, Op, OwnValue, Reply, SessionId, SessionOp, SessionReply,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -329,7 +329,7 @@ pub struct NewGuard {
     /// The owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnerId>,
     /// The lock mode.
-    pub portion: Portion,
+    pub portion: LockMode,
     /// How many holds the owner has, including this one, as reported to the task.
     pub count: u64,
     /// Set if it is one of several locks under one guard.
@@ -428,7 +428,7 @@ pub struct Held {
     /// The owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnValue>,
     /// The lock mode.
-    pub portion: Portion,
+    pub portion: LockMode,
     /// Its token.
     pub fence: FencingToken,
     /// Until when, in true time; `None` if it never ends.
@@ -527,7 +527,7 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
             let held = |entry: &leasehold_core::model::Entry| Held {
                 hold: entry.hold,
                 owner: Some(entries.owner.clone()),
-                portion: Portion::Whole,
+                portion: LockMode::Whole,
                 fence: entries.fence.unwrap_or(FencingToken::new(0)),
                 // No entry outlasts its key.
                 until: Some(ends(expires_ms.map_or(entry.until_ms, |at_ms| at_ms.min(entry.until_ms)))),
@@ -569,7 +569,7 @@ fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Op
     Some(Held {
         hold,
         owner: None,
-        portion: Portion::Whole,
+        portion: LockMode::Whole,
         fence,
         until,
         life: tenant.life,
@@ -651,7 +651,7 @@ fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::
 
 fn show_acquire(ask: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "acquire {} for {} ms", Short(&ask.claim.hold), ask.lease_ms)?;
-    if ask.portion != Portion::Whole {
+    if ask.portion != LockMode::Whole {
         write!(f, " ({:?})", ask.portion)?;
     }
     if let Some(value) = &ask.claim.value {
@@ -735,7 +735,7 @@ impl fmt::Display for Event<'_> {
                 }
                 for held in holds(done.state, done.clock) {
                     write!(f, "; held by {} until {:?}", Short(&held.hold), held.until)?;
-                    if held.portion != Portion::Whole {
+                    if held.portion != LockMode::Whole {
                         write!(f, " ({:?})", held.portion)?;
                     }
                 }

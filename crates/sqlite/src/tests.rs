@@ -7,7 +7,7 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend,
     Extended, Fate, FencingToken, ForceRelease, ForceReleased, HoldId, Inspect, Inspection, Label, Life,
-    Lock, Nonce, Notification, ObservedHolder, Op, Pass, Place, Portion, Release, Reply, SessionEntry,
+    Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Pass, Place, Release, Reply, SessionEntry,
     SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, FaultKind, MemoryStore, NotificationSink, Outcome, SessionTracking, Store};
@@ -102,7 +102,7 @@ fn acquire(of: u8, hold: u8, queue: bool) -> Acquire {
         adopt_ms: None,
         life: Life::Session { alive_ms: 10_000 },
         ahead: None,
-        portion: Portion::Whole,
+        portion: LockMode::Whole,
     }
 }
 

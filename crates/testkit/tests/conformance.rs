@@ -7,8 +7,8 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, ForceReleased, HoldId, Inspect,
-    KeyError, KeySpace, Kind, Life, Lock, LockName, MultiAcquired, Notification, ObservedHolder, Op,
-    OwnValue, Pass, Place, Portion, Refused, Release, Reply, SessionId, SessionOp, SessionReply,
+    KeyError, KeySpace, Kind, Life, Lock, LockMode, LockName, MultiAcquired, Notification, ObservedHolder,
+    Op, OwnValue, Pass, Place, Refused, Release, Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Capabilities, Fault, NotificationSink, Outcome, SessionTracking, Store};
 use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
@@ -420,15 +420,15 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
             let again = u8::try_from(state.waiters().count()).unwrap_or(0) + 1;
             ask.claim.hold = HoldId::from_random(ask.claim.hold.session(), [again; 16]);
         }
-        (Flaw::ReadersQueue, Op::Acquire(ask)) if waits && ask.portion == Portion::Read => {
+        (Flaw::ReadersQueue, Op::Acquire(ask)) if waits && ask.portion == LockMode::Read => {
             ask.claim.value = OwnValue::new("nobody").ok();
         }
-        (Flaw::UpgradablesShare, Op::Acquire(ask)) if ask.portion == Portion::Upgradable => {
-            ask.portion = Portion::Read;
+        (Flaw::UpgradablesShare, Op::Acquire(ask)) if ask.portion == LockMode::Upgradable => {
+            ask.portion = LockMode::Read;
         }
         (Flaw::OpensEarly, Op::Acquire(ask)) => {
-            if let Portion::Arrive { count: 1.., of } = ask.portion {
-                ask.portion = Portion::Arrive { count: of, of };
+            if let LockMode::Arrive { count: 1.., of } = ask.portion {
+                ask.portion = LockMode::Arrive { count: of, of };
             }
         }
         (Flaw::TriesQueue, Op::Acquire(ask)) => {
@@ -436,7 +436,7 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
             ask.queue.get_or_insert(Enqueue { nonce, kept_ms: 60_000 });
         }
         (Flaw::TakesAnyPart, Op::Acquire(ask)) if !ask.portion.suits(state.kind) => {
-            let all = ["-", "p1:1", "r", "a1:1", "m1:1"].into_iter().filter_map(Portion::of_word);
+            let all = ["-", "p1:1", "r", "a1:1", "m1:1"].into_iter().filter_map(LockMode::of_word);
             ask.portion = all.into_iter().find(|portion| portion.suits(state.kind)).unwrap_or_default();
         }
         (Flaw::InventsOwners, Op::Acquire(ask)) if ask.claim.value.is_none() => {
@@ -444,9 +444,9 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
         }
         (Flaw::CountsAsTold, Op::Acquire(ask)) => {
             ask.portion = match (ask.portion, known) {
-                (Portion::Arrive { count, .. }, Some(of)) => Portion::Arrive { count, of },
-                (Portion::Await { .. }, Some(of)) => Portion::Await { of },
-                (Portion::Meet { .. }, Some(of)) => Portion::Meet { of },
+                (LockMode::Arrive { count, .. }, Some(of)) => LockMode::Arrive { count, of },
+                (LockMode::Await { .. }, Some(of)) => LockMode::Await { of },
+                (LockMode::Meet { .. }, Some(of)) => LockMode::Meet { of },
                 (portion, _) => portion,
             };
         }
@@ -479,8 +479,8 @@ fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             parts.holds.iter_mut().for_each(|part| part.until_ms = last_ms);
         }
         (Flaw::WritesShare, Op::Acquire(_)) => {
-            let writes = |part: &&mut Part| part.portion == Portion::Write;
-            parts.holds.iter_mut().filter(writes).for_each(|part| part.portion = Portion::Read);
+            let writes = |part: &&mut Part| part.portion == LockMode::Write;
+            parts.holds.iter_mut().filter(writes).for_each(|part| part.portion = LockMode::Read);
         }
         (Flaw::ResizesByForce, Op::Resize(_)) => parts.holds.truncate(1),
         (Flaw::ExtendShortens, Op::Extend(extend)) => {
@@ -524,10 +524,10 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
                 audit.entries.truncate(1);
             }
         }
-        (Flaw::UpgradesQueue, Op::Acquire(ask), reply) if waited && ask.portion == Portion::Upgrade => {
+        (Flaw::UpgradesQueue, Op::Acquire(ask), reply) if waited && ask.portion == LockMode::Upgrade => {
             state.clone_from(before);
             let mut later = ask.clone();
-            later.portion = Portion::Write;
+            later.portion = LockMode::Write;
             later.claim.value = OwnValue::new("nobody").ok();
             *reply = state.apply(1_762_000_000_000_000, &Op::Acquire(later), &everybody).0;
         }

@@ -22,7 +22,7 @@ use crate::cohort::{Block, Reserve};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Life, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Pass, Portion, Raise, Raised, Refused,
+    Life, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Pass, Raise, Raised, Refused,
     Release, Released, Reply, SessionId,
 };
 use serde::{Deserialize, Serialize};
@@ -32,12 +32,12 @@ use std::fmt;
 ///
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
-/// use leasehold_core::{Acquire, Acquired, Claim, HoldId, Label, Life, Op, Portion, Reply, SessionId};
+/// use leasehold_core::{Acquire, Acquired, Claim, HoldId, Label, Life, Op, LockMode, Reply, SessionId};
 ///
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let label = Label::new("a worker").expect("a short text is a label");
-///     let (life, ahead, portion) = (Life::Session { alive_ms: 10_000 }, None, Portion::Whole);
+///     let (life, ahead, portion) = (Life::Session { alive_ms: 10_000 }, None, LockMode::Whole);
 ///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead, portion })
 /// };
 /// let granted = |reply| matches!(reply, Reply::Acquire(Acquired::Granted { .. }));
@@ -931,7 +931,7 @@ impl LockState {
                 .map(|tenant| tenant.claim.hold.session()),
             rests: self.rests(),
             label: tenant.map(|tenant| tenant.label),
-            portion: Portion::Whole,
+            portion: LockMode::Whole,
         })
     }
 

@@ -4,7 +4,7 @@
 //! 2. The holds are in the order of their fencing tokens, which is the order in which they were granted.
 
 use super::record::Tenant;
-use crate::{Claim, FencingToken, HoldId, Holder, Label, Life, OwnValue, Portion};
+use crate::{Claim, FencingToken, HoldId, Holder, Label, Life, LockMode, OwnValue};
 use serde::{Deserialize, Serialize};
 
 /// The holds of a shared lock.
@@ -26,7 +26,7 @@ pub struct Part {
     /// Its owner, for an RwLock.
     pub owner: Option<OwnValue>,
     /// Its mode.
-    pub portion: Portion,
+    pub portion: LockMode,
     /// Its fencing token.
     pub fence: FencingToken,
     /// Until when it counts, in milliseconds of the store's clock.

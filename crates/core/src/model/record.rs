@@ -4,7 +4,7 @@
 
 use super::endings::Endings;
 use crate::{
-    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Life, Portion, RECORD_KEPT, SessionId,
+    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Life, LockMode, RECORD_KEPT, SessionId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -165,7 +165,7 @@ pub struct Place {
     pub label: Label,
     /// The mode for which it waits.
     #[serde(default)]
-    pub portion: Portion,
+    pub portion: LockMode,
 }
 
 impl Record {
@@ -229,7 +229,7 @@ impl Record {
         } else {
             let first = self.tickets.first_key_value().map(|(first, _)| *first);
             let ticket = match first {
-                Some(first) if ask.portion == Portion::Upgrade => first - 1,
+                Some(first) if ask.portion == LockMode::Upgrade => first - 1,
                 _ => {
                     self.tail += 1;
                     self.tail - 1

@@ -21,8 +21,8 @@ use super::parts::{Part, Parts};
 use super::record::{LOOKS_AT_MOST, Place, PlaceId, Record, Tenant};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Extend, Fate, FencingToken, ForceRelease,
-    ForceReleased, HoldId, Holder, Kind, Label, Life, MAX_SHARED_HOLDERS, Notification, ObservedHolder,
-    Portion, Refused, Release, Released, Resize, Resized, SessionId,
+    ForceReleased, HoldId, Holder, Kind, Label, Life, LockMode, MAX_SHARED_HOLDERS, Notification,
+    ObservedHolder, Refused, Release, Released, Resize, Resized, SessionId,
 };
 
 /// How many sessions a reply to a waiter names at most that it may be waiting for.
@@ -237,19 +237,19 @@ impl LockState {
         let owns = |portion| self.own(&ask.claim).any(|part| part.portion == portion);
         let wants_none = |count, of| count == 0 || of == 0;
         match ask.portion {
-            Portion::Permits { count, .. } => match self.limit(ask.portion) {
+            LockMode::Permits { count, .. } => match self.limit(ask.portion) {
                 Some(limit) if count == 0 || count > limit => Err(Refused::OutOfRange { count, limit }),
                 _ => Ok(()),
             },
-            Portion::Arrive { count, of } if wants_none(count, of) => {
+            LockMode::Arrive { count, of } if wants_none(count, of) => {
                 Err(Refused::OutOfRange { count, limit: of })
             }
-            Portion::Await { of } if of == 0 => Err(Refused::OutOfRange { count: of, limit: of }),
-            Portion::Meet { of } if of == 0 || of as usize > LOOKS_AT_MOST => {
+            LockMode::Await { of } if of == 0 => Err(Refused::OutOfRange { count: of, limit: of }),
+            LockMode::Meet { of } if of == 0 || of as usize > LOOKS_AT_MOST => {
                 let limit = u32::try_from(LOOKS_AT_MOST).unwrap_or(u32::MAX);
                 Err(Refused::OutOfRange { count: of, limit })
             }
-            Portion::Arrive { of, .. } | Portion::Await { of } | Portion::Meet { of } => {
+            LockMode::Arrive { of, .. } | LockMode::Await { of } | LockMode::Meet { of } => {
                 match self.record.as_ref().and_then(|record| record.limit) {
                     Some(known) if known != of && !self.is_idle(now) => {
                         Err(Refused::Disagreement { asked: of, known })
@@ -257,12 +257,14 @@ impl LockState {
                     _ => Ok(()),
                 }
             }
-            Portion::Upgradable if owns(Portion::Write) => Ok(()),
-            Portion::Upgradable | Portion::Write if self.own(&ask.claim).next().is_some() => {
+            LockMode::Upgradable if owns(LockMode::Write) => Ok(()),
+            LockMode::Upgradable | LockMode::Write if self.own(&ask.claim).next().is_some() => {
                 Err(Refused::WouldDeadlock)
             }
-            Portion::Upgrade if owns(Portion::Write) || owns(Portion::Upgrade) => Err(Refused::WouldDeadlock),
-            Portion::Upgrade if !owns(Portion::Upgradable) => Err(Refused::NothingToUpgrade),
+            LockMode::Upgrade if owns(LockMode::Write) || owns(LockMode::Upgrade) => {
+                Err(Refused::WouldDeadlock)
+            }
+            LockMode::Upgrade if !owns(LockMode::Upgradable) => Err(Refused::NothingToUpgrade),
             _ => Ok(()),
         }
     }
@@ -270,40 +272,40 @@ impl LockState {
     /// Whether a request passes the queue (3).
     fn passes(&self, ask: &Acquire) -> bool {
         match ask.portion {
-            Portion::Arrive { .. } => true,
-            Portion::Read | Portion::Upgradable => self.own(&ask.claim).next().is_some(),
+            LockMode::Arrive { .. } => true,
+            LockMode::Read | LockMode::Upgradable => self.own(&ask.claim).next().is_some(),
             // It would be first in the queue, even if it does not queue.
-            Portion::Upgrade => self.room(&ask.claim, ask.portion) == Room::Now,
+            LockMode::Upgrade => self.room(&ask.claim, ask.portion) == Room::Now,
             _ => false,
         }
     }
 
     /// Whether there is room for a mode.
-    fn room(&self, claim: &Claim, portion: Portion) -> Room {
+    fn room(&self, claim: &Claim, portion: LockMode) -> Room {
         let holds = || self.parts().into_iter().flat_map(|parts| &parts.holds);
         let taken = || self.parts().map_or(0, Parts::count);
-        let writes = |part: &Part| matches!(part.portion, Portion::Write | Portion::Upgrade);
+        let writes = |part: &Part| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
         let free = match portion {
-            Portion::Permits { count, .. } => {
+            LockMode::Permits { count, .. } => {
                 let limit = self.limit(portion).unwrap_or_default();
                 if count > limit {
                     return Room::Never;
                 }
                 taken() + u64::from(count) <= u64::from(limit)
             }
-            Portion::Read => !holds().any(writes),
-            Portion::Upgradable => !holds().any(|part| writes(part) || part.portion == Portion::Upgradable),
-            Portion::Write => holds().next().is_none(),
-            Portion::Upgrade => {
-                if !self.own(claim).any(|part| part.portion == Portion::Upgradable) {
+            LockMode::Read => !holds().any(writes),
+            LockMode::Upgradable => !holds().any(|part| writes(part) || part.portion == LockMode::Upgradable),
+            LockMode::Write => holds().next().is_none(),
+            LockMode::Upgrade => {
+                if !self.own(claim).any(|part| part.portion == LockMode::Upgradable) {
                     return Room::Never;
                 }
                 !holds().any(|part| writes(part) || part.owner != claim.value)
             }
-            Portion::Await { .. } => taken() >= u64::from(self.limit(portion).unwrap_or_default()),
-            Portion::Arrive { .. } => true,
+            LockMode::Await { .. } => taken() >= u64::from(self.limit(portion).unwrap_or_default()),
+            LockMode::Arrive { .. } => true,
             // Barrier parties are admitted together (5), and shared locks have no exclusive mode.
-            Portion::Meet { .. } | Portion::Whole => false,
+            LockMode::Meet { .. } | LockMode::Whole => false,
         };
         if free { Room::Now } else { Room::Later }
     }
@@ -398,7 +400,7 @@ impl LockState {
     }
 
     /// Adds a hold.
-    fn let_in(&mut self, now: Now, tenant: Tenant, portion: Portion, lease_ms: u64) -> FencingToken {
+    fn let_in(&mut self, now: Now, tenant: Tenant, portion: LockMode, lease_ms: u64) -> FencingToken {
         // If the record was lost, the holds have later tokens than it.
         let newest = self.parts().and_then(|parts| parts.holds.last()).map(|part| part.fence);
         let limit = self.limit(portion);
@@ -423,10 +425,10 @@ impl LockState {
 
     /// The total number: the one that the store knows, or the one in this request. Parties of a barrier, and
     /// waiters at a latch, have agreed on the number.
-    fn limit(&self, portion: Portion) -> Option<u32> {
+    fn limit(&self, portion: LockMode) -> Option<u32> {
         let known = self.record.as_ref().and_then(|record| record.limit);
         match portion {
-            Portion::Permits { of, .. } => known.or(Some(of)),
+            LockMode::Permits { of, .. } => known.or(Some(of)),
             _ => portion.of(),
         }
     }

@@ -8,7 +8,7 @@ use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::model::{LockState, Place, PlaceId, Record, Sessions};
 use leasehold_core::{
     Acquire, AuditEntry, Beat, Claim, Enqueue, Evict, Evicted, Extend, Extended, Fate, FencingToken,
-    ForceReleased, HoldId, Inspect, Label, Life, Nonce, Notification, Op, Pass, Portion, Release, Reply,
+    ForceReleased, HoldId, Inspect, Label, Life, LockMode, Nonce, Notification, Op, Pass, Release, Reply,
     SessionId, SessionOp,
 };
 use proptest::prelude::*;
@@ -51,7 +51,7 @@ pub(super) fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_
         adopt_ms,
         life: Life::Session { alive_ms: 10_000 },
         ahead: None,
-        portion: Portion::Whole,
+        portion: LockMode::Whole,
     }
 }
 

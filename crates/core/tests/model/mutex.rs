@@ -15,7 +15,7 @@ use leasehold_core::model::{Audit, Content, LockState, PlaceId, Sessions, Tenant
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Label, Life,
-    Notification, ObservedHolder, Op, OwnValue, Pass, Portion, Release, Reply, SessionId, SessionOp,
+    LockMode, Notification, ObservedHolder, Op, OwnValue, Pass, Release, Reply, SessionId, SessionOp,
     whole_millis,
 };
 use proptest::prelude::*;
@@ -656,7 +656,7 @@ fn a_state_that_is_shown_keeps_its_tokens() {
         adopt_ms: None,
         life: Life::Session { alive_ms: 10_000 },
         ahead: None,
-        portion: Portion::Whole,
+        portion: LockMode::Whole,
     };
     let mut state = LockState::default();
     state.apply(1_762_000_000_000_000, &Op::Acquire(ask), &everybody);

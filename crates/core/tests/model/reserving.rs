@@ -19,7 +19,7 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, LockState, Sessions, Value, everybody};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, ForceRelease, HoldId, Inspect, Kind,
-    Notification, ObservedHolder, Op, OwnValue, Portion, Refused, Release, Reply, SessionOp,
+    LockMode, Notification, ObservedHolder, Op, OwnValue, Refused, Release, Reply, SessionOp,
 };
 use proptest::prelude::*;
 
@@ -274,9 +274,9 @@ fn nothing_is_reserved_for_a_lock_of_another_kind() {
         let mut state = LockState::new(kind);
         let value = if kind.has_owners() { OwnValue::new("ada").ok() } else { None };
         let claim = Claim { value, ..claim(0, 0) };
-        let portion = [Portion::Whole, Portion::Permits { count: 1, of: 1 }, Portion::Write]
+        let portion = [LockMode::Whole, LockMode::Permits { count: 1, of: 1 }, LockMode::Write]
             .into_iter()
-            .chain([Portion::Arrive { count: 1, of: 1 }, Portion::Meet { of: 1 }])
+            .chain([LockMode::Arrive { count: 1, of: 1 }, LockMode::Meet { of: 1 }])
             .find(|portion| portion.suits(kind));
         let portion = portion.expect("each kind has parts of its own");
         let take = Op::Acquire(Acquire { portion, ..ask(claim.clone(), 3_000, None, None) });

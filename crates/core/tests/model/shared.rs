@@ -11,7 +11,7 @@ use super::happenings::{
 use leasehold_core::model::{LockState, Part, Place, PlaceId, Sessions, Vital};
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, Fate, FencingToken, ForceRelease,
-    ForceReleased, HoldId, Inspect, Kind, Life, Notification, ObservedHolder, Op, OwnValue, Pass, Portion,
+    ForceReleased, HoldId, Inspect, Kind, Life, LockMode, Notification, ObservedHolder, Op, OwnValue, Pass,
     Refused, Release, Reply, Resize, Resized, SessionId, SessionOp,
 };
 use proptest::prelude::*;
@@ -51,25 +51,25 @@ fn claim(kind: Kind, s: u8, n: u8) -> Claim {
 }
 
 /// The mode that the `n`th hold requests (2).
-fn portion(kind: Kind, s: u8, n: u8) -> Portion {
+fn portion(kind: Kind, s: u8, n: u8) -> LockMode {
     let at = u32::from(s * HOLDS + n);
     match kind {
-        Kind::Semaphore => Portion::Permits { count: at % 4, of: 3 + u32::from(at % 7 == 0) },
+        Kind::Semaphore => LockMode::Permits { count: at % 4, of: 3 + u32::from(at % 7 == 0) },
         Kind::RwLock => [
-            Portion::Upgradable,
-            Portion::Upgrade,
-            Portion::Read,
-            Portion::Read,
-            Portion::Write,
-            Portion::Read,
+            LockMode::Upgradable,
+            LockMode::Upgrade,
+            LockMode::Read,
+            LockMode::Read,
+            LockMode::Write,
+            LockMode::Read,
         ][usize::from(n)],
-        Kind::Latch if n < 2 => Portion::Await { of: 3 - u32::from(at == 7) },
-        Kind::Latch => Portion::Arrive { count: 1 + at % 2, of: 3 + u32::from(at % 9 == 0) },
-        _ => Portion::Meet { of: if at % 8 == 7 { 2 } else { 3 } },
+        Kind::Latch if n < 2 => LockMode::Await { of: 3 - u32::from(at == 7) },
+        Kind::Latch => LockMode::Arrive { count: 1 + at % 2, of: 3 + u32::from(at % 9 == 0) },
+        _ => LockMode::Meet { of: if at % 8 == 7 { 2 } else { 3 } },
     }
 }
 
-fn any_hold(kind: Kind) -> impl Strategy<Value = (Claim, Portion)> {
+fn any_hold(kind: Kind) -> impl Strategy<Value = (Claim, LockMode)> {
     (0..SESSIONS, 0..HOLDS).prop_map(move |(s, n)| (claim(kind, s, n), portion(kind, s, n)))
 }
 
@@ -370,10 +370,10 @@ impl Environment {
         let taken: u64 = now.iter().map(|part| u64::from(part.portion.count())).sum();
         for part in &fresh {
             match part.portion {
-                Portion::Permits { .. } => {
+                LockMode::Permits { .. } => {
                     assert!(taken <= u64::from(limit_of(&self.state).expect("it is known")));
                 }
-                Portion::Await { of } => assert!(taken >= u64::from(of), "it has not opened for {part:?}"),
+                LockMode::Await { of } => assert!(taken >= u64::from(of), "it has not opened for {part:?}"),
                 _ => {}
             }
         }
@@ -412,8 +412,8 @@ impl Environment {
             let owners =
                 |held: &&Part| part.owner.is_some() && held.owner == part.owner && held.hold != part.hold;
             let passes = match part.portion {
-                Portion::Arrive { .. } | Portion::Upgrade => true,
-                Portion::Read | Portion::Upgradable => {
+                LockMode::Arrive { .. } | LockMode::Upgrade => true,
+                LockMode::Read | LockMode::Upgradable => {
                     after.holds.iter().chain(&before.holds).any(|held| owners(&held))
                 }
                 _ => false,
@@ -492,8 +492,8 @@ impl Environment {
             Refused::WouldDeadlock => before.holds.iter().chain(&self.stands().holds).any(|part| own(&part)),
             Refused::NothingToUpgrade => {
                 // It may have been removed with a dead session in the same step.
-                !self.stands().holds.iter().filter(own).any(|part| part.portion == Portion::Upgradable)
-                    && !owns(Portion::Upgrade)
+                !self.stands().holds.iter().filter(own).any(|part| part.portion == LockMode::Upgradable)
+                    && !owns(LockMode::Upgrade)
             }
             Refused::Disagreement { known, .. } => limit_of(&before.state) == Some(*known),
             _ => false,
@@ -559,20 +559,22 @@ impl Environment {
         }
         let limit = limit_of(&self.state);
         let taken: u64 = now.holds.iter().map(|part| u64::from(part.portion.count())).sum();
-        let writes = |part: &Part| matches!(part.portion, Portion::Write | Portion::Upgrade);
+        let writes = |part: &Part| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
         let room = match first.portion {
-            Portion::Permits { count, .. } => {
+            LockMode::Permits { count, .. } => {
                 let limit = limit.expect("a waiter has set the limit");
                 count > limit || taken + u64::from(count) <= u64::from(limit)
             }
-            Portion::Read => !now.holds.iter().any(writes),
-            Portion::Upgradable => {
-                !now.holds.iter().any(|part| writes(part) || part.portion == Portion::Upgradable)
+            LockMode::Read => !now.holds.iter().any(writes),
+            LockMode::Upgradable => {
+                !now.holds.iter().any(|part| writes(part) || part.portion == LockMode::Upgradable)
             }
-            Portion::Write => now.holds.is_empty(),
-            Portion::Upgrade => now.holds.iter().all(|part| part.owner == first.claim.value && !writes(part)),
-            Portion::Await { of } => taken >= u64::from(of),
-            Portion::Meet { .. } => live.len() >= limit.expect("a party has set the limit") as usize,
+            LockMode::Write => now.holds.is_empty(),
+            LockMode::Upgrade => {
+                now.holds.iter().all(|part| part.owner == first.claim.value && !writes(part))
+            }
+            LockMode::Await { of } => taken >= u64::from(of),
+            LockMode::Meet { .. } => live.len() >= limit.expect("a party has set the limit") as usize,
             _ => true,
         };
         assert!(!room, "there is room for {first:?} in {:#?}", self.state);
@@ -605,15 +607,15 @@ fn is_settled(before: &Before, op: &Op, reply: &Reply) -> bool {
 fn check_readers(holds: &[Part]) {
     for part in holds {
         assert!(part.owner.is_some());
-        if matches!(part.portion, Portion::Write | Portion::Upgrade) {
+        if matches!(part.portion, LockMode::Write | LockMode::Upgrade) {
             assert!(holds.iter().all(|other| other.owner == part.owner), "beside a writer: {holds:#?}");
-            let writes = |other: &&Part| matches!(other.portion, Portion::Write | Portion::Upgrade);
+            let writes = |other: &&Part| matches!(other.portion, LockMode::Write | LockMode::Upgrade);
             assert_eq!(holds.iter().filter(writes).count(), 1, "an owner writes once: {holds:#?}");
         }
     }
     let upgradable: BTreeSet<_> = holds
         .iter()
-        .filter(|part| part.portion == Portion::Upgradable)
+        .filter(|part| part.portion == LockMode::Upgradable)
         .map(|part| part.owner.as_ref().map(OwnValue::as_str))
         .collect();
     assert!(upgradable.len() <= 1, "{holds:#?}");

@@ -172,7 +172,7 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::{Label, Life, Portion};
+    use leasehold_core::{Label, Life, LockMode};
     use std::time::Duration;
 
     fn terms() -> Arc<Terms> {
@@ -187,7 +187,7 @@ mod tests {
             queue: true,
             look_often: false,
             fresh: false,
-            portion: Portion::Whole,
+            portion: LockMode::Whole,
         })
     }
 

@@ -36,8 +36,8 @@ use super::session::Session;
 use super::straight::Straight;
 use leasehold_core::contend::{Contender, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, Moment, Nonce,
-    OwnValue, Place, Portion, SessionId,
+    Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, LockMode, Moment,
+    Nonce, OwnValue, Place, SessionId,
 };
 use leasehold_store::sync::{Mutex, MutexGuard};
 use passing::Passing;
@@ -555,7 +555,7 @@ impl Seat {
             fence: Some(hold.fence),
             since_ms: None,
             session: None,
-            portion: Portion::Whole,
+            portion: LockMode::Whole,
             rests: false,
         };
         Standing { holder: Some(holder), position: None, ahead: None, as_of: Some(now) }
@@ -701,7 +701,7 @@ mod tests {
             queue: true,
             look_often: false,
             fresh: false,
-            portion: Portion::Whole,
+            portion: LockMode::Whole,
         })
     }
 
@@ -764,7 +764,7 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            portion: Portion::Whole,
+            portion: LockMode::Whole,
             rests: false,
         };
         Acquired::Taken { holder: Some(holder), position: Some(0), ahead: None, others: Vec::new() }

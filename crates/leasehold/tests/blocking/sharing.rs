@@ -2,7 +2,7 @@
 
 use super::{MS, S, Site};
 use leasehold::blocking::{Client, ConversionError, Error, RwLock};
-use leasehold::{AcquireError, Attempt, LostReason, Owner, Portion, Refused, ReleaseError, RunError};
+use leasehold::{AcquireError, Attempt, LockMode, LostReason, Owner, Refused, ReleaseError, RunError};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -122,7 +122,7 @@ fn readers_of_all_threads_read_at_once_and_a_writer_is_alone(site: &Site) {
     let guards = [one.read().unwrap(), other.read().unwrap()];
     assert!(is_taken(&one.owned("a writer").try_write().unwrap()));
     let portions: Vec<_> = one.inspect().unwrap().sharers.iter().map(|sharer| sharer.portion).collect();
-    assert_eq!(portions, [Portion::Read, Portion::Read]);
+    assert_eq!(portions, [LockMode::Read, LockMode::Read]);
     for guard in guards {
         guard.release().unwrap();
     }

@@ -1,7 +1,7 @@
 //! Releases: what they await, and what is sent after them.
 
 use crate::moody::{MS, Moody, Paused, SOON, Whim, once};
-use leasehold::core::Portion;
+use leasehold::core::LockMode;
 use leasehold::store::{MemoryStore, Op};
 use leasehold::{Client, Environment, LostReason, ReleaseError};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -160,10 +160,10 @@ async fn a_release_of_a_capped_hold_ends_within_a_call_and_nothing_is_sent_after
 async fn what_a_writer_gives_back_and_is_not_told_of_is_given_back_by_the_keeper() {
     for (failing, downgraded, left) in [
         // The first release is that of the write: its caller receives the error, and it is not repeated.
-        (1, false, vec![Portion::Upgrade]),
+        (1, false, vec![LockMode::Upgrade]),
         (2, false, vec![]),
-        (1, true, vec![Portion::Read]),
-        (2, true, vec![Portion::Read]),
+        (1, true, vec![LockMode::Read]),
+        (2, true, vec![LockMode::Read]),
     ] {
         let environment = Paused(tokio::time::Instant::now());
         let (inner, seen) =

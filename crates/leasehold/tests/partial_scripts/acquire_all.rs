@@ -8,8 +8,8 @@ use crate::fixture::Fixture;
 use crate::keyspace::{Content, Keyspace};
 use crate::tap::WHOLE;
 use leasehold_core::{
-    Acquire, Acquired, Claim, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, MultiAcquired, Op, Pass,
-    Portion, Release, SessionId,
+    Acquire, Acquired, Claim, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, LockMode, MultiAcquired,
+    Op, Pass, Release, SessionId,
 };
 
 const NAMES: [&str; 3] = ["job", "till", "stock"];
@@ -26,7 +26,7 @@ fn ask(n: u8, lease_ms: u64) -> Acquire {
         adopt_ms: None,
         life,
         ahead: None,
-        portion: Portion::Whole,
+        portion: LockMode::Whole,
     }
 }
 

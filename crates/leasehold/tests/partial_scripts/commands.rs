@@ -7,7 +7,7 @@ use crate::tap::WHOLE;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, HoldId, Inspect, Kind, Label,
-    Life, Lock, Nonce, ObservedHolder, Op, OwnValue, Pass, Portion, Raise, Release, Resize, SessionId,
+    Life, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, Pass, Raise, Release, Resize, SessionId,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -488,13 +488,13 @@ fn entries() -> Vec<Way> {
 }
 
 /// An acquire of a part, to wait for it.
-fn take_part(n: u8, portion: Portion) -> Op {
+fn take_part(n: u8, portion: LockMode) -> Op {
     Op::Acquire(Acquire { portion, ..ask(claim(n), Some(60_000)) })
 }
 
 /// Of a Semaphore with two permits.
 fn permits() -> Vec<Way> {
-    let take = |n: u8, count: u32| take_part(n, Portion::Permits { count, of: 2 });
+    let take = |n: u8, count: u32| take_part(n, LockMode::Permits { count, of: 2 });
     let by = || Label::new("test").expect("a label");
     let evict = |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: by() });
     let free = |at_us: u64| {
@@ -587,9 +587,9 @@ fn permits() -> Vec<Way> {
 /// Of an RwLock: each session has an owner of its own, but the fifth has the first one's.
 fn readers() -> Vec<Way> {
     let owned = |n: u8| Claim { value: OwnValue::new(format!("owner {}", n % 4)).ok(), ..claim(n) };
-    let take = |n: u8, portion: Portion| Op::Acquire(Acquire { portion, ..ask(owned(n), Some(60_000)) });
+    let take = |n: u8, portion: LockMode| Op::Acquire(Acquire { portion, ..ask(owned(n), Some(60_000)) });
     let release = |n: u8| Op::Release(Release { claim: owned(n), pass: Pass::Grant, next: None });
-    let (read, write) = (|n: u8| take(n, Portion::Read), |n: u8| take(n, Portion::Write));
+    let (read, write) = (|n: u8| take(n, LockMode::Read), |n: u8| take(n, LockMode::Write));
     vec![
         ("read", vec![], read(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
         ("read beside another", vec![read(1)], read(2), "HGET HGETALL TIME HMGET PTTL HSET PEXPIRE HSET"),
@@ -619,8 +619,8 @@ fn readers() -> Vec<Way> {
         ),
         (
             "upgrade before a writer who waits",
-            vec![take(1, Portion::Upgradable), read(3), write(2)],
-            take(5, Portion::Upgrade),
+            vec![take(1, LockMode::Upgradable), read(3), write(2)],
+            take(5, LockMode::Upgrade),
             "HGET HGETALL TIME HMGET HGET PTTL HSET",
         ),
     ]
@@ -628,8 +628,8 @@ fn readers() -> Vec<Way> {
 
 /// Of a Latch of two.
 fn arrivals() -> Vec<Way> {
-    let arrive = |n: u8| take_part(n, Portion::Arrive { count: 1, of: 2 });
-    let wait = |n: u8| take_part(n, Portion::Await { of: 2 });
+    let arrive = |n: u8| take_part(n, LockMode::Arrive { count: 1, of: 2 });
+    let wait = |n: u8| take_part(n, LockMode::Await { of: 2 });
     vec![
         ("arrival", vec![], arrive(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
         ("wait for arrivals", vec![arrive(1)], wait(2), "HGET HGETALL TIME HMGET PTTL HSET"),
@@ -642,7 +642,7 @@ fn arrivals() -> Vec<Way> {
         (
             "wait by another number",
             vec![wait(2)],
-            take_part(3, Portion::Await { of: 3 }),
+            take_part(3, LockMode::Await { of: 3 }),
             "HGET HLEN HMGET HGET TIME",
         ),
     ]
@@ -650,7 +650,7 @@ fn arrivals() -> Vec<Way> {
 
 /// Of a Barrier of three.
 fn meetings() -> Vec<Way> {
-    let meet = |n: u8| take_part(n, Portion::Meet { of: 3 });
+    let meet = |n: u8| take_part(n, LockMode::Meet { of: 3 });
     vec![
         ("the first", vec![], meet(1), "HGET HLEN HMGET TIME RESTORE HSET"),
         ("the second", vec![meet(1)], meet(2), "HGET HLEN HMGET HMGET TIME PTTL HSET"),
@@ -679,7 +679,7 @@ fn ask(claim: Claim, kept_ms: Option<u64>) -> Acquire {
         adopt_ms: None,
         life: Life::Session { alive_ms: 0 },
         ahead: None,
-        portion: Portion::Whole,
+        portion: LockMode::Whole,
     }
 }
 

@@ -16,7 +16,7 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Acquire, AuditEntry, Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Kind, Label, Life,
-    LockKeys, LockName, MultiAcquired, Op, OwnValue, Pass, Place as Partition, Portion, Release, Reply,
+    LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, Pass, Place as Partition, Release, Reply,
     SessionId, SessionOp, SessionReply,
 };
 use leasehold_testkit::conformance::{ForeignWrite, Workload, leader_announcement, parts, rlock};
@@ -432,10 +432,10 @@ fn place_id(kind: Kind, text: &str) -> Result<PlaceId, Broken> {
 fn place(text: &str, kind: Kind) -> Result<Place, Broken> {
     let (text, portion) = match text.rsplit_once('\n') {
         Some((text, word)) if kind.is_shared() => {
-            let portion = Portion::of_word(word).filter(|portion| portion.suits(kind));
+            let portion = LockMode::of_word(word).filter(|portion| portion.suits(kind));
             (text, portion.ok_or_else(|| Broken(format!("a place of a portion `{word}`")))?)
         }
-        _ => (text, Portion::Whole),
+        _ => (text, LockMode::Whole),
     };
     let words: Vec<_> = text.splitn(8, '\n').collect();
     let [ticket, nonce, expires_ms, lease_ms, life, hold, own, label] = words[..] else {

@@ -8,7 +8,7 @@ use crate::keyspace::Content;
 use crate::tap::WHOLE;
 use leasehold_core::model::LockState;
 use leasehold_core::{
-    Acquire, Beat, Beaten, Enqueue, FencingToken, Kind, Label, Life, Op, Portion, Release, SessionOp,
+    Acquire, Beat, Beaten, Enqueue, FencingToken, Kind, Label, Life, LockMode, Op, Release, SessionOp,
     SessionReply,
 };
 use leasehold_testkit::conformance::{ForeignWrite, Workload, WorkloadStep};
@@ -193,12 +193,12 @@ impl<'a> Play<'a> {
 }
 
 /// A part beside which nobody has one, as far as there is any: so that others wait for it.
-fn whole(kind: Kind) -> Portion {
+fn whole(kind: Kind) -> LockMode {
     match kind {
-        Kind::Semaphore => Portion::Permits { count: 3, of: 3 },
-        Kind::RwLock => Portion::Write,
-        Kind::Latch => Portion::Await { of: 3 },
-        Kind::Barrier => Portion::Meet { of: 64 },
-        _ => Portion::Whole,
+        Kind::Semaphore => LockMode::Permits { count: 3, of: 3 },
+        Kind::RwLock => LockMode::Write,
+        Kind::Latch => LockMode::Await { of: 3 },
+        Kind::Barrier => LockMode::Meet { of: 64 },
+        _ => LockMode::Whole,
     }
 }

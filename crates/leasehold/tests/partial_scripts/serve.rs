@@ -13,7 +13,7 @@ use crate::fixture::live;
 use crate::generator::Play;
 use leasehold_core::model::{Entry, LockState};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Kind, Label, Life, Op, Pass, Portion,
+    Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Kind, Label, Life, LockMode, Op, Pass,
     Release, Reply,
 };
 use leasehold_testkit::conformance::ForeignWrite;
@@ -119,7 +119,7 @@ impl Play<'_> {
             adopt_ms: None,
             life: Life::Session { alive_ms: 10_000 },
             ahead: None,
-            portion: Portion::Whole,
+            portion: LockMode::Whole,
         })
     }
 

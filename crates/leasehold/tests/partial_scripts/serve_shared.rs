@@ -12,7 +12,7 @@ use crate::generator::Play;
 use crate::serve::asked_in;
 use leasehold_core::model::{LockState, Part};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, Kind, Label, Life, Op, Pass, Portion, Release, Reply,
+    Acquire, Acquired, Claim, Enqueue, Fate, Kind, Label, Life, LockMode, Op, Pass, Release, Reply,
 };
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 const LOOKS_AT_MOST: usize = 64;
 
 /// Who waits for what, by the tokens of the holds.
-type Waiting = BTreeMap<String, (Claim, Portion)>;
+type Waiting = BTreeMap<String, (Claim, LockMode)>;
 
 impl Play<'_> {
     /// Lets in all who waited `before` a cut-off, all who wait now, and who asked in `op`.
@@ -58,8 +58,8 @@ impl Play<'_> {
     fn let_others_come(&mut self) -> Result<(), Broken> {
         let of = self.state.record.as_ref().and_then(|record| record.limit).unwrap_or(1).max(1);
         let (comers, portion) = match self.fixture.kind {
-            Kind::Latch => (1, Portion::Arrive { count: of, of }),
-            Kind::Barrier => (of - 1, Portion::Meet { of }),
+            Kind::Latch => (1, LockMode::Arrive { count: of, of }),
+            Kind::Barrier => (of - 1, LockMode::Meet { of }),
             _ => return Ok(()),
         };
         for n in 0..comers {
@@ -139,7 +139,7 @@ impl Play<'_> {
         live.map(|place| (place.claim.hold.token(), (place.claim.clone(), place.portion))).collect()
     }
 
-    fn look_for(&self, claim: &Claim, portion: Portion) -> Op {
+    fn look_for(&self, claim: &Claim, portion: LockMode) -> Op {
         let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms: 7_200_000 });
         let label = Label::new("test").expect("a plain text is a label");
         let life = Life::Session { alive_ms: 10_000 };

@@ -6,7 +6,7 @@ use leasehold::store::{Notification, Op, Outcome, Reply, SessionOp, SessionReply
 use leasehold_core::cohort::BLOCK;
 use leasehold_core::model::LockState;
 use leasehold_core::{
-    Acquired, Beaten, Ended, Evicted, Extend, Extended, Fate, ForceReleased, Portion, Refused, Released,
+    Acquired, Beaten, Ended, Evicted, Extend, Extended, Fate, ForceReleased, LockMode, Refused, Released,
     Resized,
 };
 use leasehold_testkit::conformance::{ForeignWrite, WorkloadStep};
@@ -263,7 +263,7 @@ impl Play<'_> {
                     seen("others to watch");
                 }
                 let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
-                if ask.portion == Portion::Upgrade && *position == Some(0) && places > 1 {
+                if ask.portion == LockMode::Upgrade && *position == Some(0) && places > 1 {
                     seen("before the first");
                 }
                 (None, None)
@@ -292,11 +292,11 @@ impl Play<'_> {
             _ => (None, None),
         };
         match portion {
-            Some(Portion::Write) => seen("written"),
-            Some(Portion::Upgrade) => seen("upgraded"),
-            Some(Portion::Upgradable) => seen("read upgradably"),
-            Some(Portion::Arrive { .. }) => seen("arrived"),
-            Some(Portion::Await { .. }) => seen("passed"),
+            Some(LockMode::Write) => seen("written"),
+            Some(LockMode::Upgrade) => seen("upgraded"),
+            Some(LockMode::Upgradable) => seen("read upgradably"),
+            Some(LockMode::Arrive { .. }) => seen("arrived"),
+            Some(LockMode::Await { .. }) => seen("passed"),
             _ => {}
         }
         match refused {

@@ -4,8 +4,8 @@ use crate::world::World;
 use leasehold::store::{Op, Reply};
 use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Extend, Extended, FencingToken, Inspect, Kind, Label, Life, OwnValue,
-    Pass, Portion, Release,
+    Acquire, Acquired, Claim, Enqueue, Extend, Extended, FencingToken, Inspect, Kind, Label, Life, LockMode,
+    OwnValue, Pass, Release,
 };
 use std::collections::BTreeMap;
 use std::env;
@@ -301,7 +301,7 @@ fn texts_of_users_are_texts() {
                 adopt_ms: None,
                 life: Life::Session { alive_ms: 10_000 },
                 ahead: None,
-                portion: Portion::Whole,
+                portion: LockMode::Whole,
             })
         };
         play.check(&ask(&holder));
@@ -322,7 +322,7 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
         adopt_ms: None,
         life: Life::Session { alive_ms: 10_000 },
         ahead: None,
-        portion: Portion::Whole,
+        portion: LockMode::Whole,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use leasehold::store::Notification;
 use leasehold_core::model::{Audit, Place, PlaceId, Record, Reserved, SessionRecord, Tenant};
-use leasehold_core::{Claim, Ended, Life, Portion};
+use leasehold_core::{Claim, Ended, Life, LockMode};
 use leasehold_testkit::Value;
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
         let (hold, own, life) = (claim.hold.token(), own(claim), letter(*life));
         let mut place =
             format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{life}\n{hold}\n{own}\n{label}");
-        if *portion != Portion::Whole {
+        if *portion != LockMode::Whole {
             place.push('\n');
             place.push_str(&portion.word());
         }

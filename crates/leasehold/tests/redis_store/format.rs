@@ -7,8 +7,8 @@
 use crate::scene::{LONG, beat, claim, label, nonce};
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, ForceRelease, Inspect, Inspection, Kind, Life, ObservedHolder,
-    Pass, Portion, Release, Released,
+    Acquire, Acquired, Claim, Enqueue, Fate, ForceRelease, Inspect, Inspection, Kind, Life, LockMode,
+    ObservedHolder, Pass, Release, Released,
 };
 use leasehold_testkit::{FrozenClock, RedisServer, Value};
 use serde_json::{Map, Value as Json, json};
@@ -45,7 +45,7 @@ async fn execute(store: &RedisStore, lock: &Lock, op: Op) -> Reply {
     }
 }
 
-async fn ask(store: &RedisStore, kind: Kind, n: u8, portion: Portion) -> Acquired {
+async fn ask(store: &RedisStore, kind: Kind, n: u8, portion: LockMode) -> Acquired {
     let queue = Some(Enqueue { nonce: nonce(n.into()), kept_ms: 20_000 });
     let claim = owned(n, kind);
     let life = Life::Session { alive_ms: 60_000 };
@@ -74,14 +74,14 @@ async fn inspect(store: &RedisStore, kind: Kind) -> Inspection {
 }
 
 /// Two requests for the same lock, the first of which is granted. A Latch and a Barrier wait for one more.
-const PORTIONS: [(Kind, Portion, Portion); 7] = [
-    (Kind::Mutex, Portion::Whole, Portion::Whole),
-    (Kind::Reentrant, Portion::Whole, Portion::Whole),
-    (Kind::Election, Portion::Whole, Portion::Whole),
-    (Kind::Semaphore, Portion::Permits { count: 2, of: 3 }, Portion::Permits { count: 2, of: 3 }),
-    (Kind::RwLock, Portion::Read, Portion::Write),
-    (Kind::Latch, Portion::Arrive { count: 1, of: 2 }, Portion::Await { of: 2 }),
-    (Kind::Barrier, Portion::Meet { of: 3 }, Portion::Meet { of: 3 }),
+const PORTIONS: [(Kind, LockMode, LockMode); 7] = [
+    (Kind::Mutex, LockMode::Whole, LockMode::Whole),
+    (Kind::Reentrant, LockMode::Whole, LockMode::Whole),
+    (Kind::Election, LockMode::Whole, LockMode::Whole),
+    (Kind::Semaphore, LockMode::Permits { count: 2, of: 3 }, LockMode::Permits { count: 2, of: 3 }),
+    (Kind::RwLock, LockMode::Read, LockMode::Write),
+    (Kind::Latch, LockMode::Arrive { count: 1, of: 2 }, LockMode::Await { of: 2 }),
+    (Kind::Barrier, LockMode::Meet { of: 3 }, LockMode::Meet { of: 3 }),
 ];
 
 /// Writes everything that is stored: for each kind a held lock with a waiter; a lock evicted from its holder; an
@@ -93,12 +93,12 @@ async fn write(store: &RedisStore) {
     }
     for (kind, first, second) in PORTIONS {
         if kind.is_one_string() || kind == Kind::Reentrant {
-            let Acquired::Granted { fence, .. } = ask(store, kind, 4, Portion::Whole).await else {
+            let Acquired::Granted { fence, .. } = ask(store, kind, 4, LockMode::Whole).await else {
                 panic!("{kind:?}")
             };
             let by_force = Op::ForceRelease(ForceRelease { by: label(), seen: ObservedHolder::Hold(fence) });
             assert!(matches!(execute(store, &lock(kind), by_force).await, Reply::ForceRelease(_)));
-            assert!(matches!(ask(store, kind, 5, Portion::Whole).await, Acquired::Granted { .. }));
+            assert!(matches!(ask(store, kind, 5, LockMode::Whole).await, Acquired::Granted { .. }));
             assert_eq!(release(store, kind, 5).await, Fate::Held);
         }
         ask(store, kind, 1, first).await;

@@ -5,8 +5,8 @@ use leasehold::store::{
     SessionReply, Store,
 };
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Life, Nonce, Pass, Place,
-    Portion, Release, Released, SessionEntry, SessionId,
+    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Life, LockMode, Nonce,
+    Pass, Place, Release, Released, SessionEntry, SessionId,
 };
 use leasehold_testkit::RedisServer;
 use std::future::Future;
@@ -109,7 +109,7 @@ pub(crate) fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
         // The store may not know the session, and is to evict it all the same: two milliseconds later.
         life: Life::Session { alive_ms: 0 },
         ahead: None,
-        portion: Portion::Whole,
+        portion: LockMode::Whole,
     }
 }
 

@@ -7,7 +7,7 @@ use leasehold::store::{
     Store, Subscription,
 };
 use leasehold::{AcquireError, Client, Holder, Released, SessionId};
-use leasehold_core::{Acquire, Acquired, KeyError, Place, Portion};
+use leasehold_core::{Acquire, Acquired, KeyError, LockMode, Place};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ impl Moody {
                 fence: None,
                 since_ms: None,
                 session: None,
-                portion: Portion::Whole,
+                portion: LockMode::Whole,
                 rests: false,
             };
             let position = ask.queue.as_ref().map(|_| 0);

@@ -1,7 +1,7 @@
 //! Readers and writers.
 
 use crate::site::{Site, until_at_rest, until_waiting};
-use leasehold::{AcquireError, Attempt, Client, Owner, Portion, Refused, RwLock};
+use leasehold::{AcquireError, Attempt, Client, LockMode, Owner, Refused, RwLock};
 use leasehold_testkit::cancel_at_every_await;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -296,8 +296,8 @@ pub(crate) async fn all_who_share_are_told(site: &Site) {
     assert_eq!(
         told,
         [
-            ("reader a".to_owned(), Portion::Read, first.fencing_token()),
-            ("reader b".to_owned(), Portion::Upgradable, second.fencing_token()),
+            ("reader a".to_owned(), LockMode::Read, first.fencing_token()),
+            ("reader b".to_owned(), LockMode::Upgradable, second.fencing_token()),
         ]
     );
     assert_eq!(status.sharers[0].owner.as_ref(), Some(&owner));

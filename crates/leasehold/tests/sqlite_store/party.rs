@@ -3,8 +3,8 @@
 use leasehold::store::{Fault, Notification, NotificationSink, Outcome, SqliteStore, Store};
 use leasehold::{FencingToken, Label, SessionId};
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, HoldId, Inspect, Inspection, Life, Lock, Nonce, Op,
-    Pass, Place, Portion, Release, Reply, SessionEntry, SessionOp, SessionReply,
+    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, HoldId, Inspect, Inspection, Life, Lock, LockMode,
+    Nonce, Op, Pass, Place, Release, Reply, SessionEntry, SessionOp, SessionReply,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -171,7 +171,7 @@ pub(crate) fn ask(claim: &Claim, queue: bool) -> Acquire {
         adopt_ms: None,
         life: Life::Session { alive_ms: 10_000 },
         ahead: None,
-        portion: Portion::Whole,
+        portion: LockMode::Whole,
     }
 }
 

@@ -6,7 +6,7 @@ use crate::event::{
 };
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
-use leasehold_core::{HoldId, Op, Portion};
+use leasehold_core::{HoldId, LockMode, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ impl Cleanup {
             }
             TaskEvent::Releasing(guard_id, ReleaseMethod::Release) => {
                 let is_upgrade =
-                    context.guards.get(guard_id).is_some_and(|known| known.portion == Portion::Upgrade);
+                    context.guards.get(guard_id).is_some_and(|known| known.portion == LockMode::Upgrade);
                 self.letting.extend(is_upgrade.then_some((guard_id, at)));
                 return;
             }

@@ -4,7 +4,7 @@ use super::sharing::excludes;
 use super::{Check, CheckContext, CheckResult, GuardRecord};
 use crate::event::{Event, Execution, GuardId, HostEvent, LockId, NewGuard, OwnerId, TaskEvent, TaskId};
 use crate::world::time::Instant;
-use leasehold_core::{FencingToken, HoldId, Kind, Portion};
+use leasehold_core::{FencingToken, HoldId, Kind, LockMode};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// At no point in true time are two guards valid that exclude each other. The holds of one owner do not, nor do
@@ -28,7 +28,7 @@ struct Believer {
     /// For which owner, of a ReentrantMutex or an RwLock.
     owner: Option<OwnerId>,
     /// The lock mode.
-    portion: Portion,
+    portion: LockMode,
     until: Instant,
 }
 
@@ -61,7 +61,7 @@ impl Exclusion {
     /// No more permits are believed in than there were at any time since the first of them was given.
     fn counted(&self, at: Instant, lock: LockId, context: &CheckContext) -> CheckResult {
         let believers = self.believers.get(&lock).into_iter().flatten().filter(|other| other.until > at);
-        let permits = believers.filter(|other| matches!(other.portion, Portion::Permits { .. }));
+        let permits = believers.filter(|other| matches!(other.portion, LockMode::Permits { .. }));
         let permits: Vec<_> = permits.collect();
         let sum: u64 = permits.iter().map(|other| u64::from(other.portion.count())).sum();
         let hold = |other: &&Believer| self.granted.get(&context.guards.hold(other.guard_id()?)?).copied();
@@ -147,7 +147,7 @@ impl Check for Exclusion {
                 return self.believe(
                     at,
                     lock,
-                    Believer { who: None, owner: None, portion: Portion::Whole, until },
+                    Believer { who: None, owner: None, portion: LockMode::Whole, until },
                     context,
                 );
             }

@@ -12,7 +12,7 @@ use crate::event::{Event, GuardId, HostEvent, LockId, NewGuard, OwnerId, Release
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{
-    Acquire, Acquired, Extended, FencingToken, HoldId, MultiAcquired, Nonce, Notification, Op, Portion,
+    Acquire, Acquired, Extended, FencingToken, HoldId, LockMode, MultiAcquired, Nonce, Notification, Op,
     Reply, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +60,7 @@ pub struct GuardRecord {
     /// For which owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnerId>,
     /// The lock mode.
-    pub portion: Portion,
+    pub portion: LockMode,
     /// Whether it is one of several locks under one guard.
     pub together: bool,
     /// Of which hold; `None` if its process cannot know of any.

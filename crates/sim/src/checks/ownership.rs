@@ -4,7 +4,7 @@ use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
 use leasehold_core::model::PlaceId;
-use leasehold_core::{Extended, Fate, HoldId, Kind, Life, ObservedHolder, Op, OwnValue, Portion, Reply};
+use leasehold_core::{Extended, Fate, HoldId, Kind, Life, LockMode, ObservedHolder, Op, OwnValue, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A release or an extend compares the hold in the same step. Otherwise a hold ends only if its session has lapsed by
@@ -37,7 +37,7 @@ struct Place {
     /// When it expires, in the store's milliseconds.
     kept_ms: u64,
     life: Life,
-    portion: Portion,
+    portion: LockMode,
     owner: Option<OwnValue>,
 }
 
@@ -185,9 +185,9 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]
 fn is_hopeless(done: &Execution<'_>, place: &Place, stay: &[&Held]) -> bool {
     let limit = done.state.record.as_ref().and_then(|record| record.limit);
     match place.portion {
-        Portion::Permits { count, .. } => limit.is_some_and(|limit| count > limit),
-        Portion::Upgrade => {
-            !stay.iter().any(|held| held.portion == Portion::Upgradable && held.owner == place.owner)
+        LockMode::Permits { count, .. } => limit.is_some_and(|limit| count > limit),
+        LockMode::Upgrade => {
+            !stay.iter().any(|held| held.portion == LockMode::Upgradable && held.owner == place.owner)
         }
         _ => false,
     }

@@ -3,7 +3,7 @@
 use crate::checks::{self, Check, CheckContext, GuardRecord, Promises};
 use crate::event::{Event, Execution, HostEvent, ObserverEvent, PeriodEvent, ServerEvent, TaskEvent};
 use crate::world::time::Instant;
-use leasehold_core::{Acquired, Ended, Kind, Notification, Op, Portion, Reply, Resized, SessionOp};
+use leasehold_core::{Acquired, Ended, Kind, LockMode, Notification, Op, Reply, Resized, SessionOp};
 use std::ops::AddAssign;
 
 /// What a check has found.
@@ -149,8 +149,8 @@ impl Counts {
                 self.handed_off += u64::from(was_handed_off);
                 self.entered += u64::from(gain.count > 1);
                 self.with_others += u64::from(gain.together);
-                self.shared += u64::from(gain.portion != Portion::Whole);
-                self.upgraded += u64::from(gain.portion == Portion::Upgrade);
+                self.shared += u64::from(gain.portion != LockMode::Whole);
+                self.upgraded += u64::from(gain.portion == LockMode::Upgrade);
                 &mut self.acquired
             }
             Event::Task(_, _, TaskEvent::Cancelled) => &mut self.cancelled,

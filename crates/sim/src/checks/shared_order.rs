@@ -3,7 +3,7 @@
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
-use leasehold_core::{Acquired, HoldId, Op, Portion};
+use leasehold_core::{Acquired, HoldId, LockMode, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The waiter with the oldest unexpired queue entry is granted first, and no expired entry is granted. Exceptions: an
@@ -57,7 +57,7 @@ impl SharedOrder {
         queue.retain(|hold, _| there.contains(hold));
         // An upgrade without an upgradable read is refused, and has no entry. The read may have been granted by this
         // very operation.
-        let upgrader = before.iter().find(|held| held.portion == Portion::Upgradable && held.lasts(at));
+        let upgrader = before.iter().find(|held| held.portion == LockMode::Upgradable && held.lasts(at));
         if upgrader.is_none() {
             queue.retain(|_, place| !place.upgrades);
         }
@@ -65,8 +65,8 @@ impl SharedOrder {
             let own = |other: &&Held| other.hold != held.hold && other.owner == held.owner;
             let has_other = held.owner.is_some() && now.iter().chain(&before).any(|other| own(&other));
             let passes = match held.portion {
-                Portion::Read | Portion::Upgradable => has_other,
-                Portion::Upgrade | Portion::Arrive { .. } => true,
+                LockMode::Read | LockMode::Upgradable => has_other,
+                LockMode::Upgrade | LockMode::Arrive { .. } => true,
                 _ => false,
             };
             let asked = done.acquires().is_some_and(|(ask, _)| ask.claim.hold == held.hold);
@@ -77,13 +77,13 @@ impl SharedOrder {
         {
             self.enqueued += 1;
             // An upgrade goes ahead of all waiters.
-            let fresh = if ask.portion == Portion::Upgrade { 0 } else { self.enqueued };
+            let fresh = if ask.portion == LockMode::Upgrade { 0 } else { self.enqueued };
             let kept_ms = now_ms + wanted.kept_ms;
             let place = queue.entry(ask.claim.hold).or_insert(Place {
                 taken: fresh,
                 firm: fresh,
                 kept_ms,
-                upgrades: ask.portion == Portion::Upgrade,
+                upgrades: ask.portion == LockMode::Upgrade,
             });
             if place.kept_ms < now_ms {
                 place.firm = fresh;

@@ -5,7 +5,7 @@ use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskE
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{
-    Acquired, Claim, Evicted, ForceReleased, HoldId, Kind, Op, Portion, Reply, Resized, SessionId,
+    Acquired, Claim, Evicted, ForceReleased, HoldId, Kind, LockMode, Op, Reply, Resized, SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -61,7 +61,7 @@ struct ObservedHolder {
 #[derive(Debug, Clone)]
 struct Place {
     claim: Claim,
-    portion: Portion,
+    portion: LockMode,
     /// When it expires.
     until: Instant,
     /// Whether it ends with its session.
@@ -77,19 +77,23 @@ impl ObservedHolder {
     fn has_room(&self, place: &Place, at: Instant) -> bool {
         let holds = || self.holds.iter().map(|(held, _)| held).filter(|held| held.lasts(at));
         let sum = || holds().map(|held| u64::from(held.portion.count())).sum::<u64>();
-        let writes = |held: &Held| matches!(held.portion, Portion::Write | Portion::Upgrade);
+        let writes = |held: &Held| matches!(held.portion, LockMode::Write | LockMode::Upgrade);
         let is_own = |held: &Held| held.owner == place.claim.value;
         match place.portion {
-            Portion::Permits { count, of } => sum() + u64::from(count) <= u64::from(self.limit.unwrap_or(of)),
-            Portion::Read => !holds().any(writes),
-            Portion::Upgradable => !holds().any(|held| writes(held) || held.portion == Portion::Upgradable),
-            Portion::Write => holds().next().is_none(),
-            Portion::Upgrade => {
-                holds().all(|held| is_own(held) && !writes(held))
-                    && holds().any(|held| held.portion == Portion::Upgradable)
+            LockMode::Permits { count, of } => {
+                sum() + u64::from(count) <= u64::from(self.limit.unwrap_or(of))
             }
-            Portion::Await { of } => sum() >= u64::from(of),
-            Portion::Meet { of } => self.queue.iter().filter(|other| at < other.until).count() >= of as usize,
+            LockMode::Read => !holds().any(writes),
+            LockMode::Upgradable => !holds().any(|held| writes(held) || held.portion == LockMode::Upgradable),
+            LockMode::Write => holds().next().is_none(),
+            LockMode::Upgrade => {
+                holds().all(|held| is_own(held) && !writes(held))
+                    && holds().any(|held| held.portion == LockMode::Upgradable)
+            }
+            LockMode::Await { of } => sum() >= u64::from(of),
+            LockMode::Meet { of } => {
+                self.queue.iter().filter(|other| at < other.until).count() >= of as usize
+            }
             _ => false,
         }
     }

@@ -3,13 +3,13 @@
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
-use leasehold_core::{Acquire, Acquired, HoldId, Kind, Op, Portion, Refused, Reply, Resized};
+use leasehold_core::{Acquire, Acquired, HoldId, Kind, LockMode, Op, Refused, Reply, Resized};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether two modes exclude each other. Modes of the same owner do not.
-pub(super) fn excludes(one: Portion, other: Portion, same_owner: bool) -> bool {
-    let writes = |portion| matches!(portion, Portion::Whole | Portion::Write | Portion::Upgrade);
-    let both_may = one == Portion::Upgradable && other == Portion::Upgradable;
+pub(super) fn excludes(one: LockMode, other: LockMode, same_owner: bool) -> bool {
+    let writes = |portion| matches!(portion, LockMode::Whole | LockMode::Write | LockMode::Upgrade);
+    let both_may = one == LockMode::Upgradable && other == LockMode::Upgradable;
     !same_owner && (writes(one) || writes(other) || both_may)
 }
 
@@ -21,7 +21,7 @@ pub(super) fn excludes(one: Portion, other: Portion, same_owner: bool) -> bool {
 pub struct Sharing {
     locks: BTreeMap<LockId, Before>,
     /// The mode that each hold requested.
-    asked: BTreeMap<HoldId, Portion>,
+    asked: BTreeMap<HoldId, LockMode>,
 }
 
 /// A lock before an operation.
@@ -90,9 +90,9 @@ fn counted(done: &Execution<'_>, new: &[&Held], after: &[Held], limit: Option<u3
 
 /// An upgrade comes from the upgradable reader.
 fn upgraded(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult {
-    for held in new.iter().filter(|held| held.portion == Portion::Upgrade) {
+    for held in new.iter().filter(|held| held.portion == LockMode::Upgrade) {
         let mut own = after.iter().filter(|other| other.owner == held.owner);
-        if !own.any(|other| other.portion == Portion::Upgradable) {
+        if !own.any(|other| other.portion == LockMode::Upgradable) {
             return Err(format!("{held:?} was upgraded in {} from nothing", done.lock));
         }
     }
@@ -103,7 +103,7 @@ fn upgraded(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult 
 fn opened(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult {
     let arrived: u64 = after.iter().map(|held| u64::from(held.portion.count())).sum();
     for held in new {
-        if let Portion::Await { of } = held.portion
+        if let LockMode::Await { of } = held.portion
             && arrived < u64::from(of)
         {
             return Err(format!("{} let {held:?} through, and {arrived} have arrived", done.lock));
@@ -157,9 +157,9 @@ fn refused(done: &Execution<'_>, before: &Before) -> CheckResult {
     let owned: BTreeSet<_> = had.chain(admitted).filter(own).map(|held| held.portion.word()).collect();
     let is_right = match refused {
         Refused::WouldDeadlock => !owned.is_empty(),
-        Refused::NothingToUpgrade => !owned.contains(&Portion::Upgradable.word()),
+        Refused::NothingToUpgrade => !owned.contains(&LockMode::Upgradable.word()),
         Refused::OutOfRange { .. } => {
-            matches!(ask.portion, Portion::Permits { count, of } if count > before.limit.unwrap_or(of))
+            matches!(ask.portion, LockMode::Permits { count, of } if count > before.limit.unwrap_or(of))
         }
         _ => false,
     };
@@ -175,7 +175,7 @@ fn read_again(done: &Execution<'_>, before: &Before) -> CheckResult {
     let own = before.holds.iter().find(|held| held.owner.is_some() && held.owner == ask.claim.value);
     match own {
         // This operation may have evicted the hold.
-        Some(own) if ask.portion == Portion::Read && done.evicts() != Some(own.hold.session()) => {
+        Some(own) if ask.portion == LockMode::Read && done.evicts() != Some(own.hold.session()) => {
             Err(format!("{:?} waits to read {}, and its owner has {own:?}", ask.claim.hold, done.lock))
         }
         _ => Ok(()),

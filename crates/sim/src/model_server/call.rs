@@ -7,7 +7,7 @@ use super::script::{For, Script};
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, ForceRelease, HoldId, Inspect, Kind, Label, Life, Lock,
-    LockName, ObservedHolder, Op, OwnValue, Pass, Portion, Raise, Release, Resize,
+    LockMode, LockName, ObservedHolder, Op, OwnValue, Pass, Raise, Release, Resize,
 };
 use std::str::FromStr;
 
@@ -238,15 +238,15 @@ impl<'a> Rest<'a> {
             adopt_ms => Some(parsed(adopt_ms)?),
         };
         let life = self.life()?;
-        Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead: None, portion: Portion::Whole })
+        Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead: None, portion: LockMode::Whole })
     }
 
     /// The lock mode, of a kind that has modes.
-    fn portion(&mut self, kind: Kind) -> Read<Portion> {
+    fn portion(&mut self, kind: Kind) -> Read<LockMode> {
         if kind.is_shared() {
-            Portion::of_word(self.text()?).ok_or_else(malformed)
+            LockMode::of_word(self.text()?).ok_or_else(malformed)
         } else {
-            Ok(Portion::Whole)
+            Ok(LockMode::Whole)
         }
     }
 
@@ -265,7 +265,7 @@ impl<'a> Rest<'a> {
                     adopt_ms: None,
                     life,
                     ahead: None,
-                    portion: Portion::Whole,
+                    portion: LockMode::Whole,
                 };
                 Ok(((*lock).to_owned(), ask))
             }

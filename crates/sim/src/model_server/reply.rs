@@ -3,7 +3,7 @@
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquired, AuditEntry, Beaten, Ended, Evicted, Extended, Fate, FencingToken, ForceReleased, Holder,
-    Inspection, Kind, MultiAcquired, Op, Portion, Raised, Refused, Released, Reply, Resized, SessionReply,
+    Inspection, Kind, LockMode, MultiAcquired, Op, Raised, Refused, Released, Reply, Resized, SessionReply,
 };
 
 /// An error reply.
@@ -276,7 +276,7 @@ fn who(holder: Option<&Holder>) -> Vec<Value> {
             Value::bulk(session),
         ]);
     }
-    if holder.portion != Portion::Whole {
+    if holder.portion != LockMode::Whole {
         let owner = holder.owner.as_ref().map_or("", |owner| owner.as_str());
         who.extend([owner, &holder.portion.word()].map(Value::bulk));
     } else if let Some(owner) = &holder.owner {

@@ -2,7 +2,7 @@
 
 use crate::mutants::Mutant;
 use leasehold_core::model::{Alive, Content, LockState, Part, Parts, PlaceId, Value};
-use leasehold_core::{Acquire, Extended, Fate, Notification, Op, Portion, Reply, Resize};
+use leasehold_core::{Acquire, Extended, Fate, LockMode, Notification, Op, Reply, Resize};
 use std::mem;
 
 impl Mutant {
@@ -33,18 +33,18 @@ impl Mutant {
         op: &Op,
         alive: Alive<'_>,
     ) -> (Reply, Vec<Notification>) {
-        let writes = |part: &Part| matches!(part.portion, Portion::Write | Portion::Upgrade);
-        let reads = |part: &Part| part.portion == Portion::Read;
-        let may = |part: &Part| part.portion == Portion::Upgradable;
-        let portion = if let Op::Acquire(ask) = op { ask.portion } else { Portion::Whole };
+        let writes = |part: &Part| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
+        let reads = |part: &Part| part.portion == LockMode::Read;
+        let may = |part: &Part| part.portion == LockMode::Upgradable;
+        let portion = if let Op::Acquire(ask) = op { ask.portion } else { LockMode::Whole };
         match (self, op, portion) {
-            (Self::ReaderBesideWriter, _, Portion::Read) => without(state, writes, now_us, op, alive),
-            (Self::UpgradeBesideReaders, _, Portion::Upgrade) => without(state, reads, now_us, op, alive),
-            (Self::TwoMayUpgrade, _, Portion::Upgradable) => without(state, may, now_us, op, alive),
-            (Self::PermitsWeighOne, _, Portion::Permits { .. }) => weightless(state, now_us, op, alive),
-            (Self::ReadersBarge, Op::Acquire(ask), Portion::Read) => barge(state, now_us, ask, alive),
-            (Self::BarrierLacksOne, Op::Acquire(ask), Portion::Meet { of: 2.. })
-            | (Self::LatchOpensEarly, Op::Acquire(ask), Portion::Await { of: 2.. }) => {
+            (Self::ReaderBesideWriter, _, LockMode::Read) => without(state, writes, now_us, op, alive),
+            (Self::UpgradeBesideReaders, _, LockMode::Upgrade) => without(state, reads, now_us, op, alive),
+            (Self::TwoMayUpgrade, _, LockMode::Upgradable) => without(state, may, now_us, op, alive),
+            (Self::PermitsWeighOne, _, LockMode::Permits { .. }) => weightless(state, now_us, op, alive),
+            (Self::ReadersBarge, Op::Acquire(ask), LockMode::Read) => barge(state, now_us, ask, alive),
+            (Self::BarrierLacksOne, Op::Acquire(ask), LockMode::Meet { of: 2.. })
+            | (Self::LatchOpensEarly, Op::Acquire(ask), LockMode::Await { of: 2.. }) => {
                 one_less(state, now_us, ask, alive)
             }
             (Self::ResizeWithoutComparing, Op::Resize(resize), _) => {
@@ -162,7 +162,7 @@ fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> 
     if let Some(Value { content: Content::Parts(parts), .. }) = &mut state.value {
         for part in &mut parts.holds {
             weights.push((part.hold, part.portion));
-            if let Portion::Permits { count, .. } = &mut part.portion {
+            if let LockMode::Permits { count, .. } = &mut part.portion {
                 *count = 1;
             }
         }
@@ -184,13 +184,13 @@ fn one_less(
     ask: &Acquire,
     alive: Alive<'_>,
 ) -> (Reply, Vec<Notification>) {
-    let less = |portion: &mut Portion| {
-        if let Portion::Meet { of } | Portion::Await { of } = portion {
+    let less = |portion: &mut LockMode| {
+        if let LockMode::Meet { of } | LockMode::Await { of } = portion {
             *of -= 1;
         }
     };
-    let more = |portion: &mut Portion| {
-        if let Portion::Meet { of } | Portion::Await { of } = portion {
+    let more = |portion: &mut LockMode| {
+        if let LockMode::Meet { of } | LockMode::Await { of } = portion {
             *of += 1;
         }
     };
@@ -209,7 +209,7 @@ fn one_less(
     done
 }
 
-fn each_portion(state: &mut LockState, mut each: impl FnMut(&mut Portion)) {
+fn each_portion(state: &mut LockState, mut each: impl FnMut(&mut LockMode)) {
     for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
         each(&mut place.portion);
     }

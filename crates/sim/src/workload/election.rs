@@ -9,7 +9,7 @@ use crate::workload::task::{AcquireCall, CallOutcome, TaskRunner, attempt, got};
 use crate::world::Sim;
 use crate::world::time::Instant;
 use futures_util::future::{BoxFuture, Either, select};
-use leasehold::core::{Kind, Portion};
+use leasehold::core::{Kind, LockMode};
 use leasehold::{Client, Election};
 use leasehold_testkit::Random;
 use std::pin::pin;
@@ -44,7 +44,7 @@ impl TaskRunner {
             }
             _ => Box::pin(async move { got(election.campaign().await, AnyGuard::Leader) }),
         };
-        self.acquire_locks(&[lock], AcquireCall { method, acquiring }, None, lease_policy, Portion::Whole)
+        self.acquire_locks(&[lock], AcquireCall { method, acquiring }, None, lease_policy, LockMode::Whole)
             .await
     }
 
@@ -60,7 +60,7 @@ impl TaskRunner {
         let acquiring: BoxFuture<'static, CallOutcome> =
             Box::pin(async move { got(election.campaign_timeout(limit).await, AnyGuard::Leader) });
         let call = AcquireCall { method: AcquireMethod::Wait(limit), acquiring };
-        let elected = self.acquire_locks(&[lock], call, None, self.resubscribed(), Portion::Whole).await;
+        let elected = self.acquire_locks(&[lock], call, None, self.resubscribed(), LockMode::Whole).await;
         let Some(held_guard) = elected else { return };
         let mut had = vec![held_guard];
         let leads = self.sim.scheduler.sleep_until(self.sim.scheduler.now() + LEADS_AT_LAST);

@@ -4,7 +4,7 @@ use crate::event::{GuardId, LeasePolicy, LockId, LossScope, NewGuard, ReleaseMet
 use crate::workload::task::TaskRunner;
 use crate::world::Sim;
 use leasehold::{
-    ExtendError, FencingToken, Guard, Leadership, Lost as Loss, Moment, MultiGuard, Owner, Permit, Portion,
+    ExtendError, FencingToken, Guard, Leadership, LockMode, Lost as Loss, Moment, MultiGuard, Owner, Permit,
     ReadGuard, ReentrantGuard, ReleaseError, Released, UpgradableGuard, WriteGuard,
 };
 use std::sync::Arc;
@@ -182,7 +182,7 @@ pub(crate) struct HeldGuard {
     /// For how long it is to last, also after a conversion.
     pub(crate) lease_policy: LeasePolicy,
     /// The lock mode.
-    pub(crate) portion: Portion,
+    pub(crate) portion: LockMode,
     /// The upgradable read under a write, which is released with it.
     pub(crate) under: Option<GuardId>,
 }
@@ -193,7 +193,7 @@ impl HeldGuard {
         runner: &TaskRunner,
         kept: AnyGuard,
         lease_policy: LeasePolicy,
-        portion: Portion,
+        portion: LockMode,
     ) -> Self {
         let (sim, keep_for, kept) = (&runner.sim, kept.keep_for(), Arc::new(kept));
         let owner = kept.owner().map(|owner| sim.owner_id(owner));

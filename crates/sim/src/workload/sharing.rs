@@ -7,7 +7,7 @@ use crate::event::{AcquireMethod, LeasePolicy, LockId, OwnerId, TaskEvent};
 use crate::workload::guards::{AnyGuard, HeldGuard};
 use crate::workload::task::{AcquireCall, CallOutcome, TaskRunner, attempt, got, miss, polling};
 use futures_util::future::BoxFuture;
-use leasehold::core::{Kind, LockName, Portion};
+use leasehold::core::{Kind, LockMode, LockName};
 use leasehold::{AcquireError, ConversionError, Owner, RwLock, Semaphore};
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,7 +124,7 @@ impl TaskRunner {
             }
             _ => Box::pin(async move { got(semaphore.acquire_many(count).await, AnyGuard::Permit) }),
         };
-        let portion = Portion::Permits { count, of: most };
+        let portion = LockMode::Permits { count, of: most };
         self.acquire_locks(&[lock], AcquireCall { method, acquiring }, None, lease_policy, portion).await
     }
 
@@ -170,20 +170,20 @@ impl TaskRunner {
         let known = owner.cloned().or_else(Owner::current).map(|owner| self.sim.owner_id(&owner));
         let portion = match self.chance.below(20) {
             // It would wait for itself, which is refused.
-            0 if again => Portion::Write,
-            _ if again => Portion::Read,
-            0..9 => Portion::Read,
-            9..14 => Portion::Upgradable,
-            _ => Portion::Write,
+            0 if again => LockMode::Write,
+            _ if again => LockMode::Read,
+            0..9 => LockMode::Read,
+            9..14 => LockMode::Upgradable,
+            _ => LockMode::Write,
         };
         let call = self.part_call(rwlock, portion, scope);
         self.acquire_locks(&[lock], call, known, lease_policy, portion).await
     }
 
-    fn part_call(&self, rwlock: RwLock, portion: Portion, scope: Option<Owner>) -> AcquireCall {
+    fn part_call(&self, rwlock: RwLock, portion: LockMode, scope: Option<Owner>) -> AcquireCall {
         let (method, limit) = self.draw_method();
         // Whatever such a guard is made into would be polled for as well.
-        let polls = matches!(method, AcquireMethod::Poll(_)) && portion == Portion::Read;
+        let polls = matches!(method, AcquireMethod::Poll(_)) && portion == LockMode::Read;
         let method = if matches!(method, AcquireMethod::Poll(_)) && !polls {
             AcquireMethod::Wait(limit)
         } else {
@@ -192,18 +192,18 @@ impl TaskRunner {
         let rwlock = if polls { rwlock.retry(polling()).wait(limit) } else { rwlock };
         let acquiring: BoxFuture<'static, CallOutcome> = Box::pin(async move {
             match (portion, method) {
-                (Portion::Read, AcquireMethod::Try) => attempt(rwlock.try_read().await, AnyGuard::Read),
-                (Portion::Read, AcquireMethod::Wait(_)) => {
+                (LockMode::Read, AcquireMethod::Try) => attempt(rwlock.try_read().await, AnyGuard::Read),
+                (LockMode::Read, AcquireMethod::Wait(_)) => {
                     got(rwlock.read_timeout(limit).await, AnyGuard::Read)
                 }
-                (Portion::Read, _) => got(rwlock.read().await, AnyGuard::Read),
-                (Portion::Upgradable, AcquireMethod::Try) => {
+                (LockMode::Read, _) => got(rwlock.read().await, AnyGuard::Read),
+                (LockMode::Upgradable, AcquireMethod::Try) => {
                     attempt(rwlock.try_upgradable_read().await, AnyGuard::Upgradable)
                 }
-                (Portion::Upgradable, AcquireMethod::Wait(_)) => {
+                (LockMode::Upgradable, AcquireMethod::Wait(_)) => {
                     got(rwlock.upgradable_read_timeout(limit).await, AnyGuard::Upgradable)
                 }
-                (Portion::Upgradable, _) => got(rwlock.upgradable_read().await, AnyGuard::Upgradable),
+                (LockMode::Upgradable, _) => got(rwlock.upgradable_read().await, AnyGuard::Upgradable),
                 (_, AcquireMethod::Try) => attempt(rwlock.try_write().await, AnyGuard::Write),
                 (_, AcquireMethod::Wait(_)) => got(rwlock.write_timeout(limit).await, AnyGuard::Write),
                 _ => got(rwlock.write().await, AnyGuard::Write),
@@ -242,9 +242,9 @@ impl TaskRunner {
                 };
                 let shifting =
                     Box::pin(async move { shifted(upgrading.await, AnyGuard::Write, AnyGuard::Upgradable) });
-                let shift = Shift { lock, method, owner, lease_policy, portion: Portion::Upgrade };
+                let shift = Shift { lock, method, owner, lease_policy, portion: LockMode::Upgrade };
                 let mut held_guard = self.follow(shift, gone.collect(), false, shifting).await?;
-                if held_guard.portion == Portion::Upgrade {
+                if held_guard.portion == LockMode::Upgrade {
                     held_guard.under = Some(guard_id);
                 }
                 Some(held_guard)
@@ -254,7 +254,7 @@ impl TaskRunner {
                 let method = AcquireMethod::Wait(guard.remaining());
                 let downgrading =
                     async move { shifted(guard.downgrade().await, AnyGuard::Read, AnyGuard::Write) };
-                let shift = Shift { lock, method, owner, lease_policy, portion: Portion::Read };
+                let shift = Shift { lock, method, owner, lease_policy, portion: LockMode::Read };
                 self.follow(shift, gone.collect(), true, Box::pin(downgrading)).await
             }
             _ => None,
@@ -307,7 +307,7 @@ struct Shift {
     method: AcquireMethod,
     owner: Option<OwnerId>,
     lease_policy: LeasePolicy,
-    portion: Portion,
+    portion: LockMode,
 }
 
 /// The new guard, or the old one with the error.

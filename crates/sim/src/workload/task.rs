@@ -10,7 +10,7 @@ use crate::world::Sim;
 use crate::world::environment::ProcessEnvironment;
 use crate::world::time::Instant;
 use futures_util::future::{BoxFuture, Either, select, select_all};
-use leasehold::core::{Kind, Portion};
+use leasehold::core::{Kind, LockMode};
 use leasehold::{
     AcquireError, Attempt, Client, Lost as Loss, MultiAttempt, MultiMutex, Mutex, Owner, ReentrantMutex,
     RetryPolicy,
@@ -136,7 +136,7 @@ impl TaskRunner {
             keep_for = Some(idle);
         }
         let call = self.mutex_call(mutex, keep_for);
-        self.acquire_locks(&[lock], call, None, lease_policy, Portion::Whole).await
+        self.acquire_locks(&[lock], call, None, lease_policy, LockMode::Whole).await
     }
 
     fn mutex_call(&self, mutex: Mutex, keep_for: Option<Duration>) -> AcquireCall {
@@ -179,7 +179,7 @@ impl TaskRunner {
         }
         let known = owner.cloned().or_else(Owner::current).map(|owner| self.sim.owner_id(&owner));
         let call = self.reentrant_call(mutex, scope, depth > 0);
-        self.acquire_locks(&[lock], call, known, lease_policy, Portion::Whole).await
+        self.acquire_locks(&[lock], call, known, lease_policy, LockMode::Whole).await
     }
 
     fn reentrant_call(&self, mutex: ReentrantMutex, scope: Option<Owner>, again: bool) -> AcquireCall {
@@ -220,7 +220,7 @@ impl TaskRunner {
             all = all.lease(lease);
         }
         let call = self.several_call(all);
-        self.acquire_locks(&locks, call, None, lease_policy, Portion::Whole).await
+        self.acquire_locks(&locks, call, None, lease_policy, LockMode::Whole).await
     }
 
     fn several_call(&self, all: MultiMutex) -> AcquireCall {
@@ -278,7 +278,7 @@ impl TaskRunner {
         call: AcquireCall,
         owner: Option<OwnerId>,
         lease_policy: LeasePolicy,
-        portion: Portion,
+        portion: LockMode,
     ) -> Option<HeldGuard> {
         let note = |what| locks.iter().for_each(|lock| self.note(*lock, what));
         note(TaskEvent::Acquiring(call.method, owner));

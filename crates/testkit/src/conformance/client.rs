@@ -8,7 +8,7 @@ use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Lock,
-    MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Pass, Place, Portion, Refused, Release, Released,
+    LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Pass, Place, Refused, Release, Released,
     Reply, Resize, Resized, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, Outcome, Store};
@@ -203,21 +203,21 @@ impl TestClient {
     }
 
     /// Takes a part with a fresh hold.
-    pub async fn take_part(&self, portion: Portion) -> Claim {
+    pub async fn take_part(&self, portion: LockMode) -> Claim {
         let claim = self.claim();
         self.granted(&self.ask_part(&claim, portion)).await;
         claim
     }
 
     /// Queues for a part with a fresh hold, for as long as the case runs.
-    pub async fn enqueue_part(&self, portion: Portion) -> (Claim, Nonce) {
+    pub async fn enqueue_part(&self, portion: LockMode) -> (Claim, Nonce) {
         let claim = self.claim();
         let nonce = self.enqueue_part_as(&claim, portion).await;
         (claim, nonce)
     }
 
     /// Queues or polls for a mode. Returns the nonce.
-    pub async fn enqueue_part_as(&self, claim: &Claim, portion: Portion) -> Nonce {
+    pub async fn enqueue_part_as(&self, claim: &Claim, portion: LockMode) -> Nonce {
         let look = self.look_part(claim, portion);
         let taken = self.taken(&look).await;
         assert!(taken.position.is_some(), "who queues has a position");
@@ -225,12 +225,12 @@ impl TestClient {
     }
 
     /// A try of a part.
-    pub fn ask_part(&self, claim: &Claim, portion: Portion) -> Acquire {
+    pub fn ask_part(&self, claim: &Claim, portion: LockMode) -> Acquire {
         Acquire { portion, ..self.ask(claim, LONG) }
     }
 
     /// An acquire for a mode that queues or polls, with a fresh nonce.
-    pub fn look_part(&self, claim: &Claim, portion: Portion) -> Acquire {
+    pub fn look_part(&self, claim: &Claim, portion: LockMode) -> Acquire {
         Acquire { portion, ..self.look(claim, LONG, LONG) }
     }
 
@@ -454,13 +454,13 @@ pub(super) fn taken(reply: Acquired) -> Taken {
 }
 
 /// The most exclusive mode of a kind; for a Latch and a Barrier, a mode that is always granted.
-pub(super) const fn alone(kind: Kind) -> Portion {
+pub(super) const fn alone(kind: Kind) -> LockMode {
     match kind {
-        Kind::Semaphore => Portion::Permits { count: 1, of: 1 },
-        Kind::RwLock => Portion::Write,
-        Kind::Latch => Portion::Arrive { count: 1, of: 1 },
-        Kind::Barrier => Portion::Meet { of: 1 },
-        _ => Portion::Whole,
+        Kind::Semaphore => LockMode::Permits { count: 1, of: 1 },
+        Kind::RwLock => LockMode::Write,
+        Kind::Latch => LockMode::Arrive { count: 1, of: 1 },
+        Kind::Barrier => LockMode::Meet { of: 1 },
+        _ => LockMode::Whole,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::rlock::{life, parsed, parsed_by};
 use leasehold_core::model::{Content, Part, Parts};
-use leasehold_core::{FencingToken, HoldId, Kind, Label, OwnValue, Portion};
+use leasehold_core::{FencingToken, HoldId, Kind, Label, LockMode, OwnValue};
 use std::collections::BTreeMap;
 
 /// The stored holders, or another type of value; `None` where a script that created the lock was cut short.
@@ -37,7 +37,7 @@ fn part(kind: Kind, hold: &str, text: &str) -> Result<Part, String> {
     let [until_ms, since_ms, fence, portion, lives] = words[..] else {
         return Err(format!("a part with {} of 5 words", words.len()));
     };
-    let portion = Portion::of_word(portion).filter(|portion| portion.suits(kind));
+    let portion = LockMode::of_word(portion).filter(|portion| portion.suits(kind));
     if owner.is_empty() == kind.has_owners() {
         return Err(format!("a part of the owner `{owner}`"));
     }

@@ -9,7 +9,7 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Parts, Sessions, Value};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, HoldId, Inspect,
-    Kind, Label, Life, Lock, LockKeys, LockName, Nonce, ObservedHolder, Op, OwnValue, Pass, Portion, Raise,
+    Kind, Label, Life, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue, Pass, Raise,
     Release, Resize, SessionId, SessionOp,
 };
 
@@ -299,7 +299,7 @@ impl Workload {
     fn acquire(&mut self, state: &LockState) -> Acquire {
         let mut ask = self.any_acquire(state);
         let upgradable = |parts: &Parts| {
-            parts.holds.iter().find(|part| part.portion == Portion::Upgradable)?.owner.clone()
+            parts.holds.iter().find(|part| part.portion == LockMode::Upgradable)?.owner.clone()
         };
         let parts = state.value.as_ref().and_then(|value| value.content.parts());
         if let Some(owner) = parts.and_then(upgradable)
@@ -308,7 +308,7 @@ impl Workload {
             // A random claim is seldom the permitted one.
             ask.claim = self.renew(ask.claim.hold.session());
             ask.claim.value = Some(owner);
-            ask.portion = Portion::Upgrade;
+            ask.portion = LockMode::Upgrade;
         }
         ask
     }
@@ -329,29 +329,29 @@ impl Workload {
     }
 
     /// Some part of a lock, as a rule by the same number of them in all.
-    pub fn portion(&self) -> Portion {
+    pub fn portion(&self) -> LockMode {
         let seldom = self.random.below(16) == 0;
         match self.kind {
             Kind::Semaphore => {
                 let count =
                     if seldom { *self.random.pick(&[0, 7]) } else { *self.random.pick(&[1, 1, 1, 2, 3]) };
-                Portion::Permits { count, of: *self.random.pick(&[2, 3, 3, 3, 1, 5, 0]) }
+                LockMode::Permits { count, of: *self.random.pick(&[2, 3, 3, 3, 1, 5, 0]) }
             }
             Kind::RwLock => {
-                let (read, upgradable) = (Portion::Read, Portion::Upgradable);
-                *self.random.pick(&[read, read, read, upgradable, Portion::Write, Portion::Upgrade])
+                let (read, upgradable) = (LockMode::Read, LockMode::Upgradable);
+                *self.random.pick(&[read, read, read, upgradable, LockMode::Write, LockMode::Upgrade])
             }
             Kind::Latch => {
                 let of = if seldom { *self.random.pick(&[0, 1, 5]) } else { self.parties };
                 match self.random.below(5) {
-                    0 | 1 => Portion::Arrive { count: *self.random.pick(&[1, 1, 1, 2, 0]), of },
-                    _ => Portion::Await { of },
+                    0 | 1 => LockMode::Arrive { count: *self.random.pick(&[1, 1, 1, 2, 0]), of },
+                    _ => LockMode::Await { of },
                 }
             }
             Kind::Barrier => {
-                Portion::Meet { of: if seldom { *self.random.pick(&[0, 1, 4, 65]) } else { self.parties } }
+                LockMode::Meet { of: if seldom { *self.random.pick(&[0, 1, 4, 65]) } else { self.parties } }
             }
-            _ => Portion::Whole,
+            _ => LockMode::Whole,
         }
     }
 

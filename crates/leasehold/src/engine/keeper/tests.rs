@@ -5,7 +5,7 @@ use crate::engine::session::fresh_id;
 use crate::engine::{Seat, Session};
 use crate::store::{MemoryStore, NotificationSink, Outcome};
 use leasehold_core::tenure::Plan;
-use leasehold_core::{Acquire, FencingToken, HoldId, Label, Notification, Op, Pass, Portion, Release};
+use leasehold_core::{Acquire, FencingToken, HoldId, Label, LockMode, Notification, Op, Pass, Release};
 use leasehold_store::System;
 use std::sync::Weak;
 
@@ -33,7 +33,7 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
         adopt_ms: None,
         life,
         ahead,
-        portion: Portion::Whole,
+        portion: LockMode::Whole,
     };
     assert!(matches!(store.execute(&lock, &Op::Acquire(ask), SECOND).await, Outcome::Done(_)));
     Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::<Seat>::new()))

@@ -18,7 +18,7 @@ use super::super::session::Session;
 use super::{Occupant, Seat, State, Turn};
 use leasehold_core::cohort::{Block, Cohort, Next};
 use leasehold_core::contend::{Grant, Terms};
-use leasehold_core::{FIRST_LEASE, HoldId, Life, Lock, Moment, Portion};
+use leasehold_core::{FIRST_LEASE, HoldId, Life, Lock, LockMode, Moment};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ fn least(lease: Duration) -> Duration {
 
 /// Whether a hold satisfies these terms (3).
 fn fits(hold: &Hold, terms: &Terms) -> bool {
-    terms.value.is_none() && terms.portion == Portion::Whole && terms.life == hold.session.life
+    terms.value.is_none() && terms.portion == LockMode::Whole && terms.life == hold.session.life
 }
 
 impl Seat {

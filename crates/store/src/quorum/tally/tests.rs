@@ -1,7 +1,7 @@
 //! Tables: the replies of the nodes, and their result.
 
 use super::*;
-use leasehold_core::{Claim, Executed, Extend, HoldId, Inspect, Label, Pass, Portion, Release, SessionId};
+use leasehold_core::{Claim, Executed, Extend, HoldId, Inspect, Label, LockMode, Pass, Release, SessionId};
 
 fn op(what: &str) -> Op {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
@@ -22,7 +22,7 @@ fn holder(who: &str) -> Holder {
         fence: None,
         since_ms: None,
         session: None,
-        portion: Portion::Whole,
+        portion: LockMode::Whole,
         rests: false,
     }
 }

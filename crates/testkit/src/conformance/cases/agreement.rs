@@ -7,8 +7,8 @@ use crate::conformance::fixture::Fixture;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Value, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extend, Extended, FencingToken, Holder, Inspect, Kind, Lock, Notification, Op,
-    OwnValue, Pass, Portion, Release, Reply, Resize,
+    Acquire, Acquired, Claim, Extend, Extended, FencingToken, Holder, Inspect, Kind, Lock, LockMode,
+    Notification, Op, OwnValue, Pass, Release, Reply, Resize,
 };
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ struct Contest<'a> {
     clients: [TestClient; 4],
     claims: Vec<(usize, Claim)>,
     /// The mode that each claim requested, so that a poll requests the same.
-    portions: Vec<Portion>,
+    portions: Vec<LockMode>,
     model: LockState,
     start: Instant,
     /// How far the clock was moved.
@@ -332,18 +332,18 @@ impl<'a> Contest<'a> {
 }
 
 /// A part of a lock of that kind.
-fn any_portion(kind: Kind, random: &Random) -> Portion {
+fn any_portion(kind: Kind, random: &Random) -> LockMode {
     let one_to = |most| u32::try_from(random.below(most)).unwrap_or(0) + 1;
     match kind {
-        Kind::Semaphore => Portion::Permits { count: one_to(3), of: 3 },
+        Kind::Semaphore => LockMode::Permits { count: one_to(3), of: 3 },
         Kind::RwLock => {
-            let portions = [Portion::Read, Portion::Upgradable, Portion::Write, Portion::Upgrade];
+            let portions = [LockMode::Read, LockMode::Upgradable, LockMode::Write, LockMode::Upgrade];
             *random.pick(&portions)
         }
-        Kind::Latch if random.below(2) == 0 => Portion::Await { of: one_to(2) + 1 },
-        Kind::Latch => Portion::Arrive { count: one_to(2), of: one_to(2) + 1 },
-        Kind::Barrier => Portion::Meet { of: one_to(3) },
-        _ => Portion::Whole,
+        Kind::Latch if random.below(2) == 0 => LockMode::Await { of: one_to(2) + 1 },
+        Kind::Latch => LockMode::Arrive { count: one_to(2), of: one_to(2) + 1 },
+        Kind::Barrier => LockMode::Meet { of: one_to(3) },
+        _ => LockMode::Whole,
     }
 }
 

@@ -3,12 +3,12 @@
 use super::sessions::lapses;
 use crate::conformance::client::{LONG, TestClient};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::{Acquire, Acquired, Claim, Ended, Evicted, Fate, Nonce, Portion, Refused};
+use leasehold_core::{Acquire, Acquired, Claim, Ended, Evicted, Fate, LockMode, Nonce, Refused};
 use std::time::Duration;
 
-const ARRIVE: Portion = Portion::Arrive { count: 1, of: 3 };
-const AWAIT: Portion = Portion::Await { of: 3 };
-const MEET: Portion = Portion::Meet { of: 3 };
+const ARRIVE: LockMode = LockMode::Arrive { count: 1, of: 3 };
+const AWAIT: LockMode = LockMode::Await { of: 3 };
+const MEET: LockMode = LockMode::Meet { of: 3 };
 
 /// Waiters continue after all arrivals, all of them, and not before. Later waiters do not wait.
 pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
@@ -34,13 +34,15 @@ pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
 pub async fn one_may_arrive_for_several(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (_, nonce) = a.enqueue_part(AWAIT).await;
-    b.take_part(Portion::Arrive { count: 2, of: 3 }).await;
+    b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
     a.taken(&a.ask_part(&a.claim(), AWAIT)).await;
     b.take_part(ARRIVE).await;
     assert_eq!(a.message().await.nonce, nonce);
-    for portion in
-        [Portion::Arrive { count: 0, of: 3 }, Portion::Arrive { count: 0, of: 0 }, Portion::Await { of: 0 }]
-    {
+    for portion in [
+        LockMode::Arrive { count: 0, of: 3 },
+        LockMode::Arrive { count: 0, of: 0 },
+        LockMode::Await { of: 0 },
+    ] {
         let refused = b.refused(&b.ask_part(&b.claim(), portion)).await;
         assert!(matches!(refused, Refused::OutOfRange { .. }), "{portion:?}: {refused:?}");
     }
@@ -64,12 +66,12 @@ pub async fn an_arrival_that_was_given_up_never_counts(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (waiting, _) = a.enqueue_part(AWAIT).await;
     let (late, gone) = (b.claim(), b.claim());
-    b.granted(&b.ask_part(&gone, Portion::Arrive { count: 2, of: 3 })).await;
+    b.granted(&b.ask_part(&gone, LockMode::Arrive { count: 2, of: 3 })).await;
     b.release(&gone).await;
     b.release(&late).await;
     assert_eq!(b.acquire(&b.ask_part(&late, ARRIVE)).await, Acquired::Spent(Ended::Released));
     assert_eq!(b.release(&late).await.found, Fate::Ended(Ended::Released));
-    b.take_part(Portion::Arrive { count: 2, of: 3 }).await;
+    b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
     a.taken(&a.look_part(&waiting, AWAIT)).await;
     assert_eq!(a.inspect().await.sharers.len(), 1);
 }
@@ -84,7 +86,7 @@ pub async fn an_arrival_of_the_dead_does_not_count(fixture: &Fixture) {
         client.begin(alive).await;
     }
     let (waiting, _) = a.enqueue_part(AWAIT).await;
-    b.take_part(Portion::Arrive { count: 2, of: 3 }).await;
+    b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
     fixture.outlive(fixture.short(), &b).await;
     assert!(matches!(c.evict(b.session).await, Evicted::Gone { hold: Some(_), place: false }));
     c.take_part(ARRIVE).await;
@@ -94,11 +96,11 @@ pub async fn an_arrival_of_the_dead_does_not_count(fixture: &Fixture) {
 /// A client with another number is refused while others are there. None continues by mistake.
 pub async fn who_counts_on_another_number_is_told(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    let (first, portions): (Portion, &[Portion]) = match fixture.lock.kind {
+    let (first, portions): (LockMode, &[LockMode]) = match fixture.lock.kind {
         leasehold_core::Kind::Latch => {
-            (AWAIT, &[Portion::Await { of: 2 }, Portion::Arrive { count: 1, of: 2 }])
+            (AWAIT, &[LockMode::Await { of: 2 }, LockMode::Arrive { count: 1, of: 2 }])
         }
-        _ => (MEET, &[Portion::Meet { of: 2 }, Portion::Meet { of: 1 }]),
+        _ => (MEET, &[LockMode::Meet { of: 2 }, LockMode::Meet { of: 1 }]),
     };
     let (waiting, _) = a.enqueue_part(first).await;
     for portion in portions {

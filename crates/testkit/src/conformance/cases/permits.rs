@@ -4,7 +4,7 @@ use super::sessions::{keeps, lapses};
 use crate::conformance::client::{LONG, TestClient, granted};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{
-    Acquire, Acquired, Ended, Evicted, Extended, Fate, ForceReleased, ObservedHolder, Portion, Refused,
+    Acquire, Acquired, Ended, Evicted, Extended, Fate, ForceReleased, LockMode, ObservedHolder, Refused,
     Resized,
 };
 use std::collections::BTreeSet;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// So many of five permits.
-fn of_five(count: u32) -> Portion {
-    Portion::Permits { count, of: 5 }
+fn of_five(count: u32) -> LockMode {
+    LockMode::Permits { count, of: 5 }
 }
 
 /// So many of two permits.
-fn of_two(count: u32) -> Portion {
-    Portion::Permits { count, of: 2 }
+fn of_two(count: u32) -> LockMode {
+    LockMode::Permits { count, of: 2 }
 }
 
 /// Holds coexist while permits remain, each with its own token. All are reported.
@@ -228,7 +228,7 @@ pub async fn what_can_never_be_had_is_refused(fixture: &Fixture) {
         (of_five(6), 6, 5),
         (of_five(0), 0, 5),
         // How many there are the store knows by now.
-        (Portion::Permits { count: 6, of: 9 }, 6, 5),
+        (LockMode::Permits { count: 6, of: 9 }, 6, 5),
     ] {
         for ask in [b.ask_part(&b.claim(), portion), b.look_part(&b.claim(), portion)] {
             assert_eq!(b.refused(&ask).await, Refused::OutOfRange { count, limit });
@@ -242,7 +242,7 @@ pub async fn the_first_who_comes_says_how_many_there_are(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     a.take_part(of_two(1)).await;
     b.taken(&b.ask_part(&b.claim(), of_five(2))).await;
-    let (_, _) = b.enqueue_part(Portion::Permits { count: 2, of: 2 }).await;
+    let (_, _) = b.enqueue_part(LockMode::Permits { count: 2, of: 2 }).await;
     assert_eq!(a.inspect().await.limit, Some(2));
 }
 

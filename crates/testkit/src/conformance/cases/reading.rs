@@ -3,12 +3,12 @@
 use super::sessions::lapses;
 use crate::conformance::client::{LONG, TestClient, granted};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::{Acquire, Acquired, Ended, Evicted, Fate, Op, Portion, Refused, Reply};
+use leasehold_core::{Acquire, Acquired, Ended, Evicted, Fate, LockMode, Op, Refused, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use Portion::{Read, Upgradable, Upgrade, Write};
+use LockMode::{Read, Upgradable, Upgrade, Write};
 
 /// Readers coexist; a writer is alone; one upgradable reader coexists with readers.
 pub async fn readers_share_and_a_writer_is_alone(fixture: &Fixture) {

@@ -3,7 +3,7 @@
 use crate::conformance::client::LONG;
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Extended, Fate, Kind, Lock, MultiAcquired, Op, Portion, Refused, Reply, Resize,
+    Acquire, Acquired, Extended, Fate, Kind, Lock, LockMode, MultiAcquired, Op, Refused, Reply, Resize,
 };
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use std::time::Duration;
 pub async fn a_part_of_another_kind_is_refused(fixture: &Fixture) {
     let a = fixture.client().await;
     let all = [
-        Portion::Whole,
-        Portion::Permits { count: 1, of: 1 },
-        Portion::Read,
-        Portion::Upgradable,
-        Portion::Write,
-        Portion::Upgrade,
-        Portion::Arrive { count: 1, of: 1 },
-        Portion::Await { of: 1 },
-        Portion::Meet { of: 1 },
+        LockMode::Whole,
+        LockMode::Permits { count: 1, of: 1 },
+        LockMode::Read,
+        LockMode::Upgradable,
+        LockMode::Write,
+        LockMode::Upgrade,
+        LockMode::Arrive { count: 1, of: 1 },
+        LockMode::Await { of: 1 },
+        LockMode::Meet { of: 1 },
     ];
     let refused = Reply::Refused(Refused::NoSuchPart);
     for portion in all.into_iter().filter(|portion| !portion.suits(fixture.lock.kind)) {
@@ -97,11 +97,11 @@ pub async fn holds_side_by_side_are_told_apart(fixture: &Fixture) {
 }
 
 /// A mode that one owner may hold twice.
-const fn shared(kind: Kind) -> Portion {
+const fn shared(kind: Kind) -> LockMode {
     match kind {
-        Kind::RwLock => Portion::Read,
-        Kind::Latch => Portion::Arrive { count: 1, of: 3 },
-        Kind::Barrier => Portion::Meet { of: 1 },
-        _ => Portion::Permits { count: 1, of: 2 },
+        Kind::RwLock => LockMode::Read,
+        Kind::Latch => LockMode::Arrive { count: 1, of: 3 },
+        Kind::Barrier => LockMode::Meet { of: 1 },
+        _ => LockMode::Permits { count: 1, of: 2 },
     }
 }

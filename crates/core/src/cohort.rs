@@ -52,12 +52,12 @@ pub struct Reserve {
 /// use leasehold_core::cohort::Reserve;
 /// use leasehold_core::model::{LockState, everybody};
 /// use leasehold_core::{
-///     Acquire, Claim, Extend, Extended, HoldId, Label, Life, Op, LockMode, Reply, SessionId,
+///     Acquire, Claim, Extend, Extended, HoldId, Label, Liveness, Op, LockMode, Reply, SessionId,
 /// };
 ///
 /// let mut lock = LockState::default();
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([7; 12]), [1; 16]));
-/// let (label, life) = (Label::new("billing")?, Life::Session { alive_ms: 10_000 });
+/// let (label, life) = (Label::new("billing")?, Liveness::Session { alive_ms: 10_000 });
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead: None,
 ///     portion: LockMode::Whole,

@@ -22,7 +22,7 @@
 
 use crate::{
     Acquire, Acquired, Ahead, Claim, Enqueue, Entered, Executed, FIRST_LEASE, FencingToken, HoldId, Holder,
-    Label, Life, LockMode, Moment, Nonce, OwnValue, SessionId, drift, whole_millis,
+    Label, Liveness, LockMode, Moment, Nonce, OwnValue, SessionId, drift, whole_millis,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub struct Terms {
     /// Set to give a foreign lock without an expiry this one.
     pub adopt: Option<Duration>,
     /// What ends the hold before its time.
-    pub life: Life,
+    pub life: Liveness,
     /// Set to wait in the store's queue; a single try, or a poll, does not.
     pub queue: bool,
     /// Set to look as often at the head of the queue as clients do that do not queue: where such clients
@@ -142,7 +142,7 @@ pub struct Standing {
 ///
 /// ```
 /// use leasehold_core::contend::{Contender, Step, Terms};
-/// use leasehold_core::{Acquired, FencingToken, Label, Life, Moment, LockMode, SessionId};
+/// use leasehold_core::{Acquired, FencingToken, Label, Liveness, Moment, LockMode, SessionId};
 /// use std::time::Duration;
 ///
 /// let terms = Terms {
@@ -150,7 +150,7 @@ pub struct Standing {
 ///     label: Label::new("billing on web-3")?,
 ///     value: None,
 ///     adopt: None,
-///     life: Life::Session { alive_ms: 10_000 },
+///     life: Liveness::Session { alive_ms: 10_000 },
 ///     queue: true,
 ///     look_often: false,
 ///     portion: LockMode::Whole,
@@ -211,7 +211,7 @@ enum Phase {
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
 struct Attempt {
     claim: Claim,
-    life: Life,
+    life: Liveness,
     /// For how long the queue entry was requested.
     kept: Duration,
     look_often: bool,
@@ -650,7 +650,7 @@ mod tests {
             label: Label::new("test").expect("a plain text"),
             value: None,
             adopt: None,
-            life: Life::Session { alive_ms: 10_000 },
+            life: Liveness::Session { alive_ms: 10_000 },
             queue: true,
             look_often: false,
             portion: LockMode::Whole,
@@ -1150,7 +1150,7 @@ mod tests {
         let dead = |n: u8| {
             let hold = HoldId::from_random(session(n), [n; 16]);
             let queue = Some(Enqueue { nonce: Nonce::new(0, n.into()), kept_ms: 3_600_000 });
-            let (label, life) = (terms().label, Life::Session { alive_ms: 10_000 });
+            let (label, life) = (terms().label, Liveness::Session { alive_ms: 10_000 });
             Acquire {
                 claim: Claim::new(hold),
                 lease_ms: 3_600_000,

@@ -347,7 +347,7 @@ impl Claim {
 ///
 /// ```
 /// use leasehold_core::{
-///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Life, Nonce, Op,
+///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Liveness, Nonce, Op,
 ///     Pass, LockMode, Release, Reply, SessionId, Notification, model::{LockState, everybody},
 /// };
 ///
@@ -358,7 +358,7 @@ impl Claim {
 ///     label: Label::new(format!("worker {who}")).expect("a short text is a label"),
 ///     queue: Some(Enqueue { nonce: Nonce::new(0, who.into()), kept_ms: 3_000 }),
 ///     adopt_ms: None,
-///     life: Life::Session { alive_ms: 10_000 },
+///     life: Liveness::Session { alive_ms: 10_000 },
 ///     ahead: None,
 ///     portion: LockMode::Whole,
 /// };
@@ -475,7 +475,7 @@ pub struct Acquire {
     /// Set to give a foreign lock without an expiry this one, in milliseconds.
     pub adopt_ms: Option<u64>,
     /// What ends the hold, or the queue entry, before its time.
-    pub life: Life,
+    pub life: Liveness,
     /// Set to the session that the last reply named as the [predecessor](Ahead). If that session is dead by
     /// now, the store first removes its hold and queue entry. Ignored in an acquire that accompanies a
     /// release.
@@ -487,14 +487,14 @@ pub struct Acquire {
 /// What ends a hold, or a queue entry, before its own time has run out.
 ///
 /// ```
-/// use leasehold_core::Life;
+/// use leasehold_core::Liveness;
 ///
 /// // One hold ends with the heartbeat of its process; the other one can move between processes.
-/// assert!(Life::Session { alive_ms: 10_000 }.ends_with_session() && !Life::Lease.ends_with_session());
+/// assert!(Liveness::Session { alive_ms: 10_000 }.ends_with_session() && !Liveness::Lease.ends_with_session());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Life {
+pub enum Liveness {
     /// The death of its session: once the session has sent no heartbeat for too long, any client may have the
     /// hold ended.
     ///
@@ -510,7 +510,7 @@ pub enum Life {
     Lease,
 }
 
-impl Life {
+impl Liveness {
     /// Whether the death of its session ends it.
     pub const fn ends_with_session(self) -> bool {
         matches!(self, Self::Session { .. })
@@ -587,13 +587,13 @@ pub enum Pass {
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
 /// use leasehold_core::{
-///     Acquire, Acquired, Claim, FencingToken, HoldId, Label, Life, Op, LockMode, Raise, Raised, Reply, SessionId,
+///     Acquire, Acquired, Claim, FencingToken, HoldId, Label, Liveness, Op, LockMode, Raise, Raised, Reply, SessionId,
 /// };
 ///
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 3_000, label: Label::new("billing")?, queue: None, adopt_ms: None,
-///     life: Life::Lease, ahead: None, portion: LockMode::Whole,
+///     life: Liveness::Lease, ahead: None, portion: LockMode::Whole,
 /// };
 /// let mut lock = LockState::default();
 /// lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
@@ -644,7 +644,7 @@ pub struct Inspect {
 /// ```
 /// use leasehold_core::model::{LockState, Vital};
 /// use leasehold_core::{
-///     Acquire, Claim, Ended, Evict, Evicted, Fate, HoldId, Inspect, Label, Life, Op, LockMode, Reply,
+///     Acquire, Claim, Ended, Evict, Evicted, Fate, HoldId, Inspect, Label, Liveness, Op, LockMode, Reply,
 ///     SessionId,
 /// };
 ///
@@ -653,7 +653,7 @@ pub struct Inspect {
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
-///     life: Life::Session { alive_ms: 10_000 }, ahead: None, portion: LockMode::Whole,
+///     life: Liveness::Session { alive_ms: 10_000 }, ahead: None, portion: LockMode::Whole,
 /// };
 /// let (mut lock, nobody) = (LockState::default(), &|_| Vital::Lapsed);
 /// lock.apply(1_000_000, &Op::Acquire(ask), nobody);
@@ -683,14 +683,14 @@ pub struct Evict {
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
 /// use leasehold_core::{
-///     Acquire, Acquired, Claim, ForceRelease, ForceReleased, HoldId, Label, Life, Op, LockMode, Reply, ObservedHolder, SessionId,
+///     Acquire, Acquired, Claim, ForceRelease, ForceReleased, HoldId, Label, Liveness, Op, LockMode, Reply, ObservedHolder, SessionId,
 /// };
 ///
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
 ///     claim, lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
-///     life: Life::Session { alive_ms: 10_000 }, ahead: None, portion: LockMode::Whole,
+///     life: Liveness::Session { alive_ms: 10_000 }, ahead: None, portion: LockMode::Whole,
 /// };
 /// let mut lock = LockState::default();
 /// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
@@ -862,11 +862,11 @@ pub enum Acquired {
 ///
 /// ```
 /// use leasehold_core::model::LockState;
-/// use leasehold_core::{Acquire, Claim, HoldId, Label, Life, Lock, LockMode, SessionId, MultiAcquired};
+/// use leasehold_core::{Acquire, Claim, HoldId, Label, Liveness, Lock, LockMode, SessionId, MultiAcquired};
 ///
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
-///     let (life, label) = (Life::Session { alive_ms: 10_000 }, Label::new("a worker").expect("it is short"));
+///     let (life, label) = (Liveness::Session { alive_ms: 10_000 }, Label::new("a worker").expect("it is short"));
 ///     Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead: None, portion: LockMode::Whole }
 /// };
 /// let (mut till, mut stock) = (LockState::default(), LockState::default());

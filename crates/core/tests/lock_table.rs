@@ -27,7 +27,7 @@ use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Life, LockMode, Nonce, Notification, ObservedHolder, Op, OwnValue, Pass, Release, Released, Reply,
+    Liveness, LockMode, Nonce, Notification, ObservedHolder, Op, OwnValue, Pass, Release, Released, Reply,
     Resize, Resized, SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -283,7 +283,8 @@ impl Scenario {
             Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), kept_ms }
         });
         let adopt_ms = after("adopting", words);
-        let life = if taken("detached", words) { Life::Lease } else { Life::Session { alive_ms: 10_000 } };
+        let life =
+            if taken("detached", words) { Liveness::Lease } else { Liveness::Session { alive_ms: 10_000 } };
         let ahead = taken("after", words).then(|| words.next().expect("a client").to_owned());
         let ahead = ahead.map(|ahead| self.session(&ahead));
         let label = Label::new(who).expect("a plain text");

@@ -8,7 +8,7 @@
 use leasehold_core::contend::{Contender, Step, Terms};
 use leasehold_core::model::{LockState, Vital, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, Claim, HoldId, Kind, Label, Life, LockMode, Moment, Op, Reply, SessionId,
+    Acquire, Acquired, Ahead, Claim, HoldId, Kind, Label, Liveness, LockMode, Moment, Op, Reply, SessionId,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn terms(portion: LockMode) -> Terms {
         label: Label::new("waiter").expect("a plain text"),
         value: None,
         adopt: None,
-        life: Life::Session { alive_ms: LIVES_MS },
+        life: Liveness::Session { alive_ms: LIVES_MS },
         queue: true,
         look_often: false,
         fresh: false,
@@ -71,7 +71,7 @@ impl Scene {
                 label: Label::new("holder").expect("a plain text"),
                 queue: None,
                 adopt_ms: None,
-                life: Life::Session { alive_ms: LIVES_MS },
+                life: Liveness::Session { alive_ms: LIVES_MS },
                 ahead: None,
                 portion: LockMode::Permits { count: 1, of },
             };

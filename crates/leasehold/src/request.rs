@@ -15,7 +15,7 @@ use crate::store::{Fault, FaultKind};
 use leasehold_core::contend::Terms;
 use leasehold_core::tenure::{Caps, Plan, Tenure};
 use leasehold_core::{
-    Executed, Lease, LeaseError, Life, Lock, LockMode, LockName, Moment, OwnValue, RetryPolicy,
+    Executed, Lease, LeaseError, Liveness, Lock, LockMode, LockName, Moment, OwnValue, RetryPolicy,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -300,7 +300,7 @@ impl Request {
         if asker.value.is_some() {
             return Ok(None);
         }
-        let life = asker.by_lease.then_some(Life::Lease);
+        let life = asker.by_lease.then_some(Liveness::Lease);
         let Some(won) = engine::take_kept(&self.engine, &self.seat, life, span.wanted()) else {
             return Ok(None);
         };
@@ -489,7 +489,7 @@ impl Request {
             label: self.engine.label.clone(),
             value: asker.value.clone(),
             adopt: self.adopt,
-            life: if asker.by_lease { Life::Lease } else { life },
+            life: if asker.by_lease { Liveness::Lease } else { life },
             queue: !once && self.retry.is_none() && queues,
             look_often: self.parting.free_every.is_some()
                 || !queues

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 use leasehold::core::{
-    About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Kind, Label, Life, Lock, LockMode, Op, Place,
+    About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Kind, Label, Liveness, Lock, LockMode, Op, Place,
     Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold::store::{
@@ -98,7 +98,7 @@ impl Stand {
                 label: about.label.clone(),
                 queue: None,
                 adopt_ms: None,
-                life: Life::Session { alive_ms: 10_000 },
+                life: Liveness::Session { alive_ms: 10_000 },
                 ahead: None,
                 portion: *portion,
             };

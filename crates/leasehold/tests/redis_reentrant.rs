@@ -9,7 +9,7 @@ use leasehold::store::{
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate, HoldId, Holder,
-    Inspect, Label, Life, LockMode, Nonce, OwnValue, Pass, Refused, Release, Released, SessionId,
+    Inspect, Label, Liveness, LockMode, Nonce, OwnValue, Pass, Refused, Release, Released, SessionId,
 };
 use leasehold_testkit::{RedisServer, Value};
 use std::time::{Duration, Instant};
@@ -442,7 +442,7 @@ fn ask(n: u8, owner: &str, queues: bool) -> Acquire {
         queue,
         adopt_ms: None,
         // The store does not know the session, and must still evict it.
-        life: Life::Session { alive_ms: 0 },
+        life: Liveness::Session { alive_ms: 0 },
         ahead: None,
         portion: LockMode::Whole,
     }

@@ -8,7 +8,7 @@
 
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::model::{LockState, Sessions, everybody};
-use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Life, LockMode, MultiAcquired};
+use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Liveness, LockMode, MultiAcquired};
 use leasehold_testkit::conformance::{ForeignWrite, Workload, WorkloadStep};
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection};
 use std::collections::BTreeMap;
@@ -112,7 +112,7 @@ impl Environment {
                 Some(tenant) if random.below(2) == 0 => tenant.claim,
                 _ => Claim { value: None, ..one.workload.fresh(u8::try_from(n).unwrap()) },
             };
-            let (life, label) = (Life::Session { alive_ms: 10_000 }, label.clone());
+            let (life, label) = (Liveness::Session { alive_ms: 10_000 }, label.clone());
             let lease_ms = 3_000;
             let ask = Acquire {
                 claim,
@@ -175,7 +175,7 @@ fn expired_queue_entries_do_not_count() {
         let mut one = One { lock, state: LockState::default(), workload: Workload::new(dead) };
         let label = Label::new("test").unwrap();
         let ask = |claim: Claim, queue| {
-            let (life, label) = (Life::Session { alive_ms: 10_000 }, label.clone());
+            let (life, label) = (Liveness::Session { alive_ms: 10_000 }, label.clone());
             Acquire {
                 claim,
                 lease_ms: 1_000,

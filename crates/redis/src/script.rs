@@ -6,7 +6,7 @@ use super::home::Home;
 use super::lua::{self, Texts};
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
-    Acquire, Beat, Claim, Extend, Kind, Life, Lock, LockKeys, LockName, ObservedHolder, Op, Pass, Release,
+    Acquire, Beat, Claim, Extend, Kind, Liveness, Lock, LockKeys, LockName, ObservedHolder, Op, Pass, Release,
 };
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs, ToSingleRedisArg};
 use std::borrow::{Borrow, Cow};
@@ -433,10 +433,10 @@ impl Call {
 }
 
 /// What ends a hold, as an argument.
-fn life(life: Life) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result>> {
+fn life(life: Liveness) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result>> {
     Shown(fmt::from_fn(move |f| match life {
-        Life::Session { alive_ms } => write!(f, "s{alive_ms}"),
-        Life::Lease => f.write_str("l"),
+        Liveness::Session { alive_ms } => write!(f, "s{alive_ms}"),
+        Liveness::Lease => f.write_str("l"),
     }))
 }
 

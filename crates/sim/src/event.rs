@@ -4,7 +4,7 @@ use crate::world::scheduler::HostId;
 use crate::world::time::{Clock, Instant};
 use leasehold_core::model::{Content, LockState, Sessions, Value};
 use leasehold_core::{
-    Acquire, Acquired, Claim, FencingToken, ForceReleased, HoldId, Life, LockMode, MultiAcquired,
+    Acquire, Acquired, Claim, FencingToken, ForceReleased, HoldId, Liveness, LockMode, MultiAcquired,
     Notification, ObservedHolder, Op, OwnValue, Reply, SessionId, SessionOp, SessionReply,
 };
 use std::collections::BTreeMap;
@@ -434,7 +434,7 @@ pub struct Held {
     /// Until when, in true time; `None` if it never ends.
     pub until: Option<Instant>,
     /// What can end it before its lease.
-    pub life: Life,
+    pub life: Liveness,
     /// Since when, in milliseconds of the store's clock.
     since_ms: u64,
 }
@@ -444,8 +444,8 @@ impl Held {
     /// believe in it for so long.
     pub const fn spared_until_ms(&self) -> Option<u64> {
         match self.life {
-            Life::Session { alive_ms } => Some(self.since_ms + alive_ms),
-            Life::Lease => None,
+            Liveness::Session { alive_ms } => Some(self.since_ms + alive_ms),
+            Liveness::Lease => None,
         }
     }
 

@@ -6,7 +6,7 @@ use super::machine::Machine;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend,
-    Extended, Fate, FencingToken, ForceRelease, ForceReleased, HoldId, Inspect, Inspection, Label, Life,
+    Extended, Fate, FencingToken, ForceRelease, ForceReleased, HoldId, Inspect, Inspection, Label, Liveness,
     Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Pass, Place, Release, Reply, SessionEntry,
     SessionId, SessionOp, SessionReply,
 };
@@ -100,7 +100,7 @@ fn acquire(of: u8, hold: u8, queue: bool) -> Acquire {
         label: Label::new(format!("test {of}")).expect("a label"),
         queue: queue.then_some(Enqueue { nonce, kept_ms: 3000 }),
         adopt_ms: None,
-        life: Life::Session { alive_ms: 10_000 },
+        life: Liveness::Session { alive_ms: 10_000 },
         ahead: None,
         portion: LockMode::Whole,
     }
@@ -271,7 +271,7 @@ async fn a_detached_hold_outlives_its_process() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     let life = world.sessions().begin(session(1)).expect("a fresh session");
-    ask(&store, &lock("a"), Acquire { life: Life::Lease, ..acquire(1, 1, false) }).await;
+    ask(&store, &lock("a"), Acquire { life: Liveness::Lease, ..acquire(1, 1, false) }).await;
     drop(life);
     let look = Acquire { ahead: Some(session(1)), ..acquire(2, 1, true) };
     let Acquired::Taken { ahead, holder, .. } = ask(&store, &lock("a"), look).await else { panic!("taken") };

@@ -26,7 +26,7 @@ use crate::watched::Watched;
 use ballot::Ballot;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{
-    Acquire, Executed, Extend, KeyError, Life, Lock, Op, Pass, Place, Release, Reply, SessionId,
+    Acquire, Executed, Extend, KeyError, Liveness, Lock, Op, Pass, Place, Release, Reply, SessionId,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -182,7 +182,7 @@ impl QuorumStore {
     }
 
     async fn acquire(&self, lock: &Lock, ask: &Acquire, within: Duration) -> Outcome {
-        let ask = Acquire { queue: None, ahead: None, life: Life::Lease, ..ask.clone() };
+        let ask = Acquire { queue: None, ahead: None, life: Liveness::Lease, ..ask.clone() };
         let Self { nodes, errands, node_timeout, .. } = self;
         let (needed, node_timeout) = (self.needed(), *node_timeout);
         Ballot { nodes, needed, lock, ask, within, node_timeout, errands }.hold().await

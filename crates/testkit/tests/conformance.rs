@@ -7,8 +7,8 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, ForceReleased, HoldId, Inspect,
-    KeyError, KeySpace, Kind, Life, Lock, LockMode, LockName, MultiAcquired, Notification, ObservedHolder,
-    Op, OwnValue, Pass, Place, Refused, Release, Reply, SessionId, SessionOp, SessionReply,
+    KeyError, KeySpace, Kind, Liveness, Lock, LockMode, LockName, MultiAcquired, Notification,
+    ObservedHolder, Op, OwnValue, Pass, Place, Refused, Release, Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Capabilities, Fault, NotificationSink, Outcome, SessionTracking, Store};
 use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
@@ -297,7 +297,7 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
             release.claim = Claim::new(HoldId::from_random(SessionId::from_random([0xee; 12]), [0; 16]));
         }
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
-        (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.life = Life::Session { alive_ms: 1 },
+        (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.life = Liveness::Session { alive_ms: 1 },
         (Flaw::FreesUnseen, Op::ForceRelease(free)) => {
             let last = state.record.as_ref().and_then(|record| record.last);
             free.seen = last.map_or(free.seen, ObservedHolder::Hold);

@@ -10,7 +10,7 @@
 //!    longest requested lease, so that the new hold lasts as long (R10).
 
 use super::record::Tenant;
-use crate::{Claim, FencingToken, HoldId, Label, Life, OwnValue};
+use crate::{Claim, FencingToken, HoldId, Label, Liveness, OwnValue};
 use serde::{Deserialize, Serialize};
 
 /// The holds of one owner.
@@ -42,7 +42,7 @@ pub struct Entry {
     /// When it was acquired, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends it before its time.
-    pub life: Life,
+    pub life: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,
 }

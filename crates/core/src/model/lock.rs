@@ -22,8 +22,8 @@ use crate::cohort::{Block, Reserve};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Life, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Pass, Raise, Raised, Refused,
-    Release, Released, Reply, SessionId,
+    Liveness, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Pass, Raise, Raised,
+    Refused, Release, Released, Reply, SessionId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -32,12 +32,12 @@ use std::fmt;
 ///
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
-/// use leasehold_core::{Acquire, Acquired, Claim, HoldId, Label, Life, Op, LockMode, Reply, SessionId};
+/// use leasehold_core::{Acquire, Acquired, Claim, HoldId, Label, Liveness, Op, LockMode, Reply, SessionId};
 ///
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let label = Label::new("a worker").expect("a short text is a label");
-///     let (life, ahead, portion) = (Life::Session { alive_ms: 10_000 }, None, LockMode::Whole);
+///     let (life, ahead, portion) = (Liveness::Session { alive_ms: 10_000 }, None, LockMode::Whole);
 ///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead, portion })
 /// };
 /// let granted = |reply| matches!(reply, Reply::Acquire(Acquired::Granted { .. }));
@@ -255,7 +255,7 @@ impl LockState {
     pub fn bury(&mut self, now_us: u64, dead: SessionId, by: &Label) -> (Option<FencingToken>, bool) {
         let now = Now { us: now_us, ms: now_us / 1000 };
         self.drop_over(now);
-        let lives = |life: Life, hold: &HoldId| life.ends_with_session() && hold.session() == dead;
+        let lives = |life: Liveness, hold: &HoldId| life.ends_with_session() && hold.session() == dead;
         let fence = self.take(now, Ended::Evicted, by, |life, hold| lives(life, hold));
         let place = self.record.as_mut().is_some_and(|record| {
             let of_it: Vec<_> = record
@@ -281,7 +281,7 @@ impl LockState {
         now: Now,
         how: Ended,
         by: &Label,
-        goes: impl Fn(Life, &HoldId) -> bool,
+        goes: impl Fn(Liveness, &HoldId) -> bool,
     ) -> Option<FencingToken> {
         if self.kind.is_shared() {
             return self.take_parts(now, how, by, goes);
@@ -423,7 +423,7 @@ impl LockState {
             Vital::Lapsed => None,
             Vital::Unknown => {
                 let doubted = self.lessees().into_iter().filter_map(|tenant| match tenant.life {
-                    Life::Session { alive_ms } if tenant.claim.hold.session() == session => {
+                    Liveness::Session { alive_ms } if tenant.claim.hold.session() == session => {
                         tenant.since_ms.saturating_add(alive_ms).checked_sub(now.ms)
                     }
                     _ => None,
@@ -826,7 +826,9 @@ impl LockState {
             (Some(entries), _) => entries.lessees().next(),
             (_, Some(parts)) => parts.lessees().next(),
             // A rest does not end with any session.
-            _ if self.rests() => self.tenant().map(|tenant| Tenant { life: Life::Lease, ..tenant.clone() }),
+            _ if self.rests() => {
+                self.tenant().map(|tenant| Tenant { life: Liveness::Lease, ..tenant.clone() })
+            }
             _ => self.tenant().filter(|tenant| self.holds(&tenant.claim)).cloned(),
         }
     }

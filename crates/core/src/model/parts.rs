@@ -4,7 +4,7 @@
 //! 2. The holds are in the order of their fencing tokens, which is the order in which they were granted.
 
 use super::record::Tenant;
-use crate::{Claim, FencingToken, HoldId, Holder, Label, Life, LockMode, OwnValue};
+use crate::{Claim, FencingToken, HoldId, Holder, Label, Liveness, LockMode, OwnValue};
 use serde::{Deserialize, Serialize};
 
 /// The holds of a shared lock.
@@ -34,7 +34,7 @@ pub struct Part {
     /// When it was acquired, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends it before its time.
-    pub life: Life,
+    pub life: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,
 }

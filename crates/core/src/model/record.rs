@@ -4,7 +4,7 @@
 
 use super::endings::Endings;
 use crate::{
-    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Life, LockMode, RECORD_KEPT, SessionId,
+    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Liveness, LockMode, RECORD_KEPT, SessionId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -111,10 +111,10 @@ impl PlaceId {
 ///
 /// ```
 /// use leasehold_core::model::Tenant;
-/// use leasehold_core::{Claim, HoldId, Label, Life, SessionId};
+/// use leasehold_core::{Claim, HoldId, Label, Liveness, SessionId};
 ///
 /// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
-/// let (label, life) = (Label::new("billing")?, Life::Session { alive_ms: 10_000 });
+/// let (label, life) = (Label::new("billing")?, Liveness::Session { alive_ms: 10_000 });
 /// let tenant = Tenant { claim: Claim::new(hold), since_ms: 1_000, life, label };
 /// assert_eq!(tenant.claim.hold.session(), SessionId::from_random([7; 12])); // the session to check for life
 /// # Ok::<(), leasehold_core::LabelError>(())
@@ -126,7 +126,7 @@ pub struct Tenant {
     /// When it was granted, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends the hold before its time.
-    pub life: Life,
+    pub life: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,
 }
@@ -158,7 +158,7 @@ pub struct Place {
     /// How long the hold lasts when it is granted, in milliseconds.
     pub lease_ms: u64,
     /// What ends the entry, and the hold after it, before its time.
-    pub life: Life,
+    pub life: Liveness,
     /// The hold that waits.
     pub claim: Claim,
     /// A description of the waiter, for people to read.

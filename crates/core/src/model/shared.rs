@@ -21,7 +21,7 @@ use super::parts::{Part, Parts};
 use super::record::{LOOKS_AT_MOST, Place, PlaceId, Record, Tenant};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Extend, Fate, FencingToken, ForceRelease,
-    ForceReleased, HoldId, Holder, Kind, Label, Life, LockMode, MAX_SHARED_HOLDERS, Notification,
+    ForceReleased, HoldId, Holder, Kind, Label, Liveness, LockMode, MAX_SHARED_HOLDERS, Notification,
     ObservedHolder, Refused, Release, Released, Resize, Resized, SessionId,
 };
 
@@ -169,7 +169,7 @@ impl LockState {
         now: Now,
         how: Ended,
         by: &Label,
-        goes: impl Fn(Life, &HoldId) -> bool,
+        goes: impl Fn(Liveness, &HoldId) -> bool,
     ) -> Option<FencingToken> {
         let lost: Vec<_> = self
             .parts()
@@ -463,7 +463,7 @@ impl LockState {
         asked: Option<SessionId>,
     ) -> (Option<Ahead>, Vec<SessionId>) {
         let own = ask.claim.hold.session();
-        let can_die = |life: Life, hold: HoldId| {
+        let can_die = |life: Liveness, hold: HoldId| {
             (life.ends_with_session() && hold.session() != own).then(|| hold.session())
         };
         let ahead = |session| Ahead { session, alive_ms: None };

@@ -8,7 +8,7 @@ use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::model::{LockState, Place, PlaceId, Record, Sessions};
 use leasehold_core::{
     Acquire, AuditEntry, Beat, Claim, Enqueue, Evict, Evicted, Extend, Extended, Fate, FencingToken,
-    ForceReleased, HoldId, Inspect, Label, Life, LockMode, Nonce, Notification, Op, Pass, Release, Reply,
+    ForceReleased, HoldId, Inspect, Label, Liveness, LockMode, Nonce, Notification, Op, Pass, Release, Reply,
     SessionId, SessionOp,
 };
 use proptest::prelude::*;
@@ -49,7 +49,7 @@ pub(super) fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_
         label,
         queue,
         adopt_ms,
-        life: Life::Session { alive_ms: 10_000 },
+        life: Liveness::Session { alive_ms: 10_000 },
         ahead: None,
         portion: LockMode::Whole,
     }
@@ -72,7 +72,7 @@ fn any_ask(of: ClaimOf) -> impl Strategy<Value = Acquire> {
     let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
     let queue = prop_oneof![1 => Just(None), 3 => (any::<u64>(), kept_ms).prop_map(Some)];
     let adopt_ms = prop_oneof![3 => Just(None), 1 => any_lease_ms().prop_map(Some)];
-    let life = prop_oneof![3 => any_lease_ms().prop_map(|alive_ms| Life::Session { alive_ms }), 1 => Just(Life::Lease)];
+    let life = prop_oneof![3 => any_lease_ms().prop_map(|alive_ms| Liveness::Session { alive_ms }), 1 => Just(Liveness::Lease)];
     let ahead = proptest::option::of((0..SESSIONS).prop_map(session));
     (any_claim(of), any_lease_ms(), queue, adopt_ms, life, ahead).prop_map(
         |(claim, lease_ms, queue, adopt_ms, life, ahead)| {
@@ -153,7 +153,7 @@ pub(super) fn entries(state: &LockState) -> Vec<AuditEntry> {
     state.audit.iter().flat_map(|audit| audit.entries.clone()).collect()
 }
 
-pub(super) fn lives_with(life: Life, claim: &Claim, session: SessionId) -> bool {
+pub(super) fn lives_with(life: Liveness, claim: &Claim, session: SessionId) -> bool {
     life.ends_with_session() && claim.hold.session() == session
 }
 

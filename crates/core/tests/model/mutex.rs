@@ -14,9 +14,9 @@ use leasehold_core::cohort::Reserve;
 use leasehold_core::model::{Audit, Content, LockState, PlaceId, Sessions, Tenant, Value, Vital, everybody};
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Label, Life,
-    LockMode, Notification, ObservedHolder, Op, OwnValue, Pass, Release, Reply, SessionId, SessionOp,
-    whole_millis,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Label,
+    Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue, Pass, Release, Reply, SessionId,
+    SessionOp, whole_millis,
 };
 use proptest::prelude::*;
 
@@ -180,8 +180,8 @@ impl Environment {
         match (self.sessions.vital(now_ms, session), self.held(lock)) {
             (Vital::Alive(alive_ms), _) => Some(alive_ms),
             (Vital::Unknown, Some(held)) if held.claim.hold.session() == session => match held.life {
-                Life::Session { alive_ms } => (held.since_ms + alive_ms).checked_sub(now_ms),
-                Life::Lease => None,
+                Liveness::Session { alive_ms } => (held.since_ms + alive_ms).checked_sub(now_ms),
+                Liveness::Lease => None,
             },
             _ => None,
         }
@@ -654,7 +654,7 @@ fn a_state_that_is_shown_keeps_its_tokens() {
         label: Label::new("a").expect("a good label"),
         queue: None,
         adopt_ms: None,
-        life: Life::Session { alive_ms: 10_000 },
+        life: Liveness::Session { alive_ms: 10_000 },
         ahead: None,
         portion: LockMode::Whole,
     };
@@ -727,7 +727,7 @@ fn a_hold_of_a_session_that_is_not_known_is_spared_as_long_as_it_may_be_believed
     let unknown = &|_| Vital::Unknown;
     let mut state = LockState::default();
     let held =
-        Acquire { life: Life::Session { alive_ms: 5_000 }, ..ask(holder.clone(), HOUR_MS, None, None) };
+        Acquire { life: Liveness::Session { alive_ms: 5_000 }, ..ask(holder.clone(), HOUR_MS, None, None) };
     state.apply(START_US, &Op::Acquire(held), unknown);
     let dead = holder.hold.session();
     let look = |waiter: &Claim| {

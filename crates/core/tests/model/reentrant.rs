@@ -14,8 +14,9 @@ use super::happenings::{
 use leasehold_core::model::{Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Inspect, Kind, Label, Life, Notification,
-    ObservedHolder, Op, OwnValue, Pass, Refused, Release, Released, Reply, SessionId, SessionOp,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Inspect, Kind, Label, Liveness,
+    Notification, ObservedHolder, Op, OwnValue, Pass, Refused, Release, Released, Reply, SessionId,
+    SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -257,7 +258,7 @@ impl Environment {
     /// rely on any of its holds.
     fn alive_ms(&self, state: &LockState, session: SessionId) -> Option<u64> {
         let believed = |entry: Entry| match entry.life {
-            Life::Session { alive_ms } if entry.hold.session() == session => {
+            Liveness::Session { alive_ms } if entry.hold.session() == session => {
                 (entry.since_ms + alive_ms).checked_sub(self.now_ms())
             }
             _ => None,
@@ -716,7 +717,7 @@ proptest! {
         let mut end_ms = None;
         for (n, step) in steps.iter().enumerate() {
             if n == at {
-                let ask = Acquire { life: Life::Lease, ..ask(ghost.clone(), lease_ms, None, None) };
+                let ask = Acquire { life: Liveness::Lease, ..ask(ghost.clone(), lease_ms, None, None) };
                 environment.step(&(0, Event::Op(Op::Acquire(ask))));
                 end_ms = Some(environment.now_us / 1000 + lease_ms);
             }

@@ -11,8 +11,8 @@ use super::happenings::{
 use leasehold_core::model::{LockState, Part, Place, PlaceId, Sessions, Vital};
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, Fate, FencingToken, ForceRelease,
-    ForceReleased, HoldId, Inspect, Kind, Life, LockMode, Notification, ObservedHolder, Op, OwnValue, Pass,
-    Refused, Release, Reply, Resize, Resized, SessionId, SessionOp,
+    ForceReleased, HoldId, Inspect, Kind, Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue,
+    Pass, Refused, Release, Reply, Resize, Resized, SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -77,8 +77,8 @@ fn any_ask(kind: Kind) -> impl Strategy<Value = Acquire> {
     let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
     let queue = prop_oneof![1 => Just(None), 4 => (any::<u64>(), kept_ms).prop_map(Some)];
     let life = prop_oneof![
-        3 => any_lease_ms().prop_map(|alive_ms| Life::Session { alive_ms }),
-        1 => Just(Life::Lease)
+        3 => any_lease_ms().prop_map(|alive_ms| Liveness::Session { alive_ms }),
+        1 => Just(Liveness::Lease)
     ];
     let ahead = proptest::option::weighted(0.3, (0..SESSIONS).prop_map(session));
     (any_hold(kind), any_lease_ms(), queue, life, ahead).prop_map(
@@ -244,10 +244,10 @@ impl Environment {
             Vital::Lapsed => true,
             // It counts as alive for as long as its client may rely on any of its holds.
             Vital::Unknown => !before.holds.iter().any(|part| match part.life {
-                Life::Session { alive_ms } => {
+                Liveness::Session { alive_ms } => {
                     part.hold.session() == *named && part.since_ms.saturating_add(alive_ms) >= self.now_ms()
                 }
-                Life::Lease => false,
+                Liveness::Lease => false,
             }),
         })
     }
@@ -653,7 +653,7 @@ fn limit_of(state: &LockState) -> Option<u32> {
     state.record.as_ref().and_then(|record| record.limit)
 }
 
-fn lives_with(life: Life, hold: &HoldId, session: SessionId) -> bool {
+fn lives_with(life: Liveness, hold: &HoldId, session: SessionId) -> bool {
     life.ends_with_session() && hold.session() == session
 }
 

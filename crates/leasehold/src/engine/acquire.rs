@@ -11,7 +11,7 @@ use super::{Engine, Hold, odd_reply};
 use crate::store::{Fault, Outcome, Subscription};
 use leasehold_core::Executed;
 use leasehold_core::contend::{Grant, Standing, Terms};
-use leasehold_core::{Acquire, Acquired, Claim, Life, Moment, Nonce, Op, Reply};
+use leasehold_core::{Acquire, Acquired, Claim, Liveness, Moment, Nonce, Op, Reply};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl<'a> Won<'a> {
 pub(crate) fn take_kept<'a>(
     engine: &'a Engine,
     seat: &Seat,
-    life: Option<Life>,
+    life: Option<Liveness>,
     lease: Duration,
 ) -> Option<Won<'a>> {
     if !seat.lock.kind.is_handed_on() {

@@ -16,8 +16,8 @@ use super::{
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::contend::Grant;
 use leasehold_core::{
-    Claim, Executed, Extend, Extended, FencingToken, HoldId, Lease, LeaseError, Life, Lock, Moment, Op, Pass,
-    Release, Reply, SessionId, drift, whole_millis,
+    Claim, Executed, Extend, Extended, FencingToken, HoldId, Lease, LeaseError, Liveness, Lock, Moment, Op,
+    Pass, Release, Reply, SessionId, drift, whole_millis,
 };
 use leasehold_store::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -59,7 +59,7 @@ pub(crate) enum NotExtended {
 
 /// A session for one detached hold. No store tracks it, and its absence means nothing (1).
 pub(crate) fn own_session(engine: &Engine, lock: &Lock) -> Arc<Session> {
-    Arc::new(Session::new(engine.store.place(lock), fresh_id(&*engine.environment), Life::Lease, FAR))
+    Arc::new(Session::new(engine.store.place(lock), fresh_id(&*engine.environment), Liveness::Lease, FAR))
 }
 
 /// Acquires a lock under a session of its own (1).
@@ -282,7 +282,7 @@ pub(crate) async fn attach(
         Ok(valid_until) => {
             let seat = if lock.kind.is_shared() { engine.own_seat(lock) } else { engine.seat(lock) };
             // It lives by its lease alone, even if the client that attaches it has a session.
-            let session = Arc::new(Session::new(seat.place, claim.hold.session(), Life::Lease, FAR));
+            let session = Arc::new(Session::new(seat.place, claim.hold.session(), Liveness::Lease, FAR));
             let entry = Arc::downgrade(&seat);
             let hold = Arc::new(Hold::new(lock.clone(), claim, fence, valid_until, session, entry));
             hold.may_last(may_last_until);

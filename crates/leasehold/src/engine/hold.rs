@@ -352,13 +352,13 @@ impl fmt::Debug for Hold {
 mod tests {
     use super::super::FAR;
     use super::*;
-    use leasehold_core::{HoldId, Life, SessionId};
+    use leasehold_core::{HoldId, Liveness, SessionId};
 
     fn hold() -> Hold {
         let session = SessionId::from_random([1; 12]);
         let claim = Claim { hold: HoldId::from_random(session, [2; 16]), value: None };
         let lock = Lock::mutex("job".parse().expect("a good name"));
-        let session = Arc::new(Session::new(leasehold_core::Place::ONLY, session, Life::Lease, FAR));
+        let session = Arc::new(Session::new(leasehold_core::Place::ONLY, session, Liveness::Lease, FAR));
         Hold::new(lock, claim, FencingToken::new(1), FAR, session, Weak::<crate::engine::Seat>::new())
     }
 

@@ -172,7 +172,7 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::{Label, Life, LockMode};
+    use leasehold_core::{Label, Liveness, LockMode};
     use std::time::Duration;
 
     fn terms() -> Arc<Terms> {
@@ -183,7 +183,7 @@ mod tests {
             label,
             value: None,
             adopt: None,
-            life: Life::Session { alive_ms: 10_000 },
+            life: Liveness::Session { alive_ms: 10_000 },
             queue: true,
             look_often: false,
             fresh: false,

@@ -673,7 +673,7 @@ impl fmt::Debug for Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::{Label, Life};
+    use leasehold_core::{Label, Liveness};
 
     fn seat() -> Arc<Seat> {
         let lock = Lock::mutex("job".parse().expect("a good name"));
@@ -684,7 +684,7 @@ mod tests {
         Arc::new(Session::new(
             Place::ONLY,
             SessionId::from_random([1; 12]),
-            Life::Session { alive_ms: 10_000 },
+            Liveness::Session { alive_ms: 10_000 },
             at(100),
         ))
     }
@@ -697,7 +697,7 @@ mod tests {
             label,
             value: None,
             adopt: None,
-            life: Life::Session { alive_ms: 10_000 },
+            life: Liveness::Session { alive_ms: 10_000 },
             queue: true,
             look_often: false,
             fresh: false,

@@ -12,7 +12,9 @@
 use super::Timings;
 use crate::store::{Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};
 use leasehold_core::pulse::Pulse;
-use leasehold_core::{Beat, Beaten, Life, Moment, Place, SessionId, SessionOp, SessionReply, whole_millis};
+use leasehold_core::{
+    Beat, Beaten, Liveness, Moment, Place, SessionId, SessionOp, SessionReply, whole_millis,
+};
 use leasehold_store::Environment;
 use leasehold_store::sync::{AtomicU64, Mutex, MutexGuard, Notify};
 use std::collections::BTreeMap;
@@ -26,13 +28,13 @@ pub(crate) struct Session {
     pub(crate) place: Place,
     pub(crate) id: SessionId,
     /// What ends the holds that it acquires.
-    pub(crate) life: Life,
+    pub(crate) life: Liveness,
     /// Microseconds of the client's clock; zero before it has begun and once it has lapsed.
     alive_until: AtomicU64,
 }
 
 impl Session {
-    pub(crate) fn new(place: Place, id: SessionId, life: Life, alive_until: Moment) -> Self {
+    pub(crate) fn new(place: Place, id: SessionId, life: Liveness, alive_until: Moment) -> Self {
         Self { place, id, life, alive_until: AtomicU64::new(alive_until.as_micros()) }
     }
 
@@ -43,7 +45,7 @@ impl Session {
 
     /// This session for holds with this liveness: holds that end by their lease alone are allowed in a session with
     /// heartbeats.
-    pub(super) fn of_life(self: &Arc<Self>, life: Life) -> Arc<Self> {
+    pub(super) fn of_life(self: &Arc<Self>, life: Liveness) -> Arc<Self> {
         let alone = || Arc::new(Self::new(self.place, self.id, life, super::FAR));
         if life == self.life { self.clone() } else { alone() }
     }
@@ -74,7 +76,7 @@ pub(crate) struct Sessions {
     /// The session id where none has lapsed.
     id: SessionId,
     /// What ends the holds of all of them.
-    pub(crate) life: Life,
+    pub(crate) life: Liveness,
     /// Set if sessions begin and end on demand: in a store with several partitions.
     come_and_go: bool,
     places: Mutex<BTreeMap<Place, Local>>,
@@ -110,7 +112,7 @@ impl Drop for Awaiting<'_> {
 
 impl Sessions {
     /// Sessions with this id that begin on demand.
-    pub(super) fn where_wanted(id: SessionId, life: Life) -> Self {
+    pub(super) fn where_wanted(id: SessionId, life: Liveness) -> Self {
         Self { id, life, come_and_go: true, places: Mutex::default(), changed: Notify::new() }
     }
 
@@ -226,10 +228,10 @@ pub(super) struct Birth {
 
 impl Birth {
     /// What ends the holds of such a session.
-    pub(super) fn life(&self) -> Life {
+    pub(super) fn life(&self) -> Liveness {
         match (self.store.capabilities().sessions, self.timings.session) {
-            (SessionTracking::Never, _) | (_, None) => Life::Lease,
-            (_, Some(alive)) => Life::Session { alive_ms: whole_millis(alive) },
+            (SessionTracking::Never, _) | (_, None) => Liveness::Lease,
+            (_, Some(alive)) => Liveness::Session { alive_ms: whole_millis(alive) },
         }
     }
 

@@ -8,8 +8,8 @@ use crate::fixture::Fixture;
 use crate::keyspace::{Content, Keyspace};
 use crate::tap::WHOLE;
 use leasehold_core::{
-    Acquire, Acquired, Claim, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, LockMode, MultiAcquired,
-    Op, Pass, Release, SessionId,
+    Acquire, Acquired, Claim, HoldId, KeySpace, Kind, Label, Liveness, Lock, LockKeys, LockMode,
+    MultiAcquired, Op, Pass, Release, SessionId,
 };
 
 const NAMES: [&str; 3] = ["job", "till", "stock"];
@@ -17,7 +17,7 @@ const NAMES: [&str; 3] = ["job", "till", "stock"];
 fn ask(n: u8, lease_ms: u64) -> Acquire {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]));
     let (life, label) =
-        (Life::Session { alive_ms: 10_000 }, Label::new("test").expect("a plain text is a label"));
+        (Liveness::Session { alive_ms: 10_000 }, Label::new("test").expect("a plain text is a label"));
     Acquire {
         claim,
         lease_ms,

@@ -7,7 +7,7 @@ use crate::tap::WHOLE;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, HoldId, Inspect, Kind, Label,
-    Life, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, Pass, Raise, Release, Resize, SessionId,
+    Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, Pass, Raise, Release, Resize, SessionId,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -677,7 +677,7 @@ fn ask(claim: Claim, kept_ms: Option<u64>) -> Acquire {
         label,
         queue,
         adopt_ms: None,
-        life: Life::Session { alive_ms: 0 },
+        life: Liveness::Session { alive_ms: 0 },
         ahead: None,
         portion: LockMode::Whole,
     }

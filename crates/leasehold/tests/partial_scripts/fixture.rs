@@ -15,7 +15,7 @@ use leasehold_core::model::{
     Tenant, Value as Stands,
 };
 use leasehold_core::{
-    Acquire, AuditEntry, Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Kind, Label, Life,
+    Acquire, AuditEntry, Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Kind, Label, Liveness,
     LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, Pass, Place as Partition, Release, Reply,
     SessionId, SessionOp, SessionReply,
 };
@@ -462,10 +462,10 @@ fn tenant(text: &str) -> Result<Tenant, Broken> {
     Ok(Tenant { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, life, label })
 }
 
-fn life(text: &str) -> Result<Life, Broken> {
+fn life(text: &str) -> Result<Liveness, Broken> {
     match text {
-        life if life.starts_with('s') => Ok(Life::Session { alive_ms: parsed(&life[1..])? }),
-        "l" => Ok(Life::Lease),
+        life if life.starts_with('s') => Ok(Liveness::Session { alive_ms: parsed(&life[1..])? }),
+        "l" => Ok(Liveness::Lease),
         other => Err(Broken(format!("a life `{other}`"))),
     }
 }

@@ -8,7 +8,7 @@ use crate::keyspace::Content;
 use crate::tap::WHOLE;
 use leasehold_core::model::LockState;
 use leasehold_core::{
-    Acquire, Beat, Beaten, Enqueue, FencingToken, Kind, Label, Life, LockMode, Op, Release, SessionOp,
+    Acquire, Beat, Beaten, Enqueue, FencingToken, Kind, Label, Liveness, LockMode, Op, Release, SessionOp,
     SessionReply,
 };
 use leasehold_testkit::conformance::{ForeignWrite, Workload, WorkloadStep};
@@ -173,7 +173,7 @@ impl<'a> Play<'a> {
             label,
             queue,
             adopt_ms: None,
-            life: Life::Session { alive_ms: 10_000 },
+            life: Liveness::Session { alive_ms: 10_000 },
             ahead: None,
             portion: whole(self.fixture.kind),
         }

@@ -13,7 +13,7 @@ use crate::fixture::live;
 use crate::generator::Play;
 use leasehold_core::model::{Entry, LockState};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Kind, Label, Life, LockMode, Op, Pass,
+    Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Kind, Label, Liveness, LockMode, Op, Pass,
     Release, Reply,
 };
 use leasehold_testkit::conformance::ForeignWrite;
@@ -117,7 +117,7 @@ impl Play<'_> {
             label,
             queue,
             adopt_ms: None,
-            life: Life::Session { alive_ms: 10_000 },
+            life: Liveness::Session { alive_ms: 10_000 },
             ahead: None,
             portion: LockMode::Whole,
         })

@@ -12,7 +12,7 @@ use crate::generator::Play;
 use crate::serve::asked_in;
 use leasehold_core::model::{LockState, Part};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, Kind, Label, Life, LockMode, Op, Pass, Release, Reply,
+    Acquire, Acquired, Claim, Enqueue, Fate, Kind, Label, Liveness, LockMode, Op, Pass, Release, Reply,
 };
 use std::collections::BTreeMap;
 
@@ -142,7 +142,7 @@ impl Play<'_> {
     fn look_for(&self, claim: &Claim, portion: LockMode) -> Op {
         let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms: 7_200_000 });
         let label = Label::new("test").expect("a plain text is a label");
-        let life = Life::Session { alive_ms: 10_000 };
+        let life = Liveness::Session { alive_ms: 10_000 };
         let (claim, lease_ms) = (claim.clone(), 30_000);
         Op::Acquire(Acquire { claim, lease_ms, label, queue, adopt_ms: None, life, ahead: None, portion })
     }

@@ -8,8 +8,8 @@ mod node;
 mod votes;
 
 use leasehold::core::{
-    Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspect, Inspection, Label, Life,
-    LockMode, Op, Pass, Release, Released, Reply, SessionId,
+    Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspect, Inspection, Label,
+    Liveness, LockMode, Op, Pass, Release, Released, Reply, SessionId,
 };
 use leasehold::store::{Executed, Fault, Lock, Outcome, QuorumStore, Store};
 use node::Node;
@@ -132,7 +132,7 @@ pub(crate) fn claim() -> Claim {
 
 pub(crate) fn acquire(claim: &Claim) -> Acquire {
     let label = Label::new(format!("worker {}", claim.hold.session())).unwrap();
-    let (claim, life) = (claim.clone(), Life::Lease);
+    let (claim, life) = (claim.clone(), Liveness::Lease);
     let (queue, adopt_ms, ahead, portion) = (None, None, None, LockMode::Whole);
     Acquire { claim, lease_ms: 3_000, label, queue, adopt_ms, life, ahead, portion }
 }

@@ -4,8 +4,8 @@ use crate::world::World;
 use leasehold::store::{Op, Reply};
 use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Extend, Extended, FencingToken, Inspect, Kind, Label, Life, LockMode,
-    OwnValue, Pass, Release,
+    Acquire, Acquired, Claim, Enqueue, Extend, Extended, FencingToken, Inspect, Kind, Label, Liveness,
+    LockMode, OwnValue, Pass, Release,
 };
 use std::collections::BTreeMap;
 use std::env;
@@ -299,7 +299,7 @@ fn texts_of_users_are_texts() {
                 label,
                 queue,
                 adopt_ms: None,
-                life: Life::Session { alive_ms: 10_000 },
+                life: Liveness::Session { alive_ms: 10_000 },
                 ahead: None,
                 portion: LockMode::Whole,
             })
@@ -320,7 +320,7 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
         label,
         queue,
         adopt_ms: None,
-        life: Life::Session { alive_ms: 10_000 },
+        life: Liveness::Session { alive_ms: 10_000 },
         ahead: None,
         portion: LockMode::Whole,
     })

@@ -2,7 +2,7 @@
 
 use leasehold::store::Notification;
 use leasehold_core::model::{Audit, Place, PlaceId, Record, Reserved, SessionRecord, Tenant};
-use leasehold_core::{Claim, Ended, Life, LockMode};
+use leasehold_core::{Claim, Ended, Liveness, LockMode};
 use leasehold_testkit::Value;
 use std::collections::BTreeMap;
 
@@ -70,10 +70,10 @@ pub(crate) fn lines(audit: &Audit) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-pub(crate) fn letter(life: Life) -> String {
+pub(crate) fn letter(life: Liveness) -> String {
     match life {
-        Life::Session { alive_ms } => format!("s{alive_ms}"),
-        Life::Lease => "l".to_owned(),
+        Liveness::Session { alive_ms } => format!("s{alive_ms}"),
+        Liveness::Lease => "l".to_owned(),
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::scene::{LONG, beat, claim, label, nonce};
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, ForceRelease, Inspect, Inspection, Kind, Life, LockMode,
+    Acquire, Acquired, Claim, Enqueue, Fate, ForceRelease, Inspect, Inspection, Kind, Liveness, LockMode,
     ObservedHolder, Pass, Release, Released,
 };
 use leasehold_testkit::{FrozenClock, RedisServer, Value};
@@ -48,7 +48,7 @@ async fn execute(store: &RedisStore, lock: &Lock, op: Op) -> Reply {
 async fn ask(store: &RedisStore, kind: Kind, n: u8, portion: LockMode) -> Acquired {
     let queue = Some(Enqueue { nonce: nonce(n.into()), kept_ms: 20_000 });
     let claim = owned(n, kind);
-    let life = Life::Session { alive_ms: 60_000 };
+    let life = Liveness::Session { alive_ms: 60_000 };
     let (label, adopt_ms, ahead) = (label(), None, None);
     let ask = Acquire { claim, lease_ms: 20_000, label, queue, adopt_ms, life, ahead, portion };
     match execute(store, &lock(kind), Op::Acquire(ask)).await {

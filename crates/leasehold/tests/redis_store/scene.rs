@@ -5,7 +5,7 @@ use leasehold::store::{
     SessionReply, Store,
 };
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Life, LockMode, Nonce,
+    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Liveness, LockMode, Nonce,
     Pass, Place, Release, Released, SessionEntry, SessionId,
 };
 use leasehold_testkit::RedisServer;
@@ -107,7 +107,7 @@ pub(crate) fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
         queue,
         adopt_ms: None,
         // The store may not know the session, and is to evict it all the same: two milliseconds later.
-        life: Life::Session { alive_ms: 0 },
+        life: Liveness::Session { alive_ms: 0 },
         ahead: None,
         portion: LockMode::Whole,
     }

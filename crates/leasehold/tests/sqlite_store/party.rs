@@ -3,7 +3,7 @@
 use leasehold::store::{Fault, Notification, NotificationSink, Outcome, SqliteStore, Store};
 use leasehold::{FencingToken, Label, SessionId};
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, HoldId, Inspect, Inspection, Life, Lock, LockMode,
+    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, HoldId, Inspect, Inspection, Liveness, Lock, LockMode,
     Nonce, Op, Pass, Place, Release, Reply, SessionEntry, SessionOp, SessionReply,
 };
 use std::path::{Path, PathBuf};
@@ -134,7 +134,7 @@ impl Party {
 
     /// Acquires a hold that does not end with its process.
     pub(crate) fn acquire_detached(&self) -> FencingToken {
-        let detached = Acquire { life: Life::Lease, ..ask(&self.claim(), false) };
+        let detached = Acquire { life: Liveness::Lease, ..ask(&self.claim(), false) };
         match self.execute(&Op::Acquire(detached)) {
             Reply::Acquire(Acquired::Granted { fence, .. }) => fence,
             other => panic!("{other:?}"),
@@ -169,7 +169,7 @@ pub(crate) fn ask(claim: &Claim, queue: bool) -> Acquire {
         label: Label::new("party").unwrap(),
         queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), kept_ms: KEPT_MS }),
         adopt_ms: None,
-        life: Life::Session { alive_ms: 10_000 },
+        life: Liveness::Session { alive_ms: 10_000 },
         ahead: None,
         portion: LockMode::Whole,
     }

@@ -4,7 +4,7 @@ use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
 use leasehold_core::model::PlaceId;
-use leasehold_core::{Extended, Fate, HoldId, Kind, Life, LockMode, ObservedHolder, Op, OwnValue, Reply};
+use leasehold_core::{Extended, Fate, HoldId, Kind, Liveness, LockMode, ObservedHolder, Op, OwnValue, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A release or an extend compares the hold in the same step. Otherwise a hold ends only if its session has lapsed by
@@ -36,7 +36,7 @@ struct Before {
 struct Place {
     /// When it expires, in the store's milliseconds.
     kept_ms: u64,
-    life: Life,
+    life: Liveness,
     portion: LockMode,
     owner: Option<OwnValue>,
 }
@@ -146,7 +146,7 @@ fn entered(done: &Execution<'_>, before: &Before, after: &[Held], known: &BTreeS
 /// No hold or queue entry ends but by its own release, by the lapse of its session, or by force.
 fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]) -> CheckResult {
     let (lock, now_ms) = (done.lock, done.clock.reading_us(at) / 1000);
-    let is_dead = |session, life: Life| {
+    let is_dead = |session, life: Liveness| {
         life.ends_with_session() && done.evicts() == Some(session) && done.is_without_beat(session, at)
     };
     for held in before.holds.iter().filter(|held| after.iter().all(|now| now.hold != held.hold)) {

@@ -6,7 +6,7 @@ use super::reply::Failure;
 use super::script::{For, Script};
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
-    Acquire, Beat, Claim, Enqueue, Evict, Extend, ForceRelease, HoldId, Inspect, Kind, Label, Life, Lock,
+    Acquire, Beat, Claim, Enqueue, Evict, Extend, ForceRelease, HoldId, Inspect, Kind, Label, Liveness, Lock,
     LockMode, LockName, ObservedHolder, Op, OwnValue, Pass, Raise, Release, Resize,
 };
 use std::str::FromStr;
@@ -275,10 +275,10 @@ impl<'a> Rest<'a> {
         if self.is_empty() { Ok(asks) } else { Err(malformed()) }
     }
 
-    fn life(&mut self) -> Read<Life> {
+    fn life(&mut self) -> Read<Liveness> {
         match self.text()? {
-            life if life.starts_with('s') => Ok(Life::Session { alive_ms: parsed(&life[1..])? }),
-            "l" => Ok(Life::Lease),
+            life if life.starts_with('s') => Ok(Liveness::Session { alive_ms: parsed(&life[1..])? }),
+            "l" => Ok(Liveness::Lease),
             _ => Err(malformed()),
         }
     }

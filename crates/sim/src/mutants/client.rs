@@ -9,7 +9,8 @@ use leasehold::store::{
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspection,
-    KeyError, Life, MultiAcquired, Nonce, Notification, Place, Release, Released, Reply, SessionId, drift,
+    KeyError, Liveness, MultiAcquired, Nonce, Notification, Place, Release, Released, Reply, SessionId,
+    drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -309,7 +310,7 @@ impl MutantStore {
     /// Binds the hold to the client's session, if there is one.
     fn bind(&self, ask: &mut Acquire) {
         if let Some(alive_ms) = self.seen().alive_ms {
-            ask.life = Life::Session { alive_ms };
+            ask.life = Liveness::Session { alive_ms };
         }
     }
 

@@ -13,8 +13,8 @@ mod shared;
 
 use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Life, MultiAcquired, Notification,
-    ObservedHolder, Op, OwnValue, Pass, Reply, SessionOp, SessionReply,
+    Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Liveness, MultiAcquired,
+    Notification, ObservedHolder, Op, OwnValue, Pass, Reply, SessionOp, SessionReply,
 };
 use std::mem;
 
@@ -366,14 +366,14 @@ impl Mutant {
                 // To this server everything lives with its session.
                 let mut leases = Vec::new();
                 each_life(state, |hold, life| {
-                    if mem::replace(life, Life::Session { alive_ms: 1 }) == Life::Lease {
+                    if mem::replace(life, Liveness::Session { alive_ms: 1 }) == Liveness::Lease {
                         leases.push(hold);
                     }
                 });
                 let done = state.apply(now_us, op, alive);
                 each_life(state, |hold, life| {
                     if leases.contains(&hold) {
-                        *life = Life::Lease;
+                        *life = Liveness::Lease;
                     }
                 });
                 done
@@ -620,7 +620,7 @@ fn enter_in_line(
 }
 
 /// Visits the liveness of each hold and queue entry of a lock.
-fn each_life(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Life)) {
+fn each_life(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Liveness)) {
     let Some(record) = &mut state.record else { return };
     if let Some(tenant) = &mut record.tenant {
         each(tenant.claim.hold, &mut tenant.life);

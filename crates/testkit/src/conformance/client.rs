@@ -7,9 +7,9 @@ use crate::Random;
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Lock,
-    LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Pass, Place, Refused, Release, Released,
-    Reply, Resize, Resized, SessionEntry, SessionId, SessionOp, SessionReply,
+    FencingToken, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label, Liveness,
+    Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Pass, Place, Refused, Release,
+    Released, Reply, Resize, Resized, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, Outcome, Store};
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl TestClient {
             label: self.label(),
             queue: None,
             adopt_ms: None,
-            life: Life::Session { alive_ms: 1_000 },
+            life: Liveness::Session { alive_ms: 1_000 },
             ahead: None,
             portion: alone(self.lock.kind),
         }

@@ -3,7 +3,7 @@
 //! Parsing is strict: a value that neither our scripts nor Redisson writes is an error.
 
 use leasehold_core::model::{Content, Entries, Entry};
-use leasehold_core::{FencingToken, HoldId, Kind, Label, Life, OwnValue};
+use leasehold_core::{FencingToken, HoldId, Kind, Label, Liveness, OwnValue};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
@@ -75,10 +75,10 @@ fn entry(line: &str) -> Result<Entry, String> {
 }
 
 /// The stored liveness of a hold.
-pub(super) fn life(text: &str) -> Result<Life, String> {
+pub(super) fn life(text: &str) -> Result<Liveness, String> {
     match text.strip_prefix('s') {
-        Some(alive_ms) => Ok(Life::Session { alive_ms: parsed(alive_ms)? }),
-        None if text == "l" => Ok(Life::Lease),
+        Some(alive_ms) => Ok(Liveness::Session { alive_ms: parsed(alive_ms)? }),
+        None if text == "l" => Ok(Liveness::Lease),
         None => Err(format!("a life `{text}`")),
     }
 }

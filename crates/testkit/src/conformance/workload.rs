@@ -9,8 +9,8 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Parts, Sessions, Value};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, HoldId, Inspect,
-    Kind, Label, Life, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue, Pass, Raise,
-    Release, Resize, SessionId, SessionOp,
+    Kind, Label, Liveness, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue, Pass,
+    Raise, Release, Resize, SessionId, SessionOp,
 };
 
 /// The next step.
@@ -322,8 +322,8 @@ impl Workload {
         let kept_ms = if self.kind.is_shared() && self.random.below(2) == 0 { 7_200_000 } else { kept_ms };
         let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, kept_ms });
         let adopt_ms = (self.random.below(3) == 0).then_some(2_000);
-        let session = |alive_ms| Life::Session { alive_ms };
-        let life = *self.random.pick(&[session(1), session(5_000), session(600_000), Life::Lease]);
+        let session = |alive_ms| Liveness::Session { alive_ms };
+        let life = *self.random.pick(&[session(1), session(5_000), session(600_000), Liveness::Lease]);
         let ahead = (self.random.below(2) == 0).then(|| self.likely_session(state));
         Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead, portion: self.portion() }
     }

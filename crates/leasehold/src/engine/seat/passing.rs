@@ -18,7 +18,7 @@ use super::super::session::Session;
 use super::{Occupant, Seat, State, Turn};
 use leasehold_core::cohort::{Block, Cohort, Next};
 use leasehold_core::contend::{Grant, Terms};
-use leasehold_core::{FIRST_LEASE, HoldId, Life, Lock, LockMode, Moment};
+use leasehold_core::{FIRST_LEASE, HoldId, Liveness, Lock, LockMode, Moment};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ impl Seat {
     pub(in crate::engine) fn take_kept(
         &self,
         session: &Session,
-        life: Life,
+        life: Liveness,
         lease: Duration,
         now: Moment,
     ) -> Option<(Arc<Hold>, KeepId, Option<Call>)> {

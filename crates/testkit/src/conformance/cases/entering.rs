@@ -4,8 +4,8 @@ use super::sessions::{keeps, lapses};
 use crate::conformance::client::{LONG, TestClient, entered, millis};
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Ended, Evicted, Extended, Fate, ForceReleased, Kind, Life, Lock, ObservedHolder, Op,
-    Pass, Refused, Reply,
+    Acquire, Acquired, Ended, Evicted, Extended, Fate, ForceReleased, Kind, Liveness, Lock, ObservedHolder,
+    Op, Pass, Refused, Reply,
 };
 use std::time::Duration;
 
@@ -237,7 +237,7 @@ pub async fn a_dead_process_loses_its_part(fixture: &Fixture) {
         (a.claim_with("trace-7"), b.claim_with("trace-7"), a.claim_with("trace-7"));
     let fence = a.granted(&a.ask(&dead, LONG)).await.fence;
     b.granted(&b.ask(&living, LONG)).await;
-    a.granted(&Acquire { life: Life::Lease, ..a.ask(&detached, LONG) }).await;
+    a.granted(&Acquire { life: Liveness::Lease, ..a.ask(&detached, LONG) }).await;
     let (waiting, _) = c.enqueue().await;
     fixture.outlive(fixture.short(), &a).await;
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });

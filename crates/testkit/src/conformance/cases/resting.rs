@@ -3,8 +3,8 @@
 use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Extended, Fate, FencingToken, ForceReleased, Life, ObservedHolder, Op,
-    Pass, Released, Reply,
+    Acquire, Acquired, Claim, Ended, Extended, Fate, FencingToken, ForceReleased, Liveness, ObservedHolder,
+    Op, Pass, Released, Reply,
 };
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ pub async fn a_rest_ends_by_itself(fixture: &Fixture) {
 pub async fn a_rest_ends_with_no_session(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.claim();
-    let life = Life::Session { alive_ms: 1 };
+    let life = Liveness::Session { alive_ms: 1 };
     a.granted(&Acquire { life, ..a.ask(&claim, LONG) }).await;
     rest(&a, &claim, REST).await;
     fixture.pass(Duration::from_millis(5)).await;

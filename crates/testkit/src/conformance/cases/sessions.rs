@@ -5,7 +5,7 @@
 use crate::conformance::client::{LONG, TestClient};
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, Beaten, Claim, Ended, Evicted, Extended, Fate, FencingToken, Life,
+    Acquire, Acquired, Ahead, Beaten, Claim, Ended, Evicted, Extended, Fate, FencingToken, Liveness,
 };
 use leasehold_store::SessionTracking;
 use std::time::Duration;
@@ -180,8 +180,8 @@ pub async fn a_hold_without_a_session_is_not_evicted(fixture: &Fixture) {
         return;
     }
     let (held, claim) = (a.claim(), b.claim());
-    a.granted(&Acquire { life: Life::Lease, ..a.ask(&held, LONG) }).await;
-    let look = Acquire { life: Life::Lease, ..behind(&b, &claim, &a) };
+    a.granted(&Acquire { life: Liveness::Lease, ..a.ask(&held, LONG) }).await;
+    let look = Acquire { life: Liveness::Lease, ..behind(&b, &claim, &a) };
     let standing = b.taken(&look).await;
     assert_eq!((standing.ahead, standing.holder.and_then(|holder| holder.session)), (None, None));
     for (client, claim, fate) in [(&a, &held, Fate::Held), (&b, &claim, Fate::Queued)] {

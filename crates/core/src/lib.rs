@@ -37,8 +37,8 @@ pub use name::{LockName, NameError};
 pub use op::{
     Acquire, Acquired, Ahead, Claim, Enqueue, Entered, Evict, Evicted, Executed, Extend, Extended, Fate,
     ForceRelease, ForceReleased, Holder, Inspect, Inspection, Kind, Liveness, Lock, LockMode,
-    MAX_SHARED_HOLDERS, MultiAcquired, Notification, NotificationError, ObservedHolder, Op, Pass,
-    RESERVED_OWNER, Raise, Raised, Refused, Release, Released, Reply, Resize, Resized,
+    MAX_SHARED_HOLDERS, MultiAcquired, Notification, NotificationError, ObservedHolder, Op, RESERVED_OWNER,
+    Raise, Raised, Refused, Release, ReleaseAction, Released, Reply, Resize, Resized,
 };
 pub use retry::{Backoff, RetryPolicy};
 pub use session::{About, Beat, Beaten, SessionEntry, SessionOp, SessionReply};

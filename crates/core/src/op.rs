@@ -348,7 +348,7 @@ impl Claim {
 /// ```
 /// use leasehold_core::{
 ///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Liveness, Nonce, Op,
-///     Pass, LockMode, Release, Reply, SessionId, Notification, model::{LockState, everybody},
+///     ReleaseAction, LockMode, Release, Reply, SessionId, Notification, model::{LockState, everybody},
 /// };
 ///
 /// let claim = |who: u8| Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
@@ -379,7 +379,7 @@ impl Claim {
 /// assert_eq!(reply, Reply::Extend(Extended::Extended));
 ///
 /// // The release grants the lock to the waiter and notifies its mailbox.
-/// let (reply, wakes) = execute(Op::Release(Release { claim: claim(1), pass: Pass::Grant, next: None }));
+/// let (reply, wakes) = execute(Op::Release(Release { claim: claim(1), pass: ReleaseAction::Grant, next: None }));
 /// assert!(matches!(reply, Reply::Release(released) if released.found == Fate::Held));
 /// assert!(matches!(wakes[0], Notification::Grant { to, nonce, .. }
 ///     if to == SessionId::from_random([2; 12]) && nonce == Nonce::new(0, 2)));
@@ -417,10 +417,10 @@ impl Op {
         match self {
             _ if !self.suits(kind) => Some(Refused::NoSuchPart),
             _ if kind.has_owners() && !self.names_owners() => Some(Refused::NoOwner),
-            Self::Release(Release { pass: Pass::Rest { .. }, .. }) if !kind.is_one_string() => {
+            Self::Release(Release { pass: ReleaseAction::Rest { .. }, .. }) if !kind.is_one_string() => {
                 Some(Refused::NoRest)
             }
-            Self::Release(Release { pass: Pass::Tell, .. }) if !kind.goes_by_majority() => {
+            Self::Release(Release { pass: ReleaseAction::Tell, .. }) if !kind.goes_by_majority() => {
                 Some(Refused::NoSuchPart)
             }
             _ => None,
@@ -551,7 +551,7 @@ pub struct Release {
     /// The hold.
     pub claim: Claim,
     /// What happens to the lock once it is free.
-    pub pass: Pass,
+    pub pass: ReleaseAction,
     /// Set if tasks of the same process still wait: the same step acquires again, behind the other waiters.
     pub next: Option<Acquire>,
 }
@@ -560,7 +560,7 @@ pub struct Release {
 ///
 /// See [`Op`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pass {
+pub enum ReleaseAction {
     /// The store grants it to the first live waiter.
     Grant,
     /// The lock stays free, so that clients of other libraries, which do not queue, can take it.
@@ -967,7 +967,7 @@ pub struct Holder {
     pub session: Option<SessionId>,
     /// The mode in which it holds the lock.
     pub portion: LockMode,
-    /// Set if the holder has finished and left the lock taken until its time is over: see [`Pass::Rest`].
+    /// Set if the holder has finished and left the lock taken until its time is over: see [`ReleaseAction::Rest`].
     pub rests: bool,
 }
 

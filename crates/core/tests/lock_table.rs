@@ -27,8 +27,8 @@ use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Liveness, LockMode, Nonce, Notification, ObservedHolder, Op, OwnValue, Pass, Release, Released, Reply,
-    Resize, Resized, SessionId,
+    Liveness, LockMode, Nonce, Notification, ObservedHolder, Op, OwnValue, Release, ReleaseAction, Released,
+    Reply, Resize, Resized, SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -230,9 +230,9 @@ impl Scenario {
             Some("releases") => {
                 let claim = self.claim(who, words);
                 let pass = match after("resting", words) {
-                    Some(for_ms) => Pass::Rest { for_ms },
-                    None if taken("freely", words) => Pass::Free,
-                    None => Pass::Grant,
+                    Some(for_ms) => ReleaseAction::Rest { for_ms },
+                    None if taken("freely", words) => ReleaseAction::Free,
+                    None => ReleaseAction::Grant,
                 };
                 let next = taken("then", words).then(|| self.ask(who, words));
                 Op::Release(Release { claim, pass, next })

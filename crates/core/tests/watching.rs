@@ -219,7 +219,8 @@ fn holders_that_leave_alive_cause_no_storm_of_requests() {
     for n in 0..29 {
         scene.go_on(700);
         let claim = Claim::new(HoldId::from_random(session(n), [n; 16]));
-        let release = leasehold_core::Release { claim, pass: leasehold_core::Pass::Grant, next: None };
+        let release =
+            leasehold_core::Release { claim, pass: leasehold_core::ReleaseAction::Grant, next: None };
         scene.lock.apply(scene.now_ms * 1000, &Op::Release(release), &everybody);
     }
     assert!(scene.busiest() <= 6, "{} requests a second", scene.busiest());

@@ -9,7 +9,7 @@ use crate::error::{ExtendError, ReleaseError};
 use crate::guard::Guard;
 use leasehold_core::Executed;
 use leasehold_core::tenure::{Plan, Tenure};
-use leasehold_core::{Lease, LockName, Pass, whole_millis};
+use leasehold_core::{Lease, LockName, ReleaseAction, whole_millis};
 use std::time::Duration;
 
 /// Why a detached hold did not become a guard.
@@ -88,7 +88,7 @@ impl DetachedHold {
     ///
     /// Cancel safety: if the future is dropped, the hold may have been released; this client attaches it no more.
     pub async fn release(&self, client: &Client) -> Result<(), ReleaseError> {
-        self.give_up(client, Pass::Grant).await
+        self.give_up(client, ReleaseAction::Grant).await
     }
 
     /// Gives the lock back, but leaves it taken, by nobody, until `at_least` has passed since it was acquired, by the
@@ -116,10 +116,10 @@ impl DetachedHold {
     /// # Ok(()) }
     /// ```
     pub async fn release_not_before(&self, client: &Client, at_least: Duration) -> Result<(), ReleaseError> {
-        self.give_up(client, Pass::Rest { for_ms: whole_millis(at_least) }).await
+        self.give_up(client, ReleaseAction::Rest { for_ms: whole_millis(at_least) }).await
     }
 
-    async fn give_up(&self, client: &Client, pass: Pass) -> Result<(), ReleaseError> {
+    async fn give_up(&self, client: &Client, pass: ReleaseAction) -> Result<(), ReleaseError> {
         let engine = &*client.engine;
         let (in_time, may_last) = (self.is_in_time(engine), self.may_last(engine));
         let released = engine::release_detached(engine, &self.lock, &self.claim, pass, in_time, may_last);

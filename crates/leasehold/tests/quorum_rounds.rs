@@ -98,7 +98,7 @@ enum Event {
     /// The attempt releases its hold, or gives up.
     Release(usize),
     Die(usize),
-    Pass(usize),
+    ReleaseAction(usize),
     Expire(usize),
     Restart(usize),
     Grown(usize),
@@ -271,7 +271,7 @@ impl Model for Rounds {
                 Stage::Idle | Stage::Ended => {}
             }
             if of.stage != Stage::Idle && of.over < self.leases {
-                events.push(Event::Pass(attempt));
+                events.push(Event::ReleaseAction(attempt));
             }
         }
         for (node, attempt, ask) in &environment.mail {
@@ -311,7 +311,7 @@ impl Model for Rounds {
                 Self::send(&mut environment, attempt, Ask::Release);
             }
             Event::Die(attempt) => environment.attempts[attempt].stage = Stage::Ended,
-            Event::Pass(attempt) => {
+            Event::ReleaseAction(attempt) => {
                 environment.attempts[attempt].over += 1;
             }
             Event::Expire(node) => environment.nodes[node].held = None,

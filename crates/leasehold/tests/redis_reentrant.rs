@@ -9,7 +9,8 @@ use leasehold::store::{
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate, HoldId, Holder,
-    Inspect, Label, Liveness, LockMode, Nonce, OwnValue, Pass, Refused, Release, Released, SessionId,
+    Inspect, Label, Liveness, LockMode, Nonce, OwnValue, Refused, Release, ReleaseAction, Released,
+    SessionId,
 };
 use leasehold_testkit::{RedisServer, Value};
 use std::time::{Duration, Instant};
@@ -133,8 +134,8 @@ async fn an_owner_must_have_a_name_and_not_that_of_our_field() {
         for op in [
             Op::Acquire(ask),
             Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve: None }),
-            Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None }),
-            Op::Release(Release { claim: self::claim(1, "ours"), pass: Pass::Grant, next }),
+            Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None }),
+            Op::Release(Release { claim: self::claim(1, "ours"), pass: ReleaseAction::Grant, next }),
             Op::Inspect(Inspect { claim: Some(claim.clone()), in_full: false }),
         ] {
             let outcome = execute(&store, &op).await;
@@ -218,7 +219,7 @@ async fn scripts_that_were_flushed_are_loaded_again() {
         Op::Acquire(ask(1, "ours", true)),
         Op::Extend(Extend { claim: claim(1, "ours"), lease_ms: 30_000, keep_record: false, reserve: None }),
         Op::Inspect(Inspect { claim: Some(claim(1, "ours")), in_full: true }),
-        Op::Release(Release { claim: claim(1, "ours"), pass: Pass::Grant, next: None }),
+        Op::Release(Release { claim: claim(1, "ours"), pass: ReleaseAction::Grant, next: None }),
         Op::Evict(Evict { dead: session(1), by: label() }),
     ];
     for op in &ops {
@@ -457,7 +458,8 @@ async fn take(store: &RedisStore, n: u8, owner: &str) -> Outcome {
 }
 
 async fn release(store: &RedisStore, n: u8, owner: &str) -> Outcome {
-    execute(store, &Op::Release(Release { claim: claim(n, owner), pass: Pass::Grant, next: None })).await
+    execute(store, &Op::Release(Release { claim: claim(n, owner), pass: ReleaseAction::Grant, next: None }))
+        .await
 }
 
 fn ttl(server: &RedisServer) -> i64 {

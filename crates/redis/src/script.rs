@@ -6,7 +6,8 @@ use super::home::Home;
 use super::lua::{self, Texts};
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
-    Acquire, Beat, Claim, Extend, Kind, Liveness, Lock, LockKeys, LockName, ObservedHolder, Op, Pass, Release,
+    Acquire, Beat, Claim, Extend, Kind, Liveness, Lock, LockKeys, LockName, ObservedHolder, Op, Release,
+    ReleaseAction,
 };
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs, ToSingleRedisArg};
 use std::borrow::{Borrow, Cow};
@@ -218,7 +219,7 @@ impl Call {
         // The channel on which a script announces a free lock to clients of Redisson, or a change of the leader to observers.
         let said = match kind {
             _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::Raise(_)) => None,
-            Kind::Mutex if matches!(op, Op::Release(Release { pass: Pass::Tell, .. })) => {
+            Kind::Mutex if matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. })) => {
                 Some(home.keys.told_channel(keys))
             }
             Kind::Reentrant | Kind::Election => home.said(kind, keys),
@@ -239,12 +240,12 @@ impl Call {
         keys: &LockKeys,
     ) -> Option<Self> {
         let (script, pass) = match release.pass {
-            Pass::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
-            Pass::Tell if kind == Kind::Mutex => (&scripts.release, "tell".into()),
+            ReleaseAction::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
+            ReleaseAction::Tell if kind == Kind::Mutex => (&scripts.release, "tell".into()),
             // All waiters of a ReentrantMutex subscribe to Redisson's channel.
-            Pass::Tell => (&scripts.release, "free".into()),
-            Pass::Grant | Pass::Free => (&scripts.release, "grant".into()),
-            Pass::Rest { for_ms } => (scripts.release_and_rest.as_ref()?, for_ms.to_string().into()),
+            ReleaseAction::Tell => (&scripts.release, "free".into()),
+            ReleaseAction::Grant | ReleaseAction::Free => (&scripts.release, "grant".into()),
+            ReleaseAction::Rest { for_ms } => (scripts.release_and_rest.as_ref()?, for_ms.to_string().into()),
         };
         let mut call = Self::of(script, &[keys.name(), keys.record()]);
         call.claim(&release.claim).cmd.arg(mailboxes).arg(&*pass);
@@ -277,7 +278,7 @@ impl Call {
                 ask.ahead?;
                 Self::new(&Op::Acquire(Acquire { ahead: None, ..ask.clone() }), kind, home, keys)
             }
-            Op::Release(Release { claim, pass: Pass::Grant | Pass::Free, .. }) => {
+            Op::Release(Release { claim, pass: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
                 let name = [keys.name()];
                 let mut call = match kind {
                     Kind::Mutex | Kind::Election => {

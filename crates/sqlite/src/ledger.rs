@@ -16,7 +16,7 @@ use super::trouble::{Trouble, fault, is_busy};
 use leasehold_core::model::{LockState, PlaceId, Value, Vital};
 use leasehold_core::{
     Acquire, Beat, Beaten, Claim, Executed, FORMAT, Kind, Label, Lock, Moment, MultiAcquired, Notification,
-    Op, Pass, Reply, SessionId, SessionOp, SessionReply,
+    Op, ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Fault, FaultKind, Phase};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
@@ -431,7 +431,7 @@ impl Scene<'_> {
 fn concerns_the_living(op: &Op) -> bool {
     match op {
         Op::Acquire(_) | Op::Inspect(_) | Op::Evict(_) | Op::ForceRelease(_) | Op::Resize(_) => true,
-        Op::Release(release) => release.next.is_some() || release.pass != Pass::Free,
+        Op::Release(release) => release.next.is_some() || release.pass != ReleaseAction::Free,
         _ => false,
     }
 }

@@ -7,8 +7,8 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend,
     Extended, Fate, FencingToken, ForceRelease, ForceReleased, HoldId, Inspect, Inspection, Label, Liveness,
-    Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Pass, Place, Release, Reply, SessionEntry,
-    SessionId, SessionOp, SessionReply,
+    Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Place, Release, ReleaseAction, Reply,
+    SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, FaultKind, MemoryStore, NotificationSink, Outcome, SessionTracking, Store};
 use proptest::prelude::*;
@@ -107,7 +107,7 @@ fn acquire(of: u8, hold: u8, queue: bool) -> Acquire {
 }
 
 fn release(of: u8, hold: u8) -> Op {
-    Op::Release(Release { claim: claim(of, hold), pass: Pass::Grant, next: None })
+    Op::Release(Release { claim: claim(of, hold), pass: ReleaseAction::Grant, next: None })
 }
 
 async fn done(store: &dyn Store, lock: &Lock, op: Op) -> Reply {
@@ -642,7 +642,7 @@ impl Posts {
 /// One step of a random history.
 #[derive(Debug, Clone)]
 enum Step {
-    Pass(u64),
+    ReleaseAction(u64),
     Do(&'static str, Box<Op>),
     /// An operator releases a lock by force, as seen by an inspection.
     Free(&'static str),
@@ -669,7 +669,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     );
     let release =
         (claims(), any::<bool>(), proptest::option::of(any_acquire())).prop_map(|(claim, grant, next)| {
-            let pass = if grant { Pass::Grant } else { Pass::Free };
+            let pass = if grant { ReleaseAction::Grant } else { ReleaseAction::Free };
             Op::Release(Release { claim, pass, next })
         });
     let inspect = (proptest::option::of(claims()), any::<bool>())
@@ -685,7 +685,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => inspect,
     ];
     prop_oneof![
-        3 => prop_oneof![Just(1), Just(999), Just(1000), 1..4 * SECOND_US, Just(HOUR_US)].prop_map(Step::Pass),
+        3 => prop_oneof![Just(1), Just(999), Just(1000), 1..4 * SECOND_US, Just(HOUR_US)].prop_map(Step::ReleaseAction),
         12 => (prop_oneof![Just("a"), Just("b")], op).prop_map(|(name, op)| Step::Do(name, Box::new(op))),
         1 => prop_oneof![Just("a"), Just("b")].prop_map(Step::Free),
     ]
@@ -720,7 +720,7 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
         };
         match step {
             Step::Free(_) => unreachable!("it has become an operation"),
-            Step::Pass(us) => world.pass(us),
+            Step::ReleaseAction(us) => world.pass(us),
             Step::Do(name, op) => {
                 let expected = done(&model, &lock(name), (*op).clone()).await;
                 assert_eq!(done(&store, &lock(name), (*op).clone()).await, expected, "{op:?}");

@@ -26,7 +26,7 @@ use crate::watched::Watched;
 use ballot::Ballot;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{
-    Acquire, Executed, Extend, KeyError, Liveness, Lock, Op, Pass, Place, Release, Reply, SessionId,
+    Acquire, Executed, Extend, KeyError, Liveness, Lock, Op, Place, Release, ReleaseAction, Reply, SessionId,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -264,7 +264,7 @@ impl QuorumStore {
         let kept_ms = match op {
             Op::Acquire(ask) => ask.lease_ms,
             Op::Extend(extend) => extend.lease_ms,
-            Op::Release(Release { pass: Pass::Rest { for_ms }, .. }) => *for_ms,
+            Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. }) => *for_ms,
             Op::Raise(_) => return unusable("only the quorum itself sends the second round".to_owned()),
             _ => 0,
         };
@@ -285,8 +285,8 @@ impl QuorumStore {
 fn at_a_node(op: &Op) -> Op {
     match op {
         Op::Extend(extend) => Op::Extend(Extend { reserve: None, ..extend.clone() }),
-        Op::Release(Release { claim, pass: Pass::Grant | Pass::Free, .. }) => {
-            Op::Release(Release { claim: claim.clone(), pass: Pass::Tell, next: None })
+        Op::Release(Release { claim, pass: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
+            Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Tell, next: None })
         }
         other => other.clone(),
     }

@@ -8,7 +8,8 @@ use leasehold_core::model::{
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, ForceReleased, HoldId, Inspect,
     KeyError, KeySpace, Kind, Liveness, Lock, LockMode, LockName, MultiAcquired, Notification,
-    ObservedHolder, Op, OwnValue, Pass, Place, Refused, Release, Reply, SessionId, SessionOp, SessionReply,
+    ObservedHolder, Op, OwnValue, Place, Refused, Release, ReleaseAction, Reply, SessionId, SessionOp,
+    SessionReply,
 };
 use leasehold_store::{Capabilities, Fault, NotificationSink, Outcome, SessionTracking, Store};
 use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
@@ -290,10 +291,12 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
             let same = holder.filter(|holder| holder.value == release.claim.value);
             release.claim = same.unwrap_or(&release.claim).clone();
         }
-        (Flaw::AlwaysGrants, Op::Release(release)) => release.pass = Pass::Grant,
-        (Flaw::RestsLonger, Op::Release(Release { pass: Pass::Rest { for_ms }, .. })) => *for_ms += 60_000,
+        (Flaw::AlwaysGrants, Op::Release(release)) => release.pass = ReleaseAction::Grant,
+        (Flaw::RestsLonger, Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. })) => {
+            *for_ms += 60_000
+        }
         // The hold lasts as if no request about it had been sent.
-        (Flaw::RestsHeld, Op::Release(release)) if matches!(release.pass, Pass::Rest { .. }) => {
+        (Flaw::RestsHeld, Op::Release(release)) if matches!(release.pass, ReleaseAction::Rest { .. }) => {
             release.claim = Claim::new(HoldId::from_random(SessionId::from_random([0xee; 12]), [0; 16]));
         }
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,

@@ -22,8 +22,8 @@ use crate::cohort::{Block, Reserve};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Liveness, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Pass, Raise, Raised,
-    Refused, Release, Released, Reply, SessionId,
+    Liveness, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Raise, Raised, Refused,
+    Release, ReleaseAction, Released, Reply, SessionId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -670,7 +670,7 @@ impl LockState {
         }
         // A repeated release reports it as well: the reply to the first may have been lost.
         let left = self.entries_of(&release.claim).map_or(0, |entries| entries.count);
-        let grants = !matches!(release.pass, Pass::Free | Pass::Tell) && rest_ms.is_none();
+        let grants = !matches!(release.pass, ReleaseAction::Free | ReleaseAction::Tell) && rest_ms.is_none();
         let next = match (&release.next, grants) {
             (Some(next), true) => Some(self.acquire(now, next, wakes)),
             (Some(next), false) => {
@@ -695,7 +695,7 @@ impl LockState {
 
     /// Leaves the released lock taken without a holder, if it is to rest; returns for how much longer (6).
     fn rest(&mut self, now: Now, release: &Release) -> Option<u64> {
-        let Pass::Rest { for_ms } = release.pass else { return None };
+        let ReleaseAction::Rest { for_ms } = release.pass else { return None };
         let known = self.tenant().is_some_and(|tenant| tenant.claim.hold == release.claim.hold);
         let since_ms = self.tenant().filter(|_| known).map_or(now.ms, |tenant| tenant.since_ms);
         let until_ms = since_ms.saturating_add(for_ms);

@@ -8,8 +8,8 @@ use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::model::{LockState, Place, PlaceId, Record, Sessions};
 use leasehold_core::{
     Acquire, AuditEntry, Beat, Claim, Enqueue, Evict, Evicted, Extend, Extended, Fate, FencingToken,
-    ForceReleased, HoldId, Inspect, Label, Liveness, LockMode, Nonce, Notification, Op, Pass, Release, Reply,
-    SessionId, SessionOp,
+    ForceReleased, HoldId, Inspect, Label, Liveness, LockMode, Nonce, Notification, Op, Release,
+    ReleaseAction, Reply, SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -93,7 +93,7 @@ pub(super) fn any_attendance() -> impl Strategy<Value = SessionOp> {
 }
 
 pub(super) fn any_op(of: ClaimOf) -> impl Strategy<Value = Op> {
-    let pass = prop_oneof![3 => Just(Pass::Grant), 1 => Just(Pass::Free)];
+    let pass = prop_oneof![3 => Just(ReleaseAction::Grant), 1 => Just(ReleaseAction::Free)];
     let release = (any_claim(of), pass, proptest::option::of((1..HOLDS, any_ask(of))));
     let extend = (any_claim(of), any_lease_ms(), any::<bool>());
     prop_oneof![

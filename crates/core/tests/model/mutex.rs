@@ -15,7 +15,7 @@ use leasehold_core::model::{Audit, Content, LockState, PlaceId, Sessions, Tenant
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Label,
-    Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue, Pass, Release, Reply, SessionId,
+    Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue, Release, ReleaseAction, Reply, SessionId,
     SessionOp, whole_millis,
 };
 use proptest::prelude::*;
@@ -421,7 +421,7 @@ impl Environment {
         let pumps = match op {
             Op::Acquire(ask) => !spent(ask),
             Op::Release(Release { pass, next, .. }) => {
-                *pass == Pass::Grant && !next.as_ref().is_some_and(spent)
+                *pass == ReleaseAction::Grant && !next.as_ref().is_some_and(spent)
             }
             Op::Evict(_) => matches!(reply, Reply::Evict(Evicted::Gone { .. })),
             Op::ForceRelease(_) => *reply == Reply::ForceRelease(ForceReleased::ForceReleased),
@@ -524,7 +524,7 @@ proptest! {
                 continue;
             }
             let mut state = environment.state.clone();
-            let release = Release { claim: claim.clone(), pass: Pass::Free, next: None };
+            let release = Release { claim: claim.clone(), pass: ReleaseAction::Free, next: None };
             let (_, wakes) = state.apply(environment.now_us, &Op::Release(release), &everybody);
             prop_assert_eq!(wakes, []);
             prop_assert_eq!(&state, &environment.state);
@@ -550,7 +550,7 @@ fn held_by_first(state: &mut LockState) -> Claim {
 }
 
 fn free(claim: Claim) -> Op {
-    Op::Release(Release { claim, pass: Pass::Grant, next: None })
+    Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None })
 }
 
 /// Row 23: dead entries cost no more than one operation for each 64 of them.
@@ -608,7 +608,7 @@ fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
     let mut state = LockState::default();
     let first = held_by_first(&mut state);
     let next = ask(claim(0, 1), 3_000, Some((1, 3_000)), None);
-    let release = Op::Release(Release { claim: first, pass: Pass::Free, next: Some(next.clone()) });
+    let release = Op::Release(Release { claim: first, pass: ReleaseAction::Free, next: Some(next.clone()) });
     state.apply(START_US, &release, &everybody);
     state.apply(START_US, &Op::Acquire(next.clone()), &everybody);
     let (reply, _) = state.apply(START_US, &release, &everybody);

@@ -15,7 +15,7 @@ use leasehold_core::model::{Content, Entries, Entry, LockState, Sessions, Value,
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Inspect, Kind, Label, Liveness,
-    Notification, ObservedHolder, Op, OwnValue, Pass, Refused, Release, Released, Reply, SessionId,
+    Notification, ObservedHolder, Op, OwnValue, Refused, Release, ReleaseAction, Released, Reply, SessionId,
     SessionOp,
 };
 use proptest::prelude::*;
@@ -508,7 +508,7 @@ impl Environment {
     fn check_free_lock(&self, op: &Op, reply: &Reply) {
         let pumps = match (op, reply) {
             (Op::Acquire(_), Reply::Acquire(acquired)) => !matches!(acquired, Acquired::Spent(_)),
-            (Op::Release(Release { pass, next, .. }), _) => *pass == Pass::Grant && next.is_none(),
+            (Op::Release(Release { pass, next, .. }), _) => *pass == ReleaseAction::Grant && next.is_none(),
             (Op::Evict(_), Reply::Evict(evicted)) => *evicted != Evicted::Alive,
             (Op::ForceRelease(_), Reply::ForceRelease(freed)) => *freed == ForceReleased::ForceReleased,
             _ => false,
@@ -684,7 +684,7 @@ proptest! {
             environment.step(step);
             let mut state = environment.state.clone();
             if !matches!(environment.fate(&claim), None | Some(Fate::Held | Fate::Queued)) {
-                let release = Release { claim: claim.clone(), pass: Pass::Free, next: None };
+                let release = Release { claim: claim.clone(), pass: ReleaseAction::Free, next: None };
                 let (_, wakes) = state.apply(environment.now_us, &Op::Release(release), &everybody);
                 prop_assert_eq!(wakes, []);
                 prop_assert_eq!(&state, &environment.state);
@@ -736,8 +736,9 @@ fn a_claim_without_an_owner_is_refused() {
     for nobody in [Claim { value: None, ..claim(0, 0) }, named("leasehold")] {
         let mut state = LockState::new(Kind::Reentrant);
         let take = |claim: &Claim| ask(claim.clone(), 3_000, Some((1, 3_000)), None);
-        let release =
-            |claim: &Claim, next| Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next });
+        let release = |claim: &Claim, next| {
+            Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next })
+        };
         for op in [
             Op::Acquire(take(&nobody)),
             Op::Extend(Extend { claim: nobody.clone(), lease_ms: 1, keep_record: true, reserve: None }),

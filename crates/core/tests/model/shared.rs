@@ -12,7 +12,7 @@ use leasehold_core::model::{LockState, Part, Place, PlaceId, Sessions, Vital};
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, Fate, FencingToken, ForceRelease,
     ForceReleased, HoldId, Inspect, Kind, Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue,
-    Pass, Refused, Release, Reply, Resize, Resized, SessionId, SessionOp,
+    Refused, Release, ReleaseAction, Reply, Resize, Resized, SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -95,7 +95,7 @@ fn any_op(kind: Kind) -> impl Strategy<Value = Op> {
         let next = next.map(|next| Acquire { ahead: None, ..next });
         let next =
             next.filter(|next| next.claim.hold.session() == claim.hold.session() && next.claim != claim);
-        Op::Release(Release { claim, pass: Pass::Grant, next })
+        Op::Release(Release { claim, pass: ReleaseAction::Grant, next })
     });
     let extend =
         (any_hold(kind), any_lease_ms(), any::<bool>()).prop_map(|((claim, _), lease_ms, keep_record)| {

@@ -17,7 +17,7 @@ use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::contend::Grant;
 use leasehold_core::{
     Claim, Executed, Extend, Extended, FencingToken, HoldId, Lease, LeaseError, Liveness, Lock, Moment, Op,
-    Pass, Release, Reply, SessionId, drift, whole_millis,
+    Release, ReleaseAction, Reply, SessionId, drift, whole_millis,
 };
 use leasehold_store::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -233,7 +233,7 @@ pub(crate) async fn release_detached(
     engine: &Engine,
     lock: &Lock,
     claim: &Claim,
-    pass: Pass,
+    pass: ReleaseAction,
     in_time: bool,
     may_last: Duration,
 ) -> Result<(), NotReleased> {

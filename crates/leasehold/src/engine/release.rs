@@ -18,7 +18,9 @@ use super::seat::passing::{Parting, Passed};
 use super::{Answer, Engine, Hold, LostReason, Seat, Uncertain, odd_reply};
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::Executed;
-use leasehold_core::{Acquire, Acquired, Ended, Fate, HoldId, Nonce, Op, Pass, Release, Released, Reply};
+use leasehold_core::{
+    Acquire, Acquired, Ended, Fate, HoldId, Nonce, Op, Release, ReleaseAction, Released, Reply,
+};
 use std::pin::pin;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -200,7 +202,7 @@ impl Departure<'_> {
         let (nonce, next): (Option<Nonce>, Option<Acquire>) = next.unzip();
         self.next = nonce;
         self.asked = next.as_ref().map(|next| next.claim.hold);
-        let pass = if free { Pass::Free } else { Pass::Grant };
+        let pass = if free { ReleaseAction::Free } else { ReleaseAction::Grant };
         let op = Op::Release(Release { claim: self.hold.claim.clone(), pass, next });
         let reply = pin!(self.engine.ask(&self.hold.lock, &op, self.engine.timings.call));
         let reply = self.engine.gate.pass(reply).await;

@@ -9,7 +9,7 @@ use crate::keyspace::{Content, Keyspace};
 use crate::tap::WHOLE;
 use leasehold_core::{
     Acquire, Acquired, Claim, HoldId, KeySpace, Kind, Label, Liveness, Lock, LockKeys, LockMode,
-    MultiAcquired, Op, Pass, Release, SessionId,
+    MultiAcquired, Op, Release, ReleaseAction, SessionId,
 };
 
 const NAMES: [&str; 3] = ["job", "till", "stock"];
@@ -43,7 +43,7 @@ fn before(fixture: &mut Fixture, scene: usize) -> Result<Keyspace, Broken> {
     fixture.redis.set_now_us(1_762_000_000_000_000);
     let [first, ..] = NAMES;
     if scene > 0 {
-        let release = Release { claim: ask(9, 0).claim, pass: Pass::Grant, next: None };
+        let release = Release { claim: ask(9, 0).claim, pass: ReleaseAction::Grant, next: None };
         fixture.run(&Op::Acquire(ask(9, 3_000)), WHOLE)?;
         fixture.run(&Op::Release(release), WHOLE)?;
         assert!(fixture.redis.keyspace().entry(keys(first).record()).is_some());

@@ -7,7 +7,8 @@ use crate::tap::WHOLE;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, HoldId, Inspect, Kind, Label,
-    Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, Pass, Raise, Release, Resize, SessionId,
+    Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, Raise, Release, ReleaseAction, Resize,
+    SessionId,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -128,7 +129,7 @@ fn commands(fixture: &mut Fixture, before: &[Op], op: &Op) -> Result<String, Bro
 }
 
 fn acquires() -> Vec<Way> {
-    let left_free = || [queue(), vec![give(1, Pass::Free, None)]].concat();
+    let left_free = || [queue(), vec![give(1, ReleaseAction::Free, None)]].concat();
     vec![
         ("acquire of a new lock", vec![], take(1), "HMGET TIME SET RESTORE HSET"),
         (
@@ -195,13 +196,13 @@ fn releases() -> Vec<Way> {
         (
             "release that grants, and queues again",
             queue(),
-            give(1, Pass::Grant, Some(4)),
+            give(1, ReleaseAction::Grant, Some(4)),
             "GET HMGET HGET HMGET TIME HGET PTTL HGET DEL HSET SET HDEL PUBLISH",
         ),
         (
             "release that leaves the lock free for others",
             queue(),
-            give(1, Pass::Free, None),
+            give(1, ReleaseAction::Free, None),
             "HMGET GET HMGET DEL HSET",
         ),
         (
@@ -213,7 +214,7 @@ fn releases() -> Vec<Way> {
         (
             "release that acquires again",
             vec![take(1)],
-            give(1, Pass::Grant, Some(4)),
+            give(1, ReleaseAction::Grant, Some(4)),
             "GET HMGET TIME DEL HSET SET",
         ),
         (
@@ -323,7 +324,7 @@ fn others() -> Vec<Way> {
         (
             "release that tells whoever waits",
             vec![take(1)],
-            give(1, Pass::Tell, None),
+            give(1, ReleaseAction::Tell, None),
             "GET HMGET DEL HSET PUBLISH",
         ),
         ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None, in_full: false }), "GET HMGET"),
@@ -383,7 +384,7 @@ fn entries() -> Vec<Way> {
         Claim { value: OwnValue::new(owner).ok(), ..claim(n) }
     };
     let take = |n: u8| Op::Acquire(ask(owned(n), Some(60_000)));
-    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: Pass::Grant, next: None });
+    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: ReleaseAction::Grant, next: None });
     let extend = |n: u8, lease_ms: u64, keep_record: bool| {
         Op::Extend(Extend { claim: owned(n), lease_ms, keep_record, reserve: None })
     };
@@ -588,7 +589,7 @@ fn permits() -> Vec<Way> {
 fn readers() -> Vec<Way> {
     let owned = |n: u8| Claim { value: OwnValue::new(format!("owner {}", n % 4)).ok(), ..claim(n) };
     let take = |n: u8, portion: LockMode| Op::Acquire(Acquire { portion, ..ask(owned(n), Some(60_000)) });
-    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: Pass::Grant, next: None });
+    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: ReleaseAction::Grant, next: None });
     let (read, write) = (|n: u8| take(n, LockMode::Read), |n: u8| take(n, LockMode::Write));
     vec![
         ("read", vec![], read(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
@@ -702,14 +703,14 @@ fn queue() -> Vec<Op> {
 }
 
 fn release(n: u8) -> Op {
-    give(n, Pass::Grant, None)
+    give(n, ReleaseAction::Grant, None)
 }
 
 fn rest(n: u8) -> Op {
-    give(n, Pass::Rest { for_ms: 60_000 }, None)
+    give(n, ReleaseAction::Rest { for_ms: 60_000 }, None)
 }
 
-fn give(n: u8, pass: Pass, next: Option<u8>) -> Op {
+fn give(n: u8, pass: ReleaseAction, next: Option<u8>) -> Op {
     let next = next.map(|n| ask(claim(n), Some(60_000)));
     Op::Release(Release { claim: claim(n), pass, next })
 }
@@ -723,7 +724,7 @@ fn own() -> Op {
 }
 
 fn release_own() -> Op {
-    Op::Release(Release { claim: own_claim(), pass: Pass::Grant, next: None })
+    Op::Release(Release { claim: own_claim(), pass: ReleaseAction::Grant, next: None })
 }
 
 fn short_extend(n: u8) -> Op {

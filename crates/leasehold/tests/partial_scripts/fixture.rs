@@ -16,8 +16,8 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Acquire, AuditEntry, Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Kind, Label, Liveness,
-    LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, Pass, Place as Partition, Release, Reply,
-    SessionId, SessionOp, SessionReply,
+    LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, Place as Partition, Release, ReleaseAction,
+    Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold_testkit::conformance::{ForeignWrite, Workload, leader_announcement, parts, rlock};
 use std::collections::BTreeMap;
@@ -182,7 +182,7 @@ impl Fixture {
     ) -> Vec<(String, String)> {
         let wake = |wake: &Notification| (format!("{MAILBOXES}{}", wake.to()), wake.message());
         let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
-        let tells = matches!(op, Op::Release(Release { pass: Pass::Tell, .. }));
+        let tells = matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. }));
         let free = match self.kind {
             Kind::Reentrant if freed => Some((self.keys.released_channel(), "0".to_owned())),
             Kind::Mutex if freed && tells => Some((self.space.told_channel(&self.keys), "free".to_owned())),

@@ -160,7 +160,7 @@ impl<'a> Play<'a> {
         if self.workload.random().below(2) == 0 {
             return Ok(());
         }
-        let pass = leasehold_core::Pass::Free;
+        let pass = leasehold_core::ReleaseAction::Free;
         self.agree(&Op::Release(Release { claim, pass, next: None }))
     }
 

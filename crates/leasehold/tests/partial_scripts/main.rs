@@ -38,7 +38,9 @@ use fixture::{Fixture, live};
 use generator::Play;
 use invariants::Left;
 use leasehold_core::model::{Content, LockState, Part, Value, everybody};
-use leasehold_core::{Acquire, Evict, Fate, Kind, Label, ObservedHolder as SeenAs, Op, Pass, Release, Reply};
+use leasehold_core::{
+    Acquire, Evict, Fate, Kind, Label, ObservedHolder as SeenAs, Op, Release, ReleaseAction, Reply,
+};
 
 const STATES: u64 = 1_000;
 /// Of each of the four kinds that several have side by side, whose scripts are the same.
@@ -260,7 +262,7 @@ impl Play<'_> {
                 let stands = state.value.as_ref().and_then(|value| value.content.token());
                 if !stands.is_some_and(|stands| stands.contains("rest\n")) {
                     state.clone_from(before);
-                    let release = Release { pass: Pass::Free, ..rest };
+                    let release = Release { pass: ReleaseAction::Free, ..rest };
                     state.apply(self.now_us, &Op::Release(release), &everybody);
                 }
             }

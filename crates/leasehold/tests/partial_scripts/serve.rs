@@ -13,8 +13,8 @@ use crate::fixture::live;
 use crate::generator::Play;
 use leasehold_core::model::{Entry, LockState};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Kind, Label, Liveness, LockMode, Op, Pass,
-    Release, Reply,
+    Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Kind, Label, Liveness, LockMode, Op,
+    Release, ReleaseAction, Reply,
 };
 use leasehold_testkit::conformance::ForeignWrite;
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ impl Play<'_> {
     }
 
     fn give_back(&mut self, claim: &Claim) -> Result<(), Broken> {
-        let release = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
+        let release = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
         match self.send(&release)? {
             Reply::Release(released) if released.found == Fate::Held => Ok(()),
             other => Err(Broken(format!("the holder's release is answered {other:?}"))),
@@ -132,7 +132,11 @@ impl Play<'_> {
     fn sweep(&mut self, places: usize) -> Result<(), Broken> {
         let nobody = self.workload.fresh(9);
         for _ in 0..=places / LOOKS_AT_MOST {
-            self.send(&Op::Release(Release { claim: nobody.clone(), pass: Pass::Grant, next: None }))?;
+            self.send(&Op::Release(Release {
+                claim: nobody.clone(),
+                pass: ReleaseAction::Grant,
+                next: None,
+            }))?;
         }
         let found = self.fixture.state()?;
         let left = found.record.as_ref().map_or(0, |record| record.places.len());

@@ -12,7 +12,8 @@ use crate::generator::Play;
 use crate::serve::asked_in;
 use leasehold_core::model::{LockState, Part};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, Kind, Label, Liveness, LockMode, Op, Pass, Release, Reply,
+    Acquire, Acquired, Claim, Enqueue, Fate, Kind, Label, Liveness, LockMode, Op, Release, ReleaseAction,
+    Reply,
 };
 use std::collections::BTreeMap;
 
@@ -116,7 +117,7 @@ impl Play<'_> {
     }
 
     fn give_up(&mut self, claim: Claim) -> Result<Fate, Broken> {
-        match self.send(&Op::Release(Release { claim, pass: Pass::Grant, next: None }))? {
+        match self.send(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None }))? {
             Reply::Release(released) => Ok(released.found),
             other => Err(Broken(format!("a release is answered {other:?}"))),
         }

@@ -9,7 +9,7 @@ mod votes;
 
 use leasehold::core::{
     Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspect, Inspection, Label,
-    Liveness, LockMode, Op, Pass, Release, Released, Reply, SessionId,
+    Liveness, LockMode, Op, Release, ReleaseAction, Released, Reply, SessionId,
 };
 use leasehold::store::{Executed, Fault, Lock, Outcome, QuorumStore, Store};
 use node::Node;
@@ -72,7 +72,7 @@ impl Five {
     }
 
     pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, Fault> {
-        let release = Release { claim: claim.clone(), pass: Pass::Grant, next: None };
+        let release = Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None };
         match self.ask(Op::Release(release)).await {
             Outcome::Done(Reply::Release(released)) => Ok(released),
             Outcome::Failed(Executed::Unknown, fault) => Err(fault),

@@ -5,8 +5,8 @@ use crate::written::{fields, lines, pairs, said, session_fields, without_loose_e
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, everybody};
 use leasehold_core::{
-    Beat, Beaten, Extend, Extended, Fate, FencingToken, Inspect, Kind, LockKeys, Pass, Place, Raised,
-    Release, Released, SessionId,
+    Beat, Beaten, Extend, Extended, Fate, FencingToken, Inspect, Kind, LockKeys, Place, Raised, Release,
+    ReleaseAction, Released, SessionId,
 };
 use leasehold_testkit::Value;
 use leasehold_testkit::conformance::{Workload, leader_announcement, parts, rlock};
@@ -73,8 +73,8 @@ impl Play<'_> {
             expected.push((self.keys.released_channel(), "0".to_owned()));
             *self.world.seen.entry("published free").or_default() += 1;
         }
-        let told =
-            matches!(op, Op::Release(Release { pass: Pass::Tell, .. })) && self.lock.kind == Kind::Mutex;
+        let told = matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. }))
+            && self.lock.kind == Kind::Mutex;
         if told && matches!(&reply, Reply::Release(Released { found: Fate::Held, .. })) {
             expected.push((self.world.keys.told_channel(&self.keys), "free".to_owned()));
             *self.world.seen.entry("notified: free").or_default() += 1;

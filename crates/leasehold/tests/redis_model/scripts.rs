@@ -5,7 +5,7 @@ use leasehold::store::{Op, Reply};
 use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Extend, Extended, FencingToken, Inspect, Kind, Label, Liveness,
-    LockMode, OwnValue, Pass, Release,
+    LockMode, OwnValue, Release, ReleaseAction,
 };
 use std::collections::BTreeMap;
 use std::env;
@@ -332,7 +332,7 @@ fn reserve(claim: &Claim, tokens: u32) -> Op {
 }
 
 fn release(claim: &Claim) -> Op {
-    Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None })
+    Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None })
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -8,7 +8,7 @@ use crate::scene::{LONG, beat, claim, label, nonce};
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Fate, ForceRelease, Inspect, Inspection, Kind, Liveness, LockMode,
-    ObservedHolder, Pass, Release, Released,
+    ObservedHolder, Release, ReleaseAction, Released,
 };
 use leasehold_testkit::{FrozenClock, RedisServer, Value};
 use serde_json::{Map, Value as Json, json};
@@ -58,7 +58,7 @@ async fn ask(store: &RedisStore, kind: Kind, n: u8, portion: LockMode) -> Acquir
 }
 
 async fn release(store: &RedisStore, kind: Kind, n: u8) -> Fate {
-    let op = Op::Release(Release { claim: owned(n, kind), pass: Pass::Grant, next: None });
+    let op = Op::Release(Release { claim: owned(n, kind), pass: ReleaseAction::Grant, next: None });
     match execute(store, &lock(kind), op).await {
         Reply::Release(Released { found, .. }) => found,
         other => panic!("{kind:?}: {other:?}"),

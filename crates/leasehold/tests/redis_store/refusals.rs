@@ -11,7 +11,7 @@ use leasehold::store::{
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Beaten, Claim, Evict, Evicted, Extend, Extended, Fate, ForceRelease, ForceReleased,
-    Inspect, MultiAcquired, ObservedHolder, OwnValue, Pass, Place, Refused, Release,
+    Inspect, MultiAcquired, ObservedHolder, OwnValue, Place, Refused, Release, ReleaseAction,
 };
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
@@ -153,7 +153,7 @@ async fn a_grant_that_was_not_written_is_not_told() {
     granted(acquire(&store, &claim(1), None).await);
     server.cli(&["ACL", "SETUSER", "mute", "-set"]).unwrap().ok().unwrap();
     let Op::Acquire(next) = take(&claim(3), Some(nonce(1))) else { panic!("another operation") };
-    let op = Op::Release(Release { claim: claim(1), pass: Pass::Grant, next: Some(next) });
+    let op = Op::Release(Release { claim: claim(1), pass: ReleaseAction::Grant, next: Some(next) });
     let fault = unknown(execute(&store, &op, LONG).await);
     assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
     assert!(server.cli(&["GET", "job"]).unwrap().is_nil(), "but the release is done");
@@ -250,7 +250,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
 async fn a_reentrant_mutex_is_permitted(store: &RedisStore) {
     let lock = Lock::reentrant("jobs:2".parse().unwrap());
     let owned = |n: u8| Claim { value: OwnValue::new("ours").ok(), ..claim(n) };
-    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: Pass::Grant, next: None });
+    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: ReleaseAction::Grant, next: None });
     let mut listening = store.listen(&lock, LONG).await.unwrap().unwrap();
     listening.heard().await;
     let take = |n: u8| Op::Acquire(Acquire { claim: owned(n), ..ask(&claim(n), Some(nonce(4))) });

@@ -6,7 +6,7 @@ use leasehold::store::{
 };
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Liveness, LockMode, Nonce,
-    Pass, Place, Release, Released, SessionEntry, SessionId,
+    Place, Release, ReleaseAction, Released, SessionEntry, SessionId,
 };
 use leasehold_testkit::RedisServer;
 use std::future::Future;
@@ -168,7 +168,7 @@ pub(crate) async fn acquire_of(store: &RedisStore, name: &str, claim: &Claim) ->
 }
 
 pub(crate) async fn release(store: &RedisStore, claim: &Claim) -> Outcome {
-    let op = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
+    let op = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
     execute(store, &op, LONG).await
 }
 

@@ -4,7 +4,7 @@ use leasehold::store::{Fault, Notification, NotificationSink, Outcome, SqliteSto
 use leasehold::{FencingToken, Label, SessionId};
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Enqueue, HoldId, Inspect, Inspection, Liveness, Lock, LockMode,
-    Nonce, Op, Pass, Place, Release, Reply, SessionEntry, SessionOp, SessionReply,
+    Nonce, Op, Place, Release, ReleaseAction, Reply, SessionEntry, SessionOp, SessionReply,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -108,14 +108,14 @@ impl Party {
     }
 
     pub(crate) fn release(&self, claim: Claim) {
-        self.execute(&Op::Release(Release { claim, pass: Pass::Grant, next: None }));
+        self.execute(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None }));
     }
 
     /// Releases, and queues again in the same step.
     pub(crate) fn pass_on(&self, claim: Claim) -> (Claim, Acquired) {
         let again = self.claim();
         let next = Some(ask(&again, true));
-        match self.execute(&Op::Release(Release { claim, pass: Pass::Grant, next })) {
+        match self.execute(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next })) {
             Reply::Release(released) => (again, released.next.unwrap().unwrap()),
             other => panic!("{other:?}"),
         }

@@ -3,7 +3,7 @@
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, HostEvent, LockId, PeriodEvent, ServerEvent, TaskId};
 use crate::world::time::{Clock, Instant};
-use leasehold_core::{Fate, FencingToken, HoldId, Kind, Op, Pass, Reply};
+use leasehold_core::{Fate, FencingToken, HoldId, Kind, Op, ReleaseAction, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ impl OncePerPeriod {
     fn end(&mut self, done: &Execution<'_>) {
         if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply)
             && released.found == Fate::Held
-            && !matches!(release.pass, Pass::Rest { .. })
+            && !matches!(release.pass, ReleaseAction::Rest { .. })
         {
             let hold = release.claim.hold;
             let given = self.given.values_mut().filter(|given| given.hold == hold);

@@ -7,7 +7,8 @@ use crate::event::{
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{
-    Acquire, Acquired, Evicted, FencingToken, ForceReleased, HoldId, Inspect, Op, Pass, Reply, SessionId,
+    Acquire, Acquired, Evicted, FencingToken, ForceReleased, HoldId, Inspect, Op, ReleaseAction, Reply,
+    SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -321,7 +322,7 @@ fn behind(at: Instant, done: &Execution<'_>, before: &BTreeMap<HoldId, Ahead>) -
 
 /// Whether an operation leaves a lock free on purpose.
 fn is_freed(done: &Execution<'_>) -> bool {
-    matches!(done.op, Op::Release(release) if release.pass == Pass::Free)
+    matches!(done.op, Op::Release(release) if release.pass == ReleaseAction::Free)
 }
 
 /// Whether an operation grants the lock if it finds it free.
@@ -331,7 +332,8 @@ fn may_grant(done: &Execution<'_>) -> bool {
         (Op::Evict(_), Reply::Evict(Evicted::Gone { .. }))
         | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => true,
         (Op::Release(release), Reply::Release(released)) => {
-            release.pass == Pass::Grant && !matches!(released.next, Some(Ok(Acquired::Spent(_)) | Err(_)))
+            release.pass == ReleaseAction::Grant
+                && !matches!(released.next, Some(Ok(Acquired::Spent(_)) | Err(_)))
         }
         _ => false,
     }

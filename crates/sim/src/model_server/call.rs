@@ -7,7 +7,7 @@ use super::script::{For, Script};
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, ForceRelease, HoldId, Inspect, Kind, Label, Liveness, Lock,
-    LockMode, LockName, ObservedHolder, Op, OwnValue, Pass, Raise, Release, Resize,
+    LockMode, LockName, ObservedHolder, Op, OwnValue, Raise, Release, ReleaseAction, Resize,
 };
 use std::str::FromStr;
 
@@ -141,13 +141,13 @@ impl OnLock {
             Script::Release => {
                 rest.text()?.clone_into(&mut mailboxes);
                 let pass = match rest.text()? {
-                    "grant" => Pass::Grant,
-                    "free" => Pass::Free,
+                    "grant" => ReleaseAction::Grant,
+                    "free" => ReleaseAction::Free,
                     "tell" => {
                         rest.last()?.clone_into(&mut released);
-                        Pass::Tell
+                        ReleaseAction::Tell
                     }
-                    for_ms => Pass::Rest { for_ms: parsed(for_ms)? },
+                    for_ms => ReleaseAction::Rest { for_ms: parsed(for_ms)? },
                 };
                 let next = if rest.is_empty() {
                     None

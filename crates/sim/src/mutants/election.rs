@@ -3,7 +3,7 @@
 use crate::mutants::Mutant;
 use crate::world::Run;
 use leasehold_core::model::{Alive, LockState};
-use leasehold_core::{Acquired, Fate, FencingToken, Kind, Notification, Op, Pass, Release, Reply};
+use leasehold_core::{Acquired, Fate, FencingToken, Kind, Notification, Op, Release, ReleaseAction, Reply};
 
 impl Mutant {
     /// Whether a run has the locks that it is of.
@@ -68,10 +68,15 @@ impl Mutant {
                 }
                 (reply, wakes)
             }
-            (Self::PeriodEndsAtOnce, Op::Release(release @ Release { pass: Pass::Rest { .. }, .. })) => {
-                state.apply(now_us, &Op::Release(Release { pass: Pass::Grant, ..release.clone() }), alive)
-            }
-            (Self::PeriodIsTooLong, Op::Release(Release { pass: Pass::Rest { for_ms }, .. })) => {
+            (
+                Self::PeriodEndsAtOnce,
+                Op::Release(release @ Release { pass: ReleaseAction::Rest { .. }, .. }),
+            ) => state.apply(
+                now_us,
+                &Op::Release(Release { pass: ReleaseAction::Grant, ..release.clone() }),
+                alive,
+            ),
+            (Self::PeriodIsTooLong, Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. })) => {
                 let done = state.apply(now_us, op, alive);
                 let found = matches!(&done.0, Reply::Release(released) if released.found == Fate::Held);
                 if let Some(value) = state.value.as_mut().filter(|_| found) {
@@ -81,7 +86,7 @@ impl Mutant {
             }
             (
                 Self::LateFinishEndsNextPeriod,
-                Op::Release(release @ Release { pass: Pass::Rest { .. }, .. }),
+                Op::Release(release @ Release { pass: ReleaseAction::Rest { .. }, .. }),
             ) => {
                 let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
                 let next = tenant.map(|tenant| tenant.claim.clone()).filter(|claim| *claim != release.claim);

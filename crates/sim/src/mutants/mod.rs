@@ -14,7 +14,7 @@ mod shared;
 use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Liveness, MultiAcquired,
-    Notification, ObservedHolder, Op, OwnValue, Pass, Reply, SessionOp, SessionReply,
+    Notification, ObservedHolder, Op, OwnValue, ReleaseAction, Reply, SessionOp, SessionReply,
 };
 use std::mem;
 
@@ -327,7 +327,7 @@ impl Mutant {
             }
             (Self::ReleaseGrantsNothing, Op::Release(release)) => {
                 let mut release = release.clone();
-                release.pass = Pass::Free;
+                release.pass = ReleaseAction::Free;
                 state.apply(now_us, &Op::Release(release), alive)
             }
             (Self::GrantIsNotPublished, _) => (state.apply(now_us, op, alive).0, Vec::new()),

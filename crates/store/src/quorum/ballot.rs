@@ -17,7 +17,7 @@ use crate::fault::Fault;
 use crate::outcome::Outcome;
 use crate::store::Store;
 use leasehold_core::{
-    Acquire, Acquired, Executed, FencingToken, Lock, Op, Pass, Raise, Raised, Release, Reply,
+    Acquire, Acquired, Executed, FencingToken, Lock, Op, Raise, Raised, Release, ReleaseAction, Reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,7 +162,7 @@ impl Voter {
             reached = until(&mut stage, |stage| matches!(stage, Stage::Won(_) | Stage::Lost)).await;
         }
         if reached == Stage::Lost && may_be_there {
-            self.undo(Release { claim, pass: Pass::Free, next: None }, over_at).await;
+            self.undo(Release { claim, pass: ReleaseAction::Free, next: None }, over_at).await;
         }
     }
 

@@ -8,8 +8,8 @@ use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label, Liveness,
-    Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Pass, Place, Refused, Release,
-    Released, Reply, Resize, Resized, SessionEntry, SessionId, SessionOp, SessionReply,
+    Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Place, Refused, Release,
+    ReleaseAction, Released, Reply, Resize, Resized, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, Outcome, Store};
 use std::sync::Arc;
@@ -277,11 +277,11 @@ impl TestClient {
 
     /// Gives a hold up.
     pub async fn release(&self, claim: &Claim) -> Released {
-        self.release_and(claim, Pass::Grant, None).await
+        self.release_and(claim, ReleaseAction::Grant, None).await
     }
 
     /// Releases a hold with the given action, and optionally acquires again.
-    pub async fn release_and(&self, claim: &Claim, pass: Pass, next: Option<Acquire>) -> Released {
+    pub async fn release_and(&self, claim: &Claim, pass: ReleaseAction, next: Option<Acquire>) -> Released {
         let release = Release { claim: claim.clone(), pass, next };
         match self.execute(&Op::Release(release)).await {
             Reply::Release(released) => released,

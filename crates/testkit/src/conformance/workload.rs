@@ -9,8 +9,8 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Parts, Sessions, Value};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, HoldId, Inspect,
-    Kind, Label, Liveness, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue, Pass,
-    Raise, Release, Resize, SessionId, SessionOp,
+    Kind, Label, Liveness, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue, Raise,
+    Release, ReleaseAction, Resize, SessionId, SessionOp,
 };
 
 /// The next step.
@@ -376,10 +376,10 @@ impl Workload {
     fn release(&mut self, state: &LockState) -> Release {
         let claim = self.likely_claim(state);
         let pass = match self.random.below(8) {
-            0 | 1 => Pass::Free,
-            2 | 3 if self.kind.is_one_string() => Pass::Rest { for_ms: self.lease() },
-            4 if self.kind.goes_by_majority() => Pass::Tell,
-            _ => Pass::Grant,
+            0 | 1 => ReleaseAction::Free,
+            2 | 3 if self.kind.is_one_string() => ReleaseAction::Rest { for_ms: self.lease() },
+            4 if self.kind.goes_by_majority() => ReleaseAction::Tell,
+            _ => ReleaseAction::Grant,
         };
         let mut next = (self.random.below(3) == 0).then(|| self.acquire(state));
         if let Some(next) = &mut next

@@ -5,7 +5,7 @@
 use super::super::{Hold, call};
 use super::{KeepId, Shared, State};
 use crate::store::{Outcome, Store};
-use leasehold_core::{Claim, Lock, Moment, Op, Pass, Release};
+use leasehold_core::{Claim, Lock, Moment, Op, Release, ReleaseAction};
 use std::sync::Arc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -85,7 +85,7 @@ pub(super) async fn run_errand(shared: Arc<Shared>, mut errand: Errand) {
 
 /// Releases a hold, with retries, until it is known to be gone. Returns whether it is.
 async fn give_back(shared: &Shared, errand: &Errand) -> bool {
-    let op = Op::Release(Release { claim: errand.claim.clone(), pass: Pass::Grant, next: None });
+    let op = Op::Release(Release { claim: errand.claim.clone(), pass: ReleaseAction::Grant, next: None });
     let each = shared.timings.call;
     let within = errand.until.since(shared.environment.now()).max(each);
     let ours = || call(&*shared.store, &*shared.environment, &errand.lock, &op, within, each);

@@ -7,7 +7,7 @@ use super::super::gate::Gate;
 use super::Shared;
 use crate::store::{Outcome, Store};
 use leasehold_core::contend::LONGEST_PLACE;
-use leasehold_core::{Claim, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Released, Reply};
+use leasehold_core::{Claim, FIRST_LEASE, Lock, Moment, Op, Release, ReleaseAction, Released, Reply};
 use leasehold_store::jitter;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,7 +101,7 @@ async fn release_all(shared: &Shared, mut holds: Vec<Debt>) {
 }
 
 fn release(hold: &Hold) -> Op {
-    Op::Release(Release { claim: hold.claim.clone(), pass: Pass::Grant, next: None })
+    Op::Release(Release { claim: hold.claim.clone(), pass: ReleaseAction::Grant, next: None })
 }
 
 /// A hold is not owed any more. Whose release was cut off learns from this what became of it (5).

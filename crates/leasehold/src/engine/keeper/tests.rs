@@ -5,7 +5,9 @@ use crate::engine::session::fresh_id;
 use crate::engine::{Seat, Session};
 use crate::store::{MemoryStore, NotificationSink, Outcome};
 use leasehold_core::tenure::Plan;
-use leasehold_core::{Acquire, FencingToken, HoldId, Label, LockMode, Notification, Op, Pass, Release};
+use leasehold_core::{
+    Acquire, FencingToken, HoldId, Label, LockMode, Notification, Op, Release, ReleaseAction,
+};
 use leasehold_store::System;
 use std::sync::Weak;
 
@@ -61,7 +63,7 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
         tokio::time::sleep(SECOND / 20).await;
         hold.check(&*environment).expect("the store was asked and still keeps it");
 
-        let release = Release { claim: hold.claim.clone(), pass: Pass::Grant, next: None };
+        let release = Release { claim: hold.claim.clone(), pass: ReleaseAction::Grant, next: None };
         assert!(matches!(store.execute(&hold.lock, &Op::Release(release), SECOND).await, Outcome::Done(_)));
         keeper.ear().hear_freed(hold.fence);
         let told = tokio::time::timeout(5 * SECOND, hold.signal().cancelled()).await;

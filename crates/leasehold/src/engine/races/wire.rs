@@ -5,7 +5,8 @@ use super::environment::Still;
 use crate::store::{Fault, MemoryStore, NotificationSink, Outcome, Reply, Store};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
-    Claim, Extended, Fate, HoldId, Inspect, KeyError, Lock, Op, Pass, Place, Release, Released, SessionId,
+    Claim, Extended, Fate, HoldId, Inspect, KeyError, Lock, Op, Place, Release, ReleaseAction, Released,
+    SessionId,
 };
 use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use shuttle::sync::mpsc;
@@ -80,7 +81,7 @@ impl Server {
 
     /// Ends a hold, without its holder.
     pub(super) fn take_away(&self, lock: &Lock, claim: &Claim) {
-        let op = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
+        let op = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
         self.execute(lock, &op);
     }
 

@@ -1,13 +1,15 @@
 //! Tables: the replies of the nodes, and their result.
 
 use super::*;
-use leasehold_core::{Claim, Executed, Extend, HoldId, Inspect, Label, LockMode, Pass, Release, SessionId};
+use leasehold_core::{
+    Claim, Executed, Extend, HoldId, Inspect, Label, LockMode, Release, ReleaseAction, SessionId,
+};
 
 fn op(what: &str) -> Op {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
     match what {
         "extend" => Op::Extend(Extend { claim, lease_ms: 1, keep_record: false, reserve: None }),
-        "release" => Op::Release(Release { claim, pass: Pass::Tell, next: None }),
+        "release" => Op::Release(Release { claim, pass: ReleaseAction::Tell, next: None }),
         "inspect" => Op::Inspect(Inspect { claim: Some(claim), in_full: false }),
         other => panic!("no operation `{other}`"),
     }

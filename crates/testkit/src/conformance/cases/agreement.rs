@@ -8,7 +8,7 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Value, everybody};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Holder, Inspect, Kind, Lock, LockMode,
-    Notification, Op, OwnValue, Pass, Release, Reply, Resize,
+    Notification, Op, OwnValue, Release, ReleaseAction, Reply, Resize,
 };
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -204,11 +204,11 @@ impl<'a> Contest<'a> {
             }
             5..9 => {
                 let pass = match random.below(8) {
-                    0 | 1 => Pass::Free,
+                    0 | 1 => ReleaseAction::Free,
                     2 if self.lock.kind.is_one_string() => {
-                        Pass::Rest { for_ms: 1000 * random.pick(&LEASES_S) }
+                        ReleaseAction::Rest { for_ms: 1000 * random.pick(&LEASES_S) }
                     }
-                    _ => Pass::Grant,
+                    _ => ReleaseAction::Grant,
                 };
                 let others = self.claims.iter().filter(|(of, other)| *of == who && *other != claim);
                 let others: Vec<_> = others.collect();

@@ -3,7 +3,7 @@
 use crate::conformance::client::{CALL_TIMEOUT, LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use futures_util::FutureExt as _;
-use leasehold_core::{Acquired, Claim, Extend, Extended, Fate, Inspect, Op, Pass, Release, Reply};
+use leasehold_core::{Acquired, Claim, Extend, Extended, Fate, Inspect, Op, Release, ReleaseAction, Reply};
 use leasehold_store::Outcome;
 use std::future::poll_fn;
 use std::task::Poll;
@@ -21,7 +21,7 @@ pub async fn outcomes_come_in_the_order_of_operations(fixture: &Fixture) {
         let claim = at.take(LONG).await;
         let op = match n % 4 {
             0 => Op::Extend(Extend { claim, lease_ms: 1, keep_record: n % 8 == 0, reserve: None }),
-            1 => Op::Release(Release { claim, pass: Pass::Grant, next: None }),
+            1 => Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None }),
             2 => Op::Inspect(Inspect { claim: Some(claim), in_full: false }),
             _ => Op::Extend(Extend { claim: at.claim(), lease_ms: 1, keep_record: false, reserve: None }),
         };
@@ -50,7 +50,7 @@ pub async fn a_dropped_call_leaves_the_store_usable(fixture: &Fixture) {
         let acquire = Op::Acquire(a.look(&claim, LONG, LONG));
         drop_after(polls, a.store.execute(&a.lock, &acquire, CALL_TIMEOUT)).await;
         let claim = a.granted_after_all(&a.look(&claim, LONG, LONG)).await;
-        let release = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
+        let release = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
         drop_after(polls, a.store.execute(&a.lock, &release, CALL_TIMEOUT)).await;
         let found = a.release(&claim).await.found;
         assert!(matches!(found, Fate::Held | Fate::Ended(_)), "{found:?}");

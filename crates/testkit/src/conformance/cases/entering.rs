@@ -5,7 +5,7 @@ use crate::conformance::client::{LONG, TestClient, entered, millis};
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
     Acquire, Acquired, Ended, Evicted, Extended, Fate, ForceReleased, Kind, Liveness, Lock, ObservedHolder,
-    Op, Pass, Refused, Reply,
+    Op, Refused, ReleaseAction, Reply,
 };
 use std::time::Duration;
 
@@ -188,7 +188,7 @@ pub async fn only_an_entry_passes_the_queue(fixture: &Fixture) {
 /// A release that acquires in the same step re-enters if the owner still holds the lock, whatever the release action
 /// says about a free lock. A resend is the same operation.
 pub async fn a_release_that_acquires_enters_again(fixture: &Fixture) {
-    for pass in [Pass::Grant, Pass::Free] {
+    for pass in [ReleaseAction::Grant, ReleaseAction::Free] {
         let a = fixture.client().await.at(&fixture.another_lock());
         let outer = a.claim();
         let (inner, next) = (a.again(&outer), a.again(&outer));

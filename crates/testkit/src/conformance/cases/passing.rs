@@ -2,7 +2,7 @@
 
 use crate::conformance::client::{LONG, granted, millis, taken};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::{Acquired, Ended, Fate, Pass, Released};
+use leasehold_core::{Acquired, Ended, Fate, ReleaseAction, Released};
 use std::time::Duration;
 
 /// Rows 24 and 44: a release sends one notification, to the first waiter, with the nonce of its last poll and the
@@ -45,7 +45,7 @@ pub async fn a_release_queues_again_behind_the_others(fixture: &Fixture) {
     let (claim, nonce) = b.enqueue().await;
     let next = a.claim();
     let look = a.look(&next, LONG, LONG);
-    let again = next_of(a.release_and(&held, Pass::Grant, Some(look.clone())).await);
+    let again = next_of(a.release_and(&held, ReleaseAction::Grant, Some(look.clone())).await);
     let standing = taken(again);
     assert_eq!(standing.position, Some(0));
     assert_eq!(standing.holder.and_then(|holder| holder.label), Some(b.label()));
@@ -61,7 +61,7 @@ pub async fn a_release_with_nobody_waiting_acquires_at_once(fixture: &Fixture) {
     let claim = a.claim();
     let first = a.granted(&a.ask(&claim, LONG)).await;
     let next = a.claim();
-    let released = a.release_and(&claim, Pass::Grant, Some(a.look(&next, LONG, LONG))).await;
+    let released = a.release_and(&claim, ReleaseAction::Grant, Some(a.look(&next, LONG, LONG))).await;
     assert_eq!(released.found, Fate::Held);
     let second = granted(next_of(released));
     assert!(second.fence > first.fence && !second.others_wait, "{second:?} after {first:?}");
@@ -71,7 +71,7 @@ pub async fn a_release_with_nobody_waiting_acquires_at_once(fixture: &Fixture) {
 
 /// Row 2: a resent release that acquires again is the same operation, even if it comes after the new hold has ended.
 pub async fn a_resent_release_that_acquires_is_one(fixture: &Fixture) {
-    for pass in [Pass::Grant, Pass::Free] {
+    for pass in [ReleaseAction::Grant, ReleaseAction::Free] {
         let a = fixture.client().await.at(&fixture.another_lock());
         let held = a.take(LONG).await;
         let next = a.claim();
@@ -100,7 +100,7 @@ pub async fn a_lock_left_free_keeps_its_queue(fixture: &Fixture) {
     let (second, _) = c.enqueue().await;
     let mine = a.claim();
     let next = a.look(&mine, LONG, LONG);
-    let released = a.release_and(&held, Pass::Free, Some(next)).await;
+    let released = a.release_and(&held, ReleaseAction::Free, Some(next)).await;
     assert_eq!(released.found, Fate::Held);
     let standing = taken(next_of(released));
     assert_eq!((standing.holder, standing.position), (None, Some(2)));
@@ -110,7 +110,7 @@ pub async fn a_lock_left_free_keeps_its_queue(fixture: &Fixture) {
     c.taken(&c.look(&second, LONG, LONG)).await;
     assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&first).await, Fate::Held);
-    b.release_and(&first, Pass::Free, None).await;
+    b.release_and(&first, ReleaseAction::Free, None).await;
     assert_eq!(a.inspect().await.holder, None);
 }
 

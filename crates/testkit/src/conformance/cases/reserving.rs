@@ -5,8 +5,8 @@ use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
-    Acquired, Claim, Evicted, Extend, Extended, Fate, FencingToken, ForceReleased, ObservedHolder, Op, Pass,
-    Refused, Reply,
+    Acquired, Claim, Evicted, Extend, Extended, Fate, FencingToken, ForceReleased, ObservedHolder, Op,
+    Refused, ReleaseAction, Reply,
 };
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ pub async fn tokens_grow_over_what_is_reserved(fixture: &Fixture) {
     let last = reserved(&b, &queued).await;
     let next = b.ask(&b.claim(), LONG);
     let Some(Ok(Acquired::Granted { fence, .. })) =
-        b.release_and(&queued, Pass::Grant, Some(next.clone())).await.next
+        b.release_and(&queued, ReleaseAction::Grant, Some(next.clone())).await.next
     else {
         panic!("no other client waits")
     };
@@ -210,7 +210,7 @@ pub async fn a_holder_is_told_of_others_who_ask(fixture: &Fixture) {
     // Notifications last as long as the hold.
     a.reserve(&held, QUIETLY).await;
     let next = b.ask(&b.claim(), LONG);
-    b.release_and(&waiting, Pass::Grant, Some(next)).await;
+    b.release_and(&waiting, ReleaseAction::Grant, Some(next)).await;
     for _ in 0..4 {
         assert_eq!(a.wanted().await, fence);
     }

@@ -4,7 +4,7 @@ use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Extended, Fate, FencingToken, ForceReleased, Liveness, ObservedHolder,
-    Op, Pass, Released, Reply,
+    Op, ReleaseAction, Released, Reply,
 };
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 const REST: Duration = Duration::from_secs(1_800);
 
 async fn rest(client: &TestClient, claim: &Claim, rest: Duration) -> Released {
-    client.release_and(claim, Pass::Rest { for_ms: millis(rest) }, None).await
+    client.release_and(claim, ReleaseAction::Rest { for_ms: millis(rest) }, None).await
 }
 
 async fn take(client: &TestClient) -> (Claim, FencingToken) {
@@ -119,7 +119,8 @@ pub async fn a_rest_that_acquires_again_waits(fixture: &Fixture) {
     b.enqueue().await;
     let look = a.look(&a.claim(), LONG, LONG);
     for _ in 0..2 {
-        let released = a.release_and(&held, Pass::Rest { for_ms: millis(REST) }, Some(look.clone())).await;
+        let released =
+            a.release_and(&held, ReleaseAction::Rest { for_ms: millis(REST) }, Some(look.clone())).await;
         let Some(Ok(Acquired::Taken { holder, position, .. })) = released.next else {
             panic!("{released:?}")
         };
@@ -135,7 +136,11 @@ pub async fn a_rest_by_another_hold_changes_nothing(fixture: &Fixture) {
     assert_eq!(rest(&b, &b.claim(), REST).await.found, Fate::Superseded);
     assert_eq!(a.fate(&held).await, Fate::Held);
     a.release(&held).await;
-    let op = Op::Release(leasehold_core::Release { claim: held, pass: Pass::Rest { for_ms: 9 }, next: None });
+    let op = Op::Release(leasehold_core::Release {
+        claim: held,
+        pass: ReleaseAction::Rest { for_ms: 9 },
+        next: None,
+    });
     let reply = a.execute(&op).await;
     assert!(matches!(reply, Reply::Release(released) if released.found == Fate::Ended(Ended::Released)));
     assert!(b.inspect().await.holder.is_none());

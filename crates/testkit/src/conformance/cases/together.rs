@@ -5,7 +5,8 @@
 use crate::conformance::client::{Granted, LONG, TestClient, granted, millis};
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Evicted, Extended, Fate, Kind, Lock, MultiAcquired, Pass, Refused,
+    Acquire, Acquired, Claim, Ended, Evicted, Extended, Fate, Kind, Lock, MultiAcquired, Refused,
+    ReleaseAction,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -153,7 +154,7 @@ pub async fn a_set_passes_nobody(fixture: &Fixture) {
     let (b, c) = (b.at(set.lock(1)), c.at(set.lock(1)));
     let held = b.take(LONG).await;
     let (waiting, _) = c.enqueue().await;
-    b.release_and(&held, Pass::Free, None).await;
+    b.release_and(&held, ReleaseAction::Free, None).await;
     let shares = set.ask(LONG).await;
     let [
         MultiAcquired::Open,

@@ -101,17 +101,17 @@ impl<'de> Deserialize<'de> for Fingerprint {
 /// How a hold was ended, other than by its lease.
 ///
 /// ```
-/// use leasehold_core::{Ended, Fate};
+/// use leasehold_core::{Ended, HoldStatus};
 ///
-/// fn told(fate: Fate) -> &'static str {
+/// fn told(fate: HoldStatus) -> &'static str {
 ///     match fate {
-///         Fate::Ended(Ended::Released) => "given back",
-///         Fate::Ended(Ended::Evicted) => "taken from a process that had died",
-///         Fate::Ended(Ended::ForceReleased) => "taken by force",
+///         HoldStatus::Ended(Ended::Released) => "given back",
+///         HoldStatus::Ended(Ended::Evicted) => "taken from a process that had died",
+///         HoldStatus::Ended(Ended::ForceReleased) => "taken by force",
 ///         _ => "not ended by anybody",
 ///     }
 /// }
-/// # assert_eq!(told(Fate::Ended(Ended::Released)), "given back");
+/// # assert_eq!(told(HoldStatus::Ended(Ended::Released)), "given back");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -347,7 +347,7 @@ impl Claim {
 ///
 /// ```
 /// use leasehold_core::{
-///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Liveness, Nonce, Op,
+///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, HoldStatus, HoldId, Inspect, Label, Liveness, Nonce, Op,
 ///     ReleaseAction, LockMode, Release, Reply, SessionId, Notification, model::{LockState, everybody},
 /// };
 ///
@@ -380,12 +380,12 @@ impl Claim {
 ///
 /// // The release grants the lock to the waiter and notifies its mailbox.
 /// let (reply, wakes) = execute(Op::Release(Release { claim: claim(1), pass: ReleaseAction::Grant, next: None }));
-/// assert!(matches!(reply, Reply::Release(released) if released.found == Fate::Held));
+/// assert!(matches!(reply, Reply::Release(released) if released.found == HoldStatus::Held));
 /// assert!(matches!(wakes[0], Notification::Grant { to, nonce, .. }
 ///     if to == SessionId::from_random([2; 12]) && nonce == Nonce::new(0, 2)));
 ///
 /// let (reply, _) = execute(Op::Inspect(Inspect { claim: Some(claim(2)), in_full: false }));
-/// assert!(matches!(reply, Reply::Inspect(seen) if seen.fate == Some(Fate::Held) && seen.waiting == 0));
+/// assert!(matches!(reply, Reply::Inspect(seen) if seen.fate == Some(HoldStatus::Held) && seen.waiting == 0));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -644,7 +644,7 @@ pub struct Inspect {
 /// ```
 /// use leasehold_core::model::{LockState, Vital};
 /// use leasehold_core::{
-///     Acquire, Claim, Ended, Evict, Evicted, Fate, HoldId, Inspect, Label, Liveness, Op, LockMode, Reply,
+///     Acquire, Claim, Ended, Evict, Evicted, HoldStatus, HoldId, Inspect, Label, Liveness, Op, LockMode, Reply,
 ///     SessionId,
 /// };
 ///
@@ -663,7 +663,7 @@ pub struct Inspect {
 /// let inspect = Inspect { claim: Some(claim), in_full: true };
 /// let (reply, _) = lock.apply(3_000_000, &Op::Inspect(inspect), nobody);
 /// assert!(matches!(reply, Reply::Inspect(seen)
-///     if seen.fate == Some(Fate::Ended(Ended::Evicted)) && seen.audit.len() == 1));
+///     if seen.fate == Some(HoldStatus::Ended(Ended::Evicted)) && seen.audit.len() == 1));
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -1002,8 +1002,8 @@ pub enum Extended {
 /// See [`Op`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Released {
-    /// The status of the hold before the release; [`Fate::Held`] means that this operation released it.
-    pub found: Fate,
+    /// The status of the hold before the release; [`HoldStatus::Held`] means that this operation released it.
+    pub found: HoldStatus,
     /// How many holds the owner still has, whatever was found: 0 if the lock is now free, as it always is
     /// after the release of a Mutex.
     pub left: u64,
@@ -1047,7 +1047,7 @@ pub enum ForceReleased {
 ///
 /// See [`Op`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fate {
+pub enum HoldStatus {
     /// It holds the lock.
     Held,
     /// It waits in the queue.
@@ -1073,7 +1073,7 @@ pub struct Inspection {
     /// How many sessions wait for the lock.
     pub waiting: u64,
     /// The status of the hold that the request named.
-    pub fate: Option<Fate>,
+    pub fate: Option<HoldStatus>,
     /// The fingerprint of the value at the key, where a client of another library holds the lock. Only [in
     /// full](Inspect::in_full).
     pub stranger: Option<Fingerprint>,

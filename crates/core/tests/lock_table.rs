@@ -25,10 +25,10 @@
 use leasehold_core::cohort::{Block, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
 use leasehold_core::{
-    Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Liveness, LockMode, Nonce, Notification, ObservedHolder, Op, OwnValue, Release, ReleaseAction, Released,
-    Reply, Resize, Resized, SessionId,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection,
+    Kind, Label, Liveness, LockMode, Nonce, Notification, ObservedHolder, Op, OwnValue, Release,
+    ReleaseAction, Released, Reply, Resize, Resized, SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -378,7 +378,7 @@ impl Scenario {
                 let ahead = ahead.unwrap_or_default() + &others;
                 format!("taken by {}{place}{ahead}", self.holder(holder.as_ref()))
             }
-            Acquired::Spent(how) => format!("spent: {}", fate(Fate::Ended(*how))),
+            Acquired::Spent(how) => format!("spent: {}", fate(HoldStatus::Ended(*how))),
         }
     }
 
@@ -397,8 +397,8 @@ impl Scenario {
 
     fn released(&mut self, released: &Released) -> String {
         let mut text = match released.found {
-            Fate::Held => "released".into(),
-            Fate::Queued => "left the queue".into(),
+            HoldStatus::Held => "released".into(),
+            HoldStatus::Queued => "left the queue".into(),
             other => format!("nothing to release: {}", fate(other)),
         };
         if let Some(holder) = &released.holder {
@@ -494,17 +494,17 @@ impl Scenario {
     }
 }
 
-fn fate(fate: Fate) -> &'static str {
+fn fate(fate: HoldStatus) -> &'static str {
     match fate {
-        Fate::Held => "held",
-        Fate::Queued => "queued",
-        Fate::Ended(Ended::Released) => "released before",
-        Fate::Ended(Ended::Evicted) => "evicted",
-        Fate::Ended(Ended::ForceReleased) => "taken by force",
-        Fate::Ended(other) => panic!("no words for {other:?}"),
-        Fate::Vanished => "vanished",
-        Fate::Superseded => "superseded",
-        Fate::Forgotten => "forgotten",
+        HoldStatus::Held => "held",
+        HoldStatus::Queued => "queued",
+        HoldStatus::Ended(Ended::Released) => "released before",
+        HoldStatus::Ended(Ended::Evicted) => "evicted",
+        HoldStatus::Ended(Ended::ForceReleased) => "taken by force",
+        HoldStatus::Ended(other) => panic!("no words for {other:?}"),
+        HoldStatus::Vanished => "vanished",
+        HoldStatus::Superseded => "superseded",
+        HoldStatus::Forgotten => "forgotten",
     }
 }
 

@@ -8,7 +8,7 @@ use leasehold::store::{
     Executed, FaultKind, Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store, Subscription,
 };
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate, HoldId, Holder,
+    Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, HoldId, HoldStatus, Holder,
     Inspect, Label, Liveness, LockMode, Nonce, OwnValue, Refused, Release, ReleaseAction, Released,
     SessionId,
 };
@@ -34,8 +34,8 @@ async fn the_hash_is_redissons_with_one_field_of_ours() {
     assert!(ttl(&server) > 0);
     // A Redisson client with the same owner enters, too, and leaves last.
     server.cli(&["HINCRBY", "job", owner, "1"]).unwrap();
-    assert_eq!(released(release(&store, 1, owner).await), (Fate::Held, 2));
-    assert_eq!(released(release(&store, 2, owner).await), (Fate::Held, 1));
+    assert_eq!(released(release(&store, 1, owner).await), (HoldStatus::Held, 2));
+    assert_eq!(released(release(&store, 2, owner).await), (HoldStatus::Held, 1));
     let holder = taken(take(&store, 3, "another").await);
     assert!(holder.is_stranger());
     assert_eq!((holder.owner, holder.count), (OwnValue::new(owner).ok(), 1));
@@ -74,7 +74,7 @@ async fn what_is_no_such_lock_is_named_and_left_alone() {
             };
             assert_eq!(kind, found, "{command:?}");
         }
-        assert_eq!(released(release(&store, 1, "theirs").await), (Fate::Superseded, 0), "{command:?}");
+        assert_eq!(released(release(&store, 1, "theirs").await), (HoldStatus::Superseded, 0), "{command:?}");
         let extend = Op::Extend(Extend {
             claim: claim(1, "theirs"),
             lease_ms: 1_000,
@@ -99,7 +99,7 @@ async fn a_mutex_and_a_reentrant_mutex_of_one_name_exclude_each_other() {
         matches!(&outcome, Outcome::Done(Reply::Refused(Refused::WrongKind { found })) if found == "hash"),
         "{outcome:?}"
     );
-    assert_eq!(released(release(&store, 1, "ours").await), (Fate::Held, 0));
+    assert_eq!(released(release(&store, 1, "ours").await), (HoldStatus::Held, 0));
     let outcome = store.execute(&mutex, &op, LONG).await;
     assert!(matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Granted { entered: None, .. }))));
     let outcome = execute(&store, &op).await;
@@ -180,16 +180,16 @@ async fn with_full_memory_no_new_owner_acquires_but_owners_extend_and_release() 
             assert!(matches!(outcome, Outcome::Done(Reply::Extend(Extended::Extended))), "{outcome:?}");
         }
     }
-    assert_eq!(released(release(&store, 1, "ours").await), (Fate::Held, 2));
+    assert_eq!(released(release(&store, 1, "ours").await), (HoldStatus::Held, 2));
     let outcome = execute(&store, &Op::Evict(Evict { dead: session(2), by: label() })).await;
     assert!(
         matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Gone { hold: Some(_), .. }))),
         "{outcome:?}"
     );
     assert_eq!(server.cli(&["HGET", "job", "ours"]).unwrap().text(), Some("1"));
-    assert_eq!(released(release(&store, 3, "ours").await), (Fate::Held, 0));
+    assert_eq!(released(release(&store, 3, "ours").await), (HoldStatus::Held, 0));
     assert_eq!(server.cli(&["HGET", "job", "theirs"]).unwrap().text(), Some("1"), "and hands over");
-    assert_eq!(released(release(&store, 5, "theirs").await), (Fate::Held, 0));
+    assert_eq!(released(release(&store, 5, "theirs").await), (HoldStatus::Held, 0));
     assert!(server.cli(&["HGETALL", "job"]).unwrap().elements().is_empty());
 }
 
@@ -204,10 +204,10 @@ async fn a_user_that_may_not_publish_releases_all_the_same() {
     let config = RedisConfig::from_url(&server.url()).unwrap().username("mute").password("x");
     let store = RedisStore::connect(config).await.unwrap();
     entered(take(&store, 1, "ours").await);
-    assert_eq!(released(release(&store, 1, "ours").await), (Fate::Held, 0));
+    assert_eq!(released(release(&store, 1, "ours").await), (HoldStatus::Held, 0));
     entered(take(&store, 2, "theirs").await);
     taken(execute(&store, &Op::Acquire(ask(3, "ours", true))).await);
-    assert_eq!(released(release(&store, 2, "theirs").await), (Fate::Held, 0));
+    assert_eq!(released(release(&store, 2, "theirs").await), (HoldStatus::Held, 0));
     entered(execute(&store, &Op::Acquire(ask(3, "ours", true))).await);
 }
 
@@ -244,7 +244,7 @@ async fn a_subscriber_receives_each_release_once() {
     assert_eq!(server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap().integer(), Some(1));
     hears(&mut listening).await;
     entered(take(&ours, 1, "ours").await);
-    assert_eq!(released(release(&ours, 1, "ours").await), (Fate::Held, 0));
+    assert_eq!(released(release(&ours, 1, "ours").await), (HoldStatus::Held, 0));
     hears(&mut listening).await;
     // Other locks do not matter here.
     server.cli(&["PUBLISH", "redisson_lock__channel:{other}", "0"]).unwrap();
@@ -353,7 +353,7 @@ async fn a_user_that_may_not_subscribe_is_refused_and_works_on() {
     hears(&mut listening).await;
     server.cli(&["ACL", "SETUSER", "deaf", "resetchannels", "&leasehold:*"]).unwrap().ok().unwrap();
     hears(&mut listening).await;
-    assert_eq!(released(release(&store, 1, "ours").await), (Fate::Held, 0));
+    assert_eq!(released(release(&store, 1, "ours").await), (HoldStatus::Held, 0));
 }
 
 #[tokio::test]
@@ -483,7 +483,7 @@ fn taken(outcome: Outcome) -> Holder {
 }
 
 #[track_caller]
-fn released(outcome: Outcome) -> (Fate, u64) {
+fn released(outcome: Outcome) -> (HoldStatus, u64) {
     match outcome {
         Outcome::Done(Reply::Release(Released { found, left, .. })) => (found, left),
         other => panic!("{other:?}"),

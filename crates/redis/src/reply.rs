@@ -3,9 +3,9 @@
 use super::script::lock_of;
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
-    Acquired, Ahead, AuditEntry, Beaten, Ended, Entered, Evicted, Extended, Fate, FencingToken, Fingerprint,
-    ForceReleased, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, Raised, Refused,
-    Released, Reply, Resized, SessionEntry, SessionId,
+    Acquired, Ahead, AuditEntry, Beaten, Ended, Entered, Evicted, Extended, FencingToken, Fingerprint,
+    ForceReleased, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, Raised,
+    Refused, Released, Reply, Resized, SessionEntry, SessionId,
 };
 use redis::Value;
 
@@ -44,7 +44,7 @@ pub(super) fn read(op: &Op, value: &Value) -> Read<Reply> {
 pub(super) fn let_go(value: &Value) -> Read<Option<Released>> {
     match value {
         Value::Int(-1) => Ok(None),
-        left => Ok(Some(Released { found: Fate::Held, left: number(left)?, holder: None, next: None })),
+        left => Ok(Some(Released { found: HoldStatus::Held, left: number(left)?, holder: None, next: None })),
     }
 }
 
@@ -157,7 +157,7 @@ fn extended(value: &Value) -> Read<Extended> {
 fn released(value: &Value) -> Read<Released> {
     // The short form of the usual reply: the lock was held, and there is nothing else to report.
     if text(value) == Ok("held") {
-        return Ok(Released { found: Fate::Held, left: 0, holder: None, next: None });
+        return Ok(Released { found: HoldStatus::Held, left: 0, holder: None, next: None });
     }
     // Only a ReentrantMutex reports how many times the owner still holds it.
     let (found, who, left, next) = match items(value)? {
@@ -228,7 +228,7 @@ fn shared(
 }
 
 /// The status of the hold in the request, if there was one.
-fn asked_fate(found: &Value) -> Read<Option<Fate>> {
+fn asked_fate(found: &Value) -> Read<Option<HoldStatus>> {
     match text(found)? {
         "" => Ok(None),
         word => fate(word).map(Some),
@@ -424,14 +424,14 @@ fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
     }
 }
 
-fn fate(word: &str) -> Read<Fate> {
+fn fate(word: &str) -> Read<HoldStatus> {
     match word {
-        "held" => Ok(Fate::Held),
-        "queued" => Ok(Fate::Queued),
-        "vanished" => Ok(Fate::Vanished),
-        "superseded" => Ok(Fate::Superseded),
-        "forgotten" => Ok(Fate::Forgotten),
-        how => ended(how).map(Fate::Ended),
+        "held" => Ok(HoldStatus::Held),
+        "queued" => Ok(HoldStatus::Queued),
+        "vanished" => Ok(HoldStatus::Vanished),
+        "superseded" => Ok(HoldStatus::Superseded),
+        "forgotten" => Ok(HoldStatus::Forgotten),
+        how => ended(how).map(HoldStatus::Ended),
     }
 }
 

@@ -6,8 +6,8 @@ use super::machine::Machine;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend,
-    Extended, Fate, FencingToken, ForceRelease, ForceReleased, HoldId, Inspect, Inspection, Label, Liveness,
-    Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Place, Release, ReleaseAction, Reply,
+    Extended, FencingToken, ForceRelease, ForceReleased, HoldId, HoldStatus, Inspect, Inspection, Label,
+    Liveness, Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Place, Release, ReleaseAction, Reply,
     SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, FaultKind, MemoryStore, NotificationSink, Outcome, SessionTracking, Store};
@@ -216,7 +216,9 @@ async fn what_is_taken_from_the_dead_is_recorded_with_its_finder() {
         assert_eq!(audit(&store, &lock).await, [expected]);
         let claim = Some(claim(of, 1));
         let asked = done(&store, &lock, Op::Inspect(Inspect { claim, in_full: false })).await;
-        assert!(matches!(asked, Reply::Inspect(seen) if seen.fate == Some(Fate::Ended(Ended::Evicted))));
+        assert!(
+            matches!(asked, Reply::Inspect(seen) if seen.fate == Some(HoldStatus::Ended(Ended::Evicted)))
+        );
     }
 }
 
@@ -447,7 +449,7 @@ async fn a_reboot_ends_all_holds_and_tokens_grow_though_the_wall_clock_fell_back
     let store = world.open("boot-4", 5).await;
     let asked = Op::Inspect(Inspect { claim: Some(claim(1, 1)), in_full: false });
     let Reply::Inspect(seen) = done(&store, &lock("a"), asked).await else { panic!("not an inspection") };
-    assert_eq!(seen.fate, Some(Fate::Ended(Ended::Evicted)));
+    assert_eq!(seen.fate, Some(HoldStatus::Ended(Ended::Evicted)));
     let later = granted(&store, &lock("a"), 3, 1).await;
     assert_eq!(later.as_u64(), WALL_US + HOUR_US, "the wall clock is believed where it can be");
 }

@@ -6,8 +6,8 @@ use leasehold_core::model::{
     Alive, Content, Entries, LockState, Part, Parts, PlaceId, Sessions, Value, Vital, everybody,
 };
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, ForceReleased, HoldId, Inspect,
-    KeyError, KeySpace, Kind, Liveness, Lock, LockMode, LockName, MultiAcquired, Notification,
+    Acquire, Acquired, Claim, Enqueue, Evicted, Extended, FencingToken, ForceReleased, HoldId, HoldStatus,
+    Inspect, KeyError, KeySpace, Kind, Liveness, Lock, LockMode, LockName, MultiAcquired, Notification,
     ObservedHolder, Op, OwnValue, Place, Refused, Release, ReleaseAction, Reply, SessionId, SessionOp,
     SessionReply,
 };
@@ -602,7 +602,7 @@ fn enters(entries: &Entries, ask: &Acquire) -> bool {
 fn spoil_share(flaw: Flaw, state: &mut LockState, now_us: u64, ask: &Acquire) {
     let inspect = Op::Inspect(Inspect { claim: Some(ask.claim.clone()), in_full: false });
     let reply = state.clone().apply(now_us, &inspect, &everybody).0;
-    let held = matches!(reply, Reply::Inspect(seen) if seen.fate == Some(Fate::Held));
+    let held = matches!(reply, Reply::Inspect(seen) if seen.fate == Some(HoldStatus::Held));
     match flaw {
         Flaw::TakesAll if !held => state.value = None,
         Flaw::TakesAnew if held => state.value = None,

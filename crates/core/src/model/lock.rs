@@ -20,10 +20,10 @@ use super::record::{LOOKS_AT_MOST, PlaceId, Record, Reserved, SHORT_LEASE_MS, Te
 use super::session::{Alive, Vital, everybody};
 use crate::cohort::{Block, Reserve};
 use crate::{
-    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label,
-    Liveness, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Raise, Raised, Refused,
-    Release, ReleaseAction, Released, Reply, SessionId,
+    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection,
+    Kind, Label, Liveness, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Raise,
+    Raised, Refused, Release, ReleaseAction, Released, Reply, SessionId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -651,9 +651,9 @@ impl LockState {
         }
         let hold = release.claim.hold;
         let found = self.fate(&release.claim);
-        let holder = if found == Fate::Superseded { self.holder(now) } else { None };
-        let rest_ms = if found == Fate::Held { self.rest(now, release) } else { None };
-        if found == Fate::Held {
+        let holder = if found == HoldStatus::Superseded { self.holder(now) } else { None };
+        let rest_ms = if found == HoldStatus::Held { self.rest(now, release) } else { None };
+        if found == HoldStatus::Held {
             if rest_ms.is_none() {
                 self.keep_entries(now, |entry| entry.hold != hold);
             }
@@ -878,28 +878,28 @@ impl LockState {
         claim.value.is_none() || (known() && self.ended(&claim.hold).is_none())
     }
 
-    pub(super) fn fate(&self, claim: &Claim) -> Fate {
+    pub(super) fn fate(&self, claim: &Claim) -> HoldStatus {
         if self.holds(claim) {
-            return Fate::Held;
+            return HoldStatus::Held;
         }
         // A shared lock may have other holders beside those that are gone: none of them took their place.
         let side_by_side = self.kind.is_shared() && self.refuse_other_types().is_ok();
         let Some(record) = &self.record else {
             let others = self.value.is_some() && !side_by_side;
-            return if others { Fate::Superseded } else { Fate::Forgotten };
+            return if others { HoldStatus::Superseded } else { HoldStatus::Forgotten };
         };
         if record.waits(self.kind, &claim.hold) {
-            return Fate::Queued;
+            return HoldStatus::Queued;
         }
         if let Some(how) = self.ended(&claim.hold) {
-            return Fate::Ended(how);
+            return HoldStatus::Ended(how);
         }
         if side_by_side {
-            return Fate::Vanished;
+            return HoldStatus::Vanished;
         }
         if self.entries_of(claim).is_some() {
             // Its owner has other holds of the lock: no other client came after it.
-            return Fate::Vanished;
+            return HoldStatus::Vanished;
         }
         let last = record.tenant.as_ref().is_some_and(|tenant| {
             // The first of them represents all holds of an owner.
@@ -907,9 +907,9 @@ impl LockState {
             tenant.claim.hold == claim.hold || same_owner
         });
         match (&self.value, last, &record.tenant) {
-            (None, true, _) => Fate::Vanished,
-            (None, false, None) => Fate::Forgotten,
-            _ => Fate::Superseded,
+            (None, true, _) => HoldStatus::Vanished,
+            (None, false, None) => HoldStatus::Forgotten,
+            _ => HoldStatus::Superseded,
         }
     }
 

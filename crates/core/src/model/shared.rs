@@ -20,8 +20,8 @@ use super::lock::{Content, LockState, Now, Value};
 use super::parts::{Part, Parts};
 use super::record::{LOOKS_AT_MOST, Place, PlaceId, Record, Tenant};
 use crate::{
-    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Extend, Fate, FencingToken, ForceRelease,
-    ForceReleased, HoldId, Holder, Kind, Label, Liveness, LockMode, MAX_SHARED_HOLDERS, Notification,
+    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Extend, FencingToken, ForceRelease, ForceReleased,
+    HoldId, HoldStatus, Holder, Kind, Label, Liveness, LockMode, MAX_SHARED_HOLDERS, Notification,
     ObservedHolder, Refused, Release, Released, Resize, Resized, SessionId,
 };
 
@@ -103,13 +103,13 @@ impl LockState {
     ) -> Released {
         let hold = release.claim.hold;
         let found = self.fate(&release.claim);
-        let holder = if found == Fate::Superseded { self.holder(now) } else { None };
+        let holder = if found == HoldStatus::Superseded { self.holder(now) } else { None };
         let fence = self.part(&hold).map(|part| part.fence);
-        if found == Fate::Held {
+        if found == HoldStatus::Held {
             self.keep_parts(now, |part| part.hold != hold);
         }
         let gathers = matches!(self.kind, Kind::Latch | Kind::Barrier) && self.refuse_other_types().is_ok();
-        if found == Fate::Held || (gathers && !matches!(found, Fate::Ended(_))) {
+        if found == HoldStatus::Held || (gathers && !matches!(found, HoldStatus::Ended(_))) {
             self.note_end(now, hold, fence, Ended::Released); // (6)
         }
         if let Some(record) = &mut self.record {

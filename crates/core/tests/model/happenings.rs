@@ -7,9 +7,9 @@ use crate::reserving::is_note;
 use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::model::{LockState, Place, PlaceId, Record, Sessions};
 use leasehold_core::{
-    Acquire, AuditEntry, Beat, Claim, Enqueue, Evict, Evicted, Extend, Extended, Fate, FencingToken,
-    ForceReleased, HoldId, Inspect, Label, Liveness, LockMode, Nonce, Notification, Op, Release,
-    ReleaseAction, Reply, SessionId, SessionOp,
+    Acquire, AuditEntry, Beat, Claim, Enqueue, Evict, Evicted, Extend, Extended, FencingToken, ForceReleased,
+    HoldId, HoldStatus, Inspect, Label, Liveness, LockMode, Nonce, Notification, Op, Release, ReleaseAction,
+    Reply, SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -246,7 +246,7 @@ pub(super) fn check_doubling(
     let mut reply = reply.clone();
     let mut second = again.clone();
     if let (Reply::Release(first), Reply::Release(second)) = (&mut reply, &mut second) {
-        assert_ne!(second.found, Fate::Held, "released twice: {before:#?}");
+        assert_ne!(second.found, HoldStatus::Held, "released twice: {before:#?}");
         second.found = first.found;
         second.holder.clone_from(&first.holder);
         // The acquire after the release can be of the same owner.

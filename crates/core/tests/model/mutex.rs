@@ -13,10 +13,10 @@ use crate::reserving::Onlooker;
 use leasehold_core::cohort::Reserve;
 use leasehold_core::model::{Audit, Content, LockState, PlaceId, Sessions, Tenant, Value, Vital, everybody};
 use leasehold_core::{
-    AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Label,
-    Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue, Release, ReleaseAction, Reply, SessionId,
-    SessionOp, whole_millis,
+    AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection,
+    Label, Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue, Release, ReleaseAction, Reply,
+    SessionId, SessionOp, whole_millis,
 };
 use proptest::prelude::*;
 
@@ -210,7 +210,7 @@ impl Environment {
         let named = match op {
             Op::Acquire(ask) => {
                 let settled = has_ended(before, &ask.claim.hold)
-                    || fate_in(before, self.now_us, &ask.claim) == Some(Fate::Held);
+                    || fate_in(before, self.now_us, &ask.claim) == Some(HoldStatus::Held);
                 ask.ahead.filter(|_| !settled)
             }
             Op::Evict(evict) => Some(evict.dead),
@@ -258,7 +258,7 @@ impl Environment {
         assert_eq!(place, had, "{dead:?} in {before:#?}");
         assert!(!places(&self.state).any(|(_, place)| lives_with(place.life, &place.claim, dead)));
         if let Some(held) = holder {
-            assert_eq!(self.fate(&held.claim), Some(Fate::Ended(Ended::Evicted)));
+            assert_eq!(self.fate(&held.claim), Some(HoldStatus::Ended(Ended::Evicted)));
         }
     }
 
@@ -322,7 +322,7 @@ impl Environment {
                 }
                 assert_eq!(wakes.iter().copied().find(|wake| wake.nonce().is_none()), told);
                 if let Some(was) = was {
-                    assert_eq!(self.fate(&was.claim), Some(Fate::Ended(Ended::ForceReleased)));
+                    assert_eq!(self.fate(&was.claim), Some(HoldStatus::Ended(Ended::ForceReleased)));
                 }
             }
             (Op::Evict(_) | Op::ForceRelease(_), Reply::Refused(_)) => assert_eq!(self.state, *before),
@@ -337,7 +337,7 @@ impl Environment {
     /// The current hold, if it is Leasehold's.
     fn held(&self, state: &LockState) -> Option<Tenant> {
         let tenant = state.record.as_ref().and_then(|record| record.tenant.clone())?;
-        (fate_in(state, self.now_us, &tenant.claim) == Some(Fate::Held)).then_some(tenant)
+        (fate_in(state, self.now_us, &tenant.claim) == Some(HoldStatus::Held)).then_some(tenant)
     }
 
     /// Invariants of every state.
@@ -346,7 +346,7 @@ impl Environment {
         if let Some(value) = &state.value {
             assert!(value.expires_ms.is_some() || self.foreign, "our key has an expiry: {state:#?}");
         }
-        let held: Vec<_> = claims(claim).filter(|claim| self.fate(claim) == Some(Fate::Held)).collect();
+        let held: Vec<_> = claims(claim).filter(|claim| self.fate(claim) == Some(HoldStatus::Held)).collect();
         assert!(held.len() <= 1, "two hold the lock: {held:?}");
         if let Some(record) = &state.record {
             check_places(record);
@@ -359,7 +359,7 @@ impl Environment {
         assert_eq!(serde_json::from_str::<LockState>(&text).ok().as_ref(), Some(state), "{text}");
     }
 
-    fn fate(&self, claim: &Claim) -> Option<Fate> {
+    fn fate(&self, claim: &Claim) -> Option<HoldStatus> {
         let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
         match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &everybody).0 {
             Reply::Inspect(inspection) => inspection.fate,
@@ -387,7 +387,7 @@ impl Environment {
     fn check_grants(&self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Notification]) {
         let now_ms = self.now_us / 1000;
         let (was, is) = (before.value.as_ref(), self.state.value.as_ref());
-        let released = matches!(op, Op::Release(release) if fate_in(before, self.now_us, &release.claim) == Some(Fate::Held));
+        let released = matches!(op, Op::Release(release) if fate_in(before, self.now_us, &release.claim) == Some(HoldStatus::Held));
         let given = is.is_some() && is.map(|v| &v.content) != was.map(|v| &v.content);
         let taken = entries(before) != entries(&self.state);
         if given {
@@ -447,7 +447,7 @@ fn recognised(state: &LockState, op: Option<&Op>) -> bool {
     matches!(op, Some(Op::ForceRelease(free)) if Some(free.seen) == seen)
 }
 
-fn fate_in(state: &LockState, now_us: u64, claim: &Claim) -> Option<Fate> {
+fn fate_in(state: &LockState, now_us: u64, claim: &Claim) -> Option<HoldStatus> {
     let environment = Environment { state: state.clone(), now_us, ..Environment::new() };
     environment.fate(claim)
 }
@@ -499,7 +499,7 @@ proptest! {
         for step in &steps {
             environment.step(step);
             let (mut state, now_us) = (environment.state.clone(), environment.now_us);
-            let held = environment.fate(&claim) == Some(Fate::Held);
+            let held = environment.fate(&claim) == Some(HoldStatus::Held);
             let before = state.clone();
             let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve };
             let (reply, _) = state.apply(now_us, &Op::Extend(extend), &everybody);
@@ -520,7 +520,7 @@ proptest! {
         let mut environment = Environment::new();
         for step in &steps {
             environment.step(step);
-            if matches!(environment.fate(&claim), None | Some(Fate::Held | Fate::Queued)) {
+            if matches!(environment.fate(&claim), None | Some(HoldStatus::Held | HoldStatus::Queued)) {
                 continue;
             }
             let mut state = environment.state.clone();

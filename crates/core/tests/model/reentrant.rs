@@ -13,10 +13,10 @@ use super::happenings::{
 };
 use leasehold_core::model::{Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, Inspect, Kind, Label, Liveness,
-    Notification, ObservedHolder, Op, OwnValue, Refused, Release, ReleaseAction, Released, Reply, SessionId,
-    SessionOp,
+    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Inspect, Kind, Label,
+    Liveness, Notification, ObservedHolder, Op, OwnValue, Refused, Release, ReleaseAction, Released, Reply,
+    SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -227,7 +227,7 @@ impl Environment {
         let other = before.value.as_ref().is_some_and(|value| value.content.entries().is_none());
         let told = match op {
             Op::Extend(_) => *reply == Reply::Extend(Extended::NotHeld),
-            Op::Release(_) => matches!(reply, Reply::Release(released) if released.found != Fate::Held),
+            Op::Release(_) => matches!(reply, Reply::Release(released) if released.found != HoldStatus::Held),
             _ => matches!(reply, Reply::Refused(_)),
         };
         if other {
@@ -456,7 +456,7 @@ impl Environment {
             (Op::Release(release), Reply::Release(released)) => {
                 let mine = was.filter(|was| Some(&was.owner) == release.claim.value.as_ref());
                 let count = mine.map_or(0, |was| was.count);
-                let taken = u64::from(released.found == Fate::Held);
+                let taken = u64::from(released.found == HoldStatus::Held);
                 assert_eq!(released.left, count - taken, "{op:?} of {before:#?}");
                 if let (Some(ask), Released { next: Some(Ok(next)), .. }) = (&release.next, released) {
                     self.check_acquired(ask, next, is.as_ref());
@@ -543,7 +543,8 @@ impl Environment {
     fn check_state(&self) {
         let (state, now_ms) = (&self.state, self.now_ms());
         let live = live(state, now_ms);
-        let held: Vec<_> = self.claims.iter().filter(|claim| self.fate(claim) == Some(Fate::Held)).collect();
+        let held: Vec<_> =
+            self.claims.iter().filter(|claim| self.fate(claim) == Some(HoldStatus::Held)).collect();
         let holds: Vec<_> = live.iter().flat_map(|live| &live.holds).collect();
         assert_eq!(held.len(), holds.len(), "{held:?} in {state:#?}");
         for held in &held {
@@ -584,7 +585,7 @@ impl Environment {
         assert_eq!(serde_json::from_str::<LockState>(&text).ok().as_ref(), Some(state), "{text}");
     }
 
-    fn fate(&self, claim: &Claim) -> Option<Fate> {
+    fn fate(&self, claim: &Claim) -> Option<HoldStatus> {
         let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
         match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &everybody).0 {
             Reply::Inspect(inspection) => inspection.fate,
@@ -683,7 +684,7 @@ proptest! {
         for step in &steps {
             environment.step(step);
             let mut state = environment.state.clone();
-            if !matches!(environment.fate(&claim), None | Some(Fate::Held | Fate::Queued)) {
+            if !matches!(environment.fate(&claim), None | Some(HoldStatus::Held | HoldStatus::Queued)) {
                 let release = Release { claim: claim.clone(), pass: ReleaseAction::Free, next: None };
                 let (_, wakes) = state.apply(environment.now_us, &Op::Release(release), &everybody);
                 prop_assert_eq!(wakes, []);
@@ -722,7 +723,7 @@ proptest! {
                 end_ms = Some(environment.now_us / 1000 + lease_ms);
             }
             environment.step(step);
-            if environment.fate(&ghost) == Some(Fate::Held) {
+            if environment.fate(&ghost) == Some(HoldStatus::Held) {
                 prop_assert!(Some(environment.now_us / 1000) <= end_ms, "{:#?}", environment.state);
             }
         }

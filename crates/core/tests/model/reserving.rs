@@ -18,8 +18,8 @@ use crate::happenings::{
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, LockState, Sessions, Value, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, ForceRelease, HoldId, Inspect, Kind,
-    LockMode, Notification, ObservedHolder, Op, OwnValue, Refused, Release, Reply, SessionOp,
+    Acquire, Acquired, Claim, Extend, Extended, FencingToken, ForceRelease, HoldId, HoldStatus, Inspect,
+    Kind, LockMode, Notification, ObservedHolder, Op, OwnValue, Refused, Release, Reply, SessionOp,
 };
 use proptest::prelude::*;
 
@@ -184,7 +184,7 @@ impl Onlooker {
             assert!(after.record.is_none() || reserved(after) == reserved(before), "by {op:?}");
             return;
         };
-        let held = fate(before, now_us, &extend.claim) == Some(Fate::Held);
+        let held = fate(before, now_us, &extend.claim) == Some(HoldStatus::Held);
         let tenant = before.record.as_ref().and_then(|record| record.tenant.as_ref());
         let knows = held && tenant.is_some_and(|tenant| tenant.claim == extend.claim);
         let reserve = extend.reserve.filter(|_| knows);
@@ -230,7 +230,7 @@ impl Onlooker {
             // A lost record has lost the subscription.
             let (claim, fence) = self.told.as_ref().filter(|(_, fence)| last(after) == Some(*fence))?;
             let to = claim.hold.session();
-            let is_his = fate(after, now_us, claim) == Some(Fate::Held);
+            let is_his = fate(after, now_us, claim) == Some(HoldStatus::Held);
             (is_his && to != ask.claim.hold.session()).then_some(Notification::Wanted { to, fence: *fence })
         });
         let found: Vec<_> = wakes.iter().copied().filter(is_note).collect();
@@ -247,7 +247,7 @@ pub(super) const fn is_note(wake: &Notification) -> bool {
     matches!(wake, Notification::Wanted { .. })
 }
 
-fn fate(state: &LockState, now_us: u64, claim: &Claim) -> Option<Fate> {
+fn fate(state: &LockState, now_us: u64, claim: &Claim) -> Option<HoldStatus> {
     let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
     match state.clone().apply(now_us, &Op::Inspect(inspect), &everybody).0 {
         Reply::Inspect(inspection) => inspection.fate,

@@ -8,8 +8,8 @@
 use crate::happenings::{START_US, any_claim, any_op, session};
 use leasehold_core::model::{Content, LockState, Vital};
 use leasehold_core::{
-    Claim, Fate, ForceRelease, HoldId, Kind, Label, Notification, ObservedHolder, Op, OwnValue, Release,
-    ReleaseAction, Reply,
+    Claim, ForceRelease, HoldId, HoldStatus, Kind, Label, Notification, ObservedHolder, Op, OwnValue,
+    Release, ReleaseAction, Reply,
 };
 use proptest::prelude::*;
 
@@ -76,7 +76,7 @@ proptest! {
                 prop_assert_eq!(state.held_by(now_us), vec![]);
             } else if let (Some(until_ms), Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. })) = (rests(&state), &op) {
                 let Reply::Release(released) = &reply else { panic!("{reply:?}") };
-                prop_assert_eq!(released.found, Fate::Held);
+                prop_assert_eq!(released.found, HoldStatus::Held);
                 // Counted from the grant, and never already over.
                 let since_ms = before.record.and_then(|record| record.tenant).map_or(0, |tenant| tenant.since_ms);
                 prop_assert_eq!(until_ms, since_ms + for_ms);

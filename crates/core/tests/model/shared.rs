@@ -10,9 +10,9 @@ use super::happenings::{
 };
 use leasehold_core::model::{LockState, Part, Place, PlaceId, Sessions, Vital};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, Fate, FencingToken, ForceRelease,
-    ForceReleased, HoldId, Inspect, Kind, Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue,
-    Refused, Release, ReleaseAction, Reply, Resize, Resized, SessionId, SessionOp,
+    Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken, ForceRelease,
+    ForceReleased, HoldId, HoldStatus, Inspect, Kind, Liveness, LockMode, Notification, ObservedHolder, Op,
+    OwnValue, Refused, Release, ReleaseAction, Reply, Resize, Resized, SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -259,7 +259,7 @@ impl Environment {
         let (second, wakes) = twice.apply(self.now_us, op, alive);
         match (reply, &second) {
             (Reply::Release(first), Reply::Release(second)) => {
-                assert_ne!(second.found, Fate::Held, "released twice");
+                assert_ne!(second.found, HoldStatus::Held, "released twice");
                 assert_eq!(untroubled(first.next.as_ref()), untroubled(second.next.as_ref()));
             }
             (Reply::Evict(Evicted::Gone { .. }), second) => {
@@ -469,7 +469,7 @@ impl Environment {
             }
             (Op::Release(release), Reply::Release(released)) => {
                 let held = before.holds.iter().any(|part| part.hold == release.claim.hold);
-                assert_eq!(released.found == Fate::Held, held);
+                assert_eq!(released.found == HoldStatus::Held, held);
                 assert_eq!((released.left, &released.holder), (0, &None));
             }
             (Op::Resize(resize), Reply::Resize(resized)) => match resized {

@@ -2,7 +2,7 @@
 
 use super::{Hold, LostReason, Timings, call};
 use crate::store::Store;
-use leasehold_core::{Claim, Ended, Fate, Holder, Inspect, Lock, Op, Reply};
+use leasehold_core::{Claim, Ended, HoldStatus, Holder, Inspect, Lock, Op, Reply};
 use leasehold_store::Environment;
 use std::time::Duration;
 
@@ -56,14 +56,16 @@ pub(super) async fn explain(
 }
 
 /// What the fate of a hold means to its holder: a key that is missing before its time was removed.
-pub(super) fn reason(fate: Fate, holder: Option<Holder>, in_time: bool) -> LostReason {
+pub(super) fn reason(fate: HoldStatus, holder: Option<Holder>, in_time: bool) -> LostReason {
     match fate {
-        Fate::Superseded => LostReason::TakenOver { by: holder.and_then(|holder| holder.label) },
-        Fate::Vanished if in_time => LostReason::Removed,
-        Fate::Forgotten if in_time => LostReason::StoreLostData,
-        Fate::Ended(Ended::Released) => LostReason::Released,
-        Fate::Ended(Ended::ForceReleased) => LostReason::ForceReleased,
-        Fate::Ended(_) => LostReason::Evicted,
-        Fate::Vanished | Fate::Forgotten | Fate::Queued | Fate::Held => LostReason::Expired,
+        HoldStatus::Superseded => LostReason::TakenOver { by: holder.and_then(|holder| holder.label) },
+        HoldStatus::Vanished if in_time => LostReason::Removed,
+        HoldStatus::Forgotten if in_time => LostReason::StoreLostData,
+        HoldStatus::Ended(Ended::Released) => LostReason::Released,
+        HoldStatus::Ended(Ended::ForceReleased) => LostReason::ForceReleased,
+        HoldStatus::Ended(_) => LostReason::Evicted,
+        HoldStatus::Vanished | HoldStatus::Forgotten | HoldStatus::Queued | HoldStatus::Held => {
+            LostReason::Expired
+        }
     }
 }

@@ -19,7 +19,7 @@ use super::{Answer, Engine, Hold, LostReason, Seat, Uncertain, odd_reply};
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::Executed;
 use leasehold_core::{
-    Acquire, Acquired, Ended, Fate, HoldId, Nonce, Op, Release, ReleaseAction, Released, Reply,
+    Acquire, Acquired, Ended, HoldId, HoldStatus, Nonce, Op, Release, ReleaseAction, Released, Reply,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -279,8 +279,8 @@ pub(super) fn read_release(
 ) -> Result<u64, NotReleased> {
     let Released { found, left, holder, .. } = released;
     match (found, unanswered.filter(|_| in_time)) {
-        (Fate::Held | Fate::Ended(Ended::Released), _) => Ok(left),
-        (Fate::Vanished | Fate::Superseded, Some(fault)) => {
+        (HoldStatus::Held | HoldStatus::Ended(Ended::Released), _) => Ok(left),
+        (HoldStatus::Vanished | HoldStatus::Superseded, Some(fault)) => {
             Err(NotReleased::Fault { fault, executed: Executed::Unknown })
         }
         (other, _) => Err(NotReleased::Lost(reason(other, holder, in_time))),

@@ -39,7 +39,7 @@ use generator::Play;
 use invariants::Left;
 use leasehold_core::model::{Content, LockState, Part, Value, everybody};
 use leasehold_core::{
-    Acquire, Evict, Fate, Kind, Label, ObservedHolder as SeenAs, Op, Release, ReleaseAction, Reply,
+    Acquire, Evict, HoldStatus, Kind, Label, ObservedHolder as SeenAs, Op, Release, ReleaseAction, Reply,
 };
 
 const STATES: u64 = 1_000;
@@ -215,7 +215,7 @@ impl Play<'_> {
         let mut after = before.clone();
         let (sessions, now_ms) = (self.fixture.sessions()?, self.now_us / 1000);
         let (reply, wakes) = after.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
-        let released = matches!(reply, Reply::Release(released) if released.found == Fate::Held);
+        let released = matches!(reply, Reply::Release(released) if released.found == HoldStatus::Held);
         // Whoever takes the lock from another writes that down.
         let taken = after.audit != before.audit;
         let given_up = (released || taken).then(|| self.given_up(before, op));

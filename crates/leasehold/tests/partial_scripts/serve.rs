@@ -13,7 +13,7 @@ use crate::fixture::live;
 use crate::generator::Play;
 use leasehold_core::model::{Entry, LockState};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Kind, Label, Liveness, LockMode, Op,
+    Acquire, Acquired, Claim, Enqueue, FencingToken, HoldId, HoldStatus, Kind, Label, Liveness, LockMode, Op,
     Release, ReleaseAction, Reply,
 };
 use leasehold_testkit::conformance::ForeignWrite;
@@ -85,7 +85,7 @@ impl Play<'_> {
     fn give_back(&mut self, claim: &Claim) -> Result<(), Broken> {
         let release = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
         match self.send(&release)? {
-            Reply::Release(released) if released.found == Fate::Held => Ok(()),
+            Reply::Release(released) if released.found == HoldStatus::Held => Ok(()),
             other => Err(Broken(format!("the holder's release is answered {other:?}"))),
         }
     }

@@ -12,8 +12,8 @@ use crate::generator::Play;
 use crate::serve::asked_in;
 use leasehold_core::model::{LockState, Part};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, Kind, Label, Liveness, LockMode, Op, Release, ReleaseAction,
-    Reply,
+    Acquire, Acquired, Claim, Enqueue, HoldStatus, Kind, Label, Liveness, LockMode, Op, Release,
+    ReleaseAction, Reply,
 };
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ impl Play<'_> {
             had.push(part.hold.token());
             let claim = Claim { hold: part.hold, value: part.owner.clone() };
             match self.give_up(claim)? {
-                Fate::Held => {}
+                HoldStatus::Held => {}
                 other => return Err(Broken(format!("the release of a part is answered {other:?}"))),
             }
         }
@@ -116,7 +116,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    fn give_up(&mut self, claim: Claim) -> Result<Fate, Broken> {
+    fn give_up(&mut self, claim: Claim) -> Result<HoldStatus, Broken> {
         match self.send(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None }))? {
             Reply::Release(released) => Ok(released.found),
             other => Err(Broken(format!("a release is answered {other:?}"))),

@@ -8,7 +8,7 @@ mod node;
 mod votes;
 
 use leasehold::core::{
-    Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspect, Inspection, Label,
+    Acquire, Acquired, Claim, Extend, Extended, FencingToken, HoldId, HoldStatus, Inspect, Inspection, Label,
     Liveness, LockMode, Op, Release, ReleaseAction, Released, Reply, SessionId,
 };
 use leasehold::store::{Executed, Fault, Lock, Outcome, QuorumStore, Store};
@@ -88,7 +88,7 @@ impl Five {
     }
 
     /// The state of a hold at each node.
-    pub(crate) async fn fates(&self, claim: &Claim) -> Vec<Fate> {
+    pub(crate) async fn fates(&self, claim: &Claim) -> Vec<HoldStatus> {
         let inspect = Op::Inspect(Inspect { claim: Some(claim.clone()), in_full: false });
         let mut fates = Vec::new();
         for node in &self.nodes {
@@ -103,7 +103,7 @@ impl Five {
     /// Waits until no node has the hold.
     pub(crate) async fn until_nowhere(&self, claim: &Claim) {
         let start = Instant::now();
-        while self.fates(claim).await.contains(&Fate::Held) {
+        while self.fates(claim).await.contains(&HoldStatus::Held) {
             assert!(start.elapsed() < Duration::from_secs(20), "it is there still");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -3,7 +3,7 @@
 use crate::node::{Mood, Node};
 use crate::{Five, acquire, claim};
 use leasehold::core::{
-    Acquired, Ended, Enqueue, Extended, Fate, ForceRelease, ForceReleased, Kind, Label, Lock, Nonce,
+    Acquired, Ended, Enqueue, Extended, ForceRelease, ForceReleased, HoldStatus, Kind, Label, Lock, Nonce,
     ObservedHolder, Op, Reply,
 };
 use leasehold::store::{Executed, FaultKind, Outcome, Store};
@@ -21,7 +21,7 @@ async fn a_majority_gives_and_takes() {
     five.taken(&other).await;
     assert_eq!(five.extend(&one).await.unwrap(), Extended::Extended);
     assert_eq!(five.inspect().await.holder.unwrap().fence, Some(first));
-    assert_eq!(five.release(&one).await.unwrap().found, Fate::Held);
+    assert_eq!(five.release(&one).await.unwrap().found, HoldStatus::Held);
     assert!(five.inspect().await.holder.is_none());
     assert!(five.granted(&claim()).await > first);
 }
@@ -102,7 +102,7 @@ async fn an_undo_has_more_time_than_whoever_asked() {
         let outcome = five.quorum.execute(&five.lock, &Op::Acquire(acquire(&hasty)), within).await;
         assert!(matches!(outcome, Outcome::Failed(Executed::Unknown, _)), "{outcome:?}");
         five.quorum.flush().await;
-        assert!(!five.fates(&hasty).await.contains(&Fate::Held), "it is undone");
+        assert!(!five.fates(&hasty).await.contains(&HoldStatus::Held), "it is undone");
         let undone = |op: &&Op| matches!(op, Op::Release(release) if release.claim == hasty);
         let times = five.nodes.iter().map(|node| node.sent().iter().filter(undone).count());
         assert_eq!(times.collect::<Vec<_>>(), [1; 5], "each was waited for");
@@ -134,11 +134,14 @@ async fn what_goes_on_behind_an_answer_is_settled() {
     let (one, two) = (claim(), claim());
     five.granted(&one).await;
     five.quorum.flush().await;
-    assert_eq!(five.fates(&one).await, [Fate::Held; 5]);
+    assert_eq!(five.fates(&one).await, [HoldStatus::Held; 5]);
     five.taken(&two).await;
     five.release(&one).await.unwrap();
     five.quorum.fork().flush().await;
-    assert!(!five.fates(&one).await.contains(&Fate::Held) && !five.fates(&two).await.contains(&Fate::Held));
+    assert!(
+        !five.fates(&one).await.contains(&HoldStatus::Held)
+            && !five.fates(&two).await.contains(&HoldStatus::Held)
+    );
 }
 
 /// Work that begins later is not awaited; otherwise the wait might never end.
@@ -200,7 +203,7 @@ async fn tokens_grow_over_whatever_majority_votes() {
         assert!(last < Some(fence), "{last:?}, then {fence:?} without {down:?}");
         let stored = five.fences().await.into_iter().filter(|stored| *stored == Some(fence)).count();
         assert!(stored >= 3, "{stored} nodes have it");
-        assert_eq!(five.release(&one).await.unwrap().found, Fate::Held);
+        assert_eq!(five.release(&one).await.unwrap().found, HoldStatus::Held);
         last = Some(fence);
     }
 }
@@ -234,7 +237,7 @@ async fn row_12_a_failed_extend_gives_nothing_back() {
     }
     let fault = five.extend(&one).await.expect_err("two have it, two are silent");
     assert!(matches!(&fault.kind, FaultKind::NoQuorum { nodes, .. } if nodes.len() == 2), "{fault}");
-    let held = five.fates(&one).await.into_iter().filter(|fate| *fate == Fate::Held).count();
+    let held = five.fates(&one).await.into_iter().filter(|fate| *fate == HoldStatus::Held).count();
     assert_eq!(held, 4, "an extend neither acquires nor releases");
     let releases = five.nodes.iter().flat_map(Node::sent);
     assert!(!releases.into_iter().any(|op| matches!(op, Op::Release(_))));
@@ -259,12 +262,12 @@ async fn what_a_release_has_found_is_not_guessed() {
     assert!(five.release(&one).await.is_err(), "two nodes had the hold, and one is silent");
     five.nodes[2].set(Mood::Well);
     let found = five.release(&one).await.unwrap().found;
-    assert_eq!(found, Fate::Ended(Ended::Released), "by the first sending at two, and now");
+    assert_eq!(found, HoldStatus::Ended(Ended::Released), "by the first sending at two, and now");
 
     let two = claim();
     five.granted(&two).await;
     five.nodes.iter().for_each(Node::flush);
-    assert_eq!(five.release(&two).await.unwrap().found, Fate::Forgotten);
+    assert_eq!(five.release(&two).await.unwrap().found, HoldStatus::Forgotten);
 }
 
 #[tokio::test]

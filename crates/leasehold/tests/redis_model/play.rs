@@ -5,8 +5,8 @@ use crate::written::{fields, lines, pairs, said, session_fields, without_loose_e
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, everybody};
 use leasehold_core::{
-    Beat, Beaten, Extend, Extended, Fate, FencingToken, Inspect, Kind, LockKeys, Place, Raised, Release,
-    ReleaseAction, Released, SessionId,
+    Beat, Beaten, Extend, Extended, FencingToken, HoldStatus, Inspect, Kind, LockKeys, Place, Raised,
+    Release, ReleaseAction, Released, SessionId,
 };
 use leasehold_testkit::Value;
 use leasehold_testkit::conformance::{Workload, leader_announcement, parts, rlock};
@@ -75,7 +75,7 @@ impl Play<'_> {
         }
         let told = matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. }))
             && self.lock.kind == Kind::Mutex;
-        if told && matches!(&reply, Reply::Release(Released { found: Fate::Held, .. })) {
+        if told && matches!(&reply, Reply::Release(Released { found: HoldStatus::Held, .. })) {
             expected.push((self.world.keys.told_channel(&self.keys), "free".to_owned()));
             *self.world.seen.entry("notified: free").or_default() += 1;
         }

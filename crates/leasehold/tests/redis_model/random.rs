@@ -6,8 +6,8 @@ use leasehold::store::{Notification, Op, Outcome, Reply, SessionOp, SessionReply
 use leasehold_core::cohort::BLOCK;
 use leasehold_core::model::LockState;
 use leasehold_core::{
-    Acquired, Beaten, Ended, Evicted, Extend, Extended, Fate, ForceReleased, LockMode, Refused, Released,
-    Resized,
+    Acquired, Beaten, Ended, Evicted, Extend, Extended, ForceReleased, HoldStatus, LockMode, Refused,
+    Released, Resized,
 };
 use leasehold_testkit::conformance::{ForeignWrite, WorkloadStep};
 
@@ -110,14 +110,14 @@ impl Play<'_> {
             }
             Reply::Release(released) => {
                 seen(match released.found {
-                    Fate::Held => "held",
-                    Fate::Queued => "queued",
-                    Fate::Ended(Ended::Evicted) => "found evicted",
-                    Fate::Ended(Ended::ForceReleased) => "found freed",
-                    Fate::Ended(_) => "released",
-                    Fate::Vanished => "vanished",
-                    Fate::Superseded => "superseded",
-                    Fate::Forgotten => "forgotten",
+                    HoldStatus::Held => "held",
+                    HoldStatus::Queued => "queued",
+                    HoldStatus::Ended(Ended::Evicted) => "found evicted",
+                    HoldStatus::Ended(Ended::ForceReleased) => "found freed",
+                    HoldStatus::Ended(_) => "released",
+                    HoldStatus::Vanished => "vanished",
+                    HoldStatus::Superseded => "superseded",
+                    HoldStatus::Forgotten => "forgotten",
                 });
                 match &released.next {
                     Some(Ok(Acquired::Granted { .. })) => seen("next granted"),
@@ -177,7 +177,7 @@ impl Play<'_> {
         let stands = self.state.value.as_ref().and_then(|value| value.content.token());
         let rests = stands.is_some_and(|token| token.contains("rest\n"));
         let what = match reply {
-            Reply::Release(Released { found: Fate::Held, .. }) if rests => "left resting",
+            Reply::Release(Released { found: HoldStatus::Held, .. }) if rests => "left resting",
             Reply::Acquire(Acquired::Taken { holder: Some(holder), .. }) if holder.rests => "found resting",
             _ => return,
         };

@@ -2,7 +2,7 @@
 
 use crate::scene::{LONG, acquire, claim, connect, execute, found, granted, nonce, release, take};
 use leasehold::store::{Executed, Fault, FaultKind, Lock, Op, Outcome, Reply, Store};
-use leasehold_core::{Acquired, Extend, Extended, Fate, Inspect, Refused};
+use leasehold_core::{Acquired, Extend, Extended, HoldStatus, Inspect, Refused};
 use leasehold_testkit::RedisServer;
 
 #[tokio::test]
@@ -29,7 +29,7 @@ async fn a_batch_has_an_outcome_for_each() {
             "{third:?}"
         );
         assert!(matches!(fourth, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))), "{fourth:?}");
-        assert!(matches!(fifth, Outcome::Done(Reply::Inspect(seen)) if seen.fate == Some(Fate::Held)));
+        assert!(matches!(fifth, Outcome::Done(Reply::Inspect(seen)) if seen.fate == Some(HoldStatus::Held)));
     }
     assert!(store.execute_all(&[], LONG).await.is_empty());
 }
@@ -92,7 +92,7 @@ async fn the_commands_of_an_uncontended_lock_are_counted() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     granted(acquire(&store, &claim(1), None).await);
-    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
     let mut counted = Vec::new();
     for what in ["acquire", "extend", "release"] {
         server.reset_counts().unwrap();
@@ -107,7 +107,7 @@ async fn the_commands_of_an_uncontended_lock_are_counted() {
                 });
                 drop(execute(&store, &op, LONG).await);
             }
-            _ => assert_eq!(found(release(&store, &claim(2)).await), Fate::Held),
+            _ => assert_eq!(found(release(&store, &claim(2)).await), HoldStatus::Held),
         }
         let mut counts = server.command_counts().unwrap();
         assert_eq!(counts.remove("evalsha"), Some(1), "one request");

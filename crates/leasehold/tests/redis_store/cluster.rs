@@ -2,7 +2,7 @@
 
 use crate::scene::{Box, Heard, LONG, acquire, claim, found, granted, heard, nonce, release, session};
 use leasehold::store::{RedisConfig, RedisStore, Store};
-use leasehold_core::{Fate, Place};
+use leasehold_core::{HoldStatus, Place};
 use leasehold_testkit::{Cluster, Proxy, Then, command};
 use std::collections::BTreeMap;
 use tokio::net::TcpStream;
@@ -24,7 +24,7 @@ async fn a_cluster_is_reached_by_whatever_way() {
     let cluster = tokio::task::block_in_place(|| Cluster::start(3, 0)).unwrap();
     let (store, proxies) = proxied(&cluster).await;
     granted(acquire(&store, &claim(1), None).await);
-    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
     assert!(proxies.iter().all(|proxy| proxy.accepted() > 0));
 }
 

@@ -7,8 +7,8 @@
 use crate::scene::{LONG, beat, claim, label, nonce};
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, ForceRelease, Inspect, Inspection, Kind, Liveness, LockMode,
-    ObservedHolder, Release, ReleaseAction, Released,
+    Acquire, Acquired, Claim, Enqueue, ForceRelease, HoldStatus, Inspect, Inspection, Kind, Liveness,
+    LockMode, ObservedHolder, Release, ReleaseAction, Released,
 };
 use leasehold_testkit::{FrozenClock, RedisServer, Value};
 use serde_json::{Map, Value as Json, json};
@@ -57,7 +57,7 @@ async fn ask(store: &RedisStore, kind: Kind, n: u8, portion: LockMode) -> Acquir
     }
 }
 
-async fn release(store: &RedisStore, kind: Kind, n: u8) -> Fate {
+async fn release(store: &RedisStore, kind: Kind, n: u8) -> HoldStatus {
     let op = Op::Release(Release { claim: owned(n, kind), pass: ReleaseAction::Grant, next: None });
     match execute(store, &lock(kind), op).await {
         Reply::Release(Released { found, .. }) => found,
@@ -99,7 +99,7 @@ async fn write(store: &RedisStore) {
             let by_force = Op::ForceRelease(ForceRelease { by: label(), seen: ObservedHolder::Hold(fence) });
             assert!(matches!(execute(store, &lock(kind), by_force).await, Reply::ForceRelease(_)));
             assert!(matches!(ask(store, kind, 5, LockMode::Whole).await, Acquired::Granted { .. }));
-            assert_eq!(release(store, kind, 5).await, Fate::Held);
+            assert_eq!(release(store, kind, 5).await, HoldStatus::Held);
         }
         ask(store, kind, 1, first).await;
         ask(store, kind, 2, second).await;
@@ -194,7 +194,7 @@ async fn what_was_written_is_understood() {
                 let Reply::Inspect(seen) = execute(&store, &lock(kind), fate(n)).await else {
                     panic!("{kind:?}")
                 };
-                assert_eq!(seen.fate, Some(Fate::Ended(ended)), "{kind:?}");
+                assert_eq!(seen.fate, Some(HoldStatus::Ended(ended)), "{kind:?}");
             }
         }
         if kind == Kind::Latch || kind == Kind::Barrier {
@@ -207,10 +207,10 @@ async fn what_was_written_is_understood() {
             (Some(claim(1).hold.session()), Some(label())),
             "{kind:?}"
         );
-        assert_eq!(release(&store, kind, 1).await, Fate::Held, "{kind:?}");
+        assert_eq!(release(&store, kind, 1).await, HoldStatus::Held, "{kind:?}");
         let next = inspect(&store, kind).await.holder.unwrap();
         assert_eq!(next.session, Some(claim(2).hold.session()), "{kind:?}");
         assert!(next.fence > holder.fence, "{kind:?}");
-        assert_eq!(release(&store, kind, 2).await, Fate::Held, "{kind:?}");
+        assert_eq!(release(&store, kind, 2).await, HoldStatus::Held, "{kind:?}");
     }
 }

@@ -5,7 +5,7 @@ use crate::scene::{
     session, take, unknown,
 };
 use leasehold::store::{FaultKind, RedisStore, Store};
-use leasehold_core::{Beaten, Fate, Place};
+use leasehold_core::{Beaten, HoldStatus, Place};
 use leasehold_testkit::RedisServer;
 
 #[tokio::test]
@@ -20,7 +20,7 @@ async fn a_connection_of_the_users_carries_messages_if_he_hands_them_on() {
     store.open_mailbox(Place::ONLY, session(2), post, LONG).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
     acquire(&store, &claim(2), Some(nonce(7))).await;
-    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
     assert!(
         matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(7)))
     );
@@ -41,7 +41,7 @@ async fn a_connection_of_the_users_without_messages_works_by_looks() {
     store.open_mailbox(Place::ONLY, session(2), post, LONG).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
     acquire(&store, &claim(2), Some(nonce(7))).await;
-    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
     granted(acquire(&store, &claim(2), Some(nonce(8))).await);
     assert_eq!(beat(&store, 1, Some("{}"), vec![job()]).await, Beaten::Alive);
     assert_eq!(listed(&store).await[0].held, [job()]);

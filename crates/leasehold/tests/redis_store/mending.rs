@@ -5,7 +5,7 @@ use crate::scene::{
     found, granted, in_time, job, refused, release, session, take, unknown,
 };
 use leasehold::store::{Executed, FaultKind, Op, Outcome, RedisStore, Reply, Store};
-use leasehold_core::{Acquired, Fate, Inspect, Place};
+use leasehold_core::{Acquired, HoldStatus, Inspect, Place};
 use leasehold_testkit::{Proxy, RedisServer, Then, command};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn a_server_that_stands_still_costs_a_call_its_own_time_and_no_more() {
     let fault = in_time(store.open_mailbox(Place::ONLY, session(1), post, SHORT)).await.unwrap_err();
     assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
     server.cont().unwrap();
-    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn it_connects_again_after_a_restart() {
         execute(&store, &Op::Inspect(Inspect { claim: Some(claim(1)), in_full: false }), LONG).await;
     assert!(matches!(outcome, Outcome::Done(_) | Outcome::Failed(Executed::Unknown, _)), "{outcome:?}");
     granted(acquire(&store, &claim(1), None).await);
-    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
 }
 
 /// Failure row 39.

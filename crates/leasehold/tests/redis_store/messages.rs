@@ -5,7 +5,7 @@ use crate::scene::{
     nonce, refused, release, session, take,
 };
 use leasehold::store::{FaultKind, RedisStore, Store};
-use leasehold_core::Fate;
+use leasehold_core::HoldStatus;
 use leasehold_core::Place;
 use leasehold_testkit::{Proxy, RedisServer, command};
 
@@ -17,7 +17,7 @@ async fn a_grant_arrives_in_the_mailbox() {
     waiter.open_mailbox(Place::ONLY, session(2), post, LONG).await.unwrap();
     granted(acquire(&holder, &claim(1), None).await);
     acquire(&waiter, &claim(2), Some(nonce(7))).await;
-    assert_eq!(found(release(&holder, &claim(1)).await), Fate::Held);
+    assert_eq!(found(release(&holder, &claim(1)).await), HoldStatus::Held);
     let wake = heard(&mut hear).await;
     let Some(Heard::Notification(wake)) = wake else { panic!("{wake:?}") };
     assert_eq!((wake.to(), wake.nonce()), (session(2), Some(nonce(7))));
@@ -28,7 +28,7 @@ async fn a_grant_arrives_in_the_mailbox() {
     let (mut hear, post) = Box::new_post();
     holder.open_mailbox(Place::ONLY, session(3), post, LONG).await.unwrap();
     acquire(&holder, &claim(3), Some(nonce(8))).await;
-    assert_eq!(found(release(&holder, &claim(2)).await), Fate::Held);
+    assert_eq!(found(release(&holder, &claim(2)).await), HoldStatus::Held);
     assert!(
         matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(8)))
     );

@@ -10,8 +10,8 @@ use leasehold::store::{
 };
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
-    Acquire, Acquired, Beaten, Claim, Evict, Evicted, Extend, Extended, Fate, ForceRelease, ForceReleased,
-    Inspect, MultiAcquired, ObservedHolder, OwnValue, Place, Refused, Release, ReleaseAction,
+    Acquire, Acquired, Beaten, Claim, Evict, Evicted, Extend, Extended, ForceRelease, ForceReleased,
+    HoldStatus, Inspect, MultiAcquired, ObservedHolder, OwnValue, Place, Refused, Release, ReleaseAction,
 };
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
@@ -41,9 +41,9 @@ async fn with_full_memory_nobody_acquires_but_the_holder_extends_and_releases() 
     let extend = Op::Extend(Extend { claim: claim(1), lease_ms: 60_000, keep_record: true, reserve: None });
     let extended = execute(&store, &extend, LONG).await;
     assert!(matches!(extended, Outcome::Done(Reply::Extend(Extended::Extended))), "{extended:?}");
-    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
     assert_eq!(server.cli(&["GET", "job"]).unwrap().text(), Some(&*claim(2).token()), "and hands over");
-    assert_eq!(found(release(&store, &claim(2)).await), Fate::Held);
+    assert_eq!(found(release(&store, &claim(2)).await), HoldStatus::Held);
     assert_eq!(refused(acquire(&store, &claim(3), None).await).kind, FaultKind::OutOfMemory);
     assert!(server.cli(&["GET", "job"]).unwrap().is_nil());
 }
@@ -66,7 +66,7 @@ async fn with_full_memory_a_hold_is_extended_and_nothing_may_be_reserved_for_it(
     assert_eq!(reserve(&store, &claim(1), 1).await, Extended::Extended);
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]).unwrap().ok().unwrap();
     assert!(matches!(reserve(&store, &claim(1), 1).await, Extended::Reserved { .. }));
-    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
 }
 
 /// Reserves a block of tokens, and requests to be notified of other waiters.
@@ -134,7 +134,7 @@ async fn a_user_that_may_not_is_told_so() {
     assert!(matches!(reserve(&store, &claim(1), 1).await, Extended::Reserved { .. }));
     let waiting = acquire(&store, &claim(2), Some(nonce(1))).await;
     assert!(matches!(waiting, Outcome::Done(Reply::Acquire(Acquired::Taken { position: Some(0), .. }))));
-    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
     granted(acquire(&store, &claim(2), Some(nonce(2))).await);
     server.cli(&["ACL", "SETUSER", "mute", "resetchannels"]).unwrap().ok().unwrap();
     let store = RedisStore::connect(config().username("mute").password("x")).await.unwrap();

@@ -6,7 +6,7 @@ use crate::scene::{
 };
 use leasehold::Client;
 use leasehold::store::{FaultKind, RedisConfig, RedisStore, Store};
-use leasehold_core::{Fate, Place};
+use leasehold_core::{HoldStatus, Place};
 use leasehold_testkit::{Proxy, RedisServer, Sentinels, command};
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -47,7 +47,7 @@ async fn resp2_has_calls_and_messages_on_a_connection_each() {
     waiter.open_mailbox(Place::ONLY, session(2), post, LONG).await.unwrap();
     granted(acquire(&holder, &claim(1), None).await);
     acquire(&waiter, &claim(2), Some(nonce(7))).await;
-    assert_eq!(found(release(&holder, &claim(1)).await), Fate::Held);
+    assert_eq!(found(release(&holder, &claim(1)).await), HoldStatus::Held);
     assert!(
         matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(7)))
     );
@@ -145,7 +145,7 @@ async fn resp2_by_whatever_way_the_server_is_reached() {
         store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
         is_open(&server, &mut hear, 1).await;
         granted(acquire(&store, &claim(n), None).await);
-        assert_eq!(found(release(&store, &claim(n)).await), Fate::Held);
+        assert_eq!(found(release(&store, &claim(n)).await), HoldStatus::Held);
     }
 }
 

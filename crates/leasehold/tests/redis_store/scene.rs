@@ -5,8 +5,8 @@ use leasehold::store::{
     SessionReply, Store,
 };
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Liveness, LockMode, Nonce,
-    Place, Release, ReleaseAction, Released, SessionEntry, SessionId,
+    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, HoldId, HoldStatus, Inspect, Label, Liveness, LockMode,
+    Nonce, Place, Release, ReleaseAction, Released, SessionEntry, SessionId,
 };
 use leasehold_testkit::RedisServer;
 use std::future::Future;
@@ -178,7 +178,7 @@ pub(crate) fn granted(outcome: Outcome) {
 }
 
 #[track_caller]
-pub(crate) fn found(outcome: Outcome) -> Fate {
+pub(crate) fn found(outcome: Outcome) -> HoldStatus {
     let Outcome::Done(Reply::Release(Released { found, .. })) = outcome else { panic!("{outcome:?}") };
     found
 }

@@ -9,8 +9,8 @@ use leasehold::store::{
     Store,
 };
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Ended, Evict, Evicted, Fate, Fingerprint, ForceRelease, ForceReleased,
-    ObservedHolder, Place, SessionId,
+    Acquire, Acquired, Beat, Beaten, Ended, Evict, Evicted, Fingerprint, ForceRelease, ForceReleased,
+    HoldStatus, ObservedHolder, Place, SessionId,
 };
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
@@ -161,7 +161,7 @@ async fn who_loses_a_lock_by_force_is_told() {
         matches!(wake, Some(Heard::Notification(Notification::ForceReleased { fence: told, .. })) if told == fence),
         "{wake:?}"
     );
-    assert_eq!(found(release(&store, &claim(1)).await), Fate::Ended(Ended::ForceReleased));
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Ended(Ended::ForceReleased));
     // By now the lock belongs to another holder, which keeps it.
     let outcome = execute(&store, &free, LONG).await;
     let Outcome::Done(Reply::ForceRelease(ForceReleased::Changed { holder: Some(holder) })) = outcome else {
@@ -170,7 +170,7 @@ async fn who_loses_a_lock_by_force_is_told() {
     assert_eq!(holder.session, Some(session(2)));
     let audit = inspect(&store).await.audit;
     assert_eq!((audit.len(), audit[0].fence, audit[0].whose.clone()), (1, Some(fence), Some(label())));
-    assert_eq!(found(release(&store, &claim(2)).await), Fate::Held);
+    assert_eq!(found(release(&store, &claim(2)).await), HoldStatus::Held);
 }
 
 #[tokio::test]

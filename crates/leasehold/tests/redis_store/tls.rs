@@ -3,7 +3,7 @@
 use crate::scene::{LONG, SHORT, acquire, claim, found, granted, refused, release};
 use leasehold::Client;
 use leasehold::store::{Fault, FaultKind, RedisConfig, RedisStore, TlsFault};
-use leasehold_core::Fate;
+use leasehold_core::HoldStatus;
 use leasehold_testkit::{Authority, RedisServer, RedisServerBuilder};
 use std::fs;
 use std::net::TcpListener;
@@ -77,7 +77,7 @@ async fn tls_goes_to_servers_that_are_trusted_and_to_no_others() {
     for (n, config) in (1..).zip(ways) {
         let store = RedisStore::connect(config).await.unwrap();
         granted(acquire(&store, &claim(n), None).await);
-        assert_eq!(found(release(&store, &claim(n)).await), Fate::Held);
+        assert_eq!(found(release(&store, &claim(n)).await), HoldStatus::Held);
     }
 }
 

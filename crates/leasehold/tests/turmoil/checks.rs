@@ -23,7 +23,7 @@ use crate::tapped::Said;
 use leasehold::{FencingToken, Moment, Owner, Released, SessionId};
 use leasehold_core::cohort::Block;
 use leasehold_core::{
-    Acquire, Acquired, Extended, Fate, HoldId, Inspection, MultiAcquired, Notification, Op, Reply,
+    Acquire, Acquired, Extended, HoldId, HoldStatus, Inspection, MultiAcquired, Notification, Op, Reply,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -199,7 +199,7 @@ impl Record {
                 state.reserved(key, extend.claim.hold, *block);
             }
             (Op::Release(release), Reply::Release(released)) => {
-                state.ended.extend(Some(release.claim.hold).filter(|_| released.found == Fate::Held));
+                state.ended.extend(Some(release.claim.hold).filter(|_| released.found == HoldStatus::Held));
                 if let (Some(ask), Some(Ok(acquired))) = (&release.next, &released.next) {
                     state.asked(key, ask, acquired);
                 }

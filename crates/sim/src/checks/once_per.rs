@@ -3,7 +3,7 @@
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, HostEvent, LockId, PeriodEvent, ServerEvent, TaskId};
 use crate::world::time::{Clock, Instant};
-use leasehold_core::{Fate, FencingToken, HoldId, Kind, Op, ReleaseAction, Reply};
+use leasehold_core::{FencingToken, HoldId, HoldStatus, Kind, Op, ReleaseAction, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ impl OncePerPeriod {
     /// Records what was given up or released by force.
     fn end(&mut self, done: &Execution<'_>) {
         if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply)
-            && released.found == Fate::Held
+            && released.found == HoldStatus::Held
             && !matches!(release.pass, ReleaseAction::Rest { .. })
         {
             let hold = release.claim.hold;

@@ -4,7 +4,9 @@ use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
 use leasehold_core::model::PlaceId;
-use leasehold_core::{Extended, Fate, HoldId, Kind, Liveness, LockMode, ObservedHolder, Op, OwnValue, Reply};
+use leasehold_core::{
+    Extended, HoldId, HoldStatus, Kind, Liveness, LockMode, ObservedHolder, Op, OwnValue, Reply,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A release or an extend compares the hold in the same step. Otherwise a hold ends only if its session has lapsed by
@@ -79,8 +81,8 @@ impl Ownership {
 fn ends_its_hold(done: &Execution<'_>) -> bool {
     let Reply::Release(released) = done.reply else { return false };
     match released.found {
-        Fate::Held => true,
-        Fate::Ended(_) => false,
+        HoldStatus::Held => true,
+        HoldStatus::Ended(_) => false,
         _ => matches!(done.state.kind, Kind::Latch | Kind::Barrier),
     }
 }
@@ -94,7 +96,7 @@ fn owned(done: &Execution<'_>, before: &Before, after: &[Held]) -> CheckResult {
         (Op::Extend(_), Reply::Extend(Extended::Extended | Extended::Reserved { .. })) if !is_own => {
             return Err(format!("{claimed:?} extended {lock}, which {holds:?} have"));
         }
-        (Op::Release(_), Reply::Release(released)) if released.found == Fate::Held && !is_own => {
+        (Op::Release(_), Reply::Release(released)) if released.found == HoldStatus::Held && !is_own => {
             return Err(format!("{claimed:?} released {lock}, which {holds:?} have"));
         }
         (Op::Extend(_) | Op::Release(_), _) => {}

@@ -5,7 +5,7 @@ use crate::event::{
     Event, Execution, GuardId, Held, HostEvent, LeasePolicy, LockId, LossScope, NewGuard, TaskEvent, TaskId,
 };
 use crate::world::time::Instant;
-use leasehold_core::{Ended, Extended, Fate, FencingToken, HoldId, Op, Reply};
+use leasehold_core::{Ended, Extended, FencingToken, HoldId, HoldStatus, Op, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub struct Renewal {
     /// The request of a message.
     asked: BTreeMap<u64, Asked>,
     /// The last reply to the release of a hold, and the holds that its owner has left.
-    released: BTreeMap<HoldId, (Fate, u64)>,
+    released: BTreeMap<HoldId, (HoldStatus, u64)>,
     /// Holds that the store has refused to extend, and that must become invalid.
     refused: Vec<(Instant, HoldId)>,
     /// Holds that were released by force.
@@ -184,7 +184,7 @@ impl Renewal {
         let is_kept = told == Some(0)
             && self.release_guard.get(&guard_id).is_some_and(|(at, kept)| may_be_kept(*at, kept));
         let is_right = match said {
-            Some((Fate::Held | Fate::Ended(Ended::Released), left)) => told == Some(left),
+            Some((HoldStatus::Held | HoldStatus::Ended(Ended::Released), left)) => told == Some(left),
             _ => told.is_none(),
         };
         if is_right || is_kept {

@@ -3,7 +3,7 @@
 use leasehold_core::cohort::Block;
 use leasehold_core::model::{Alive, Content, LockState, Value};
 use leasehold_core::{
-    Acquire, Acquired, Extended, Fate, FencingToken, MultiAcquired, Notification, Op, Released, Reply,
+    Acquire, Acquired, Extended, FencingToken, HoldStatus, MultiAcquired, Notification, Op, Released, Reply,
 };
 
 /// A deliberate defect of a server.
@@ -58,7 +58,8 @@ impl Flaw {
         self.spoil_entries(lock, op);
         let mut result = lock.apply(now_us, op, alive);
         if self == Self::ForgetsReleases
-            && let (Some(stood), Reply::Release(Released { found: Fate::Held, .. })) = (&before, &result.0)
+            && let (Some(stood), Reply::Release(Released { found: HoldStatus::Held, .. })) =
+                (&before, &result.0)
         {
             lock.value = Some(stood.clone());
             // Grants it to no other waiter.

@@ -2,7 +2,7 @@
 
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
-    Acquired, AuditEntry, Beaten, Ended, Evicted, Extended, Fate, FencingToken, ForceReleased, Holder,
+    Acquired, AuditEntry, Beaten, Ended, Evicted, Extended, FencingToken, ForceReleased, HoldStatus, Holder,
     Inspection, Kind, LockMode, MultiAcquired, Op, Raised, Refused, Released, Reply, Resized, SessionReply,
 };
 
@@ -285,14 +285,14 @@ fn who(holder: Option<&Holder>) -> Vec<Value> {
     who
 }
 
-fn fate(fate: Fate) -> &'static str {
+fn fate(fate: HoldStatus) -> &'static str {
     match fate {
-        Fate::Held => "held",
-        Fate::Queued => "queued",
-        Fate::Ended(how) => ended(how),
-        Fate::Vanished => "vanished",
-        Fate::Superseded => "superseded",
-        Fate::Forgotten => "forgotten",
+        HoldStatus::Held => "held",
+        HoldStatus::Queued => "queued",
+        HoldStatus::Ended(how) => ended(how),
+        HoldStatus::Vanished => "vanished",
+        HoldStatus::Superseded => "superseded",
+        HoldStatus::Forgotten => "forgotten",
     }
 }
 

@@ -8,7 +8,7 @@ use leasehold::store::{
 };
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspection,
+    Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, FencingToken, HoldId, HoldStatus, Inspection,
     KeyError, Liveness, MultiAcquired, Nonce, Notification, Place, Release, Released, Reply, SessionId,
     drift,
 };
@@ -68,7 +68,7 @@ impl MutantStore {
     async fn call(&self, mutant: Mutant, lock: &Lock, op: &Op, within: Duration) -> Outcome {
         self.remember_question(op);
         if self.forgets(mutant, op) {
-            let (found, holder, next) = (Fate::Forgotten, None, None);
+            let (found, holder, next) = (HoldStatus::Forgotten, None, None);
             return Outcome::Done(Reply::Release(Released { found, left: 0, holder, next }));
         }
         if mutant == Mutant::PeriodHoldIsNotExtended && self.is_of_turn(lock) && matches!(op, Op::Extend(_)) {

@@ -3,7 +3,9 @@
 use crate::mutants::Mutant;
 use crate::world::Run;
 use leasehold_core::model::{Alive, LockState};
-use leasehold_core::{Acquired, Fate, FencingToken, Kind, Notification, Op, Release, ReleaseAction, Reply};
+use leasehold_core::{
+    Acquired, FencingToken, HoldStatus, Kind, Notification, Op, Release, ReleaseAction, Reply,
+};
 
 impl Mutant {
     /// Whether a run has the locks that it is of.
@@ -78,7 +80,7 @@ impl Mutant {
             ),
             (Self::PeriodIsTooLong, Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. })) => {
                 let done = state.apply(now_us, op, alive);
-                let found = matches!(&done.0, Reply::Release(released) if released.found == Fate::Held);
+                let found = matches!(&done.0, Reply::Release(released) if released.found == HoldStatus::Held);
                 if let Some(value) = state.value.as_mut().filter(|_| found) {
                     value.expires_ms = Some(now_us / 1000 + for_ms);
                 }

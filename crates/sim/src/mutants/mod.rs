@@ -13,7 +13,7 @@ mod shared;
 
 use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Liveness, MultiAcquired,
+    Acquire, Acquired, Claim, Extended, FencingToken, HoldId, HoldStatus, Kind, Liveness, MultiAcquired,
     Notification, ObservedHolder, Op, OwnValue, ReleaseAction, Reply, SessionOp, SessionReply,
 };
 use std::mem;
@@ -454,7 +454,7 @@ impl Mutant {
         let left = entries(state).map_or(0, |entries| entries.holds.len());
         match (self, op, reply) {
             (Self::ReleaseEndsAllEntries, Op::Release(_), Reply::Release(released))
-                if released.found == Fate::Held && released.left > 0 =>
+                if released.found == HoldStatus::Held && released.left > 0 =>
             {
                 (state.value, released.left) = (None, 0);
             }

@@ -2,7 +2,7 @@
 
 use crate::mutants::Mutant;
 use leasehold_core::model::{Alive, Content, LockState, Part, Parts, PlaceId, Value};
-use leasehold_core::{Acquire, Extended, Fate, LockMode, Notification, Op, Reply, Resize};
+use leasehold_core::{Acquire, Extended, HoldStatus, LockMode, Notification, Op, Reply, Resize};
 use std::mem;
 
 impl Mutant {
@@ -75,7 +75,7 @@ impl Mutant {
         let Some(Value { content: Content::Parts(parts), expires_ms }) = &mut state.value else { return };
         let goes = match (self, reply) {
             (Self::LateReleaseFreesAnother, Reply::Release(released)) => {
-                matches!(released.found, Fate::Vanished | Fate::Ended(_))
+                matches!(released.found, HoldStatus::Vanished | HoldStatus::Ended(_))
             }
             (Self::ExtendExtendsAllHolders, Reply::Extend(Extended::Extended)) => {
                 if let Op::Extend(extend) = op

@@ -10,7 +10,7 @@
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::outcome::Outcome;
 use leasehold_core::{
-    Acquired, Ended, Entered, Evicted, Executed, Extended, Fate, FencingToken, ForceReleased, Holder,
+    Acquired, Ended, Entered, Evicted, Executed, Extended, FencingToken, ForceReleased, HoldStatus, Holder,
     Inspection, Op, Refused, Released, Reply,
 };
 
@@ -123,7 +123,7 @@ impl Tally {
         // A node that lacks some of the owner's holds reports fewer.
         let left = replies().map(|released| released.left).max().unwrap_or(0);
         let holder = replies().filter_map(|released| released.holder.clone());
-        let holder = if found == Fate::Superseded {
+        let holder = if found == HoldStatus::Superseded {
             most_held(holder, is_same_hold).map(|(holder, _)| holder)
         } else {
             None
@@ -135,26 +135,27 @@ impl Tally {
     ///
     /// A node that never granted it reports that it does not know the hold, or that another client holds the lock. So
     /// a hold without a majority has the state that most nodes report, and its end is the one that any node reports.
-    fn fate(&self, fates: impl Iterator<Item = Fate>) -> Option<Fate> {
+    fn fate(&self, fates: impl Iterator<Item = HoldStatus>) -> Option<HoldStatus> {
         let fates: Vec<_> = fates.collect();
         let count = |fate| fates.iter().filter(|found| **found == fate).count();
-        let (held, released) = (count(Fate::Held), count(Fate::Ended(Ended::Released)));
+        let (held, released) = (count(HoldStatus::Held), count(HoldStatus::Ended(Ended::Released)));
         if held >= self.needed {
-            return Some(Fate::Held);
+            return Some(HoldStatus::Held);
         }
         if released > 0 && held + released >= self.needed {
             // By this release, or by an earlier attempt.
-            return Some(Fate::Ended(Ended::Released));
+            return Some(HoldStatus::Ended(Ended::Released));
         }
         if held + self.silent() >= self.needed {
             return None;
         }
-        let most =
-            |of: &[Fate]| of.iter().copied().max_by_key(|fate| count(*fate)).filter(|fate| count(*fate) > 0);
-        let ended = [Ended::Released, Ended::Evicted, Ended::ForceReleased].map(Fate::Ended);
+        let most = |of: &[HoldStatus]| {
+            of.iter().copied().max_by_key(|fate| count(*fate)).filter(|fate| count(*fate) > 0)
+        };
+        let ended = [Ended::Released, Ended::Evicted, Ended::ForceReleased].map(HoldStatus::Ended);
         most(&ended)
-            .or_else(|| most(&[Fate::Forgotten, Fate::Vanished, Fate::Superseded]))
-            .or(Some(Fate::Forgotten))
+            .or_else(|| most(&[HoldStatus::Forgotten, HoldStatus::Vanished, HoldStatus::Superseded]))
+            .or(Some(HoldStatus::Forgotten))
     }
 
     fn inspect(&self, asked: bool) -> Option<Inspection> {

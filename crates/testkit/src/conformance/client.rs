@@ -6,9 +6,9 @@ use super::inbox::Inbox;
 use crate::Random;
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
-    Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, ForceRelease, ForceReleased, HoldId, Holder, Inspect, Inspection, Kind, Label, Liveness,
-    Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Place, Refused, Release,
+    Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended,
+    FencingToken, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
+    Liveness, Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Place, Refused, Release,
     ReleaseAction, Released, Reply, Resize, Resized, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, Outcome, Store};
@@ -304,7 +304,7 @@ impl TestClient {
     }
 
     /// The status of a hold.
-    pub async fn fate(&self, claim: &Claim) -> Fate {
+    pub async fn fate(&self, claim: &Claim) -> HoldStatus {
         let inspection = self.inspect_for(Some(claim.clone())).await;
         inspection.fate.expect("who asks about a hold is told")
     }

@@ -5,8 +5,8 @@ use super::environment::Still;
 use crate::store::{Fault, MemoryStore, NotificationSink, Outcome, Reply, Store};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
-    Claim, Extended, Fate, HoldId, Inspect, KeyError, Lock, Op, Place, Release, ReleaseAction, Released,
-    SessionId,
+    Claim, Extended, HoldId, HoldStatus, Inspect, KeyError, Lock, Op, Place, Release, ReleaseAction,
+    Released, SessionId,
 };
 use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use shuttle::sync::mpsc;
@@ -138,7 +138,7 @@ impl Server {
         }
         let reply = match &job.op {
             Op::Release(_) if self.has(Flaw::ReleasesNothing) => {
-                Reply::Release(Released { found: Fate::Held, left: 0, holder: None, next: None })
+                Reply::Release(Released { found: HoldStatus::Held, left: 0, holder: None, next: None })
             }
             op => self.execute(&job.lock, op),
         };

@@ -34,28 +34,28 @@ fn holder(who: &str) -> Holder {
 fn answer(what: &str, letter: char) -> Option<Outcome> {
     let fault = Fault::new(FaultKind::TimedOut, Phase::Reply, "a node");
     let fate = match letter {
-        'H' => Fate::Held,
-        'R' => Fate::Ended(Ended::Released),
-        'F' => Fate::Ended(Ended::ForceReleased),
-        'V' => Fate::Vanished,
-        'S' => Fate::Superseded,
-        '-' => Fate::Forgotten,
+        'H' => HoldStatus::Held,
+        'R' => HoldStatus::Ended(Ended::Released),
+        'F' => HoldStatus::Ended(Ended::ForceReleased),
+        'V' => HoldStatus::Vanished,
+        'S' => HoldStatus::Superseded,
+        '-' => HoldStatus::Forgotten,
         'x' => return Some(Outcome::Failed(Executed::No, fault)),
         '?' => return Some(Outcome::Failed(Executed::Unknown, fault)),
         _ => return None,
     };
     let holder = match fate {
-        Fate::Held => Some(holder("us")),
-        Fate::Superseded => Some(holder("them")),
+        HoldStatus::Held => Some(holder("us")),
+        HoldStatus::Superseded => Some(holder("them")),
         _ => None,
     };
     Some(Outcome::Done(match what {
-        "extend" if fate == Fate::Held => Reply::Extend(Extended::Extended),
+        "extend" if fate == HoldStatus::Held => Reply::Extend(Extended::Extended),
         "extend" => Reply::Extend(Extended::NotHeld),
         "release" => Reply::Release(Released {
             found: fate,
             left: 0,
-            holder: holder.filter(|_| fate == Fate::Superseded),
+            holder: holder.filter(|_| fate == HoldStatus::Superseded),
             next: None,
         }),
         _ => Reply::Inspect(Inspection {

@@ -3,7 +3,9 @@
 use crate::conformance::client::{CALL_TIMEOUT, LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use futures_util::FutureExt as _;
-use leasehold_core::{Acquired, Claim, Extend, Extended, Fate, Inspect, Op, Release, ReleaseAction, Reply};
+use leasehold_core::{
+    Acquired, Claim, Extend, Extended, HoldStatus, Inspect, Op, Release, ReleaseAction, Reply,
+};
 use leasehold_store::Outcome;
 use std::future::poll_fn;
 use std::task::Poll;
@@ -33,8 +35,8 @@ pub async fn outcomes_come_in_the_order_of_operations(fixture: &Fixture) {
         let Outcome::Done(reply) = outcome else { panic!("operation {n}: {outcome:?}") };
         let right = match n % 4 {
             0 => *reply == Reply::Extend(Extended::Extended),
-            1 => matches!(reply, Reply::Release(released) if released.found == Fate::Held),
-            2 => matches!(reply, Reply::Inspect(inspection) if inspection.fate == Some(Fate::Held)),
+            1 => matches!(reply, Reply::Release(released) if released.found == HoldStatus::Held),
+            2 => matches!(reply, Reply::Inspect(inspection) if inspection.fate == Some(HoldStatus::Held)),
             _ => *reply == Reply::Extend(Extended::NotHeld),
         };
         assert!(right, "operation {n}: {reply:?}");
@@ -53,7 +55,7 @@ pub async fn a_dropped_call_leaves_the_store_usable(fixture: &Fixture) {
         let release = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
         drop_after(polls, a.store.execute(&a.lock, &release, CALL_TIMEOUT)).await;
         let found = a.release(&claim).await.found;
-        assert!(matches!(found, Fate::Held | Fate::Ended(_)), "{found:?}");
+        assert!(matches!(found, HoldStatus::Held | HoldStatus::Ended(_)), "{found:?}");
         let ops: Vec<_> =
             (0..3).map(|_| (a.lock.clone(), Op::Inspect(Inspect { claim: None, in_full: false }))).collect();
         drop_after(polls, a.store.execute_all(&ops, CALL_TIMEOUT)).await;

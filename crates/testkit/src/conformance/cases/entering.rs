@@ -4,8 +4,8 @@ use super::sessions::{keeps, lapses};
 use crate::conformance::client::{LONG, TestClient, entered, millis};
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Ended, Evicted, Extended, Fate, ForceReleased, Kind, Liveness, Lock, ObservedHolder,
-    Op, Refused, ReleaseAction, Reply,
+    Acquire, Acquired, Ended, Evicted, Extended, ForceReleased, HoldStatus, Kind, Liveness, Lock,
+    ObservedHolder, Op, Refused, ReleaseAction, Reply,
 };
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub async fn the_same_owner_enters_at_once(fixture: &Fixture) {
         assert_eq!((holder.count, holder.fence, holder.label), (2, Some(first.fence), Some(a.label())));
     }
     for (client, claim) in [(&a, &outer), (&b, &inner)] {
-        assert_eq!(client.fate(claim).await, Fate::Held);
+        assert_eq!(client.fate(claim).await, HoldStatus::Held);
     }
 }
 
@@ -38,9 +38,9 @@ pub async fn a_resent_entry_counts_once(fixture: &Fixture) {
         assert_eq!(entered(&granted).count, 2);
     }
     let first = a.release(&inner).await;
-    assert_eq!((first.found, first.left), (Fate::Held, 1));
+    assert_eq!((first.found, first.left), (HoldStatus::Held, 1));
     let second = a.release(&inner).await;
-    assert_eq!((second.found, second.left), (Fate::Ended(Ended::Released), 1));
+    assert_eq!((second.found, second.left), (HoldStatus::Ended(Ended::Released), 1));
     assert_eq!(a.acquire(&a.ask(&inner, LONG)).await, Acquired::Spent(Ended::Released), "it came late");
     assert_eq!(count(&b).await, 1);
     assert_eq!(a.release(&outer).await.left, 0);
@@ -59,25 +59,25 @@ pub async fn a_release_tells_what_is_left(fixture: &Fixture) {
     if !c.store.capabilities().queue {
         for (client, claim, left) in [(&a, &outer, 2), (&a, &inner, 1), (&b, &middle, 0)] {
             let released = client.release(claim).await;
-            assert_eq!((released.found, released.left), (Fate::Held, left));
+            assert_eq!((released.found, released.left), (HoldStatus::Held, left));
         }
     }
     let (waiting, nonce) = c.enqueue().await;
     let strange = c.release(&c.claim()).await;
-    assert_eq!((strange.found, strange.left), (Fate::Superseded, 0));
+    assert_eq!((strange.found, strange.left), (HoldStatus::Superseded, 0));
     assert_eq!(strange.holder.map(|holder| (holder.owner, holder.count)), Some((outer.value.clone(), 3)));
     for (client, claim, left) in [(&a, &outer, 2), (&a, &inner, 1)] {
         let released = client.release(claim).await;
-        assert_eq!((released.found, released.left), (Fate::Held, left));
-        assert_eq!(c.fate(&waiting).await, Fate::Queued);
+        assert_eq!((released.found, released.left), (HoldStatus::Held, left));
+        assert_eq!(c.fate(&waiting).await, HoldStatus::Queued);
         c.taken(&c.ask(&waiting, LONG)).await;
         assert_eq!(count(&c).await, left);
     }
     assert_eq!(fixture.grants_so_far(&c).await, [], "no grant before the last release");
     let released = b.release(&middle).await;
-    assert_eq!((released.found, released.left), (Fate::Held, 0));
+    assert_eq!((released.found, released.left), (HoldStatus::Held, 0));
     assert_eq!(c.message().await.nonce, nonce);
-    assert_eq!(c.fate(&waiting).await, Fate::Held);
+    assert_eq!(c.fate(&waiting).await, HoldStatus::Held);
 }
 
 /// A release by an unknown hold ends none, even with the same owner.
@@ -88,7 +88,7 @@ pub async fn a_release_by_none_of_the_holds_takes_none(fixture: &Fixture) {
     a.granted(&a.ask(&outer, LONG)).await;
     a.granted(&a.ask(&inner, LONG)).await;
     for other in [b.claim(), a.claim(), a.again(&outer), b.again(&outer)] {
-        assert_ne!(b.release(&other).await.found, Fate::Held);
+        assert_ne!(b.release(&other).await.found, HoldStatus::Held);
         assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
     }
     assert_eq!(count(&b).await, 2);
@@ -109,7 +109,7 @@ pub async fn an_entry_shortens_nothing(fixture: &Fixture) {
     assert_eq!(b.release(&inner).await.left, 1);
     assert!(b.remaining_ms().await > millis(LONG * 4) - 60_000, "nor does its release");
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
-    assert_eq!(a.fate(&outer).await, Fate::Held);
+    assert_eq!(a.fate(&outer).await, HoldStatus::Held);
 }
 
 /// Each hold ends by itself: an expired hold no longer counts, and the others keep their leases.
@@ -121,11 +121,11 @@ pub async fn each_hold_ends_by_itself(fixture: &Fixture) {
     a.granted(&a.ask(&outer, fixture.short())).await;
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     fixture.until("the first lease ends", async || count(&b).await == 1).await;
-    assert_eq!(a.fate(&outer).await, Fate::Vanished);
+    assert_eq!(a.fate(&outer).await, HoldStatus::Vanished);
     assert_eq!(a.extend(&outer, LONG).await, Extended::NotHeld);
     let late = a.release(&outer).await;
-    assert_eq!((late.found, late.left), (Fate::Vanished, 1));
-    assert_eq!(a.fate(&inner).await, Fate::Held);
+    assert_eq!((late.found, late.left), (HoldStatus::Vanished, 1));
+    assert_eq!(a.fate(&inner).await, HoldStatus::Held);
     assert_eq!(a.release(&inner).await.left, 0);
     b.take(LONG).await;
 }
@@ -195,7 +195,7 @@ pub async fn a_release_that_acquires_enters_again(fixture: &Fixture) {
         a.granted(&a.ask(&outer, LONG)).await;
         a.granted(&a.ask(&inner, LONG)).await;
         let look = a.look(&next, LONG, LONG);
-        for found in [Fate::Held, Fate::Ended(Ended::Released)] {
+        for found in [HoldStatus::Held, HoldStatus::Ended(Ended::Released)] {
             let released = a.release_and(&inner, pass, Some(look.clone())).await;
             assert_eq!(released.found, found);
             assert!(matches!(released.next, Some(Ok(Acquired::Granted { .. }))), "{released:?}");
@@ -242,12 +242,12 @@ pub async fn a_dead_process_loses_its_part(fixture: &Fixture) {
     fixture.outlive(fixture.short(), &a).await;
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
-    assert_eq!(a.fate(&dead).await, Fate::Ended(Ended::Evicted));
+    assert_eq!(a.fate(&dead).await, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(a.extend(&dead, LONG).await, Extended::NotHeld);
     for (client, claim) in [(&b, &living), (&a, &detached)] {
-        assert_eq!(client.fate(claim).await, Fate::Held);
+        assert_eq!(client.fate(claim).await, HoldStatus::Held);
     }
-    assert_eq!((count(&c).await, c.fate(&waiting).await), (2, Fate::Queued));
+    assert_eq!((count(&c).await, c.fate(&waiting).await), (2, HoldStatus::Queued));
 }
 
 /// A forced release ends all holds of an owner, and notifies each session once.
@@ -271,9 +271,9 @@ pub async fn a_forced_release_ends_all_of_an_owner(fixture: &Fixture) {
     assert_eq!(c.message().await.nonce, nonce);
     for (client, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {
         assert_eq!(client.extend(claim, LONG).await, Extended::NotHeld);
-        assert_ne!(client.release(claim).await.found, Fate::Held);
+        assert_ne!(client.release(claim).await.found, HoldStatus::Held);
     }
-    assert_eq!(c.fate(&waiting).await, Fate::Held);
+    assert_eq!(c.fate(&waiting).await, HoldStatus::Held);
     assert_eq!(count(&person).await, 1);
     assert_eq!(person.inspect_full().await.audit.len(), 1);
 }
@@ -300,7 +300,7 @@ pub async fn a_stranger_of_the_same_owner_counts(fixture: &Fixture) {
     let holder = b.inspect().await.holder.expect("it is held");
     assert_eq!((holder.count, holder.fence), (2, Some(granted.fence)));
     let released = a.release(&claim).await;
-    assert_eq!((released.found, released.left), (Fate::Held, 1));
+    assert_eq!((released.found, released.left), (HoldStatus::Held, 1));
     assert!(b.taken(&b.ask(&b.claim(), LONG)).await.holder.is_some_and(|holder| holder.is_stranger()));
     let again = a.granted(&a.ask(&a.claim_with(theirs), fixture.short())).await;
     assert!(again.fence > granted.fence, "nothing of ours was held meanwhile");
@@ -333,8 +333,8 @@ pub async fn another_kind_of_lock_is_refused(fixture: &Fixture) {
             assert_eq!(b.execute(&Op::Acquire(ask)).await, refused);
         }
         assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
-        assert_ne!(b.release(&other).await.found, Fate::Held);
-        assert_eq!(a.fate(&held).await, Fate::Held);
+        assert_ne!(b.release(&other).await.found, HoldStatus::Held);
+        assert_eq!(a.fate(&held).await, HoldStatus::Held);
         assert!(a.remaining_ms().await <= millis(LONG));
         a.release(&held).await;
         b.take(LONG).await;
@@ -355,7 +355,7 @@ pub async fn many_entries_at_once_are_counted(fixture: &Fixture) {
                 assert!((2..=5).contains(&entered(&granted).count), "{granted:?}");
                 let released = client.release(&claim).await;
                 let left = (1..=4).contains(&released.left);
-                assert!(released.found == Fate::Held && left, "{released:?}");
+                assert!(released.found == HoldStatus::Held && left, "{released:?}");
             }
         })
     });

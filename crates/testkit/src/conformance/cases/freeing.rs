@@ -4,7 +4,8 @@ use super::sessions::{keeps, take};
 use crate::conformance::client::LONG;
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquired, AuditEntry, Ended, Extended, Fate, FencingToken, Fingerprint, ForceReleased, ObservedHolder,
+    Acquired, AuditEntry, Ended, Extended, FencingToken, Fingerprint, ForceReleased, HoldStatus,
+    ObservedHolder,
 };
 
 /// The holder is notified and learns it from any later request. The first waiter acquires the lock.
@@ -26,10 +27,10 @@ pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(fixture: &
     let message = b.message().await;
     assert_eq!(message.nonce, nonce);
     assert!(message.fence > fence);
-    assert_eq!(b.fate(&claim).await, Fate::Held);
+    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
     assert_eq!(a.extend(&lost, LONG).await, Extended::NotHeld);
-    assert_eq!(a.fate(&lost).await, Fate::Ended(Ended::ForceReleased));
-    assert_eq!(a.release(&lost).await.found, Fate::Ended(Ended::ForceReleased));
+    assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::ForceReleased));
+    assert_eq!(a.release(&lost).await.found, HoldStatus::Ended(Ended::ForceReleased));
     assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::Spent(Ended::ForceReleased));
     assert_eq!(b.granted(&b.ask(&claim, LONG)).await.fence, message.fence, "the successor has it still");
     assert_eq!(fixture.grants_so_far(&c).await, []);
@@ -59,7 +60,7 @@ pub async fn a_forced_release_that_comes_too_late_takes_nothing(fixture: &Fixtur
         };
         assert_eq!(holder.and_then(|holder| holder.fence), Some(fence), "who has it is told");
     }
-    assert_eq!(b.fate(&claim).await, Fate::Held);
+    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
     b.release(&claim).await;
     assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Changed { holder: None });
     assert_eq!(person.inspect_full().await.audit, []);
@@ -88,7 +89,7 @@ pub async fn a_stranger_is_freed_by_its_fingerprint(fixture: &Fixture) {
     }
     assert_eq!(person.free(ObservedHolder::Stranger(theirs)).await, ForceReleased::ForceReleased);
     assert_eq!(a.message().await.nonce, nonce);
-    assert_eq!(a.fate(&claim).await, Fate::Held);
+    assert_eq!(a.fate(&claim).await, HoldStatus::Held);
     let audit = person.inspect_full().await.audit;
     let [AuditEntry { how: Ended::ForceReleased, fence: None, whose: None, by, .. }] = audit.as_slice()
     else {

@@ -3,7 +3,7 @@
 use super::sessions::lapses;
 use crate::conformance::client::{LONG, TestClient};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::{Acquire, Acquired, Claim, Ended, Evicted, Fate, LockMode, Nonce, Refused};
+use leasehold_core::{Acquire, Acquired, Claim, Ended, Evicted, HoldStatus, LockMode, Nonce, Refused};
 use std::time::Duration;
 
 const ARRIVE: LockMode = LockMode::Arrive { count: 1, of: 3 };
@@ -18,14 +18,14 @@ pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
     d.take_part(ARRIVE).await;
     a.taken(&a.ask_part(&a.claim(), AWAIT)).await;
     for (client, (claim, _)) in [&a, &b].into_iter().zip(&waiting) {
-        assert_eq!(client.fate(claim).await, Fate::Queued);
+        assert_eq!(client.fate(claim).await, HoldStatus::Queued);
         assert_eq!(fixture.grants_so_far(client).await, []);
     }
     assert_eq!(a.inspect().await.limit, Some(3));
     c.take_part(ARRIVE).await;
     for (client, (claim, nonce)) in [&a, &b].into_iter().zip(&waiting) {
         assert_eq!(client.message().await.nonce, *nonce);
-        assert_eq!(client.fate(claim).await, Fate::Held);
+        assert_eq!(client.fate(claim).await, HoldStatus::Held);
     }
     d.take_part(AWAIT).await;
 }
@@ -57,7 +57,7 @@ pub async fn a_resent_arrival_counts_once(fixture: &Fixture) {
     for _ in 0..3 {
         assert_eq!(b.granted(&b.ask_part(&claim, ARRIVE)).await.fence, first.fence);
     }
-    assert_eq!(a.fate(&waiting).await, Fate::Queued);
+    assert_eq!(a.fate(&waiting).await, HoldStatus::Queued);
     a.taken(&a.look_part(&waiting, AWAIT)).await;
 }
 
@@ -70,7 +70,7 @@ pub async fn an_arrival_that_was_given_up_never_counts(fixture: &Fixture) {
     b.release(&gone).await;
     b.release(&late).await;
     assert_eq!(b.acquire(&b.ask_part(&late, ARRIVE)).await, Acquired::Spent(Ended::Released));
-    assert_eq!(b.release(&late).await.found, Fate::Ended(Ended::Released));
+    assert_eq!(b.release(&late).await.found, HoldStatus::Ended(Ended::Released));
     b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
     a.taken(&a.look_part(&waiting, AWAIT)).await;
     assert_eq!(a.inspect().await.sharers.len(), 1);
@@ -109,7 +109,7 @@ pub async fn who_counts_on_another_number_is_told(fixture: &Fixture) {
             assert_eq!(b.refused(&ask).await, Refused::Disagreement { asked, known: 3 });
         }
     }
-    assert_eq!(a.fate(&waiting).await, Fate::Queued);
+    assert_eq!(a.fate(&waiting).await, HoldStatus::Queued);
     a.release(&waiting).await;
     let ask = b.look_part(&b.claim(), portions[0]);
     let reply = b.acquire(&ask).await;
@@ -122,14 +122,14 @@ pub async fn all_who_meet_go_on_together(fixture: &Fixture) {
     for _ in 0..2 {
         let waiting = [meet(&a).await, meet(&b).await];
         for (client, (claim, _)) in [&a, &b].into_iter().zip(&waiting) {
-            assert_eq!(client.fate(claim).await, Fate::Queued);
+            assert_eq!(client.fate(claim).await, HoldStatus::Queued);
             assert_eq!(fixture.grants_so_far(client).await, []);
         }
         let last = c.claim();
         c.granted(&c.look_part(&last, MEET)).await;
         for (client, (claim, nonce)) in [&a, &b].into_iter().zip(&waiting) {
             assert_eq!(client.message().await.nonce, *nonce);
-            assert_eq!(client.fate(claim).await, Fate::Held);
+            assert_eq!(client.fate(claim).await, HoldStatus::Held);
         }
         assert_eq!(fixture.grants_so_far(&c).await, [], "the last party has its reply");
         assert_eq!(c.inspect().await.waiting, 0);
@@ -143,11 +143,11 @@ pub async fn a_try_to_meet_counts_only_as_the_last(fixture: &Fixture) {
     let (first, _) = meet(&a).await;
     c.taken(&c.ask_part(&c.claim(), MEET)).await;
     let (second, _) = meet(&b).await;
-    assert_eq!(a.fate(&first).await, Fate::Queued, "an attempt does not count");
+    assert_eq!(a.fate(&first).await, HoldStatus::Queued, "an attempt does not count");
     c.granted(&c.ask_part(&c.claim(), MEET)).await;
     a.message().await;
     b.message().await;
-    assert_eq!((a.fate(&first).await, b.fate(&second).await), (Fate::Held, Fate::Held));
+    assert_eq!((a.fate(&first).await, b.fate(&second).await), (HoldStatus::Held, HoldStatus::Held));
 }
 
 /// Rows 1 and 2: a resent request counts once.
@@ -172,7 +172,7 @@ pub async fn who_meets_counts_once(fixture: &Fixture) {
 pub async fn who_left_a_barrier_is_not_counted(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (left, late) = (meet(&a).await.0, a.claim());
-    assert_eq!(a.release(&left).await.found, Fate::Queued);
+    assert_eq!(a.release(&left).await.found, HoldStatus::Queued);
     a.release(&late).await;
     let (second, _) = meet(&b).await;
     for claim in [left, late] {
@@ -180,7 +180,7 @@ pub async fn who_left_a_barrier_is_not_counted(fixture: &Fixture) {
         assert_eq!(reply, Acquired::Spent(Ended::Released));
     }
     let (third, _) = meet(&c).await;
-    assert_eq!((b.fate(&second).await, c.fate(&third).await), (Fate::Queued, Fate::Queued));
+    assert_eq!((b.fate(&second).await, c.fate(&third).await), (HoldStatus::Queued, HoldStatus::Queued));
 }
 
 /// Row 23: an expired queue entry does not count.
@@ -192,7 +192,7 @@ pub async fn the_dead_do_not_meet(fixture: &Fixture) {
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     fixture.until("the dead one is dead", async || b.inspect().await.waiting == 1).await;
     let (third, _) = meet(&c).await;
-    assert_eq!((b.fate(&second).await, c.fate(&third).await), (Fate::Queued, Fate::Queued));
+    assert_eq!((b.fate(&second).await, c.fate(&third).await), (HoldStatus::Queued, HoldStatus::Queued));
     a.granted(&a.look_part(&a.claim(), MEET)).await;
     b.message().await;
     c.message().await;

@@ -2,7 +2,7 @@
 
 use crate::conformance::client::{LONG, millis};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::{Acquired, Ended, Fate};
+use leasehold_core::{Acquired, Ended, HoldStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -69,18 +69,18 @@ pub async fn an_inspection_changes_nothing(fixture: &Fixture) {
 pub async fn every_fate_is_told(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let lost = a.claim();
-    assert_eq!(a.fate(&lost).await, Fate::Forgotten);
+    assert_eq!(a.fate(&lost).await, HoldStatus::Forgotten);
     a.granted(&a.ask(&lost, fixture.short())).await;
-    assert_eq!(a.fate(&lost).await, Fate::Held);
+    assert_eq!(a.fate(&lost).await, HoldStatus::Held);
     fixture.outlast(fixture.short(), &a).await;
-    assert_eq!(a.fate(&lost).await, Fate::Vanished);
+    assert_eq!(a.fate(&lost).await, HoldStatus::Vanished);
     let held = b.take(LONG).await;
-    assert_eq!(a.fate(&lost).await, Fate::Superseded);
+    assert_eq!(a.fate(&lost).await, HoldStatus::Superseded);
     let (queued, _) = c.enqueue().await;
-    assert_eq!(c.fate(&queued).await, Fate::Queued);
+    assert_eq!(c.fate(&queued).await, HoldStatus::Queued);
     b.release(&held).await;
-    assert_eq!(b.fate(&held).await, Fate::Ended(Ended::Released));
-    assert_eq!(c.fate(&queued).await, Fate::Held);
+    assert_eq!(b.fate(&held).await, HoldStatus::Ended(Ended::Released));
+    assert_eq!(c.fate(&queued).await, HoldStatus::Held);
 }
 
 /// Rows 19 and 24: many tasks of many processes, at most one inside. Waiters rely on notifications and never poll

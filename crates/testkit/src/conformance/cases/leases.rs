@@ -2,7 +2,7 @@
 
 use crate::conformance::client::{LONG, millis};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::{Extended, Fate, drift};
+use leasehold_core::{Extended, HoldStatus, drift};
 use std::time::{Duration, Instant};
 
 /// An extend never brings the expiry nearer, however late it comes or however little it requests.
@@ -47,7 +47,7 @@ pub async fn a_lease_lasts_as_long_as_it_is_believed(fixture: &Fixture) {
         let claim = a.take(lease).await;
         // Such a clock may run on by itself as well.
         fixture.pass(lease.saturating_sub(Duration::from_millis(1500))).await;
-        assert_eq!(a.fate(&claim).await, Fate::Held);
+        assert_eq!(a.fate(&claim).await, HoldStatus::Held);
     } else {
         let sent = Instant::now();
         let claim = a.take(lease).await;
@@ -56,7 +56,7 @@ pub async fn a_lease_lasts_as_long_as_it_is_believed(fixture: &Fixture) {
             if sent.elapsed() >= believed {
                 break;
             }
-            assert_eq!(fate, Fate::Held, "{:?} after it was sent", sent.elapsed());
+            assert_eq!(fate, HoldStatus::Held, "{:?} after it was sent", sent.elapsed());
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
     }
@@ -75,10 +75,10 @@ pub async fn any_lease_from_a_millisecond_to_a_month(fixture: &Fixture) {
         // The hold is new: reply and lease come from one operation.
         assert!(granted.remaining_ms + 10 >= millis(lease), "{granted:?} of {lease:?}");
         if lease == month {
-            assert_eq!(a.release(&claim).await.found, Fate::Held);
+            assert_eq!(a.release(&claim).await.found, HoldStatus::Held);
         } else {
             fixture.outlast(lease, &a).await;
-            assert_eq!(a.fate(&claim).await, Fate::Vanished);
+            assert_eq!(a.fate(&claim).await, HoldStatus::Vanished);
         }
     }
     let a = fixture.client().await;

@@ -2,7 +2,7 @@
 
 use crate::conformance::client::LONG;
 use crate::conformance::fixture::{Fixture, name};
-use leasehold_core::{Fate, Lock, LockName};
+use leasehold_core::{HoldStatus, Lock, LockName};
 
 /// Row 42: every character of a name is literal. Two names are two locks, and no pattern, format or escape is
 /// interpreted.
@@ -49,12 +49,12 @@ pub async fn any_name_is_literal(fixture: &Fixture) {
         claims.push(claim);
     }
     for (lock, claim) in locks.iter().zip(&claims) {
-        assert_eq!(a.at(lock).fate(claim).await, Fate::Held, "{lock}");
+        assert_eq!(a.at(lock).fate(claim).await, HoldStatus::Held, "{lock}");
     }
     let (first, rest) = (&locks[0], &locks[1..]);
-    assert_eq!(a.at(first).release(&claims[0]).await.found, Fate::Held);
+    assert_eq!(a.at(first).release(&claims[0]).await.found, HoldStatus::Held);
     for (lock, claim) in rest.iter().zip(&claims[1..]) {
-        assert_eq!(a.at(lock).fate(claim).await, Fate::Held, "{lock}");
+        assert_eq!(a.at(lock).fate(claim).await, HoldStatus::Held, "{lock}");
     }
 }
 

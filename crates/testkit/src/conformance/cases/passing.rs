@@ -2,7 +2,7 @@
 
 use crate::conformance::client::{LONG, granted, millis, taken};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::{Acquired, Ended, Fate, ReleaseAction, Released};
+use leasehold_core::{Acquired, Ended, HoldStatus, ReleaseAction, Released};
 use std::time::Duration;
 
 /// Rows 24 and 44: a release sends one notification, to the first waiter, with the nonce of its last poll and the
@@ -35,7 +35,7 @@ pub async fn a_grant_lasts_as_long_as_was_asked_for(fixture: &Fixture) {
     a.release(&held).await;
     let remaining_ms = b.remaining_ms().await;
     assert!(remaining_ms <= millis(LONG * 2) && remaining_ms > millis(LONG * 2) - 60_000, "{remaining_ms}");
-    assert_eq!(b.fate(&claim).await, Fate::Held);
+    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
 }
 
 /// A release that queues again in the same step is behind the current waiters.
@@ -52,7 +52,7 @@ pub async fn a_release_queues_again_behind_the_others(fixture: &Fixture) {
     assert_eq!(b.message().await.nonce, nonce);
     b.release(&claim).await;
     assert_eq!(Some(a.message().await.nonce), look.queue.map(|queue| queue.nonce));
-    assert_eq!(a.fate(&next).await, Fate::Held);
+    assert_eq!(a.fate(&next).await, HoldStatus::Held);
 }
 
 /// Without other waiters, the same release acquires at once, with a new hold and token.
@@ -62,11 +62,11 @@ pub async fn a_release_with_nobody_waiting_acquires_at_once(fixture: &Fixture) {
     let first = a.granted(&a.ask(&claim, LONG)).await;
     let next = a.claim();
     let released = a.release_and(&claim, ReleaseAction::Grant, Some(a.look(&next, LONG, LONG))).await;
-    assert_eq!(released.found, Fate::Held);
+    assert_eq!(released.found, HoldStatus::Held);
     let second = granted(next_of(released));
     assert!(second.fence > first.fence && !second.others_wait, "{second:?} after {first:?}");
-    assert_eq!(a.fate(&claim).await, Fate::Ended(Ended::Released));
-    assert_eq!(a.fate(&next).await, Fate::Held);
+    assert_eq!(a.fate(&claim).await, HoldStatus::Ended(Ended::Released));
+    assert_eq!(a.fate(&next).await, HoldStatus::Held);
 }
 
 /// Row 2: a resent release that acquires again is the same operation, even if it comes after the new hold has ended.
@@ -77,10 +77,10 @@ pub async fn a_resent_release_that_acquires_is_one(fixture: &Fixture) {
         let next = a.claim();
         let look = a.look(&next, LONG, LONG);
         let first = a.release_and(&held, pass, Some(look.clone())).await;
-        assert_eq!(first.found, Fate::Held);
+        assert_eq!(first.found, HoldStatus::Held);
         let mine = a.granted(&look).await;
         let second = a.release_and(&held, pass, Some(look.clone())).await;
-        assert_eq!(second.found, Fate::Ended(Ended::Released));
+        assert_eq!(second.found, HoldStatus::Ended(Ended::Released));
         assert_eq!(granted(next_of(second)).fence, mine.fence);
         assert_eq!(a.inspect().await.waiting, 0, "who holds the lock does not wait for it");
         a.release(&next).await;
@@ -101,7 +101,7 @@ pub async fn a_lock_left_free_keeps_its_queue(fixture: &Fixture) {
     let mine = a.claim();
     let next = a.look(&mine, LONG, LONG);
     let released = a.release_and(&held, ReleaseAction::Free, Some(next)).await;
-    assert_eq!(released.found, Fate::Held);
+    assert_eq!(released.found, HoldStatus::Held);
     let standing = taken(next_of(released));
     assert_eq!((standing.holder, standing.position), (None, Some(2)));
     let inspection = a.inspect().await;
@@ -109,7 +109,7 @@ pub async fn a_lock_left_free_keeps_its_queue(fixture: &Fixture) {
     assert_eq!(fixture.grants_so_far(&b).await, []);
     c.taken(&c.look(&second, LONG, LONG)).await;
     assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!(b.fate(&first).await, Fate::Held);
+    assert_eq!(b.fate(&first).await, HoldStatus::Held);
     b.release_and(&first, ReleaseAction::Free, None).await;
     assert_eq!(a.inspect().await.holder, None);
 }
@@ -121,9 +121,9 @@ pub async fn a_late_release_passes_a_free_lock_on(fixture: &Fixture) {
     let (claim, nonce) = b.enqueue().await;
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     fixture.until("the lease ends", async || b.inspect().await.holder.is_none()).await;
-    assert_eq!(a.release(&late).await.found, Fate::Vanished);
+    assert_eq!(a.release(&late).await.found, HoldStatus::Vanished);
     assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!(b.fate(&claim).await, Fate::Held);
+    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
 }
 
 fn next_of(released: Released) -> Acquired {

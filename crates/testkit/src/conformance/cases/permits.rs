@@ -4,8 +4,8 @@ use super::sessions::{keeps, lapses};
 use crate::conformance::client::{LONG, TestClient, granted};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{
-    Acquire, Acquired, Ended, Evicted, Extended, Fate, ForceReleased, LockMode, ObservedHolder, Refused,
-    Resized,
+    Acquire, Acquired, Ended, Evicted, Extended, ForceReleased, HoldStatus, LockMode, ObservedHolder,
+    Refused, Resized,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,10 +39,10 @@ pub async fn permits_add_up_to_their_number(fixture: &Fixture) {
     let expected =
         [(Some(a.label()), Some(first.fence), of_five(3)), (Some(b.label()), Some(second.fence), of_five(2))];
     assert_eq!(told, expected);
-    assert_eq!(b.release(&two).await.found, Fate::Held);
+    assert_eq!(b.release(&two).await.found, HoldStatus::Held);
     c.taken(&c.ask_part(&c.claim(), of_five(3))).await;
     c.take_part(of_five(2)).await;
-    assert_eq!(a.fate(&three).await, Fate::Held);
+    assert_eq!(a.fate(&three).await, HoldStatus::Held);
 }
 
 /// Rows 1 and 2: a resent acquire or release counts once.
@@ -54,12 +54,12 @@ pub async fn resent_permits_count_once(fixture: &Fixture) {
         assert_eq!(a.granted(&again).await.fence, first.fence);
     }
     let other = b.take_part(of_two(1)).await;
-    for found in [Fate::Held, Fate::Ended(Ended::Released), Fate::Ended(Ended::Released)] {
+    for found in [HoldStatus::Held, HoldStatus::Ended(Ended::Released), HoldStatus::Ended(Ended::Released)] {
         assert_eq!(a.release(&claim).await.found, found);
     }
     b.taken(&b.ask_part(&b.claim(), of_two(2))).await;
     b.take_part(of_two(1)).await;
-    assert_eq!(b.fate(&other).await, Fate::Held);
+    assert_eq!(b.fate(&other).await, HoldStatus::Held);
 }
 
 /// No later request overtakes a waiter because it needs fewer permits, queued or not.
@@ -73,9 +73,9 @@ pub async fn who_wants_less_passes_nobody(fixture: &Fixture) {
     assert_eq!(standing.position, Some(1));
     a.release(&held).await;
     assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!(b.fate(&much).await, Fate::Held);
+    assert_eq!(b.fate(&much).await, HoldStatus::Held);
     c.message().await;
-    assert_eq!(c.fate(&little).await, Fate::Held, "there was room for both");
+    assert_eq!(c.fate(&little).await, HoldStatus::Held, "there was room for both");
 }
 
 /// One release grants to as many waiters as fit, in order. Only those are notified.
@@ -93,11 +93,11 @@ pub async fn a_release_lets_in_as_many_as_fit(fixture: &Fixture) {
         assert_eq!(message.nonce, *nonce);
         assert!(fences.last().is_none_or(|last| *last < message.fence), "in their order");
         fences.insert(message.fence);
-        assert_eq!(client.fate(claim).await, Fate::Held);
+        assert_eq!(client.fate(claim).await, HoldStatus::Held);
         assert_eq!(client.granted(&client.ask_part(claim, of_five(2))).await.fence, message.fence);
     }
     for (client, (claim, _)) in &waiting[2..] {
-        assert_eq!(client.fate(claim).await, Fate::Queued);
+        assert_eq!(client.fate(claim).await, HoldStatus::Queued);
         assert_eq!(fixture.grants_so_far(client).await, []);
     }
     let (first, (claim, _)) = &waiting[0];
@@ -117,7 +117,7 @@ pub async fn each_hold_of_a_process_has_its_place(fixture: &Fixture) {
     a.release(&held).await;
     assert_eq!([b.message().await.nonce, b.message().await.nonce], [one, two]);
     for claim in [first, second] {
-        assert_eq!(b.fate(&claim).await, Fate::Held);
+        assert_eq!(b.fate(&claim).await, HoldStatus::Held);
     }
 }
 
@@ -129,10 +129,10 @@ pub async fn each_part_ends_by_itself(fixture: &Fixture) {
     b.granted(&b.ask_part(&long, of_two(1))).await;
     fixture.pass(fixture.short() + std::time::Duration::from_millis(2)).await;
     fixture.until("the brief one is over", async || c.inspect().await.sharers.len() == 1).await;
-    assert_eq!(a.fate(&brief).await, Fate::Vanished);
+    assert_eq!(a.fate(&brief).await, HoldStatus::Vanished);
     assert_eq!(a.extend(&brief, LONG).await, Extended::NotHeld);
     c.take_part(of_two(1)).await;
-    assert_eq!(b.fate(&long).await, Fate::Held);
+    assert_eq!(b.fate(&long).await, HoldStatus::Held);
 }
 
 /// Rows 16 and 27: a release after the expiry adds no permit.
@@ -144,10 +144,10 @@ pub async fn a_release_after_the_expiry_adds_no_permit(fixture: &Fixture) {
     let one = b.take_part(of_two(1)).await;
     let other = c.take_part(of_two(1)).await;
     for _ in 0..2 {
-        assert_ne!(a.release(&late).await.found, Fate::Held);
+        assert_ne!(a.release(&late).await.found, HoldStatus::Held);
         c.taken(&c.ask_part(&c.claim(), of_two(1))).await;
     }
-    assert_eq!((b.fate(&one).await, c.fate(&other).await), (Fate::Held, Fate::Held));
+    assert_eq!((b.fate(&one).await, c.fate(&other).await), (HoldStatus::Held, HoldStatus::Held));
 }
 
 /// Rows 23 and 27: permits of a lapsed session are granted to the waiter that checks it, whatever the lease.
@@ -165,8 +165,8 @@ pub async fn permits_of_the_dead_come_back(fixture: &Fixture) {
     fixture.outlive(fixture.short(), &a).await;
     let look = Acquire { ahead: Some(a.session), ..c.look_part(&claim, of_two(1)) };
     c.granted(&look).await;
-    assert_eq!(a.fate(&lost).await, Fate::Ended(Ended::Evicted));
-    assert_eq!(b.fate(&kept).await, Fate::Held, "the living keep theirs");
+    assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::Evicted));
+    assert_eq!(b.fate(&kept).await, HoldStatus::Held, "the living keep theirs");
     assert_eq!(a.acquire(&a.ask_part(&lost, of_two(1))).await, Acquired::Spent(Ended::Evicted));
 }
 
@@ -188,7 +188,7 @@ pub async fn a_dead_sharer_is_evicted_by_whoever_asks(fixture: &Fixture) {
     assert_eq!(watch.evict(b.session).await, Evicted::Alive);
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
     assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!((b.fate(&claim).await, c.fate(&later).await), (Fate::Held, Fate::Queued));
+    assert_eq!((b.fate(&claim).await, c.fate(&later).await), (HoldStatus::Held, HoldStatus::Queued));
     assert_eq!(watch.inspect_full().await.audit.len(), 2, "each of its holds is written down");
 }
 
@@ -263,14 +263,14 @@ pub async fn a_resize_lets_in_and_takes_from_nobody(fixture: &Fixture) {
         assert_eq!(person.resize(Some(2), 4).await, Resized::Done, "a second time it changes nothing");
     }
     assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!((b.fate(&claim).await, c.fate(&last).await), (Fate::Held, Fate::Queued));
+    assert_eq!((b.fate(&claim).await, c.fate(&last).await), (HoldStatus::Held, HoldStatus::Queued));
     assert_eq!(person.resize(Some(4), 1).await, Resized::Done);
-    assert_eq!((a.fate(&held).await, b.fate(&claim).await), (Fate::Held, Fate::Held));
+    assert_eq!((a.fate(&held).await, b.fate(&claim).await), (HoldStatus::Held, HoldStatus::Held));
     a.release(&held).await;
     assert_eq!(fixture.grants_so_far(&c).await, [], "two of one are held still");
     b.release(&claim).await;
     c.message().await;
-    assert_eq!(c.fate(&last).await, Fate::Held);
+    assert_eq!(c.fate(&last).await, HoldStatus::Held);
 }
 
 /// A waiter for more permits than still exist does not block others, and is refused at its next poll.
@@ -284,7 +284,7 @@ pub async fn who_wants_too_much_by_now_stands_in_nobodys_way(fixture: &Fixture) 
     assert_eq!(b.refused(&b.look_part(&claim, of_five(4))).await, Refused::OutOfRange { count: 4, limit: 3 });
     a.release(&held).await;
     assert_eq!(c.message().await.nonce, nonce);
-    assert_eq!((b.fate(&claim).await, c.fate(&next).await), (Fate::Vanished, Fate::Held));
+    assert_eq!((b.fate(&claim).await, c.fate(&next).await), (HoldStatus::Vanished, HoldStatus::Held));
     assert_eq!(person.inspect().await.waiting, 0);
 }
 
@@ -304,8 +304,8 @@ pub async fn a_forced_release_ends_one_of_several(fixture: &Fixture) {
     assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
     assert_eq!(b.freed().await, fence);
     assert_eq!(c.message().await.nonce, nonce);
-    assert_eq!(b.fate(&lost).await, Fate::Ended(Ended::ForceReleased));
-    assert_eq!((a.fate(&kept).await, c.fate(&claim).await), (Fate::Held, Fate::Held));
+    assert_eq!(b.fate(&lost).await, HoldStatus::Ended(Ended::ForceReleased));
+    assert_eq!((a.fate(&kept).await, c.fate(&claim).await), (HoldStatus::Held, HoldStatus::Held));
     assert!(
         matches!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Changed { holder: Some(_) }),
         "once"
@@ -337,6 +337,6 @@ async fn take_turns(client: TestClient, inside: Arc<AtomicU32>) {
         assert!(others + count <= 5, "{} permits of five", others + count);
         tokio::task::yield_now().await;
         inside.fetch_sub(count, Ordering::SeqCst);
-        assert_eq!(client.release(&claim).await.found, Fate::Held);
+        assert_eq!(client.release(&claim).await.found, HoldStatus::Held);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::conformance::client::{LONG, TestClient};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::{Acquired, Fate};
+use leasehold_core::{Acquired, HoldStatus};
 use std::time::Duration;
 
 /// Grants follow the order of enqueueing, and each waiter learns its position.
@@ -20,10 +20,10 @@ pub async fn the_queue_is_first_come_first_served(fixture: &Fixture) {
         waiters.push((client, claim));
     }
     for (client, claim) in waiters {
-        assert_eq!(client.fate(&claim).await, Fate::Queued);
+        assert_eq!(client.fate(&claim).await, HoldStatus::Queued);
         holder.release(&held).await;
         client.message().await;
-        assert_eq!(client.fate(&claim).await, Fate::Held);
+        assert_eq!(client.fate(&claim).await, HoldStatus::Held);
         (holder, held) = (client, claim);
     }
     assert_eq!(holder.inspect().await.waiting, 0);
@@ -42,7 +42,7 @@ pub async fn a_look_keeps_the_place(fixture: &Fixture) {
     assert_eq!(a.inspect().await.waiting, 2);
     a.release(&held).await;
     b.message().await;
-    assert_eq!(b.fate(&claim).await, Fate::Held);
+    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
 }
 
 /// A session has one queue entry. Another hold of the session takes it over, and the former is no longer granted.
@@ -53,11 +53,11 @@ pub async fn a_session_has_one_place(fixture: &Fixture) {
     c.enqueue().await;
     let (new, nonce) = b.enqueue().await;
     assert_eq!(a.inspect().await.waiting, 2);
-    assert_eq!(b.fate(&new).await, Fate::Queued);
-    assert_ne!(b.release(&old).await.found, Fate::Queued, "that hold waits no more");
+    assert_eq!(b.fate(&new).await, HoldStatus::Queued);
+    assert_ne!(b.release(&old).await.found, HoldStatus::Queued, "that hold waits no more");
     a.release(&held).await;
     assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!(b.fate(&new).await, Fate::Held);
+    assert_eq!(b.fate(&new).await, HoldStatus::Held);
 }
 
 /// Each lock has its own queue.
@@ -69,8 +69,8 @@ pub async fn the_queues_of_two_locks_are_two(fixture: &Fixture) {
     let (claim, nonce) = b.at(&other).enqueue().await;
     a.at(&other).release(&there).await;
     assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!(b.at(&other).fate(&claim).await, Fate::Held);
-    assert_eq!(a.fate(&here).await, Fate::Held);
+    assert_eq!(b.at(&other).fate(&claim).await, HoldStatus::Held);
+    assert_eq!(a.fate(&here).await, HoldStatus::Held);
 }
 
 /// An attempt does not barge: a free lock with waiters is granted to the first waiter, which the attempt triggers.
@@ -82,7 +82,7 @@ pub async fn a_try_does_not_barge(fixture: &Fixture) {
     let taken = c.taken(&c.ask(&c.claim(), LONG)).await;
     assert_eq!(taken.holder.and_then(|holder| holder.label), Some(b.label()));
     assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!(b.fate(&claim).await, Fate::Held);
+    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
 }
 
 /// Row 20: a lease that ends publishes nothing, so the first in the queue finds out by looking.
@@ -96,7 +96,7 @@ pub async fn an_expired_hold_goes_to_the_first_who_waits(fixture: &Fixture) {
     assert!(granted.others_wait);
     b.release(&first).await;
     assert_eq!(c.message().await.nonce, nonce);
-    assert_eq!(c.fate(&second).await, Fate::Held);
+    assert_eq!(c.fate(&second).await, HoldStatus::Held);
 }
 
 /// Row 20: the same where an operator deleted the key.
@@ -109,10 +109,10 @@ pub async fn a_deleted_key_goes_to_the_first_who_waits(fixture: &Fixture) {
         return super::super::fixture::not_applicable("key to delete");
     };
     deleted.await;
-    assert_eq!(a.fate(&held).await, Fate::Vanished);
+    assert_eq!(a.fate(&held).await, HoldStatus::Vanished);
     c.taken(&c.look(&second, LONG, LONG)).await;
     assert_eq!(b.message().await.nonce, nonce, "the second's look granted it to the first");
-    assert_eq!(b.fate(&first).await, Fate::Held);
+    assert_eq!(b.fate(&first).await, HoldStatus::Held);
 }
 
 /// Row 23: one operation skips fifty expired entries.
@@ -129,7 +129,7 @@ pub async fn the_dead_are_skipped(fixture: &Fixture) {
     fixture.until("the dead are dead", async || a.inspect().await.waiting == 1).await;
     a.release(&held).await;
     assert_eq!(live.message().await.nonce, nonce);
-    assert_eq!(live.fate(&claim).await, Fate::Held);
+    assert_eq!(live.fate(&claim).await, HoldStatus::Held);
 }
 
 /// Row 23: one operation skips at most 64 expired entries, and a few polls reach the live ones.
@@ -170,7 +170,7 @@ pub async fn those_who_left_are_not_in_the_way(fixture: &Fixture) {
             ..left.clone()
         };
         let (claim, _) = left.enqueue().await;
-        assert_eq!(left.release(&claim).await.found, Fate::Queued);
+        assert_eq!(left.release(&claim).await.found, HoldStatus::Queued);
     }
     let next = last.claim();
     let look = last.look(&next, LONG, LONG);

@@ -3,7 +3,7 @@
 use super::sessions::lapses;
 use crate::conformance::client::{LONG, TestClient, granted};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::{Acquire, Acquired, Ended, Evicted, Fate, LockMode, Op, Refused, Reply};
+use leasehold_core::{Acquire, Acquired, Ended, Evicted, HoldStatus, LockMode, Op, Refused, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub async fn readers_share_and_a_writer_is_alone(fixture: &Fixture) {
     assert!(sharers.is_sorted_by_key(|holder| holder.fence));
     for (client, claim) in [(&a, read), (&b, other), (&c, upgradable), (&b, beside)] {
         a.taken(&a.ask_part(&a.claim(), Write)).await;
-        assert_eq!(client.release(&claim).await.found, Fate::Held);
+        assert_eq!(client.release(&claim).await.found, HoldStatus::Held);
     }
     a.take_part(Write).await;
     for portion in [Read, Upgradable, Write] {
@@ -43,13 +43,13 @@ pub async fn readers_pass_no_writer_who_waits(fixture: &Fixture) {
     a.release(&reading).await;
     assert_eq!(b.message().await.nonce, nonce);
     for (client, (claim, _)) in [&c, &d].into_iter().zip(&later) {
-        assert_eq!(client.fate(claim).await, Fate::Queued);
+        assert_eq!(client.fate(claim).await, HoldStatus::Queued);
         assert_eq!(fixture.grants_so_far(client).await, []);
     }
     b.release(&writing).await;
     for (client, (claim, nonce)) in [&c, &d].into_iter().zip(&later) {
         assert_eq!(client.message().await.nonce, *nonce);
-        assert_eq!(client.fate(claim).await, Fate::Held);
+        assert_eq!(client.fate(claim).await, HoldStatus::Held);
     }
 }
 
@@ -63,7 +63,7 @@ pub async fn an_owner_who_reads_passes_a_writer_who_waits(fixture: &Fixture) {
     let fence = a.granted(&a.ask_part(&inner, Read)).await.fence;
     assert_eq!(a.granted(&a.look_part(&inner, Read)).await.fence, fence, "resent it is the same");
     a.release(&outer).await;
-    assert_eq!(b.fate(&writing).await, Fate::Queued, "a reader is still there");
+    assert_eq!(b.fate(&writing).await, HoldStatus::Queued, "a reader is still there");
     a.release(&inner).await;
     assert_eq!(b.message().await.nonce, nonce);
 }
@@ -114,7 +114,7 @@ pub async fn an_upgrade_goes_before_all_who_wait(fixture: &Fixture) {
     let portions: Vec<_> = d.inspect().await.sharers.iter().map(|holder| holder.portion).collect();
     assert_eq!(portions, [Upgradable, Upgrade]);
     a.release(&upgrade).await;
-    assert_eq!((c.fate(&writing).await, d.fate(&behind).await), (Fate::Queued, Fate::Queued));
+    assert_eq!((c.fate(&writing).await, d.fate(&behind).await), (HoldStatus::Queued, HoldStatus::Queued));
     a.release(&upgradable).await;
     assert_eq!(c.message().await.nonce, writes);
     assert_eq!(fixture.grants_so_far(&d).await, []);
@@ -128,7 +128,7 @@ pub async fn a_try_to_upgrade_passes_those_who_wait(fixture: &Fixture) {
     let upgrade = a.again(&upgradable);
     let granted = a.granted(&a.ask_part(&upgrade, Upgrade)).await;
     assert!(granted.others_wait);
-    assert_eq!(b.fate(&writing).await, Fate::Queued);
+    assert_eq!(b.fate(&writing).await, HoldStatus::Queued);
 }
 
 /// A downgrade admits no other writer in between, and admits readers at once.
@@ -141,10 +141,10 @@ pub async fn a_downgrade_lets_no_writer_in_between(fixture: &Fixture) {
     for _ in 0..2 {
         a.granted(&a.ask_part(&reading, Read)).await;
     }
-    assert_eq!(b.fate(&reads).await, Fate::Queued, "a writer is still there");
+    assert_eq!(b.fate(&reads).await, HoldStatus::Queued, "a writer is still there");
     a.release(&writing).await;
     assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!((a.fate(&reading).await, c.fate(&other).await), (Fate::Held, Fate::Queued));
+    assert_eq!((a.fate(&reading).await, c.fate(&other).await), (HoldStatus::Held, HoldStatus::Queued));
     a.release(&reading).await;
     b.release(&reads).await;
     assert_eq!(c.message().await.nonce, writes);
@@ -160,8 +160,8 @@ pub async fn a_live_reader_keeps_no_dead_one_alive(fixture: &Fixture) {
     let (writing, nonce) = c.enqueue_part(Write).await;
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     fixture.until("the brief one is over", async || c.inspect().await.sharers.len() == 1).await;
-    assert_eq!((a.fate(&brief).await, b.fate(&long).await), (Fate::Vanished, Fate::Held));
-    assert_eq!(c.fate(&writing).await, Fate::Queued);
+    assert_eq!((a.fate(&brief).await, b.fate(&long).await), (HoldStatus::Vanished, HoldStatus::Held));
+    assert_eq!(c.fate(&writing).await, HoldStatus::Queued);
     b.release(&long).await;
     assert_eq!(c.message().await.nonce, nonce);
 }
@@ -174,8 +174,8 @@ pub async fn a_late_release_of_a_read_ends_no_write(fixture: &Fixture) {
     fixture.outlast(fixture.short(), &b).await;
     let writing = b.take_part(Write).await;
     for _ in 0..2 {
-        assert_ne!(a.release(&late).await.found, Fate::Held);
-        assert_eq!(b.fate(&writing).await, Fate::Held);
+        assert_ne!(a.release(&late).await.found, HoldStatus::Held);
+        assert_eq!(b.fate(&writing).await, HoldStatus::Held);
     }
     a.taken(&a.ask_part(&a.claim(), Read)).await;
 }
@@ -195,10 +195,10 @@ pub async fn a_dead_reader_keeps_no_writer_waiting(fixture: &Fixture) {
     fixture.outlive(fixture.short(), &a).await;
     let standing = c.taken(&Acquire { ahead: Some(a.session), ..c.look_part(&writing, Write) }).await;
     assert_eq!(standing.ahead.map(|ahead| ahead.session), Some(b.session), "the dead one is gone");
-    assert_eq!(a.fate(&lost).await, Fate::Ended(Ended::Evicted));
+    assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::Evicted));
     b.release(&reading).await;
     assert_ne!(c.message().await.nonce, nonce, "it answers the last look");
-    assert_eq!(c.fate(&writing).await, Fate::Held);
+    assert_eq!(c.fate(&writing).await, HoldStatus::Held);
 }
 
 /// Row 23: a lapsed session that waited for an upgrade blocks no waiter, neither by its read nor by its queue entry.
@@ -218,7 +218,7 @@ pub async fn a_dead_upgrade_holds_nobody_up(fixture: &Fixture) {
     fixture.outlive(fixture.short(), &a).await;
     assert_eq!(b.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: true });
     assert_eq!(c.message().await.nonce, nonce);
-    assert_eq!((b.fate(&reading).await, c.fate(&behind).await), (Fate::Held, Fate::Held));
+    assert_eq!((b.fate(&reading).await, c.fate(&behind).await), (HoldStatus::Held, HoldStatus::Held));
 }
 
 /// A claim without an owner is refused.

@@ -2,14 +2,14 @@
 
 use crate::conformance::client::LONG;
 use crate::conformance::fixture::Fixture;
-use leasehold_core::{Acquired, Ended, Fate};
+use leasehold_core::{Acquired, Ended, HoldStatus};
 
 /// A release makes the lock available to the next acquire.
 pub async fn a_release_frees(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.take(LONG).await;
     let released = a.release(&claim).await;
-    assert_eq!((released.found, released.holder, released.next), (Fate::Held, None, None));
+    assert_eq!((released.found, released.holder, released.next), (HoldStatus::Held, None, None));
     assert_eq!(b.inspect().await.holder, None);
     b.take(LONG).await;
 }
@@ -20,10 +20,10 @@ pub async fn a_release_by_another_hold_changes_nothing(fixture: &Fixture) {
     let claim = a.take(LONG).await;
     for other in [b.claim(), a.claim()] {
         let released = b.release(&other).await;
-        assert_eq!(released.found, Fate::Superseded);
+        assert_eq!(released.found, HoldStatus::Superseded);
         assert_eq!(released.holder.and_then(|holder| holder.label), Some(a.label()));
     }
-    assert_eq!(a.fate(&claim).await, Fate::Held);
+    assert_eq!(a.fate(&claim).await, HoldStatus::Held);
 }
 
 /// Rows 2, 5 and 6: a resent release reports that the hold was released, and leaves a later holder alone.
@@ -31,10 +31,10 @@ pub async fn a_resent_release_says_released(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.take(LONG).await;
     a.release(&claim).await;
-    assert_eq!(a.release(&claim).await.found, Fate::Ended(Ended::Released));
+    assert_eq!(a.release(&claim).await.found, HoldStatus::Ended(Ended::Released));
     let other = b.take(LONG).await;
-    assert_eq!(a.release(&claim).await.found, Fate::Ended(Ended::Released));
-    assert_eq!(b.fate(&other).await, Fate::Held);
+    assert_eq!(a.release(&claim).await.found, HoldStatus::Ended(Ended::Released));
+    assert_eq!(b.fate(&other).await, HoldStatus::Held);
 }
 
 /// Rows 1 and 2: an acquire that arrives after the release of its hold grants nothing.
@@ -48,7 +48,7 @@ pub async fn a_spent_hold_cannot_be_acquired_again(fixture: &Fixture) {
     let other = b.take(LONG).await;
     assert_eq!(a.acquire(&a.look(&claim, LONG, LONG)).await, Acquired::Spent(Ended::Released));
     assert_eq!(a.inspect().await.waiting, 0, "it does not queue either");
-    assert_eq!(b.fate(&other).await, Fate::Held);
+    assert_eq!(b.fate(&other).await, HoldStatus::Held);
 }
 
 /// Row 16: A expires, B acquires, A releases.
@@ -58,9 +58,9 @@ pub async fn a_late_release_leaves_the_successor_alone(fixture: &Fixture) {
     fixture.outlast(fixture.short(), &b).await;
     let claim = b.take(LONG).await;
     let released = a.release(&late).await;
-    assert_eq!(released.found, Fate::Superseded);
+    assert_eq!(released.found, HoldStatus::Superseded);
     assert_eq!(released.holder.and_then(|holder| holder.label), Some(b.label()));
-    assert_eq!(b.fate(&claim).await, Fate::Held);
+    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
     assert!(b.remaining_ms().await > 60_000, "its lease is untouched");
 }
 
@@ -70,9 +70,9 @@ pub async fn a_release_leaves_the_queue(fixture: &Fixture) {
     let held = a.take(LONG).await;
     let (queued, _) = b.enqueue().await;
     let (_, nonce) = c.enqueue().await;
-    assert_eq!(b.release(&queued).await.found, Fate::Queued);
+    assert_eq!(b.release(&queued).await.found, HoldStatus::Queued);
     assert_eq!(a.inspect().await.waiting, 1);
-    assert_eq!(a.fate(&held).await, Fate::Held);
+    assert_eq!(a.fate(&held).await, HoldStatus::Held);
     a.release(&held).await;
     assert_eq!(c.message().await.nonce, nonce);
     assert_eq!(fixture.grants_so_far(&b).await, []);
@@ -85,6 +85,6 @@ pub async fn a_grant_that_is_given_up_goes_on(fixture: &Fixture) {
     let (granted, _) = b.enqueue().await;
     let (_, nonce) = c.enqueue().await;
     a.release(&held).await;
-    assert_eq!(b.release(&granted).await.found, Fate::Held);
+    assert_eq!(b.release(&granted).await.found, HoldStatus::Held);
     assert_eq!(c.message().await.nonce, nonce);
 }

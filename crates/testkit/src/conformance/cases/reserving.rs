@@ -5,7 +5,7 @@ use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
-    Acquired, Claim, Evicted, Extend, Extended, Fate, FencingToken, ForceReleased, ObservedHolder, Op,
+    Acquired, Claim, Evicted, Extend, Extended, FencingToken, ForceReleased, HoldStatus, ObservedHolder, Op,
     Refused, ReleaseAction, Reply,
 };
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub async fn blocks_of_tokens_follow_one_another(fixture: &Fixture) {
     let falls = tokens.windows(2).find(|pair| pair[0] >= pair[1]);
     assert_eq!(falls, None, "each is greater than the one before");
     let again = a.granted(&a.ask(&held, LONG)).await;
-    assert_eq!((again.fence, a.fate(&held).await), (fence, Fate::Held));
+    assert_eq!((again.fence, a.fate(&held).await), (fence, HoldStatus::Held));
 }
 
 /// A block is complete once the clock has passed the tokens before it.
@@ -151,7 +151,7 @@ pub async fn nothing_is_reserved_but_for_the_holder(fixture: &Fixture) {
     assert!(b.remaining_ms().await <= millis(LONG));
     try_in_vain(&a).await;
     assert_eq!(notes_so_far(fixture, &b).await, []);
-    assert_eq!(b.fate(&held).await, Fate::Held);
+    assert_eq!(b.fate(&held).await, HoldStatus::Held);
 }
 
 /// It is an extend: it lengthens the hold, and never shortens it.

@@ -3,8 +3,8 @@
 use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Extended, Fate, FencingToken, ForceReleased, Liveness, ObservedHolder,
-    Op, ReleaseAction, Released, Reply,
+    Acquire, Acquired, Claim, Ended, Extended, FencingToken, ForceReleased, HoldStatus, Liveness,
+    ObservedHolder, Op, ReleaseAction, Released, Reply,
 };
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub async fn a_lock_that_rests_is_nobodys(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (held, fence) = take(&a).await;
     b.enqueue().await;
-    assert_eq!(rest(&a, &held, REST).await.found, Fate::Held);
+    assert_eq!(rest(&a, &held, REST).await.found, HoldStatus::Held);
     let tried = c.taken(&c.ask(&c.claim(), LONG)).await;
     for holder in [tried.holder, c.inspect().await.holder] {
         let holder = holder.expect("it rests");
@@ -37,7 +37,7 @@ pub async fn a_lock_that_rests_is_nobodys(fixture: &Fixture) {
     }
     assert_eq!(fixture.grants_so_far(&b).await, []);
     assert_eq!(c.inspect().await.waiting, 1);
-    assert_eq!(a.fate(&held).await, Fate::Ended(Ended::Released));
+    assert_eq!(a.fate(&held).await, HoldStatus::Ended(Ended::Released));
 }
 
 /// Row 5: a resent rest is the same operation, and is reported as released.
@@ -46,7 +46,7 @@ pub async fn a_resent_rest_says_released(fixture: &Fixture) {
     let (held, _) = take(&a).await;
     rest(&a, &held, REST).await;
     for again in [REST, LONG * 2, Duration::ZERO] {
-        assert_eq!(rest(&a, &held, again).await.found, Fate::Ended(Ended::Released));
+        assert_eq!(rest(&a, &held, again).await.found, HoldStatus::Ended(Ended::Released));
     }
     let left = b.remaining_ms().await;
     assert!(left <= millis(REST) && left > millis(REST) - 60_000, "{left}");
@@ -58,7 +58,7 @@ pub async fn a_rest_is_beyond_the_hold_before(fixture: &Fixture) {
     let (held, _) = take(&a).await;
     rest(&a, &held, REST).await;
     assert_eq!(a.extend(&held, LONG * 9).await, Extended::NotHeld);
-    assert_eq!(a.release(&held).await.found, Fate::Ended(Ended::Released));
+    assert_eq!(a.release(&held).await.found, HoldStatus::Ended(Ended::Released));
     assert_eq!(a.acquire(&a.ask(&held, LONG)).await, Acquired::Spent(Ended::Released));
     let holder = b.inspect().await.holder.expect("it rests");
     assert!(holder.rests && holder.remaining_ms.is_some_and(|left| left <= millis(REST)), "{holder:?}");
@@ -70,10 +70,10 @@ pub async fn a_rest_whose_time_is_over_is_a_release(fixture: &Fixture) {
     let (held, first) = take(&a).await;
     let (claim, nonce) = b.enqueue().await;
     fixture.pass(Duration::from_millis(20)).await;
-    assert_eq!(rest(&a, &held, Duration::from_millis(10)).await.found, Fate::Held);
+    assert_eq!(rest(&a, &held, Duration::from_millis(10)).await.found, HoldStatus::Held);
     let message = b.message().await;
     assert!(message.nonce == nonce && message.fence > first);
-    assert_eq!(b.fate(&claim).await, Fate::Held);
+    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
 }
 
 /// After the rest the lock is free for the first poll, with a greater token.
@@ -84,7 +84,7 @@ pub async fn a_rest_ends_by_itself(fixture: &Fixture) {
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     fixture.until("the rest is over", async || b.inspect().await.holder.is_none()).await;
     assert!(take(&b).await.1 > first);
-    assert_eq!(a.fate(&held).await, Fate::Ended(Ended::Released));
+    assert_eq!(a.fate(&held).await, HoldStatus::Ended(Ended::Released));
 }
 
 /// Row 23: the lapse of the former holder's session does not end the rest.
@@ -109,7 +109,7 @@ pub async fn a_rest_is_ended_by_force(fixture: &Fixture) {
     rest(&a, &held, REST).await;
     assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
     assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!(b.fate(&claim).await, Fate::Held);
+    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
 }
 
 /// A release that leaves the lock resting and acquires again queues behind the others.
@@ -133,8 +133,8 @@ pub async fn a_rest_that_acquires_again_waits(fixture: &Fixture) {
 pub async fn a_rest_by_another_hold_changes_nothing(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (held, _) = take(&a).await;
-    assert_eq!(rest(&b, &b.claim(), REST).await.found, Fate::Superseded);
-    assert_eq!(a.fate(&held).await, Fate::Held);
+    assert_eq!(rest(&b, &b.claim(), REST).await.found, HoldStatus::Superseded);
+    assert_eq!(a.fate(&held).await, HoldStatus::Held);
     a.release(&held).await;
     let op = Op::Release(leasehold_core::Release {
         claim: held,
@@ -142,6 +142,8 @@ pub async fn a_rest_by_another_hold_changes_nothing(fixture: &Fixture) {
         next: None,
     });
     let reply = a.execute(&op).await;
-    assert!(matches!(reply, Reply::Release(released) if released.found == Fate::Ended(Ended::Released)));
+    assert!(
+        matches!(reply, Reply::Release(released) if released.found == HoldStatus::Ended(Ended::Released))
+    );
     assert!(b.inspect().await.holder.is_none());
 }

@@ -5,7 +5,7 @@
 use crate::conformance::client::{LONG, TestClient};
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, Beaten, Claim, Ended, Evicted, Extended, Fate, FencingToken, Liveness,
+    Acquire, Acquired, Ahead, Beaten, Claim, Ended, Evicted, Extended, FencingToken, HoldStatus, Liveness,
 };
 use leasehold_store::SessionTracking;
 use std::time::Duration;
@@ -128,7 +128,7 @@ pub async fn a_row_of_the_dead_is_cleared_from_behind(fixture: &Fixture) {
     }
     assert_eq!(ahead, Some(unasked(&a)), "the holder is the last of them");
     live.granted(&behind(&live, &claim, &a)).await;
-    assert_eq!(live.fate(&claim).await, Fate::Held);
+    assert_eq!(live.fate(&claim).await, HoldStatus::Held);
 }
 
 /// A client that does not want the lock also evicts lapsed holders. The lock is granted to the next waiter, which is
@@ -147,7 +147,7 @@ pub async fn a_dead_session_is_evicted_by_whoever_asks(fixture: &Fixture) {
     fixture.outlive(fixture.short(), &a).await;
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
     assert_eq!(b.message().await.nonce, nonce, "the next in order");
-    assert_eq!(b.fate(&claim).await, Fate::Held);
+    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
     assert_eq!(fixture.grants_so_far(&c).await, []);
 }
@@ -168,8 +168,8 @@ pub async fn the_living_are_not_evicted(fixture: &Fixture) {
     }
     let ahead = b.taken(&behind(&b, &claim, &a)).await.ahead;
     assert!(ahead.is_some_and(|ahead| ahead.session == a.session && ahead.alive_ms.is_some()), "{ahead:?}");
-    assert_eq!(a.fate(&held).await, Fate::Held);
-    assert_eq!(b.fate(&claim).await, Fate::Queued);
+    assert_eq!(a.fate(&held).await, HoldStatus::Held);
+    assert_eq!(b.fate(&claim).await, HoldStatus::Queued);
     assert_eq!(watch.inspect_full().await.audit, []);
 }
 
@@ -184,7 +184,7 @@ pub async fn a_hold_without_a_session_is_not_evicted(fixture: &Fixture) {
     let look = Acquire { life: Liveness::Lease, ..behind(&b, &claim, &a) };
     let standing = b.taken(&look).await;
     assert_eq!((standing.ahead, standing.holder.and_then(|holder| holder.session)), (None, None));
-    for (client, claim, fate) in [(&a, &held, Fate::Held), (&b, &claim, Fate::Queued)] {
+    for (client, claim, fate) in [(&a, &held, HoldStatus::Held), (&b, &claim, HoldStatus::Queued)] {
         assert_eq!(watch.evict(client.session).await, Evicted::Gone { hold: None, place: false });
         assert_eq!(client.fate(claim).await, fate);
     }
@@ -204,8 +204,8 @@ pub async fn an_evicted_hold_is_told_its_fate(fixture: &Fixture) {
     let fence = b.granted(&behind(&b, &claim, &a)).await.fence;
     let entry = b.inspect_full().await.audit.into_iter().next().expect("it is written down");
     assert_eq!((entry.how, entry.whose, entry.by), (Ended::Evicted, Some(a.label()), b.label()));
-    assert_eq!(a.fate(&lost).await, Fate::Ended(Ended::Evicted));
-    assert_eq!(a.release(&lost).await.found, Fate::Ended(Ended::Evicted));
+    assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::Evicted));
+    assert_eq!(a.release(&lost).await.found, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(b.granted(&b.ask(&claim, LONG)).await.fence, fence, "the successor has it still");
 }
 

@@ -3,7 +3,7 @@
 use crate::conformance::client::LONG;
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Extended, Fate, Kind, Lock, LockMode, MultiAcquired, Op, Refused, Reply, Resize,
+    Acquire, Acquired, Extended, HoldStatus, Kind, Lock, LockMode, MultiAcquired, Op, Refused, Reply, Resize,
 };
 use std::time::Duration;
 
@@ -52,8 +52,8 @@ pub async fn a_name_is_of_one_kind(fixture: &Fixture) {
                 );
             }
             assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
-            assert_ne!(b.release(&other).await.found, Fate::Held);
-            assert_eq!(a.fate(&held).await, Fate::Held);
+            assert_ne!(b.release(&other).await.found, HoldStatus::Held);
+            assert_eq!(a.fate(&held).await, HoldStatus::Held);
             a.release(&held).await;
             b.take(LONG).await;
         }
@@ -88,12 +88,12 @@ pub async fn holds_side_by_side_are_told_apart(fixture: &Fixture) {
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     fixture.until("the first is over", async || a.inspect().await.sharers.len() == 1).await;
     assert_eq!(b.extend(&first, LONG).await, Extended::NotHeld);
-    assert_eq!((b.fate(&first).await, b.fate(&second).await), (Fate::Vanished, Fate::Held));
+    assert_eq!((b.fate(&first).await, b.fate(&second).await), (HoldStatus::Vanished, HoldStatus::Held));
     let again = b.granted(&b.ask_part(&first, portion)).await;
     assert!(again.fence > two.fence, "a new one, by a new token");
     b.release(&second).await;
     assert!(matches!(b.acquire(&b.ask_part(&second, portion)).await, Acquired::Spent(_)));
-    assert_eq!(b.fate(&first).await, Fate::Held);
+    assert_eq!(b.fate(&first).await, HoldStatus::Held);
 }
 
 /// A mode that one owner may hold twice.

@@ -5,7 +5,7 @@
 use crate::conformance::client::{Granted, LONG, TestClient, granted, millis};
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Evicted, Extended, Fate, Kind, Lock, MultiAcquired, Refused,
+    Acquire, Acquired, Claim, Ended, Evicted, Extended, HoldStatus, Kind, Lock, MultiAcquired, Refused,
     ReleaseAction,
 };
 use std::sync::Arc;
@@ -30,12 +30,12 @@ pub async fn all_of_a_set_are_taken_or_none(fixture: &Fixture) {
     for (at, is_held) in [false, true, false].into_iter().enumerate() {
         let seen = b.at(set.lock(at)).inspect().await;
         assert_eq!((seen.holder.is_some(), seen.waiting), (is_held, 0), "{at}");
-        assert_ne!(set.fate(at).await, Fate::Held);
+        assert_ne!(set.fate(at).await, HoldStatus::Held);
     }
-    assert_eq!(b.at(set.lock(1)).release(&held).await.found, Fate::Held);
+    assert_eq!(b.at(set.lock(1)).release(&held).await.found, HoldStatus::Held);
     for (at, had) in set.had(LONG).await.into_iter().enumerate() {
         assert!(had.remaining_ms <= millis(LONG) && !had.others_wait, "{had:?}");
-        assert_eq!(set.fate(at).await, Fate::Held);
+        assert_eq!(set.fate(at).await, HoldStatus::Held);
         let b = b.at(set.lock(at));
         let holder = b.taken(&b.ask(&b.claim(), LONG)).await.holder.expect("it is held");
         assert_eq!((holder.fence, holder.label, holder.count), (Some(had.fence), Some(a.label()), 1));
@@ -57,7 +57,7 @@ pub async fn a_set_that_is_asked_for_again_is_one(fixture: &Fixture) {
         let alone = set.client(at).granted(&set.asks(LONG)[at].1).await;
         assert_eq!(alone.fence, first.fence, "asked for alone it is the same, too");
         let released = set.release(at).await;
-        assert_eq!((released.found, released.left), (Fate::Held, 0));
+        assert_eq!((released.found, released.left), (HoldStatus::Held, 0));
         b.at(set.lock(at)).take(LONG).await;
     }
 }
@@ -102,7 +102,7 @@ pub async fn another_hold_of_the_asker_is_in_the_way_of_a_set(fixture: &Fixture)
         }
         other => panic!("the second is taken: {other:?}"),
     }
-    assert_eq!(set.client(1).fate(&outer).await, Fate::Held);
+    assert_eq!(set.client(1).fate(&outer).await, HoldStatus::Held);
     assert!(set.client(0).inspect().await.holder.is_none());
 }
 
@@ -111,10 +111,10 @@ pub async fn a_set_that_was_given_back_is_spent(fixture: &Fixture) {
     let a = fixture.client().await;
     let Some(set) = Set::of(fixture, &a, 2).await else { return };
     set.had(LONG).await;
-    assert_eq!(set.release(0).await.found, Fate::Held);
+    assert_eq!(set.release(0).await.found, HoldStatus::Held);
     let spent = MultiAcquired::InTheWay(Ok(Acquired::Spent(Ended::Released)));
     assert_eq!(set.ask(LONG).await, [spent.clone(), MultiAcquired::Held]);
-    assert_eq!(set.release(1).await.found, Fate::Held);
+    assert_eq!(set.release(1).await.found, HoldStatus::Held);
     assert_eq!(set.ask(LONG).await, [spent.clone(), spent.clone()]);
     let mixed = Set { wanted: vec![set.wanted[0].clone(), (set.lock(1).clone(), a.claim())], ..set.clone() };
     assert_eq!(mixed.ask(LONG).await, [spent, MultiAcquired::Open]);
@@ -163,7 +163,7 @@ pub async fn a_set_passes_nobody(fixture: &Fixture) {
     else {
         panic!("the second is free, and awaited: {shares:?}")
     };
-    assert_eq!(c.fate(&waiting).await, Fate::Queued);
+    assert_eq!(c.fate(&waiting).await, HoldStatus::Queued);
     c.granted(&c.look(&waiting, LONG, LONG)).await;
     c.release(&waiting).await;
     set.had(LONG).await;
@@ -185,9 +185,9 @@ pub async fn each_of_a_set_ends_by_itself(fixture: &Fixture) {
     assert_eq!(set.client(0).extend(&set.wanted[0].1, LONG).await, Extended::NotHeld);
     b.at(set.lock(0)).take(LONG).await;
     for at in [1, 2] {
-        assert_eq!(set.fate(at).await, Fate::Held);
+        assert_eq!(set.fate(at).await, HoldStatus::Held);
         assert!(set.client(at).remaining_ms().await > millis(LONG) - 60_000);
-        assert_eq!(set.release(at).await.found, Fate::Held);
+        assert_eq!(set.release(at).await.found, HoldStatus::Held);
     }
 }
 
@@ -203,7 +203,7 @@ pub async fn another_kind_of_lock_keeps_a_set_from_all(fixture: &Fixture) {
     let held = other.take(LONG).await;
     let refused = MultiAcquired::InTheWay(Err(Refused::WrongKind { found: found.into() }));
     assert_eq!(set.ask(LONG).await, [MultiAcquired::Open, refused]);
-    assert_eq!(other.fate(&held).await, Fate::Held);
+    assert_eq!(other.fate(&held).await, HoldStatus::Held);
     assert!(set.client(0).inspect().await.holder.is_none());
     other.release(&held).await;
     set.had(LONG).await;
@@ -284,7 +284,7 @@ pub async fn the_dead_lose_each_of_a_set(fixture: &Fixture) {
     for (at, had) in tokens.iter().enumerate() {
         let evicted = b.at(set.lock(at)).evict(a.session).await;
         assert_eq!(evicted, Evicted::Gone { hold: Some(had.fence), place: false });
-        assert_eq!(set.fate(at).await, Fate::Ended(Ended::Evicted));
+        assert_eq!(set.fate(at).await, HoldStatus::Ended(Ended::Evicted));
     }
     let late = MultiAcquired::InTheWay(Ok(Acquired::Spent(Ended::Evicted)));
     assert_eq!(set.ask(LONG).await, [late.clone(), late]);
@@ -320,7 +320,7 @@ pub async fn sets_at_once_exclude_each_other(fixture: &Fixture) {
                 }
                 for (nth, at) in some.iter().enumerate() {
                     inside[*at].store(false, Ordering::SeqCst);
-                    assert_eq!(set.release(nth).await.found, Fate::Held);
+                    assert_eq!(set.release(nth).await.found, HoldStatus::Held);
                 }
                 sets += 1;
             }
@@ -393,7 +393,7 @@ impl Set {
         self.client(at).release(&self.wanted[at].1).await
     }
 
-    async fn fate(&self, at: usize) -> Fate {
+    async fn fate(&self, at: usize) -> HoldStatus {
         self.client(at).fate(&self.wanted[at].1).await
     }
 }

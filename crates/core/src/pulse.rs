@@ -24,7 +24,7 @@ const BEATS: u32 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duty {
     /// Send a heartbeat, and pass back its outcome.
-    Beat,
+    Heartbeat,
     /// Nothing to do before this moment.
     Rest(Moment),
     /// The session is over.
@@ -41,7 +41,7 @@ pub enum Duty {
 /// let at = |ms: u64| Moment::from_micros(ms * 1_000);
 /// let mut pulse = Pulse::new(Duration::from_secs(10), at(0)); // begun by a heartbeat that was sent at 0
 /// assert_eq!(pulse.poll(at(0)), Duty::Rest(at(2_500)));
-/// assert_eq!(pulse.poll(at(2_500)), Duty::Beat);
+/// assert_eq!(pulse.poll(at(2_500)), Duty::Heartbeat);
 /// pulse.handle_beaten(at(2_500), at(2_501));
 /// assert_eq!(pulse.valid_until(), at(12_398)); // less the drift of the clocks
 /// assert_eq!(pulse.poll(at(12_398)), Duty::Lapsed); // known without a reply
@@ -83,14 +83,14 @@ impl Pulse {
         !self.in_flight && self.faults == 0
     }
 
-    /// What to do now. A [`Duty::Beat`] counts as sent.
+    /// What to do now. A [`Duty::Heartbeat`] counts as sent.
     pub fn poll(&mut self, now: Moment) -> Duty {
         if now >= self.valid_until {
             return Duty::Lapsed;
         }
         if !self.in_flight && self.beat_at <= now {
             self.in_flight = true;
-            return Duty::Beat;
+            return Duty::Heartbeat;
         }
         Duty::Rest(self.due())
     }
@@ -157,7 +157,7 @@ mod tests {
         // The store counts from the arrival of the heartbeat, which is after it was sent.
         let mut pulse = Pulse::new(ALIVE, ms(100));
         for sent in [1_100, 2_100, 3_100] {
-            assert_eq!(pulse.poll(ms(sent)), Duty::Beat);
+            assert_eq!(pulse.poll(ms(sent)), Duty::Heartbeat);
             pulse.handle_beaten(ms(sent), ms(sent + 7));
             assert!(pulse.valid_until() < ms(sent) + ALIVE);
         }
@@ -168,11 +168,11 @@ mod tests {
     #[test]
     fn one_beat_at_a_time_is_on_its_way() {
         let mut pulse = Pulse::new(ALIVE, ms(0));
-        assert_eq!(pulse.poll(ms(1_000)), Duty::Beat);
+        assert_eq!(pulse.poll(ms(1_000)), Duty::Heartbeat);
         assert_eq!(pulse.poll(ms(3_000)), Duty::Rest(pulse.valid_until()));
         pulse.handle_fault(ms(3_000), &mut || u64::MAX);
         assert_eq!(pulse.poll(ms(3_049)), Duty::Rest(ms(3_050)), "again after a pause");
-        assert_eq!(pulse.poll(ms(3_050)), Duty::Beat);
+        assert_eq!(pulse.poll(ms(3_050)), Duty::Heartbeat);
         pulse.handle_beaten(ms(1_000), ms(3_060));
         assert_eq!(pulse.valid_until(), ms(1_000) + ALIVE - drift(ALIVE), "it counts from its own sending");
         pulse.handle_beaten(ms(500), ms(3_060));
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_late_reply_does_not_revive_a_session() {
         let mut pulse = Pulse::new(ALIVE, ms(0));
-        assert_eq!(pulse.poll(ms(3_900)), Duty::Beat);
+        assert_eq!(pulse.poll(ms(3_900)), Duty::Heartbeat);
         pulse.handle_beaten(ms(3_900), ms(3_990));
         assert_eq!(pulse.poll(ms(3_990)), Duty::Lapsed);
     }
@@ -204,7 +204,7 @@ mod tests {
     fn what_the_store_says_is_believed() {
         let mut pulse = Pulse::new(ALIVE, ms(0));
         pulse.hasten(ms(10));
-        assert_eq!(pulse.poll(ms(10)), Duty::Beat);
+        assert_eq!(pulse.poll(ms(10)), Duty::Heartbeat);
         pulse.handle_lapsed();
         assert_eq!(pulse.poll(ms(11)), Duty::Lapsed);
     }

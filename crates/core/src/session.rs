@@ -64,24 +64,24 @@ impl About {
 ///
 /// ```
 /// use leasehold_core::model::Sessions;
-/// use leasehold_core::{Beat, Beaten, SessionId, SessionOp, SessionReply};
+/// use leasehold_core::{Heartbeat, HeartbeatReply, SessionId, SessionOp, SessionReply};
 ///
 /// let session = SessionId::from_random([7; 12]);
-/// let beat = |begin| SessionOp::Beat(Beat { session, alive_ms: 10_000, begin, held: vec![], left: vec![] });
+/// let beat = |begin| SessionOp::Heartbeat(Heartbeat { session, alive_ms: 10_000, begin, held: vec![], left: vec![] });
 /// let mut sessions = Sessions::default();
 ///
 /// // A heartbeat alone neither begins a session nor revives one that has lapsed.
-/// assert_eq!(sessions.apply(1_000, &beat(None)), SessionReply::Beat(Beaten::Lapsed));
-/// assert_eq!(sessions.apply(1_000, &beat(Some("{}".into()))), SessionReply::Beat(Beaten::Alive));
-/// assert_eq!(sessions.apply(9_000, &beat(None)), SessionReply::Beat(Beaten::Alive));
+/// assert_eq!(sessions.apply(1_000, &beat(None)), SessionReply::Heartbeat(HeartbeatReply::Lapsed));
+/// assert_eq!(sessions.apply(1_000, &beat(Some("{}".into()))), SessionReply::Heartbeat(HeartbeatReply::Alive));
+/// assert_eq!(sessions.apply(9_000, &beat(None)), SessionReply::Heartbeat(HeartbeatReply::Alive));
 /// assert_eq!(sessions.alive_ms(10_000, session), Some(9_000));
-/// assert_eq!(sessions.apply(19_001, &beat(None)), SessionReply::Beat(Beaten::Lapsed));
+/// assert_eq!(sessions.apply(19_001, &beat(None)), SessionReply::Heartbeat(HeartbeatReply::Lapsed));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionOp {
     /// Begin a session, or keep it alive.
-    Beat(Beat),
+    Heartbeat(Heartbeat),
     /// End a session in an orderly way: it holds nothing any more.
     End(SessionId),
     /// List the sessions. Changes nothing.
@@ -92,7 +92,7 @@ pub enum SessionOp {
 ///
 /// See [`SessionOp`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beat {
+pub struct Heartbeat {
     /// The session.
     pub session: SessionId,
     /// How long it is alive from now, in milliseconds.
@@ -112,19 +112,19 @@ pub struct Beat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionReply {
-    /// To a [`SessionOp::Beat`].
-    Beat(Beaten),
+    /// To a [`SessionOp::Heartbeat`].
+    Heartbeat(HeartbeatReply),
     /// To a [`SessionOp::End`].
     End,
     /// To a [`SessionOp::List`].
     List(Vec<SessionEntry>),
 }
 
-/// The result of a [`Beat`].
+/// The result of a [`Heartbeat`].
 ///
 /// See [`SessionOp`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beaten {
+pub enum HeartbeatReply {
     /// The session is alive for at least as long as requested.
     Alive,
     /// The session has lapsed, or the store has lost its data: other clients may have what lived with it.

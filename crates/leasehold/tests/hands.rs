@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 use leasehold::core::{
-    About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Kind, Label, Liveness, Lock, LockMode, Op, Place,
-    Reply, SessionId, SessionOp, SessionReply,
+    About, Acquire, Acquired, Claim, Heartbeat, HeartbeatReply, HoldId, Kind, Label, Liveness, Lock,
+    LockMode, Op, Place, Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold::store::{
     MemoryStore, Notification, NotificationSink, Outcome, RedisConfig, RedisStore, SqliteStore, Store,
@@ -88,9 +88,9 @@ impl Stand {
             labels: [].into(),
         };
         let begin = Some(about.to_json());
-        let beat = Beat { session, alive_ms: 300, begin, held: vec![lock.clone()], left: vec![] };
-        let begun = store.execute_session(Place::ONLY, &SessionOp::Beat(beat), S).await;
-        assert!(matches!(begun, Outcome::Done(SessionReply::Beat(Beaten::Alive))), "{begun:?}");
+        let beat = Heartbeat { session, alive_ms: 300, begin, held: vec![lock.clone()], left: vec![] };
+        let begun = store.execute_session(Place::ONLY, &SessionOp::Heartbeat(beat), S).await;
+        assert!(matches!(begun, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))), "{begun:?}");
         for portion in portions {
             let ask = Acquire {
                 claim: Claim::new(HoldId::from_random(session, rand::random())),

@@ -95,10 +95,10 @@ impl Store for Way {
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
-        if matches!(op, SessionOp::Beat(beat) if beat.begin.is_none()) {
+        if matches!(op, SessionOp::Heartbeat(beat) if beat.begin.is_none()) {
             self.beats.fetch_add(1, SeqCst);
         }
-        if matches!(op, SessionOp::Beat(beat) if beat.begin.is_some()) {
+        if matches!(op, SessionOp::Heartbeat(beat) if beat.begin.is_some()) {
             self.begins.fetch_add(1, SeqCst);
         }
         if matches!(op, SessionOp::End(_)) && self.loses_ends.load(SeqCst) {
@@ -110,7 +110,7 @@ impl Store for Way {
         }
         Box::pin(async move {
             let mut outcome = self.unless_cut(within, self.inner.execute_session(place, op, within)).await;
-            if matches!(op, SessionOp::Beat(_)) {
+            if matches!(op, SessionOp::Heartbeat(_)) {
                 sleep(self.slow).await;
             }
             if let Outcome::Done(SessionReply::List(sessions)) = &mut outcome

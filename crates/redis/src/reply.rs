@@ -3,8 +3,8 @@
 use super::script::lock_of;
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
-    Acquired, Ahead, AuditEntry, Beaten, Ended, Entered, Evicted, Extended, FencingToken, Fingerprint,
-    ForceReleased, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, Raised,
+    Acquired, Ahead, AuditEntry, Ended, Entered, Evicted, Extended, FencingToken, Fingerprint, ForceReleased,
+    HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, Raised,
     Refused, Released, Reply, Resized, SessionEntry, SessionId,
 };
 use redis::Value;
@@ -301,13 +301,13 @@ fn raised(value: &Value) -> Read<Raised> {
 }
 
 /// Parses the reply to a heartbeat.
-pub(super) fn beaten(value: &Value) -> Read<Result<Beaten, Refused>> {
+pub(super) fn beaten(value: &Value) -> Read<Result<HeartbeatReply, Refused>> {
     if let Some(refused) = refused(value) {
         return refused.map(Err);
     }
     match number(value)? {
-        0 => Ok(Ok(Beaten::Lapsed)),
-        1 => Ok(Ok(Beaten::Alive)),
+        0 => Ok(Ok(HeartbeatReply::Lapsed)),
+        1 => Ok(Ok(HeartbeatReply::Alive)),
         _ => Err(Malformed),
     }
 }

@@ -6,7 +6,7 @@ use super::home::Home;
 use super::lua::{self, Texts};
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
-    Acquire, Beat, Claim, Extend, Kind, Liveness, Lock, LockKeys, LockName, ObservedHolder, Op, Release,
+    Acquire, Claim, Extend, Heartbeat, Kind, Liveness, Lock, LockKeys, LockName, ObservedHolder, Op, Release,
     ReleaseAction,
 };
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs, ToSingleRedisArg};
@@ -333,17 +333,17 @@ impl Call {
     }
 
     /// The call that begins a session, or keeps it alive.
-    pub(super) fn beat(beat: &Beat, home: &Home<'_>) -> Self {
+    pub(super) fn beat(beat: &Heartbeat, home: &Home<'_>) -> Self {
         Self::beat_at(beat, &[&home.session(beat.session), &home.sessions()])
     }
 
     /// The same without the index, as in [`lesser`](Self::lesser).
-    pub(super) fn lesser_beat(beat: &Beat, home: &Home<'_>) -> Self {
+    pub(super) fn lesser_beat(beat: &Heartbeat, home: &Home<'_>) -> Self {
         Self::beat_at(beat, &[&home.session(beat.session)])
     }
 
-    fn beat_at(beat: &Beat, keys: &[&str]) -> Self {
-        let Beat { session, alive_ms, begin, held, left } = beat;
+    fn beat_at(beat: &Heartbeat, keys: &[&str]) -> Self {
+        let Heartbeat { session, alive_ms, begin, held, left } = beat;
         let mut call = Self::of(&SCRIPTS.heartbeat, keys);
         let begins = if begin.is_some() { "1" } else { "" };
         let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::kept_ms(*alive_ms));

@@ -21,8 +21,8 @@ use super::site::Site;
 use super::verdict::judge;
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
-    Acquire, Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op, Place, Reply,
-    SessionEntry, SessionId, SessionOp, SessionReply,
+    Acquire, Claim, Extend, Heartbeat, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op, Place,
+    Reply, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{
     Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind,
@@ -459,7 +459,12 @@ impl RedisStore {
         self.well_formed(reply::shares(asks.len(), &value))
     }
 
-    async fn beat(&self, home: &Home<'_>, beat: &Beat, deadline: Instant) -> Result<SessionReply, Attended> {
+    async fn beat(
+        &self,
+        home: &Home<'_>,
+        beat: &Heartbeat,
+        deadline: Instant,
+    ) -> Result<SessionReply, Attended> {
         let slot = home.slot.unwrap_or(0);
         let call = Call::beat(beat, home);
         let (mut value, mut line) = self.reply(slot, &call, false, Split::Tell, deadline).await?;
@@ -472,7 +477,7 @@ impl RedisStore {
         let beaten = self.well_formed(reply::beaten(&value))?.map_err(|refused| {
             Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(refused.to_string()), Phase::Reply))
         });
-        beaten.map(SessionReply::Beat)
+        beaten.map(SessionReply::Heartbeat)
     }
 
     async fn end(
@@ -758,7 +763,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             let deadline = deadline(within);
             let attended = match op {
-                SessionOp::Beat(beat) => self.beat(&self.home_at(place), beat, deadline).await,
+                SessionOp::Heartbeat(beat) => self.beat(&self.home_at(place), beat, deadline).await,
                 SessionOp::End(session) => self.end(&self.home_at(place), *session, deadline).await,
                 SessionOp::List => self.list(deadline).await,
                 _ => {

@@ -632,7 +632,7 @@ fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 fn show_session_op(op: &SessionOp, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match op {
-        SessionOp::Beat(beat) => {
+        SessionOp::Heartbeat(beat) => {
             let what = if beat.begin.is_some() { "begin" } else { "beat" };
             write!(f, "{what} {} for {} ms", beat.session, beat.alive_ms)
         }
@@ -643,7 +643,7 @@ fn show_session_op(op: &SessionOp, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
-        SessionReply::Beat(beaten) => write!(f, "{beaten:?}"),
+        SessionReply::Heartbeat(beaten) => write!(f, "{beaten:?}"),
         SessionReply::List(all) => write!(f, "{} sessions", all.len()),
         _ => f.write_str("ended"),
     }

@@ -15,8 +15,8 @@ use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
 use leasehold_core::model::{LockState, PlaceId, Value, Vital};
 use leasehold_core::{
-    Acquire, Beat, Beaten, Claim, Executed, FORMAT, Kind, Label, Lock, Moment, MultiAcquired, Notification,
-    Op, ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
+    Acquire, Claim, Executed, FORMAT, Heartbeat, HeartbeatReply, Kind, Label, Lock, Moment, MultiAcquired,
+    Notification, Op, ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Fault, FaultKind, Phase};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
@@ -149,7 +149,7 @@ impl Ledger {
     ) -> Result<SessionReply, Failure> {
         let (reading, writing) = (TransactionBehavior::Deferred, TransactionBehavior::Immediate);
         match op {
-            SessionOp::Beat(beat) => self.beat(beat, deadline, is_ours).map(SessionReply::Beat),
+            SessionOp::Heartbeat(beat) => self.beat(beat, deadline, is_ours).map(SessionReply::Heartbeat),
             SessionOp::End(session) => {
                 let work = |scene: Scene<'_>| Ok(register::forget(scene.sql, *session)?);
                 self.transact(writing, deadline, is_ours, work).map(|()| SessionReply::End)
@@ -170,18 +170,18 @@ impl Ledger {
     /// No heartbeat keeps a session alive here, nor does a missing one end it: its file decides.
     fn beat(
         &mut self,
-        beat: &Beat,
+        beat: &Heartbeat,
         deadline: Moment,
         is_ours: &dyn Fn(SessionId) -> bool,
-    ) -> Result<Beaten, Failure> {
+    ) -> Result<HeartbeatReply, Failure> {
         if !is_ours(beat.session) && self.sessions.ask(beat.session) != Sign::Alive {
-            return Ok(Beaten::Lapsed);
+            return Ok(HeartbeatReply::Lapsed);
         }
         if let Some(about) = &beat.begin {
             let work = |scene: Scene<'_>| Ok(register::note(scene.sql, beat.session, about)?);
             self.transact(TransactionBehavior::Immediate, deadline, is_ours, work)?;
         }
-        Ok(Beaten::Alive)
+        Ok(HeartbeatReply::Alive)
     }
 
     /// Removes the metadata of sessions that end in order. If that fails, a later scan removes it.

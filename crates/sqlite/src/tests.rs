@@ -5,10 +5,10 @@ use super::life::Sessions;
 use super::machine::Machine;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend,
-    Extended, FencingToken, ForceRelease, ForceReleased, HoldId, HoldStatus, Inspect, Inspection, Label,
-    Liveness, Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Place, Release, ReleaseAction, Reply,
-    SessionEntry, SessionId, SessionOp, SessionReply,
+    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended,
+    FencingToken, ForceRelease, ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Inspect,
+    Inspection, Label, Liveness, Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Place, Release,
+    ReleaseAction, Reply, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, FaultKind, MemoryStore, NotificationSink, Outcome, SessionTracking, Store};
 use proptest::prelude::*;
@@ -162,11 +162,11 @@ async fn attend(store: &dyn Store, op: SessionOp) -> SessionReply {
     }
 }
 
-async fn begin(store: &dyn Store, of: u8) -> Beaten {
+async fn begin(store: &dyn Store, of: u8) -> HeartbeatReply {
     let begin = Some(format!("about {of}"));
-    let beat = Beat { session: session(of), alive_ms: 10_000, begin, held: vec![], left: vec![] };
-    match attend(store, SessionOp::Beat(beat)).await {
-        SessionReply::Beat(beaten) => beaten,
+    let beat = Heartbeat { session: session(of), alive_ms: 10_000, begin, held: vec![], left: vec![] };
+    match attend(store, SessionOp::Heartbeat(beat)).await {
+        SessionReply::Heartbeat(beaten) => beaten,
         other => panic!("{other:?}"),
     }
 }
@@ -348,15 +348,15 @@ async fn the_list_contains_sessions_that_live_or_have_something() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     assert_eq!(store.capabilities().sessions, SessionTracking::ByStore);
-    assert_eq!(begin(&store, 1).await, Beaten::Lapsed, "its life has not begun");
+    assert_eq!(begin(&store, 1).await, HeartbeatReply::Lapsed, "its life has not begun");
     assert_eq!(listed(&store).await, []);
     let posts = Arc::new(Posts::default());
     for n in [1, 2] {
         store.open_mailbox(Place::ONLY, session(n), posts.clone(), WITHIN).await.expect("a fresh session");
-        assert_eq!(begin(&store, n).await, Beaten::Alive);
+        assert_eq!(begin(&store, n).await, HeartbeatReply::Alive);
     }
     let theirs = world.sessions().begin(session(3)).expect("a fresh session");
-    assert_eq!(begin(&store, 3).await, Beaten::Alive, "another process");
+    assert_eq!(begin(&store, 3).await, HeartbeatReply::Alive, "another process");
     for name in ["b", "a"] {
         granted(&store, &lock(name), 1, 1).await;
     }
@@ -391,7 +391,7 @@ async fn a_session_that_ends_leaves_no_row_behind() {
     }
     // In order; with its file cleaned up by hand; and killed.
     store.close_mailbox(Place::ONLY, session(1));
-    assert_eq!(begin(&store, 1).await, Beaten::Lapsed, "a session does not come back");
+    assert_eq!(begin(&store, 1).await, HeartbeatReply::Lapsed, "a session does not come back");
     assert_eq!(world.ask_file::<i64>(rows), 3);
     let cleaned = world.sessions().begin(session(5)).expect("a fresh session");
     let killed = world.sessions().begin(session(6)).expect("a fresh session");
@@ -706,8 +706,8 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
         // The model needs heartbeats to keep sessions alive; here their files do.
         let begin = Some(String::new());
         let alive_ms = u64::MAX / 4;
-        let beat = Beat { session: session(n), alive_ms, begin, held: vec![], left: vec![] };
-        attend(&model, SessionOp::Beat(beat)).await;
+        let beat = Heartbeat { session: session(n), alive_ms, begin, held: vec![], left: vec![] };
+        attend(&model, SessionOp::Heartbeat(beat)).await;
     }
     for step in steps {
         let step = match step {

@@ -135,7 +135,9 @@ impl Worker {
         }
         match op {
             // Recorded before it is known whether the row was written.
-            SessionOp::Beat(beat) if beat.begin.is_some() && self.mailboxes.contains_key(&beat.session) => {
+            SessionOp::Heartbeat(beat)
+                if beat.begin.is_some() && self.mailboxes.contains_key(&beat.session) =>
+            {
                 self.begun.insert(beat.session);
             }
             _ => {}

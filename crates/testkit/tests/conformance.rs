@@ -743,7 +743,7 @@ impl Store for Model {
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         let mut shared = self.shared();
         let now_ms = shared.now_us / 1000;
-        if let (Flaw::Revives, SessionOp::Beat(beat)) = (self.flaw, op)
+        if let (Flaw::Revives, SessionOp::Heartbeat(beat)) = (self.flaw, op)
             && shared.sessions.alive_ms(now_ms, beat.session).is_none()
         {
             shared.sessions.records.remove(&beat.session);

@@ -6,7 +6,8 @@
 //!    session held.
 
 use crate::{
-    Beat, Beaten, Lock, SESSION_REMEMBERED, SessionEntry, SessionId, SessionOp, SessionReply, whole_millis,
+    Heartbeat, HeartbeatReply, Lock, SESSION_REMEMBERED, SessionEntry, SessionId, SessionOp, SessionReply,
+    whole_millis,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +70,7 @@ impl Sessions {
     pub fn apply(&mut self, now_ms: u64, op: &SessionOp) -> SessionReply {
         self.records.retain(|_, record| now_ms <= record.expires_ms);
         match op {
-            SessionOp::Beat(beat) => SessionReply::Beat(self.beat(now_ms, beat)),
+            SessionOp::Heartbeat(beat) => SessionReply::Heartbeat(self.beat(now_ms, beat)),
             SessionOp::End(session) => {
                 self.records.remove(session);
                 SessionReply::End
@@ -100,10 +101,10 @@ impl Sessions {
         }
     }
 
-    fn beat(&mut self, now_ms: u64, beat: &Beat) -> Beaten {
+    fn beat(&mut self, now_ms: u64, beat: &Heartbeat) -> HeartbeatReply {
         let known = self.records.contains_key(&beat.session);
         if (known || beat.begin.is_none()) && self.alive_ms(now_ms, beat.session).is_none() {
-            return Beaten::Lapsed;
+            return HeartbeatReply::Lapsed;
         }
         let record = self.records.entry(beat.session).or_insert_with(|| SessionRecord {
             alive_until_ms: 0,
@@ -121,7 +122,7 @@ impl Sessions {
             record.held.remove(lock);
         }
         record.held.extend(beat.held.iter().cloned());
-        Beaten::Alive
+        HeartbeatReply::Alive
     }
 
     fn list(&self, now_ms: u64) -> Vec<SessionEntry> {
@@ -146,17 +147,17 @@ mod tests {
         SessionId::from_random([n; 12])
     }
 
-    fn beat(alive_ms: u64) -> Beat {
-        Beat { session: session(1), alive_ms, begin: None, held: Vec::new(), left: Vec::new() }
+    fn beat(alive_ms: u64) -> Heartbeat {
+        Heartbeat { session: session(1), alive_ms, begin: None, held: Vec::new(), left: Vec::new() }
     }
 
-    fn begin() -> Beat {
-        Beat { begin: Some("{}".into()), ..beat(ALIVE_MS) }
+    fn begin() -> Heartbeat {
+        Heartbeat { begin: Some("{}".into()), ..beat(ALIVE_MS) }
     }
 
-    fn beaten(sessions: &mut Sessions, at_ms: u64, beat: Beat) -> Beaten {
-        match sessions.apply(START_MS + at_ms, &SessionOp::Beat(beat)) {
-            SessionReply::Beat(beaten) => beaten,
+    fn beaten(sessions: &mut Sessions, at_ms: u64, beat: Heartbeat) -> HeartbeatReply {
+        match sessions.apply(START_MS + at_ms, &SessionOp::Heartbeat(beat)) {
+            SessionReply::Heartbeat(beaten) => beaten,
             other => panic!("to a beat: {other:?}"),
         }
     }
@@ -175,7 +176,7 @@ mod tests {
     #[test]
     fn a_lapsed_session_stays_lapsed_whatever_arrives() {
         let mut sessions = Sessions::default();
-        assert_eq!(beaten(&mut sessions, 0, begin()), Beaten::Alive);
+        assert_eq!(beaten(&mut sessions, 0, begin()), HeartbeatReply::Alive);
         assert_eq!(
             alive_ms(&sessions, ALIVE_MS),
             Some(0),
@@ -183,7 +184,7 @@ mod tests {
         );
         assert_eq!(alive_ms(&sessions, ALIVE_MS + 1), None);
         for late in [beat(ALIVE_MS), begin(), beat(u64::MAX)] {
-            assert_eq!(beaten(&mut sessions, ALIVE_MS + 1, late), Beaten::Lapsed);
+            assert_eq!(beaten(&mut sessions, ALIVE_MS + 1, late), HeartbeatReply::Lapsed);
             assert_eq!(alive_ms(&sessions, ALIVE_MS + 1), None);
         }
     }
@@ -191,7 +192,7 @@ mod tests {
     #[test]
     fn a_session_that_has_not_begun_is_not_alive() {
         let mut sessions = Sessions::default();
-        assert_eq!(beaten(&mut sessions, 0, beat(ALIVE_MS)), Beaten::Lapsed);
+        assert_eq!(beaten(&mut sessions, 0, beat(ALIVE_MS)), HeartbeatReply::Lapsed);
         assert_eq!(listed(&mut sessions, 0), []);
     }
 
@@ -200,9 +201,13 @@ mod tests {
         let mut sessions = Sessions::default();
         beaten(&mut sessions, 0, begin());
         beaten(&mut sessions, 4_000, beat(ALIVE_MS));
-        assert_eq!(beaten(&mut sessions, 4_000, beat(1)), Beaten::Alive);
+        assert_eq!(beaten(&mut sessions, 4_000, beat(1)), HeartbeatReply::Alive);
         assert_eq!(alive_ms(&sessions, 4_000), Some(ALIVE_MS), "nor does a shorter request shorten it");
-        assert_eq!(beaten(&mut sessions, 5_000, begin()), Beaten::Alive, "a resent beginning is a heartbeat");
+        assert_eq!(
+            beaten(&mut sessions, 5_000, begin()),
+            HeartbeatReply::Alive,
+            "a resent beginning is a heartbeat"
+        );
         assert_eq!(alive_ms(&sessions, 5_000), Some(ALIVE_MS));
     }
 
@@ -225,18 +230,26 @@ mod tests {
         assert_eq!(alive_ms(&sessions, 0), Some(ALIVE_MS), "that was another session");
         assert_eq!(sessions.apply(START_MS, &SessionOp::End(session(1))), SessionReply::End);
         assert_eq!(listed(&mut sessions, 0), []);
-        assert_eq!(beaten(&mut sessions, 0, beat(ALIVE_MS)), Beaten::Lapsed);
+        assert_eq!(beaten(&mut sessions, 0, beat(ALIVE_MS)), HeartbeatReply::Lapsed);
     }
 
     #[test]
     fn a_heartbeat_reports_what_is_held() {
         let lock = |name: &str| Lock::mutex(name.parse().expect("a name"));
         let mut sessions = Sessions::default();
-        beaten(&mut sessions, 0, Beat { held: vec![lock("b"), lock("a")], ..begin() });
-        beaten(&mut sessions, 1, Beat { held: vec![lock("c")], left: vec![lock("b")], ..beat(ALIVE_MS) });
+        beaten(&mut sessions, 0, Heartbeat { held: vec![lock("b"), lock("a")], ..begin() });
+        beaten(
+            &mut sessions,
+            1,
+            Heartbeat { held: vec![lock("c")], left: vec![lock("b")], ..beat(ALIVE_MS) },
+        );
         assert_eq!(listed(&mut sessions, 1)[0].held, [lock("a"), lock("c")]);
         // Released and acquired again between two heartbeats.
-        beaten(&mut sessions, 2, Beat { held: vec![lock("a")], left: vec![lock("a")], ..beat(ALIVE_MS) });
+        beaten(
+            &mut sessions,
+            2,
+            Heartbeat { held: vec![lock("a")], left: vec![lock("a")], ..beat(ALIVE_MS) },
+        );
         assert_eq!(listed(&mut sessions, 2)[0].held, [lock("a"), lock("c")]);
     }
 }

@@ -7,9 +7,9 @@ use crate::reserving::is_note;
 use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::model::{LockState, Place, PlaceId, Record, Sessions};
 use leasehold_core::{
-    Acquire, AuditEntry, Beat, Claim, Enqueue, Evict, Evicted, Extend, Extended, FencingToken, ForceReleased,
-    HoldId, HoldStatus, Inspect, Label, Liveness, LockMode, Nonce, Notification, Op, Release, ReleaseAction,
-    Reply, SessionId, SessionOp,
+    Acquire, AuditEntry, Claim, Enqueue, Evict, Evicted, Extend, Extended, FencingToken, ForceReleased,
+    Heartbeat, HoldId, HoldStatus, Inspect, Label, Liveness, LockMode, Nonce, Notification, Op, Release,
+    ReleaseAction, Reply, SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -87,7 +87,7 @@ pub(super) fn any_attendance() -> impl Strategy<Value = SessionOp> {
     let beat =
         ((0..SESSIONS).prop_map(session), alive_ms, any::<bool>()).prop_map(|(session, alive_ms, begin)| {
             let (begin, held, left) = (begin.then(String::new), Vec::new(), Vec::new());
-            SessionOp::Beat(Beat { session, alive_ms, begin, held, left })
+            SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin, held, left })
         });
     prop_oneof![6 => beat, 1 => (0..SESSIONS).prop_map(|s| SessionOp::End(session(s)))]
 }

@@ -8,7 +8,7 @@
 
 use super::Session;
 use leasehold_core::pulse::{Duty, Pulse};
-use leasehold_core::{Beat, Lock, Moment, Place, SessionOp, whole_millis};
+use leasehold_core::{Heartbeat, Lock, Moment, Place, SessionOp, whole_millis};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,7 +94,7 @@ pub(super) struct Heart {
 /// The next action for a session.
 pub(super) enum Need {
     /// Send this heartbeat.
-    Beat(Throb),
+    Heartbeat(Throb),
     /// The session is over.
     Lapsed,
     /// Nothing.
@@ -147,9 +147,9 @@ impl Heart {
             self.pulse.hasten(now);
         }
         match self.pulse.poll(now) {
-            Duty::Beat => {
+            Duty::Heartbeat => {
                 self.beaten_at = now;
-                Need::Beat(self.throb())
+                Need::Heartbeat(self.throb())
             }
             Duty::Lapsed => Need::Lapsed,
             Duty::Rest(_) => Need::Rest,
@@ -184,7 +184,7 @@ impl Heart {
         let (session, alive_ms) = (self.session.id, whole_millis(self.pulse.alive()));
         Throb {
             session: self.session.clone(),
-            op: SessionOp::Beat(Beat { session, alive_ms, begin: None, held, left }),
+            op: SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin: None, held, left }),
             valid_until: self.pulse.valid_until(),
         }
     }
@@ -205,7 +205,7 @@ impl Heart {
     /// A heartbeat was not answered: its reports are sent again (2).
     pub(super) fn handle_fault(&mut self, op: &SessionOp, now: Moment, random: &mut dyn FnMut() -> u64) {
         self.pulse.handle_fault(now, random);
-        let SessionOp::Beat(beat) = op else { return };
+        let SessionOp::Heartbeat(beat) = op else { return };
         for (locks, is_held) in [(&beat.held, true), (&beat.left, false)] {
             for lock in locks {
                 self.news.entry(lock.clone()).or_insert(is_held);

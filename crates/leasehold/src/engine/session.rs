@@ -13,7 +13,7 @@ use super::Timings;
 use crate::store::{Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};
 use leasehold_core::pulse::Pulse;
 use leasehold_core::{
-    Beat, Beaten, Liveness, Moment, Place, SessionId, SessionOp, SessionReply, whole_millis,
+    Heartbeat, HeartbeatReply, Liveness, Moment, Place, SessionId, SessionOp, SessionReply, whole_millis,
 };
 use leasehold_store::Environment;
 use leasehold_store::sync::{AtomicU64, Mutex, MutexGuard, Notify};
@@ -267,9 +267,10 @@ impl Birth {
 
     async fn execute_session(&self, place: Place, session: SessionId, alive_ms: u64) -> Result<(), Fault> {
         let begin = Some(self.about.clone());
-        let op = SessionOp::Beat(Beat { session, alive_ms, begin, held: Vec::new(), left: Vec::new() });
+        let op =
+            SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin, held: Vec::new(), left: Vec::new() });
         match self.store.execute_session(place, &op, self.timings.call).await {
-            Outcome::Done(SessionReply::Beat(Beaten::Alive)) => Ok(()),
+            Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => Ok(()),
             Outcome::Done(_) => {
                 let text = "it treated a new session as an existing one".to_owned();
                 Err(Fault::new(FaultKind::Failed(text), Phase::Reply, "the store"))

@@ -6,9 +6,9 @@ use crate::keyspace::Keyspace;
 use crate::tap::WHOLE;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
-    Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, HoldId, Inspect, Kind, Label,
-    Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, Raise, Release, ReleaseAction, Resize,
-    SessionId,
+    Acquire, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, Heartbeat, HoldId, Inspect, Kind,
+    Label, Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, Raise, Release, ReleaseAction,
+    Resize, SessionId,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -79,8 +79,8 @@ fn every_beat_has_its_commands() {
     }
 }
 
-fn beats() -> Vec<(&'static str, Vec<Beat>, Beat, &'static str)> {
-    let begin = |n: u8| Beat { begin: Some("{}".to_owned()), ..beat(n) };
+fn beats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> {
+    let begin = |n: u8| Heartbeat { begin: Some("{}".to_owned()), ..beat(n) };
     let lock = || Lock::mutex("job".parse().expect("a good name"));
     let many = |count: u32| {
         let name = |n: u32| format!("job-{n}").parse().expect("a good name");
@@ -98,22 +98,22 @@ fn beats() -> Vec<(&'static str, Vec<Beat>, Beat, &'static str)> {
         (
             "beat that tells of locks",
             vec![begin(1)],
-            Beat { held: vec![lock()], left: vec![lock()], ..beat(1) },
+            Heartbeat { held: vec![lock()], left: vec![lock()], ..beat(1) },
             "HMGET TIME PTTL PEXPIRE HSET HDEL HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
         (
             "beat that tells of 2500 locks",
             vec![begin(1)],
-            Beat { held: many(2_500), left: many(1_001), ..beat(1) },
+            Heartbeat { held: many(2_500), left: many(1_001), ..beat(1) },
             "HMGET TIME PTTL PEXPIRE HSET HDEL HDEL HSET HSET HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
         ("beat of a session that is not known", vec![], beat(1), "HMGET TIME"),
     ]
 }
 
-fn beat(n: u8) -> Beat {
+fn beat(n: u8) -> Heartbeat {
     let (session, alive_ms) = (SessionId::from_random([n; 12]), 10_000);
-    Beat { session, alive_ms, begin: None, held: vec![], left: vec![] }
+    Heartbeat { session, alive_ms, begin: None, held: vec![], left: vec![] }
 }
 
 /// The commands of an operation after others, 2 ms apart.

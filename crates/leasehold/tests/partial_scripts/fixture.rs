@@ -15,9 +15,9 @@ use leasehold_core::model::{
     Tenant, Value as Stands,
 };
 use leasehold_core::{
-    Acquire, AuditEntry, Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Kind, Label, Liveness,
-    LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, Place as Partition, Release, ReleaseAction,
-    Reply, SessionId, SessionOp, SessionReply,
+    Acquire, AuditEntry, Claim, Ended, FencingToken, Heartbeat, HeartbeatReply, HoldId, KeySpace, Kind,
+    Label, Liveness, LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, Place as Partition, Release,
+    ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold_testkit::conformance::{ForeignWrite, Workload, leader_announcement, parts, rlock};
 use std::collections::BTreeMap;
@@ -94,16 +94,16 @@ impl Fixture {
     /// Runs a heartbeat for so many commands at most; returns its reply if it was not cut off.
     pub(crate) fn run_beat(
         &mut self,
-        beat: &Beat,
+        beat: &Heartbeat,
         commands: usize,
-    ) -> Result<Option<Result<Beaten, Fault>>, Broken> {
+    ) -> Result<Option<Result<HeartbeatReply, Fault>>, Broken> {
         self.redis.begin(commands)?;
-        let op = SessionOp::Beat(beat.clone());
+        let op = SessionOp::Heartbeat(beat.clone());
         match self.runtime.block_on(self.store.execute_session(Partition::ONLY, &op, WITHIN)) {
             // What a whole script replies is no error of the server.
             Outcome::Failed(Executed::No, fault) => Ok(self.ended()?.then_some(Err(fault))),
             outcome => match self.reply(outcome)? {
-                Some(SessionReply::Beat(beaten)) => Ok(Some(Ok(beaten))),
+                Some(SessionReply::Heartbeat(beaten)) => Ok(Some(Ok(beaten))),
                 None => Ok(None),
                 other => Err(Broken(format!("a heartbeat is answered {other:?}"))),
             },

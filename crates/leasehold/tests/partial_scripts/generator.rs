@@ -8,8 +8,8 @@ use crate::keyspace::Content;
 use crate::tap::WHOLE;
 use leasehold_core::model::LockState;
 use leasehold_core::{
-    Acquire, Beat, Beaten, Enqueue, FencingToken, Kind, Label, Liveness, LockMode, Op, Release, SessionOp,
-    SessionReply,
+    Acquire, Enqueue, FencingToken, Heartbeat, HeartbeatReply, Kind, Label, Liveness, LockMode, Op, Release,
+    SessionOp, SessionReply,
 };
 use leasehold_testkit::conformance::{ForeignWrite, Workload, WorkloadStep};
 
@@ -60,10 +60,12 @@ impl<'a> Play<'a> {
             WorkloadStep::Sent(op) if cuts && self.workload.random().below(8) == 0 => self.cut(&op),
             WorkloadStep::Sent(op) => self.agree(&op),
             WorkloadStep::SentTwice(op) => self.agree(&op).and_then(|()| self.agree(&op)),
-            WorkloadStep::Attended(SessionOp::Beat(beat)) if cuts && self.workload.random().below(8) == 0 => {
+            WorkloadStep::Attended(SessionOp::Heartbeat(beat))
+                if cuts && self.workload.random().below(8) == 0 =>
+            {
                 self.fixture.run_beat(&beat, self.few_commands()).map(drop)
             }
-            WorkloadStep::Attended(SessionOp::Beat(beat)) => self.beat(&beat),
+            WorkloadStep::Attended(SessionOp::Heartbeat(beat)) => self.beat(&beat),
             WorkloadStep::Attended(SessionOp::End(session)) => self.fixture.end_session(session),
             // It reads, and by the client's own commands.
             WorkloadStep::Attended(_) => Ok(()),
@@ -72,22 +74,22 @@ impl<'a> Play<'a> {
     }
 
     /// Sends a beat to both, and compares all there is. The index is no matter of the model, and is looked at by itself.
-    pub(crate) fn beat(&mut self, beat: &Beat) -> Result<(), Broken> {
+    pub(crate) fn beat(&mut self, beat: &Heartbeat) -> Result<(), Broken> {
         let mut sessions = self.fixture.sessions()?;
         let found = self.fixture.run_beat(beat, WHOLE)?;
-        let expected = sessions.apply(self.now_us / 1000, &SessionOp::Beat(beat.clone()));
-        if !matches!(&found, Some(Ok(found)) if SessionReply::Beat(*found) == expected) {
+        let expected = sessions.apply(self.now_us / 1000, &SessionOp::Heartbeat(beat.clone()));
+        if !matches!(&found, Some(Ok(found)) if SessionReply::Heartbeat(*found) == expected) {
             return Err(Broken(format!("{beat:?}\n  is answered {found:?},\n  by the model {expected:?}")));
         }
         let after = self.fixture.sessions()?;
         if after != sessions {
             return Err(Broken(format!("{beat:?}\n  makes {after:?},\n  in the model {sessions:?}")));
         }
-        if expected == SessionReply::Beat(Beaten::Alive) { self.is_listed(beat) } else { Ok(()) }
+        if expected == SessionReply::Heartbeat(HeartbeatReply::Alive) { self.is_listed(beat) } else { Ok(()) }
     }
 
     /// Whether the index has a session that has just beaten, and lasts as long.
-    fn is_listed(&self, beat: &Beat) -> Result<(), Broken> {
+    fn is_listed(&self, beat: &Heartbeat) -> Result<(), Broken> {
         let (record, index) = (self.fixture.space.session(beat.session), self.fixture.space.sessions());
         let [record, index] = [record, index].map(|key| self.fixture.redis.keys().entry(&key).cloned());
         let ends_ms = record.and_then(|record| record.expires_ms);

@@ -9,13 +9,13 @@ use crate::Broken;
 use crate::generator::Play;
 use crate::tap::WHOLE;
 use leasehold_core::model::{SessionRecord, Sessions};
-use leasehold_core::{Beat, SessionOp};
+use leasehold_core::{Heartbeat, SessionOp};
 
 impl Play<'_> {
     /// Cuts off a beat of each of some sessions, after each of its commands.
     pub(crate) fn cut_off_beats(&mut self) -> Result<(), Broken> {
         for _ in 0..4 {
-            let SessionOp::Beat(beat) = self.workload.session_op() else { continue };
+            let SessionOp::Heartbeat(beat) = self.workload.session_op() else { continue };
             let before = self.fixture.redis.keyspace();
             for commands in 0.. {
                 let whole = self.cut_off_beat(&beat, commands).map_err(|Broken(what)| {
@@ -35,7 +35,7 @@ impl Play<'_> {
 
     /// What is no session's record is left alone, wherever a beat is cut off.
     fn spoil_session(&mut self) -> Result<(), Broken> {
-        let SessionOp::Beat(beat) = self.workload.session_op() else { return Ok(()) };
+        let SessionOp::Heartbeat(beat) = self.workload.session_op() else { return Ok(()) };
         let record = self.fixture.space.session(beat.session);
         self.fixture.command(&["DEL", &record])?;
         match self.workload.random().below(3) {
@@ -59,13 +59,13 @@ impl Play<'_> {
     }
 
     /// Cuts a beat off, looks at what is left, and sends it again; says whether it came to its end before.
-    fn cut_off_beat(&mut self, beat: &Beat, commands: usize) -> Result<bool, Broken> {
+    fn cut_off_beat(&mut self, beat: &Heartbeat, commands: usize) -> Result<bool, Broken> {
         let (before, locks) = (self.fixture.sessions()?, self.fixture.state()?);
         let whole = self.fixture.run_beat(beat, commands)?.is_some();
         self.check_expiries(&locks)?;
         let left = self.fixture.sessions()?;
         let mut after = before.clone();
-        after.apply(self.now_us / 1000, &SessionOp::Beat(beat.clone()));
+        after.apply(self.now_us / 1000, &SessionOp::Heartbeat(beat.clone()));
         if whole && left != after
             || self.fixture.state()? != locks
             || !is_on_the_way(beat, &before, &after, &left)
@@ -78,7 +78,7 @@ impl Play<'_> {
 }
 
 /// Whether a beat that makes `after` of `before` may leave that.
-fn is_on_the_way(beat: &Beat, before: &Sessions, after: &Sessions, left: &Sessions) -> bool {
+fn is_on_the_way(beat: &Heartbeat, before: &Sessions, after: &Sessions, left: &Sessions) -> bool {
     let others = |sessions: &Sessions| {
         let mut sessions = sessions.clone();
         sessions.records.remove(&beat.session);

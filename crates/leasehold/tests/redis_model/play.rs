@@ -5,8 +5,8 @@ use crate::written::{fields, lines, pairs, said, session_fields, without_loose_e
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, everybody};
 use leasehold_core::{
-    Beat, Beaten, Extend, Extended, FencingToken, HoldStatus, Inspect, Kind, LockKeys, Place, Raised,
-    Release, ReleaseAction, Released, SessionId,
+    Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, HoldStatus, Inspect, Kind, LockKeys, Place,
+    Raised, Release, ReleaseAction, Released, SessionId,
 };
 use leasehold_testkit::Value;
 use leasehold_testkit::conformance::{Workload, leader_announcement, parts, rlock};
@@ -34,7 +34,7 @@ pub(crate) struct Index {
 
 impl Index {
     /// The index after a heartbeat of a session whose record expires at the given time.
-    pub(crate) fn after(index: Option<Self>, now_ms: u64, beat: &Beat, expires_ms: u64) -> Self {
+    pub(crate) fn after(index: Option<Self>, now_ms: u64, beat: &Heartbeat, expires_ms: u64) -> Self {
         let members = || BTreeMap::from([("-".to_owned(), 0)]);
         let mut index = index.unwrap_or_else(|| Self { expires_ms, members: members() });
         index.expires_ms = index.expires_ms.max(expires_ms);
@@ -145,7 +145,7 @@ impl Play<'_> {
         self.note(&format!("    {reply:?}"));
         let index = self.index.take().filter(|index| now_ms <= index.expires_ms);
         self.index = match (op, &reply) {
-            (SessionOp::Beat(beat), SessionReply::Beat(Beaten::Alive)) => {
+            (SessionOp::Heartbeat(beat), SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
                 Some(Index::after(index, now_ms, beat, self.sessions.records[&beat.session].expires_ms))
             }
             (SessionOp::End(session), _) => index.and_then(|index| index.without(*session)),

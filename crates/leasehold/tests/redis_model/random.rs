@@ -6,7 +6,7 @@ use leasehold::store::{Notification, Op, Outcome, Reply, SessionOp, SessionReply
 use leasehold_core::cohort::BLOCK;
 use leasehold_core::model::LockState;
 use leasehold_core::{
-    Acquired, Beaten, Ended, Evicted, Extend, Extended, ForceReleased, HoldStatus, LockMode, Refused,
+    Acquired, Ended, Evicted, Extend, Extended, ForceReleased, HeartbeatReply, HoldStatus, LockMode, Refused,
     Released, Resized,
 };
 use leasehold_testkit::conformance::{ForeignWrite, WorkloadStep};
@@ -311,8 +311,8 @@ impl Play<'_> {
     pub(crate) fn count_session(&mut self, op: &SessionOp, reply: &SessionReply) {
         let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
         match (op, reply) {
-            (SessionOp::Beat(_), SessionReply::Beat(Beaten::Lapsed)) => seen("lapsed"),
-            (SessionOp::Beat(beat), _) => seen(if beat.begin.is_some() { "begun" } else { "beaten" }),
+            (SessionOp::Heartbeat(_), SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => seen("lapsed"),
+            (SessionOp::Heartbeat(beat), _) => seen(if beat.begin.is_some() { "begun" } else { "beaten" }),
             (SessionOp::End(_), _) => seen("ended"),
             (_, SessionReply::List(entries)) => {
                 for entry in entries {

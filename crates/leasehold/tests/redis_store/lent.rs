@@ -5,7 +5,7 @@ use crate::scene::{
     session, take, unknown,
 };
 use leasehold::store::{FaultKind, RedisStore, Store};
-use leasehold_core::{Beaten, HoldStatus, Place};
+use leasehold_core::{HeartbeatReply, HoldStatus, Place};
 use leasehold_testkit::RedisServer;
 
 #[tokio::test]
@@ -43,7 +43,7 @@ async fn a_connection_of_the_users_without_messages_works_by_looks() {
     acquire(&store, &claim(2), Some(nonce(7))).await;
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
     granted(acquire(&store, &claim(2), Some(nonce(8))).await);
-    assert_eq!(beat(&store, 1, Some("{}"), vec![job()]).await, Beaten::Alive);
+    assert_eq!(beat(&store, 1, Some("{}"), vec![job()]).await, HeartbeatReply::Alive);
     assert_eq!(listed(&store).await[0].held, [job()]);
     server.kill().unwrap();
     assert_eq!(unknown(acquire(&store, &claim(3), None).await).kind, FaultKind::Disconnected);

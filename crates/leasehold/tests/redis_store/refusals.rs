@@ -10,7 +10,7 @@ use leasehold::store::{
 };
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
-    Acquire, Acquired, Beaten, Claim, Evict, Evicted, Extend, Extended, ForceRelease, ForceReleased,
+    Acquire, Acquired, Claim, Evict, Evicted, Extend, Extended, ForceRelease, ForceReleased, HeartbeatReply,
     HoldStatus, Inspect, MultiAcquired, ObservedHolder, OwnValue, Place, Refused, Release, ReleaseAction,
 };
 use leasehold_testkit::RedisServer;
@@ -207,9 +207,9 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let (mut hear, post) = Box::new_post();
     store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
     for n in [1, 2] {
-        assert_eq!(beat(&store, n, Some("{}"), vec![]).await, Beaten::Alive);
+        assert_eq!(beat(&store, n, Some("{}"), vec![]).await, HeartbeatReply::Alive);
     }
-    assert_eq!(beat(&store, 1, None, vec![job()]).await, Beaten::Alive);
+    assert_eq!(beat(&store, 1, None, vec![job()]).await, HeartbeatReply::Alive);
     assert_eq!(listed(&store).await.len(), 2);
     let lock = Lock::mutex("jobs:1".parse().unwrap());
     let done = async |op: Op| match store.execute(&lock, &op, LONG).await {

@@ -5,8 +5,8 @@ use leasehold::store::{
     SessionReply, Store,
 };
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, HoldId, HoldStatus, Inspect, Label, Liveness, LockMode,
-    Nonce, Place, Release, ReleaseAction, Released, SessionEntry, SessionId,
+    Acquire, Acquired, Claim, Enqueue, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Inspect, Label,
+    Liveness, LockMode, Nonce, Place, Release, ReleaseAction, Released, SessionEntry, SessionId,
 };
 use leasehold_testkit::RedisServer;
 use std::future::Future;
@@ -118,14 +118,14 @@ pub(crate) fn label() -> Label {
 }
 
 /// A heartbeat of the `n`th session.
-pub(crate) fn alive(n: u8) -> Beat {
-    Beat { session: session(n), alive_ms: 60_000, begin: None, held: vec![], left: vec![] }
+pub(crate) fn alive(n: u8) -> Heartbeat {
+    Heartbeat { session: session(n), alive_ms: 60_000, begin: None, held: vec![], left: vec![] }
 }
 
-pub(crate) async fn beat(store: &RedisStore, n: u8, begin: Option<&str>, held: Vec<Lock>) -> Beaten {
+pub(crate) async fn beat(store: &RedisStore, n: u8, begin: Option<&str>, held: Vec<Lock>) -> HeartbeatReply {
     let begin = begin.map(str::to_owned);
-    match attend(store, &SessionOp::Beat(Beat { begin, held, ..alive(n) })).await {
-        SessionReply::Beat(beaten) => beaten,
+    match attend(store, &SessionOp::Heartbeat(Heartbeat { begin, held, ..alive(n) })).await {
+        SessionReply::Heartbeat(beaten) => beaten,
         other => panic!("{other:?}"),
     }
 }

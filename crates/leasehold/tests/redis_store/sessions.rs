@@ -9,8 +9,8 @@ use leasehold::store::{
     Store,
 };
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Ended, Evict, Evicted, Fingerprint, ForceRelease, ForceReleased,
-    HoldStatus, ObservedHolder, Place, SessionId,
+    Acquire, Acquired, Ended, Evict, Evicted, Fingerprint, ForceRelease, ForceReleased, Heartbeat,
+    HeartbeatReply, HoldStatus, ObservedHolder, Place, SessionId,
 };
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
@@ -21,14 +21,14 @@ async fn a_session_begins_beats_is_listed_and_ends() {
     let store = connect(&server).await;
     assert_eq!(store.capabilities().sessions, SessionTracking::ByHeartbeat);
     assert_eq!(listed(&store).await, []);
-    assert_eq!(beat(&store, 1, None, vec![]).await, Beaten::Lapsed);
+    assert_eq!(beat(&store, 1, None, vec![]).await, HeartbeatReply::Lapsed);
     for n in [2, 1] {
-        assert_eq!(beat(&store, n, Some("{\"host\": \"web-1\"}"), vec![]).await, Beaten::Alive);
+        assert_eq!(beat(&store, n, Some("{\"host\": \"web-1\"}"), vec![]).await, HeartbeatReply::Alive);
     }
     // More than fit into one command of a script, and a store that has lost its scripts.
     let held: Vec<_> = (0..2_500).map(|n| Lock::mutex(format!("job: {n}").parse().unwrap())).collect();
     server.cli(&["SCRIPT", "FLUSH"]).unwrap().ok().unwrap();
-    assert_eq!(beat(&store, 1, None, held.clone()).await, Beaten::Alive);
+    assert_eq!(beat(&store, 1, None, held.clone()).await, HeartbeatReply::Alive);
     let entries = listed(&store).await;
     assert_eq!(entries.iter().map(|entry| entry.session).collect::<Vec<_>>(), [session(1), session(2)]);
     let alive = entries[0].alive_ms.unwrap();
@@ -41,7 +41,7 @@ async fn a_session_begins_beats_is_listed_and_ends() {
     assert_eq!(attend(&store, &SessionOp::End(session(1))).await, SessionReply::End);
     let entries = listed(&store).await;
     assert_eq!(entries.iter().map(|entry| entry.session).collect::<Vec<_>>(), [session(2)]);
-    assert_eq!(beat(&store, 1, None, vec![]).await, Beaten::Lapsed);
+    assert_eq!(beat(&store, 1, None, vec![]).await, HeartbeatReply::Lapsed);
     for key in ["leasehold:{sessions}".to_owned(), format!("leasehold:{{sessions}}:{}", session(2))] {
         let ttl = server.cli(&["PTTL", &key]).unwrap().integer().unwrap();
         assert!((100_000..=125_000).contains(&ttl), "{key}: {ttl}");
@@ -52,11 +52,11 @@ async fn a_session_begins_beats_is_listed_and_ends() {
 async fn a_full_memory_lets_no_session_lapse() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
-    assert_eq!(beat(&store, 1, Some("{}"), vec![]).await, Beaten::Alive);
+    assert_eq!(beat(&store, 1, Some("{}"), vec![]).await, HeartbeatReply::Alive);
     granted(acquire(&store, &claim(2), None).await);
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
-    let begin = Beat { begin: Some("{}".to_owned()), ..alive(3) };
-    let outcome = store.execute_session(Place::ONLY, &SessionOp::Beat(begin), LONG).await;
+    let begin = Heartbeat { begin: Some("{}".to_owned()), ..alive(3) };
+    let outcome = store.execute_session(Place::ONLY, &SessionOp::Heartbeat(begin), LONG).await;
     assert!(
         matches!(&outcome, Outcome::Failed(Executed::No, fault) if fault.kind == FaultKind::OutOfMemory),
         "{outcome:?}"
@@ -64,7 +64,7 @@ async fn a_full_memory_lets_no_session_lapse() {
     let ends = |key: &str| server.cli(&["PTTL", key]).unwrap().integer().unwrap();
     let record = format!("leasehold:{{sessions}}:{}", session(1));
     server.cli(&["PEXPIRE", &record, "60000"]).unwrap().ok().unwrap();
-    assert_eq!(beat(&store, 1, None, vec![job()]).await, Beaten::Alive);
+    assert_eq!(beat(&store, 1, None, vec![job()]).await, HeartbeatReply::Alive);
     assert!(ends(&record) > 100_000);
     assert_eq!(listed(&store).await[0].held, [job()]);
     // Such data does not keep a dead holder's lock held either.
@@ -84,7 +84,7 @@ async fn what_is_no_session_of_ours_is_left_alone() {
     let store = connect(&server).await;
     granted(acquire(&store, &claim(1), None).await);
     let record = format!("leasehold:{{sessions}}:{}", session(1));
-    let begin = SessionOp::Beat(Beat { begin: Some("{}".to_owned()), ..alive(1) });
+    let begin = SessionOp::Heartbeat(Heartbeat { begin: Some("{}".to_owned()), ..alive(1) });
     let look = Op::Acquire(Acquire { ahead: Some(session(1)), ..ask(&claim(2), Some(nonce(1))) });
     for spoil in [&["SET", &record, "x"][..], &["HSET", &record, "format", "2"]] {
         server.cli(&["DEL", &record]).unwrap().ok().unwrap();
@@ -104,8 +104,8 @@ async fn what_is_no_session_of_ours_is_left_alone() {
     // A damaged index leaves a session alive, but unlisted.
     server.cli(&["DEL", &record]).unwrap().ok().unwrap();
     server.cli(&["SET", "leasehold:{sessions}", "x"]).unwrap().ok().unwrap();
-    assert_eq!(attend(&store, &begin).await, SessionReply::Beat(Beaten::Alive));
-    assert_eq!(beat(&store, 1, None, vec![]).await, Beaten::Alive);
+    assert_eq!(attend(&store, &begin).await, SessionReply::Heartbeat(HeartbeatReply::Alive));
+    assert_eq!(beat(&store, 1, None, vec![]).await, HeartbeatReply::Alive);
     assert_eq!(attend(&store, &SessionOp::End(session(1))).await, SessionReply::End);
 }
 
@@ -114,7 +114,7 @@ async fn what_is_no_session_of_ours_is_left_alone() {
 async fn all_sessions_are_listed_but_what_is_none() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
-    assert_eq!(beat(&store, 1, Some("{}"), vec![job()]).await, Beaten::Alive);
+    assert_eq!(beat(&store, 1, Some("{}"), vec![job()]).await, HeartbeatReply::Alive);
     let index = "leasehold:{sessions}";
     let mut connection = server.connect().unwrap();
     for n in 0..600_u32 {

@@ -3,8 +3,8 @@
 use leasehold::store::{Fault, Notification, NotificationSink, Outcome, SqliteStore, Store};
 use leasehold::{FencingToken, Label, SessionId};
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, HoldId, Inspect, Inspection, Liveness, Lock, LockMode,
-    Nonce, Op, Place, Release, ReleaseAction, Reply, SessionEntry, SessionOp, SessionReply,
+    Acquire, Acquired, Claim, Enqueue, Heartbeat, HeartbeatReply, HoldId, Inspect, Inspection, Liveness,
+    Lock, LockMode, Nonce, Op, Place, Release, ReleaseAction, Reply, SessionEntry, SessionOp, SessionReply,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -150,8 +150,11 @@ impl Party {
 
     pub(crate) fn begin(&self, about: &str) {
         let (session, begin) = (self.session, Some(about.to_owned()));
-        let beat = Beat { session, alive_ms: 1, begin, held: vec![], left: vec![] };
-        assert_eq!(self.execute_session(&SessionOp::Beat(beat)), SessionReply::Beat(Beaten::Alive));
+        let beat = Heartbeat { session, alive_ms: 1, begin, held: vec![], left: vec![] };
+        assert_eq!(
+            self.execute_session(&SessionOp::Heartbeat(beat)),
+            SessionReply::Heartbeat(HeartbeatReply::Alive)
+        );
     }
 
     pub(crate) fn list(&self) -> Vec<SessionEntry> {

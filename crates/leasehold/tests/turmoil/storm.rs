@@ -9,7 +9,7 @@ use crate::late::LATE_AT_MOST;
 use crate::trouble::Trouble;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use leasehold_core::{Beaten, SessionOp, SessionReply};
+use leasehold_core::{HeartbeatReply, SessionOp, SessionReply};
 use leasehold_sim::{Data, Flaw, ModelServer, ObservedHolder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -306,8 +306,8 @@ fn server(record: &Arc<Record>, flaw: Option<Flaw>) -> ModelServer {
             }
             ObservedHolder::Together { asks, shares, .. } => record.asked_together(asks, shares),
             ObservedHolder::Attended {
-                op: SessionOp::Beat(beat),
-                reply: SessionReply::Beat(Beaten::Alive),
+                op: SessionOp::Heartbeat(beat),
+                reply: SessionReply::Heartbeat(HeartbeatReply::Alive),
                 ..
             } => {
                 record.beaten(clock.elapsed(), beat.session);

@@ -37,7 +37,7 @@ impl Check for AfterRelease {
                 self.gone.insert(host, !context.keeper_is_connected(host));
             }
             Event::SessionSent { op: SessionOp::End(session), .. } => drop(self.ended.insert(*session)),
-            Event::SessionSent { host, message, op: SessionOp::Beat(beat), .. } => {
+            Event::SessionSent { host, message, op: SessionOp::Heartbeat(beat), .. } => {
                 // A process that was about to begin another session begins and ends it.
                 let is_over = beat.begin.is_none() && self.gone.get(&host) == Some(&false);
                 if is_over || self.ended.contains(&beat.session) {

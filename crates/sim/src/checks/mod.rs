@@ -76,7 +76,7 @@ pub use validity::HolderValidity;
 use crate::event::{Event, HostEvent, LockId, ServerEvent};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
-use leasehold_core::{Beaten, Kind, SessionId, SessionOp, SessionReply};
+use leasehold_core::{HeartbeatReply, Kind, SessionId, SessionOp, SessionReply};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -157,7 +157,7 @@ impl CheckContext {
                 let until = self.lives.get(&session).copied();
                 self.health.insert(host, Health::new(at, up.map(|up| !up), until));
             }
-            Event::SessionSent { host, message, asked_at, op: SessionOp::Beat(beat) } => {
+            Event::SessionSent { host, message, asked_at, op: SessionOp::Heartbeat(beat) } => {
                 if beat.begin.is_some() {
                     self.hosts.insert(beat.session, host);
                 }
@@ -189,7 +189,7 @@ impl CheckContext {
     fn heard(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
         let Some((session, asked_at, alive)) = self.heartbeats.remove(&message) else { return };
         match reply {
-            Some(SessionReply::Beat(Beaten::Alive)) => {
+            Some(SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
                 // Less the drift that is allowed for, and that of any clock.
                 let until = asked_at + alive * 23 / 25;
                 let until =
@@ -198,7 +198,7 @@ impl CheckContext {
                     health.lives_until(at, until);
                 }
             }
-            Some(SessionReply::Beat(Beaten::Lapsed)) => {
+            Some(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => {
                 if let Some(health) = self.health.get_mut(&host) {
                     health.lapses(at);
                 }

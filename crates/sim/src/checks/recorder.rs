@@ -134,8 +134,10 @@ impl Counts {
                 self.resized += u64::from(*done.reply == Reply::Resize(Resized::Done));
                 &mut self.executed
             }
-            Event::SessionExecuted(done) if matches!(done.op, SessionOp::Beat(_)) => &mut self.heartbeats,
-            Event::SessionSent { op: SessionOp::Beat(beat), .. } if beat.begin.is_some() => {
+            Event::SessionExecuted(done) if matches!(done.op, SessionOp::Heartbeat(_)) => {
+                &mut self.heartbeats
+            }
+            Event::SessionSent { op: SessionOp::Heartbeat(beat), .. } if beat.begin.is_some() => {
                 &mut self.sessions
             }
             Event::MessageFault { .. } => &mut self.message_faults,

@@ -5,7 +5,7 @@ use crate::event::{Event, HostEvent, ServerEvent, SessionExecution};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::model::SessionRecord;
-use leasehold_core::{Acquire, Beat, Beaten, Op, SessionId, SessionOp, SessionReply};
+use leasehold_core::{Acquire, Heartbeat, HeartbeatReply, Op, SessionId, SessionOp, SessionReply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -45,7 +45,9 @@ struct Record {
 impl SessionLiveness {
     fn attended(&mut self, at: Instant, done: &SessionExecution<'_>) -> CheckResult {
         match (done.op, done.reply) {
-            (SessionOp::Beat(beat), SessionReply::Beat(beaten)) => self.beaten(at, done, beat, *beaten),
+            (SessionOp::Heartbeat(beat), SessionReply::Heartbeat(beaten)) => {
+                self.beaten(at, done, beat, *beaten)
+            }
             (SessionOp::End(session), _) => {
                 self.records.remove(session);
                 self.unknown.remove(session);
@@ -62,8 +64,8 @@ impl SessionLiveness {
         &mut self,
         at: Instant,
         done: &SessionExecution<'_>,
-        beat: &Beat,
-        beaten: Beaten,
+        beat: &Heartbeat,
+        beaten: HeartbeatReply,
     ) -> CheckResult {
         let (session, now_ms) = (beat.session, done.clock.reading_us(at) / 1000);
         let was_unknown = self.unknown.remove(&session);
@@ -73,20 +75,22 @@ impl SessionLiveness {
         let is_ghost = begins && done.out_of_time;
         match (old, beaten) {
             _ if was_unknown => {}
-            (Some(old), Beaten::Alive) if old.until_ms < now_ms && !(is_ghost && old.expires_ms < now_ms) => {
+            (Some(old), HeartbeatReply::Alive)
+                if old.until_ms < now_ms && !(is_ghost && old.expires_ms < now_ms) =>
+            {
                 let ago_ms = now_ms - old.until_ms;
                 return Err(format!("{session} is alive again, {ago_ms} ms after it lapsed"));
             }
-            (Some(old), Beaten::Lapsed) if old.until_ms >= now_ms => {
+            (Some(old), HeartbeatReply::Lapsed) if old.until_ms >= now_ms => {
                 return Err(format!(
                     "{session} is said to have lapsed, and has {} ms",
                     old.until_ms - now_ms
                 ));
             }
-            (None, Beaten::Alive) if !begins => {
+            (None, HeartbeatReply::Alive) if !begins => {
                 return Err(format!("{session} is alive by a beat, and has not begun"));
             }
-            (None, Beaten::Lapsed) if begins => {
+            (None, HeartbeatReply::Lapsed) if begins => {
                 return Err(format!("{session} could not begin"));
             }
             _ => {}
@@ -96,7 +100,7 @@ impl SessionLiveness {
             until_ms: record.alive_until_ms,
             expires_ms: record.expires_ms.max(old.map_or(0, |old| old.expires_ms)),
         };
-        if beaten == Beaten::Lapsed {
+        if beaten == HeartbeatReply::Lapsed {
             if after.is_some_and(|record| record.alive_until_ms >= now_ms) {
                 return Err(format!("{session} is said to have lapsed, and is alive"));
             }
@@ -125,7 +129,7 @@ impl SessionLiveness {
         at: Instant,
         host: HostId,
         message: u64,
-        beat: &Beat,
+        beat: &Heartbeat,
         context: &CheckContext,
     ) -> CheckResult {
         let session = beat.session;
@@ -152,11 +156,11 @@ impl SessionLiveness {
     fn heard(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
         let Some((session, alive)) = self.asked.remove(&message) else { return };
         match reply {
-            Some(SessionReply::Beat(Beaten::Alive)) => {
+            Some(SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
                 self.acknowledged.insert(session);
                 self.present.insert(host, (session, alive));
             }
-            Some(SessionReply::Beat(Beaten::Lapsed)) => drop(self.lapsed.insert(session, at)),
+            Some(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => drop(self.lapsed.insert(session, at)),
             _ => {}
         }
     }
@@ -182,7 +186,7 @@ impl Check for SessionLiveness {
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
             Event::SessionExecuted(done) => return self.attended(at, done),
-            Event::SessionSent { host, message, op: SessionOp::Beat(beat), .. } => {
+            Event::SessionSent { host, message, op: SessionOp::Heartbeat(beat), .. } => {
                 return self.heartbeats(at, host, message, beat, context);
             }
             Event::SessionAnswered { host, message, reply } => self.heard(at, host, message, reply),

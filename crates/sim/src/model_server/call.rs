@@ -6,8 +6,8 @@ use super::reply::Failure;
 use super::script::{For, Script};
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
-    Acquire, Beat, Claim, Enqueue, Evict, Extend, ForceRelease, HoldId, Inspect, Kind, Label, Liveness, Lock,
-    LockMode, LockName, ObservedHolder, Op, OwnValue, Raise, Release, ReleaseAction, Resize,
+    Acquire, Claim, Enqueue, Evict, Extend, ForceRelease, Heartbeat, HoldId, Inspect, Kind, Label, Liveness,
+    Lock, LockMode, LockName, ObservedHolder, Op, OwnValue, Raise, Release, ReleaseAction, Resize,
 };
 use std::str::FromStr;
 
@@ -21,7 +21,7 @@ pub(super) enum Call {
     /// Of acquires of all of several Mutexes, or none: by their keys.
     AcquireAll(Vec<(String, Acquire)>),
     /// Of a beat, and the index of the sessions.
-    Beat(Beat, String),
+    Heartbeat(Heartbeat, String),
 }
 
 /// The call of an operation on a lock.
@@ -49,9 +49,9 @@ impl Call {
     pub(super) fn read(script: Script, of: For, arguments: &[Vec<u8>]) -> Read<Self> {
         let mut rest = Rest(arguments.iter());
         let keys = (0..rest.number()?).map(|_| rest.text()).collect::<Read<Vec<_>>>()?;
-        if script == Script::Beat {
+        if script == Script::Heartbeat {
             let [_, index] = keys[..] else { return Err(malformed()) };
-            return Ok(Self::Beat(rest.beat()?, index.to_owned()));
+            return Ok(Self::Heartbeat(rest.beat()?, index.to_owned()));
         }
         if script == Script::Extend {
             let extends = keys.into_iter().map(|key| rest.extend(key)).collect::<Read<_>>()?;
@@ -137,7 +137,7 @@ impl OnLock {
             Script::Raise => {
                 Op::Raise(Raise { claim: claim.ok_or_else(malformed)?, fence: parsed(rest.text()?)? })
             }
-            Script::Beat | Script::Extend | Script::AcquireAll => return Err(malformed()),
+            Script::Heartbeat | Script::Extend | Script::AcquireAll => return Err(malformed()),
             Script::Release => {
                 rest.text()?.clone_into(&mut mailboxes);
                 let pass = match rest.text()? {
@@ -288,7 +288,7 @@ impl<'a> Rest<'a> {
     }
 
     /// The arguments of a heartbeat.
-    fn beat(&mut self) -> Read<Beat> {
+    fn beat(&mut self) -> Read<Heartbeat> {
         let (session, alive_ms) = (parsed(self.text()?)?, self.number()?);
         // Derived from the above.
         self.number()?;
@@ -302,7 +302,7 @@ impl<'a> Rest<'a> {
         while !self.is_empty() {
             left.push(self.lock()?);
         }
-        Ok(Beat { session, alive_ms, begin, held, left })
+        Ok(Heartbeat { session, alive_ms, begin, held, left })
     }
 
     /// A lock, as a session's record calls it.

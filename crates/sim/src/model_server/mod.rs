@@ -220,8 +220,8 @@ impl ModelServer {
                 }
             },
             Call::AcquireAll(asks) => reply::of_shares(&self.take_all(session, asks)),
-            Call::Beat(beat, index) => {
-                reply::of_sessions(&self.execute_session(session, index, &SessionOp::Beat(beat.clone())))
+            Call::Heartbeat(beat, index) => {
+                reply::of_sessions(&self.execute_session(session, index, &SessionOp::Heartbeat(beat.clone())))
             }
         }
     }

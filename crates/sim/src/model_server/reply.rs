@@ -2,8 +2,9 @@
 
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
-    Acquired, AuditEntry, Beaten, Ended, Evicted, Extended, FencingToken, ForceReleased, HoldStatus, Holder,
-    Inspection, Kind, LockMode, MultiAcquired, Op, Raised, Refused, Released, Reply, Resized, SessionReply,
+    Acquired, AuditEntry, Ended, Evicted, Extended, FencingToken, ForceReleased, HeartbeatReply, HoldStatus,
+    Holder, Inspection, Kind, LockMode, MultiAcquired, Op, Raised, Refused, Released, Reply, Resized,
+    SessionReply,
 };
 
 /// An error reply.
@@ -100,7 +101,7 @@ pub(super) fn time(now_us: u64) -> Value {
 /// The reply to a session call: a heartbeat's result, the number ended, or the members of the index.
 pub(super) fn of_sessions(reply: &SessionReply) -> Value {
     match reply {
-        SessionReply::Beat(beaten) => Value::Integer(i64::from(*beaten == Beaten::Alive)),
+        SessionReply::Heartbeat(beaten) => Value::Integer(i64::from(*beaten == HeartbeatReply::Alive)),
         SessionReply::End => Value::Integer(1),
         SessionReply::List(entries) => {
             Value::Array(entries.iter().map(|entry| Value::bulk(entry.session.to_string())).collect())

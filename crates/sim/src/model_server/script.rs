@@ -18,7 +18,7 @@ pub(super) enum Script {
     Free,
     Resize,
     Raise,
-    Beat,
+    Heartbeat,
 }
 
 /// The first line of a script: `-- leasehold <kind> <script>`.
@@ -37,7 +37,7 @@ const NAMES: [(&str, Script); 12] = [
     ("force_release", Script::Free),
     ("resize", Script::Resize),
     ("raise_fence", Script::Raise),
-    ("heartbeat", Script::Beat),
+    ("heartbeat", Script::Heartbeat),
 ];
 
 /// Which locks a script is for.

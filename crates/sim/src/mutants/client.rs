@@ -8,9 +8,9 @@ use leasehold::store::{
 };
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, FencingToken, HoldId, HoldStatus, Inspection,
-    KeyError, Liveness, MultiAcquired, Nonce, Notification, Place, Release, Released, Reply, SessionId,
-    drift,
+    Acquire, Acquired, Claim, Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, HoldId, HoldStatus,
+    Inspection, KeyError, Liveness, MultiAcquired, Nonce, Notification, Place, Release, Released, Reply,
+    SessionId, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -178,7 +178,7 @@ impl MutantStore {
         Some(outcome)
     }
 
-    async fn beat(&self, mutant: Mutant, beat: &Beat, within: Duration) -> Outcome<SessionReply> {
+    async fn beat(&self, mutant: Mutant, beat: &Heartbeat, within: Duration) -> Outcome<SessionReply> {
         let mut sent = beat.clone();
         self.seen().alive_ms = Some(beat.alive_ms);
         match mutant {
@@ -194,7 +194,7 @@ impl MutantStore {
             _ => {}
         }
         let sent_at = self.inner.world.now();
-        let outcome = self.inner.execute_session(Place::ONLY, &SessionOp::Beat(sent), within).await;
+        let outcome = self.inner.execute_session(Place::ONLY, &SessionOp::Heartbeat(sent), within).await;
         match (mutant, &outcome) {
             (Mutant::SessionFromReply, Outcome::Done(_)) => {
                 self.seen().beat_took = self.inner.world.now().since(sent_at);
@@ -202,7 +202,7 @@ impl MutantStore {
             }
             (Mutant::HoldsOutliveSession, Outcome::Done(_))
             | (Mutant::UnknownHeartbeatIsYes, Outcome::Failed(Executed::Unknown, _)) => {
-                Outcome::Done(SessionReply::Beat(Beaten::Alive))
+                Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))
             }
             _ => outcome,
         }
@@ -385,7 +385,7 @@ impl Store for MutantStore {
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         match (self.mutant, op) {
-            (Some(mutant), SessionOp::Beat(beat)) => Box::pin(self.beat(mutant, beat, within)),
+            (Some(mutant), SessionOp::Heartbeat(beat)) => Box::pin(self.beat(mutant, beat, within)),
             _ => self.inner.execute_session(place, op, within),
         }
     }

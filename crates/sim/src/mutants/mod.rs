@@ -527,7 +527,7 @@ impl Mutant {
         now_ms: u64,
         op: &SessionOp,
     ) -> SessionReply {
-        if let (Self::HeartbeatRevivesLapsedSession, SessionOp::Beat(beat)) = (self, op)
+        if let (Self::HeartbeatRevivesLapsedSession, SessionOp::Heartbeat(beat)) = (self, op)
             && let Some(record) = sessions.records.get_mut(&beat.session)
         {
             record.alive_until_ms = record.alive_until_ms.max(now_ms);

@@ -6,10 +6,11 @@ use super::inbox::Inbox;
 use crate::Random;
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
-    Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended,
-    FencingToken, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
-    Liveness, Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Place, Refused, Release,
-    ReleaseAction, Released, Reply, Resize, Resized, SessionEntry, SessionId, SessionOp, SessionReply,
+    Acquire, Acquired, Ahead, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, FencingToken,
+    ForceRelease, ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Holder, Inspect, Inspection,
+    Kind, Label, Liveness, Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Place,
+    Refused, Release, ReleaseAction, Released, Reply, Resize, Resized, SessionEntry, SessionId, SessionOp,
+    SessionReply,
 };
 use leasehold_store::{Executed, Outcome, Store};
 use std::sync::Arc;
@@ -379,22 +380,22 @@ impl TestClient {
     }
 
     /// A heartbeat that changes nothing else.
-    pub fn beat_for(&self, alive: Duration) -> Beat {
+    pub fn beat_for(&self, alive: Duration) -> Heartbeat {
         let (session, alive_ms) = (self.session, millis(alive));
-        Beat { session, alive_ms, begin: None, held: Vec::new(), left: Vec::new() }
+        Heartbeat { session, alive_ms, begin: None, held: Vec::new(), left: Vec::new() }
     }
 
     /// Begins its session, for so long if it beats no more.
     pub async fn begin(&self, alive: Duration) {
         let begin = Some(self.about());
-        let beaten = self.beat(Beat { begin, ..self.beat_for(alive) }).await;
-        assert_eq!(beaten, Beaten::Alive, "{:?} could not begin", self.session);
+        let beaten = self.beat(Heartbeat { begin, ..self.beat_for(alive) }).await;
+        assert_eq!(beaten, HeartbeatReply::Alive, "{:?} could not begin", self.session);
     }
 
     /// Sends a beat.
-    pub async fn beat(&self, beat: Beat) -> Beaten {
-        match self.execute_session(&SessionOp::Beat(beat)).await {
-            SessionReply::Beat(beaten) => beaten,
+    pub async fn beat(&self, beat: Heartbeat) -> HeartbeatReply {
+        match self.execute_session(&SessionOp::Heartbeat(beat)).await {
+            SessionReply::Heartbeat(beaten) => beaten,
             other => panic!("a beat was answered by {other:?}"),
         }
     }

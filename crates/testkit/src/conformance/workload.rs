@@ -8,9 +8,9 @@ use super::Random;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Parts, Sessions, Value};
 use leasehold_core::{
-    Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, HoldId, Inspect,
-    Kind, Label, Liveness, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue, Raise,
-    Release, ReleaseAction, Resize, SessionId, SessionOp,
+    Acquire, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, Heartbeat, HoldId,
+    Inspect, Kind, Label, Liveness, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue,
+    Raise, Release, ReleaseAction, Resize, SessionId, SessionOp,
 };
 
 /// The next step.
@@ -229,7 +229,7 @@ impl Workload {
         match self.random.below(12) {
             0 => SessionOp::End(self.session()),
             1 | 2 => SessionOp::List,
-            number => SessionOp::Beat(self.beat(number < 8)),
+            number => SessionOp::Heartbeat(self.beat(number < 8)),
         }
     }
 
@@ -243,11 +243,11 @@ impl Workload {
         SESSIONS.iter().map(|n| SessionId::from_random([*n; 12]))
     }
 
-    fn beat(&self, begins: bool) -> Beat {
+    fn beat(&self, begins: bool) -> Heartbeat {
         let alive_ms = *self.random.pick(&[1, 100, 10_000, 3_600_000, 200 * 3_600_000, 200 * 3_600_000]);
         let about = self.random.pick(&["{}", "{\"host\": \"web-1\"}", ""]);
         let begin = begins.then(|| (*about).to_owned());
-        Beat { session: self.session(), alive_ms, begin, held: self.locks(), left: self.locks() }
+        Heartbeat { session: self.session(), alive_ms, begin, held: self.locks(), left: self.locks() }
     }
 
     fn locks(&self) -> Vec<Lock> {

@@ -9,7 +9,7 @@ use super::{KeepId, Kept, Shared, State, Work};
 use crate::store::Outcome;
 use futures_util::future::join_all;
 use leasehold_core::pulse::Pulse;
-use leasehold_core::{Beaten, Moment, Place, SessionId, SessionOp, SessionReply};
+use leasehold_core::{HeartbeatReply, Moment, Place, SessionId, SessionOp, SessionReply};
 use leasehold_store::jitter;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ impl State {
             }
             match self.hearts.with(place, |heart| heart.poll(now)) {
                 None | Some(Need::Rest) => {}
-                Some(Need::Beat(throb)) => work.throbs.push(throb),
+                Some(Need::Heartbeat(throb)) => work.throbs.push(throb),
                 Some(Need::Lapsed) => self.lapse(place, now, work),
             }
         }
@@ -113,8 +113,10 @@ pub(super) async fn beat(shared: Arc<Shared>, throb: Throb) {
             return;
         }
         match outcome {
-            Outcome::Done(SessionReply::Beat(Beaten::Alive)) => heart.handle_beaten(sent_at, now),
-            Outcome::Done(SessionReply::Beat(Beaten::Lapsed)) => heart.handle_lapsed(),
+            Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
+                heart.handle_beaten(sent_at, now)
+            }
+            Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => heart.handle_lapsed(),
             other => {
                 if let Outcome::Failed(_, fault) = other {
                     tracing::debug!(%fault, "the session has not beaten yet");

@@ -5,7 +5,8 @@
 use crate::conformance::client::{LONG, TestClient};
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, Beaten, Claim, Ended, Evicted, Extended, FencingToken, HoldStatus, Liveness,
+    Acquire, Acquired, Ahead, Claim, Ended, Evicted, Extended, FencingToken, HeartbeatReply, HoldStatus,
+    Liveness,
 };
 use leasehold_store::SessionTracking;
 use std::time::Duration;
@@ -16,18 +17,22 @@ pub async fn a_session_lives_as_long_as_it_beats(fixture: &Fixture) {
     if !lapses(&a) {
         return;
     }
-    assert_eq!(a.beat(a.beat_for(LONG)).await, Beaten::Lapsed, "it has not begun");
+    assert_eq!(a.beat(a.beat_for(LONG)).await, HeartbeatReply::Lapsed, "it has not begun");
     a.begin(fixture.short()).await;
     b.begin(LONG).await;
-    assert_eq!(b.beat(b.beat_for(Duration::from_millis(1))).await, Beaten::Alive);
+    assert_eq!(b.beat(b.beat_for(Duration::from_millis(1))).await, HeartbeatReply::Alive);
     fixture.pass(fixture.short() / 2).await;
-    assert_eq!(a.beat(a.beat_for(fixture.short())).await, Beaten::Alive);
+    assert_eq!(a.beat(a.beat_for(fixture.short())).await, HeartbeatReply::Alive);
     fixture.outlive(fixture.short(), &a).await;
-    assert_eq!(a.beat(a.beat_for(LONG)).await, Beaten::Lapsed);
+    assert_eq!(a.beat(a.beat_for(LONG)).await, HeartbeatReply::Lapsed);
     let again = a.beat_for(LONG);
-    let again = leasehold_core::Beat { begin: Some(a.about()), ..again };
-    assert_eq!(a.beat(again).await, Beaten::Lapsed, "who has lapsed begins as another");
-    assert_eq!(b.beat(b.beat_for(LONG)).await, Beaten::Alive, "a beat that asks for less takes nothing away");
+    let again = leasehold_core::Heartbeat { begin: Some(a.about()), ..again };
+    assert_eq!(a.beat(again).await, HeartbeatReply::Lapsed, "who has lapsed begins as another");
+    assert_eq!(
+        b.beat(b.beat_for(LONG)).await,
+        HeartbeatReply::Alive,
+        "a beat that asks for less takes nothing away"
+    );
 }
 
 /// An ended session is gone at once, and others are unaffected.
@@ -43,7 +48,7 @@ pub async fn a_session_that_ended_is_over(fixture: &Fixture) {
     assert_eq!(b.listed(a.session).await, None);
     assert!(b.listed(b.session).await.is_some_and(|entry| entry.alive_ms.is_some()));
     if lapses(&a) {
-        assert_eq!(a.beat(a.beat_for(LONG)).await, Beaten::Lapsed);
+        assert_eq!(a.beat(a.beat_for(LONG)).await, HeartbeatReply::Lapsed);
     }
 }
 
@@ -58,7 +63,7 @@ pub async fn a_session_is_listed_with_what_it_holds(fixture: &Fixture) {
     let claim = a.take(LONG).await;
     a.at(&elsewhere).take(LONG).await;
     let held = vec![a.lock.clone(), elsewhere.clone()];
-    a.beat(leasehold_core::Beat { held: held.clone(), ..a.beat_for(LONG) }).await;
+    a.beat(leasehold_core::Heartbeat { held: held.clone(), ..a.beat_for(LONG) }).await;
     let entry = b.listed(a.session).await.expect("it is alive");
     let mut expected = held;
     expected.sort();
@@ -67,7 +72,7 @@ pub async fn a_session_is_listed_with_what_it_holds(fixture: &Fixture) {
     assert_eq!((entry.about, found), (a.about(), expected));
     assert!(entry.alive_ms.is_some());
     a.release(&claim).await;
-    a.beat(leasehold_core::Beat { left: vec![a.lock.clone()], ..a.beat_for(LONG) }).await;
+    a.beat(leasehold_core::Heartbeat { left: vec![a.lock.clone()], ..a.beat_for(LONG) }).await;
     assert_eq!(b.listed(a.session).await.map(|entry| entry.held), Some(vec![elsewhere]));
 }
 

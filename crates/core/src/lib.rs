@@ -41,7 +41,7 @@ pub use op::{
     Raise, Raised, Refused, Release, ReleaseAction, Released, Reply, Resize, Resized,
 };
 pub use retry::{Backoff, RetryPolicy};
-pub use session::{About, Heartbeat, HeartbeatReply, SessionEntry, SessionOp, SessionReply};
+pub use session::{Heartbeat, HeartbeatReply, SessionEntry, SessionMetadata, SessionOp, SessionReply};
 pub use time::{Moment, drift, whole_millis};
 
 /// The first lease of every hold, unless the caller requested a shorter one.

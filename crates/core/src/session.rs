@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 /// A description of the client behind a session, for people to read.
 ///
 /// ```
-/// use leasehold_core::{About, Label};
+/// use leasehold_core::{SessionMetadata, Label};
 ///
-/// let about = About {
+/// let about = SessionMetadata {
 ///     label: Label::new("web-3/4711/billing")?,
 ///     host: "web-3".into(),
 ///     pid: 4711,
@@ -22,11 +22,11 @@ use std::collections::BTreeMap;
 ///     started_ms: 1_762_000_000_123,
 ///     labels: [("zone".to_owned(), "eu-1".to_owned())].into(),
 /// };
-/// assert_eq!(About::from_json(&about.to_json()), Some(about));
+/// assert_eq!(SessionMetadata::from_json(&about.to_json()), Some(about));
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct About {
+pub struct SessionMetadata {
     /// The label that others see on the locks that it holds.
     pub label: Label,
     /// The name of its machine.
@@ -44,7 +44,7 @@ pub struct About {
     pub labels: BTreeMap<String, String>,
 }
 
-impl About {
+impl SessionMetadata {
     /// The longest text that a store has to keep, in bytes.
     pub const MAX_LEN: usize = 4096;
 
@@ -97,7 +97,7 @@ pub struct Heartbeat {
     pub session: SessionId,
     /// How long it is alive from now, in milliseconds.
     pub alive_ms: u64,
-    /// Set to a description for people ([`About::to_json`]) to begin the session. Without it, a session that
+    /// Set to a description for people ([`SessionMetadata::to_json`]) to begin the session. Without it, a session that
     /// has lapsed stays lapsed.
     pub begin: Option<String>,
     /// Locks acquired since the last heartbeat, for people to find.
@@ -147,7 +147,7 @@ pub struct SessionEntry {
     /// and left a hold that [outlives it](crate::Life::Lease). A store that tracks the life of sessions
     /// itself, without heartbeats, returns `Some(u64::MAX)` for live ones.
     pub alive_ms: Option<u64>,
-    /// The description of its client ([`About::from_json`]); empty if it has never sent one.
+    /// The description of its client ([`SessionMetadata::from_json`]); empty if it has never sent one.
     pub about: String,
     /// The locks that it held as of its last report, or that it holds now, if the store tracks them itself.
     pub held: Vec<Lock>,

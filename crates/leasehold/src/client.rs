@@ -16,7 +16,7 @@ use crate::semaphore::Semaphore;
 use crate::session_info::{self, SessionInfo};
 use crate::store::{Diagnosis, MemoryStore, Store};
 use crate::store::{StoreConfig, StoreUrl};
-use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
+use leasehold_core::{Label, Lease, Lock, LockName, Moment, NameError, SessionId, SessionMetadata};
 use leasehold_store::{Environment, System};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -698,7 +698,7 @@ fn about(
     label: Option<String>,
     labels: BTreeMap<String, String>,
     environment: &dyn Environment,
-) -> Result<About, ConnectError> {
+) -> Result<SessionMetadata, ConnectError> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let program = std::env::args_os().next().map(std::path::PathBuf::from);
     let program = program.as_deref().and_then(std::path::Path::file_name).map(|name| name.to_string_lossy());
@@ -708,7 +708,7 @@ fn about(
         None => own_label(&format!("{host}/{pid}/{program}")),
     };
     let started = environment.wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let about = About {
+    let about = SessionMetadata {
         label,
         host,
         pid,
@@ -718,9 +718,11 @@ fn about(
         labels,
     };
     let len = about.to_json().len();
-    if len > About::MAX_LEN {
-        let text =
-            format!("the session's labels have {len} bytes, but at most {} are allowed", About::MAX_LEN);
+    if len > SessionMetadata::MAX_LEN {
+        let text = format!(
+            "the session's labels have {len} bytes, but at most {} are allowed",
+            SessionMetadata::MAX_LEN
+        );
         return Err(ConnectError::Setting(text));
     }
     Ok(about)

@@ -129,9 +129,9 @@ pub use status::{FullStatus, SharedHolder, Status};
 /// that defines what each operation means.
 pub use leasehold_core as core;
 pub use leasehold_core::{
-    About, AuditEntry, Backoff, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
+    AuditEntry, Backoff, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
     LeaseError, LockMode, LockName, Moment, NameError, ObservedHolder, OwnValue, OwnValueError, Refused,
-    RetryPolicy, SessionId,
+    RetryPolicy, SessionId, SessionMetadata,
 };
 #[cfg(feature = "redis")]
 pub use leasehold_redis::optimistic;

@@ -9,7 +9,7 @@
 use crate::client::Client;
 use crate::store::{Fault, Outcome};
 use leasehold_core::{
-    About, Evict, Evicted, FencingToken, Label, Lock, LockName, Op, Reply, SessionEntry, SessionId,
+    Evict, Evicted, FencingToken, Label, Lock, LockName, Op, Reply, SessionEntry, SessionId, SessionMetadata,
 };
 use leasehold_store::jitter;
 use std::collections::{HashMap, HashSet};
@@ -222,7 +222,7 @@ impl Monitor {
 }
 
 fn eviction(dead: &SessionEntry, lock: &Lock, fence: Option<FencingToken>) -> Eviction {
-    let whose = About::from_json(&dead.about).map(|about| about.label);
+    let whose = SessionMetadata::from_json(&dead.about).map(|about| about.label);
     let (session, label) = (dead.session, whose.as_ref().map(Label::as_str).unwrap_or_default());
     if let Some(fence) = fence {
         tracing::warn!(%lock, %session, label, %fence, "taken from a dead session");

@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::error::InspectError;
-use leasehold_core::{About, Lock, SessionEntry, SessionId};
+use leasehold_core::{Lock, SessionEntry, SessionId, SessionMetadata};
 use std::time::{Duration, SystemTime};
 
 /// One session of a store, as it has told of itself: [`Client::sessions`](crate::Client::sessions).
@@ -24,7 +24,7 @@ pub struct SessionInfo {
     /// alive, and beside them those that have lapsed.
     pub session: SessionId,
     /// Who is behind it; nothing, where another version has written it in a way that this one cannot read.
-    pub about: Option<About>,
+    pub about: Option<SessionMetadata>,
     /// How long it is alive if it beats no more; nothing if it is dead, and not forgotten yet.
     /// [`Duration::MAX`] where the store knows by itself who lives, and nobody beats.
     pub alive_for: Option<Duration>,
@@ -36,7 +36,7 @@ impl SessionInfo {
     fn of(entry: SessionEntry) -> Self {
         Self {
             session: entry.session,
-            about: About::from_json(&entry.about),
+            about: SessionMetadata::from_json(&entry.about),
             alive_for: entry.alive_ms.map(|ms| match ms {
                 u64::MAX => Duration::MAX,
                 ms => Duration::from_millis(ms),

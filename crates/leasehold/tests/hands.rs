@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 use leasehold::core::{
-    About, Acquire, Acquired, Claim, Heartbeat, HeartbeatReply, HoldId, Kind, Label, Liveness, Lock,
-    LockMode, Op, Place, Reply, SessionId, SessionOp, SessionReply,
+    Acquire, Acquired, Claim, Heartbeat, HeartbeatReply, HoldId, Kind, Label, Liveness, Lock, LockMode, Op,
+    Place, Reply, SessionId, SessionMetadata, SessionOp, SessionReply,
 };
 use leasehold::store::{
     MemoryStore, Notification, NotificationSink, Outcome, RedisConfig, RedisStore, SqliteStore, Store,
@@ -78,7 +78,7 @@ impl Stand {
         let store = self.store().await;
         let session = SessionId::from_random(rand::random());
         store.open_mailbox(Place::ONLY, session, Arc::new(Deaf), S).await.expect("it opens");
-        let about = About {
+        let about = SessionMetadata {
             label: Label::new("the dead").expect("a label"),
             host: "far".into(),
             pid: 4711,

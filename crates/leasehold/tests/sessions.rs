@@ -11,7 +11,7 @@ use leasehold::store::{
 use leasehold::{
     AcquireError, Attempt, Client, Ended, Environment, FencingToken, LostReason, Moment, SessionId,
 };
-use leasehold_core::{About, KeyError, Place, SessionEntry};
+use leasehold_core::{KeyError, Place, SessionEntry, SessionMetadata};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -426,7 +426,7 @@ async fn people_find_what_is_held_for_longer_than_a_moment() {
     sleep(3 * S).await;
     let sessions = scene.sessions().await;
     assert_eq!(held(&sessions), ["long"]);
-    let about = About::from_json(&sessions[0].about).expect("ours");
+    let about = SessionMetadata::from_json(&sessions[0].about).expect("ours");
     assert_eq!((about.pid, about.labels["zone"].as_str()), (std::process::id(), "eu-1"));
     // The keeper need not renew a lock for a long time after its user has extended it.
     let own = party.client.mutex("own").unwrap().acquire().await.unwrap();

@@ -59,7 +59,7 @@ use gate::Gate;
 use keeper::{Ear, Keeper};
 use leasehold_core::contend::Terms;
 use leasehold_core::{
-    About, Label, Lock, Moment, Notification, Op, Place, Reply, SessionEntry, SessionId, SessionOp,
+    Label, Lock, Moment, Notification, Op, Place, Reply, SessionEntry, SessionId, SessionMetadata, SessionOp,
     SessionReply,
 };
 use leasehold_store::sync::{Mutex, MutexGuard, OnceLock};
@@ -119,7 +119,7 @@ impl Engine {
     pub(crate) async fn start(
         store: Arc<dyn Store>,
         environment: Arc<dyn Environment>,
-        about: About,
+        about: SessionMetadata,
         timings: Timings,
     ) -> Result<Arc<Self>, StartError> {
         let label = about.label.clone();

@@ -5,7 +5,7 @@ use super::wire::Server;
 use crate::engine::{Engine, Timings};
 use crate::owner::Owners;
 use crate::{Client, Guard, Mutex, ReleaseError};
-use leasehold_core::{About, Label, Lock};
+use leasehold_core::{Label, Lock, SessionMetadata};
 use shuttle::thread;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Scene {
             watchdog: LEASE,
             session: Some(SESSION),
         };
-        let about = About {
+        let about = SessionMetadata {
             label: Label::new("a client").expect("a plain text"),
             host: String::new(),
             pid: 0,

@@ -21,8 +21,8 @@
 //!    before the next request is sent.
 
 use crate::{
-    Acquire, Acquired, Ahead, Claim, Enqueue, Entered, Executed, FIRST_LEASE, FencingToken, HoldId, Holder,
-    Label, Liveness, LockMode, Moment, Nonce, OwnValue, SessionId, drift, whole_millis,
+    Acquire, Acquired, Claim, Enqueue, Entered, Executed, FIRST_LEASE, FencingToken, HoldId, Holder, Label,
+    Liveness, LockMode, Moment, Nonce, OwnValue, Predecessor, SessionId, drift, whole_millis,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -133,7 +133,7 @@ pub struct Standing {
     /// How many sessions wait before this one, if it has queued.
     pub position: Option<u64>,
     /// The session whose death would bring the lock closer, as of the last reply.
-    pub ahead: Option<Ahead>,
+    pub ahead: Option<Predecessor>,
     /// When the reply was received.
     pub as_of: Option<Moment>,
 }
@@ -540,10 +540,10 @@ impl Contender {
     }
 
     /// Records the sessions that a reply named as being ahead (4).
-    fn watch(&mut self, ahead: Option<Ahead>, others: &[SessionId], now: Moment) {
+    fn watch(&mut self, ahead: Option<Predecessor>, others: &[SessionId], now: Moment) {
         let known = std::mem::take(&mut self.watched);
         let until = |session| known.iter().find(|(of, _)| *of == session).and_then(|(_, until)| *until);
-        let first = ahead.map(|Ahead { session, alive_ms }| {
+        let first = ahead.map(|Predecessor { session, alive_ms }| {
             let told = alive_ms.map(|alive_ms| now + Duration::from_millis(alive_ms));
             (session, told.or(until(session)))
         });
@@ -1037,7 +1037,7 @@ mod tests {
         Acquired::Taken {
             holder,
             position: Some(position),
-            ahead: Some(Ahead { session: who, alive_ms }),
+            ahead: Some(Predecessor { session: who, alive_ms }),
             others: Vec::new(),
         }
     }

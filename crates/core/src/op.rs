@@ -849,7 +849,7 @@ pub enum Acquired {
         /// right before it. `None` where that one has no session that could die. Where several clients hold
         /// the lock and none waits before: the session that the request named, if it is one of the holders,
         /// or else the first of them.
-        ahead: Option<Ahead>,
+        ahead: Option<Predecessor>,
         /// The other sessions that hold a shared lock: this client may wait for any of them. They come in the
         /// order of their holds, from `ahead` on and around, and are limited to a few.
         others: Vec<SessionId>,
@@ -913,13 +913,13 @@ pub struct Entered {
 /// same way.)
 ///
 /// ```
-/// use leasehold_core::{Ahead, SessionId};
+/// use leasehold_core::{Predecessor, SessionId};
 ///
-/// let ahead = Ahead { session: SessionId::from_random([7; 12]), alive_ms: Some(2_400) };
+/// let ahead = Predecessor { session: SessionId::from_random([7; 12]), alive_ms: Some(2_400) };
 /// println!("look again in {} ms", ahead.alive_ms.unwrap_or(250));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ahead {
+pub struct Predecessor {
     /// The session.
     pub session: SessionId,
     /// How long the session remains alive without another heartbeat, in milliseconds; `u64::MAX` if it needs

@@ -8,7 +8,8 @@
 use leasehold_core::contend::{Contender, Step, Terms};
 use leasehold_core::model::{LockState, Vital, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, Claim, HoldId, Kind, Label, Liveness, LockMode, Moment, Op, Reply, SessionId,
+    Acquire, Acquired, Claim, HoldId, Kind, Label, Liveness, LockMode, Moment, Op, Predecessor, Reply,
+    SessionId,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -287,7 +288,7 @@ fn it_checks_each_holder_before_it_checks_one_again() {
                 about.push(ask.ahead);
                 let alive_ms = ask.ahead.map(|_| 600_000);
                 let others = all.iter().copied().filter(|session| *session != first).collect();
-                let ahead = Some(Ahead { session: first, alive_ms });
+                let ahead = Some(Predecessor { session: first, alive_ms });
                 let taken = Acquired::Taken { holder: None, position: Some(0), ahead, others };
                 contender.handle_reply(nonce, &taken, now, &mut random);
             }

@@ -3,9 +3,9 @@
 use super::script::lock_of;
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
-    Acquired, Ahead, AuditEntry, Ended, Entered, Evicted, Extended, FencingToken, Fingerprint, ForceReleased,
-    HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, Raised,
-    Refused, Released, Reply, Resized, SessionEntry, SessionId,
+    Acquired, AuditEntry, Ended, Entered, Evicted, Extended, FencingToken, Fingerprint, ForceReleased,
+    HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue,
+    Predecessor, Raised, Refused, Released, Reply, Resized, SessionEntry, SessionId,
 };
 use redis::Value;
 
@@ -119,7 +119,7 @@ fn acquired(value: &Value) -> Read<Acquired> {
         }
         [word, position, ahead, alive, who @ ..] if text(word) == Ok("taken") => {
             // -1, which is not a count, means no place in the queue, or a liveness that was not requested.
-            let ahead = session(ahead)?.map(|session| Ahead { session, alive_ms: number(alive).ok() });
+            let ahead = session(ahead)?.map(|session| Predecessor { session, alive_ms: number(alive).ok() });
             // Only a lock with several holders reports the others: a text, in front of the time that the holder has
             // left.
             let (others, who) = match who {

@@ -5,9 +5,9 @@ use super::life::Sessions;
 use super::machine::Machine;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended,
-    FencingToken, ForceRelease, ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Inspect,
-    Inspection, Label, Liveness, Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Place, Release,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, FencingToken,
+    ForceRelease, ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Inspect, Inspection, Label,
+    Liveness, Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Place, Predecessor, Release,
     ReleaseAction, Reply, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, FaultKind, MemoryStore, NotificationSink, Outcome, SessionTracking, Store};
@@ -260,12 +260,12 @@ async fn a_predecessor_is_alive_by_its_file_or_loses_its_queue_entry() {
     ask(&store, &lock("a"), acquire(2, 1, true)).await;
     let look = Acquire { ahead: Some(session(2)), ..acquire(3, 1, true) };
     let Acquired::Taken { ahead, .. } = ask(&store, &lock("a"), look.clone()).await else { panic!("taken") };
-    assert_eq!(ahead, Some(Ahead { session: session(2), alive_ms: Some(u64::MAX) }));
+    assert_eq!(ahead, Some(Predecessor { session: session(2), alive_ms: Some(u64::MAX) }));
     drop(life);
     let Acquired::Taken { ahead, position, .. } = ask(&store, &lock("a"), look).await else {
         panic!("taken")
     };
-    assert_eq!((ahead, position), (Some(Ahead { session: session(1), alive_ms: None }), Some(0)));
+    assert_eq!((ahead, position), (Some(Predecessor { session: session(1), alive_ms: None }), Some(0)));
 }
 
 #[tokio::test]

@@ -20,9 +20,9 @@ use super::record::{LOOKS_AT_MOST, PlaceId, Record, Reserved, SHORT_LEASE_MS, Te
 use super::session::{Alive, Vital, everybody};
 use crate::cohort::{Block, Reserve};
 use crate::{
-    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection,
-    Kind, Label, Liveness, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Raise,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, FencingToken,
+    Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
+    Liveness, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Predecessor, Raise,
     Raised, Refused, Release, ReleaseAction, Released, Reply, SessionId,
 };
 use serde::{Deserialize, Serialize};
@@ -534,7 +534,7 @@ impl LockState {
     }
 
     /// The session directly ahead of this request, if its hold or entry ends with the session.
-    fn ahead(&self, ask: &Acquire, position: Option<u64>) -> Option<Ahead> {
+    fn ahead(&self, ask: &Acquire, position: Option<u64>) -> Option<Predecessor> {
         let queue = self.record.as_ref().filter(|_| position.is_some());
         let before = queue.and_then(|record| record.before(PlaceId::of(self.kind, &ask.claim.hold)));
         let (life, hold) = if let Some(place) = before {
@@ -543,7 +543,7 @@ impl LockState {
             let tenant = self.lessee()?;
             (tenant.life, tenant.claim.hold)
         };
-        life.ends_with_session().then(|| Ahead { session: hold.session(), alive_ms: None })
+        life.ends_with_session().then(|| Predecessor { session: hold.session(), alive_ms: None })
     }
 
     /// Adds a hold where the owner already holds the lock: past the queue, and with the same fencing token

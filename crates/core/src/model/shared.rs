@@ -20,9 +20,9 @@ use super::lock::{Content, LockState, Now, Value};
 use super::parts::{Part, Parts};
 use super::record::{LOOKS_AT_MOST, Place, PlaceId, Record, Tenant};
 use crate::{
-    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Extend, FencingToken, ForceRelease, ForceReleased,
-    HoldId, HoldStatus, Holder, Kind, Label, Liveness, LockMode, MAX_SHARED_HOLDERS, Notification,
-    ObservedHolder, Refused, Release, Released, Resize, Resized, SessionId,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Extend, FencingToken, ForceRelease, ForceReleased, HoldId,
+    HoldStatus, Holder, Kind, Label, Liveness, LockMode, MAX_SHARED_HOLDERS, Notification, ObservedHolder,
+    Predecessor, Refused, Release, Released, Resize, Resized, SessionId,
 };
 
 /// How many sessions a reply to a waiter names at most that it may be waiting for.
@@ -461,12 +461,12 @@ impl LockState {
         ask: &Acquire,
         position: Option<u64>,
         asked: Option<SessionId>,
-    ) -> (Option<Ahead>, Vec<SessionId>) {
+    ) -> (Option<Predecessor>, Vec<SessionId>) {
         let own = ask.claim.hold.session();
         let can_die = |life: Liveness, hold: HoldId| {
             (life.ends_with_session() && hold.session() != own).then(|| hold.session())
         };
-        let ahead = |session| Ahead { session, alive_ms: None };
+        let ahead = |session| Predecessor { session, alive_ms: None };
         let queue = self.record.as_ref().filter(|_| position.is_some());
         if let Some(before) = queue.and_then(|record| record.before(PlaceId::of(self.kind, &ask.claim.hold)))
         {

@@ -13,10 +13,10 @@ use crate::reserving::Onlooker;
 use leasehold_core::cohort::Reserve;
 use leasehold_core::model::{Audit, Content, LockState, PlaceId, Sessions, Tenant, Value, Vital, everybody};
 use leasehold_core::{
-    AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection,
-    Label, Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue, Release, ReleaseAction, Reply,
-    SessionId, SessionOp, whole_millis,
+    AUDIT_KEPT, Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken,
+    Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Label,
+    Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue, Predecessor, Release, ReleaseAction,
+    Reply, SessionId, SessionOp, whole_millis,
 };
 use proptest::prelude::*;
 
@@ -244,7 +244,7 @@ impl Environment {
         let expected = before.filter(|(life, _)| life.ends_with_session()).map(|(_, claim)| {
             let session = claim.hold.session();
             let asked = matches!(op, Op::Acquire(_)) && ask.ahead == Some(session);
-            Ahead { session, alive_ms: self.alive_ms(&self.state, session).filter(|_| asked) }
+            Predecessor { session, alive_ms: self.alive_ms(&self.state, session).filter(|_| asked) }
         });
         assert_eq!(*ahead, expected, "ahead of {ask:?} in {:#?}", self.state);
     }
@@ -736,7 +736,7 @@ fn a_hold_of_a_session_that_is_not_known_is_spared_as_long_as_it_may_be_believed
     };
     let (reply, _) = state.apply(START_US + 1_000_000, &look(&waiter), unknown);
     let Reply::Acquire(Acquired::Taken { ahead, .. }) = reply else { panic!("{reply:?}") };
-    assert_eq!(ahead, Some(Ahead { session: dead, alive_ms: Some(4_000) }), "when to look again");
+    assert_eq!(ahead, Some(Predecessor { session: dead, alive_ms: Some(4_000) }), "when to look again");
     let by = Label::new("").expect("an empty label is a label");
     let (reply, _) = state.apply(START_US + 5_000_999, &Op::Evict(Evict { dead, by }), unknown);
     assert_eq!(reply, Reply::Evict(Evicted::Alive));

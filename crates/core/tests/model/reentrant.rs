@@ -13,10 +13,10 @@ use super::happenings::{
 };
 use leasehold_core::model::{Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Inspect, Kind, Label,
-    Liveness, Notification, ObservedHolder, Op, OwnValue, Refused, Release, ReleaseAction, Released, Reply,
-    SessionId, SessionOp,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, FencingToken,
+    Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Inspect, Kind, Label, Liveness,
+    Notification, ObservedHolder, Op, OwnValue, Predecessor, Refused, Release, ReleaseAction, Released,
+    Reply, SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -534,7 +534,7 @@ impl Environment {
         let expected = before.filter(|(life, _)| life.ends_with_session()).map(|(_, hold)| {
             let session = hold.session();
             let asked = ask.ahead == Some(session);
-            Ahead { session, alive_ms: self.alive_ms(&self.state, session).filter(|_| asked) }
+            Predecessor { session, alive_ms: self.alive_ms(&self.state, session).filter(|_| asked) }
         });
         assert_eq!(*ahead, expected, "ahead of {ask:?} in {:#?}", self.state);
     }

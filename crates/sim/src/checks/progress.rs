@@ -67,12 +67,12 @@ struct ObservedHolder {
     free_from: Option<Instant>,
     waiting: Vec<Place>,
     /// The entries directly behind a session, and since when.
-    behind: BTreeMap<HoldId, Ahead>,
+    behind: BTreeMap<HoldId, Predecessor>,
 }
 
 /// The predecessor of an entry.
 #[derive(Debug, Clone, Copy)]
-struct Ahead {
+struct Predecessor {
     hold: HoldId,
     since: Instant,
     /// Until when it is spared, where the store does not know its session.
@@ -300,7 +300,11 @@ impl Progress {
 }
 
 /// The sessions directly ahead of each waiter: in the queue, or holding the lock.
-fn behind(at: Instant, done: &Execution<'_>, before: &BTreeMap<HoldId, Ahead>) -> BTreeMap<HoldId, Ahead> {
+fn behind(
+    at: Instant,
+    done: &Execution<'_>,
+    before: &BTreeMap<HoldId, Predecessor>,
+) -> BTreeMap<HoldId, Predecessor> {
     let Some(record) = &done.state.record else { return BTreeMap::new() };
     let holder = done.holds(at).into_iter().next();
     let spared_ms = holder.as_ref().and_then(Held::spared_until_ms);
@@ -315,7 +319,7 @@ fn behind(at: Instant, done: &Execution<'_>, before: &BTreeMap<HoldId, Ahead>) -
             let old = before.get(&behind).filter(|old| old.hold == ahead);
             let is_holder = holder.is_some_and(|(hold, _)| hold == ahead);
             let spared_until = if is_holder { holder_spared } else { at };
-            (behind, Ahead { hold: ahead, since: old.map_or(at, |old| old.since), spared_until })
+            (behind, Predecessor { hold: ahead, since: old.map_or(at, |old| old.since), spared_until })
         })
         .collect()
 }

@@ -6,9 +6,9 @@ use super::inbox::Inbox;
 use crate::Random;
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
-    Acquire, Acquired, Ahead, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, FencingToken,
-    ForceRelease, ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Holder, Inspect, Inspection,
-    Kind, Label, Liveness, Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Place,
+    Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, FencingToken, ForceRelease,
+    ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
+    Liveness, Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Place, Predecessor,
     Refused, Release, ReleaseAction, Released, Reply, Resize, Resized, SessionEntry, SessionId, SessionOp,
     SessionReply,
 };
@@ -57,7 +57,7 @@ pub struct Taken {
     /// The queue position.
     pub position: Option<u64>,
     /// The session to watch: its lapse would bring this client closer to the lock.
-    pub ahead: Option<Ahead>,
+    pub ahead: Option<Predecessor>,
     /// The others of those, of a lock that several have.
     pub others: Vec<SessionId>,
 }

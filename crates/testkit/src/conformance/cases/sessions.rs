@@ -5,8 +5,8 @@
 use crate::conformance::client::{LONG, TestClient};
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, Claim, Ended, Evicted, Extended, FencingToken, HeartbeatReply, HoldStatus,
-    Liveness,
+    Acquire, Acquired, Claim, Ended, Evicted, Extended, FencingToken, HeartbeatReply, HoldStatus, Liveness,
+    Predecessor,
 };
 use leasehold_store::SessionTracking;
 use std::time::Duration;
@@ -245,6 +245,6 @@ fn behind(client: &TestClient, claim: &Claim, ahead: &TestClient) -> Acquire {
 }
 
 /// The predecessor, as reported to a client that did not ask for it.
-fn unasked(client: &TestClient) -> Ahead {
-    Ahead { session: client.session, alive_ms: None }
+fn unasked(client: &TestClient) -> Predecessor {
+    Predecessor { session: client.session, alive_ms: None }
 }

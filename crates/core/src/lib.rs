@@ -35,10 +35,10 @@ pub use label::{Label, LabelError, OwnValue, OwnValueError};
 pub use lease::{Lease, LeaseError};
 pub use name::{LockName, NameError};
 pub use op::{
-    Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Executed, Extend, Extended, ForceRelease,
-    ForceReleased, HoldStatus, Holder, Inspect, Inspection, Kind, Liveness, Lock, LockMode,
+    Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Executed, Extend, Extended, FenceRaised,
+    ForceRelease, ForceReleased, HoldStatus, Holder, Inspect, Inspection, Kind, Liveness, Lock, LockMode,
     MAX_SHARED_HOLDERS, MultiAcquired, Notification, NotificationError, ObservedHolder, Op, Predecessor,
-    RESERVED_OWNER, Raise, Raised, Refused, Release, ReleaseAction, Released, Reply, Resize, Resized,
+    RESERVED_OWNER, RaiseFence, Refused, Release, ReleaseAction, Released, Reply, Resize, Resized,
 };
 pub use retry::{Backoff, RetryPolicy};
 pub use session::{Heartbeat, HeartbeatReply, SessionEntry, SessionMetadata, SessionOp, SessionReply};

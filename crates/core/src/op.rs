@@ -405,7 +405,7 @@ pub enum Op {
     /// Set the number of permits of a Semaphore.
     Resize(Resize),
     /// Raise the fencing token of a hold to the value that a quorum of stores agreed on.
-    Raise(Raise),
+    RaiseFence(RaiseFence),
 }
 
 /// The name that no owner of a ReentrantMutex may have: Leasehold's own field beside the owner's has it.
@@ -437,7 +437,7 @@ impl Op {
                 named(&release.claim) && release.next.as_ref().is_none_or(|next| named(&next.claim))
             }
             Self::Extend(extend) => named(&extend.claim),
-            Self::Raise(raise) => named(&raise.claim),
+            Self::RaiseFence(raise) => named(&raise.claim),
             Self::Inspect(inspect) => inspect.claim.as_ref().is_none_or(named),
             Self::Evict(_) | Self::ForceRelease(_) | Self::Resize(_) => true,
         }
@@ -449,7 +449,7 @@ impl Op {
             Self::Acquire(ask) => ask.portion.suits(kind),
             Self::Release(release) => release.next.as_ref().is_none_or(|next| next.portion.suits(kind)),
             Self::Resize(_) => kind == Kind::Semaphore,
-            Self::Raise(_) => kind.goes_by_majority(),
+            Self::RaiseFence(_) => kind.goes_by_majority(),
             Self::Extend(Extend { reserve: Some(_), .. }) => kind.is_handed_on(),
             Self::Extend(_) | Self::Inspect(_) | Self::Evict(_) | Self::ForceRelease(_) => true,
         }
@@ -587,7 +587,7 @@ pub enum ReleaseAction {
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
 /// use leasehold_core::{
-///     Acquire, Acquired, Claim, FencingToken, HoldId, Label, Liveness, Op, LockMode, Raise, Raised, Reply, SessionId,
+///     Acquire, Acquired, Claim, FencingToken, HoldId, Label, Liveness, Op, LockMode, RaiseFence, FenceRaised, Reply, SessionId,
 /// };
 ///
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
@@ -598,28 +598,28 @@ pub enum ReleaseAction {
 /// let mut lock = LockState::default();
 /// lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
 ///
-/// let raise = Op::Raise(Raise { claim, fence: FencingToken::new(4_000_000) });
+/// let raise = Op::RaiseFence(RaiseFence { claim, fence: FencingToken::new(4_000_000) });
 /// let (reply, _) = lock.apply(1_001_000, &raise, &everybody);
-/// assert_eq!(reply, Reply::Raise(Raised::Raised));
+/// assert_eq!(reply, Reply::RaiseFence(FenceRaised::FenceRaised));
 /// let (reply, _) = lock.apply(9_000_000, &raise, &everybody);
-/// assert_eq!(reply, Reply::Raise(Raised::NotHeld)); // its lease has ended
+/// assert_eq!(reply, Reply::RaiseFence(FenceRaised::NotHeld)); // its lease has ended
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Raise {
+pub struct RaiseFence {
     /// The hold.
     pub claim: Claim,
     /// The token of the hold is at least this from now on.
     pub fence: FencingToken,
 }
 
-/// The result of a [`Raise`].
+/// The result of a [`RaiseFence`].
 ///
-/// See [`Raise`] for an example.
+/// See [`RaiseFence`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Raised {
+pub enum FenceRaised {
     /// The hold exists, and its token is at least the requested one.
-    Raised,
+    FenceRaised,
     /// The hold does not exist any more, or its token is not known. Nothing was changed.
     NotHeld,
 }
@@ -781,8 +781,8 @@ pub enum Reply {
     ForceRelease(ForceReleased),
     /// To an [`Op::Resize`].
     Resize(Resized),
-    /// To an [`Op::Raise`].
-    Raise(Raised),
+    /// To an [`Op::RaiseFence`].
+    RaiseFence(FenceRaised),
     /// The operation has no meaning here and had no effect. A client whose request for a shared lock is
     /// refused stops waiting for it, which can admit other waiters.
     Refused(Refused),

@@ -40,7 +40,7 @@ enum Mistake {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Ask {
     Acquire,
-    Raise(u8),
+    RaiseFence(u8),
     Extend,
     Release,
 }
@@ -162,7 +162,7 @@ impl Rounds {
                 true
             }
             Ask::Acquire => at.held.is_some_and(|(held, _)| held == hold) && at.forgot.is_none(),
-            Ask::Raise(token) => {
+            Ask::RaiseFence(token) => {
                 let held = at.held.is_some_and(|(held, _)| held == hold);
                 if held {
                     at.last = at.last.max(token);
@@ -205,11 +205,11 @@ impl Rounds {
                     Some(Mistake::TokenOfOne) => Self::won(environment, attempt, first),
                     _ => {
                         of.stage = Stage::Raising;
-                        Self::send(environment, attempt, Ask::Raise(greatest));
+                        Self::send(environment, attempt, Ask::RaiseFence(greatest));
                     }
                 }
             }
-            (Ask::Raise(token), Stage::Raising) => {
+            (Ask::RaiseFence(token), Stage::Raising) => {
                 of.raised[node] = true;
                 if of.raised.iter().filter(|raised| **raised).count() >= NEEDED {
                     Self::won(environment, attempt, token);

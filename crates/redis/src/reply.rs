@@ -3,9 +3,9 @@
 use super::script::lock_of;
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
-    Acquired, AuditEntry, Ended, Entered, Evicted, Extended, FencingToken, Fingerprint, ForceReleased,
-    HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue,
-    Predecessor, Raised, Refused, Released, Reply, Resized, SessionEntry, SessionId,
+    Acquired, AuditEntry, Ended, Entered, Evicted, Extended, FenceRaised, FencingToken, Fingerprint,
+    ForceReleased, HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op,
+    OwnValue, Predecessor, Refused, Released, Reply, Resized, SessionEntry, SessionId,
 };
 use redis::Value;
 
@@ -34,7 +34,7 @@ pub(super) fn read(op: &Op, value: &Value) -> Read<Reply> {
         Op::Evict(_) => evicted(value).map(Reply::Evict),
         Op::ForceRelease(_) => freed(value).map(Reply::ForceRelease),
         Op::Resize(_) => resized(value).map(Reply::Resize),
-        Op::Raise(_) => raised(value).map(Reply::Raise),
+        Op::RaiseFence(_) => raised(value).map(Reply::RaiseFence),
         _ => Err(Malformed),
     }
 }
@@ -292,10 +292,10 @@ fn resized(value: &Value) -> Read<Resized> {
     }
 }
 
-fn raised(value: &Value) -> Read<Raised> {
+fn raised(value: &Value) -> Read<FenceRaised> {
     match number(value)? {
-        0 => Ok(Raised::NotHeld),
-        1 => Ok(Raised::Raised),
+        0 => Ok(FenceRaised::NotHeld),
+        1 => Ok(FenceRaised::FenceRaised),
         _ => Err(Malformed),
     }
 }

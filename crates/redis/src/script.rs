@@ -206,7 +206,7 @@ impl Call {
                 call.empty(2).cmd.arg(mailboxes).arg(seen).arg(resize.limit);
                 call
             }
-            Op::Raise(raise) => {
+            Op::RaiseFence(raise) => {
                 let mut call = Self::of(scripts.raise_fence.as_ref()?, &[name, record]);
                 call.claim(&raise.claim).cmd.arg(raise.fence.to_string());
                 call
@@ -218,7 +218,7 @@ impl Call {
         }
         // The channel on which a script announces a free lock to clients of Redisson, or a change of the leader to observers.
         let said = match kind {
-            _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::Raise(_)) => None,
+            _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::RaiseFence(_)) => None,
             Kind::Mutex if matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. })) => {
                 Some(home.keys.told_channel(keys))
             }

@@ -265,7 +265,7 @@ impl QuorumStore {
             Op::Acquire(ask) => ask.lease_ms,
             Op::Extend(extend) => extend.lease_ms,
             Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. }) => *for_ms,
-            Op::Raise(_) => return unusable("only the quorum itself sends the second round".to_owned()),
+            Op::RaiseFence(_) => return unusable("only the quorum itself sends the second round".to_owned()),
             _ => 0,
         };
         match self.longest_lease {

@@ -20,10 +20,10 @@ use super::record::{LOOKS_AT_MOST, PlaceId, Record, Reserved, SHORT_LEASE_MS, Te
 use super::session::{Alive, Vital, everybody};
 use crate::cohort::{Block, Reserve};
 use crate::{
-    Acquire, Acquired, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, FencingToken,
-    Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
-    Liveness, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Predecessor, Raise,
-    Raised, Refused, Release, ReleaseAction, Released, Reply, SessionId,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, FenceRaised,
+    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection,
+    Kind, Label, Liveness, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Predecessor,
+    RaiseFence, Refused, Release, ReleaseAction, Released, Reply, SessionId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -180,7 +180,7 @@ impl LockState {
             Op::Evict(evict) => self.evict(now, evict, alive, &mut wakes).map(Reply::Evict),
             Op::ForceRelease(free) => self.free(now, free, &mut wakes).map(Reply::ForceRelease),
             Op::Resize(resize) => self.resize(now, *resize, &mut wakes).map(Reply::Resize),
-            Op::Raise(raise) => Ok(Reply::Raise(self.raise(now, raise))),
+            Op::RaiseFence(raise) => Ok(Reply::RaiseFence(self.raise(now, raise))),
         };
         let too_soon = matches!((op, &reply), (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended | Extended::Reserved { .. })))
             if lies.as_ref().is_some_and(|lies| lies.ends_before(now.ms + extend.lease_ms)));
@@ -619,19 +619,19 @@ impl LockState {
     }
 
     /// Raises the fencing token of a hold, and never lowers it (1). All holds of an owner share one token.
-    fn raise(&mut self, now: Now, raise: &Raise) -> Raised {
+    fn raise(&mut self, now: Now, raise: &RaiseFence) -> FenceRaised {
         let known = || self.tenant().is_some_and(|tenant| tenant.claim == raise.claim);
         let entries = self.entries().is_some();
         if !self.holds(&raise.claim) || !(entries || known()) {
-            return Raised::NotHeld;
+            return FenceRaised::NotHeld;
         }
-        let Some(record) = &mut self.record else { return Raised::NotHeld };
+        let Some(record) = &mut self.record else { return FenceRaised::NotHeld };
         record.last = record.last.max(Some(raise.fence));
         record.keep(now.ms, 0);
         if let Some(Value { content: Content::Entries(entries), .. }) = &mut self.value {
             entries.fence = entries.fence.max(Some(raise.fence));
         }
-        Raised::Raised
+        FenceRaised::FenceRaised
     }
 
     /// Reserves fencing tokens for a hold that is known to be the last granted one.

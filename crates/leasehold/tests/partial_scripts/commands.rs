@@ -7,7 +7,7 @@ use crate::tap::WHOLE;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, Heartbeat, HoldId, Inspect, Kind,
-    Label, Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, Raise, Release, ReleaseAction,
+    Label, Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction,
     Resize, SessionId,
 };
 
@@ -338,7 +338,7 @@ fn others() -> Vec<Way> {
 }
 
 fn raise(n: u8, fence: u64) -> Op {
-    Op::Raise(Raise { claim: claim(n), fence: FencingToken::new(fence) })
+    Op::RaiseFence(RaiseFence { claim: claim(n), fence: FencingToken::new(fence) })
 }
 
 /// Of an Election: as of a Mutex, without its quick ways, and with what is said of who leads.
@@ -394,7 +394,8 @@ fn entries() -> Vec<Way> {
         let seen = ObservedHolder::Hold(FencingToken::new(START_US));
         Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") })
     };
-    let raise = |n: u8, fence: u64| Op::Raise(Raise { claim: owned(n), fence: FencingToken::new(fence) });
+    let raise =
+        |n: u8, fence: u64| Op::RaiseFence(RaiseFence { claim: owned(n), fence: FencingToken::new(fence) });
     let twice = || vec![take(1), take(2)];
     let queue = || vec![take(1), take(3), take(4)];
     vec![

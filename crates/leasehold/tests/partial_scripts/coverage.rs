@@ -24,7 +24,7 @@ pub(crate) enum OpKind {
     Evict,
     Free,
     Resize,
-    Raise,
+    RaiseFence,
 }
 
 /// Those that a lock of a kind has.
@@ -32,7 +32,7 @@ pub(crate) fn op_kinds(kind: Kind) -> impl Iterator<Item = OpKind> {
     OP_KINDS.into_iter().filter(move |op| match op {
         OpKind::Resize => kind == Kind::Semaphore,
         OpKind::Reserve => kind == Kind::Mutex,
-        OpKind::Raise => kind.goes_by_majority(),
+        OpKind::RaiseFence => kind.goes_by_majority(),
         _ => true,
     })
 }
@@ -48,7 +48,7 @@ const OP_KINDS: [OpKind; 11] = [
     OpKind::Evict,
     OpKind::ForceRelease,
     OpKind::Resize,
-    OpKind::Raise,
+    OpKind::RaiseFence,
 ];
 
 impl OpKind {
@@ -64,7 +64,7 @@ impl OpKind {
             Op::Evict(_) => Some(Self::Evict),
             Op::ForceRelease(_) => Some(Self::ForceRelease),
             Op::Resize(_) => Some(Self::Resize),
-            Op::Raise(_) => Some(Self::Raise),
+            Op::RaiseFence(_) => Some(Self::RaiseFence),
             _ => None,
         }
     }
@@ -104,7 +104,7 @@ impl ObservedHolder {
             Kind::Reentrant => &[
                 (OpKind::Acquire, Left::Lasting),
                 (OpKind::Extend, Left::Lasting),
-                (OpKind::Raise, Left::Done),
+                (OpKind::RaiseFence, Left::Done),
             ][..],
             // Left resting, but not yet told from the hold before; and lengthened, before anything is reserved.
             Kind::Mutex => &[
@@ -114,7 +114,7 @@ impl ObservedHolder {
                 (OpKind::Reserve, Left::Untouched),
                 (OpKind::Reserve, Left::Lasting),
                 (OpKind::Reserve, Left::Done),
-                (OpKind::Raise, Left::Done),
+                (OpKind::RaiseFence, Left::Done),
             ],
             Kind::Election => &[(OpKind::Release, Left::Lasting)],
             Kind::Semaphore => &[

@@ -104,7 +104,7 @@ impl Store for Node {
         Box::pin(async move {
             self.sent.lock().unwrap().push(op.clone());
             match self.mood() {
-                Mood::RaisesNothing if matches!(op, Op::Raise(_)) => {
+                Mood::RaisesNothing if matches!(op, Op::RaiseFence(_)) => {
                     tokio::time::sleep(within).await;
                     Outcome::Failed(Executed::Unknown, self.fault(FaultKind::TimedOut))
                 }
@@ -135,7 +135,7 @@ impl Store for Node {
                     Outcome::Done(self.at_the_node(lock, op).await)
                 }
                 Mood::ForgetsInBetween => {
-                    if matches!(op, Op::Raise(_)) {
+                    if matches!(op, Op::RaiseFence(_)) {
                         self.flush();
                     }
                     Outcome::Done(self.at_the_node(lock, op).await)

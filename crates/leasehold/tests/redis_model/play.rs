@@ -5,8 +5,8 @@ use crate::written::{fields, lines, pairs, said, session_fields, without_loose_e
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, everybody};
 use leasehold_core::{
-    Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, HoldStatus, Inspect, Kind, LockKeys, Place,
-    Raised, Release, ReleaseAction, Released, SessionId,
+    Extend, Extended, FenceRaised, FencingToken, Heartbeat, HeartbeatReply, HoldStatus, Inspect, Kind,
+    LockKeys, Place, Release, ReleaseAction, Released, SessionId,
 };
 use leasehold_testkit::Value;
 use leasehold_testkit::conformance::{Workload, leader_announcement, parts, rlock};
@@ -84,10 +84,10 @@ impl Play<'_> {
             *self.world.seen.entry("published leader").or_default() += 1;
         }
         assert_eq!(self.heard(), expected, "messages\n{}", self.trace);
-        if let Reply::Raise(raised) = &reply {
+        if let Reply::RaiseFence(raised) = &reply {
             let greater = self.state.record.as_ref().map(|record| record.last)
                 != before.record.as_ref().map(|record| record.last);
-            let seen = if *raised == Raised::Raised && greater { "raised" } else { "not raised" };
+            let seen = if *raised == FenceRaised::FenceRaised && greater { "raised" } else { "not raised" };
             *self.world.seen.entry(seen).or_default() += 1;
         }
         self.count(&reply, &wakes);

@@ -60,7 +60,7 @@ impl Play<'_> {
         for _ in 0..2 {
             let op = self.workload.op(&self.state);
             // The hold is compared first; without a hold the record is not read.
-            if matches!(op, Op::Extend(_) | Op::Raise(_)) {
+            if matches!(op, Op::Extend(_) | Op::RaiseFence(_)) {
                 continue;
             }
             self.note(&format!("{op:?}, with a spoilt record"));

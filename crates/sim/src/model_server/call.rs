@@ -7,7 +7,7 @@ use super::script::{For, Script};
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, ForceRelease, Heartbeat, HoldId, Inspect, Kind, Label, Liveness,
-    Lock, LockMode, LockName, ObservedHolder, Op, OwnValue, Raise, Release, ReleaseAction, Resize,
+    Lock, LockMode, LockName, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction, Resize,
 };
 use std::str::FromStr;
 
@@ -77,7 +77,7 @@ impl OnLock {
         let mut kind = kind;
         // Whether there are subscribers: Redisson clients, or observers of an Election.
         let is_heard = matches!(kind, Kind::Reentrant | Kind::Election);
-        if is_heard && !matches!(script, Script::ExtendOne | Script::Inspect | Script::Raise) {
+        if is_heard && !matches!(script, Script::ExtendOne | Script::Inspect | Script::RaiseFence) {
             rest.last()?.clone_into(&mut released);
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
@@ -134,9 +134,10 @@ impl OnLock {
                 };
                 Op::Resize(Resize { seen, limit: parsed(rest.text()?)? })
             }
-            Script::Raise => {
-                Op::Raise(Raise { claim: claim.ok_or_else(malformed)?, fence: parsed(rest.text()?)? })
-            }
+            Script::RaiseFence => Op::RaiseFence(RaiseFence {
+                claim: claim.ok_or_else(malformed)?,
+                fence: parsed(rest.text()?)?,
+            }),
             Script::Heartbeat | Script::Extend | Script::AcquireAll => return Err(malformed()),
             Script::Release => {
                 rest.text()?.clone_into(&mut mailboxes);

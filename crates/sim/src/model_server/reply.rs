@@ -2,8 +2,8 @@
 
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
-    Acquired, AuditEntry, Ended, Evicted, Extended, FencingToken, ForceReleased, HeartbeatReply, HoldStatus,
-    Holder, Inspection, Kind, LockMode, MultiAcquired, Op, Raised, Refused, Released, Reply, Resized,
+    Acquired, AuditEntry, Ended, Evicted, Extended, FenceRaised, FencingToken, ForceReleased, HeartbeatReply,
+    HoldStatus, Holder, Inspection, Kind, LockMode, MultiAcquired, Op, Refused, Released, Reply, Resized,
     SessionReply,
 };
 
@@ -138,7 +138,7 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
             let left = (kind == Kind::Reentrant).then(|| Value::number(*left));
             Value::Array(said.into_iter().chain(left).chain(next).collect())
         }
-        Reply::Raise(raised) => Value::Integer(i64::from(*raised == Raised::Raised)),
+        Reply::RaiseFence(raised) => Value::Integer(i64::from(*raised == FenceRaised::FenceRaised)),
         Reply::Resize(Resized::Done) => Value::Array(vec![Value::bulk("resized")]),
         Reply::Resize(Resized::Changed { limit }) => {
             Value::Array(vec![Value::bulk("changed"), limit_of(*limit)])

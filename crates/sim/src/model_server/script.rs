@@ -17,7 +17,7 @@ pub(super) enum Script {
     Evict,
     Free,
     Resize,
-    Raise,
+    RaiseFence,
     Heartbeat,
 }
 
@@ -36,7 +36,7 @@ const NAMES: [(&str, Script); 12] = [
     ("evict", Script::Evict),
     ("force_release", Script::Free),
     ("resize", Script::Resize),
-    ("raise_fence", Script::Raise),
+    ("raise_fence", Script::RaiseFence),
     ("heartbeat", Script::Heartbeat),
 ];
 

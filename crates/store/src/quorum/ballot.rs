@@ -17,7 +17,8 @@ use crate::fault::Fault;
 use crate::outcome::Outcome;
 use crate::store::Store;
 use leasehold_core::{
-    Acquire, Acquired, Executed, FencingToken, Lock, Op, Raise, Raised, Release, ReleaseAction, Reply,
+    Acquire, Acquired, Executed, FenceRaised, FencingToken, Lock, Op, RaiseFence, Release, ReleaseAction,
+    Reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,7 @@ enum Stage {
 enum News {
     Voted(usize, Outcome),
     /// Whether the node has stored a token as great as the hold's, or the fault.
-    Raised(Result<Raised, Fault>),
+    FenceRaised(Result<FenceRaised, Fault>),
 }
 
 /// The acquire of one hold.
@@ -85,7 +86,7 @@ impl Ballot<'_> {
             }
             match news.recv().await {
                 Some(News::Voted(at, vote)) => votes.note(at, vote),
-                Some(News::Raised(_)) => {}
+                Some(News::FenceRaised(_)) => {}
                 None => return self.lost(&stage, votes.lost()),
             }
         };
@@ -109,9 +110,9 @@ impl Ballot<'_> {
         let (mut raised, mut failed, mut faults) = (0, 0, Vec::new());
         while raised < self.needed {
             match news.recv().await {
-                Some(News::Raised(Ok(Raised::Raised))) => raised += 1,
-                Some(News::Raised(Ok(Raised::NotHeld))) => failed += 1,
-                Some(News::Raised(Err(fault))) => {
+                Some(News::FenceRaised(Ok(FenceRaised::FenceRaised))) => raised += 1,
+                Some(News::FenceRaised(Ok(FenceRaised::NotHeld))) => failed += 1,
+                Some(News::FenceRaised(Err(fault))) => {
                     failed += 1;
                     faults.push(fault);
                 }
@@ -152,11 +153,11 @@ impl Voter {
 
         let mut reached = until(&mut stage, |stage| stage != Stage::Voting).await;
         if let (Stage::Raising(greatest) | Stage::Won(greatest), Some(fence)) = (reached, fence) {
-            let raised = self.raise(Raise { claim: claim.clone(), fence: greatest }, fence).await;
-            let _ = tell.send(News::Raised(raised));
+            let raised = self.raise(RaiseFence { claim: claim.clone(), fence: greatest }, fence).await;
+            let _ = tell.send(News::FenceRaised(raised));
         } else {
             // Without a grant there is no token to raise.
-            let _ = tell.send(News::Raised(Ok(Raised::NotHeld)));
+            let _ = tell.send(News::FenceRaised(Ok(FenceRaised::NotHeld)));
         }
         if matches!(reached, Stage::Raising(_)) {
             reached = until(&mut stage, |stage| matches!(stage, Stage::Won(_) | Stage::Lost)).await;
@@ -167,12 +168,12 @@ impl Voter {
     }
 
     /// A node that granted the greatest token itself has stored it.
-    async fn raise(&self, raise: Raise, own: FencingToken) -> Result<Raised, Fault> {
+    async fn raise(&self, raise: RaiseFence, own: FencingToken) -> Result<FenceRaised, Fault> {
         if own >= raise.fence {
-            return Ok(Raised::Raised);
+            return Ok(FenceRaised::FenceRaised);
         }
-        match self.ask(&Op::Raise(raise)).await {
-            Outcome::Done(Reply::Raise(raised)) => Ok(raised),
+        match self.ask(&Op::RaiseFence(raise)).await {
+            Outcome::Done(Reply::RaiseFence(raised)) => Ok(raised),
             Outcome::Done(reply) => Err(Fault::odd_reply(reply)),
             Outcome::Failed(_, fault) => Err(fault),
         }

@@ -10,7 +10,7 @@ use leasehold_core::model::{Content, Entries, LockState, Parts, Sessions, Value}
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, Heartbeat, HoldId,
     Inspect, Kind, Label, Liveness, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue,
-    Raise, Release, ReleaseAction, Resize, SessionId, SessionOp,
+    RaiseFence, Release, ReleaseAction, Resize, SessionId, SessionOp,
 };
 
 /// The next step.
@@ -207,7 +207,7 @@ impl Workload {
             }
             12..=17 => Op::Release(self.release(state)),
             18 if self.kind == Kind::Semaphore => Op::Resize(self.resize(state)),
-            18 if self.kind.goes_by_majority() => Op::Raise(self.raise(state)),
+            18 if self.kind.goes_by_majority() => Op::RaiseFence(self.raise(state)),
             _ => {
                 let claim = (self.random.below(2) == 0).then(|| self.likely_claim(state));
                 Op::Inspect(Inspect { claim, in_full: self.random.below(2) == 0 })
@@ -356,7 +356,7 @@ impl Workload {
     }
 
     /// A token that a quorum may have agreed on: of a server whose clock is ahead or behind, or the current one.
-    fn raise(&mut self, state: &LockState) -> Raise {
+    fn raise(&mut self, state: &LockState) -> RaiseFence {
         let last = state.record.as_ref().and_then(|record| record.last).map_or(17, FencingToken::as_u64);
         let fence = match self.random.below(6) {
             0 => last,
@@ -364,7 +364,7 @@ impl Workload {
             2 => last + 7_200_000_000,
             _ => last + 1 + self.random.below(1_000),
         };
-        Raise { claim: self.likely_claim(state), fence: FencingToken::new(fence) }
+        RaiseFence { claim: self.likely_claim(state), fence: FencingToken::new(fence) }
     }
 
     fn resize(&self, state: &LockState) -> Resize {

@@ -7,7 +7,7 @@
 use crate::child::{Change, Child};
 use crate::exit::Exit;
 use crate::held::{self, Held};
-use crate::run::{Ended, Terms};
+use crate::run::{AcquireTerms, Ended};
 use crate::signals::{ENDING, Signals};
 use crate::terminal::{self, Terminal};
 use crate::watch::{Step, Watch};
@@ -25,7 +25,7 @@ pub(crate) struct Job<'a> {
     client: &'a Client,
     held: &'a Held,
     watch: Watch,
-    terms: Terms,
+    terms: AcquireTerms,
     terminal: Option<Terminal>,
     pause: Pause,
     /// The signal by which the command was asked to end, other than by this program.
@@ -43,7 +43,7 @@ enum Pause {
 }
 
 impl<'a> Job<'a> {
-    pub(crate) fn new(child: Child, client: &'a Client, held: &'a Held, terms: &Terms) -> Self {
+    pub(crate) fn new(child: Child, client: &'a Client, held: &'a Held, terms: &AcquireTerms) -> Self {
         let watch = Watch::new(terms.bound(), terms.grace, held.valid_until());
         Self {
             child,
@@ -168,7 +168,7 @@ impl Job<'_> {
 }
 
 /// Renews often enough for a long grace (2). Never returns.
-async fn renew(held: &Held, terms: Terms) {
+async fn renew(held: &Held, terms: AcquireTerms) {
     if terms.grace <= terms.lease / 3 {
         return std::future::pending().await;
     }

@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 use crate::held::Held;
 use crate::log;
 use crate::report::{Trouble, json_line};
-use crate::run::{Ended, LEASE, Terms, command, give_back, not_acquired, whole_lease};
+use crate::run::{AcquireTerms, Ended, LEASE, command, give_back, not_acquired, whole_lease};
 use crate::signals::Signals;
 use crate::store::{CALL, Place};
 use anyhow::Context;
@@ -74,7 +74,7 @@ async fn try_to_lead(args: &LeadArgs, course: &mut Course) -> Result<Exit, Failu
     let place = Place::of(&args.store)?;
     let by_session = !args.no_session && place.needs_beats();
     let lease = args.lease.unwrap_or(LEASE);
-    let terms = Terms::with(lease, by_session, args.session, args.kill_grace)?;
+    let terms = AcquireTerms::with(lease, by_session, args.session, args.kill_grace)?;
     let place = place.watchdog_lease(terms.lease);
     let place = match (args.no_session, terms.session.or(args.session)) {
         (true, _) => place.without_session(),
@@ -99,7 +99,7 @@ async fn try_to_lead(args: &LeadArgs, course: &mut Course) -> Result<Exit, Failu
 async fn again_and_again(
     client: &Client,
     name: &LockName,
-    terms: &Terms,
+    terms: &AcquireTerms,
     args: &LeadArgs,
     signals: &mut Signals,
     course: &mut Course,

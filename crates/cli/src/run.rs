@@ -115,7 +115,7 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
         return Err(Failure::new(Exit::USAGE, cause));
     }
     let lives_by_session = !args.no_session && !is_turn && !matches!(who, Who::Inherited(_));
-    let terms = Terms::of(args, lives_by_session && place.needs_beats())?;
+    let terms = AcquireTerms::of(args, lives_by_session && place.needs_beats())?;
     let place = place.watchdog_lease(terms.lease);
     let place = match (args.no_session || is_turn, terms.session.or(args.session)) {
         (true, _) => place.without_session(),
@@ -137,14 +137,14 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
 
 /// The times of a run, checked against each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct AcquireTerms {
     pub(crate) lease: Duration,
     pub(crate) grace: Duration,
     /// How long the session lives without a heartbeat, if it can lapse.
     pub(crate) session: Option<Duration>,
 }
 
-impl Terms {
+impl AcquireTerms {
     /// For a run whose hold ends with the session (`by_session`), or with its lease alone.
     fn of(args: &RunArgs, by_session: bool) -> Result<Self, Failure> {
         let lease = match args.once.once_per {
@@ -219,7 +219,7 @@ async fn under_lock(
     client: &Client,
     names: &[LockName],
     (who, share): (&Who, Option<Share>),
-    terms: &Terms,
+    terms: &AcquireTerms,
     args: &RunArgs,
     signals: &mut Signals,
     course: &mut Course,
@@ -399,7 +399,7 @@ fn other_kind(fault: &Fault) -> Option<&'static str> {
 }
 
 /// Extends a new hold to its whole lease before the command starts (2).
-pub(crate) async fn whole_lease(held: &Held, terms: &Terms) -> Result<(), Failure> {
+pub(crate) async fn whole_lease(held: &Held, terms: &AcquireTerms) -> Result<(), Failure> {
     if held.remaining() > terms.grace + terms.room() / 2 {
         return Ok(());
     }
@@ -417,7 +417,7 @@ pub(crate) async fn whole_lease(held: &Held, terms: &Terms) -> Result<(), Failur
 pub(crate) async fn command(
     client: &Client,
     held: &Held,
-    terms: &Terms,
+    terms: &AcquireTerms,
     words: &[OsString],
     signals: &mut Signals,
 ) -> Result<Ended, Failure> {
@@ -517,7 +517,7 @@ mod tests {
     fn the_grace_is_shorter_than_the_lease_and_leaves_time_to_renew() {
         let check = |lease, grace, wanted: Option<&str>| {
             let (lease, grace) = (Duration::from_millis(lease), Duration::from_millis(grace));
-            let terms = Terms { lease, grace, session: None };
+            let terms = AcquireTerms { lease, grace, session: None };
             match (terms.check(), wanted) {
                 (Ok(_), None) => {}
                 (Err(error), Some(wanted)) => assert!(error.to_string().contains(wanted), "{error}"),
@@ -533,7 +533,7 @@ mod tests {
         check(30_000, 29_000, Some("leaves no time to renew"));
         check(100, 10, Some("give 200ms at least"));
         let lease = Duration::from_secs(30);
-        let terms = |grace, session| Terms { lease, grace, session: Some(session) }.check();
+        let terms = |grace, session| AcquireTerms { lease, grace, session: Some(session) }.check();
         assert!(terms(GRACE, SESSION).is_ok());
         let error = terms(2 * GRACE, SESSION).expect_err("a late heartbeat would end the command");
         assert!(error.to_string().contains("--session 61s"), "{error}");

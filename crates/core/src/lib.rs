@@ -11,7 +11,7 @@
 
 mod audit;
 pub mod cohort;
-pub mod contend;
+pub mod contender;
 mod fence;
 mod id;
 mod key;

@@ -8,7 +8,7 @@
 //!    client take it.
 //! 2. `valid_until` never goes back, and once it has passed, the session has lapsed for good.
 
-use crate::contend::Random;
+use crate::contender::Random;
 use crate::{Moment, drift};
 use std::time::Duration;
 

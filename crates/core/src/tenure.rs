@@ -10,7 +10,7 @@
 //!    hold that has reached its cap is released when it ends, so that no client has to wait for the rest of
 //!    its lease.
 
-use crate::contend::Random;
+use crate::contender::Random;
 use crate::{FIRST_LEASE, Moment, RECORD_KEPT, drift};
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 //! without one. The waiter needs everything that the others hold, so it is admitted when the last of them is
 //! gone.
 
-use leasehold_core::contend::{Contender, Step, Terms};
+use leasehold_core::contender::{AcquireTerms, Contender, Step};
 use leasehold_core::model::{LockState, Vital, everybody};
 use leasehold_core::{
     Acquire, Acquired, Claim, HoldId, Kind, Label, Liveness, LockMode, Moment, Op, Predecessor, Reply,
@@ -27,7 +27,7 @@ struct Scene {
     /// When a session stopped its heartbeat.
     died: BTreeMap<u8, u64>,
     contender: Contender,
-    terms: Terms,
+    terms: AcquireTerms,
     /// When the waiter sent requests.
     asked: Vec<u64>,
     /// When each of the dead sessions was gone.
@@ -39,8 +39,8 @@ fn session(n: u8) -> SessionId {
     SessionId::from_random([n; 12])
 }
 
-fn terms(portion: LockMode) -> Terms {
-    Terms {
+fn terms(portion: LockMode) -> AcquireTerms {
+    AcquireTerms {
         lease: Duration::from_secs(60),
         label: Label::new("waiter").expect("a plain text"),
         value: None,

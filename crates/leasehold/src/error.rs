@@ -7,7 +7,7 @@ use crate::LostReason;
 use crate::engine::NotExtended;
 use crate::owner::Owner;
 use crate::store::{Fault, StoreUrlError};
-use leasehold_core::contend::Standing;
+use leasehold_core::contender::WaitStatus;
 use leasehold_core::{
     FencingToken, Holder, KeyError, LeaseError, LockName, NameError, OwnValueError, Refused,
 };
@@ -38,8 +38,8 @@ pub struct Contention {
     pub ahead: Option<u64>,
 }
 
-impl From<Standing> for Contention {
-    fn from(standing: Standing) -> Self {
+impl From<WaitStatus> for Contention {
+    fn from(standing: WaitStatus) -> Self {
         Self { holder: standing.holder, ahead: standing.position }
     }
 }

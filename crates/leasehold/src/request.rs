@@ -12,7 +12,7 @@ use crate::engine::{self, Engine, Hold, KeepId, Missed, NotDetached, Parting, Pu
 use crate::error::{AcquireError, Contention, ExtendError};
 use crate::guard::Guard;
 use crate::store::{Fault, FaultKind};
-use leasehold_core::contend::Terms;
+use leasehold_core::contender::AcquireTerms;
 use leasehold_core::tenure::{Caps, Plan, Tenure};
 use leasehold_core::{
     Executed, Lease, LeaseError, Liveness, Lock, LockMode, LockName, Moment, OwnValue, RetryPolicy,
@@ -484,7 +484,7 @@ impl Request {
     ) -> Pursuit {
         let life = own.as_ref().map_or(self.engine.sessions.life, |own| own.life);
         let queues = self.engine.store.capabilities().queue;
-        let terms = Arc::new(Terms {
+        let terms = Arc::new(AcquireTerms {
             lease,
             label: self.engine.label.clone(),
             value: asker.value.clone(),

@@ -10,7 +10,7 @@ use super::seat::{Asker, Left, Seat, Turn, Way};
 use super::{Engine, Hold, odd_reply};
 use crate::store::{Fault, Outcome, Subscription};
 use leasehold_core::Executed;
-use leasehold_core::contend::{Grant, Standing, Terms};
+use leasehold_core::contender::{AcquireTerms, Grant, WaitStatus};
 use leasehold_core::{Acquire, Acquired, Claim, Liveness, Moment, Nonce, Op, Reply};
 use std::pin::pin;
 use std::sync::Arc;
@@ -81,13 +81,17 @@ pub(super) struct InLine<'a> {
 }
 
 impl<'a> InLine<'a> {
-    pub(super) fn join(engine: &'a Engine, seat: &'a Arc<Seat>, terms: Arc<Terms>) -> Self {
+    pub(super) fn join(engine: &'a Engine, seat: &'a Arc<Seat>, terms: Arc<AcquireTerms>) -> Self {
         Self { engine, seat, id: seat.join(terms), won: false }
     }
 
     /// Joins the queues of several locks. Two tasks that do so have the same order in each, so at least one of the
     /// two never waits behind the other.
-    pub(super) fn join_all(engine: &'a Engine, seats: &[&'a Arc<Seat>], terms: &Arc<Terms>) -> Vec<Self> {
+    pub(super) fn join_all(
+        engine: &'a Engine,
+        seats: &[&'a Arc<Seat>],
+        terms: &Arc<AcquireTerms>,
+    ) -> Vec<Self> {
         let ids = engine.seats.join_all(seats, terms);
         seats.iter().zip(ids).map(|(seat, id)| Self { engine, seat, id, won: false }).collect()
     }
@@ -333,7 +337,7 @@ impl<'a> Chase<'a> {
         self.patience.time_is_up(|| seat.standing(line.id, label, now))
     }
 
-    fn standing(&self, now: Moment) -> Standing {
+    fn standing(&self, now: Moment) -> WaitStatus {
         self.seat.standing(self.line.id, &self.engine.label, now)
     }
 }

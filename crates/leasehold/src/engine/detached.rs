@@ -14,7 +14,7 @@ use super::{
     acquire, confirm, read_release,
 };
 use crate::store::{Fault, FaultKind, Phase};
-use leasehold_core::contend::Grant;
+use leasehold_core::contender::Grant;
 use leasehold_core::{
     Claim, Executed, Extend, Extended, FencingToken, HoldId, Lease, LeaseError, Liveness, Lock, Moment, Op,
     Release, ReleaseAction, Reply, SessionId, drift, whole_millis,

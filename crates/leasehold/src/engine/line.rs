@@ -8,7 +8,7 @@
 
 use super::straight::Straight;
 use leasehold_core::OwnValue;
-use leasehold_core::contend::Terms;
+use leasehold_core::contender::AcquireTerms;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -26,7 +26,7 @@ pub(super) struct Line {
 
 /// A queued task.
 struct Stander {
-    terms: Arc<Terms>,
+    terms: Arc<AcquireTerms>,
     signaled: bool,
     waker: Option<Waker>,
     /// Its bypass request, for a ReentrantMutex. Boxed: map nodes move in memory, and few waiters have one.
@@ -44,7 +44,7 @@ impl Stander {
 
 impl Line {
     /// Appends a task to the queue, before those that are set aside.
-    pub(super) fn join(&mut self, terms: Arc<Terms>, straight: Option<Straight>) -> u64 {
+    pub(super) fn join(&mut self, terms: Arc<AcquireTerms>, straight: Option<Straight>) -> u64 {
         let straight = straight.map(Box::new);
         self.last_id += 1;
         let stander = Stander { terms, signaled: false, waker: None, straight };
@@ -61,7 +61,7 @@ impl Line {
     }
 
     /// A task's terms and its bypass request, if it has one.
-    pub(super) fn straight(&mut self, id: u64) -> Option<(&Arc<Terms>, &mut Straight)> {
+    pub(super) fn straight(&mut self, id: u64) -> Option<(&Arc<AcquireTerms>, &mut Straight)> {
         let stander = self.stander(id)?;
         stander.straight.as_deref_mut().map(|straight| (&stander.terms, straight))
     }
@@ -79,7 +79,7 @@ impl Line {
         }
     }
 
-    fn make_aware(&mut self, id: u64, terms: &Terms) {
+    fn make_aware(&mut self, id: u64, terms: &AcquireTerms) {
         let Some(owner) = &terms.value else { return };
         if let Some(ids) = self.unaware.get_mut(owner) {
             ids.remove(&id);
@@ -127,7 +127,7 @@ impl Line {
     }
 
     /// The terms of the front.
-    pub(super) fn front(&self) -> Option<&Arc<Terms>> {
+    pub(super) fn front(&self) -> Option<&Arc<AcquireTerms>> {
         self.standers.first_key_value().map(|(_, stander)| &stander.terms)
     }
 
@@ -175,10 +175,10 @@ mod tests {
     use leasehold_core::{Label, Liveness, LockMode};
     use std::time::Duration;
 
-    fn terms() -> Arc<Terms> {
+    fn terms() -> Arc<AcquireTerms> {
         let label = Label::new("").expect("an empty label is a label");
         let lease = Duration::from_secs(1);
-        Arc::new(Terms {
+        Arc::new(AcquireTerms {
             lease,
             label,
             value: None,

@@ -57,7 +57,7 @@ use detached::Attached;
 use futures_util::future::BoxFuture;
 use gate::Gate;
 use keeper::{Ear, Keeper};
-use leasehold_core::contend::Terms;
+use leasehold_core::contender::AcquireTerms;
 use leasehold_core::{
     Label, Lock, Moment, Notification, Op, Place, Reply, SessionEntry, SessionId, SessionMetadata, SessionOp,
     SessionReply,
@@ -397,7 +397,7 @@ impl Seats {
     }
 
     /// Joins the queues of several locks in one step, so that two such callers have the same order in all of them.
-    fn join_all(&self, seats: &[&Arc<Seat>], terms: &Arc<Terms>) -> Vec<u64> {
+    fn join_all(&self, seats: &[&Arc<Seat>], terms: &Arc<AcquireTerms>) -> Vec<u64> {
         let _table = self.table();
         seats.iter().map(|seat| seat.join(terms.clone())).collect()
     }

@@ -10,7 +10,7 @@
 use super::pursuit::{Missed, Pursuit};
 use super::{Engine, Session};
 use crate::store::Fault;
-use leasehold_core::contend::Standing;
+use leasehold_core::contender::WaitStatus;
 use leasehold_core::{Executed, Moment, Place};
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -99,7 +99,7 @@ impl<'a> Patience<'a> {
     }
 
     /// The deadline has passed: reports whether the lock was held (`standing`) or the store did not answer.
-    pub(super) fn time_is_up(&mut self, standing: impl FnOnce() -> Standing) -> Missed {
+    pub(super) fn time_is_up(&mut self, standing: impl FnOnce() -> WaitStatus) -> Missed {
         match self.last_fault.take() {
             Some((fault, executed)) => Missed::Fault { fault, executed },
             None => Missed::TimedOut(Box::new(standing())),

@@ -3,14 +3,14 @@
 use super::Session;
 use crate::store::Fault;
 use leasehold_core::Executed;
-use leasehold_core::contend::{Standing, Terms};
+use leasehold_core::contender::{AcquireTerms, WaitStatus};
 use leasehold_core::{Moment, RetryPolicy};
 use std::sync::Arc;
 
 /// How a lock is sought.
 #[derive(Debug)]
 pub(crate) struct Pursuit {
-    pub(crate) terms: Arc<Terms>,
+    pub(crate) terms: Arc<AcquireTerms>,
     /// In whose name: the client's present session, if there is none.
     pub(crate) session: Option<Arc<Session>>,
     /// When to give up; never, if there is none.
@@ -25,9 +25,9 @@ pub(crate) struct Pursuit {
 #[derive(Debug)]
 pub(crate) enum Missed {
     /// It is taken, and the one try, or the tries, are used up.
-    Taken(Box<Standing>),
+    Taken(Box<WaitStatus>),
     /// It was taken for as long as one wanted to wait.
-    TimedOut(Box<Standing>),
+    TimedOut(Box<WaitStatus>),
     /// The store did not answer, or refused. If it is unknown whether any of the requests was executed, the lock may be
     /// held until its undo arrives or its first lease ends.
     Fault { fault: Fault, executed: Executed },

@@ -34,7 +34,7 @@ use super::line::Line;
 use super::reservation::Call;
 use super::session::Session;
 use super::straight::Straight;
-use leasehold_core::contend::{Contender, Grant, Random, Standing, Step, Terms};
+use leasehold_core::contender::{AcquireTerms, Contender, Grant, Random, Step, WaitStatus};
 use leasehold_core::{
     Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, LockMode, Moment,
     Nonce, OwnValue, Place, SessionId,
@@ -167,7 +167,7 @@ impl Seat {
     }
 
     /// Joins the queue.
-    pub(super) fn join(&self, terms: Arc<Terms>) -> u64 {
+    pub(super) fn join(&self, terms: Arc<AcquireTerms>) -> u64 {
         let mut state = self.state();
         let straight =
             (self.lock.kind == Kind::Reentrant).then(|| Straight::new(state.contender.session(), self.slot));
@@ -297,7 +297,7 @@ impl Seat {
         state: &mut State,
         asker: Asker,
         step: Step,
-        terms: &Terms,
+        terms: &AcquireTerms,
         session: &Arc<Session>,
         now: Moment,
     ) -> Turn {
@@ -318,7 +318,7 @@ impl Seat {
         self: &Arc<Self>,
         state: &mut State,
         id: u64,
-        terms: &Terms,
+        terms: &AcquireTerms,
         session: &Arc<Session>,
         grant: Grant,
         now: Moment,
@@ -538,7 +538,7 @@ impl Seat {
     }
 
     /// What blocks a task, as far as this process knows.
-    pub(super) fn standing(&self, id: u64, label: &Label, now: Moment) -> Standing {
+    pub(super) fn standing(&self, id: u64, label: &Label, now: Moment) -> WaitStatus {
         let mut state = self.state();
         if let Some((_, straight)) = state.line.straight(id)
             && straight.standing().as_of.is_some()
@@ -558,7 +558,7 @@ impl Seat {
             portion: LockMode::Whole,
             rests: false,
         };
-        Standing { holder: Some(holder), position: None, ahead: None, as_of: Some(now) }
+        WaitStatus { holder: Some(holder), position: None, ahead: None, as_of: Some(now) }
     }
 }
 
@@ -689,10 +689,10 @@ mod tests {
         ))
     }
 
-    fn terms() -> Arc<Terms> {
+    fn terms() -> Arc<AcquireTerms> {
         let label = Label::new("").expect("an empty label is a label");
         let lease = Duration::from_secs(1);
-        Arc::new(Terms {
+        Arc::new(AcquireTerms {
             lease,
             label,
             value: None,
@@ -750,9 +750,9 @@ mod tests {
         Arc::new(Seat::new(lock, Place::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
     }
 
-    fn of(owner: &str) -> Arc<Terms> {
+    fn of(owner: &str) -> Arc<AcquireTerms> {
         let value = OwnValue::new(owner).ok();
-        Arc::new(Terms { value, ..(*terms()).clone() })
+        Arc::new(AcquireTerms { value, ..(*terms()).clone() })
     }
 
     fn held_by(owner: &str) -> Acquired {

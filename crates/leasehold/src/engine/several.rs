@@ -310,7 +310,7 @@ impl<'a> Grasp<'a> {
         InTheWay { at: 0, missed }
     }
 
-    fn standing(&self, at: usize, now: Moment) -> leasehold_core::contend::Standing {
+    fn standing(&self, at: usize, now: Moment) -> leasehold_core::contender::WaitStatus {
         self.lines[at].seat.standing(self.lines[at].id, &self.engine.label, now)
     }
 }

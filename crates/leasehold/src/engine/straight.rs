@@ -9,7 +9,7 @@
 //! 2. A request without a reply is sent again: the owner may hold the lock and wait for this very task.
 
 use super::Session;
-use leasehold_core::contend::{Contender, Grant, Random, Standing, Step, Terms};
+use leasehold_core::contender::{AcquireTerms, Contender, Grant, Random, Step, WaitStatus};
 use leasehold_core::{Acquired, Claim, Executed, Moment, Nonce};
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ impl Straight {
     }
 
     /// The next step.
-    pub(super) fn poll(&mut self, now: Moment, terms: &Terms, random: Random<'_>) -> Step {
-        let terms = Terms { queue: false, ..terms.clone() };
+    pub(super) fn poll(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> Step {
+        let terms = AcquireTerms { queue: false, ..terms.clone() };
         let step = self.contender.poll(now, &terms, random);
         if matches!(step, Step::Ask(..)) {
             self.wanted = false;
@@ -109,7 +109,7 @@ impl Straight {
     }
 
     /// What blocked the lock, as of the last reply.
-    pub(super) fn standing(&self) -> &Standing {
+    pub(super) fn standing(&self) -> &WaitStatus {
         self.contender.standing()
     }
 }

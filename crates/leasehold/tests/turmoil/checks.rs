@@ -104,7 +104,7 @@ struct Entry {
 }
 
 /// The server's state of a lock.
-type Standing = (String, Inspection);
+type WaitStatus = (String, Inspection);
 
 /// A guard that is checked until it is released, lost or dropped.
 pub(crate) struct Held {
@@ -266,7 +266,7 @@ impl Record {
     }
 
     /// Checks all guards at a true time against the server's state of its locks (1, 2, 5).
-    pub(crate) fn check(&self, at: Duration, server: &[Standing]) {
+    pub(crate) fn check(&self, at: Duration, server: &[WaitStatus]) {
         self.check_exclusion(at);
         self.check_belief(at, server);
         for (name, seen) in server {
@@ -282,7 +282,7 @@ impl Record {
         }
     }
 
-    fn check_belief(&self, at: Duration, server: &[Standing]) {
+    fn check_belief(&self, at: Duration, server: &[WaitStatus]) {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         for Entry { who, having, .. } in self.believed(at) {
             let locks = self.known_as(having.locks());
@@ -421,12 +421,12 @@ impl State {
 }
 
 /// The server's state of a lock.
-fn standing<'a>(server: &'a [Standing], name: &str) -> Option<&'a Inspection> {
+fn standing<'a>(server: &'a [WaitStatus], name: &str) -> Option<&'a Inspection> {
     server.iter().find(|(key, _)| key == name).map(|(_, seen)| seen)
 }
 
 /// Whether the server has the lock held by that token, and by that owner if there is one.
-fn has(server: &[Standing], name: &str, fence: FencingToken, owner: Option<&Owner>) -> bool {
+fn has(server: &[WaitStatus], name: &str, fence: FencingToken, owner: Option<&Owner>) -> bool {
     let holder = standing(server, name).and_then(|seen| seen.holder.as_ref());
     holder.is_some_and(|holder| {
         let holders = holder.owner.as_ref().map(leasehold_core::OwnValue::as_str);

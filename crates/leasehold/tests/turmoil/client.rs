@@ -19,7 +19,7 @@ const WATCHDOG: Duration = Duration::from_secs(4);
 
 /// What all clients of a simulation share.
 #[derive(Clone)]
-pub(crate) struct Terms {
+pub(crate) struct AcquireTerms {
     pub(crate) tasks: u64,
     pub(crate) mutexes: usize,
     pub(crate) entrances: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Terms {
 #[derive(Clone)]
 pub(crate) struct Process {
     pub(crate) name: String,
-    pub(crate) terms: Terms,
+    pub(crate) terms: AcquireTerms,
     pub(crate) record: Arc<Record>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) pace: Pace,

@@ -3,7 +3,7 @@
 //! Owns the world and its faults. The clients' behaviour is in `task`, the rules are in `checks`.
 
 use crate::checks::{Record, Rule};
-use crate::client::{Process, Terms};
+use crate::client::{AcquireTerms, Process};
 use crate::host::{Chance, Clock, Pace, lock};
 use crate::late::LATE_AT_MOST;
 use crate::trouble::Trouble;
@@ -96,7 +96,7 @@ impl Storm {
             .enable_random_order()
             .build();
         let clients = usize::try_from(2 + chance.below(4)).unwrap_or(2);
-        let terms = Terms {
+        let terms = AcquireTerms {
             tasks: 1 + chance.below(3),
             mutexes: usize::try_from(1 + chance.below(3)).unwrap_or(1),
             entrances: usize::try_from(1 + chance.below(2)).unwrap_or(1),
@@ -145,7 +145,7 @@ impl Storm {
         });
     }
 
-    fn host_client(&mut self, seed: u64, number: usize, terms: Terms) {
+    fn host_client(&mut self, seed: u64, number: usize, terms: AcquireTerms) {
         let name = client(number);
         let (record, done) = (Arc::clone(&self.record), Arc::clone(&self.done));
         let clock = Arc::<Clock>::default();

@@ -6,7 +6,7 @@ use super::super::Hold;
 use super::super::gate::Gate;
 use super::Shared;
 use crate::store::{Outcome, Store};
-use leasehold_core::contend::LONGEST_PLACE;
+use leasehold_core::contender::LONGEST_PLACE;
 use leasehold_core::{Claim, FIRST_LEASE, Lock, Moment, Op, Release, ReleaseAction, Released, Reply};
 use leasehold_store::jitter;
 use std::sync::Arc;

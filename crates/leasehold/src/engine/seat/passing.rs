@@ -17,7 +17,7 @@ use super::super::reservation::{Call, Heard, Rest};
 use super::super::session::Session;
 use super::{Occupant, Seat, State, Turn};
 use leasehold_core::cohort::{Block, Cohort, Next};
-use leasehold_core::contend::{Grant, Terms};
+use leasehold_core::contender::{AcquireTerms, Grant};
 use leasehold_core::{FIRST_LEASE, HoldId, Liveness, Lock, LockMode, Moment};
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,7 +90,7 @@ fn least(lease: Duration) -> Duration {
 }
 
 /// Whether a hold satisfies these terms (3).
-fn fits(hold: &Hold, terms: &Terms) -> bool {
+fn fits(hold: &Hold, terms: &AcquireTerms) -> bool {
     terms.value.is_none() && terms.portion == LockMode::Whole && terms.life == hold.session.life
 }
 

@@ -63,7 +63,7 @@ pub type Random<'a> = &'a mut dyn FnMut() -> u64;
 ///
 /// See [`Contender`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Terms {
+pub struct AcquireTerms {
     /// The minimum time for which the lock is wanted: the hold starts with this or [`FIRST_LEASE`], whichever
     /// is less.
     pub lease: Duration,
@@ -127,7 +127,7 @@ pub struct Grant {
 ///
 /// See [`Contender`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Standing {
+pub struct WaitStatus {
     /// The holder of the lock, as of the last reply.
     pub holder: Option<Holder>,
     /// How many sessions wait before this one, if it has queued.
@@ -141,11 +141,11 @@ pub struct Standing {
 /// One session's attempt to acquire one lock.
 ///
 /// ```
-/// use leasehold_core::contend::{Contender, Step, Terms};
+/// use leasehold_core::contender::{Contender, Step, AcquireTerms};
 /// use leasehold_core::{Acquired, FencingToken, Label, Liveness, Moment, LockMode, SessionId};
 /// use std::time::Duration;
 ///
-/// let terms = Terms {
+/// let terms = AcquireTerms {
 ///     lease: Duration::from_secs(30),
 ///     label: Label::new("billing on web-3")?,
 ///     value: None,
@@ -179,7 +179,7 @@ pub struct Contender {
     phase: Phase,
     /// The requested hold, if the store may know anything of it.
     attempt: Option<Attempt>,
-    standing: Standing,
+    standing: WaitStatus,
     /// The sessions whose death would bring the lock closer, in the order of the reply, and until when each
     /// is alive without another heartbeat; `None` where that is not known yet (4).
     watched: Vec<(SessionId, Option<Moment>)>,
@@ -246,7 +246,7 @@ impl Contender {
             slot,
             phase: Phase::Idle,
             attempt: None,
-            standing: Standing::default(),
+            standing: WaitStatus::default(),
             watched: Vec::new(),
             faults: 0,
             silent_since: None,
@@ -271,7 +271,7 @@ impl Contender {
     }
 
     /// What to do now. A request that was in flight is sent again: its task is gone (1).
-    pub fn poll(&mut self, now: Moment, terms: &Terms, random: Random<'_>) -> Step {
+    pub fn poll(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> Step {
         match &self.phase {
             Phase::Won(grant) if grant.valid_until > now => return Step::Granted(grant.clone()),
             Phase::Waiting(until) if *until > now => return Step::Sleep(*until),
@@ -306,7 +306,7 @@ impl Contender {
 
     /// Creates a request, which counts as sent now: for [`Step::Ask`], or to accompany the release of another
     /// hold.
-    pub fn ask(&mut self, now: Moment, terms: &Terms, random: Random<'_>) -> (Nonce, Acquire) {
+    pub fn ask(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> (Nonce, Acquire) {
         let nonce = Nonce::new(self.slot, random());
         let keeps_out = !matches!(terms.portion, LockMode::Await { .. } | LockMode::Meet { .. });
         let lease = if keeps_out { terms.lease.min(FIRST_LEASE) } else { terms.lease };
@@ -347,7 +347,7 @@ impl Contender {
     }
 
     /// Whether the requested hold fits other terms; if it does not, the caller must give it up.
-    pub fn suits(&self, terms: &Terms) -> bool {
+    pub fn suits(&self, terms: &AcquireTerms) -> bool {
         let fits = |attempt: &Attempt| {
             (&attempt.claim.value, attempt.life, attempt.portion) == (&terms.value, terms.life, terms.portion)
         };
@@ -392,7 +392,7 @@ impl Contender {
                 attempt.may_be_there = position.is_some() || attempt.may_have_been_there;
                 self.answered();
                 let (holder, holder_is_there) = (holder.clone(), holder.is_some());
-                self.standing = Standing { holder, position: *position, ahead: *ahead, as_of: Some(now) };
+                self.standing = WaitStatus { holder, position: *position, ahead: *ahead, as_of: Some(now) };
                 self.watch(*ahead, others, now);
                 self.splits = if holder_is_there { 0 } else { self.splits.saturating_add(1) };
                 let pause = if news { Duration::ZERO } else { self.pause(asked.ahead, now, random) };
@@ -512,14 +512,14 @@ impl Contender {
     }
 
     /// What the last reply reported about the clients ahead.
-    pub fn standing(&self) -> &Standing {
+    pub fn standing(&self) -> &WaitStatus {
         &self.standing
     }
 
     fn reset(&mut self) {
         self.phase = Phase::Idle;
         self.attempt = None;
-        self.standing = Standing::default();
+        self.standing = WaitStatus::default();
         self.watched.clear();
         self.answered();
         self.stale_grants = 0;
@@ -644,8 +644,8 @@ mod tests {
         Moment::from_micros(ms * 1000)
     }
 
-    fn terms() -> Terms {
-        Terms {
+    fn terms() -> AcquireTerms {
+        AcquireTerms {
             lease: Duration::from_secs(30),
             label: Label::new("test").expect("a plain text"),
             value: None,
@@ -832,7 +832,7 @@ mod tests {
         ] {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-            let (nonce, _) = asked(contender.poll(ms(0), &Terms { look_often, ..terms() }, random));
+            let (nonce, _) = asked(contender.poll(ms(0), &AcquireTerms { look_often, ..terms() }, random));
             let taken = Acquired::Taken {
                 holder: holder.clone(),
                 position: Some(position),
@@ -900,7 +900,7 @@ mod tests {
     fn a_lease_shorter_than_the_round_trip_is_reported() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-        let terms = || Terms { lease: Duration::from_millis(1), ..terms() };
+        let terms = || AcquireTerms { lease: Duration::from_millis(1), ..terms() };
         for round in 0..STALE_GRANTS {
             let sent = ms(u64::from(round) * 100);
             let (nonce, _) = asked(contender.poll(sent, &terms(), random));
@@ -916,7 +916,7 @@ mod tests {
     fn a_lease_that_is_too_short_does_not_affect_the_next_attempt() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-        let short = Terms { lease: Duration::from_millis(1), ..terms() };
+        let short = AcquireTerms { lease: Duration::from_millis(1), ..terms() };
         for round in 0..STALE_GRANTS {
             let sent = ms(u64::from(round) * 100);
             let (nonce, _) = asked(contender.poll(sent, &short, random));
@@ -934,7 +934,7 @@ mod tests {
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
         let (nonce, ask) = asked(contender.poll(ms(0), &terms(), random));
         contender.handle_reply(nonce, &taken(3), ms(1), random);
-        let polls = Terms { queue: false, ..terms() };
+        let polls = AcquireTerms { queue: false, ..terms() };
         for t in [100, 200] {
             contender.handle_news(ms(t));
             let (nonce, _) = asked(contender.poll(ms(t), &polls, random));
@@ -963,7 +963,7 @@ mod tests {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
             let lease = Duration::from_micros(us);
-            let (nonce, ask) = asked(contender.poll(ms(0), &Terms { lease, ..terms() }, random));
+            let (nonce, ask) = asked(contender.poll(ms(0), &AcquireTerms { lease, ..terms() }, random));
             contender.handle_wake(nonce, fence(), ms(0));
             let Step::Granted(grant) = contender.poll(ms(0), &terms(), random) else { panic!("not granted") };
             assert!(
@@ -977,8 +977,8 @@ mod tests {
 
     // ---- a new hold for each request (6) ----
 
-    fn fresh() -> Terms {
-        Terms { queue: false, look_often: true, fresh: true, ..terms() }
+    fn fresh() -> AcquireTerms {
+        AcquireTerms { queue: false, look_often: true, fresh: true, ..terms() }
     }
 
     #[test]

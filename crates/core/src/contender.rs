@@ -1,7 +1,7 @@
 //! Acquiring a lock: what one session sends, and when, until it holds the lock or gives up.
 //!
 //! A [`Contender`] is one session's attempt to acquire one lock. Its driver calls [`poll`](Contender::poll),
-//! does what the [`Step`] says, and feeds back what happened through the `handle_*` functions. It does not
+//! does what the [`ContenderAction`] says, and feeds back what happened through the `handle_*` functions. It does not
 //! know how many tasks of the process wait: they queue in front of it.
 //!
 //! 1. One hold at a time. Requesting the same hold again changes nothing at the store, so a lost reply, a
@@ -92,7 +92,7 @@ pub struct AcquireTerms {
 ///
 /// See [`Contender`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum ContenderAction {
     /// Send this, and pass its reply to [`Contender::handle_reply`] with this nonce.
     Ask(Nonce, Acquire),
     /// Nothing to do before this moment, unless something is handled.
@@ -141,7 +141,7 @@ pub struct WaitStatus {
 /// One session's attempt to acquire one lock.
 ///
 /// ```
-/// use leasehold_core::contender::{Contender, Step, AcquireTerms};
+/// use leasehold_core::contender::{Contender, ContenderAction, AcquireTerms};
 /// use leasehold_core::{Acquired, FencingToken, Label, Liveness, Moment, LockMode, SessionId};
 /// use std::time::Duration;
 ///
@@ -160,12 +160,12 @@ pub struct WaitStatus {
 /// let mut contender = Contender::new(SessionId::from_random([7; 12]), 0);
 /// let now = Moment::from_micros(5_000_000);
 ///
-/// let Step::Ask(nonce, ask) = contender.poll(now, &terms, &mut random) else { panic!("it asks first") };
+/// let ContenderAction::Ask(nonce, ask) = contender.poll(now, &terms, &mut random) else { panic!("it asks first") };
 /// assert_eq!(ask.lease_ms, 3_000); // every hold starts with a short lease
 ///
 /// let taken = Acquired::Taken { holder: None, position: Some(0), ahead: None, others: Vec::new() };
 /// contender.handle_reply(nonce, &taken, now, &mut random);
-/// assert!(matches!(contender.poll(now, &terms, &mut random), Step::Sleep(_)));
+/// assert!(matches!(contender.poll(now, &terms, &mut random), ContenderAction::Sleep(_)));
 ///
 /// contender.handle_wake(nonce, FencingToken::new(4711), now + Duration::from_millis(400));
 /// let grant = contender.take().expect("a grant with the nonce of the question is believed");
@@ -271,22 +271,22 @@ impl Contender {
     }
 
     /// What to do now. A request that was in flight is sent again: its task is gone (1).
-    pub fn poll(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> Step {
+    pub fn poll(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> ContenderAction {
         match &self.phase {
-            Phase::Won(grant) if grant.valid_until > now => return Step::Granted(grant.clone()),
-            Phase::Waiting(until) if *until > now => return Step::Sleep(*until),
+            Phase::Won(grant) if grant.valid_until > now => return ContenderAction::Granted(grant.clone()),
+            Phase::Waiting(until) if *until > now => return ContenderAction::Sleep(*until),
             _ if self.stale_grants >= STALE_GRANTS => {
                 // The next caller may request a longer lease.
                 self.stale_grants = 0;
-                return Step::TooSlow;
+                return ContenderAction::TooSlow;
             }
             _ => {}
         }
         if let Some(claim) = self.renounce() {
-            return Step::Undo(claim);
+            return ContenderAction::Undo(claim);
         }
         let (nonce, ask) = self.ask(now, terms, random);
-        Step::Ask(nonce, ask)
+        ContenderAction::Ask(nonce, ask)
     }
 
     /// Gives up the hold of a request that was not granted, where the next request is for another hold (6).
@@ -304,7 +304,7 @@ impl Contender {
         attempt.may_be_there.then_some(attempt.claim)
     }
 
-    /// Creates a request, which counts as sent now: for [`Step::Ask`], or to accompany the release of another
+    /// Creates a request, which counts as sent now: for [`ContenderAction::Ask`], or to accompany the release of another
     /// hold.
     pub fn ask(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> (Nonce, Acquire) {
         let nonce = Nonce::new(self.slot, random());
@@ -666,9 +666,9 @@ mod tests {
         }
     }
 
-    fn asked(step: Step) -> (Nonce, Acquire) {
+    fn asked(step: ContenderAction) -> (Nonce, Acquire) {
         match step {
-            Step::Ask(nonce, ask) => (nonce, ask),
+            ContenderAction::Ask(nonce, ask) => (nonce, ask),
             other => panic!("expected a request, got {other:?}"),
         }
     }
@@ -701,11 +701,13 @@ mod tests {
         assert_eq!((ask.lease_ms, first.slot()), (3000, 9));
         let taken = taken(0);
         contender.handle_reply(first, &taken, ms(1), random);
-        assert!(matches!(contender.poll(ms(1), &terms(), random), Step::Sleep(_)));
+        assert!(matches!(contender.poll(ms(1), &terms(), random), ContenderAction::Sleep(_)));
         let (second, again) = asked(contender.poll(ms(1001), &terms(), random));
         assert_eq!(again.claim, ask.claim, "a look requests the same hold");
         contender.handle_wake(first, fence(), ms(1500));
-        let Step::Granted(grant) = contender.poll(ms(1500), &terms(), random) else { panic!("not granted") };
+        let ContenderAction::Granted(grant) = contender.poll(ms(1500), &terms(), random) else {
+            panic!("not granted")
+        };
         assert_eq!(grant.valid_until, ms(3000) - drift(FIRST_LEASE), "not from {second:?}, nor from now");
         assert_eq!(contender.take().map(|grant| grant.claim), Some(ask.claim));
         assert!(contender.is_idle());
@@ -747,7 +749,10 @@ mod tests {
         );
         contender.handle_reply(nonce, &taken, ms(3), random);
         contender.handle_wake(nonce, fence(), ms(3100));
-        assert!(matches!(contender.poll(ms(3100), &terms(), random), Step::Ask(..)), "nothing is left of it");
+        assert!(
+            matches!(contender.poll(ms(3100), &terms(), random), ContenderAction::Ask(..)),
+            "nothing is left of it"
+        );
     }
 
     #[test]
@@ -760,8 +765,8 @@ mod tests {
             contender.handle_reply(nonce, &taken(40), ms(1), random);
             contender.handle_wake(nonce, fence(), ms(now));
             let step = contender.poll(ms(now), &terms(), random);
-            assert_eq!(matches!(step, Step::Granted(_)), believed, "{now}: {step:?}");
-            assert_eq!(matches!(step, Step::Ask(..)), !believed, "{now}: {step:?}");
+            assert_eq!(matches!(step, ContenderAction::Granted(_)), believed, "{now}: {step:?}");
+            assert_eq!(matches!(step, ContenderAction::Ask(..)), !believed, "{now}: {step:?}");
         }
     }
 
@@ -773,7 +778,7 @@ mod tests {
         // The process was suspended: both messages were in its buffers, and the grant overtook the reply.
         contender.handle_wake(nonce, fence(), ms(3100));
         contender.handle_reply(nonce, &taken(0), ms(3100), random);
-        assert!(matches!(contender.poll(ms(3100), &terms(), random), Step::Ask(..)));
+        assert!(matches!(contender.poll(ms(3100), &terms(), random), ContenderAction::Ask(..)));
     }
 
     #[test]
@@ -802,7 +807,9 @@ mod tests {
             let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
             let taken = taken(0);
             contender.handle_reply(nonce, &taken, ms(0), random);
-            let Step::Sleep(until) = contender.poll(ms(0), &terms(), random) else { panic!("not asleep") };
+            let ContenderAction::Sleep(until) = contender.poll(ms(0), &terms(), random) else {
+                panic!("not asleep")
+            };
             assert!(until >= ms(800) && until <= ms(1000), "{until:?}");
             pauses.insert(until);
         }
@@ -840,7 +847,9 @@ mod tests {
                 others: Vec::new(),
             };
             contender.handle_reply(nonce, &taken, ms(0), random);
-            let Step::Sleep(until) = contender.poll(ms(0), &terms(), random) else { panic!("not asleep") };
+            let ContenderAction::Sleep(until) = contender.poll(ms(0), &terms(), random) else {
+                panic!("not asleep")
+            };
             let often = until >= ms(50) && until <= ms(250);
             assert_eq!(often, soon, "{holder:?} at {position}: {until:?}");
         }
@@ -869,7 +878,9 @@ mod tests {
                 ms(0),
                 random,
             );
-            let Step::Sleep(until) = contender.poll(ms(0), &terms(), random) else { panic!("not asleep") };
+            let ContenderAction::Sleep(until) = contender.poll(ms(0), &terms(), random) else {
+                panic!("not asleep")
+            };
             assert!(until > ms(20) && until <= ms(26), "{until:?}");
         }
     }
@@ -889,11 +900,17 @@ mod tests {
         for now in 2_999..3_003 {
             let at = ms(now);
             contender.handle_reply(nonce, &granted(3_000_u64.saturating_sub(now)), at, random);
-            assert!(matches!(contender.poll(at, &terms(), random), Step::Sleep(_) | Step::Ask(..)), "{now}");
+            assert!(
+                matches!(
+                    contender.poll(at, &terms(), random),
+                    ContenderAction::Sleep(_) | ContenderAction::Ask(..)
+                ),
+                "{now}"
+            );
             (nonce, _) = contender.ask(at, &terms(), random);
         }
         contender.handle_reply(nonce, &granted(3_000), ms(3_004), random);
-        assert!(matches!(contender.poll(ms(3_004), &terms(), random), Step::Granted(_)));
+        assert!(matches!(contender.poll(ms(3_004), &terms(), random), ContenderAction::Granted(_)));
     }
 
     #[test]
@@ -908,7 +925,7 @@ mod tests {
                 Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false, entered: None };
             contender.handle_reply(nonce, &granted, sent + Duration::from_millis(2), random);
         }
-        assert_eq!(contender.poll(ms(1000), &terms(), random), Step::TooSlow);
+        assert_eq!(contender.poll(ms(1000), &terms(), random), ContenderAction::TooSlow);
         assert!(contender.give_up().is_some());
     }
 
@@ -924,8 +941,8 @@ mod tests {
                 Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false, entered: None };
             contender.handle_reply(nonce, &granted, sent + Duration::from_millis(2), random);
         }
-        assert_eq!(contender.poll(ms(1000), &short, random), Step::TooSlow);
-        assert!(matches!(contender.poll(ms(1000), &terms(), random), Step::Ask(..)));
+        assert_eq!(contender.poll(ms(1000), &short, random), ContenderAction::TooSlow);
+        assert!(matches!(contender.poll(ms(1000), &terms(), random), ContenderAction::Ask(..)));
     }
 
     #[test]
@@ -954,7 +971,7 @@ mod tests {
         contender.handle_reply(nonce, &taken(0), ms(2), random);
         let (nonce, _) = asked(contender.poll(ms(2), &terms(), random));
         contender.handle_reply(nonce, &taken(0), ms(3), random);
-        assert!(matches!(contender.poll(ms(3), &terms(), random), Step::Sleep(_)), "once");
+        assert!(matches!(contender.poll(ms(3), &terms(), random), ContenderAction::Sleep(_)), "once");
     }
 
     #[test]
@@ -965,7 +982,9 @@ mod tests {
             let lease = Duration::from_micros(us);
             let (nonce, ask) = asked(contender.poll(ms(0), &AcquireTerms { lease, ..terms() }, random));
             contender.handle_wake(nonce, fence(), ms(0));
-            let Step::Granted(grant) = contender.poll(ms(0), &terms(), random) else { panic!("not granted") };
+            let ContenderAction::Granted(grant) = contender.poll(ms(0), &terms(), random) else {
+                panic!("not granted")
+            };
             assert!(
                 grant.valid_until < ms(ask.lease_ms),
                 "{lease:?}: {:?} of {}",
@@ -989,19 +1008,21 @@ mod tests {
         let (nonce, first) = asked(contender.poll(ms(0), &fresh(), random));
         contender.handle_reply(nonce, &split, ms(1), random);
         assert_eq!(contender.renounce(), None, "the store has undone it");
-        let Step::Sleep(until) = contender.poll(ms(1), &fresh(), random) else { panic!("not asleep") };
+        let ContenderAction::Sleep(until) = contender.poll(ms(1), &fresh(), random) else {
+            panic!("not asleep")
+        };
         assert!(until >= ms(3) && until <= ms(21), "a split vote: {until:?}");
 
         let (nonce, second) = asked(contender.poll(until, &fresh(), random));
         assert_ne!(first.claim, second.claim);
         contender.handle_fault(nonce, Executed::Unknown, until, random);
         assert_eq!(contender.renounce(), Some(second.claim), "it may be there");
-        assert!(matches!(contender.poll(until, &fresh(), random), Step::Sleep(_)));
+        assert!(matches!(contender.poll(until, &fresh(), random), ContenderAction::Sleep(_)));
 
         // A dropped task leaves a request with an unknown result.
         let later = until + Duration::from_secs(2);
         let (late, third) = asked(contender.poll(later, &fresh(), random));
-        assert_eq!(contender.poll(later, &fresh(), random), Step::Undo(third.claim.clone()));
+        assert_eq!(contender.poll(later, &fresh(), random), ContenderAction::Undo(third.claim.clone()));
         let (nonce, fourth) = asked(contender.poll(later, &fresh(), random));
         assert_ne!(third.claim, fourth.claim);
         let granted =
@@ -1052,7 +1073,7 @@ mod tests {
     ) -> Moment {
         contender.handle_reply(nonce, reply, now, random);
         match contender.poll(now, &terms(), random) {
-            Step::Sleep(until) => until,
+            ContenderAction::Sleep(until) => until,
             other => panic!("not asleep: {other:?}"),
         }
     }
@@ -1118,13 +1139,13 @@ mod tests {
             let (nonce, ask) = asked(contender.poll(now, &terms(), random));
             contender.handle_reply(nonce, &behind(session(n), 0, None), now, random);
             now = match contender.poll(now, &terms(), random) {
-                Step::Ask(..) => {
+                ContenderAction::Ask(..) => {
                     at_once += 1;
                     assert_eq!(ask.ahead, Some(session(n - 1)), "the request named another session");
                     now
                 }
-                Step::Sleep(until) if n == 0 => until,
-                Step::Sleep(until) => {
+                ContenderAction::Sleep(until) if n == 0 => until,
+                ContenderAction::Sleep(until) => {
                     assert_eq!(until, now + AHEAD_PAUSE, "after {at_once} looks at once");
                     until
                 }
@@ -1138,7 +1159,7 @@ mod tests {
         let until = looks_at(&mut contender, nonce, &behind(session(199), 0, Some(500)), now, random);
         let (nonce, _) = asked(contender.poll(until, &terms(), random));
         contender.handle_reply(nonce, &behind(session(200), 0, None), until, random);
-        assert!(matches!(contender.poll(until, &terms(), random), Step::Ask(..)));
+        assert!(matches!(contender.poll(until, &terms(), random), ContenderAction::Ask(..)));
     }
 
     /// Fifty waiters and the holder are dead, and one live session waits behind them. The model replies, and
@@ -1172,7 +1193,7 @@ mod tests {
         let (mut now, mut looks) = (ms(1_000), 0);
         loop {
             match contender.poll(now, &terms(), random) {
-                Step::Ask(nonce, ask) => {
+                ContenderAction::Ask(nonce, ask) => {
                     let (crate::Reply::Acquire(reply), _) =
                         lock.apply(now.as_micros(), &Op::Acquire(ask), &alive)
                     else {
@@ -1181,12 +1202,14 @@ mod tests {
                     contender.handle_reply(nonce, &reply, now, random);
                     looks += 1;
                 }
-                Step::Sleep(until) => {
+                ContenderAction::Sleep(until) => {
                     assert_eq!(looks, 1, "only the first look has to find the predecessor");
                     now = until;
                 }
-                Step::Granted(_) => break,
-                Step::TooSlow | Step::Undo(_) => panic!("no time has passed, and it keeps its hold"),
+                ContenderAction::Granted(_) => break,
+                ContenderAction::TooSlow | ContenderAction::Undo(_) => {
+                    panic!("no time has passed, and it keeps its hold")
+                }
             }
         }
         assert_eq!(looks, 51, "one to queue, and one for each of the dead");
@@ -1205,7 +1228,10 @@ mod tests {
             contender.handle_reply(nonce, &behind(session(7), 63, None), now, random);
             for waited in [1, 50, 199] {
                 let step = contender.poll(now + Duration::from_millis(waited), &terms(), random);
-                assert!(matches!(step, Step::Sleep(_)), "round {round}, after {waited} ms: {step:?}");
+                assert!(
+                    matches!(step, ContenderAction::Sleep(_)),
+                    "round {round}, after {waited} ms: {step:?}"
+                );
             }
             now = now + Duration::from_millis(199);
             contender.handle_wake(nonce, fence(), now);

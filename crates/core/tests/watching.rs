@@ -5,7 +5,7 @@
 //! without one. The waiter needs everything that the others hold, so it is admitted when the last of them is
 //! gone.
 
-use leasehold_core::contender::{AcquireTerms, Contender, Step};
+use leasehold_core::contender::{AcquireTerms, Contender, ContenderAction};
 use leasehold_core::model::{LockState, Vital, everybody};
 use leasehold_core::{
     Acquire, Acquired, Claim, HoldId, Kind, Label, Liveness, LockMode, Moment, Op, Predecessor, Reply,
@@ -97,13 +97,13 @@ impl Scene {
             };
             let now = Moment::from_micros(self.now_ms * 1000);
             match self.contender.poll(now, &self.terms, &mut random) {
-                Step::Granted(_) => return true,
-                Step::TooSlow => panic!("an answer takes a millisecond"),
-                Step::Undo(_) => panic!("it keeps its hold"),
-                Step::Sleep(until) => {
+                ContenderAction::Granted(_) => return true,
+                ContenderAction::TooSlow => panic!("an answer takes a millisecond"),
+                ContenderAction::Undo(_) => panic!("it keeps its hold"),
+                ContenderAction::Sleep(until) => {
                     self.now_ms = until.as_micros().div_ceil(1000).max(self.now_ms + 1).min(end_ms);
                 }
-                Step::Ask(nonce, ask) => {
+                ContenderAction::Ask(nonce, ask) => {
                     let reply = answer(&mut self.lock, &self.died, self.now_ms, ask);
                     self.asked.push(self.now_ms);
                     self.now_ms += ROUND_TRIP_MS;
@@ -238,14 +238,14 @@ fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
         let end = Moment::from_micros(20_000_000);
         while now < end {
             match contender.poll(now, &terms(portion), &mut random) {
-                Step::Ask(nonce, ask) => {
+                ContenderAction::Ask(nonce, ask) => {
                     assert_eq!((ask.lease_ms, ask.ahead), (60_000, None));
                     looks += 1;
                     let (holder, position, ahead, others) = (None, Some(0), None, Vec::new());
                     let taken = Acquired::Taken { holder, position, ahead, others };
                     contender.handle_reply(nonce, &taken, now, &mut random);
                 }
-                Step::Sleep(until) => now = until,
+                ContenderAction::Sleep(until) => now = until,
                 other => panic!("{portion:?}: {other:?}"),
             }
         }
@@ -255,7 +255,8 @@ fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
         [LockMode::Arrive { count: 1, of: 3 }, LockMode::Read, LockMode::Permits { count: 1, of: 3 }]
     {
         let mut contender = Contender::new(session(1), 0);
-        let Step::Ask(_, ask) = contender.poll(Moment::from_micros(0), &terms(portion), &mut || 0) else {
+        let ContenderAction::Ask(_, ask) = contender.poll(Moment::from_micros(0), &terms(portion), &mut || 0)
+        else {
             panic!("it sends a request first")
         };
         assert_eq!(ask.lease_ms, 3_000, "a ghost of {portion:?} would be in others' way");
@@ -268,7 +269,7 @@ fn what_is_asked_for_suits_the_part_that_is_wanted() {
     let mut contender = Contender::new(session(1), 0);
     assert!(matches!(
         contender.poll(Moment::from_micros(0), &terms(LockMode::Read), &mut || 0),
-        Step::Ask(..)
+        ContenderAction::Ask(..)
     ));
     assert!(contender.suits(&terms(LockMode::Read)) && !contender.suits(&terms(LockMode::Write)));
 }
@@ -283,7 +284,7 @@ fn it_checks_each_holder_before_it_checks_one_again() {
     let all = [1, 2, 3].map(session);
     while about.len() < 4 {
         match contender.poll(now, &terms(LockMode::Write), &mut random) {
-            Step::Ask(nonce, ask) => {
+            ContenderAction::Ask(nonce, ask) => {
                 let first = ask.ahead.unwrap_or(all[0]);
                 about.push(ask.ahead);
                 let alive_ms = ask.ahead.map(|_| 600_000);
@@ -292,7 +293,7 @@ fn it_checks_each_holder_before_it_checks_one_again() {
                 let taken = Acquired::Taken { holder: None, position: Some(0), ahead, others };
                 contender.handle_reply(nonce, &taken, now, &mut random);
             }
-            Step::Sleep(until) => now = until,
+            ContenderAction::Sleep(until) => now = until,
             other => panic!("{other:?}"),
         }
     }

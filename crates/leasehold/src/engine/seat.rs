@@ -34,7 +34,7 @@ use super::line::Line;
 use super::reservation::Call;
 use super::session::Session;
 use super::straight::Straight;
-use leasehold_core::contender::{AcquireTerms, Contender, Grant, Random, Step, WaitStatus};
+use leasehold_core::contender::{AcquireTerms, Contender, ContenderAction, Grant, Random, WaitStatus};
 use leasehold_core::{
     Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, LockMode, Moment,
     Nonce, OwnValue, Place, SessionId,
@@ -285,7 +285,7 @@ impl Seat {
         }
         let terms = terms.clone();
         let step = straight.poll(now, &terms, random);
-        if matches!(step, Step::Ask(..)) {
+        if matches!(step, ContenderAction::Ask(..)) {
             state.line.make_unaware(id);
         }
         self.follow(state, Asker { id, way: Way::Straight }, step, &terms, session, now)
@@ -296,17 +296,17 @@ impl Seat {
         self: &Arc<Self>,
         state: &mut State,
         asker: Asker,
-        step: Step,
+        step: ContenderAction,
         terms: &AcquireTerms,
         session: &Arc<Session>,
         now: Moment,
     ) -> Turn {
         match step {
-            Step::Ask(nonce, ask) => Turn::Ask(asker.way, nonce, ask),
-            Step::Sleep(until) => Turn::Sleep(until),
-            Step::TooSlow => Turn::TooSlow,
-            Step::Undo(claim) => Turn::Misfit(vec![claim]),
-            Step::Granted(_) => match state.take(asker) {
+            ContenderAction::Ask(nonce, ask) => Turn::Ask(asker.way, nonce, ask),
+            ContenderAction::Sleep(until) => Turn::Sleep(until),
+            ContenderAction::TooSlow => Turn::TooSlow,
+            ContenderAction::Undo(claim) => Turn::Misfit(vec![claim]),
+            ContenderAction::Granted(_) => match state.take(asker) {
                 Some(grant) => self.won(state, asker.id, terms, session, grant, now),
                 None => Turn::Sleep(now),
             },

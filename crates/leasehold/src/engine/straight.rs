@@ -9,7 +9,7 @@
 //! 2. A request without a reply is sent again: the owner may hold the lock and wait for this very task.
 
 use super::Session;
-use leasehold_core::contender::{AcquireTerms, Contender, Grant, Random, Step, WaitStatus};
+use leasehold_core::contender::{AcquireTerms, Contender, ContenderAction, Grant, Random, WaitStatus};
 use leasehold_core::{Acquired, Claim, Executed, Moment, Nonce};
 use std::time::Duration;
 
@@ -43,10 +43,10 @@ impl Straight {
     }
 
     /// The next step.
-    pub(super) fn poll(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> Step {
+    pub(super) fn poll(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> ContenderAction {
         let terms = AcquireTerms { queue: false, ..terms.clone() };
         let step = self.contender.poll(now, &terms, random);
-        if matches!(step, Step::Ask(..)) {
+        if matches!(step, ContenderAction::Ask(..)) {
             self.wanted = false;
         }
         step

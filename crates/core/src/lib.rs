@@ -22,9 +22,9 @@ mod name;
 pub mod observe;
 mod op;
 pub mod pulse;
+pub mod renewal;
 mod retry;
 mod session;
-pub mod tenure;
 mod time;
 
 pub use audit::{AuditEntry, Ended, Fingerprint, ParseFingerprintError};

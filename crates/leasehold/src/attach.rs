@@ -8,7 +8,7 @@ use crate::engine::{self, Engine, LostReason, NotAttached, NotExtended, NotRelea
 use crate::error::{ExtendError, ReleaseError};
 use crate::guard::Guard;
 use leasehold_core::Executed;
-use leasehold_core::tenure::{Plan, Tenure};
+use leasehold_core::renewal::{RenewalPlan, RenewalSchedule};
 use leasehold_core::{Lease, LockName, ReleaseAction, whole_millis};
 use std::time::Duration;
 
@@ -149,7 +149,11 @@ impl DetachedHold {
         let ours = (self.claim.clone(), self.fencing_token());
         match engine::attach(engine, &self.lock, ours, lease, in_time, may_last).await {
             Ok((seat, hold)) => {
-                let tenure = Tenure::new(Plan::Renew { lease }, hold.valid_until(), engine.environment.now());
+                let tenure = RenewalSchedule::new(
+                    RenewalPlan::Renew { lease },
+                    hold.valid_until(),
+                    engine.environment.now(),
+                );
                 let Some(keep) = engine.keeper.keep(hold.clone(), tenure) else {
                     let why = NotExtended::Lost(LostReason::ShutDown);
                     let error = ExtendError::of(why, self.name(), self.fencing_token());

@@ -4,7 +4,7 @@ use crate::earlier::Earlier;
 use crate::engine::{self, Engine, Hold, KeepId, Missed, NotReleased, Parting, Seat};
 use crate::error::{ExtendError, Lost, ReleaseError};
 use crate::store::Fault;
-use leasehold_core::tenure::Wish;
+use leasehold_core::renewal::ExtendRequest;
 use leasehold_core::{
     Executed, Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis,
 };
@@ -151,14 +151,14 @@ impl Guard {
             Some(lease) => self.earlier.with(lease.remaining(self.engine.environment.wall())?),
             None => self.engine.timings.watchdog,
         };
-        self.extend_by(Wish::UpTo(lease)).await
+        self.extend_by(ExtendRequest::UpTo(lease)).await
     }
 
     /// Extends the hold so that it lasts `lease` from now, if it would end earlier. Otherwise like
     /// [`extend`](Self::extend), except that it also fails with [`ExtendError::Capped`] if the cap allows
     /// less than `lease`: then nothing is sent.
     pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
-        self.extend_by(Wish::Exactly(lease.into().remaining(self.engine.environment.wall())?)).await
+        self.extend_by(ExtendRequest::Exactly(lease.into().remaining(self.engine.environment.wall())?)).await
     }
 
     /// Releases the lock and hands it to the next waiter.
@@ -230,7 +230,7 @@ impl Guard {
         }
     }
 
-    async fn extend_by(&self, wish: Wish) -> Result<(), ExtendError> {
+    async fn extend_by(&self, wish: ExtendRequest) -> Result<(), ExtendError> {
         self.check()?;
         let engine = &self.engine;
         let claim = self.hold.claim.clone();

@@ -13,7 +13,7 @@ use crate::error::{AcquireError, Contention, ExtendError};
 use crate::guard::Guard;
 use crate::store::{Fault, FaultKind};
 use leasehold_core::contender::AcquireTerms;
-use leasehold_core::tenure::{Caps, Plan, Tenure};
+use leasehold_core::renewal::{HoldLimits, RenewalPlan, RenewalSchedule};
 use leasehold_core::{
     Executed, Lease, LeaseError, Liveness, Lock, LockMode, LockName, Moment, OwnValue, RetryPolicy,
 };
@@ -127,8 +127,8 @@ impl Span {
 
 /// How a hold is kept.
 struct Planned {
-    plan: Plan,
-    caps: Caps,
+    plan: RenewalPlan,
+    caps: HoldLimits,
     /// How long it lasts without a renewal.
     lease: Duration,
     /// Fails if the hold should already have ended.
@@ -369,7 +369,7 @@ impl Request {
         let count = grant.entered.map_or(1, |entered| entered.count);
         let Planned { plan, caps, lease, left } = self.plan(span, earlier, now);
         hold.plan(lease);
-        let tenure = Tenure::capped(plan, caps, grant.valid_until, now);
+        let tenure = RenewalSchedule::capped(plan, caps, grant.valid_until, now);
         // The queue entry may have been made by a task that wanted the lock for longer.
         hold.cap(tenure.valid_until());
         let Some(keep) = self.engine.keeper.keep(hold.clone(), tenure) else {
@@ -435,14 +435,14 @@ impl Request {
             None => Ok(left),
         });
         let (plan, lease) = match &left {
-            Ok(None) => (Plan::Renew { lease }, lease),
+            Ok(None) => (RenewalPlan::Renew { lease }, lease),
             Ok(Some(left)) => {
                 let lease = earlier.with(*left);
-                (Plan::Until { end: now + lease }, lease)
+                (RenewalPlan::Until { end: now + lease }, lease)
             }
-            Err(_) => (Plan::Until { end: now }, Duration::ZERO),
+            Err(_) => (RenewalPlan::Until { end: now }, Duration::ZERO),
         };
-        let caps = Caps { end: cap.map(|cap| now + cap), renewals: self.max_renewals };
+        let caps = HoldLimits { end: cap.map(|cap| now + cap), renewals: self.max_renewals };
         Planned { plan, caps, lease, left: left.map(drop) }
     }
 

@@ -42,7 +42,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::pulse::Pulse;
-use leasehold_core::tenure::{Duty, Tenure, Wish};
+use leasehold_core::renewal::{Duty, ExtendRequest, RenewalSchedule};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Place, Released};
 use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
@@ -114,7 +114,7 @@ struct State {
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
 struct Kept {
     hold: Arc<Hold>,
-    tenure: Tenure,
+    tenure: RenewalSchedule,
     /// Its position in the pace; `None` once it is lost.
     place: Option<Spot>,
     /// Set once it is lost: it is not extended any more.
@@ -239,7 +239,7 @@ impl Keeper {
     }
 
     /// Takes a hold over, unless a shutdown has begun (6).
-    pub(crate) fn keep(&self, hold: Arc<Hold>, tenure: Tenure) -> Option<KeepId> {
+    pub(crate) fn keep(&self, hold: Arc<Hold>, tenure: RenewalSchedule) -> Option<KeepId> {
         let mut state = self.shared.state();
         if state.handed_over {
             return None;
@@ -307,10 +307,15 @@ impl Keeper {
 
     /// The lease for an extend by the user, and whether the extend should renew the record beside the lock as well.
     /// The error is the time left until the cap that forbids it.
-    pub(crate) fn allow(&self, id: KeepId, now: Moment, wish: Wish) -> Result<(Duration, bool), Duration> {
+    pub(crate) fn allow(
+        &self,
+        id: KeepId,
+        now: Moment,
+        wish: ExtendRequest,
+    ) -> Result<(Duration, bool), Duration> {
         let mut state = self.shared.state();
         let Some(kept) = state.kept.get_mut(&id) else {
-            let (Wish::Exactly(lease) | Wish::UpTo(lease)) = wish;
+            let (ExtendRequest::Exactly(lease) | ExtendRequest::UpTo(lease)) = wish;
             return Ok((lease, false));
         };
         let lease = kept.tenure.allow(now, wish)?;

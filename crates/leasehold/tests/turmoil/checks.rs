@@ -48,7 +48,7 @@ pub(crate) enum Rule {
     Count,
     AllOrNone,
     Tokens,
-    Tenure,
+    RenewalSchedule,
     Returned,
     Service,
     Keeping,
@@ -326,7 +326,7 @@ impl Record {
                     self.violated(Rule::Exclusion, at, format_args!("{other} and {who} hold {name}"));
                 } else if token != fence {
                     let what = format_args!("{owner:?} has {name} by {token} and {fence}");
-                    self.violated(Rule::Tenure, at, what);
+                    self.violated(Rule::RenewalSchedule, at, what);
                 } else {
                     self.count(if *other == *who { "held twice" } else { "held by two" });
                 }

@@ -167,7 +167,7 @@ fn an_inner_release_that_frees_is_found() {
 
 #[test]
 fn an_entry_by_a_token_of_its_own_is_found() {
-    is_found(Flaw::EntryHasItsToken, Rule::Tenure);
+    is_found(Flaw::EntryHasItsToken, Rule::RenewalSchedule);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::extend::Gone;
 use super::{Ear, KeepId, Keeper, Kept, LostReason, Shared, State};
 use crate::store::Outcome;
 use leasehold_core::cohort::{BLOCK, Reserve};
-use leasehold_core::tenure::{Caps, Plan};
+use leasehold_core::renewal::{HoldLimits, RenewalPlan};
 use leasehold_core::{Extend, Extended, FencingToken, Lease, Moment, Op, Reply, whole_millis};
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +122,7 @@ impl Keeper {
         &self,
         id: KeepId,
         hold: &Arc<Hold>,
-        (plan, caps): (Plan, Caps),
+        (plan, caps): (RenewalPlan, HoldLimits),
         now: Moment,
     ) -> bool {
         let mut state = self.shared.state();

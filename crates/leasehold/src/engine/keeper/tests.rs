@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::session::fresh_id;
 use crate::engine::{Seat, Session};
 use crate::store::{MemoryStore, NotificationSink, Outcome};
-use leasehold_core::tenure::Plan;
+use leasehold_core::renewal::RenewalPlan;
 use leasehold_core::{
     Acquire, FencingToken, HoldId, Label, LockMode, Notification, Op, Release, ReleaseAction,
 };
@@ -46,7 +46,7 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
     let environment: Arc<dyn Environment> = Arc::new(System);
     let timings = Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
     let end = environment.now() + 60 * SECOND;
-    for plan in [Plan::Until { end }, Plan::Renew { lease: 180 * SECOND }] {
+    for plan in [RenewalPlan::Until { end }, RenewalPlan::Renew { lease: 180 * SECOND }] {
         let store = MemoryStore::new();
         let (post, about) = (Arc::new(Deaf), String::new());
         let birth = Birth { store: store.fork(), environment: environment.clone(), post, about, timings };
@@ -55,7 +55,7 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
         let sessions = Arc::new(Sessions::only(session.clone()));
         let keeper = Keeper::start(store.fork(), birth, sessions, pulse).expect("a thread");
         let hold = held(&store, session, end).await;
-        let mut tenure = Tenure::new(plan, end, environment.now());
+        let mut tenure = RenewalSchedule::new(plan, end, environment.now());
         // The next scheduled extend is a minute ahead, or there is none.
         tenure.handle_extended(environment.now(), 180 * SECOND, false);
         let id = keeper.keep(hold.clone(), tenure).expect("no shutdown has begun");
@@ -96,7 +96,7 @@ async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
     let end = environment.now() + SECOND;
     let hold = held(&store, old.clone(), end).await;
     old.end();
-    let tenure = Tenure::new(Plan::Renew { lease: 3 * SECOND }, end, environment.now());
+    let tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: 3 * SECOND }, end, environment.now());
     let _id = keeper.keep(hold.clone(), tenure).expect("no shutdown has begun");
     assert_eq!(hold.check(&*environment), Err(LostReason::SessionLapsed));
     let told = tokio::time::timeout(4 * SECOND, hold.signal().cancelled()).await;

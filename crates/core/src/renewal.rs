@@ -1,6 +1,6 @@
 //! Keeping a lock: when a hold is extended, and when it ends.
 //!
-//! A [`Tenure`] is one hold as its client sees it. The keeper polls it, sends what it requests, and feeds
+//! A [`RenewalSchedule`] is one hold as its client sees it. The keeper polls it, sends what it requests, and feeds
 //! back the outcome.
 //!
 //! 1. A hold is valid until `valid_until`, which counts from *before* the request was sent that granted or
@@ -25,9 +25,9 @@ const HASTE_PAUSE: Duration = Duration::from_millis(250);
 
 /// How a hold is kept.
 ///
-/// See [`Tenure`] for an example.
+/// See [`RenewalSchedule`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plan {
+pub enum RenewalPlan {
     /// Renewed every third of the lease for as long as it is held.
     Renew {
         /// How long it lasts without a renewal.
@@ -44,12 +44,12 @@ pub enum Plan {
 ///
 /// ```
 /// use leasehold_core::Moment;
-/// use leasehold_core::tenure::{Caps, Duty, Plan, Tenure};
+/// use leasehold_core::renewal::{HoldLimits, Duty, RenewalPlan, RenewalSchedule};
 /// use std::time::Duration;
 ///
 /// let at = |s: u64| Moment::from_micros(s * 1_000_000);
-/// let (lease, caps) = (Duration::from_secs(30), Caps { end: Some(at(12)), renewals: None });
-/// let mut tenure = Tenure::capped(Plan::Renew { lease }, caps, at(3), at(0));
+/// let (lease, caps) = (Duration::from_secs(30), HoldLimits { end: Some(at(12)), renewals: None });
+/// let mut tenure = RenewalSchedule::capped(RenewalPlan::Renew { lease }, caps, at(3), at(0));
 ///
 /// let Duty::Extend { lease, .. } = tenure.poll(at(1), Duration::ZERO) else { panic!("it is due") };
 /// assert!(lease < Duration::from_secs(12)); // little more than what is left until the cap
@@ -58,7 +58,7 @@ pub enum Plan {
 /// assert_eq!(tenure.poll(at(12), Duration::ZERO), Duty::GiveUp);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Caps {
+pub struct HoldLimits {
     /// Set if the hold ends at this moment at the latest.
     pub end: Option<Moment>,
     /// Set to the maximum number of renewals. Reaching the full lease for the first time, after the short
@@ -70,17 +70,17 @@ pub struct Caps {
 ///
 /// ```
 /// use leasehold_core::Moment;
-/// use leasehold_core::tenure::{Caps, Plan, Tenure, Wish};
+/// use leasehold_core::renewal::{HoldLimits, RenewalPlan, RenewalSchedule, ExtendRequest};
 /// use std::time::Duration;
 ///
 /// let at = |s: u64| Moment::from_micros(s * 1_000_000);
-/// let (lease, caps) = (Duration::from_secs(30), Caps { end: Some(at(12)), renewals: None });
-/// let tenure = Tenure::capped(Plan::Renew { lease }, caps, at(3), at(0));
-/// assert_eq!(tenure.allow(at(2), Wish::Exactly(lease)), Err(Duration::from_secs(10)));
-/// assert!(tenure.allow(at(2), Wish::UpTo(lease)).is_ok_and(|lease| lease < Duration::from_secs(11)));
+/// let (lease, caps) = (Duration::from_secs(30), HoldLimits { end: Some(at(12)), renewals: None });
+/// let tenure = RenewalSchedule::capped(RenewalPlan::Renew { lease }, caps, at(3), at(0));
+/// assert_eq!(tenure.allow(at(2), ExtendRequest::Exactly(lease)), Err(Duration::from_secs(10)));
+/// assert!(tenure.allow(at(2), ExtendRequest::UpTo(lease)).is_ok_and(|lease| lease < Duration::from_secs(11)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum ExtendRequest {
     /// The hold must last that long from now.
     Exactly(Duration),
     /// The hold lasts that long from now, or as long as its cap allows.
@@ -89,7 +89,7 @@ pub enum Wish {
 
 /// What to do for a hold.
 ///
-/// See [`Tenure`] for an example.
+/// See [`RenewalSchedule`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duty {
     /// Send an extend, and pass back its outcome.
@@ -99,7 +99,7 @@ pub enum Duty {
         /// Set if the extend should also keep the record beside the lock.
         keep_record: bool,
     },
-    /// Send what it was [called](Tenure::call) for, and pass the outcome to [`Tenure::handle_called`].
+    /// Send what it was [called](Tenure::call) for, and pass the outcome to [`RenewalSchedule::handle_called`].
     Call,
     /// Nothing to do before this moment.
     Rest(Moment),
@@ -113,12 +113,12 @@ pub enum Duty {
 ///
 /// ```
 /// use leasehold_core::Moment;
-/// use leasehold_core::tenure::{Duty, Plan, Tenure};
+/// use leasehold_core::renewal::{Duty, RenewalPlan, RenewalSchedule};
 /// use std::time::Duration;
 ///
 /// let at = |s: u64| Moment::from_micros(s * 1_000_000);
 /// let lease = Duration::from_secs(30);
-/// let mut tenure = Tenure::new(Plan::Renew { lease }, at(3), at(0));
+/// let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease }, at(3), at(0));
 ///
 /// assert_eq!(tenure.poll(at(0), Duration::ZERO), Duty::Rest(at(1)));
 /// assert_eq!(tenure.poll(at(1), Duration::ZERO), Duty::Extend { lease, keep_record: false });
@@ -128,8 +128,8 @@ pub enum Duty {
 /// ```
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
-pub struct Tenure {
-    plan: Plan,
+pub struct RenewalSchedule {
+    plan: RenewalPlan,
     valid_until: Moment,
     /// Until when the store is known to keep the hold, even if its plan or its cap ends it before.
     kept_until: Moment,
@@ -144,19 +144,19 @@ pub struct Tenure {
     called: bool,
     faults: u32,
     record_kept_at: Moment,
-    caps: Caps,
+    caps: HoldLimits,
     /// Set once the hold has had its full lease: from then on, every extend is a renewal.
     whole: bool,
 }
 
-impl Tenure {
+impl RenewalSchedule {
     /// A hold that was granted with a short first lease, and is valid until `valid_until`.
-    pub fn new(plan: Plan, valid_until: Moment, now: Moment) -> Self {
-        Self::capped(plan, Caps::default(), valid_until, now)
+    pub fn new(plan: RenewalPlan, valid_until: Moment, now: Moment) -> Self {
+        Self::capped(plan, HoldLimits::default(), valid_until, now)
     }
 
     /// The same with caps.
-    pub fn capped(plan: Plan, caps: Caps, valid_until: Moment, now: Moment) -> Self {
+    pub fn capped(plan: RenewalPlan, caps: HoldLimits, valid_until: Moment, now: Moment) -> Self {
         let kept_until = valid_until;
         let valid_until = caps.end.map_or(valid_until, |end| end.min(valid_until));
         let mut tenure = Self {
@@ -171,17 +171,17 @@ impl Tenure {
             faults: 0,
             record_kept_at: now,
             caps,
-            whole: !matches!(plan, Plan::Renew { lease } if lease > FIRST_LEASE),
+            whole: !matches!(plan, RenewalPlan::Renew { lease } if lease > FIRST_LEASE),
         };
         match plan {
-            Plan::Renew { lease } => {
+            RenewalPlan::Renew { lease } => {
                 // A third of what is left, in case the grant arrived late.
                 let third = (lease.min(FIRST_LEASE) / 3).min(valid_until.since(now) / 3);
                 tenure.extend_at = (!tenure.is_capped()).then_some(now + third);
             }
-            Plan::Until { end } => {
+            RenewalPlan::Until { end } => {
                 let end = caps.end.map_or(end, |cap| cap.min(end));
-                tenure.plan = Plan::Until { end };
+                tenure.plan = RenewalPlan::Until { end };
                 // Slightly later, so that a hold that is released sooner costs no extra request.
                 let soon = AFTER.min(valid_until.since(now) / 3);
                 tenure.extend_at = tenure.falls_short(valid_until, end, now).then_some(now + soon);
@@ -207,23 +207,23 @@ impl Tenure {
     ///
     /// ```
     /// use leasehold_core::Moment;
-    /// use leasehold_core::tenure::{Caps, Duty, Plan, Tenure};
+    /// use leasehold_core::renewal::{HoldLimits, Duty, RenewalPlan, RenewalSchedule};
     /// use std::time::Duration;
     ///
     /// let at = |s: u64| Moment::from_micros(s * 1_000_000);
     /// let lease = Duration::from_secs(30);
-    /// let mut tenure = Tenure::new(Plan::Renew { lease }, at(3), at(0));
+    /// let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease }, at(3), at(0));
     /// assert!(matches!(tenure.poll(at(1), Duration::ZERO), Duty::Extend { .. }));
     /// tenure.handle_extended(at(1), lease, false);
     ///
-    /// tenure.succeed(Plan::Until { end: at(7) }, Caps::default(), at(5));
+    /// tenure.succeed(RenewalPlan::Until { end: at(7) }, HoldLimits::default(), at(5));
     /// assert_eq!((tenure.valid_until(), tenure.kept_until() > at(30)), (at(7), true));
-    /// tenure.succeed(Plan::Renew { lease }, Caps::default(), at(6));
+    /// tenure.succeed(RenewalPlan::Renew { lease }, HoldLimits::default(), at(6));
     /// assert_eq!(tenure.valid_until(), tenure.kept_until());
     /// ```
-    pub fn succeed(&mut self, plan: Plan, caps: Caps, now: Moment) {
+    pub fn succeed(&mut self, plan: RenewalPlan, caps: HoldLimits, now: Moment) {
         let mut next = Self::capped(plan, caps, self.kept_until, now);
-        if let Plan::Renew { lease } = plan
+        if let RenewalPlan::Renew { lease } = plan
             && !next.is_capped()
         {
             // Renewed every third of the lease, however often it is handed on.
@@ -296,11 +296,11 @@ impl Tenure {
         if kept_record {
             self.record_kept_at = sent_at;
         }
-        if let (Plan::Renew { lease }, false) = (self.plan, self.hastened) {
+        if let (RenewalPlan::Renew { lease }, false) = (self.plan, self.hastened) {
             self.extend_at = Some(sent_at + lease / 3);
         }
         // An extend that reaches a fixed lease is no renewal.
-        if matches!(self.plan, Plan::Until { .. }) || self.count(lease) {
+        if matches!(self.plan, RenewalPlan::Until { .. }) || self.count(lease) {
             self.raise(sent_at, lease);
         }
         self.stop_at_cap();
@@ -315,8 +315,8 @@ impl Tenure {
             return;
         }
         let pause = match self.plan {
-            Plan::Renew { lease } => HASTE_PAUSE.min(lease / 3),
-            Plan::Until { .. } => HASTE_PAUSE,
+            RenewalPlan::Renew { lease } => HASTE_PAUSE.min(lease / 3),
+            RenewalPlan::Until { .. } => HASTE_PAUSE,
         };
         let at = if self.hastened_at == Moment::ZERO { now } else { now.max(self.hastened_at + pause) };
         // A renewal that is due earlier is not delayed. An extend in flight is no longer due.
@@ -333,14 +333,14 @@ impl Tenure {
     pub fn prolong(&mut self, sent_at: Moment, lease: Duration) {
         let end = sent_at + lease;
         let lengthens = match self.plan {
-            Plan::Renew { .. } => end - drift(lease) > self.valid_until,
-            Plan::Until { end: given } => end > given,
+            RenewalPlan::Renew { .. } => end - drift(lease) > self.valid_until,
+            RenewalPlan::Until { end: given } => end > given,
         };
         if lengthens && !self.count(lease) {
             return;
         }
         let end = self.caps.end.map_or(end, |cap| cap.min(end));
-        if let Plan::Until { end: given } = &mut self.plan {
+        if let RenewalPlan::Until { end: given } = &mut self.plan {
             *given = end.max(*given);
         }
         self.raise(sent_at, lease);
@@ -353,8 +353,8 @@ impl Tenure {
             return self.caps.end;
         }
         match self.plan {
-            Plan::Renew { .. } => Some(self.valid_until),
-            Plan::Until { end } => Some(end),
+            RenewalPlan::Renew { .. } => Some(self.valid_until),
+            RenewalPlan::Until { end } => Some(end),
         }
     }
 
@@ -365,12 +365,12 @@ impl Tenure {
 
     /// The lease that an extend by the user may request. If the extend would have no effect, or not the
     /// requested one, returns the time that is left until the cap.
-    pub fn allow(&self, now: Moment, wish: Wish) -> Result<Duration, Duration> {
-        let (Wish::Exactly(lease) | Wish::UpTo(lease)) = wish;
+    pub fn allow(&self, now: Moment, wish: ExtendRequest) -> Result<Duration, Duration> {
+        let (ExtendRequest::Exactly(lease) | ExtendRequest::UpTo(lease)) = wish;
         let Some(furthest) = self.furthest() else { return Ok(lease) };
         let too_much = match wish {
-            Wish::Exactly(lease) => now + lease > furthest,
-            Wish::UpTo(_) => self.is_capped(),
+            ExtendRequest::Exactly(lease) => now + lease > furthest,
+            ExtendRequest::UpTo(_) => self.is_capped(),
         };
         if too_much { Err(furthest.since(now)) } else { Ok(self.up_to_cap(now, lease)) }
     }
@@ -386,7 +386,7 @@ impl Tenure {
 
     /// Counts a renewal; false if none is left.
     fn count(&mut self, lease: Duration) -> bool {
-        if let (false, Plan::Renew { lease: full }) = (self.whole, self.plan) {
+        if let (false, RenewalPlan::Renew { lease: full }) = (self.whole, self.plan) {
             self.whole = lease >= full;
             return true;
         }
@@ -410,8 +410,8 @@ impl Tenure {
     /// Whether the hold currently ends by a cap, and not with its lease.
     pub fn ends_by_cap(&self) -> bool {
         match self.plan {
-            Plan::Renew { .. } => self.is_capped(),
-            Plan::Until { end } => self.caps.end.is_some_and(|cap| cap <= end),
+            RenewalPlan::Renew { .. } => self.is_capped(),
+            RenewalPlan::Until { end } => self.caps.end.is_some_and(|cap| cap <= end),
         }
     }
 
@@ -423,12 +423,12 @@ impl Tenure {
             // The extends sent so far may have been executed before the doubt arose.
             _ if self.hastened => self.extend_at,
             // A lease that lengthens nothing does not delay the renewal.
-            Plan::Renew { .. } if valid_until <= self.valid_until => self.extend_at,
-            Plan::Renew { lease: full } => Some(sent_at + full.min(lease) / 3),
-            Plan::Until { end } if self.falls_short(valid_until, end, sent_at) => self.extend_at,
-            Plan::Until { .. } => None,
+            RenewalPlan::Renew { .. } if valid_until <= self.valid_until => self.extend_at,
+            RenewalPlan::Renew { lease: full } => Some(sent_at + full.min(lease) / 3),
+            RenewalPlan::Until { end } if self.falls_short(valid_until, end, sent_at) => self.extend_at,
+            RenewalPlan::Until { .. } => None,
         };
-        let end = if let Plan::Until { end } = self.plan { end } else { valid_until };
+        let end = if let RenewalPlan::Until { end } = self.plan { end } else { valid_until };
         self.valid_until = self.valid_until.max(valid_until.min(end));
     }
 
@@ -454,8 +454,8 @@ impl Tenure {
 
     fn extend(&self, now: Moment) -> Duty {
         let lease = match self.plan {
-            Plan::Renew { lease } => self.up_to_cap(now, lease),
-            Plan::Until { end } => end.since(now),
+            RenewalPlan::Renew { lease } => self.up_to_cap(now, lease),
+            RenewalPlan::Until { end } => end.since(now),
         };
         Duty::Extend { lease: lease.max(crate::Lease::MIN), keep_record: self.wants_record(now, lease) }
     }
@@ -483,7 +483,7 @@ mod tests {
 
     #[test]
     fn a_watchdog_extends_first_when_due_and_then_every_third() {
-        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         assert_eq!(tenure.poll(s(0), NONE), Duty::Rest(s(1)));
         assert_eq!(tenure.poll(s(1), NONE), Duty::Extend { lease: LEASE, keep_record: false });
         assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(s(3)), "one extend at a time");
@@ -495,7 +495,7 @@ mod tests {
 
     #[test]
     fn a_given_lease_is_reached_by_one_extend_and_ends() {
-        let mut tenure = Tenure::new(Plan::Until { end: s(60) }, s(3), s(0));
+        let mut tenure = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
         assert_eq!(
             tenure.poll(s(0), AFTER),
             Duty::Extend { lease: Duration::from_secs(60), keep_record: false }
@@ -505,13 +505,14 @@ mod tests {
         assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(end));
         assert_eq!(tenure.poll(s(59) + Duration::from_millis(999), NONE), Duty::Over);
         let short = Duration::from_millis(800);
-        let mut tenure = Tenure::new(Plan::Until { end: s(0) + short }, s(0) + short - drift(short), s(0));
+        let mut tenure =
+            RenewalSchedule::new(RenewalPlan::Until { end: s(0) + short }, s(0) + short - drift(short), s(0));
         assert_eq!(tenure.poll(s(0), NONE), Duty::Rest(s(0) + short - drift(short)), "no extend at all");
     }
 
     #[test]
     fn a_failed_extend_is_sent_again_and_a_late_one_never_shortens() {
-        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         assert!(matches!(tenure.poll(s(1), NONE), Duty::Extend { .. }));
         tenure.handle_fault(s(1), &mut || u64::MAX);
         assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(s(1) + Duration::from_millis(50)));
@@ -524,7 +525,7 @@ mod tests {
 
     #[test]
     fn a_short_extend_by_the_user_does_not_stand_in_for_the_given_lease() {
-        let mut tenure = Tenure::new(Plan::Until { end: s(60) }, s(3), s(0));
+        let mut tenure = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
         tenure.prolong(s(0), Duration::from_secs(1));
         assert_eq!(tenure.valid_until(), s(3));
         assert!(
@@ -538,9 +539,9 @@ mod tests {
     #[test]
     fn a_long_hold_keeps_its_record() {
         let day = Duration::from_secs(86_400);
-        let mut tenure = Tenure::new(Plan::Until { end: s(86_400) }, s(3), s(0));
+        let mut tenure = RenewalSchedule::new(RenewalPlan::Until { end: s(86_400) }, s(3), s(0));
         assert_eq!(tenure.poll(s(0), AFTER), Duty::Extend { lease: day, keep_record: true });
-        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         let mut kept = 0;
         for t in (1..7200).step_by(10) {
             if let Duty::Extend { lease, keep_record } = tenure.poll(s(t), NONE) {
@@ -553,7 +554,7 @@ mod tests {
 
     #[test]
     fn a_hastened_hold_is_extended_at_once_and_again_if_one_was_in_flight() {
-        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         assert!(matches!(tenure.poll(s(1), NONE), Duty::Extend { .. }));
         tenure.hasten(s(2));
         assert!(tenure.is_hastened());
@@ -574,7 +575,7 @@ mod tests {
     fn a_flood_of_reasons_costs_a_few_extends_and_puts_no_renewal_off() {
         for (lease_ms, most) in [(30_000, 41), (300, 101)] {
             let lease = Duration::from_millis(lease_ms);
-            let mut tenure = Tenure::new(Plan::Renew { lease }, ms(lease_ms), s(0));
+            let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease }, ms(lease_ms), s(0));
             let (mut sent, mut answer_at) = (0, None);
             for now in (0..10_000).map(ms) {
                 if answer_at.is_some_and(|(at, _)| at <= now) {
@@ -598,7 +599,7 @@ mod tests {
 
     #[test]
     fn a_given_lease_that_is_hastened_ends_when_it_ends() {
-        let mut tenure = Tenure::new(Plan::Until { end: s(60) }, s(3), s(0));
+        let mut tenure = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
         assert!(matches!(tenure.poll(s(0), AFTER), Duty::Extend { .. }));
         tenure.handle_extended(s(0), Duration::from_secs(60), false);
         let end = tenure.valid_until();
@@ -614,7 +615,7 @@ mod tests {
 
     #[test]
     fn a_short_extend_by_the_user_does_not_put_off_the_renewal() {
-        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         tenure.prolong(s(0), Duration::from_millis(1));
         assert_eq!(tenure.due(), s(1), "before the first lease ends");
         assert!(matches!(tenure.poll(s(1), NONE), Duty::Extend { .. }));
@@ -627,12 +628,17 @@ mod tests {
         assert_eq!(tenure.due(), s(20), "a longer one counts as a renewal");
     }
 
-    fn capped(lease: Duration, end: Option<u64>, renewals: Option<u32>) -> Tenure {
-        Tenure::capped(Plan::Renew { lease }, Caps { end: end.map(s), renewals }, s(3), s(0))
+    fn capped(lease: Duration, end: Option<u64>, renewals: Option<u32>) -> RenewalSchedule {
+        RenewalSchedule::capped(
+            RenewalPlan::Renew { lease },
+            HoldLimits { end: end.map(s), renewals },
+            s(3),
+            s(0),
+        )
     }
 
     /// Follows the tenure every tenth of a second, and returns when and how it ended, and what was sent.
-    fn kept(mut tenure: Tenure) -> (Moment, Duty, Vec<Duration>) {
+    fn kept(mut tenure: RenewalSchedule) -> (Moment, Duty, Vec<Duration>) {
         let mut sent = Vec::new();
         for t in 0.. {
             let now = Moment::from_micros(t * 100_000);
@@ -699,15 +705,15 @@ mod tests {
     fn an_extend_beyond_the_cap_returns_the_time_left() {
         let (second, ten) = (Duration::from_secs(1), Duration::from_secs(10));
         let mut tenure = capped(LEASE, Some(20), None);
-        assert_eq!(tenure.allow(s(5), Wish::Exactly(ten)), Ok(ten));
-        assert_eq!(tenure.allow(s(12), Wish::Exactly(ten)), Err(second * 8));
-        let lease = tenure.allow(s(12), Wish::UpTo(ten)).expect("there is time left");
+        assert_eq!(tenure.allow(s(5), ExtendRequest::Exactly(ten)), Ok(ten));
+        assert_eq!(tenure.allow(s(12), ExtendRequest::Exactly(ten)), Err(second * 8));
+        let lease = tenure.allow(s(12), ExtendRequest::UpTo(ten)).expect("there is time left");
         tenure.prolong(s(12), lease);
         assert_eq!(tenure.valid_until(), s(20), "the drift does not keep it from its cap");
-        assert_eq!(tenure.allow(s(12), Wish::UpTo(ten)), Err(second * 8));
-        assert_eq!(tenure.allow(s(12), Wish::Exactly(second)), Ok(second), "which changes nothing");
-        let uncapped = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
-        assert_eq!(uncapped.allow(s(1), Wish::Exactly(LEASE * 99)), Ok(LEASE * 99));
+        assert_eq!(tenure.allow(s(12), ExtendRequest::UpTo(ten)), Err(second * 8));
+        assert_eq!(tenure.allow(s(12), ExtendRequest::Exactly(second)), Ok(second), "which changes nothing");
+        let uncapped = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
+        assert_eq!(uncapped.allow(s(1), ExtendRequest::Exactly(LEASE * 99)), Ok(LEASE * 99));
     }
 
     #[test]
@@ -728,9 +734,10 @@ mod tests {
 
     #[test]
     fn a_given_lease_is_given_up_only_where_a_cap_has_cut_it() {
-        let caps = |end| Caps { end: Some(s(end)), renewals: Some(0) };
+        let caps = |end| HoldLimits { end: Some(s(end)), renewals: Some(0) };
         for (cap, how) in [(40, Duty::GiveUp), (90, Duty::Over)] {
-            let mut tenure = Tenure::capped(Plan::Until { end: s(60) }, caps(cap), s(3), s(0));
+            let mut tenure =
+                RenewalSchedule::capped(RenewalPlan::Until { end: s(60) }, caps(cap), s(3), s(0));
             let Duty::Extend { lease, .. } = tenure.poll(s(0), AFTER) else {
                 panic!("it is extended at once")
             };
@@ -745,22 +752,26 @@ mod tests {
 
     #[test]
     fn the_next_task_keeps_it_for_as_long_as_the_store_does_and_by_its_own_plan() {
-        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         tenure.poll(s(1), NONE);
         tenure.handle_extended(s(1), LEASE, false);
         let kept_until = s(31) - drift(LEASE);
-        tenure.succeed(Plan::Until { end: s(6) }, Caps::default(), s(5));
+        tenure.succeed(RenewalPlan::Until { end: s(6) }, HoldLimits::default(), s(5));
         assert_eq!((tenure.valid_until(), tenure.kept_until()), (s(6), kept_until));
         assert_eq!(tenure.poll(s(5), NONE), Duty::Rest(s(6)), "nothing has to be lengthened for it");
         for n in 0..100 {
             // However often it is handed on, it is renewed when a third of the lease is over.
-            tenure.succeed(Plan::Renew { lease: LEASE }, Caps::default(), s(5) + Duration::from_millis(n));
+            tenure.succeed(
+                RenewalPlan::Renew { lease: LEASE },
+                HoldLimits::default(),
+                s(5) + Duration::from_millis(n),
+            );
         }
         assert_eq!(tenure.due(), kept_until - LEASE / 3 * 2);
         let end = s(5) + LEASE * 2;
-        tenure.succeed(Plan::Until { end }, Caps::default(), s(5));
+        tenure.succeed(RenewalPlan::Until { end }, HoldLimits::default(), s(5));
         assert_eq!(tenure.poll(s(5), AFTER), Duty::Extend { lease: LEASE * 2, keep_record: false });
-        tenure.succeed(Plan::Until { end }, Caps::default(), s(5));
+        tenure.succeed(RenewalPlan::Until { end }, HoldLimits::default(), s(5));
         assert_eq!(
             tenure.poll(s(5), NONE),
             Duty::Rest(kept_until),
@@ -772,19 +783,19 @@ mod tests {
 
     #[test]
     fn a_cap_is_its_holders_alone() {
-        let caps = Caps { end: Some(s(4)), renewals: None };
-        let mut tenure = Tenure::capped(Plan::Renew { lease: LEASE }, caps, s(3), s(0));
+        let caps = HoldLimits { end: Some(s(4)), renewals: None };
+        let mut tenure = RenewalSchedule::capped(RenewalPlan::Renew { lease: LEASE }, caps, s(3), s(0));
         tenure.poll(s(1), NONE);
         tenure.handle_extended(s(1), LEASE, false);
         assert_eq!(tenure.valid_until(), s(4));
-        tenure.succeed(Plan::Renew { lease: LEASE }, Caps::default(), s(2));
+        tenure.succeed(RenewalPlan::Renew { lease: LEASE }, HoldLimits::default(), s(2));
         assert_eq!(tenure.valid_until(), s(31) - drift(LEASE));
         assert!(!tenure.is_capped());
     }
 
     #[test]
     fn what_it_is_called_for_goes_at_once_and_puts_no_renewal_off() {
-        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         tenure.call();
         assert!(tenure.is_called() && tenure.due() <= s(0));
         assert_eq!(tenure.poll(s(0), NONE), Duty::Call);

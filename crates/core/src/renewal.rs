@@ -44,18 +44,18 @@ pub enum RenewalPlan {
 ///
 /// ```
 /// use leasehold_core::Moment;
-/// use leasehold_core::renewal::{HoldLimits, Duty, RenewalPlan, RenewalSchedule};
+/// use leasehold_core::renewal::{HoldLimits, RenewalAction, RenewalPlan, RenewalSchedule};
 /// use std::time::Duration;
 ///
 /// let at = |s: u64| Moment::from_micros(s * 1_000_000);
 /// let (lease, caps) = (Duration::from_secs(30), HoldLimits { end: Some(at(12)), renewals: None });
 /// let mut tenure = RenewalSchedule::capped(RenewalPlan::Renew { lease }, caps, at(3), at(0));
 ///
-/// let Duty::Extend { lease, .. } = tenure.poll(at(1), Duration::ZERO) else { panic!("it is due") };
+/// let RenewalAction::Extend { lease, .. } = tenure.poll(at(1), Duration::ZERO) else { panic!("it is due") };
 /// assert!(lease < Duration::from_secs(12)); // little more than what is left until the cap
 /// tenure.handle_extended(at(1), lease, false);
 /// assert_eq!(tenure.valid_until(), at(12));
-/// assert_eq!(tenure.poll(at(12), Duration::ZERO), Duty::GiveUp);
+/// assert_eq!(tenure.poll(at(12), Duration::ZERO), RenewalAction::GiveUp);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HoldLimits {
@@ -91,7 +91,7 @@ pub enum ExtendRequest {
 ///
 /// See [`RenewalSchedule`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Duty {
+pub enum RenewalAction {
     /// Send an extend, and pass back its outcome.
     Extend {
         /// How long the hold should last from now at least.
@@ -113,18 +113,18 @@ pub enum Duty {
 ///
 /// ```
 /// use leasehold_core::Moment;
-/// use leasehold_core::renewal::{Duty, RenewalPlan, RenewalSchedule};
+/// use leasehold_core::renewal::{RenewalAction, RenewalPlan, RenewalSchedule};
 /// use std::time::Duration;
 ///
 /// let at = |s: u64| Moment::from_micros(s * 1_000_000);
 /// let lease = Duration::from_secs(30);
 /// let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease }, at(3), at(0));
 ///
-/// assert_eq!(tenure.poll(at(0), Duration::ZERO), Duty::Rest(at(1)));
-/// assert_eq!(tenure.poll(at(1), Duration::ZERO), Duty::Extend { lease, keep_record: false });
+/// assert_eq!(tenure.poll(at(0), Duration::ZERO), RenewalAction::Rest(at(1)));
+/// assert_eq!(tenure.poll(at(1), Duration::ZERO), RenewalAction::Extend { lease, keep_record: false });
 /// tenure.handle_extended(at(1), lease, false);
 /// assert_eq!(tenure.due(), at(11)); // a third of the lease after the last renewal
-/// assert_eq!(tenure.poll(at(31), Duration::ZERO), Duty::Over); // known without a reply
+/// assert_eq!(tenure.poll(at(31), Duration::ZERO), RenewalAction::Over); // known without a reply
 /// ```
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
@@ -207,13 +207,13 @@ impl RenewalSchedule {
     ///
     /// ```
     /// use leasehold_core::Moment;
-    /// use leasehold_core::renewal::{HoldLimits, Duty, RenewalPlan, RenewalSchedule};
+    /// use leasehold_core::renewal::{HoldLimits, RenewalAction, RenewalPlan, RenewalSchedule};
     /// use std::time::Duration;
     ///
     /// let at = |s: u64| Moment::from_micros(s * 1_000_000);
     /// let lease = Duration::from_secs(30);
     /// let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease }, at(3), at(0));
-    /// assert!(matches!(tenure.poll(at(1), Duration::ZERO), Duty::Extend { .. }));
+    /// assert!(matches!(tenure.poll(at(1), Duration::ZERO), RenewalAction::Extend { .. }));
     /// tenure.handle_extended(at(1), lease, false);
     ///
     /// tenure.succeed(RenewalPlan::Until { end: at(7) }, HoldLimits::default(), at(5));
@@ -240,7 +240,7 @@ impl RenewalSchedule {
         *self = next;
     }
 
-    /// Schedules a request about the hold that does not concern its lease: [`Duty::Call`] follows at once, or
+    /// Schedules a request about the hold that does not concern its lease: [`RenewalAction::Call`] follows at once, or
     /// as soon as no other request about the hold is in flight.
     pub const fn call(&mut self) {
         self.called = true;
@@ -261,14 +261,14 @@ impl RenewalSchedule {
     }
 
     /// What to do now. An extend that is due within `ahead` may be sent already, to fill a batch. A
-    /// [`Duty::Extend`] counts as sent.
-    pub fn poll(&mut self, now: Moment, ahead: Duration) -> Duty {
+    /// [`RenewalAction::Extend`] counts as sent.
+    pub fn poll(&mut self, now: Moment, ahead: Duration) -> RenewalAction {
         if now >= self.valid_until {
-            return if self.ends_by_cap() { Duty::GiveUp } else { Duty::Over };
+            return if self.ends_by_cap() { RenewalAction::GiveUp } else { RenewalAction::Over };
         }
         if self.called && !self.in_flight {
             (self.called, self.in_flight) = (false, true);
-            return Duty::Call;
+            return RenewalAction::Call;
         }
         if !self.in_flight && self.extend_at.is_some_and(|at| at <= now + ahead) {
             self.in_flight = true;
@@ -277,7 +277,7 @@ impl RenewalSchedule {
             }
             return self.extend(now);
         }
-        Duty::Rest(self.due())
+        RenewalAction::Rest(self.due())
     }
 
     /// When there is something to do next.
@@ -452,12 +452,15 @@ impl RenewalSchedule {
         self.stop_at_cap();
     }
 
-    fn extend(&self, now: Moment) -> Duty {
+    fn extend(&self, now: Moment) -> RenewalAction {
         let lease = match self.plan {
             RenewalPlan::Renew { lease } => self.up_to_cap(now, lease),
             RenewalPlan::Until { end } => end.since(now),
         };
-        Duty::Extend { lease: lease.max(crate::Lease::MIN), keep_record: self.wants_record(now, lease) }
+        RenewalAction::Extend {
+            lease: lease.max(crate::Lease::MIN),
+            keep_record: self.wants_record(now, lease),
+        }
     }
 
     /// Whether an extend for that long should also keep the record beside the lock.
@@ -484,13 +487,13 @@ mod tests {
     #[test]
     fn a_watchdog_extends_first_when_due_and_then_every_third() {
         let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
-        assert_eq!(tenure.poll(s(0), NONE), Duty::Rest(s(1)));
-        assert_eq!(tenure.poll(s(1), NONE), Duty::Extend { lease: LEASE, keep_record: false });
-        assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(s(3)), "one extend at a time");
+        assert_eq!(tenure.poll(s(0), NONE), RenewalAction::Rest(s(1)));
+        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Extend { lease: LEASE, keep_record: false });
+        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Rest(s(3)), "one extend at a time");
         tenure.handle_extended(s(1), LEASE, false);
         assert_eq!(tenure.valid_until(), s(31) - drift(LEASE));
-        assert_eq!(tenure.poll(s(2), NONE), Duty::Rest(s(11)));
-        assert_eq!(tenure.poll(s(60), NONE), Duty::Over, "the process slept");
+        assert_eq!(tenure.poll(s(2), NONE), RenewalAction::Rest(s(11)));
+        assert_eq!(tenure.poll(s(60), NONE), RenewalAction::Over, "the process slept");
     }
 
     #[test]
@@ -498,25 +501,29 @@ mod tests {
         let mut tenure = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
         assert_eq!(
             tenure.poll(s(0), AFTER),
-            Duty::Extend { lease: Duration::from_secs(60), keep_record: false }
+            RenewalAction::Extend { lease: Duration::from_secs(60), keep_record: false }
         );
         tenure.handle_extended(s(0), Duration::from_secs(60), false);
         let end = s(60) - drift(Duration::from_secs(60));
-        assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(end));
-        assert_eq!(tenure.poll(s(59) + Duration::from_millis(999), NONE), Duty::Over);
+        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Rest(end));
+        assert_eq!(tenure.poll(s(59) + Duration::from_millis(999), NONE), RenewalAction::Over);
         let short = Duration::from_millis(800);
         let mut tenure =
             RenewalSchedule::new(RenewalPlan::Until { end: s(0) + short }, s(0) + short - drift(short), s(0));
-        assert_eq!(tenure.poll(s(0), NONE), Duty::Rest(s(0) + short - drift(short)), "no extend at all");
+        assert_eq!(
+            tenure.poll(s(0), NONE),
+            RenewalAction::Rest(s(0) + short - drift(short)),
+            "no extend at all"
+        );
     }
 
     #[test]
     fn a_failed_extend_is_sent_again_and_a_late_one_never_shortens() {
         let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
-        assert!(matches!(tenure.poll(s(1), NONE), Duty::Extend { .. }));
+        assert!(matches!(tenure.poll(s(1), NONE), RenewalAction::Extend { .. }));
         tenure.handle_fault(s(1), &mut || u64::MAX);
-        assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(s(1) + Duration::from_millis(50)));
-        assert!(matches!(tenure.poll(s(2), NONE), Duty::Extend { .. }));
+        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Rest(s(1) + Duration::from_millis(50)));
+        assert!(matches!(tenure.poll(s(2), NONE), RenewalAction::Extend { .. }));
         tenure.handle_extended(s(2), LEASE, false);
         let before = tenure.valid_until();
         tenure.handle_extended(s(1), Duration::from_secs(1), false);
@@ -529,7 +536,7 @@ mod tests {
         tenure.prolong(s(0), Duration::from_secs(1));
         assert_eq!(tenure.valid_until(), s(3));
         assert!(
-            matches!(tenure.poll(s(0), AFTER), Duty::Extend { lease, .. } if lease == Duration::from_secs(60))
+            matches!(tenure.poll(s(0), AFTER), RenewalAction::Extend { lease, .. } if lease == Duration::from_secs(60))
         );
         tenure.handle_extended(s(0), Duration::from_secs(60), false);
         tenure.prolong(s(10), Duration::from_secs(100));
@@ -540,11 +547,11 @@ mod tests {
     fn a_long_hold_keeps_its_record() {
         let day = Duration::from_secs(86_400);
         let mut tenure = RenewalSchedule::new(RenewalPlan::Until { end: s(86_400) }, s(3), s(0));
-        assert_eq!(tenure.poll(s(0), AFTER), Duty::Extend { lease: day, keep_record: true });
+        assert_eq!(tenure.poll(s(0), AFTER), RenewalAction::Extend { lease: day, keep_record: true });
         let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         let mut kept = 0;
         for t in (1..7200).step_by(10) {
-            if let Duty::Extend { lease, keep_record } = tenure.poll(s(t), NONE) {
+            if let RenewalAction::Extend { lease, keep_record } = tenure.poll(s(t), NONE) {
                 tenure.handle_extended(s(t), lease, keep_record);
                 kept += u32::from(keep_record);
             }
@@ -555,18 +562,21 @@ mod tests {
     #[test]
     fn a_hastened_hold_is_extended_at_once_and_again_if_one_was_in_flight() {
         let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
-        assert!(matches!(tenure.poll(s(1), NONE), Duty::Extend { .. }));
+        assert!(matches!(tenure.poll(s(1), NONE), RenewalAction::Extend { .. }));
         tenure.hasten(s(2));
         assert!(tenure.is_hastened());
-        assert_eq!(tenure.poll(s(2), NONE), Duty::Rest(s(3)), "one extend at a time");
+        assert_eq!(tenure.poll(s(2), NONE), RenewalAction::Rest(s(3)), "one extend at a time");
         tenure.handle_extended(s(1), LEASE, false);
         tenure.prolong(s(1), Duration::from_secs(600));
-        assert!(matches!(tenure.poll(s(2), NONE), Duty::Extend { .. }), "the answer may be from before");
+        assert!(
+            matches!(tenure.poll(s(2), NONE), RenewalAction::Extend { .. }),
+            "the answer may be from before"
+        );
         assert!(!tenure.is_hastened());
         tenure.handle_extended(s(2), LEASE, false);
         assert_eq!(tenure.due(), s(12), "once is enough");
         tenure.hasten(s(5));
-        assert!(matches!(tenure.poll(s(5), NONE), Duty::Extend { .. }));
+        assert!(matches!(tenure.poll(s(5), NONE), RenewalAction::Extend { .. }));
         tenure.handle_fault(s(5), &mut || u64::MAX);
         assert_eq!(tenure.due(), s(5) + Duration::from_millis(50), "sent again after a fault");
     }
@@ -584,13 +594,15 @@ mod tests {
                 }
                 tenure.hasten(now);
                 match tenure.poll(now, NONE) {
-                    Duty::Extend { .. } => {
+                    RenewalAction::Extend { .. } => {
                         assert!(answer_at.is_none(), "one at a time");
                         sent += 1;
                         answer_at = Some((now + Duration::from_millis(7), now));
                     }
-                    Duty::Rest(_) => {}
-                    Duty::Over | Duty::GiveUp | Duty::Call => panic!("it is extended in time"),
+                    RenewalAction::Rest(_) => {}
+                    RenewalAction::Over | RenewalAction::GiveUp | RenewalAction::Call => {
+                        panic!("it is extended in time")
+                    }
                 }
             }
             assert!(sent <= most && sent >= 30, "{sent} of {lease:?}");
@@ -600,17 +612,17 @@ mod tests {
     #[test]
     fn a_given_lease_that_is_hastened_ends_when_it_ends() {
         let mut tenure = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
-        assert!(matches!(tenure.poll(s(0), AFTER), Duty::Extend { .. }));
+        assert!(matches!(tenure.poll(s(0), AFTER), RenewalAction::Extend { .. }));
         tenure.handle_extended(s(0), Duration::from_secs(60), false);
         let end = tenure.valid_until();
         tenure.hasten(s(20));
         let left = Duration::from_secs(40);
-        assert_eq!(tenure.poll(s(20), NONE), Duty::Extend { lease: left, keep_record: false });
+        assert_eq!(tenure.poll(s(20), NONE), RenewalAction::Extend { lease: left, keep_record: false });
         tenure.handle_extended(s(20), left, false);
         assert!(tenure.valid_until() >= end && tenure.valid_until() <= s(60));
-        assert_eq!(tenure.poll(s(30), NONE), Duty::Rest(tenure.valid_until()), "no more than that");
+        assert_eq!(tenure.poll(s(30), NONE), RenewalAction::Rest(tenure.valid_until()), "no more than that");
         tenure.hasten(s(60));
-        assert_eq!(tenure.poll(s(60), NONE), Duty::Over, "an ended hold is not verified");
+        assert_eq!(tenure.poll(s(60), NONE), RenewalAction::Over, "an ended hold is not verified");
     }
 
     #[test]
@@ -618,7 +630,7 @@ mod tests {
         let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         tenure.prolong(s(0), Duration::from_millis(1));
         assert_eq!(tenure.due(), s(1), "before the first lease ends");
-        assert!(matches!(tenure.poll(s(1), NONE), Duty::Extend { .. }));
+        assert!(matches!(tenure.poll(s(1), NONE), RenewalAction::Extend { .. }));
         tenure.handle_extended(s(1), LEASE, false);
         for t in 2..11 {
             tenure.prolong(s(t), Duration::from_secs(1));
@@ -638,16 +650,16 @@ mod tests {
     }
 
     /// Follows the tenure every tenth of a second, and returns when and how it ended, and what was sent.
-    fn kept(mut tenure: RenewalSchedule) -> (Moment, Duty, Vec<Duration>) {
+    fn kept(mut tenure: RenewalSchedule) -> (Moment, RenewalAction, Vec<Duration>) {
         let mut sent = Vec::new();
         for t in 0.. {
             let now = Moment::from_micros(t * 100_000);
             match tenure.poll(now, NONE) {
-                Duty::Extend { lease, keep_record } => {
+                RenewalAction::Extend { lease, keep_record } => {
                     sent.push(lease);
                     tenure.handle_extended(now, lease, keep_record);
                 }
-                Duty::Rest(_) => {}
+                RenewalAction::Rest(_) => {}
                 over => return (tenure.valid_until(), over, sent),
             }
         }
@@ -658,7 +670,7 @@ mod tests {
     fn a_capped_hold_is_renewed_until_its_cap_and_not_beyond() {
         for end in [1, 3, 4, 29, 31, 45, 3_600] {
             let (over_at, how, sent) = kept(capped(LEASE, Some(end), None));
-            assert_eq!((over_at, how), (s(end), Duty::GiveUp), "{end}");
+            assert_eq!((over_at, how), (s(end), RenewalAction::GiveUp), "{end}");
             let most = LEASE.min(Duration::from_secs(end) + drift(LEASE) + Duration::from_millis(3));
             assert!(sent.iter().all(|lease| *lease <= most), "{end}: {sent:?}");
             assert_eq!(sent.is_empty(), end <= 3, "{end}");
@@ -670,14 +682,14 @@ mod tests {
         let full = LEASE.saturating_sub(drift(LEASE));
         for (renewals, over_at) in [(0, s(1) + full), (1, s(11) + full), (3, s(31) + full)] {
             let (at, how, sent) = kept(capped(LEASE, None, Some(renewals)));
-            assert_eq!((at, how), (over_at, Duty::GiveUp));
+            assert_eq!((at, how), (over_at, RenewalAction::GiveUp));
             assert_eq!(sent.len(), 1 + renewals as usize, "it has its whole lease first");
         }
         let short = Duration::from_secs(3);
         assert_eq!(kept(capped(short, None, Some(0))).2.len(), 0);
         assert_eq!(kept(capped(short, None, Some(2))).2.len(), 2);
         let (at, how, _) = kept(capped(LEASE, Some(20), Some(9)));
-        assert_eq!((at, how), (s(20), Duty::GiveUp), "whichever comes first");
+        assert_eq!((at, how), (s(20), RenewalAction::GiveUp), "whichever comes first");
     }
 
     #[test]
@@ -687,18 +699,18 @@ mod tests {
         tenure.prolong(s(1), Duration::from_secs(600));
         assert_eq!(tenure.valid_until(), s(20));
         assert!(tenure.is_capped());
-        assert_eq!(tenure.poll(s(19), NONE), Duty::Rest(s(20)), "nothing would come of a renewal");
+        assert_eq!(tenure.poll(s(19), NONE), RenewalAction::Rest(s(20)), "nothing would come of a renewal");
 
         let mut tenure = capped(LEASE, None, Some(1));
         tenure.prolong(s(0), LEASE);
         assert!(!tenure.is_capped(), "it has its lease for the first time");
-        assert!(matches!(tenure.poll(s(10), NONE), Duty::Extend { .. }));
+        assert!(matches!(tenure.poll(s(10), NONE), RenewalAction::Extend { .. }));
         tenure.prolong(s(10), LEASE);
         assert!(tenure.is_capped());
         let end = s(10) + LEASE - drift(LEASE);
         tenure.handle_extended(s(12), LEASE, false);
         assert_eq!(tenure.valid_until(), end, "one was on its way when another used up the last renewal");
-        assert_eq!(tenure.poll(end, NONE), Duty::GiveUp);
+        assert_eq!(tenure.poll(end, NONE), RenewalAction::GiveUp);
     }
 
     #[test]
@@ -720,25 +732,25 @@ mod tests {
     fn a_renewal_that_fails_at_the_cap_is_not_sent_again() {
         let mut tenure = capped(LEASE, None, Some(1));
         tenure.prolong(s(0), LEASE);
-        assert!(matches!(tenure.poll(s(10), NONE), Duty::Extend { .. }));
+        assert!(matches!(tenure.poll(s(10), NONE), RenewalAction::Extend { .. }));
         tenure.prolong(s(10), LEASE);
         tenure.handle_fault(s(11), &mut || 0);
-        assert_eq!(tenure.poll(s(30), NONE), Duty::Rest(tenure.valid_until()));
+        assert_eq!(tenure.poll(s(30), NONE), RenewalAction::Rest(tenure.valid_until()));
     }
 
     #[test]
     fn a_hold_that_could_not_be_renewed_up_to_its_cap_has_lapsed() {
         let mut tenure = capped(LEASE, Some(60), Some(5));
-        assert_eq!(tenure.poll(s(3), NONE), Duty::Over, "there may be nothing to give up");
+        assert_eq!(tenure.poll(s(3), NONE), RenewalAction::Over, "there may be nothing to give up");
     }
 
     #[test]
     fn a_given_lease_is_given_up_only_where_a_cap_has_cut_it() {
         let caps = |end| HoldLimits { end: Some(s(end)), renewals: Some(0) };
-        for (cap, how) in [(40, Duty::GiveUp), (90, Duty::Over)] {
+        for (cap, how) in [(40, RenewalAction::GiveUp), (90, RenewalAction::Over)] {
             let mut tenure =
                 RenewalSchedule::capped(RenewalPlan::Until { end: s(60) }, caps(cap), s(3), s(0));
-            let Duty::Extend { lease, .. } = tenure.poll(s(0), AFTER) else {
+            let RenewalAction::Extend { lease, .. } = tenure.poll(s(0), AFTER) else {
                 panic!("it is extended at once")
             };
             assert_eq!(lease, Duration::from_secs(cap.min(60)));
@@ -758,7 +770,7 @@ mod tests {
         let kept_until = s(31) - drift(LEASE);
         tenure.succeed(RenewalPlan::Until { end: s(6) }, HoldLimits::default(), s(5));
         assert_eq!((tenure.valid_until(), tenure.kept_until()), (s(6), kept_until));
-        assert_eq!(tenure.poll(s(5), NONE), Duty::Rest(s(6)), "nothing has to be lengthened for it");
+        assert_eq!(tenure.poll(s(5), NONE), RenewalAction::Rest(s(6)), "nothing has to be lengthened for it");
         for n in 0..100 {
             // However often it is handed on, it is renewed when a third of the lease is over.
             tenure.succeed(
@@ -770,11 +782,11 @@ mod tests {
         assert_eq!(tenure.due(), kept_until - LEASE / 3 * 2);
         let end = s(5) + LEASE * 2;
         tenure.succeed(RenewalPlan::Until { end }, HoldLimits::default(), s(5));
-        assert_eq!(tenure.poll(s(5), AFTER), Duty::Extend { lease: LEASE * 2, keep_record: false });
+        assert_eq!(tenure.poll(s(5), AFTER), RenewalAction::Extend { lease: LEASE * 2, keep_record: false });
         tenure.succeed(RenewalPlan::Until { end }, HoldLimits::default(), s(5));
         assert_eq!(
             tenure.poll(s(5), NONE),
-            Duty::Rest(kept_until),
+            RenewalAction::Rest(kept_until),
             "one extend at a time, whichever task holds it"
         );
         tenure.handle_extended(s(5), LEASE * 2, false);
@@ -798,13 +810,13 @@ mod tests {
         let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         tenure.call();
         assert!(tenure.is_called() && tenure.due() <= s(0));
-        assert_eq!(tenure.poll(s(0), NONE), Duty::Call);
+        assert_eq!(tenure.poll(s(0), NONE), RenewalAction::Call);
         tenure.call();
-        assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(s(3)), "one request at a time");
+        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Rest(s(3)), "one request at a time");
         tenure.handle_called(s(0), None);
-        assert_eq!(tenure.poll(s(1), NONE), Duty::Call);
+        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Call);
         tenure.handle_called(s(1), Some(LEASE));
         assert_eq!((tenure.valid_until(), tenure.kept_until()), (s(3), s(31) - drift(LEASE)));
-        assert_eq!(tenure.poll(s(1), NONE), Duty::Extend { lease: LEASE, keep_record: false });
+        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Extend { lease: LEASE, keep_record: false });
     }
 }

@@ -42,7 +42,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::pulse::Pulse;
-use leasehold_core::renewal::{Duty, ExtendRequest, RenewalSchedule};
+use leasehold_core::renewal::{ExtendRequest, RenewalAction, RenewalSchedule};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Place, Released};
 use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
@@ -548,22 +548,22 @@ impl State {
                 continue;
             }
             match kept.tenure.poll(now, ahead) {
-                Duty::Over | Duty::GiveUp if kept.hold.is_passed() => {
+                RenewalAction::Over | RenewalAction::GiveUp if kept.hold.is_passed() => {
                     work.unused.push(id);
                     continue;
                 }
-                Duty::Over => {
+                RenewalAction::Over => {
                     work.lost.extend(self.lose(id).map(|hold| (id, hold, LostReason::Expired)));
                     continue;
                 }
-                Duty::GiveUp => {
+                RenewalAction::GiveUp => {
                     work.capped.extend(self.give_up(id));
                     continue;
                 }
-                Duty::Call => {
+                RenewalAction::Call => {
                     work.called.push(Called::new(id, kept, call, now));
                 }
-                Duty::Extend { lease, keep_record } => {
+                RenewalAction::Extend { lease, keep_record } => {
                     kept.hold.may_last(now + call + lease);
                     let ends_soon = kept.tenure.valid_until().since(now) < call * 2;
                     let batches = if ends_soon { &mut work.urgent } else { &mut work.calm };
@@ -571,7 +571,7 @@ impl State {
                     kept.in_flight = Some(Batch::add(batches, sent));
                     self.tell(id);
                 }
-                Duty::Rest(_) => {}
+                RenewalAction::Rest(_) => {}
             }
             self.schedule(id);
         }

@@ -7,7 +7,7 @@
 //! 2. What an unanswered heartbeat reported goes with the next one, unless it has changed by then.
 
 use super::Session;
-use leasehold_core::pulse::{Duty, Pulse};
+use leasehold_core::heartbeat::{HeartbeatAction, HeartbeatSchedule};
 use leasehold_core::{Heartbeat, Lock, Moment, Place, SessionOp, whole_millis};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub(super) struct Heart {
     pub(super) session: Arc<Session>,
     /// Since when it has been seen unused.
     idle_since: Option<Moment>,
-    pulse: Pulse,
+    pulse: HeartbeatSchedule,
     beaten_at: Moment,
     /// Pending reports: whether a lock is held.
     news: BTreeMap<Lock, bool>,
@@ -109,7 +109,7 @@ pub(super) struct Throb {
 }
 
 impl Heart {
-    pub(super) fn new(session: Arc<Session>, pulse: Pulse, now: Moment) -> Self {
+    pub(super) fn new(session: Arc<Session>, pulse: HeartbeatSchedule, now: Moment) -> Self {
         Self {
             session,
             idle_since: None,
@@ -147,12 +147,12 @@ impl Heart {
             self.pulse.hasten(now);
         }
         match self.pulse.poll(now) {
-            Duty::Heartbeat => {
+            HeartbeatAction::Heartbeat => {
                 self.beaten_at = now;
                 Need::Heartbeat(self.throb())
             }
-            Duty::Lapsed => Need::Lapsed,
-            Duty::Rest(_) => Need::Rest,
+            HeartbeatAction::Lapsed => Need::Lapsed,
+            HeartbeatAction::Rest(_) => Need::Rest,
         }
     }
 

@@ -41,7 +41,7 @@ use farewell::Farewell;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use leasehold_core::pulse::Pulse;
+use leasehold_core::heartbeat::HeartbeatSchedule;
 use leasehold_core::renewal::{ExtendRequest, RenewalAction, RenewalSchedule};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Place, Released};
 use leasehold_store::Environment;
@@ -194,7 +194,7 @@ impl Keeper {
         store: Arc<dyn Store>,
         birth: Birth,
         sessions: Arc<Sessions>,
-        pulse: Option<Pulse>,
+        pulse: Option<HeartbeatSchedule>,
     ) -> io::Result<Self> {
         let (environment, timings) = (birth.environment.clone(), birth.timings);
         let now = environment.now();

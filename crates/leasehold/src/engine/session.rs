@@ -11,7 +11,7 @@
 
 use super::Timings;
 use crate::store::{Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};
-use leasehold_core::pulse::Pulse;
+use leasehold_core::heartbeat::HeartbeatSchedule;
 use leasehold_core::{
     Heartbeat, HeartbeatReply, Liveness, Moment, Place, SessionId, SessionOp, SessionReply, whole_millis,
 };
@@ -243,7 +243,7 @@ impl Birth {
         &self,
         place: Place,
         id: SessionId,
-    ) -> Result<(Arc<Session>, Option<Pulse>), Fault> {
+    ) -> Result<(Arc<Session>, Option<HeartbeatSchedule>), Fault> {
         let mailbox = Mailbox { store: &*self.store, place, session: id };
         self.store.open_mailbox(place, id, self.post.clone(), self.timings.call).await?;
         let life = self.life();
@@ -251,7 +251,7 @@ impl Birth {
             (SessionTracking::ByHeartbeat, Some(alive)) => {
                 let sent_at = self.environment.now();
                 self.execute_session(place, id, whole_millis(alive)).await?;
-                let pulse = Pulse::new(alive, sent_at);
+                let pulse = HeartbeatSchedule::new(alive, sent_at);
                 let session = Session::new(place, id, life, pulse.valid_until());
                 (Arc::new(session), Some(pulse))
             }

@@ -8,7 +8,7 @@ use super::super::{FAR, LostReason};
 use super::{KeepId, Kept, Shared, State, Work};
 use crate::store::Outcome;
 use futures_util::future::join_all;
-use leasehold_core::pulse::Pulse;
+use leasehold_core::heartbeat::HeartbeatSchedule;
 use leasehold_core::{HeartbeatReply, Moment, Place, SessionId, SessionOp, SessionReply};
 use leasehold_store::jitter;
 use std::sync::Arc;
@@ -214,7 +214,7 @@ impl Shared {
     }
 
     /// Another session has begun: waiting tasks continue under it.
-    fn live_on(&self, old: &Arc<Session>, session: Arc<Session>, pulse: Option<Pulse>) {
+    fn live_on(&self, old: &Arc<Session>, session: Arc<Session>, pulse: Option<HeartbeatSchedule>) {
         let (place, id, now) = (session.place, session.id, self.environment.now());
         if let Some(pulse) = pulse {
             self.state().hearts.insert(Heart::new(session.clone(), pulse, now));

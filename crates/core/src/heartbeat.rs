@@ -1,6 +1,6 @@
 //! Keeping a session alive: when it sends a heartbeat, and when it has lapsed.
 //!
-//! A [`Pulse`] is one session as its client sees it. The keeper polls it, sends what it requests, and feeds
+//! A [`HeartbeatSchedule`] is one session as its client sees it. The keeper polls it, sends what it requests, and feeds
 //! back the outcome.
 //!
 //! 1. A session counts as alive until `valid_until`, which counts from *before* the heartbeat was sent, less
@@ -20,9 +20,9 @@ const BEATS: u32 = 4;
 
 /// What to do for a session.
 ///
-/// See [`Pulse`] for an example.
+/// See [`HeartbeatSchedule`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Duty {
+pub enum HeartbeatAction {
     /// Send a heartbeat, and pass back its outcome.
     Heartbeat,
     /// Nothing to do before this moment.
@@ -35,19 +35,19 @@ pub enum Duty {
 ///
 /// ```
 /// use leasehold_core::Moment;
-/// use leasehold_core::pulse::{Duty, Pulse};
+/// use leasehold_core::heartbeat::{HeartbeatAction, HeartbeatSchedule};
 /// use std::time::Duration;
 ///
 /// let at = |ms: u64| Moment::from_micros(ms * 1_000);
-/// let mut pulse = Pulse::new(Duration::from_secs(10), at(0)); // begun by a heartbeat that was sent at 0
-/// assert_eq!(pulse.poll(at(0)), Duty::Rest(at(2_500)));
-/// assert_eq!(pulse.poll(at(2_500)), Duty::Heartbeat);
+/// let mut pulse = HeartbeatSchedule::new(Duration::from_secs(10), at(0)); // begun by a heartbeat that was sent at 0
+/// assert_eq!(pulse.poll(at(0)), HeartbeatAction::Rest(at(2_500)));
+/// assert_eq!(pulse.poll(at(2_500)), HeartbeatAction::Heartbeat);
 /// pulse.handle_beaten(at(2_500), at(2_501));
 /// assert_eq!(pulse.valid_until(), at(12_398)); // less the drift of the clocks
-/// assert_eq!(pulse.poll(at(12_398)), Duty::Lapsed); // known without a reply
+/// assert_eq!(pulse.poll(at(12_398)), HeartbeatAction::Lapsed); // known without a reply
 /// ```
 #[derive(Debug)]
-pub struct Pulse {
+pub struct HeartbeatSchedule {
     /// How long the session lives without a heartbeat.
     alive: Duration,
     valid_until: Moment,
@@ -57,7 +57,7 @@ pub struct Pulse {
     faults: u32,
 }
 
-impl Pulse {
+impl HeartbeatSchedule {
     /// A session that lives for `alive` without a heartbeat, and was begun by a request that was sent at
     /// `sent_at`.
     pub fn new(alive: Duration, sent_at: Moment) -> Self {
@@ -83,16 +83,16 @@ impl Pulse {
         !self.in_flight && self.faults == 0
     }
 
-    /// What to do now. A [`Duty::Heartbeat`] counts as sent.
-    pub fn poll(&mut self, now: Moment) -> Duty {
+    /// What to do now. A [`HeartbeatAction::Heartbeat`] counts as sent.
+    pub fn poll(&mut self, now: Moment) -> HeartbeatAction {
         if now >= self.valid_until {
-            return Duty::Lapsed;
+            return HeartbeatAction::Lapsed;
         }
         if !self.in_flight && self.beat_at <= now {
             self.in_flight = true;
-            return Duty::Heartbeat;
+            return HeartbeatAction::Heartbeat;
         }
-        Duty::Rest(self.due())
+        HeartbeatAction::Rest(self.due())
     }
 
     /// When there is something to do next.
@@ -155,24 +155,24 @@ mod tests {
     #[test]
     fn a_session_is_over_before_the_store_can_say_so() {
         // The store counts from the arrival of the heartbeat, which is after it was sent.
-        let mut pulse = Pulse::new(ALIVE, ms(100));
+        let mut pulse = HeartbeatSchedule::new(ALIVE, ms(100));
         for sent in [1_100, 2_100, 3_100] {
-            assert_eq!(pulse.poll(ms(sent)), Duty::Heartbeat);
+            assert_eq!(pulse.poll(ms(sent)), HeartbeatAction::Heartbeat);
             pulse.handle_beaten(ms(sent), ms(sent + 7));
             assert!(pulse.valid_until() < ms(sent) + ALIVE);
         }
-        assert_eq!(pulse.poll(ms(7_100)), Duty::Lapsed);
-        assert_eq!(pulse.poll(ms(7_101)), Duty::Lapsed, "and stays so");
+        assert_eq!(pulse.poll(ms(7_100)), HeartbeatAction::Lapsed);
+        assert_eq!(pulse.poll(ms(7_101)), HeartbeatAction::Lapsed, "and stays so");
     }
 
     #[test]
     fn one_beat_at_a_time_is_on_its_way() {
-        let mut pulse = Pulse::new(ALIVE, ms(0));
-        assert_eq!(pulse.poll(ms(1_000)), Duty::Heartbeat);
-        assert_eq!(pulse.poll(ms(3_000)), Duty::Rest(pulse.valid_until()));
+        let mut pulse = HeartbeatSchedule::new(ALIVE, ms(0));
+        assert_eq!(pulse.poll(ms(1_000)), HeartbeatAction::Heartbeat);
+        assert_eq!(pulse.poll(ms(3_000)), HeartbeatAction::Rest(pulse.valid_until()));
         pulse.handle_fault(ms(3_000), &mut || u64::MAX);
-        assert_eq!(pulse.poll(ms(3_049)), Duty::Rest(ms(3_050)), "again after a pause");
-        assert_eq!(pulse.poll(ms(3_050)), Duty::Heartbeat);
+        assert_eq!(pulse.poll(ms(3_049)), HeartbeatAction::Rest(ms(3_050)), "again after a pause");
+        assert_eq!(pulse.poll(ms(3_050)), HeartbeatAction::Heartbeat);
         pulse.handle_beaten(ms(1_000), ms(3_060));
         assert_eq!(pulse.valid_until(), ms(1_000) + ALIVE - drift(ALIVE), "it counts from its own sending");
         pulse.handle_beaten(ms(500), ms(3_060));
@@ -181,10 +181,10 @@ mod tests {
 
     #[test]
     fn pauses_after_faults_leave_time_for_more_tries() {
-        let mut pulse = Pulse::new(Duration::from_secs(1), ms(0));
+        let mut pulse = HeartbeatSchedule::new(Duration::from_secs(1), ms(0));
         let mut now = ms(250);
         let mut tries = 0;
-        while pulse.poll(now) != Duty::Lapsed {
+        while pulse.poll(now) != HeartbeatAction::Lapsed {
             tries += 1;
             pulse.handle_fault(now, &mut || u64::MAX);
             now = pulse.due();
@@ -194,18 +194,18 @@ mod tests {
 
     #[test]
     fn a_late_reply_does_not_revive_a_session() {
-        let mut pulse = Pulse::new(ALIVE, ms(0));
-        assert_eq!(pulse.poll(ms(3_900)), Duty::Heartbeat);
+        let mut pulse = HeartbeatSchedule::new(ALIVE, ms(0));
+        assert_eq!(pulse.poll(ms(3_900)), HeartbeatAction::Heartbeat);
         pulse.handle_beaten(ms(3_900), ms(3_990));
-        assert_eq!(pulse.poll(ms(3_990)), Duty::Lapsed);
+        assert_eq!(pulse.poll(ms(3_990)), HeartbeatAction::Lapsed);
     }
 
     #[test]
     fn what_the_store_says_is_believed() {
-        let mut pulse = Pulse::new(ALIVE, ms(0));
+        let mut pulse = HeartbeatSchedule::new(ALIVE, ms(0));
         pulse.hasten(ms(10));
-        assert_eq!(pulse.poll(ms(10)), Duty::Heartbeat);
+        assert_eq!(pulse.poll(ms(10)), HeartbeatAction::Heartbeat);
         pulse.handle_lapsed();
-        assert_eq!(pulse.poll(ms(11)), Duty::Lapsed);
+        assert_eq!(pulse.poll(ms(11)), HeartbeatAction::Lapsed);
     }
 }

@@ -122,7 +122,7 @@ impl Block {
 ///
 /// See [`Cohort`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum HandoffDecision {
     /// The next task gets it, with the next token.
     HandOn,
     /// The next task gets it once the store has reserved tokens, or has reported whether others wait.
@@ -134,17 +134,17 @@ pub enum Next {
 /// One hold as seen by the tasks of a process that hand it on.
 ///
 /// ```
-/// use leasehold_core::cohort::{Block, Cohort, Next};
+/// use leasehold_core::cohort::{Block, Cohort, HandoffDecision};
 /// use leasehold_core::{FencingToken, Moment};
 ///
 /// let now = Moment::from_micros(5_000_000);
 /// let mut cohort = Cohort::new(now, true, 2); // other processes wait; tasks 1 and 2 are in the local queue
-/// assert_eq!(cohort.next(now, 1), Next::Ask); // each needs a fencing token
+/// assert_eq!(cohort.next(now, 1), HandoffDecision::Ask); // each needs a fencing token
 /// cohort.handle_reserved((Block::new(FencingToken::new(4711), 32), true), false, now, 2);
 ///
-/// assert_eq!(cohort.next(now, 1), Next::HandOn);
+/// assert_eq!(cohort.next(now, 1), HandoffDecision::HandOn);
 /// assert_eq!(cohort.take(), Some(FencingToken::new(4711)));
-/// assert_eq!(cohort.next(now, 3), Next::GiveBack); // it came after the turn had begun
+/// assert_eq!(cohort.next(now, 3), HandoffDecision::GiveBack); // it came after the turn had begun
 /// ```
 #[derive(Debug)]
 pub struct Cohort {
@@ -181,27 +181,27 @@ impl Cohort {
     }
 
     /// What happens to the hold now, if `who` is next in the local queue.
-    pub fn next(&self, now: Moment, who: u64) -> Next {
+    pub fn next(&self, now: Moment, who: u64) -> HandoffDecision {
         // With a notification subscribed, no check is needed.
         let over = now >= self.since + TURN && (self.others_wait || !self.told);
         let none_left = self.left() == 0;
         if self.others_wait && (over || self.handed >= HANDOVERS || who > self.last_in_line) {
-            return Next::GiveBack;
+            return HandoffDecision::GiveBack;
         }
         match none_left || over {
-            true if self.refused => Next::GiveBack,
-            true => Next::Ask,
-            false => Next::HandOn,
+            true if self.refused => HandoffDecision::GiveBack,
+            true => HandoffDecision::Ask,
+            false => HandoffDecision::HandOn,
         }
     }
 
     /// The same where no task waits, and the hold is kept for a later task until another session requests the
     /// lock, which requires a notification from the store.
-    pub fn keep(&self) -> Next {
+    pub fn keep(&self) -> HandoffDecision {
         match self.others_wait || self.refused {
-            true => Next::GiveBack,
-            false if self.left() == 0 || !self.told => Next::Ask,
-            false => Next::HandOn,
+            true => HandoffDecision::GiveBack,
+            false if self.left() == 0 || !self.told => HandoffDecision::Ask,
+            false => HandoffDecision::HandOn,
         }
     }
 
@@ -307,34 +307,34 @@ mod tests {
     fn while_others_wait_it_goes_to_the_tasks_that_queued_before_the_turn_began() {
         let mut cohort = Cohort::new(ms(0), true, 40);
         cohort.handle_reserved((block(1, 32), true), false, ms(1), 60);
-        assert_eq!(cohort.next(ms(99), 40), Next::HandOn);
-        assert_eq!(cohort.next(ms(99), 41), Next::GiveBack, "it came later");
-        assert_eq!(cohort.next(ms(100), 2), Next::GiveBack, "the turn is over");
+        assert_eq!(cohort.next(ms(99), 40), HandoffDecision::HandOn);
+        assert_eq!(cohort.next(ms(99), 41), HandoffDecision::GiveBack, "it came later");
+        assert_eq!(cohort.next(ms(100), 2), HandoffDecision::GiveBack, "the turn is over");
         for _ in 0..HANDOVERS {
-            assert_eq!(cohort.next(ms(1), 2), Next::HandOn);
+            assert_eq!(cohort.next(ms(1), 2), HandoffDecision::HandOn);
             cohort.take().expect("there are enough");
         }
         cohort.handle_reserved((block(100, 32), true), false, ms(2), 60);
-        assert_eq!(cohort.next(ms(2), 2), Next::GiveBack, "often enough");
+        assert_eq!(cohort.next(ms(2), 2), HandoffDecision::GiveBack, "often enough");
     }
 
     #[test]
     fn while_no_other_session_waits_it_goes_on_and_the_store_is_checked_regularly() {
         let mut cohort = Cohort::new(ms(0), false, 1);
         for round in 0..10 {
-            assert_eq!(cohort.next(ms(round), 1_000), Next::Ask);
+            assert_eq!(cohort.next(ms(round), 1_000), HandoffDecision::Ask);
             cohort.handle_reserved((block(round * 100, 32), false), false, ms(round), 1);
             for _ in 0..32 {
-                assert_eq!(cohort.next(ms(round), 1_000), Next::HandOn);
+                assert_eq!(cohort.next(ms(round), 1_000), HandoffDecision::HandOn);
                 cohort.take().expect("there are enough");
             }
         }
         cohort.handle_reserved((block(5_000, 32), false), false, ms(50), 1);
-        assert_eq!(cohort.next(ms(149), 1_000), Next::HandOn);
-        assert_eq!(cohort.next(ms(150), 1_000), Next::Ask, "another session may wait by now");
+        assert_eq!(cohort.next(ms(149), 1_000), HandoffDecision::HandOn);
+        assert_eq!(cohort.next(ms(150), 1_000), HandoffDecision::Ask, "another session may wait by now");
         cohort.handle_reserved((block(6_000, 32), true), false, ms(150), 7);
-        assert_eq!(cohort.next(ms(151), 7), Next::HandOn, "the turn begins when they are seen");
-        assert_eq!(cohort.next(ms(151), 8), Next::GiveBack);
+        assert_eq!(cohort.next(ms(151), 7), HandoffDecision::HandOn, "the turn begins when they are seen");
+        assert_eq!(cohort.next(ms(151), 8), HandoffDecision::GiveBack);
     }
 
     #[test]
@@ -355,28 +355,34 @@ mod tests {
     fn without_tokens_it_goes_back_to_the_store() {
         let mut cohort = Cohort::new(ms(0), false, 1);
         cohort.handle_refused();
-        assert_eq!((cohort.next(ms(0), 1), cohort.keep()), (Next::GiveBack, Next::GiveBack));
+        assert_eq!(
+            (cohort.next(ms(0), 1), cohort.keep()),
+            (HandoffDecision::GiveBack, HandoffDecision::GiveBack)
+        );
         assert_eq!(cohort.take(), None);
     }
 
     #[test]
     fn it_is_kept_until_another_session_requests_it() {
         let mut cohort = Cohort::new(ms(0), false, 1);
-        assert_eq!(cohort.keep(), Next::Ask);
+        assert_eq!(cohort.keep(), HandoffDecision::Ask);
         cohort.handle_reserved((block(1, 20), false), false, ms(0), 1);
-        assert_eq!(cohort.keep(), Next::Ask, "no notification would arrive");
+        assert_eq!(cohort.keep(), HandoffDecision::Ask, "no notification would arrive");
         cohort.handle_reserved((block(50, 20), false), true, ms(0), 1);
-        assert_eq!((cohort.keep(), cohort.next(ms(900), 1)), (Next::HandOn, Next::HandOn));
+        assert_eq!(
+            (cohort.keep(), cohort.next(ms(900), 1)),
+            (HandoffDecision::HandOn, HandoffDecision::HandOn)
+        );
         for token in (1..=20).chain(50..60) {
             assert!(!cohort.runs_low(ms(90)), "{token}");
             assert_eq!(cohort.take(), Some(FencingToken::new(token)), "none is left out, each is greater");
         }
         assert!(cohort.runs_low(ms(0)), "half of the last block is left");
         cohort.handle_wanted(ms(5), 3);
-        assert_eq!(cohort.keep(), Next::GiveBack);
-        assert_eq!(cohort.next(ms(6), 3), Next::HandOn, "the queued task has its turn");
+        assert_eq!(cohort.keep(), HandoffDecision::GiveBack);
+        assert_eq!(cohort.next(ms(6), 3), HandoffDecision::HandOn, "the queued task has its turn");
         cohort.handle_wanted(ms(50), 9);
-        assert_eq!(cohort.next(ms(105), 3), Next::GiveBack, "another note does not lengthen it");
+        assert_eq!(cohort.next(ms(105), 3), HandoffDecision::GiveBack, "another note does not lengthen it");
     }
 
     #[test]
@@ -385,9 +391,12 @@ mod tests {
         cohort.handle_reserved((block(1, 20), false), true, ms(0), 1);
         cohort.handle_wanted(ms(5), 3);
         cohort.handle_reserved((block(50, 20), false), true, ms(4), 9);
-        assert_eq!((cohort.keep(), cohort.next(ms(6), 3)), (Next::GiveBack, Next::HandOn));
-        assert_eq!(cohort.next(ms(6), 4), Next::GiveBack, "it came after the other");
+        assert_eq!(
+            (cohort.keep(), cohort.next(ms(6), 3)),
+            (HandoffDecision::GiveBack, HandoffDecision::HandOn)
+        );
+        assert_eq!(cohort.next(ms(6), 4), HandoffDecision::GiveBack, "it came after the other");
         cohort.handle_reserved((block(100, 20), false), true, ms(6), 9);
-        assert_eq!(cohort.next(ms(7), 9), Next::HandOn, "the other has left");
+        assert_eq!(cohort.next(ms(7), 9), HandoffDecision::HandOn, "the other has left");
     }
 }

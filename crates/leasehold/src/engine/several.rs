@@ -51,7 +51,7 @@ struct Asked {
 }
 
 /// The next step.
-enum Next {
+enum HandoffDecision {
     /// Request all of these.
     Ask(Vec<Asked>),
     /// Wait until then.
@@ -63,8 +63,8 @@ impl<'a> Grasp<'a> {
         loop {
             let (sessions, now) = self.sessions().await?;
             match self.gather(&sessions, now)? {
-                Next::Sleep(until) => self.sleep(until, now).await?,
-                Next::Ask(asks) => {
+                HandoffDecision::Sleep(until) => self.sleep(until, now).await?,
+                HandoffDecision::Ask(asks) => {
                     if self.ask(&asks, now).await? {
                         return self.collect(&sessions);
                     }
@@ -84,7 +84,7 @@ impl<'a> Grasp<'a> {
     }
 
     /// The requests for all locks. Fails if this process holds one, or has another task ahead in its queue.
-    fn gather(&mut self, sessions: &[Arc<Session>], now: Moment) -> Result<Next, InTheWay> {
+    fn gather(&mut self, sessions: &[Arc<Session>], now: Moment) -> Result<HandoffDecision, InTheWay> {
         let mut asks = Vec::with_capacity(self.lines.len());
         for (at, session) in sessions.iter().enumerate() {
             // Read first: once the lock is acquired here, the present holder is this process.
@@ -96,7 +96,7 @@ impl<'a> Grasp<'a> {
                 }
                 Turn::Sleep(until) => {
                     self.withdraw(&asks);
-                    return Ok(Next::Sleep(until));
+                    return Ok(HandoffDecision::Sleep(until));
                 }
                 Turn::Won(hold, _, claims) => {
                     // It was granted for a task that has left since. It goes on to the next waiter.
@@ -127,7 +127,7 @@ impl<'a> Grasp<'a> {
             self.withdraw(&asks);
             return Err(InTheWay { at, missed });
         }
-        Ok(Next::Ask(asks))
+        Ok(HandoffDecision::Ask(asks))
     }
 
     fn turn(&self, at: usize, session: &Arc<Session>, now: Moment) -> Turn {

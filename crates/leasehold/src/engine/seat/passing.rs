@@ -16,7 +16,7 @@ use super::super::keep_id::KeepId;
 use super::super::reservation::{Call, Heard, Rest};
 use super::super::session::Session;
 use super::{Occupant, Seat, State, Turn};
-use leasehold_core::cohort::{Block, Cohort, Next};
+use leasehold_core::cohort::{Block, Cohort, HandoffDecision};
 use leasehold_core::contender::{AcquireTerms, Grant};
 use leasehold_core::{FIRST_LEASE, HoldId, Liveness, Lock, LockMode, Moment};
 use std::sync::Arc;
@@ -118,12 +118,12 @@ impl Seat {
         let next = match (state.line.front_id(), state.line.front(), parting.keep_for) {
             (Some(id), Some(front), _) if front.queue && fits(hold, front) => passing.cohort.next(now, id),
             (None, _, Some(_)) => passing.cohort.keep(),
-            _ => Next::GiveBack,
+            _ => HandoffDecision::GiveBack,
         };
         let call = match next {
-            Next::GiveBack => return None,
-            Next::Ask => passing.call(None),
-            Next::HandOn => None,
+            HandoffDecision::GiveBack => return None,
+            HandoffDecision::Ask => passing.call(None),
+            HandoffDecision::HandOn => None,
         };
         hold.pass();
         (passing.kept, passing.rests_since) = (Some(keep), now);
@@ -151,7 +151,8 @@ impl Seat {
         let ends = hold.kept_until().min(hold.valid_until());
         let has_come = state.line.last_id() + 1;
         let fits = hold.session.id == session.id && hold.session.life == life;
-        if !fits || now + least(lease) > ends || passing.cohort.next(now, has_come) != Next::HandOn {
+        if !fits || now + least(lease) > ends || passing.cohort.next(now, has_come) != HandoffDecision::HandOn
+        {
             return None;
         }
         let hold = hold.clone();
@@ -238,25 +239,25 @@ impl State {
         let terms = self.line.front()?;
         let is_short = now + least(terms.lease) > hold.kept_until();
         let next = match passing.cohort.next(now, id) {
-            _ if hold.session.id != session.id || !fits(&hold, terms) => Next::GiveBack,
-            Next::HandOn if is_short => Next::Ask,
+            _ if hold.session.id != session.id || !fits(&hold, terms) => HandoffDecision::GiveBack,
+            HandoffDecision::HandOn if is_short => HandoffDecision::Ask,
             next => next,
         };
         match next {
             // The reply does not allow a hand-off.
-            Next::Ask if passing.answered && !passing.calling => {
+            HandoffDecision::Ask if passing.answered && !passing.calling => {
                 passing.kept = None;
                 Some(Turn::GiveBack(hold, keep))
             }
-            Next::GiveBack => {
+            HandoffDecision::GiveBack => {
                 passing.kept = None;
                 Some(Turn::GiveBack(hold, keep))
             }
-            Next::Ask => {
+            HandoffDecision::Ask => {
                 let lease = is_short.then_some(terms.lease);
                 Some(Turn::Call(keep, passing.call(lease)))
             }
-            Next::HandOn => {
+            HandoffDecision::HandOn => {
                 self.line.remove(id);
                 let (hold, call) = self.hand_out(&hold, now)?;
                 Some(Turn::HandedOn(hold, keep, call))
@@ -279,8 +280,9 @@ impl State {
     /// Whether a hold is kept in vain; if so, removes it.
     fn is_kept_in_vain(&mut self) -> bool {
         let Some(passing) = &self.passing else { return false };
-        let in_vain =
-            passing.kept.is_some() && self.line.front().is_none() && passing.cohort.keep() == Next::GiveBack;
+        let in_vain = passing.kept.is_some()
+            && self.line.front().is_none()
+            && passing.cohort.keep() == HandoffDecision::GiveBack;
         if in_vain {
             let hold = passing.hold;
             self.put_out(hold);
@@ -292,7 +294,7 @@ impl State {
     fn ask_to_keep(&mut self) -> Option<Call> {
         let passing = self.passing.as_mut().filter(|_| self.line.front().is_none())?;
         let is_kept = passing.kept.is_some() && passing.keep_for.is_some();
-        if is_kept && passing.cohort.keep() == Next::Ask { passing.call(None) } else { None }
+        if is_kept && passing.cohort.keep() == HandoffDecision::Ask { passing.call(None) } else { None }
     }
 
     /// The last one has left the line: gives what was kept for it (2).
@@ -300,7 +302,7 @@ impl State {
         let passing = self.passing.as_ref().filter(|_| self.line.front().is_none())?;
         // The keeper takes care of a hold that is to be kept, if the store notifies this process of other waiters, or
         // has been asked to.
-        let is_told = passing.calling || passing.cohort.keep() == Next::HandOn;
+        let is_told = passing.calling || passing.cohort.keep() == HandoffDecision::HandOn;
         let is_seen_to = passing.keep_for.is_some() && passing.watched.is_some() && is_told;
         if is_seen_to { None } else { self.part() }
     }

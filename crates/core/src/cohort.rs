@@ -3,7 +3,7 @@
 //! A [`Cohort`] is one hold as seen by the tasks that pass it on among themselves. Its driver calls
 //! [`next`](Cohort::next) for what happens to the hold, and feeds back what the store has reserved.
 //!
-//! 1. Each task has its own fencing token, from a [`Block`] that the store has reserved. What the store
+//! 1. Each task has its own fencing token, from a [`TokenBlock`] that the store has reserved. What the store
 //!    grants to the next holder, and what it reserves next, is greater than all of these.
 //! 2. The last token of a block is less than [`AHEAD`] microseconds ahead of the store's clock: a store that
 //!    loses its data starts anew from that clock. Most tokens stand for microseconds that have passed since
@@ -36,7 +36,7 @@ const AT_MOST_EVERY: Duration = Duration::from_millis(1);
 
 /// What to reserve together with an [`Extend`](crate::Extend) of a Mutex.
 ///
-/// See [`Block`] for an example.
+/// See [`TokenBlock`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reserve {
     /// How many fencing tokens. The store reserves at most [`BLOCK`], and fewer where its clock has not
@@ -73,12 +73,12 @@ pub struct Reserve {
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
+pub struct TokenBlock {
     next: FencingToken,
     left: u32,
 }
 
-impl Block {
+impl TokenBlock {
     /// No token at all.
     pub const EMPTY: Self = Self { next: FencingToken::new(0), left: 0 };
 
@@ -134,13 +134,13 @@ pub enum HandoffDecision {
 /// One hold as seen by the tasks of a process that hand it on.
 ///
 /// ```
-/// use leasehold_core::cohort::{Block, Cohort, HandoffDecision};
+/// use leasehold_core::cohort::{TokenBlock, Cohort, HandoffDecision};
 /// use leasehold_core::{FencingToken, Moment};
 ///
 /// let now = Moment::from_micros(5_000_000);
 /// let mut cohort = Cohort::new(now, true, 2); // other processes wait; tasks 1 and 2 are in the local queue
 /// assert_eq!(cohort.next(now, 1), HandoffDecision::Ask); // each needs a fencing token
-/// cohort.handle_reserved((Block::new(FencingToken::new(4711), 32), true), false, now, 2);
+/// cohort.handle_reserved((TokenBlock::new(FencingToken::new(4711), 32), true), false, now, 2);
 ///
 /// assert_eq!(cohort.next(now, 1), HandoffDecision::HandOn);
 /// assert_eq!(cohort.take(), Some(FencingToken::new(4711)));
@@ -149,8 +149,8 @@ pub enum HandoffDecision {
 #[derive(Debug)]
 pub struct Cohort {
     /// The tokens that are left, and the block to use after them.
-    block: Block,
-    spare: Block,
+    block: TokenBlock,
+    spare: TokenBlock,
     /// The number of remaining tokens at which to reserve more: half of the last block. A process that uses
     /// tokens faster then has more in reserve, so a slow reply delays it less often.
     low: u32,
@@ -175,7 +175,7 @@ impl Cohort {
     /// `last_in_line` is the number of the last task in the local queue: tasks with greater numbers arrived
     /// later.
     pub const fn new(since: Moment, others_wait: bool, last_in_line: u64) -> Self {
-        let (block, spare) = (Block::EMPTY, Block::EMPTY);
+        let (block, spare) = (TokenBlock::EMPTY, TokenBlock::EMPTY);
         let (wanted_at, told, refused) = (None, false, false);
         Self { block, spare, low: 0, others_wait, since, last_in_line, handed: 0, wanted_at, told, refused }
     }
@@ -212,7 +212,7 @@ impl Cohort {
     /// Hands the hold on: returns the token of the next holder.
     pub fn take(&mut self) -> Option<FencingToken> {
         if self.block.left() == 0 {
-            self.block = std::mem::replace(&mut self.spare, Block::EMPTY);
+            self.block = std::mem::replace(&mut self.spare, TokenBlock::EMPTY);
         }
         let token = self.block.take()?;
         self.handed = self.handed.saturating_add(1);
@@ -231,7 +231,7 @@ impl Cohort {
     /// that reports a waiter.
     pub fn handle_reserved(
         &mut self,
-        (block, others_wait): (Block, bool),
+        (block, others_wait): (TokenBlock, bool),
         told: bool,
         sent_at: Moment,
         last_in_line: u64,
@@ -274,14 +274,14 @@ mod tests {
         Moment::from_micros(1_000_000 + ms * 1_000)
     }
 
-    fn block(first: u64, count: u32) -> Block {
-        Block::new(FencingToken::new(first), count)
+    fn block(first: u64, count: u32) -> TokenBlock {
+        TokenBlock::new(FencingToken::new(first), count)
     }
 
     #[test]
     fn a_block_never_outruns_the_clock() {
         let ends = |last: Option<u64>, now_us, tokens| {
-            let (block, upto) = Block::after(last.map(FencingToken::new), now_us, tokens);
+            let (block, upto) = TokenBlock::after(last.map(FencingToken::new), now_us, tokens);
             assert_eq!(block.next.as_u64() + u64::from(block.left()) - 1, upto.as_u64());
             (block.next.as_u64(), upto.as_u64())
         };

@@ -2,7 +2,7 @@
 //!
 //! [`model`](crate::model) defines the meaning of every operation. A store does nothing else.
 
-use crate::cohort::{Block, Reserve};
+use crate::cohort::{Reserve, TokenBlock};
 use crate::{
     AuditEntry, Ended, FencingToken, Fingerprint, HoldId, Label, LockName, Nonce, OwnValue, SessionId,
 };
@@ -989,7 +989,7 @@ pub enum Extended {
     /// The same, and these tokens are reserved for the hold.
     Reserved {
         /// The tokens.
-        block: Block,
+        block: TokenBlock,
         /// Set if others are in the queue, dead or alive.
         others_wait: bool,
     },

@@ -22,7 +22,7 @@
 //! `upgradably reads`, `upgrades` or `writes`. A client of a Latch `arrives <hold> 1 of 3` or `awaits <hold>
 //! 3`; at a Barrier it `meets <hold> 3`. The brackets after a holder show its mode.
 
-use leasehold_core::cohort::{Block, Reserve};
+use leasehold_core::cohort::{Reserve, TokenBlock};
 use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended,
@@ -382,7 +382,7 @@ impl Scenario {
         }
     }
 
-    fn reserved(&mut self, mut block: Block, others_wait: bool) -> String {
+    fn reserved(&mut self, mut block: TokenBlock, others_wait: bool) -> String {
         let count = block.left();
         let tokens: Vec<_> = std::iter::from_fn(|| block.take()).collect();
         let tokens = match tokens[..] {

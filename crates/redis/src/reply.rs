@@ -1,7 +1,7 @@
 //! Parses replies of the scripts into the core's types.
 
 use super::script::lock_of;
-use leasehold_core::cohort::{BLOCK, Block};
+use leasehold_core::cohort::{BLOCK, TokenBlock};
 use leasehold_core::{
     Acquired, AuditEntry, Ended, Entered, Evicted, Extended, FenceRaised, FencingToken, Fingerprint,
     ForceReleased, HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op,
@@ -144,7 +144,7 @@ fn extended(value: &Value) -> Read<Extended> {
         let [first, count, waits] = reserved.as_slice() else { return Err(Malformed) };
         let count = number(count)?;
         let count = u32::try_from(count).ok().filter(|count| (1..=BLOCK).contains(count)).ok_or(Malformed)?;
-        let block = Block::new(FencingToken::new(number(first)?), count);
+        let block = TokenBlock::new(FencingToken::new(number(first)?), count);
         return Ok(Extended::Reserved { block, others_wait: number(waits)? != 0 });
     }
     match number(value)? {

@@ -18,7 +18,7 @@ use super::entries::{Entries, Entry};
 use super::parts::Parts;
 use super::record::{LOOKS_AT_MOST, PlaceId, Record, Reserved, SHORT_LEASE_MS, Tenant};
 use super::session::{Alive, Vital, everybody};
-use crate::cohort::{Block, Reserve};
+use crate::cohort::{Reserve, TokenBlock};
 use crate::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, FenceRaised,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection,
@@ -640,7 +640,7 @@ impl LockState {
         record.tenant.as_ref().filter(|tenant| tenant.claim == *claim)?;
         record.last?;
         let tells = reserve.tell || record.tells();
-        let (block, upto) = Block::after(record.greatest(), now.us, reserve.tokens);
+        let (block, upto) = TokenBlock::after(record.greatest(), now.us, reserve.tokens);
         record.reserved = Some(Reserved { upto, tells });
         Some(Extended::Reserved { block, others_wait: record.is_awaited() })
     }

@@ -2,7 +2,7 @@
 
 use super::reservation::{Heard, Rest};
 use super::session::Session;
-use leasehold_core::cohort::Block;
+use leasehold_core::cohort::TokenBlock;
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
 use leasehold_store::Environment;
 use leasehold_store::sync::{AtomicBool, AtomicU64, OnceLock};
@@ -92,7 +92,7 @@ pub(super) trait HoldEvents: Send + Sync {
     fn handle_reserved(
         &self,
         hold: &Hold,
-        reserved: Option<(Block, bool)>,
+        reserved: Option<(TokenBlock, bool)>,
         told: bool,
         sent_at: Moment,
     ) -> Heard;

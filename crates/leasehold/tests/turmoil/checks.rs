@@ -21,7 +21,7 @@ use crate::host::{Pace, lock};
 use crate::storm::server_time_us;
 use crate::tapped::Said;
 use leasehold::{FencingToken, Moment, Owner, Released, SessionId};
-use leasehold_core::cohort::Block;
+use leasehold_core::cohort::TokenBlock;
 use leasehold_core::{
     Acquire, Acquired, Extended, HoldId, HoldStatus, Inspection, MultiAcquired, Notification, Op, Reply,
 };
@@ -371,7 +371,7 @@ impl State {
     }
 
     /// Tokens were reserved for a hold.
-    fn reserved(&mut self, key: &str, hold: HoldId, mut block: Block) {
+    fn reserved(&mut self, key: &str, hold: HoldId, mut block: TokenBlock) {
         let of_it = |((name, fence), holds): (&(String, FencingToken), &BTreeSet<HoldId>)| {
             (name == key && holds.contains(&hold)).then_some(*fence)
         };

@@ -1,6 +1,6 @@
 //! Deliberate defects of the server. A server has at most one.
 
-use leasehold_core::cohort::Block;
+use leasehold_core::cohort::TokenBlock;
 use leasehold_core::model::{Alive, Content, LockState, Value};
 use leasehold_core::{
     Acquire, Acquired, Extended, FencingToken, HoldStatus, MultiAcquired, Notification, Op, Released, Reply,
@@ -69,7 +69,7 @@ impl Flaw {
             && let Reply::Extend(Extended::Reserved { block, .. }) = &mut result.0
             && let Some(first) = block.first()
         {
-            *block = Block::new(FencingToken::new(first.as_u64() + 60_000_000), block.left());
+            *block = TokenBlock::new(FencingToken::new(first.as_u64() + 60_000_000), block.left());
         }
         self.spoil_ends(lock, now_us, before.as_ref());
         result

@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use leasehold::store::{
     Capabilities, Executed, Fault, Lock, NotificationSink, Op, Outcome, SessionOp, SessionReply, Store,
 };
-use leasehold_core::cohort::{BLOCK, Block};
+use leasehold_core::cohort::{BLOCK, TokenBlock};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, HoldId, HoldStatus,
     Inspection, KeyError, Liveness, MultiAcquired, Nonce, Notification, Place, Release, Released, Reply,
@@ -51,7 +51,7 @@ struct CallHistory {
     /// Holds that stand for others.
     aliases: BTreeMap<HoldId, Claim>,
     /// The last hold for which tokens were reserved, its tokens, and those of the hold before.
-    blocks: BTreeMap<Lock, (HoldId, Block, Option<Block>)>,
+    blocks: BTreeMap<Lock, (HoldId, TokenBlock, Option<TokenBlock>)>,
     /// Holds that were cached.
     kept: BTreeSet<HoldId>,
 }
@@ -110,7 +110,7 @@ impl MutantStore {
                 Op::Extend(Extend { reserve: Some(_), .. }),
             ) => {
                 let block = self.seen().blocks.get(lock).map(|(_, block, _)| *block);
-                let block = block.unwrap_or(Block::new(FencingToken::new(1), BLOCK));
+                let block = block.unwrap_or(TokenBlock::new(FencingToken::new(1), BLOCK));
                 return Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait: false }));
             }
             (

@@ -1,7 +1,7 @@
 //! Server mutants of local hand-off: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use leasehold_core::cohort::{BLOCK, Block};
+use leasehold_core::cohort::{BLOCK, TokenBlock};
 use leasehold_core::model::{Alive, LockState, Reserved};
 use leasehold_core::{Acquired, Extend, Extended, FencingToken, Notification, Op, Reply};
 
@@ -51,20 +51,20 @@ impl Mutant {
         match (self, extended) {
             (Self::ReservesWithoutHold, extended @ Extended::NotHeld) => {
                 let greatest = record.last.max(record.reserved.map(|reserved| reserved.upto));
-                let (block, upto) = Block::after(greatest, now_us, tokens);
+                let (block, upto) = TokenBlock::after(greatest, now_us, tokens);
                 record.reserved = Some(Reserved { upto, tells });
                 *extended = Extended::Reserved { block, others_wait: false };
             }
             (Self::BlockExceedsReservation, Extended::Reserved { block, .. }) => {
-                *block = block.first().map_or(Block::EMPTY, |first| Block::new(first, BLOCK));
+                *block = block.first().map_or(TokenBlock::EMPTY, |first| TokenBlock::new(first, BLOCK));
             }
             (Self::BlockOutrunsClock, Extended::Reserved { block, .. }) => {
                 let Some(first) = block.first() else { return };
-                *block = Block::new(first, FAR_TOO_MANY);
+                *block = TokenBlock::new(first, FAR_TOO_MANY);
                 remember(FencingToken::new(first.as_u64() + u64::from(FAR_TOO_MANY) - 1));
             }
             (Self::BlockIgnoresReserved, Extended::Reserved { block, .. }) => {
-                *block = Block::new(FencingToken::new(last + 1), BLOCK);
+                *block = TokenBlock::new(FencingToken::new(last + 1), BLOCK);
                 remember(FencingToken::new(last + u64::from(BLOCK)));
             }
             _ => {}

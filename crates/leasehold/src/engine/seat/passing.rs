@@ -16,7 +16,7 @@ use super::super::keep_id::KeepId;
 use super::super::reservation::{Call, Heard, Rest};
 use super::super::session::Session;
 use super::{Occupant, Seat, State, Turn};
-use leasehold_core::cohort::{Block, Cohort, HandoffDecision};
+use leasehold_core::cohort::{Cohort, HandoffDecision, TokenBlock};
 use leasehold_core::contender::{AcquireTerms, Grant};
 use leasehold_core::{FIRST_LEASE, HoldId, Liveness, Lock, LockMode, Moment};
 use std::sync::Arc;
@@ -174,7 +174,7 @@ impl HoldEvents for Seat {
     fn handle_reserved(
         &self,
         hold: &Hold,
-        reserved: Option<(Block, bool)>,
+        reserved: Option<(TokenBlock, bool)>,
         told: bool,
         sent_at: Moment,
     ) -> Heard {

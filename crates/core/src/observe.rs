@@ -25,9 +25,9 @@ const AFTER: Duration = Duration::from_millis(50);
 
 /// A change of leader.
 ///
-/// See [`Onlooker`] for an example.
+/// See [`LeaderObserver`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
+pub enum LeaderChange {
     /// A new leader.
     Leader(Holder),
     /// No leader any more, or as yet.
@@ -37,7 +37,7 @@ pub enum News {
 /// One observer of an Election.
 ///
 /// ```
-/// use leasehold_core::observe::{News, Onlooker};
+/// use leasehold_core::observe::{LeaderChange, LeaderObserver};
 /// use leasehold_core::{FencingToken, Holder, Label, Moment, LockMode};
 /// use std::time::Duration;
 ///
@@ -46,20 +46,20 @@ pub enum News {
 ///     fence: Some(FencingToken::new(17)), since_ms: Some(1), session: None, rests: false,
 ///     portion: LockMode::Whole,
 /// };
-/// let (mut onlooker, now, random) = (Onlooker::new(), Moment::ZERO, u64::MAX / 2);
+/// let (mut onlooker, now, random) = (LeaderObserver::new(), Moment::ZERO, u64::MAX / 2);
 /// onlooker.hears(true);
 /// assert_eq!(onlooker.look_at(), now, "at once");
-/// assert_eq!(onlooker.handle_seen(Some(&leader), now, random), Some(News::Leader(leader.clone())));
+/// assert_eq!(onlooker.handle_seen(Some(&leader), now, random), Some(LeaderChange::Leader(leader.clone())));
 /// assert_eq!(onlooker.handle_seen(Some(&leader), now, random), None, "it is reported once");
 /// assert!(onlooker.look_at() > now + Duration::from_secs(2), "when its lease may have ended");
 ///
 /// onlooker.handle_hint(now + Duration::from_secs(1));
 /// assert_eq!(onlooker.look_at(), now + Duration::from_secs(1));
-/// assert_eq!(onlooker.handle_seen(None, onlooker.look_at(), random), Some(News::Nobody));
+/// assert_eq!(onlooker.handle_seen(None, onlooker.look_at(), random), Some(LeaderChange::Nobody));
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Onlooker {
+pub struct LeaderObserver {
     /// Set while it receives messages about changes.
     hears: bool,
     /// What was last reported; `None` before the first look.
@@ -78,13 +78,13 @@ enum Told {
     Nobody,
 }
 
-impl Default for Onlooker {
+impl Default for LeaderObserver {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Onlooker {
+impl LeaderObserver {
     /// An observer that has seen nothing yet, and looks at once.
     pub const fn new() -> Self {
         Self { hears: false, told: None, greatest: None, look_at: Moment::ZERO, not_before: Moment::ZERO }
@@ -111,7 +111,7 @@ impl Onlooker {
     }
 
     /// Handles the holder of the Election, and returns the change, if any (3).
-    pub fn handle_seen(&mut self, holder: Option<&Holder>, now: Moment, random: u64) -> Option<News> {
+    pub fn handle_seen(&mut self, holder: Option<&Holder>, now: Moment, random: u64) -> Option<LeaderChange> {
         let pause = between(if self.hears { HEARD } else { UNHEARD }, random);
         let over = holder
             .and_then(|holder| holder.remaining_ms)
@@ -122,7 +122,7 @@ impl Onlooker {
         let Some((leader, fence)) = leader.and_then(|leader| Some((leader, leader.fence?))) else {
             let news = self.told != Some(Told::Nobody);
             self.told = Some(Told::Nobody);
-            return news.then_some(News::Nobody);
+            return news.then_some(LeaderChange::Nobody);
         };
         match self.greatest {
             Some(greatest) if fence == greatest => return None,
@@ -130,13 +130,13 @@ impl Onlooker {
             Some(greatest) if fence < greatest => {
                 let news = self.told != Some(Told::Nobody);
                 self.told = Some(Told::Nobody);
-                return news.then_some(News::Nobody);
+                return news.then_some(LeaderChange::Nobody);
             }
             _ => {}
         }
         self.greatest = Some(fence);
         self.told = Some(Told::Leader(fence));
-        Some(News::Leader(leader.clone()))
+        Some(LeaderChange::Leader(leader.clone()))
     }
 
     fn rest_until(&mut self, at: Moment, now: Moment) {
@@ -177,26 +177,26 @@ mod tests {
 
     #[test]
     fn a_resting_holder_and_a_stranger_do_not_lead() {
-        let mut onlooker = Onlooker::new();
-        assert!(matches!(onlooker.handle_seen(Some(&leader(1)), at(0), 0), Some(News::Leader(_))));
+        let mut onlooker = LeaderObserver::new();
+        assert!(matches!(onlooker.handle_seen(Some(&leader(1)), at(0), 0), Some(LeaderChange::Leader(_))));
         let rests = Holder { rests: true, ..leader(1) };
-        assert_eq!(onlooker.handle_seen(Some(&rests), at(1), 0), Some(News::Nobody));
+        assert_eq!(onlooker.handle_seen(Some(&rests), at(1), 0), Some(LeaderChange::Nobody));
         let stranger = Holder { label: None, fence: None, ..leader(1) };
         assert_eq!(onlooker.handle_seen(Some(&stranger), at(2), 0), None, "already reported");
     }
 
     #[test]
     fn a_holder_with_a_smaller_token_does_not_lead() {
-        let mut onlooker = Onlooker::new();
+        let mut onlooker = LeaderObserver::new();
         onlooker.handle_seen(Some(&leader(7)), at(0), 0);
-        assert_eq!(onlooker.handle_seen(Some(&leader(5)), at(1), 0), Some(News::Nobody));
+        assert_eq!(onlooker.handle_seen(Some(&leader(5)), at(1), 0), Some(LeaderChange::Nobody));
         assert_eq!(onlooker.handle_seen(Some(&leader(5)), at(1), 0), None);
-        assert!(matches!(onlooker.handle_seen(Some(&leader(8)), at(2), 0), Some(News::Leader(_))));
+        assert!(matches!(onlooker.handle_seen(Some(&leader(8)), at(2), 0), Some(LeaderChange::Leader(_))));
     }
 
     #[test]
     fn without_a_subscription_it_looks_often_and_with_one_seldom() {
-        let mut onlooker = Onlooker::new();
+        let mut onlooker = LeaderObserver::new();
         onlooker.handle_seen(Some(&leader(1)), at(0), 0);
         assert_eq!(onlooker.look_at(), at(250));
         onlooker.hears(true);
@@ -214,7 +214,7 @@ mod tests {
             steps in proptest::collection::vec((0..4_u8, 0..6_u64, 0..20_000_u64, any::<u64>()), 1..80),
             hears in any::<bool>(),
         ) {
-            let (mut onlooker, mut now_ms, mut told, mut looked) = (Onlooker::new(), 0, Vec::new(), None);
+            let (mut onlooker, mut now_ms, mut told, mut looked) = (LeaderObserver::new(), 0, Vec::new(), None);
             onlooker.hears(hears);
             for (what, fence, pass, random) in steps {
                 now_ms += pass;
@@ -234,11 +234,11 @@ mod tests {
                 prop_assert!(onlooker.look_at() <= now + HEARD.1);
             }
             let fences: Vec<_> = told.iter().filter_map(|news| match news {
-                News::Leader(leader) => leader.fence,
-                News::Nobody => None,
+                LeaderChange::Leader(leader) => leader.fence,
+                LeaderChange::Nobody => None,
             }).collect();
             prop_assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
-            let twice = told.windows(2).any(|pair| pair == [News::Nobody, News::Nobody]);
+            let twice = told.windows(2).any(|pair| pair == [LeaderChange::Nobody, LeaderChange::Nobody]);
             prop_assert!(!twice, "{told:?}");
         }
     }

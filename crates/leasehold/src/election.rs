@@ -8,7 +8,7 @@ use crate::guard::Guard;
 use crate::request::{Asker, Attempt, Request, settings};
 use crate::status::{FullStatus, Status};
 use futures_util::Stream;
-use leasehold_core::observe::News;
+use leasehold_core::observe::LeaderChange;
 use leasehold_core::{FencingToken, Holder, Lease, Lock, LockName, Moment, ObservedHolder, SessionId};
 use std::fmt;
 use std::sync::Arc;
@@ -350,8 +350,8 @@ impl Leaders {
     /// have.
     pub async fn next(&mut self) -> Result<Option<Leader>, InspectError> {
         Ok(match self.watching.news().await? {
-            News::Leader(holder) => Leader::of(holder),
-            News::Nobody => None,
+            LeaderChange::Leader(holder) => Leader::of(holder),
+            LeaderChange::Nobody => None,
         })
     }
 

@@ -4,7 +4,7 @@
 
 use super::Engine;
 use crate::store::{Fault, Subscription};
-use leasehold_core::observe::{News, Onlooker};
+use leasehold_core::observe::{LeaderChange, LeaderObserver};
 use leasehold_core::{Inspect, Lock, Moment, Op, Reply};
 use leasehold_store::jitter;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub(crate) struct Watching {
     engine: Arc<Engine>,
     lock: Lock,
-    onlooker: Onlooker,
+    onlooker: LeaderObserver,
     hearing: Hearing,
 }
 
@@ -35,11 +35,11 @@ enum Hearing {
 
 impl Watching {
     pub(crate) fn new(engine: Arc<Engine>, lock: Lock) -> Self {
-        Self { engine, lock, onlooker: Onlooker::new(), hearing: Hearing::From(Moment::ZERO) }
+        Self { engine, lock, onlooker: LeaderObserver::new(), hearing: Hearing::From(Moment::ZERO) }
     }
 
     /// Waits for a change. Fails if a read is not answered; the next call reads again after a pause.
-    pub(crate) async fn news(&mut self) -> Result<News, Fault> {
+    pub(crate) async fn news(&mut self) -> Result<LeaderChange, Fault> {
         loop {
             self.rest().await;
             self.listen().await;

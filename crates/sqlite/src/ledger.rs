@@ -13,7 +13,7 @@ use super::patience::Patience;
 use super::register;
 use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
-use leasehold_core::model::{LockState, PlaceId, Value, Vital};
+use leasehold_core::model::{LockState, QueueEntryId, Value, Vital};
 use leasehold_core::{
     Acquire, Claim, Executed, FORMAT, Heartbeat, HeartbeatReply, Kind, Label, Lock, Moment, MultiAcquired,
     Notification, Op, ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
@@ -467,7 +467,7 @@ fn known_as(claim: &Claim, state: &LockState) -> Option<Label> {
     let tenant = record.tenant.as_ref().filter(|tenant| tenant.claim.hold.session() == session);
     let parts = state.value.as_ref().and_then(|value| value.content.parts());
     let part = || parts?.part(&claim.hold).map(|part| part.label.clone());
-    let id = PlaceId::of(state.kind, &claim.hold);
+    let id = QueueEntryId::of(state.kind, &claim.hold);
     let place = || record.places.get(&id).map(|place| place.label.clone());
     tenant.map(|tenant| tenant.label.clone()).or_else(part).or_else(place)
 }

@@ -16,7 +16,7 @@
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
 use super::parts::Parts;
-use super::record::{LOOKS_AT_MOST, PlaceId, Record, Reserved, SHORT_LEASE_MS, Tenant};
+use super::record::{LOOKS_AT_MOST, QueueEntryId, Record, Reserved, SHORT_LEASE_MS, Tenant};
 use super::session::{Alive, Vital, everybody};
 use crate::cohort::{Reserve, TokenBlock};
 use crate::{
@@ -341,7 +341,7 @@ impl LockState {
 
     /// The sessions that wait for the lock, from the front of the queue: such a store checks these as well.
     pub fn waiters(&self) -> impl Iterator<Item = SessionId> {
-        self.record.iter().flat_map(|record| record.tickets.values().map(PlaceId::session))
+        self.record.iter().flat_map(|record| record.tickets.values().map(QueueEntryId::session))
     }
 
     /// Executes an operation on a lock whose key has a value of another kind.
@@ -518,7 +518,7 @@ impl LockState {
     fn wait(&mut self, now: Now, ask: &Acquire, wakes: &mut Vec<Notification>) -> Acquired {
         let position = ask.queue.as_ref().map(|queue| {
             let kept_ms = queue.kept_ms;
-            let id = PlaceId::of(self.kind, &ask.claim.hold);
+            let id = QueueEntryId::of(self.kind, &ask.claim.hold);
             self.record_or_new(now, kept_ms).enqueue(now.ms, id, ask, queue)
         });
         wakes.extend(self.note(ask));
@@ -536,7 +536,7 @@ impl LockState {
     /// The session directly ahead of this request, if its hold or entry ends with the session.
     fn ahead(&self, ask: &Acquire, position: Option<u64>) -> Option<Predecessor> {
         let queue = self.record.as_ref().filter(|_| position.is_some());
-        let before = queue.and_then(|record| record.before(PlaceId::of(self.kind, &ask.claim.hold)));
+        let before = queue.and_then(|record| record.before(QueueEntryId::of(self.kind, &ask.claim.hold)));
         let (life, hold) = if let Some(place) = before {
             (place.life, place.claim.hold)
         } else {
@@ -560,7 +560,7 @@ impl LockState {
         if let Some(record) = &mut self.record {
             record.keep(now.ms, ask.lease_ms);
             if record.waits(self.kind, &ask.claim.hold) {
-                record.leave(PlaceId::of(self.kind, &ask.claim.hold));
+                record.leave(QueueEntryId::of(self.kind, &ask.claim.hold));
             }
         }
         true
@@ -666,7 +666,7 @@ impl LockState {
         if let Some(record) = &mut self.record
             && record.waits(self.kind, &hold)
         {
-            record.leave(PlaceId::of(self.kind, &hold));
+            record.leave(QueueEntryId::of(self.kind, &hold));
         }
         // A repeated release reports it as well: the reply to the first may have been lost.
         let left = self.entries_of(&release.claim).map_or(0, |entries| entries.count);

@@ -21,5 +21,5 @@ pub use endings::Endings;
 pub use entries::{Entries, Entry};
 pub use lock::{Content, LockState, Value};
 pub use parts::{Part, Parts};
-pub use record::{Place, PlaceId, Record, Reserved, Tenant};
+pub use record::{QueueEntry, QueueEntryId, Record, Reserved, Tenant};
 pub use session::{Alive, SessionRecord, Sessions, Vital, everybody};

@@ -42,9 +42,9 @@ pub struct Record {
     pub tail: i64,
     /// The queue entry of each ticket. Leaving the queue removes the ticket, so it does not delay the entries
     /// behind it.
-    pub tickets: BTreeMap<i64, PlaceId>,
+    pub tickets: BTreeMap<i64, QueueEntryId>,
     /// The queue entries.
-    pub places: BTreeMap<PlaceId, Place>,
+    pub places: BTreeMap<QueueEntryId, QueueEntry>,
 }
 
 /// The fencing tokens reserved for the tasks to which a process hands its hold on.
@@ -67,16 +67,16 @@ pub struct Reserved {
 /// The identity of a queue entry.
 ///
 /// ```
-/// use leasehold_core::model::PlaceId;
+/// use leasehold_core::model::QueueEntryId;
 /// use leasehold_core::{HoldId, Kind, SessionId};
 ///
 /// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
-/// assert_eq!(PlaceId::of(Kind::Mutex, &hold), PlaceId::Session(hold.session()));
-/// assert_eq!(PlaceId::of(Kind::RwLock, &hold), PlaceId::Hold(hold));
+/// assert_eq!(QueueEntryId::of(Kind::Mutex, &hold), QueueEntryId::Session(hold.session()));
+/// assert_eq!(QueueEntryId::of(Kind::RwLock, &hold), QueueEntryId::Hold(hold));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum PlaceId {
+pub enum QueueEntryId {
     /// A session, which has one entry in the queue of an exclusive lock: its tasks wait in the local queue in
     /// front of it.
     Session(SessionId),
@@ -84,7 +84,7 @@ pub enum PlaceId {
     Hold(HoldId),
 }
 
-impl PlaceId {
+impl QueueEntryId {
     /// The queue entry for a hold of a lock of that kind.
     pub const fn of(kind: Kind, hold: &HoldId) -> Self {
         if kind.is_shared() { Self::Hold(*hold) } else { Self::Session(hold.session()) }
@@ -139,7 +139,7 @@ impl Tenant {
     }
 
     /// The holder for a queue entry that is granted.
-    pub(super) fn waiting(now_ms: u64, place: Place) -> Self {
+    pub(super) fn waiting(now_ms: u64, place: QueueEntry) -> Self {
         Self { claim: place.claim, since_ms: now_ms, life: place.life, label: place.label }
     }
 }
@@ -148,7 +148,7 @@ impl Tenant {
 ///
 /// Part of [`LockState`](super::LockState); see there for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct QueueEntry {
     /// The number of the entry: smaller ones come first.
     pub ticket: i64,
     /// The nonce of the last look.
@@ -223,7 +223,7 @@ impl Record {
     /// Adds an entry to the queue, or renews it. Returns an upper bound of the number of entries before it,
     /// which is exact unless an entry left from the middle: counting them would cost more the longer the
     /// queue.
-    pub(super) fn enqueue(&mut self, now_ms: u64, id: PlaceId, ask: &Acquire, queue: &Enqueue) -> u64 {
+    pub(super) fn enqueue(&mut self, now_ms: u64, id: QueueEntryId, ask: &Acquire, queue: &Enqueue) -> u64 {
         let ticket = if let Some(place) = self.places.get(&id) {
             place.ticket
         } else {
@@ -238,7 +238,7 @@ impl Record {
             self.tickets.insert(ticket, id);
             ticket
         };
-        let place = Place {
+        let place = QueueEntry {
             ticket,
             nonce: queue.nonce,
             expires_ms: now_ms + queue.kept_ms,
@@ -254,7 +254,7 @@ impl Record {
     }
 
     /// The same bound for an existing entry.
-    pub(super) fn position(&self, id: PlaceId) -> Option<u64> {
+    pub(super) fn position(&self, id: QueueEntryId) -> Option<u64> {
         self.places.get(&id).map(|place| self.before_ticket(place.ticket))
     }
 
@@ -264,14 +264,14 @@ impl Record {
     }
 
     /// Removes an entry from the queue.
-    pub(super) fn leave(&mut self, id: PlaceId) -> Option<Place> {
+    pub(super) fn leave(&mut self, id: QueueEntryId) -> Option<QueueEntry> {
         let place = self.places.remove(&id)?;
         self.tickets.remove(&place.ticket);
         Some(place)
     }
 
     /// The entry right before another.
-    pub(super) fn before(&self, id: PlaceId) -> Option<&Place> {
+    pub(super) fn before(&self, id: QueueEntryId) -> Option<&QueueEntry> {
         let own = self.places.get(&id)?;
         let (_, before) = self.tickets.range(..own.ticket).next_back()?;
         self.places.get(before)
@@ -279,17 +279,17 @@ impl Record {
 
     /// Whether a hold has the queue entry that its claim would have in a lock of that kind.
     pub(super) fn waits(&self, kind: Kind, hold: &HoldId) -> bool {
-        self.places.get(&PlaceId::of(kind, hold)).is_some_and(|place| place.claim.hold == *hold)
+        self.places.get(&QueueEntryId::of(kind, hold)).is_some_and(|place| place.claim.hold == *hold)
     }
 
     /// The first entry in the queue.
-    pub(super) fn first(&self) -> Option<(PlaceId, &Place)> {
+    pub(super) fn first(&self) -> Option<(QueueEntryId, &QueueEntry)> {
         let id = *self.tickets.first_key_value()?.1;
         Some((id, self.places.get(&id)?))
     }
 
     /// Removes the first entry from the queue.
-    pub(super) fn take_first(&mut self) -> Option<Place> {
+    pub(super) fn take_first(&mut self) -> Option<QueueEntry> {
         let id = *self.tickets.first_key_value()?.1;
         self.leave(id)
     }

@@ -18,7 +18,7 @@
 use super::audit::Audit;
 use super::lock::{Content, LockState, Now, Value};
 use super::parts::{Part, Parts};
-use super::record::{LOOKS_AT_MOST, Place, PlaceId, Record, Tenant};
+use super::record::{LOOKS_AT_MOST, QueueEntry, QueueEntryId, Record, Tenant};
 use crate::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Extend, FencingToken, ForceRelease, ForceReleased, HoldId,
     HoldStatus, Holder, Kind, Label, Liveness, LockMode, MAX_SHARED_HOLDERS, Notification, ObservedHolder,
@@ -50,7 +50,7 @@ impl LockState {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
         }
-        let id = PlaceId::of(self.kind, &ask.claim.hold);
+        let id = QueueEntryId::of(self.kind, &ask.claim.hold);
         // First admit the entries that have room by now: one may be of the same owner, which changes what
         // this request can get.
         self.serve_parts(now, Some(ask.claim.hold), wakes);
@@ -113,7 +113,7 @@ impl LockState {
             self.note_end(now, hold, fence, Ended::Released); // (6)
         }
         if let Some(record) = &mut self.record {
-            record.leave(PlaceId::of(self.kind, &hold));
+            record.leave(QueueEntryId::of(self.kind, &hold));
         }
         let next = release.next.as_ref().map(|next| self.acquire_part(now, next, None, wakes));
         self.pump_parts(now, None, wakes);
@@ -370,7 +370,7 @@ impl LockState {
         }
         // A request that does not queue, and comes after all entries.
         let extra = asker.filter(|ask| {
-            let id = PlaceId::of(self.kind, &ask.claim.hold);
+            let id = QueueEntryId::of(self.kind, &ask.claim.hold);
             let all_seen = |record: &Record| record.places.len() == present.len();
             !present.contains(&id) && self.record.as_ref().is_none_or(all_seen)
         });
@@ -391,7 +391,7 @@ impl LockState {
     }
 
     /// Admits a queue entry, and notifies it, unless it belongs to the current request.
-    fn grant(&mut self, now: Now, place: Place, asker: Option<HoldId>, wakes: &mut Vec<Notification>) {
+    fn grant(&mut self, now: Now, place: QueueEntry, asker: Option<HoldId>, wakes: &mut Vec<Notification>) {
         let (hold, nonce, portion, lease_ms) = (place.claim.hold, place.nonce, place.portion, place.lease_ms);
         let fence = self.let_in(now, Tenant::waiting(now.ms, place), portion, lease_ms);
         if asker != Some(hold) {
@@ -468,7 +468,8 @@ impl LockState {
         };
         let ahead = |session| Predecessor { session, alive_ms: None };
         let queue = self.record.as_ref().filter(|_| position.is_some());
-        if let Some(before) = queue.and_then(|record| record.before(PlaceId::of(self.kind, &ask.claim.hold)))
+        if let Some(before) =
+            queue.and_then(|record| record.before(QueueEntryId::of(self.kind, &ask.claim.hold)))
         {
             return (can_die(before.life, before.claim.hold).map(ahead), Vec::new());
         }

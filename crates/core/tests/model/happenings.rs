@@ -5,7 +5,7 @@
 
 use crate::reserving::is_note;
 use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
-use leasehold_core::model::{LockState, Place, PlaceId, Record, Sessions};
+use leasehold_core::model::{LockState, QueueEntry, QueueEntryId, Record, Sessions};
 use leasehold_core::{
     Acquire, AuditEntry, Claim, Enqueue, Evict, Evicted, Extend, Extended, FencingToken, ForceReleased,
     Heartbeat, HoldId, HoldStatus, Inspect, Label, Liveness, LockMode, Nonce, Notification, Op, Release,
@@ -136,16 +136,16 @@ pub(super) fn check_places(record: &Record) {
         record.places.iter().map(|(session, place)| (*session, place.ticket)).collect();
     assert_eq!(tickets, places, "an entry for every ticket, a ticket for every entry");
     for (session, place) in &record.places {
-        assert_eq!(*session, PlaceId::Session(place.claim.hold.session()));
+        assert_eq!(*session, QueueEntryId::Session(place.claim.hold.session()));
     }
     assert!(record.tickets.keys().all(|ticket| *ticket < record.tail), "{record:#?}");
 }
 
 /// The queue entries of a lock whose sessions have one each.
-pub(super) fn places(state: &LockState) -> impl Iterator<Item = (&SessionId, &Place)> {
+pub(super) fn places(state: &LockState) -> impl Iterator<Item = (&SessionId, &QueueEntry)> {
     state.record.iter().flat_map(|record| &record.places).map(|(id, place)| match id {
-        PlaceId::Session(session) => (session, place),
-        PlaceId::Hold(_) => panic!("a session has one queue entry for an exclusive lock"),
+        QueueEntryId::Session(session) => (session, place),
+        QueueEntryId::Hold(_) => panic!("a session has one queue entry for an exclusive lock"),
     })
 }
 

@@ -11,7 +11,9 @@ use super::happenings::{
 };
 use crate::reserving::Onlooker;
 use leasehold_core::cohort::Reserve;
-use leasehold_core::model::{Audit, Content, LockState, PlaceId, Sessions, Tenant, Value, Vital, everybody};
+use leasehold_core::model::{
+    Audit, Content, LockState, QueueEntryId, Sessions, Tenant, Value, Vital, everybody,
+};
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken,
     Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Label,
@@ -236,7 +238,7 @@ impl Environment {
         let own = queue.iter().position(|s| *s == ask.claim.hold.session()).filter(|_| position.is_some());
         let place = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
         let place = place.map(|session| {
-            self.state.record.as_ref().expect("it queues").places[&PlaceId::Session(session)].clone()
+            self.state.record.as_ref().expect("it queues").places[&QueueEntryId::Session(session)].clone()
         });
         let holder = self.held(&self.state);
         let before =

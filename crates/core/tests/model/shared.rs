@@ -8,7 +8,7 @@ use super::happenings::{
     LOOKS_AT_MOST, START_US, any_attendance, any_lease_ms, any_move, ask, entries, has_ended, session,
     watcher,
 };
-use leasehold_core::model::{LockState, Part, Place, PlaceId, Sessions, Vital};
+use leasehold_core::model::{LockState, Part, QueueEntry, QueueEntryId, Sessions, Vital};
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken, ForceRelease,
     ForceReleased, HoldId, HoldStatus, Inspect, Kind, Liveness, LockMode, Notification, ObservedHolder, Op,
@@ -138,7 +138,7 @@ struct Before {
     state: LockState,
     holds: Vec<Part>,
     /// The queue, from the front.
-    queue: Vec<Place>,
+    queue: Vec<QueueEntry>,
 }
 
 impl Environment {
@@ -396,7 +396,7 @@ impl Environment {
     fn check_order(&self, before: &Before, op: &Op) {
         let after = self.stands();
         // An expired entry no longer counts: a new request comes last.
-        let over = |place: &&Place| place.expires_ms < self.now_ms();
+        let over = |place: &&QueueEntry| place.expires_ms < self.now_ms();
         let anew = before.queue.iter().filter(over).map(|place| place.claim.hold);
         let anew: Vec<_> = anew.filter(|hold| asks(op, hold)).collect();
         let kept: Vec<_> = before.queue.iter().map(|place| place.claim.hold).collect();
@@ -531,11 +531,11 @@ impl Environment {
             let tickets: BTreeSet<_> = record.tickets.values().copied().collect();
             assert_eq!(tickets.len(), record.tickets.len(), "one entry per hold");
             assert_eq!(tickets, record.places.keys().copied().collect());
-            assert!(record.places.iter().all(|(id, place)| *id == PlaceId::Hold(place.claim.hold)));
+            assert!(record.places.iter().all(|(id, place)| *id == QueueEntryId::Hold(place.claim.hold)));
             assert!(record.places.values().all(|place| record.tickets.contains_key(&place.ticket)));
             assert!(record.tickets.keys().all(|ticket| *ticket < record.tail.max(1)));
             assert!(record.places.keys().all(
-                |id| !matches!(id, PlaceId::Hold(hold) if now.holds.iter().any(|part| part.hold == *hold))
+                |id| !matches!(id, QueueEntryId::Hold(hold) if now.holds.iter().any(|part| part.hold == *hold))
             ));
         }
         match self.state.kind {

@@ -11,13 +11,13 @@ use crate::server::Server;
 use crate::tap::{How, WHOLE};
 use leasehold::store::{Executed, Fault, Lock, Notification, Outcome, RedisStore, Store};
 use leasehold_core::model::{
-    Audit, Content as Lies, Endings, LockState, Place, PlaceId, Record, Reserved, SessionRecord, Sessions,
-    Tenant, Value as Stands,
+    Audit, Content as Lies, Endings, LockState, PlaceId, QueueEntry, Record, Reserved, SessionRecord,
+    Sessions, Tenant, Value as Stands,
 };
 use leasehold_core::{
     Acquire, AuditEntry, Claim, Ended, FencingToken, Heartbeat, HeartbeatReply, HoldId, KeySpace, Kind,
-    Label, Liveness, LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, Place as Partition, Release,
-    ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
+    Label, Liveness, LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, QueueEntry as Partition,
+    Release, ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold_testkit::conformance::{ForeignWrite, Workload, leader_announcement, parts, rlock};
 use std::collections::BTreeMap;
@@ -429,7 +429,7 @@ fn place_id(kind: Kind, text: &str) -> Result<PlaceId, Broken> {
     }
 }
 
-fn place(text: &str, kind: Kind) -> Result<Place, Broken> {
+fn place(text: &str, kind: Kind) -> Result<QueueEntry, Broken> {
     let (text, portion) = match text.rsplit_once('\n') {
         Some((text, word)) if kind.is_shared() => {
             let portion = LockMode::of_word(word).filter(|portion| portion.suits(kind));
@@ -441,7 +441,7 @@ fn place(text: &str, kind: Kind) -> Result<Place, Broken> {
     let [ticket, nonce, expires_ms, lease_ms, life, hold, own, label] = words[..] else {
         return Err(Broken(format!("a place with {} of 8 parts", words.len())));
     };
-    Ok(Place {
+    Ok(QueueEntry {
         ticket: parsed(ticket)?,
         nonce: parsed(nonce)?,
         expires_ms: parsed(expires_ms)?,

@@ -1,7 +1,7 @@
 //! The model's state in the form in which the scripts store it in Redis.
 
 use leasehold::store::Notification;
-use leasehold_core::model::{Audit, Place, PlaceId, Record, Reserved, SessionRecord, Tenant};
+use leasehold_core::model::{Audit, PlaceId, QueueEntry, Record, Reserved, SessionRecord, Tenant};
 use leasehold_core::{Claim, Ended, Liveness, LockMode};
 use leasehold_testkit::Value;
 use std::collections::BTreeMap;
@@ -39,7 +39,9 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     if let Some(limit) = record.limit {
         put("limit", limit.to_string());
     }
-    for (of, Place { ticket, nonce, expires_ms, lease_ms, life, claim, label, portion }) in &record.places {
+    for (of, QueueEntry { ticket, nonce, expires_ms, lease_ms, life, claim, label, portion }) in
+        &record.places
+    {
         let (hold, own, life) = (claim.hold.token(), own(claim), letter(*life));
         let mut place =
             format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{life}\n{hold}\n{own}\n{label}");

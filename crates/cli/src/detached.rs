@@ -11,7 +11,7 @@ use crate::report::{Trouble, json_line, millis, print};
 use crate::run::not_acquired;
 use crate::signals::Signals;
 use crate::stamp::rfc3339;
-use crate::store::{CALL, Place, exit_of};
+use crate::store::{CALL, Partition, exit_of};
 use crate::token::TokenFile;
 use anyhow::{Context, anyhow};
 use leasehold::{
@@ -113,7 +113,7 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
     let name = crate::lock_name(&args.name)?;
     check(args.lease)?;
     // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
-    let place = Place::of(&args.store)?.label(args.label.as_deref()).without_session();
+    let place = Partition::of(&args.store)?.label(args.label.as_deref()).without_session();
     let mut signals = Signals::catch()
         .context("failed to catch signals")
         .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
@@ -218,7 +218,7 @@ fn told(hold: &DetachedHold, name: Option<&LockName>) -> Result<Of, Failure> {
 }
 
 async fn connect(args: &StoreArgs) -> Result<Client, Failure> {
-    Place::of(args)?.without_session().connect().await
+    Partition::of(args)?.without_session().connect().await
 }
 
 /// Waits for background work already in flight, before the program ends and cancels it.

@@ -4,7 +4,7 @@ use crate::args::DoctorArgs;
 use crate::exit::{Exit, Failure};
 use crate::people::plain;
 use crate::report::{json_line, print};
-use crate::store::Place;
+use crate::store::Partition;
 use leasehold::store::{Diagnosis, Finding, Role, Severity};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ the store is a file on this machine, and it works: there is no server whose sett
 
 /// Prints the findings. Warnings have an exit status of their own.
 pub(crate) async fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
-    let found = Place::of(&args.store)?.diagnose().await?;
+    let found = Partition::of(&args.store)?.diagnose().await?;
     let text = match &found[..] {
         [] if args.json => json_line(&Report::default()),
         [] => FILE.to_owned(),

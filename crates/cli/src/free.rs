@@ -10,7 +10,7 @@ use crate::look::{AnyLock, Looked, look};
 use crate::people::{Behind, plain};
 use crate::report::{json_line, print};
 use crate::sharers::{Counted, Having};
-use crate::store::Place;
+use crate::store::Partition;
 use anyhow::{Context, anyhow};
 use leasehold::{ForceReleaseError, FullStatus, LockName, ObservedHolder, SharedHolder};
 use serde::Serialize;
@@ -21,7 +21,7 @@ use std::io::{self, BufRead, IsTerminal, Write as _};
 pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
     let label = args.label.clone().or_else(operator);
-    let place = Place::of(&args.store)?.without_session().label(label.as_deref());
+    let place = Partition::of(&args.store)?.without_session().label(label.as_deref());
     if !args.yes && !can_ask() {
         let error = anyhow!(
             "cannot ask for confirmation, because standard input and standard error are not a terminal: give --yes \

@@ -13,7 +13,7 @@ use crate::log;
 use crate::report::{Trouble, json_line};
 use crate::run::{AcquireTerms, Ended, LEASE, command, give_back, not_acquired, whole_lease};
 use crate::signals::Signals;
-use crate::store::{CALL, Place};
+use crate::store::{CALL, Partition};
 use anyhow::Context;
 use leasehold::{AcquireError, Client, Election, Leadership, LockName, Moment};
 use serde::Serialize;
@@ -71,7 +71,7 @@ struct Report<'a> {
 
 async fn try_to_lead(args: &LeadArgs, course: &mut Course) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
-    let place = Place::of(&args.store)?;
+    let place = Partition::of(&args.store)?;
     let by_session = !args.no_session && place.needs_beats();
     let lease = args.lease.unwrap_or(LEASE);
     let terms = AcquireTerms::with(lease, by_session, args.session, args.kill_grace)?;

@@ -6,7 +6,7 @@ use crate::people::{Behind, plain};
 use crate::report::{json_line, millis, print};
 use crate::sharers::{Counted, Having};
 use crate::stamp::rfc3339;
-use crate::store::Place;
+use crate::store::Partition;
 use leasehold::{LockInfo, SessionInfo};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Prints a line a lock, or a session.
 pub(crate) async fn ls(args: &LsArgs) -> Result<Exit, Failure> {
-    let client = Place::of(&args.store)?.without_session().connect().await?;
+    let client = Partition::of(&args.store)?.without_session().connect().await?;
     let failed = |error: leasehold::InspectError| {
         let what = if args.sessions { "sessions" } else { "locks" };
         Failure::new(

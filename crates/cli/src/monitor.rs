@@ -7,7 +7,7 @@ use crate::people::plain;
 use crate::report::{json_line, print};
 use crate::signals::Signals;
 use crate::stamp::rfc3339;
-use crate::store::Place;
+use crate::store::Partition;
 use anyhow::Context;
 use leasehold::{Eviction, MonitorReport};
 use serde::Serialize;
@@ -15,7 +15,7 @@ use std::time::SystemTime;
 
 /// Runs until a signal ends it, which is no failure.
 pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
-    let place = Place::of(&args.store)?.without_session().label(args.label.as_deref());
+    let place = Partition::of(&args.store)?.without_session().label(args.label.as_deref());
     let mut signals = Signals::catch()
         .context("failed to catch signals")
         .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;

@@ -15,7 +15,7 @@ use crate::owner::Who;
 use crate::part::{self, Part, Share};
 use crate::report::{Trouble, json_line};
 use crate::signals::Signals;
-use crate::store::{CALL, Place};
+use crate::store::{CALL, Partition};
 use anyhow::{Context, anyhow};
 use leasehold::store::{Fault, FaultKind};
 use leasehold::{
@@ -108,7 +108,7 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
     who.check(names.len())?;
     let share = Share::of(&args.share, names.len())?;
     // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
-    let place = Place::of(&args.store)?;
+    let place = Partition::of(&args.store)?;
     let is_turn = args.once.once_per.is_some();
     if is_turn && names.len() > 1 {
         let cause = anyhow!("--once-per takes one lock, and {} are named", names.len());

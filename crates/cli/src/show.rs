@@ -7,7 +7,7 @@ use crate::people::{Behind, Taken, plain};
 use crate::report::{json_line, millis, print};
 use crate::sharers::{Counted, Having};
 use crate::stamp::rfc3339;
-use crate::store::Place;
+use crate::store::Partition;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 /// Prints the state of the lock.
 pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
-    let client = Place::of(&args.store)?.without_session().connect().await?;
+    let client = Partition::of(&args.store)?.without_session().connect().await?;
     let looked = look(&client, &name).await?;
     let report = Report::of(name.as_str(), &looked, SystemTime::now());
     let text = if args.json { json_line(&report) } else { report.text() };

@@ -27,14 +27,14 @@ pub(crate) const CALL: Duration = Duration::from_secs(2);
 /// A chosen store and its credentials.
 ///
 /// All inputs have been read; only the connection is missing.
-pub(crate) struct Place {
+pub(crate) struct Partition {
     builder: ClientBuilder,
     kind: StoreKind,
     /// Set if the user has named the store.
     named: bool,
 }
 
-impl Place {
+impl Partition {
     /// The store from the arguments. May read standard input.
     pub(crate) fn of(args: &StoreArgs) -> Result<Self, Failure> {
         let (text, named) = match (&args.store, variable(STORE)?) {

@@ -8,7 +8,7 @@ use crate::exit::{Exit, Failure};
 use crate::lead::share;
 use crate::look::look;
 use crate::report::{Trouble, json_line, millis, print};
-use crate::store::Place;
+use crate::store::Partition;
 use anyhow::anyhow;
 use leasehold::{Client, LockName, Moment, Status};
 use serde::Serialize;
@@ -62,7 +62,7 @@ struct Report<'a> {
 
 async fn try_to_wait(args: &WaitArgs, course: &mut Course) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
-    let client = Place::of(&args.store)?.without_session().connect().await?;
+    let client = Partition::of(&args.store)?.without_session().connect().await?;
     let start = client.now();
     let limit = args.wait.map(|limit| start + limit);
     let mut pause = PAUSES.0;

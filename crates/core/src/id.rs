@@ -51,15 +51,15 @@ impl FromStr for SessionId {
 /// slot of a cluster, or one of several servers.
 ///
 /// ```
-/// use leasehold_core::Place;
+/// use leasehold_core::Partition;
 ///
-/// assert_eq!(Place::new(0), Place::ONLY); // a store with one partition
-/// assert_eq!(Place::new(16_383).to_string(), "16383");
+/// assert_eq!(Partition::new(0), Partition::ONLY); // a store with one partition
+/// assert_eq!(Partition::new(16_383).to_string(), "16383");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place(u16);
+pub struct Partition(u16);
 
-impl Place {
+impl Partition {
     /// The partition of a store that has only one.
     pub const ONLY: Self = Self(0);
 
@@ -74,7 +74,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

@@ -29,7 +29,7 @@ mod time;
 
 pub use audit::{AuditEntry, Ended, Fingerprint, ParseFingerprintError};
 pub use fence::{FencingToken, ParseFencingTokenError};
-pub use id::{HoldId, Nonce, ParseIdError, Place, SessionId};
+pub use id::{HoldId, Nonce, ParseIdError, Partition, SessionId};
 pub use key::{KeyError, KeySpace, LockKeys};
 pub use label::{Label, LabelError, OwnValue, OwnValueError};
 pub use lease::{Lease, LeaseError};

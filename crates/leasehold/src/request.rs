@@ -316,7 +316,7 @@ impl Request {
         once: bool,
     ) -> Result<Result<Kept, Missed>, LeaseError> {
         let pursuit = self.pursuit(asker, span.wanted(), limit, once, None);
-        let seat = self.place();
+        let seat = self.partition();
         loop {
             let won = match engine::acquire(&self.engine, &seat, &pursuit).await {
                 Ok(won) => won,
@@ -336,7 +336,7 @@ impl Request {
     }
 
     /// The lock entry to request through.
-    fn place(&self) -> Arc<Seat> {
+    fn partition(&self) -> Arc<Seat> {
         let lock = &self.seat.lock;
         if lock.kind.is_shared() { self.engine.own_seat(lock) } else { self.seat.clone() }
     }

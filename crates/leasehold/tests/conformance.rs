@@ -20,7 +20,7 @@ use std::time::Duration;
 const LEAST: (&str, &str) = ("locks", "app?[*]\\:");
 
 struct Redis {
-    place: Borrowed<Place>,
+    place: Borrowed<Partition>,
     /// Where locks begin: no other server has this prefix.
     prefix: String,
     /// Set if clients log in as that user.
@@ -30,7 +30,7 @@ struct Redis {
 }
 
 /// Running servers.
-struct Place {
+struct Partition {
     servers: Servers,
     /// Their clock, if the suite sets it.
     clock: Option<FrozenClock>,
@@ -106,43 +106,43 @@ impl Shared {
 }
 
 impl Redis {
-    fn at(place: Borrowed<Place>) -> Self {
+    fn at(place: Borrowed<Partition>) -> Self {
         static CASES: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("case-{}:", CASES.fetch_add(1, Ordering::Relaxed));
         Self { place, prefix, least: false, resp2: false }
     }
 
     /// Servers whose clock the suite sets.
-    fn of(pool: &Pool<Place>, boot: impl FnOnce(RedisServerBuilder) -> io::Result<Servers>) -> Self {
+    fn of(pool: &Pool<Partition>, boot: impl FnOnce(RedisServerBuilder) -> io::Result<Servers>) -> Self {
         Self::at(pool.borrow(|| {
             let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
             let servers = boot(RedisServer::builder().clock(&clock)).expect("servers that boot");
-            Place { servers, clock: Some(clock) }
+            Partition { servers, clock: Some(clock) }
         }))
     }
 
-    fn alone(pool: &Pool<Place>) -> Self {
+    fn alone(pool: &Pool<Partition>) -> Self {
         Self::of(pool, |settings| settings.start().map(Servers::AtItsAddress))
     }
 
-    fn of_valkey(pool: &Pool<Place>) -> Self {
+    fn of_valkey(pool: &Pool<Partition>) -> Self {
         // Between two reads of the clock it counts with the processor, so its clock cannot be set at once.
         Self::at(pool.borrow(|| {
             let server = RedisServer::builder().valkey().start().expect("a server that boots");
-            Place { servers: Servers::AtItsAddress(server), clock: None }
+            Partition { servers: Servers::AtItsAddress(server), clock: None }
         }))
     }
 
     /// Three primaries with a replica each.
-    fn in_cluster(pool: &Pool<Place>, shared: &Shared, settings: &RedisServerBuilder) -> Self {
-        Self::at(pool.borrow(|| Place { servers: Servers::InCluster(shared.get(settings)), clock: None }))
+    fn in_cluster(pool: &Pool<Partition>, shared: &Shared, settings: &RedisServerBuilder) -> Self {
+        Self::at(pool.borrow(|| Partition { servers: Servers::InCluster(shared.get(settings)), clock: None }))
     }
 
-    fn by_sentinels(pool: &Pool<Place>) -> Self {
+    fn by_sentinels(pool: &Pool<Partition>) -> Self {
         Self::of(pool, |settings| Sentinels::with(1, &settings).map(Servers::BySentinels))
     }
 
-    fn of_shards(pool: &Pool<Place>) -> Self {
+    fn of_shards(pool: &Pool<Partition>) -> Self {
         Self::of(pool, |settings| {
             let servers = (0..3).map(|_| settings.clone().start());
             servers.collect::<io::Result<_>>().map(Servers::Shards)
@@ -150,7 +150,7 @@ impl Redis {
     }
 
     /// Messages arrive on a connection of their own.
-    fn by_resp2(pool: &Pool<Place>) -> Self {
+    fn by_resp2(pool: &Pool<Partition>) -> Self {
         Self { resp2: true, ..Self::alone(pool) }
     }
 
@@ -361,45 +361,45 @@ impl StoreUnderTest for Sqlite {
 }
 
 mod redis {
-    use super::{Place, Pool, Redis, conformance};
-    static POOL: Pool<Place> = Pool::new();
+    use super::{Partition, Pool, Redis, conformance};
+    static POOL: Pool<Partition> = Pool::new();
     conformance::suite!(Redis::alone(&POOL));
 }
 
 mod valkey {
-    use super::{Place, Pool, Redis, conformance};
-    static POOL: Pool<Place> = Pool::new();
+    use super::{Partition, Pool, Redis, conformance};
+    static POOL: Pool<Partition> = Pool::new();
     conformance::suite!(Redis::of_valkey(&POOL));
 }
 
 mod redis_by_resp2 {
-    use super::{Place, Pool, Redis, conformance};
-    static POOL: Pool<Place> = Pool::new();
+    use super::{Partition, Pool, Redis, conformance};
+    static POOL: Pool<Partition> = Pool::new();
     conformance::suite!(Redis::by_resp2(&POOL));
 }
 
 mod redis_by_sentinels {
-    use super::{Place, Pool, Redis, conformance};
-    static POOL: Pool<Place> = Pool::new();
+    use super::{Partition, Pool, Redis, conformance};
+    static POOL: Pool<Partition> = Pool::new();
     conformance::suite!(Redis::by_sentinels(&POOL));
 }
 
 mod redis_by_shards {
-    use super::{Place, Pool, Redis, conformance};
-    static POOL: Pool<Place> = Pool::new();
+    use super::{Partition, Pool, Redis, conformance};
+    static POOL: Pool<Partition> = Pool::new();
     conformance::suite!(Redis::of_shards(&POOL));
 }
 
 mod redis_cluster {
-    use super::{Place, Pool, Redis, RedisServer, Shared, conformance};
-    static POOL: Pool<Place> = Pool::new();
+    use super::{Partition, Pool, Redis, RedisServer, Shared, conformance};
+    static POOL: Pool<Partition> = Pool::new();
     static SHARED: Shared = Shared::new();
     conformance::suite!(Redis::in_cluster(&POOL, &SHARED, &RedisServer::builder()));
 }
 
 mod valkey_cluster {
-    use super::{Place, Pool, Redis, RedisServer, Shared, conformance};
-    static POOL: Pool<Place> = Pool::new();
+    use super::{Partition, Pool, Redis, RedisServer, Shared, conformance};
+    static POOL: Pool<Partition> = Pool::new();
     static SHARED: Shared = Shared::new();
     conformance::suite!(Redis::in_cluster(&POOL, &SHARED, &RedisServer::builder().valkey()));
 }

@@ -5,7 +5,7 @@
 
 use leasehold::core::{
     Acquire, Acquired, Claim, Heartbeat, HeartbeatReply, HoldId, Kind, Label, Liveness, Lock, LockMode, Op,
-    Place, Reply, SessionId, SessionMetadata, SessionOp, SessionReply,
+    Partition, Reply, SessionId, SessionMetadata, SessionOp, SessionReply,
 };
 use leasehold::store::{
     MemoryStore, Notification, NotificationSink, Outcome, RedisConfig, RedisStore, SqliteStore, Store,
@@ -77,7 +77,7 @@ impl Stand {
     async fn dying_with(&self, lock: Lock, portions: &[LockMode]) -> SessionId {
         let store = self.store().await;
         let session = SessionId::from_random(rand::random());
-        store.open_mailbox(Place::ONLY, session, Arc::new(Deaf), S).await.expect("it opens");
+        store.open_mailbox(Partition::ONLY, session, Arc::new(Deaf), S).await.expect("it opens");
         let about = SessionMetadata {
             label: Label::new("the dead").expect("a label"),
             host: "far".into(),
@@ -89,7 +89,7 @@ impl Stand {
         };
         let begin = Some(about.to_json());
         let beat = Heartbeat { session, alive_ms: 300, begin, held: vec![lock.clone()], left: vec![] };
-        let begun = store.execute_session(Place::ONLY, &SessionOp::Heartbeat(beat), S).await;
+        let begun = store.execute_session(Partition::ONLY, &SessionOp::Heartbeat(beat), S).await;
         assert!(matches!(begun, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))), "{begun:?}");
         for portion in portions {
             let ask = Acquire {

@@ -11,7 +11,7 @@ use leasehold::store::{
 use leasehold::{
     AcquireError, Attempt, Client, Ended, Environment, FencingToken, LostReason, Moment, SessionId,
 };
-use leasehold_core::{KeyError, Place, SessionEntry, SessionMetadata};
+use leasehold_core::{KeyError, Partition, SessionEntry, SessionMetadata};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -72,7 +72,7 @@ impl Store for Way {
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -81,7 +81,7 @@ impl Store for Way {
         self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
         self.inner.close_mailbox(place, session);
     }
 
@@ -91,7 +91,7 @@ impl Store for Way {
 
     fn execute_session<'a>(
         &'a self,
-        place: Place,
+        place: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
@@ -230,7 +230,7 @@ impl Scene {
     }
 
     async fn sessions(&self) -> Vec<SessionEntry> {
-        match self.store.execute_session(Place::ONLY, &SessionOp::List, S).await {
+        match self.store.execute_session(Partition::ONLY, &SessionOp::List, S).await {
             Outcome::Done(SessionReply::List(sessions)) => sessions,
             odd => panic!("{odd:?}"),
         }
@@ -774,7 +774,7 @@ async fn a_session_whose_end_is_not_known_is_not_revived() {
     sleep(45 * S).await;
     let guard = there.acquire().await.unwrap();
     let late = SessionOp::End(client.session());
-    assert!(matches!(scenes[1].store.execute_session(Place::ONLY, &late, S).await, Outcome::Done(_)));
+    assert!(matches!(scenes[1].store.execute_session(Partition::ONLY, &late, S).await, Outcome::Done(_)));
     sleep(30 * S).await;
     guard.check().expect("its session is another one");
 }

@@ -9,7 +9,7 @@ use super::reply;
 use super::script::{Call, goes_by_token};
 use super::store::{Attended, EXTENDS_AT_ONCE, Line, RECORDS_AT_ONCE, RedisStore, refused};
 use futures_util::future::join_all;
-use leasehold_core::{Lock, LockKeys, Op, Place, SessionEntry, SessionId, SessionReply};
+use leasehold_core::{Lock, LockKeys, Op, Partition, SessionEntry, SessionId, SessionReply};
 use leasehold_store::{Diagnosis, Executed, FaultKind, Outcome, Phase};
 use redis::{Pipeline, Value, cmd};
 use std::collections::BTreeMap;
@@ -170,7 +170,7 @@ impl RedisStore {
         let mut found = Vec::new();
         for some in slots.chunks(SLOTS_AT_ONCE) {
             let index = |slot: &u16| {
-                let sessions = self.home_at(Place::new(*slot)).sessions();
+                let sessions = self.home_at(Partition::new(*slot)).sessions();
                 cmd("ZRANGE").arg(sessions).arg(0).arg(-1).clone()
             };
             let commands: Vec<_> = some.iter().map(|slot| (*slot, index(slot))).collect();
@@ -187,7 +187,7 @@ impl RedisStore {
             let now = self.plain(some[0].0, &question, |_, _| false, deadline).await?;
             let now_ms = self.well_formed(now.first().ok_or(reply::Malformed).and_then(reply::now_ms))?;
             let record = |(slot, session): &(u16, SessionId)| {
-                let record = self.home_at(Place::new(*slot)).session(*session);
+                let record = self.home_at(Partition::new(*slot)).session(*session);
                 (*slot, cmd("HGETALL").arg(record).clone())
             };
             let answers = self.ask_slots(some.iter().map(record).collect(), deadline).await?;

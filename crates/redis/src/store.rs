@@ -21,8 +21,8 @@ use super::site::Site;
 use super::verdict::judge;
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
-    Acquire, Claim, Extend, Heartbeat, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op, Place,
-    Reply, SessionEntry, SessionId, SessionOp, SessionReply,
+    Acquire, Claim, Extend, Heartbeat, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op,
+    Partition, Reply, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{
     Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind,
@@ -207,7 +207,7 @@ impl RedisStore {
     }
 
     /// Session keys for a partition.
-    pub(super) fn home_at(&self, place: Place) -> Home<'_> {
+    pub(super) fn home_at(&self, place: Partition) -> Home<'_> {
         Home { keys: &self.keys, slot: self.cluster().map(|_| place.as_u16() % SLOTS) }
     }
 
@@ -672,8 +672,8 @@ impl Store for RedisStore {
             if asks.is_empty() || asks.iter().any(|(lock, _)| lock.kind != Kind::Mutex) {
                 return None;
             }
-            let place = self.place(&asks[0].0);
-            if asks.iter().any(|(lock, _)| self.place(lock) != place) {
+            let place = self.partition(&asks[0].0);
+            if asks.iter().any(|(lock, _)| self.partition(lock) != place) {
                 return None;
             }
             let taken = self.take_all(asks, deadline(within)).await;
@@ -693,14 +693,14 @@ impl Store for RedisStore {
             .confirmation(self.replicas.is_some())
     }
 
-    fn place(&self, lock: &Lock) -> Place {
+    fn partition(&self, lock: &Lock) -> Partition {
         let slot = self.cluster().and_then(|_| self.keys.lock(lock).ok()).map(|keys| keys.slot());
-        slot.map_or(Place::ONLY, Place::new)
+        slot.map_or(Partition::ONLY, Partition::new)
     }
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -744,7 +744,7 @@ impl Store for RedisStore {
         })
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
         match &*self.way {
             Way::Cluster(cluster) => {
                 cluster.ears().close_mailbox(&self.home_at(place).mailbox(session));
@@ -756,7 +756,7 @@ impl Store for RedisStore {
 
     fn execute_session<'a>(
         &'a self,
-        place: Place,
+        place: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {

@@ -1,7 +1,7 @@
 //! Stub of the SQLite store on other systems: the store needs Linux for liveness of processes and for its clock.
 
 use futures_util::future::BoxFuture;
-use leasehold_core::{KeyError, Lock, Op, Place, SessionId};
+use leasehold_core::{KeyError, Lock, Op, Partition, SessionId};
 use leasehold_store::{Fault, FaultKind, NotificationSink, Outcome, Phase, Store};
 use std::convert::Infallible;
 use std::path::Path;
@@ -38,7 +38,7 @@ impl Store for SqliteStore {
 
     fn open_mailbox(
         &self,
-        _place: Place,
+        _place: Partition,
         _session: SessionId,
         _post: Arc<dyn NotificationSink>,
         _within: Duration,
@@ -46,7 +46,7 @@ impl Store for SqliteStore {
         match self.never {}
     }
 
-    fn close_mailbox(&self, _place: Place, _session: SessionId) {
+    fn close_mailbox(&self, _place: Partition, _session: SessionId) {
         match self.never {}
     }
 

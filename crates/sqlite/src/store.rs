@@ -6,7 +6,7 @@ use super::site::Site;
 use super::worker::{Job, Ticket, Worker};
 use futures_util::future::BoxFuture;
 use leasehold_core::{
-    Acquire, KeyError, Lock, Moment, MultiAcquired, Op, Place, SessionId, SessionOp, SessionReply,
+    Acquire, KeyError, Lock, Moment, MultiAcquired, Op, Partition, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::clock::boottime;
 use leasehold_store::{
@@ -225,7 +225,7 @@ impl Store for SqliteStore {
     /// Begins the life of the session too: from now on, its holds end when the process ends.
     fn open_mailbox(
         &self,
-        _place: Place,
+        _place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -234,7 +234,7 @@ impl Store for SqliteStore {
     }
 
     /// Ends the session's life in order: what it still holds ends by its lease.
-    fn close_mailbox(&self, _place: Place, session: SessionId) {
+    fn close_mailbox(&self, _place: Partition, session: SessionId) {
         // Without its thread the store has no mailboxes.
         let _ = self.jobs.send(Job::Close(session));
     }
@@ -242,7 +242,7 @@ impl Store for SqliteStore {
     /// A session whose mailbox is open is alive, whatever its beats; one without is dead, or has ended.
     fn execute_session<'a>(
         &'a self,
-        _place: Place,
+        _place: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {

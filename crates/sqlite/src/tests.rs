@@ -7,7 +7,7 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, FencingToken,
     ForceRelease, ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Inspect, Inspection, Label,
-    Liveness, Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Place, Predecessor, Release,
+    Liveness, Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Partition, Predecessor, Release,
     ReleaseAction, Reply, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, FaultKind, MemoryStore, NotificationSink, Outcome, SessionTracking, Store};
@@ -156,7 +156,7 @@ async fn audit(store: &dyn Store, lock: &Lock) -> Vec<(Ended, String, String)> {
 }
 
 async fn attend(store: &dyn Store, op: SessionOp) -> SessionReply {
-    match store.execute_session(Place::ONLY, &op, WITHIN).await {
+    match store.execute_session(Partition::ONLY, &op, WITHIN).await {
         Outcome::Done(reply) => reply,
         other => panic!("{op:?}: {other:?}"),
     }
@@ -352,7 +352,10 @@ async fn the_list_contains_sessions_that_live_or_have_something() {
     assert_eq!(listed(&store).await, []);
     let posts = Arc::new(Posts::default());
     for n in [1, 2] {
-        store.open_mailbox(Place::ONLY, session(n), posts.clone(), WITHIN).await.expect("a fresh session");
+        store
+            .open_mailbox(Partition::ONLY, session(n), posts.clone(), WITHIN)
+            .await
+            .expect("a fresh session");
         assert_eq!(begin(&store, n).await, HeartbeatReply::Alive);
     }
     let theirs = world.sessions().begin(session(3)).expect("a fresh session");
@@ -386,11 +389,14 @@ async fn a_session_that_ends_leaves_no_row_behind() {
     let rows = "SELECT count(*) FROM sessions";
     let posts = Arc::new(Posts::default());
     for n in 1..=4 {
-        store.open_mailbox(Place::ONLY, session(n), posts.clone(), WITHIN).await.expect("a fresh session");
+        store
+            .open_mailbox(Partition::ONLY, session(n), posts.clone(), WITHIN)
+            .await
+            .expect("a fresh session");
         begin(&store, n).await;
     }
     // In order; with its file cleaned up by hand; and killed.
-    store.close_mailbox(Place::ONLY, session(1));
+    store.close_mailbox(Partition::ONLY, session(1));
     assert_eq!(begin(&store, 1).await, HeartbeatReply::Lapsed, "a session does not come back");
     assert_eq!(world.ask_file::<i64>(rows), 3);
     let cleaned = world.sessions().begin(session(5)).expect("a fresh session");
@@ -415,7 +421,7 @@ async fn a_session_that_ends_leaves_no_row_behind() {
     drop(store);
     let store = world.open("boot-2", WALL_US).await;
     assert_eq!(world.ask_file::<i64>(rows), 0, "no session outlives a boot");
-    store.open_mailbox(Place::ONLY, session(9), posts, WITHIN).await.expect("a fresh session");
+    store.open_mailbox(Partition::ONLY, session(9), posts, WITHIN).await.expect("a fresh session");
     begin(&store, 9).await;
     let closed = world.sessions();
     drop(store);
@@ -612,7 +618,7 @@ async fn another_format_is_refused_also_when_it_came_while_the_file_was_open() {
     let outcome = store.execute(&lock("a"), &release(1, 1), WITHIN).await;
     let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
     assert!(fault.to_string().contains("format 99"), "{fault}");
-    let outcome = store.execute_session(Place::ONLY, &SessionOp::List, WITHIN).await;
+    let outcome = store.execute_session(Partition::ONLY, &SessionOp::List, WITHIN).await;
     assert!(
         matches!(&outcome, Outcome::Failed(Executed::No, fault) if fault.to_string().contains("format 99")),
         "{outcome:?}"
@@ -701,8 +707,11 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
     let model = MemoryStore::with_clock(move || clock.load(Ordering::Relaxed));
     let (ours, theirs) = (Arc::new(Posts::default()), Arc::new(Posts::default()));
     for n in 0..5 {
-        store.open_mailbox(Place::ONLY, session(n), ours.clone(), WITHIN).await.expect("a fresh session");
-        model.open_mailbox(Place::ONLY, session(n), theirs.clone(), WITHIN).await.expect("it never fails");
+        store.open_mailbox(Partition::ONLY, session(n), ours.clone(), WITHIN).await.expect("a fresh session");
+        model
+            .open_mailbox(Partition::ONLY, session(n), theirs.clone(), WITHIN)
+            .await
+            .expect("it never fails");
         // The model needs heartbeats to keep sessions alive; here their files do.
         let begin = Some(String::new());
         let alive_ms = u64::MAX / 4;

@@ -13,7 +13,7 @@ use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::model::{LockState, Sessions};
 use leasehold_core::{
-    Acquire, KeyError, Kind, Lock, MultiAcquired, Op, Place, Reply, SessionId, SessionOp, SessionReply,
+    Acquire, KeyError, Kind, Lock, MultiAcquired, Op, Partition, Reply, SessionId, SessionOp, SessionReply,
 };
 use std::collections::HashMap;
 use std::fmt;
@@ -198,7 +198,7 @@ impl Store for MemoryStore {
 
     fn open_mailbox(
         &self,
-        _place: Place,
+        _place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         _within: Duration,
@@ -207,7 +207,7 @@ impl Store for MemoryStore {
         Box::pin(ready(Ok(())))
     }
 
-    fn close_mailbox(&self, _place: Place, session: SessionId) {
+    fn close_mailbox(&self, _place: Partition, session: SessionId) {
         self.lock().mailboxes.remove(&session);
     }
 
@@ -238,7 +238,7 @@ impl Store for MemoryStore {
 
     fn execute_session<'a>(
         &'a self,
-        _place: Place,
+        _place: Partition,
         op: &'a SessionOp,
         _within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {

@@ -26,7 +26,8 @@ use crate::watched::Watched;
 use ballot::Ballot;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{
-    Acquire, Executed, Extend, KeyError, Liveness, Lock, Op, Place, Release, ReleaseAction, Reply, SessionId,
+    Acquire, Executed, Extend, KeyError, Liveness, Lock, Op, Partition, Release, ReleaseAction, Reply,
+    SessionId,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -423,7 +424,7 @@ impl Store for QuorumStore {
 
     fn open_mailbox(
         &self,
-        _place: Place,
+        _place: Partition,
         _session: SessionId,
         _post: Arc<dyn NotificationSink>,
         _within: Duration,
@@ -431,7 +432,7 @@ impl Store for QuorumStore {
         Box::pin(ready(Ok(())))
     }
 
-    fn close_mailbox(&self, _place: Place, _session: SessionId) {}
+    fn close_mailbox(&self, _place: Partition, _session: SessionId) {}
 
     /// Covers all nodes. The subscription begins at each node when it answers, without waiting for the others.
     fn listen<'a>(

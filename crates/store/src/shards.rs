@@ -5,7 +5,7 @@
 //! greatest weight wins. So adding or removing a shard moves only the names that map to it, and the order in which
 //! shards are listed does not matter.
 //!
-//! 1. A failure of one shard does not affect holds on the others: each is a [`Place`] with a session of its own.
+//! 1. A failure of one shard does not affect holds on the others: each is a [`Partition`] with a session of its own.
 //! 2. Names with the same [hash tag](leasehold_core::LockName::hash_tag) map to the same shard, as they map to the
 //!    same slot of a cluster.
 //! 3. The mapping depends only on the names of the shards, so it is the same for all clients.
@@ -19,7 +19,8 @@ use crate::postbox::NotificationSink;
 use crate::store::Store;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{
-    Acquire, Claim, Executed, KeyError, Lock, MultiAcquired, Op, Place, SessionId, SessionOp, SessionReply,
+    Acquire, Claim, Executed, KeyError, Lock, MultiAcquired, Op, Partition, SessionId, SessionOp,
+    SessionReply,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -103,29 +104,29 @@ impl Shards {
 
     /// What the shard is called on which a lock lies.
     pub fn shard_of(&self, lock: &Lock) -> &str {
-        &self.shard(self.place(lock)).name
+        &self.shard(self.partition(lock)).name
     }
 
-    fn shard(&self, place: Place) -> &Shard {
+    fn shard(&self, place: Partition) -> &Shard {
         // There is at least one shard, and partitions are created here.
         &self.shards[usize::from(place.as_u16()) % self.shards.len()]
     }
 
     fn of(&self, lock: &Lock) -> &dyn Store {
-        &*self.shard(self.place(lock)).store
+        &*self.shard(self.partition(lock)).store
     }
 
     /// The shard that all of these locks map to, if it is the same.
     fn of_all<'a>(&self, mut locks: impl Iterator<Item = &'a Lock>) -> Option<&dyn Store> {
-        let place = self.place(locks.next()?);
-        locks.all(|lock| self.place(lock) == place).then(|| &*self.shard(place).store)
+        let place = self.partition(locks.next()?);
+        locks.all(|lock| self.partition(lock) == place).then(|| &*self.shard(place).store)
     }
 
     async fn list(&self, within: Duration) -> Outcome<SessionReply> {
         let all = self
             .shards
             .iter()
-            .map(|shard| shard.store.execute_session(Place::ONLY, &SessionOp::List, within));
+            .map(|shard| shard.store.execute_session(Partition::ONLY, &SessionOp::List, within));
         let mut sessions = Vec::new();
         let mut missing = None;
         for outcome in join_all(all).await {
@@ -187,9 +188,9 @@ impl Store for Shards {
         }
         Box::pin(async move {
             // One batch per shard, in the order of the operations.
-            let mut batches: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+            let mut batches: BTreeMap<Partition, Vec<usize>> = BTreeMap::new();
             for (at, (lock, _)) in ops.iter().enumerate() {
-                batches.entry(self.place(lock)).or_default().push(at);
+                batches.entry(self.partition(lock)).or_default().push(at);
             }
             let sent = batches.into_iter().map(async |(place, places)| {
                 let batch: Vec<_> = places.iter().map(|at| ops[*at].clone()).collect();
@@ -227,25 +228,25 @@ impl Store for Shards {
             .confirmation(all().any(|shard| shard.confirmation))
     }
 
-    fn place(&self, lock: &Lock) -> Place {
+    fn partition(&self, lock: &Lock) -> Partition {
         let weighed = self.shards.iter().enumerate();
         let heaviest =
             weighed.max_by_key(|(_, shard)| (weight(shard.seed, lock.name.hash_tag()), &shard.name));
-        heaviest.and_then(|(at, _)| u16::try_from(at).ok()).map_or(Place::ONLY, Place::new)
+        heaviest.and_then(|(at, _)| u16::try_from(at).ok()).map_or(Partition::ONLY, Partition::new)
     }
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        self.shard(place).store.open_mailbox(Place::ONLY, session, post, within)
+        self.shard(place).store.open_mailbox(Partition::ONLY, session, post, within)
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
-        self.shard(place).store.close_mailbox(Place::ONLY, session);
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
+        self.shard(place).store.close_mailbox(Partition::ONLY, session);
     }
 
     fn listen<'a>(
@@ -258,13 +259,13 @@ impl Store for Shards {
 
     fn execute_session<'a>(
         &'a self,
-        place: Place,
+        place: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         match op {
             SessionOp::List => Box::pin(self.list(within)),
-            op => self.shard(place).store.execute_session(Place::ONLY, op, within),
+            op => self.shard(place).store.execute_session(Partition::ONLY, op, within),
         }
     }
 
@@ -328,7 +329,7 @@ mod tests {
     fn names_of_one_tag_lie_together() {
         let all = shards(&["a:6379", "b:6379", "c:6379"]);
         let tagged = |n: u32| Lock::mutex(format!("{{orders}}/{n}").parse().expect("a good name"));
-        assert!((1..100).all(|n| all.place(&tagged(n)) == all.place(&tagged(0))));
+        assert!((1..100).all(|n| all.partition(&tagged(n)) == all.partition(&tagged(0))));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use crate::outcome::Outcome;
 use crate::postbox::NotificationSink;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
-    Acquire, Claim, Executed, KeyError, Lock, MultiAcquired, Op, Place, SessionId, SessionOp, SessionReply,
+    Acquire, Claim, Executed, KeyError, Lock, MultiAcquired, Op, Partition, SessionId, SessionOp,
+    SessionReply,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use std::time::Duration;
 /// ```
 /// use futures_util::future::BoxFuture;
 /// use leasehold::Client;
-/// use leasehold::core::{KeyError, Lock, Op, Place, SessionId};
+/// use leasehold::core::{KeyError, Lock, Op, Partition, SessionId};
 /// use leasehold::store::{Fault, MemoryStore, Outcome, NotificationSink, Store};
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -42,14 +43,14 @@ use std::time::Duration;
 ///     }
 ///     fn open_mailbox(
 ///         &self,
-///         place: Place,
+///         place: Partition,
 ///         session: SessionId,
 ///         post: Arc<dyn NotificationSink>,
 ///         within: Duration,
 ///     ) -> BoxFuture<'_, Result<(), Fault>> {
 ///         self.inner.open_mailbox(place, session, post, within)
 ///     }
-///     fn close_mailbox(&self, place: Place, session: SessionId) {
+///     fn close_mailbox(&self, place: Partition, session: SessionId) {
 ///         self.inner.close_mailbox(place, session);
 ///     }
 ///     fn fork(&self) -> Arc<dyn Store> {
@@ -98,21 +99,21 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// In which place of the store a lock lies. It never changes.
-    fn place(&self, _lock: &Lock) -> Place {
-        Place::ONLY
+    fn partition(&self, _lock: &Lock) -> Partition {
+        Partition::ONLY
     }
 
     /// Opens the mailbox that a session has in a place. When this has returned, its grants there go to `post`.
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>>;
 
     /// Closes the mailbox that a session has in a place. Does not wait for anything.
-    fn close_mailbox(&self, place: Place, session: SessionId);
+    fn close_mailbox(&self, place: Partition, session: SessionId);
 
     /// Hears what clients of other libraries say when they release this lock, so that whoever waits for it may look at
     /// once; of an [Election](leasehold_core::Kind::Election) that it has another leader, or none; and of any lock of a store
@@ -132,7 +133,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// all places, whichever is named: a session that lives in several of them is there several times.
     fn execute_session<'a>(
         &'a self,
-        _place: Place,
+        _place: Partition,
         _op: &'a SessionOp,
         _within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {

@@ -8,7 +8,7 @@ use leasehold_core::model::{
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, FencingToken, ForceReleased, HoldId, HoldStatus,
     Inspect, KeyError, KeySpace, Kind, Liveness, Lock, LockMode, LockName, MultiAcquired, Notification,
-    ObservedHolder, Op, OwnValue, Place, Refused, Release, ReleaseAction, Reply, SessionId, SessionOp,
+    ObservedHolder, Op, OwnValue, Partition, Refused, Release, ReleaseAction, Reply, SessionId, SessionOp,
     SessionReply,
 };
 use leasehold_store::{Capabilities, Fault, NotificationSink, Outcome, SessionTracking, Store};
@@ -716,7 +716,7 @@ impl Store for Model {
 
     fn open_mailbox(
         &self,
-        _place: Place,
+        _place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         _within: Duration,
@@ -725,7 +725,7 @@ impl Store for Model {
         Box::pin(ready(Ok(())))
     }
 
-    fn close_mailbox(&self, _place: Place, session: SessionId) {
+    fn close_mailbox(&self, _place: Partition, session: SessionId) {
         if self.flaw != Flaw::PostsToClosed {
             self.shared().mailboxes.remove(&session);
         }
@@ -737,7 +737,7 @@ impl Store for Model {
 
     fn execute_session<'a>(
         &'a self,
-        _place: Place,
+        _place: Partition,
         op: &'a SessionOp,
         _within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {

@@ -59,7 +59,7 @@ pub(crate) enum NotExtended {
 
 /// A session for one detached hold. No store tracks it, and its absence means nothing (1).
 pub(crate) fn own_session(engine: &Engine, lock: &Lock) -> Arc<Session> {
-    Arc::new(Session::new(engine.store.place(lock), fresh_id(&*engine.environment), Liveness::Lease, FAR))
+    Arc::new(Session::new(engine.store.partition(lock), fresh_id(&*engine.environment), Liveness::Lease, FAR))
 }
 
 /// Acquires a lock under a session of its own (1).
@@ -71,7 +71,7 @@ pub(crate) async fn acquire_detached(
     lease: Lease,
 ) -> Result<Detached, NotDetached> {
     let seats = Arc::new(Seats::new(engine.environment.clone()));
-    let place = engine.store.place(lock);
+    let place = engine.store.partition(lock);
     let seat = seats.seat(lock, place, session);
     engine.seats.receive(&seat);
     // A client that does not queue receives no messages.

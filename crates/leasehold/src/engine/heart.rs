@@ -8,7 +8,7 @@
 
 use super::Session;
 use leasehold_core::heartbeat::{HeartbeatAction, HeartbeatSchedule};
-use leasehold_core::{Heartbeat, Lock, Moment, Place, SessionOp, whole_millis};
+use leasehold_core::{Heartbeat, Lock, Moment, Partition, SessionOp, whole_millis};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +26,8 @@ const IDLE: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub(super) struct Hearts {
     /// Each with the moment at which it is in `due`.
-    by_place: BTreeMap<Place, (Heart, Moment)>,
-    due: BTreeSet<(Moment, Place)>,
+    by_place: BTreeMap<Partition, (Heart, Moment)>,
+    due: BTreeSet<(Moment, Partition)>,
 }
 
 impl Hearts {
@@ -38,18 +38,18 @@ impl Hearts {
         self.due.insert((at, place));
     }
 
-    pub(super) fn remove(&mut self, place: Place) -> Option<Heart> {
+    pub(super) fn remove(&mut self, place: Partition) -> Option<Heart> {
         let (heart, at) = self.by_place.remove(&place)?;
         self.due.remove(&(at, place));
         Some(heart)
     }
 
-    pub(super) fn session(&self, place: Place) -> Option<&Arc<Session>> {
+    pub(super) fn session(&self, place: Partition) -> Option<&Arc<Session>> {
         self.by_place.get(&place).map(|(heart, _)| &heart.session)
     }
 
     /// Applies a change to the session of a partition, if there is one.
-    pub(super) fn with<T>(&mut self, place: Place, change: impl FnOnce(&mut Heart) -> T) -> Option<T> {
+    pub(super) fn with<T>(&mut self, place: Partition, change: impl FnOnce(&mut Heart) -> T) -> Option<T> {
         let (heart, at) = self.by_place.get_mut(&place)?;
         let result = change(heart);
         let before = std::mem::replace(at, heart.due());
@@ -61,7 +61,7 @@ impl Hearts {
     }
 
     /// The partitions whose session is due.
-    pub(super) fn due(&self, now: Moment) -> Vec<Place> {
+    pub(super) fn due(&self, now: Moment) -> Vec<Partition> {
         self.due.iter().take_while(|(at, _)| *at <= now).map(|(_, place)| *place).collect()
     }
 

@@ -358,7 +358,7 @@ mod tests {
         let session = SessionId::from_random([1; 12]);
         let claim = Claim { hold: HoldId::from_random(session, [2; 16]), value: None };
         let lock = Lock::mutex("job".parse().expect("a good name"));
-        let session = Arc::new(Session::new(leasehold_core::Place::ONLY, session, Liveness::Lease, FAR));
+        let session = Arc::new(Session::new(leasehold_core::Partition::ONLY, session, Liveness::Lease, FAR));
         Hold::new(lock, claim, FencingToken::new(1), FAR, session, Weak::<crate::engine::Seat>::new())
     }
 

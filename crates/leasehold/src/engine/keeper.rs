@@ -43,7 +43,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::heartbeat::HeartbeatSchedule;
 use leasehold_core::renewal::{ExtendRequest, RenewalAction, RenewalSchedule};
-use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Place, Released};
+use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Partition, Released};
 use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
 use life::{beat, begin, end_sessions, end_unused};
@@ -82,8 +82,8 @@ struct State {
     /// Live sessions that need heartbeats.
     hearts: Hearts,
     /// Partitions where a session must begin, and those where one is beginning or ending.
-    wanted: BTreeSet<Place>,
-    busy: BTreeSet<Place>,
+    wanted: BTreeSet<Partition>,
+    busy: BTreeSet<Partition>,
     kept: HashMap<KeepId, Kept>,
     /// The same by fencing token, which messages name.
     by_fence: BTreeSet<(FencingToken, KeepId)>,
@@ -177,9 +177,9 @@ struct Work {
     /// Heartbeats that are due.
     throbs: Vec<Throb>,
     /// Partitions where a session must begin.
-    begun: Vec<Place>,
+    begun: Vec<Partition>,
     /// Partitions whose session has lapsed.
-    lapsed: Vec<Place>,
+    lapsed: Vec<Partition>,
     /// Sessions that are not used any more.
     unused_sessions: Vec<Arc<Session>>,
     errands: Vec<Errand>,
@@ -200,7 +200,7 @@ impl Keeper {
         let now = environment.now();
         let mut hearts = Hearts::default();
         if let Some(pulse) = pulse {
-            hearts.insert(Heart::new(sessions.present(Place::ONLY), pulse, now));
+            hearts.insert(Heart::new(sessions.present(Partition::ONLY), pulse, now));
         }
         let state = State {
             hearts,
@@ -353,7 +353,7 @@ impl Keeper {
     }
 
     /// Requests a session in a partition that has none.
-    pub(super) fn begin(&self, place: Place) {
+    pub(super) fn begin(&self, place: Partition) {
         self.shared.state().wanted.insert(place);
         self.shared.bell.notify_one();
     }

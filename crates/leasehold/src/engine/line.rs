@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 /// Whether a task is set aside, and its number.
-type Place = (bool, u64);
+type Partition = (bool, u64);
 
 #[derive(Default)]
 pub(super) struct Line {
-    standers: BTreeMap<Place, Stander>,
+    standers: BTreeMap<Partition, Stander>,
     /// Waiters that would bypass the queue if their owner held the lock, and do not know yet that it does.
     unaware: BTreeMap<OwnValue, BTreeSet<u64>>,
     last_id: u64,

@@ -59,8 +59,8 @@ use gate::Gate;
 use keeper::{Ear, Keeper};
 use leasehold_core::contender::AcquireTerms;
 use leasehold_core::{
-    Label, Lock, Moment, Notification, Op, Place, Reply, SessionEntry, SessionId, SessionMetadata, SessionOp,
-    SessionReply,
+    Label, Lock, Moment, Notification, Op, Partition, Reply, SessionEntry, SessionId, SessionMetadata,
+    SessionOp, SessionReply,
 };
 use leasehold_store::sync::{Mutex, MutexGuard, OnceLock};
 use leasehold_store::{Environment, jitter};
@@ -135,12 +135,12 @@ impl Engine {
         let (sessions, pulse) = if store.capabilities().partitioned {
             (Sessions::where_wanted(id, birth.life()), None)
         } else {
-            let (only, pulse) = birth.begin(Place::ONLY, id).await.map_err(StartError::Session)?;
+            let (only, pulse) = birth.begin(Partition::ONLY, id).await.map_err(StartError::Session)?;
             (Sessions::only(only), pulse)
         };
         let sessions = Arc::new(sessions);
         let keeper = Keeper::start(store.fork(), birth, sessions.clone(), pulse).map_err(|error| {
-            store.close_mailbox(Place::ONLY, id);
+            store.close_mailbox(Partition::ONLY, id);
             StartError::Keeper(error)
         })?;
         // Set only here.
@@ -157,14 +157,14 @@ impl Engine {
 
     /// The process's shared entry for a lock.
     pub(crate) fn seat(&self, lock: &Lock) -> Arc<Seat> {
-        let place = self.store.place(lock);
+        let place = self.store.partition(lock);
         self.seats.seat(lock, place, self.sessions.id_at(place))
     }
 
     /// An entry for a single acquisition of a lock with several simultaneous holders: tasks of one process do not
     /// wait for each other, and each has its own entry in the store's queue.
     pub(crate) fn own_seat(&self, lock: &Lock) -> Arc<Seat> {
-        let place = self.store.place(lock);
+        let place = self.store.partition(lock);
         self.seats.own_seat(lock, place, self.sessions.id_at(place))
     }
 
@@ -198,7 +198,7 @@ impl Engine {
     /// Lists the store's sessions. Live sessions with the same id are merged, and so are dead ones. Retries transient
     /// faults for as long as one call may take.
     pub(crate) async fn list_sessions(&self) -> Result<Vec<SessionEntry>, Uncertain> {
-        let ask = |left| self.store.execute_session(Place::ONLY, &SessionOp::List, left);
+        let ask = |left| self.store.execute_session(Partition::ONLY, &SessionOp::List, left);
         if let SessionReply::List(sessions) = insist(&*self.environment, self.timings.call, ask).await?.reply
         {
             return Ok(together(sessions));
@@ -350,7 +350,7 @@ impl Seats {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn seat(self: &Arc<Self>, lock: &Lock, place: Place, session: SessionId) -> Arc<Seat> {
+    fn seat(self: &Arc<Self>, lock: &Lock, place: Partition, session: SessionId) -> Arc<Seat> {
         let mut table = self.table();
         if let Some(slot) = table.by_lock.get(lock)
             && let Some(seat) = table.slots.get(*slot as usize).and_then(Weak::upgrade)
@@ -362,7 +362,7 @@ impl Seats {
         seat
     }
 
-    fn own_seat(self: &Arc<Self>, lock: &Lock, place: Place, session: SessionId) -> Arc<Seat> {
+    fn own_seat(self: &Arc<Self>, lock: &Lock, place: Partition, session: SessionId) -> Arc<Seat> {
         self.new_seat(&mut self.table(), lock, place, session).1
     }
 
@@ -370,7 +370,7 @@ impl Seats {
         self: &Arc<Self>,
         table: &mut Table,
         lock: &Lock,
-        place: Place,
+        place: Partition,
         session: SessionId,
     ) -> (u32, Arc<Seat>) {
         let slot = table.free.pop().unwrap_or_else(|| {

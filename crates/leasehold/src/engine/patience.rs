@@ -11,7 +11,7 @@ use super::pursuit::{Missed, Pursuit};
 use super::{Engine, Session};
 use crate::store::Fault;
 use leasehold_core::contender::WaitStatus;
-use leasehold_core::{Executed, Moment, Place};
+use leasehold_core::{Executed, Moment, Partition};
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct Patience<'a> {
     /// The last fault, if the store has not answered since, and whether any request was executed (1).
     last_fault: Option<(Fault, Executed)>,
     /// In whose names it has asked last, so that these do not end meanwhile for want of anybody who needs them.
-    sessions: BTreeMap<Place, Arc<Session>>,
+    sessions: BTreeMap<Partition, Arc<Session>>,
 }
 
 impl<'a> Patience<'a> {
@@ -34,7 +34,7 @@ impl<'a> Patience<'a> {
 
     /// A live session for a partition. If there is none, waits for the next one, as long as it would wait for a store
     /// that does not answer.
-    pub(super) async fn session(&mut self, place: Place) -> Result<(Arc<Session>, Moment), Missed> {
+    pub(super) async fn session(&mut self, place: Partition) -> Result<(Arc<Session>, Moment), Missed> {
         loop {
             let now = self.engine.environment.now();
             let own = self.pursuit.session.clone();

@@ -37,7 +37,7 @@ use super::straight::Straight;
 use leasehold_core::contender::{AcquireTerms, Contender, ContenderAction, Grant, Random, WaitStatus};
 use leasehold_core::{
     Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, LockMode, Moment,
-    Nonce, OwnValue, Place, SessionId,
+    Nonce, OwnValue, Partition, SessionId,
 };
 use leasehold_store::sync::{Mutex, MutexGuard};
 use passing::Passing;
@@ -51,7 +51,7 @@ use std::time::Duration;
 pub(crate) struct Seat {
     pub(crate) lock: Lock,
     /// The store's partition that contains the lock.
-    pub(crate) place: Place,
+    pub(crate) place: Partition,
     slot: u32,
     state: Mutex<State>,
     on_drop: Box<dyn Fn(Option<KeepId>) + Send + Sync>,
@@ -143,7 +143,7 @@ pub(super) struct Cleared {
 impl Seat {
     pub(super) fn new(
         lock: Lock,
-        place: Place,
+        place: Partition,
         session: SessionId,
         slot: u32,
         on_drop: impl Fn(Option<KeepId>) + Send + Sync + 'static,
@@ -677,12 +677,12 @@ mod tests {
 
     fn seat() -> Arc<Seat> {
         let lock = Lock::mutex("job".parse().expect("a good name"));
-        Arc::new(Seat::new(lock, Place::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
+        Arc::new(Seat::new(lock, Partition::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
     }
 
     fn session() -> Arc<Session> {
         Arc::new(Session::new(
-            Place::ONLY,
+            Partition::ONLY,
             SessionId::from_random([1; 12]),
             Liveness::Session { alive_ms: 10_000 },
             at(100),
@@ -747,7 +747,7 @@ mod tests {
 
     fn reentrant() -> Arc<Seat> {
         let lock = Lock::reentrant("job".parse().expect("a good name"));
-        Arc::new(Seat::new(lock, Place::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
+        Arc::new(Seat::new(lock, Partition::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
     }
 
     fn of(owner: &str) -> Arc<AcquireTerms> {

@@ -13,7 +13,7 @@ use super::Timings;
 use crate::store::{Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};
 use leasehold_core::heartbeat::HeartbeatSchedule;
 use leasehold_core::{
-    Heartbeat, HeartbeatReply, Liveness, Moment, Place, SessionId, SessionOp, SessionReply, whole_millis,
+    Heartbeat, HeartbeatReply, Liveness, Moment, Partition, SessionId, SessionOp, SessionReply, whole_millis,
 };
 use leasehold_store::Environment;
 use leasehold_store::sync::{AtomicU64, Mutex, MutexGuard, Notify};
@@ -25,7 +25,7 @@ use std::sync::{Arc, PoisonError};
 /// One session, as its holds see it.
 pub(crate) struct Session {
     /// Its partition.
-    pub(crate) place: Place,
+    pub(crate) place: Partition,
     pub(crate) id: SessionId,
     /// What ends the holds that it acquires.
     pub(crate) life: Liveness,
@@ -34,7 +34,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(place: Place, id: SessionId, life: Liveness, alive_until: Moment) -> Self {
+    pub(crate) fn new(place: Partition, id: SessionId, life: Liveness, alive_until: Moment) -> Self {
         Self { place, id, life, alive_until: AtomicU64::new(alive_until.as_micros()) }
     }
 
@@ -79,7 +79,7 @@ pub(crate) struct Sessions {
     pub(crate) life: Liveness,
     /// Set if sessions begin and end on demand: in a store with several partitions.
     come_and_go: bool,
-    places: Mutex<BTreeMap<Place, Local>>,
+    places: Mutex<BTreeMap<Partition, Local>>,
     changed: Notify,
 }
 
@@ -101,7 +101,7 @@ impl Local {
 /// A task that waits for a session to begin.
 struct Awaiting<'a> {
     sessions: &'a Sessions,
-    place: Place,
+    place: Partition,
 }
 
 impl Drop for Awaiting<'_> {
@@ -123,32 +123,32 @@ impl Sessions {
         Self { id, life, come_and_go: false, places, changed: Notify::new() }
     }
 
-    fn places(&self) -> MutexGuard<'_, BTreeMap<Place, Local>> {
+    fn places(&self) -> MutexGuard<'_, BTreeMap<Partition, Local>> {
         // No code panics while it holds this mutex.
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn local<T>(&self, place: Place, look: impl FnOnce(&mut Local) -> T) -> T {
+    fn local<T>(&self, place: Partition, look: impl FnOnce(&mut Local) -> T) -> T {
         look(self.places().entry(place).or_insert_with(|| Local::new(self.unborn(place, self.id))))
     }
 
     /// A session that has not begun: it is never valid.
-    fn unborn(&self, place: Place, id: SessionId) -> Arc<Session> {
+    fn unborn(&self, place: Partition, id: SessionId) -> Arc<Session> {
         Arc::new(Session::new(place, id, self.life, Moment::ZERO))
     }
 
     /// The id of the sessions where none has lapsed.
     pub(crate) fn id(&self) -> SessionId {
-        self.places().get(&Place::ONLY).map_or(self.id, |local| local.present.id)
+        self.places().get(&Partition::ONLY).map_or(self.id, |local| local.present.id)
     }
 
     /// The id of the current session of a partition.
-    pub(crate) fn id_at(&self, place: Place) -> SessionId {
+    pub(crate) fn id_at(&self, place: Partition) -> SessionId {
         self.places().get(&place).map_or(self.id, |local| local.present.id)
     }
 
     /// The current session of a partition, which may have lapsed, or not have begun.
-    pub(crate) fn present(&self, place: Place) -> Arc<Session> {
+    pub(crate) fn present(&self, place: Partition) -> Arc<Session> {
         self.local(place, |local| local.present.clone())
     }
 
@@ -164,18 +164,18 @@ impl Sessions {
     }
 
     /// Another session could not begin.
-    pub(super) fn note(&self, place: Place, fault: Fault) {
+    pub(super) fn note(&self, place: Partition, fault: Fault) {
         self.local(place, |local| local.trouble = Some(fault));
     }
 
     /// Why there is no live session.
-    pub(super) fn trouble(&self, place: Place) -> Fault {
+    pub(super) fn trouble(&self, place: Partition) -> Fault {
         let trouble = self.local(place, |local| local.trouble.clone());
         trouble.unwrap_or_else(|| Fault::new(FaultKind::TimedOut, Phase::Reply, "the store"))
     }
 
     /// Whether a task waits for the next session.
-    pub(super) fn is_awaited(&self, place: Place) -> bool {
+    pub(super) fn is_awaited(&self, place: Partition) -> bool {
         self.places().get(&place).is_some_and(|local| local.awaited > 0)
     }
 
@@ -208,7 +208,7 @@ impl Sessions {
     }
 
     /// A removed session may still be known to the store: the next one gets another id.
-    pub(super) fn rename(&self, place: Place, id: SessionId) {
+    pub(super) fn rename(&self, place: Partition, id: SessionId) {
         self.local(place, |local| local.present = self.unborn(place, id));
         // Waiters re-check.
         self.changed.notify_waiters();
@@ -241,7 +241,7 @@ impl Birth {
     /// Cancel safety: if the future is dropped, the mailbox is closed, and nothing was requested under the session.
     pub(super) async fn begin(
         &self,
-        place: Place,
+        place: Partition,
         id: SessionId,
     ) -> Result<(Arc<Session>, Option<HeartbeatSchedule>), Fault> {
         let mailbox = Mailbox { store: &*self.store, place, session: id };
@@ -265,7 +265,12 @@ impl Birth {
         Ok(begun)
     }
 
-    async fn execute_session(&self, place: Place, session: SessionId, alive_ms: u64) -> Result<(), Fault> {
+    async fn execute_session(
+        &self,
+        place: Partition,
+        session: SessionId,
+        alive_ms: u64,
+    ) -> Result<(), Fault> {
         let begin = Some(self.about.clone());
         let op =
             SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin, held: Vec::new(), left: Vec::new() });
@@ -291,7 +296,7 @@ pub(super) fn fresh_id(environment: &dyn Environment) -> SessionId {
 /// A mailbox that closes on drop, unless a session takes it over.
 pub(super) struct Mailbox<'a> {
     pub(super) store: &'a dyn Store,
-    pub(super) place: Place,
+    pub(super) place: Partition,
     pub(super) session: SessionId,
 }
 

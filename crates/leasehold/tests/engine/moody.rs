@@ -5,7 +5,7 @@ use leasehold::store::{
     Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Reply, Store,
 };
 use leasehold::{Client, Environment, Moment, SessionId};
-use leasehold_core::{Extended, KeyError, Place};
+use leasehold_core::{Extended, KeyError, Partition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -104,7 +104,7 @@ impl Store for Moody {
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -119,7 +119,7 @@ impl Store for Moody {
         }
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
         self.closed.fetch_add(1, Ordering::SeqCst);
         self.inner.close_mailbox(place, session);
     }

@@ -5,7 +5,7 @@ use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Store};
 use leasehold::{Client, Environment, SessionId};
 use leasehold_core::KeyError;
-use leasehold_core::Place;
+use leasehold_core::Partition;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Store for Counted {
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -105,7 +105,7 @@ impl Store for Counted {
         self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
         self.inner.close_mailbox(place, session);
     }
 

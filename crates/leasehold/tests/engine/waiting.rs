@@ -7,7 +7,7 @@ use leasehold::store::{
 };
 use leasehold::{Client, SessionId};
 use leasehold_core::KeyError;
-use leasehold_core::Place;
+use leasehold_core::Partition;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -128,7 +128,7 @@ impl Store for Backlog {
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -136,7 +136,7 @@ impl Store for Backlog {
         self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
         self.inner.close_mailbox(place, session);
     }
 

@@ -2,7 +2,9 @@
 
 use crate::scene::{client, server, until};
 use futures_util::future::BoxFuture;
-use leasehold::core::{Acquired, HoldId, KeyError, Lock, Nonce, Notification, Op, Place, Reply, SessionId};
+use leasehold::core::{
+    Acquired, HoldId, KeyError, Lock, Nonce, Notification, Op, Partition, Reply, SessionId,
+};
 use leasehold::store::{
     Capabilities, Fault, NotificationSink, Outcome, RedisConfig, RedisStore, SessionOp, SessionReply, Store,
 };
@@ -95,7 +97,7 @@ impl Store for Noting {
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -104,7 +106,7 @@ impl Store for Noting {
         self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
         self.inner.close_mailbox(place, session);
     }
 
@@ -114,7 +116,7 @@ impl Store for Noting {
 
     fn execute_session<'a>(
         &'a self,
-        place: Place,
+        place: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {

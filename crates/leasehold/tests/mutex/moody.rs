@@ -2,7 +2,7 @@
 
 use crate::site::until_waiting;
 use futures_util::future::BoxFuture;
-use leasehold::core::Place;
+use leasehold::core::Partition;
 use leasehold::store::{
     Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase,
     SessionOp, SessionReply, Store,
@@ -105,7 +105,7 @@ impl Store for Moody {
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -113,7 +113,7 @@ impl Store for Moody {
         self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
         self.inner.close_mailbox(place, session);
     }
 
@@ -123,7 +123,7 @@ impl Store for Moody {
 
     fn execute_session<'a>(
         &'a self,
-        place: Place,
+        place: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {

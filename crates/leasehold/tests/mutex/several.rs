@@ -3,7 +3,7 @@
 use crate::site::{Site, until_at_rest, until_waiting};
 use futures_util::future::BoxFuture;
 use leasehold::core::{
-    Acquire, ForceRelease, ForceReleased, Inspect, Label, MultiAcquired, ObservedHolder, Place,
+    Acquire, ForceRelease, ForceReleased, Inspect, Label, MultiAcquired, ObservedHolder, Partition,
 };
 use leasehold::store::{Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Reply, Store};
 use leasehold::{AcquireError, Attempt, Client, LockError, LostReason, MultiAttempt, MultiMutex, Mutex};
@@ -184,7 +184,7 @@ impl Store for OneByOne {
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -192,7 +192,7 @@ impl Store for OneByOne {
         self.0.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
         self.0.close_mailbox(place, session);
     }
 
@@ -313,7 +313,7 @@ impl Store for Interrupted {
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -321,7 +321,7 @@ impl Store for Interrupted {
         self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
         self.inner.close_mailbox(place, session);
     }
 

@@ -3,7 +3,7 @@
 
 use futures_util::future::BoxFuture;
 use leasehold::KeyError;
-use leasehold::core::{Op, Place, SessionId};
+use leasehold::core::{Op, Partition, SessionId};
 use leasehold::store::{
     Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Outcome, Phase, Publisher, Store,
     Subscription,
@@ -146,7 +146,7 @@ impl Store for Node {
 
     fn open_mailbox(
         &self,
-        _place: Place,
+        _place: Partition,
         _session: SessionId,
         _post: Arc<dyn NotificationSink>,
         _within: Duration,
@@ -154,7 +154,7 @@ impl Store for Node {
         Box::pin(async { Ok(()) })
     }
 
-    fn close_mailbox(&self, _place: Place, _session: SessionId) {}
+    fn close_mailbox(&self, _place: Partition, _session: SessionId) {}
 
     fn listen<'a>(
         &'a self,

@@ -6,7 +6,7 @@ use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store}
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, everybody};
 use leasehold_core::{
     Extend, Extended, FenceRaised, FencingToken, Heartbeat, HeartbeatReply, HoldStatus, Inspect, Kind,
-    LockKeys, Place, Release, ReleaseAction, Released, SessionId,
+    LockKeys, Partition, Release, ReleaseAction, Released, SessionId,
 };
 use leasehold_testkit::Value;
 use leasehold_testkit::conformance::{Workload, leader_announcement, parts, rlock};
@@ -137,7 +137,8 @@ impl Play<'_> {
         if self.world.flush_scripts {
             self.raw(&["SCRIPT", "FLUSH", "SYNC"]);
         }
-        let outcome = self.world.runtime.block_on(self.world.store.execute_session(Place::ONLY, op, WITHIN));
+        let outcome =
+            self.world.runtime.block_on(self.world.store.execute_session(Partition::ONLY, op, WITHIN));
         let now_ms = self.world.now_us / 1000;
         let expected = self.sessions.apply(now_ms, op);
         let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };

@@ -2,7 +2,7 @@
 
 use crate::scene::{Box, Heard, LONG, acquire, claim, found, granted, heard, nonce, release, session};
 use leasehold::store::{RedisConfig, RedisStore, Store};
-use leasehold_core::{HoldStatus, Place};
+use leasehold_core::{HoldStatus, Partition};
 use leasehold_testkit::{Cluster, Proxy, Then, command};
 use std::collections::BTreeMap;
 use tokio::net::TcpStream;
@@ -35,7 +35,7 @@ async fn a_cluster_notices_that_messages_do_not_come_any_more() {
     let at = cluster.owner(0).unwrap();
     let (store, proxies) = proxied(&cluster).await;
     let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Place::new(0), session(1), post, LONG).await.unwrap();
+    store.open_mailbox(Partition::new(0), session(1), post, LONG).await.unwrap();
     let before = proxies[at].accepted();
     proxies[at].until_counted("PING", 1, LONG).await.unwrap();
     proxies[at].swallow_replies(1, Then::Stall, command("PING"));

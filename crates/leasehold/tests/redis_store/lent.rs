@@ -5,7 +5,7 @@ use crate::scene::{
     session, take, unknown,
 };
 use leasehold::store::{FaultKind, RedisStore, Store};
-use leasehold_core::{HeartbeatReply, HoldStatus, Place};
+use leasehold_core::{HeartbeatReply, HoldStatus, Partition};
 use leasehold_testkit::RedisServer;
 
 #[tokio::test]
@@ -17,7 +17,7 @@ async fn a_connection_of_the_users_carries_messages_if_he_hands_them_on() {
     let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
     let store = RedisStore::from_connection(connection, "app:", Some(pushes)).unwrap();
     let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Place::ONLY, session(2), post, LONG).await.unwrap();
+    store.open_mailbox(Partition::ONLY, session(2), post, LONG).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
     acquire(&store, &claim(2), Some(nonce(7))).await;
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
@@ -38,7 +38,7 @@ async fn a_connection_of_the_users_without_messages_works_by_looks() {
     assert!(RedisStore::from_connection(connection.clone(), "{", None).is_err());
     let store = RedisStore::from_connection(connection, "", None).unwrap();
     let (_, post) = Box::new_post();
-    store.open_mailbox(Place::ONLY, session(2), post, LONG).await.unwrap();
+    store.open_mailbox(Partition::ONLY, session(2), post, LONG).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
     acquire(&store, &claim(2), Some(nonce(7))).await;
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);

@@ -5,7 +5,7 @@ use crate::scene::{
     found, granted, in_time, job, refused, release, session, take, unknown,
 };
 use leasehold::store::{Executed, FaultKind, Op, Outcome, RedisStore, Reply, Store};
-use leasehold_core::{Acquired, HoldStatus, Inspect, Place};
+use leasehold_core::{Acquired, HoldStatus, Inspect, Partition};
 use leasehold_testkit::{Proxy, RedisServer, Then, command};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn a_server_that_stands_still_costs_a_call_its_own_time_and_no_more() {
     let outcomes = in_time(store.execute_all(&[(job(), take(&claim(2), None))], SHORT)).await;
     assert!(matches!(outcomes[..], [Outcome::Failed(Executed::No, _)]), "{outcomes:?}");
     let (_, post) = Box::new_post();
-    let fault = in_time(store.open_mailbox(Place::ONLY, session(1), post, SHORT)).await.unwrap_err();
+    let fault = in_time(store.open_mailbox(Partition::ONLY, session(1), post, SHORT)).await.unwrap_err();
     assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
     server.cont().unwrap();
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
@@ -123,7 +123,7 @@ fn it_goes_on_when_the_runtime_that_connected_has_ended() {
         outcomes.push(runtime().block_on(async {
             // The first call discovers that the connection is dead.
             drop(execute(&store, &Op::Inspect(Inspect { claim: None, in_full: false }), LONG).await);
-            store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
+            store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
             acquire(&store, &claim(1), None).await
         }));
     }

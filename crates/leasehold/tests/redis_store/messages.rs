@@ -6,7 +6,7 @@ use crate::scene::{
 };
 use leasehold::store::{FaultKind, RedisStore, Store};
 use leasehold_core::HoldStatus;
-use leasehold_core::Place;
+use leasehold_core::Partition;
 use leasehold_testkit::{Proxy, RedisServer, command};
 
 #[tokio::test]
@@ -14,7 +14,7 @@ async fn a_grant_arrives_in_the_mailbox() {
     let server = RedisServer::start().unwrap();
     let (holder, waiter) = (connect(&server).await, connect(&server).await);
     let (mut hear, post) = Box::new_post();
-    waiter.open_mailbox(Place::ONLY, session(2), post, LONG).await.unwrap();
+    waiter.open_mailbox(Partition::ONLY, session(2), post, LONG).await.unwrap();
     granted(acquire(&holder, &claim(1), None).await);
     acquire(&waiter, &claim(2), Some(nonce(7))).await;
     assert_eq!(found(release(&holder, &claim(1)).await), HoldStatus::Held);
@@ -22,11 +22,11 @@ async fn a_grant_arrives_in_the_mailbox() {
     let Some(Heard::Notification(wake)) = wake else { panic!("{wake:?}") };
     assert_eq!((wake.to(), wake.nonce()), (session(2), Some(nonce(7))));
     assert!(server.cli(&["GET", "job"]).unwrap().text() == Some(&*claim(2).token()));
-    waiter.close_mailbox(Place::ONLY, session(2));
+    waiter.close_mailbox(Partition::ONLY, session(2));
     eventually(|| server.cli(&["PUBSUB", "CHANNELS"]).unwrap().elements().is_empty()).await;
     // A mailbox on the connection that publishes.
     let (mut hear, post) = Box::new_post();
-    holder.open_mailbox(Place::ONLY, session(3), post, LONG).await.unwrap();
+    holder.open_mailbox(Partition::ONLY, session(3), post, LONG).await.unwrap();
     acquire(&holder, &claim(3), Some(nonce(8))).await;
     assert_eq!(found(release(&holder, &claim(2)).await), HoldStatus::Held);
     assert!(
@@ -40,7 +40,7 @@ async fn what_is_no_grant_is_ignored() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
+    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
     let channel = format!("leasehold:mailbox:{}", session(1));
     let grant = format!("grant {} 17", nonce(3));
     for message in
@@ -62,7 +62,7 @@ async fn a_mailbox_is_open_again_after_a_restart_and_is_told() {
     let mut server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
+    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
     for round in 0..3 {
         server.restart().unwrap();
         let told = heard(&mut hear).await;
@@ -82,7 +82,7 @@ async fn mailboxes_are_subscribed_before_anybody_calls() {
     let proxy = Proxy::to_server(&server).unwrap();
     let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
     let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
+    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
     proxy.hold(1, command("SUBSCRIBE"));
     proxy.cut();
     proxy.until_held(1, LONG).await.unwrap();

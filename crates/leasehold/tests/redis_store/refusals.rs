@@ -11,7 +11,7 @@ use leasehold::store::{
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Claim, Evict, Evicted, Extend, Extended, ForceRelease, ForceReleased, HeartbeatReply,
-    HoldStatus, Inspect, MultiAcquired, ObservedHolder, OwnValue, Place, Refused, Release, ReleaseAction,
+    HoldStatus, Inspect, MultiAcquired, ObservedHolder, OwnValue, Partition, Refused, Release, ReleaseAction,
 };
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
@@ -139,7 +139,7 @@ async fn a_user_that_may_not_is_told_so() {
     server.cli(&["ACL", "SETUSER", "mute", "resetchannels"]).unwrap().ok().unwrap();
     let store = RedisStore::connect(config().username("mute").password("x")).await.unwrap();
     let (_, post) = Box::new_post();
-    let fault = store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap_err();
+    let fault = store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap_err();
     assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
 }
 
@@ -205,7 +205,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let config = config.username("locks").password("password");
     let store = RedisStore::connect(config).await.unwrap();
     let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
+    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
     for n in [1, 2] {
         assert_eq!(beat(&store, n, Some("{}"), vec![]).await, HeartbeatReply::Alive);
     }

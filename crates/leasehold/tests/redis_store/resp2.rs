@@ -6,7 +6,7 @@ use crate::scene::{
 };
 use leasehold::Client;
 use leasehold::store::{FaultKind, RedisConfig, RedisStore, Store};
-use leasehold_core::{HoldStatus, Place};
+use leasehold_core::{HoldStatus, Partition};
 use leasehold_testkit::{Proxy, RedisServer, Sentinels, command};
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -44,14 +44,14 @@ async fn resp2_has_calls_and_messages_on_a_connection_each() {
     assert_eq!(connections(&server), (2, 2));
     assert_eq!(server.command_counts().unwrap().get("hello"), None);
     let (mut hear, post) = Box::new_post();
-    waiter.open_mailbox(Place::ONLY, session(2), post, LONG).await.unwrap();
+    waiter.open_mailbox(Partition::ONLY, session(2), post, LONG).await.unwrap();
     granted(acquire(&holder, &claim(1), None).await);
     acquire(&waiter, &claim(2), Some(nonce(7))).await;
     assert_eq!(found(release(&holder, &claim(1)).await), HoldStatus::Held);
     assert!(
         matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(7)))
     );
-    waiter.close_mailbox(Place::ONLY, session(2));
+    waiter.close_mailbox(Partition::ONLY, session(2));
     eventually(|| server.cli(&["PUBSUB", "CHANNELS"]).unwrap().elements().is_empty()).await;
     drop((holder, waiter));
     eventually(|| connections(&server) == (0, 0)).await;
@@ -63,7 +63,7 @@ async fn resp2_makes_both_connections_anew_and_tells() {
     let mut server = RedisServer::start().unwrap();
     let store = RedisStore::connect(config(&server)).await.unwrap();
     let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
+    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
     for (n, ends) in [(0, "pubsub"), (1, "normal"), (2, "pubsub"), (3, "all")] {
         if ends == "all" {
             server.restart().unwrap();
@@ -88,7 +88,7 @@ async fn resp2_notices_that_messages_do_not_come_any_more() {
     let config = RedisConfig::from_url(&proxy.url()).unwrap().resp2();
     let store = RedisStore::connect(config).await.unwrap();
     let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
+    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
     let before = proxy.accepted();
     proxy.hold(1, command("PING"));
     let told = heard(&mut hear).await;
@@ -105,7 +105,7 @@ async fn resp2_gives_up_calls_that_are_not_answered_while_messages_come() {
     let config = RedisConfig::from_url(&proxy.url()).unwrap().resp2();
     let store = RedisStore::connect(config).await.unwrap();
     let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
+    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
     proxy.hold(1, command("EVALSHA"));
     let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
     let chatter = async {
@@ -142,7 +142,7 @@ async fn resp2_by_whatever_way_the_server_is_reached() {
         assert_eq!(fault.kind, FaultKind::Unauthenticated, "{fault}");
         let store = RedisStore::connect(config.password("right")).await.unwrap();
         let (mut hear, post) = Box::new_post();
-        store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
+        store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
         is_open(&server, &mut hear, 1).await;
         granted(acquire(&store, &claim(n), None).await);
         assert_eq!(found(release(&store, &claim(n)).await), HoldStatus::Held);

@@ -6,7 +6,7 @@ use leasehold::store::{
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Inspect, Label,
-    Liveness, LockMode, Nonce, Place, Release, ReleaseAction, Released, SessionEntry, SessionId,
+    Liveness, LockMode, Nonce, Partition, Release, ReleaseAction, Released, SessionEntry, SessionId,
 };
 use leasehold_testkit::RedisServer;
 use std::future::Future;
@@ -138,7 +138,7 @@ pub(crate) async fn listed(store: &RedisStore) -> Vec<SessionEntry> {
 }
 
 pub(crate) async fn attend(store: &RedisStore, op: &SessionOp) -> SessionReply {
-    match store.execute_session(Place::ONLY, op, LONG).await {
+    match store.execute_session(Partition::ONLY, op, LONG).await {
         Outcome::Done(reply) => reply,
         other => panic!("{other:?}"),
     }

@@ -10,7 +10,7 @@ use leasehold::store::{
 };
 use leasehold_core::{
     Acquire, Acquired, Ended, Evict, Evicted, Fingerprint, ForceRelease, ForceReleased, Heartbeat,
-    HeartbeatReply, HoldStatus, ObservedHolder, Place, SessionId,
+    HeartbeatReply, HoldStatus, ObservedHolder, Partition, SessionId,
 };
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
@@ -56,7 +56,7 @@ async fn a_full_memory_lets_no_session_lapse() {
     granted(acquire(&store, &claim(2), None).await);
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
     let begin = Heartbeat { begin: Some("{}".to_owned()), ..alive(3) };
-    let outcome = store.execute_session(Place::ONLY, &SessionOp::Heartbeat(begin), LONG).await;
+    let outcome = store.execute_session(Partition::ONLY, &SessionOp::Heartbeat(begin), LONG).await;
     assert!(
         matches!(&outcome, Outcome::Failed(Executed::No, fault) if fault.kind == FaultKind::OutOfMemory),
         "{outcome:?}"
@@ -89,7 +89,7 @@ async fn what_is_no_session_of_ours_is_left_alone() {
     for spoil in [&["SET", &record, "x"][..], &["HSET", &record, "format", "2"]] {
         server.cli(&["DEL", &record]).unwrap().ok().unwrap();
         server.cli(spoil).unwrap().ok().unwrap();
-        let fault = match store.execute_session(Place::ONLY, &begin, LONG).await {
+        let fault = match store.execute_session(Partition::ONLY, &begin, LONG).await {
             Outcome::Failed(Executed::No, fault) => fault,
             other => panic!("{other:?}"),
         };
@@ -143,7 +143,7 @@ async fn who_loses_a_lock_by_force_is_told() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
+    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
     acquire(&store, &claim(2), Some(nonce(7))).await;
     let seen = inspect(&store).await;

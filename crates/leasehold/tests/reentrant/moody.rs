@@ -7,7 +7,7 @@ use leasehold::store::{
     Store, Subscription,
 };
 use leasehold::{AcquireError, Client, Holder, Released, SessionId};
-use leasehold_core::{Acquire, Acquired, KeyError, LockMode, Place};
+use leasehold_core::{Acquire, Acquired, KeyError, LockMode, Partition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -82,7 +82,7 @@ impl Store for Moody {
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -90,7 +90,7 @@ impl Store for Moody {
         self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
         self.inner.close_mailbox(place, session);
     }
 

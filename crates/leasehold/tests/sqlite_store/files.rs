@@ -3,7 +3,7 @@
 use crate::party::{Party, WITHIN, block_on, lock, open, place};
 use crate::workers::Worker;
 use leasehold::store::{Executed, Outcome, Store};
-use leasehold_core::{Op, Place, Release, ReleaseAction};
+use leasehold_core::{Op, Partition, Release, ReleaseAction};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn the_files_are_for_their_owner_alone() {
     for entry in entries {
         assert_eq!(mode(&entry), 0o600, "{}", entry.display());
     }
-    party.store.close_mailbox(Place::ONLY, party.session);
+    party.store.close_mailbox(Partition::ONLY, party.session);
     // The thread executes one operation after the other.
     assert_eq!(party.try_acquire(), None);
     assert_eq!(std::fs::read_dir(&sessions).unwrap().count(), 0, "a closed mailbox leaves nothing");

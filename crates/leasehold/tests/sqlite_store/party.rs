@@ -4,7 +4,8 @@ use leasehold::store::{Fault, Notification, NotificationSink, Outcome, SqliteSto
 use leasehold::{FencingToken, Label, SessionId};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Heartbeat, HeartbeatReply, HoldId, Inspect, Inspection, Liveness,
-    Lock, LockMode, Nonce, Op, Place, Release, ReleaseAction, Reply, SessionEntry, SessionOp, SessionReply,
+    Lock, LockMode, Nonce, Op, Partition, Release, ReleaseAction, Reply, SessionEntry, SessionOp,
+    SessionReply,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -56,7 +57,7 @@ impl Party {
     pub(crate) fn of(store: SqliteStore) -> Self {
         let session = SessionId::from_random(rand::random());
         let (post, wakes) = mpsc::channel();
-        block_on(store.open_mailbox(Place::ONLY, session, Arc::new(Post(post)), WITHIN)).unwrap();
+        block_on(store.open_mailbox(Partition::ONLY, session, Arc::new(Post(post)), WITHIN)).unwrap();
         Self { store, session, wakes }
     }
 
@@ -142,7 +143,7 @@ impl Party {
     }
 
     pub(crate) fn execute_session(&self, op: &SessionOp) -> SessionReply {
-        match block_on(self.store.execute_session(Place::ONLY, op, WITHIN)) {
+        match block_on(self.store.execute_session(Partition::ONLY, op, WITHIN)) {
             Outcome::Done(reply) => reply,
             other => panic!("{op:?}: {other:?}"),
         }

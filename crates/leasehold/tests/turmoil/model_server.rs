@@ -5,7 +5,7 @@ use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
 use leasehold::store::{Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store};
 use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
-use leasehold_core::{Acquire, Extended, Kind, LockName, MultiAcquired, OwnValue, Place};
+use leasehold_core::{Acquire, Extended, Kind, LockName, MultiAcquired, OwnValue, Partition};
 use leasehold_sim::ModelServer;
 use leasehold_testkit::conformance::{self, ForeignWrite, StoreUnderTest, Workload, WorkloadStep};
 use std::collections::BTreeMap;
@@ -145,7 +145,7 @@ impl Contest {
             }
             WorkloadStep::Attended(op) => {
                 let expected = self.sessions.apply(self.now_us / 1000, &op);
-                let found = self.store.execute_session(Place::ONLY, &op, WITHIN).await;
+                let found = self.store.execute_session(Partition::ONLY, &op, WITHIN).await;
                 let agree = matches!(&found, Outcome::Done(found) if *found == expected);
                 assert!(agree, "{what}: {op:?}\n  {found:?}\n  {expected:?}");
             }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// process if it finds the lock free while it tests for re-entry.
 #[derive(Debug, Default)]
 pub struct Order {
-    queues: BTreeMap<LockId, BTreeMap<SessionId, Place>>,
+    queues: BTreeMap<LockId, BTreeMap<SessionId, Partition>>,
     holders: BTreeMap<LockId, Vec<Held>>,
     lines: BTreeMap<(HostId, LockId), Vec<TaskId>>,
     enqueued: u64,
@@ -22,7 +22,7 @@ pub struct Order {
 
 /// A queue entry, as derived from replies.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Partition {
     hold: HoldId,
     /// When it was created, counted in entries.
     taken: u64,
@@ -77,7 +77,7 @@ impl Order {
         {
             self.enqueued += 1;
             let (fresh, kept_ms) = (self.enqueued, now_ms + wanted.kept_ms);
-            let place = queue.entry(ask.claim.hold.session()).or_insert(Place {
+            let place = queue.entry(ask.claim.hold.session()).or_insert(Partition {
                 hold: ask.claim.hold,
                 taken: fresh,
                 firm: fresh,

@@ -28,14 +28,14 @@ struct Before {
     /// Set once an operation has shown the state of the lock.
     is_known: bool,
     holds: Vec<Held>,
-    places: BTreeMap<PlaceId, Place>,
+    places: BTreeMap<PlaceId, Partition>,
     /// The hold that ended last before its lease did.
     ended: Option<HoldId>,
 }
 
 /// A queue entry.
 #[derive(Debug, Clone)]
-struct Place {
+struct Partition {
     /// When it expires, in the store's milliseconds.
     kept_ms: u64,
     life: Liveness,
@@ -184,7 +184,7 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]
 }
 
 /// Whether a waiter can never be granted because of a current holder. It is refused when it polls.
-fn is_hopeless(done: &Execution<'_>, place: &Place, stay: &[&Held]) -> bool {
+fn is_hopeless(done: &Execution<'_>, place: &Partition, stay: &[&Held]) -> bool {
     let limit = done.state.record.as_ref().and_then(|record| record.limit);
     match place.portion {
         LockMode::Permits { count, .. } => limit.is_some_and(|limit| count > limit),
@@ -195,9 +195,9 @@ fn is_hopeless(done: &Execution<'_>, place: &Place, stay: &[&Held]) -> bool {
     }
 }
 
-fn places(done: &Execution<'_>) -> BTreeMap<PlaceId, Place> {
+fn places(done: &Execution<'_>) -> BTreeMap<PlaceId, Partition> {
     let places = done.state.record.iter().flat_map(|record| record.places.iter());
-    let seen = |place: &leasehold_core::model::Place| Place {
+    let seen = |place: &leasehold_core::model::QueueEntry| Partition {
         kept_ms: place.expires_ms,
         life: place.life,
         portion: place.portion,

@@ -65,7 +65,7 @@ struct ObservedHolder {
     is_strangers: bool,
     /// When it became free, or will; `None` if it never does.
     free_from: Option<Instant>,
-    waiting: Vec<Place>,
+    waiting: Vec<Partition>,
     /// The entries directly behind a session, and since when.
     behind: BTreeMap<HoldId, Predecessor>,
 }
@@ -81,7 +81,7 @@ struct Predecessor {
 
 /// An unexpired queue entry.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Partition {
     host: HostId,
     hold: HoldId,
     /// When it expires.
@@ -142,7 +142,7 @@ impl Progress {
         let kept = places.filter(|(_, place)| place.expires_ms >= now_ms);
         let waiting = kept.filter_map(|(session, place)| {
             let until = done.clock.shows_at((place.expires_ms + 1) * 1000);
-            Some(Place { host: context.host(session.session())?, hold: place.claim.hold, until })
+            Some(Partition { host: context.host(session.session())?, hold: place.claim.hold, until })
         });
         seen.waiting = waiting.collect();
         seen.behind = behind(at, done, &seen.behind);
@@ -237,7 +237,7 @@ impl Progress {
         seen: &ObservedHolder,
         context: &CheckContext,
     ) -> CheckResult {
-        for Place { host, hold, until } in seen.waiting.iter().filter(|place| at < place.until) {
+        for Partition { host, hold, until } in seen.waiting.iter().filter(|place| at < place.until) {
             let Some(ahead) = seen.behind.get(hold) else { continue };
             let session = ahead.hold.session();
             let lapses = self.ends.get(&session).map(|end| (*end, false));
@@ -280,7 +280,7 @@ impl Progress {
             return Err(format!("{} has not noticed that it was granted {lock} at {since}", grant.host));
         }
         for place in &seen.waiting {
-            let Place { host, hold, until } = *place;
+            let Partition { host, hold, until } = *place;
             let Some(eager) = self.eager_since(at, host, lock, context) else { continue };
             let looked = self.looked.get(&hold).copied();
             if at > until

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Each hold has its own queue entry, so tasks of one process do not wait for each other.
 #[derive(Debug, Default)]
 pub struct SharedOrder {
-    queues: BTreeMap<LockId, BTreeMap<HoldId, Place>>,
+    queues: BTreeMap<LockId, BTreeMap<HoldId, Partition>>,
     holders: BTreeMap<LockId, Vec<Held>>,
     enqueued: u64,
     /// Locks whose queue may have entries from before a data loss, in an unknown order.
@@ -21,7 +21,7 @@ pub struct SharedOrder {
 
 /// A queue entry, as derived from replies.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Partition {
     /// When it was created, counted in entries.
     taken: u64,
     /// The same, counted anew if it had expired before its waiter polled: others may overtake it until then.
@@ -79,7 +79,7 @@ impl SharedOrder {
             // An upgrade goes ahead of all waiters.
             let fresh = if ask.portion == LockMode::Upgrade { 0 } else { self.enqueued };
             let kept_ms = now_ms + wanted.kept_ms;
-            let place = queue.entry(ask.claim.hold).or_insert(Place {
+            let place = queue.entry(ask.claim.hold).or_insert(Partition {
                 taken: fresh,
                 firm: fresh,
                 kept_ms,
@@ -97,7 +97,7 @@ impl SharedOrder {
 /// A hold has just been let in.
 fn granted(
     done: &Execution<'_>,
-    queue: &mut BTreeMap<HoldId, Place>,
+    queue: &mut BTreeMap<HoldId, Partition>,
     held: &Held,
     now_ms: u64,
     asked: bool,
@@ -119,7 +119,7 @@ fn granted(
     if passes {
         return Ok(());
     }
-    let passed = |(_, place): &(&HoldId, &Place)| place.kept_ms >= now_ms && place.firm < taken;
+    let passed = |(_, place): &(&HoldId, &Partition)| place.kept_ms >= now_ms && place.firm < taken;
     match queue.iter().find(passed) {
         Some((other, _)) => {
             Err(format!("{held:?} was let in to {} before {other:?}, who has waited longer", done.lock))

@@ -52,14 +52,14 @@ struct ObservedHolder {
     /// The holders, and since when.
     holds: Vec<(Held, Instant)>,
     /// The waiters in order, and since when each has its predecessor.
-    queue: Vec<Place>,
+    queue: Vec<Partition>,
     /// Since when there has been room for the first.
     room: Option<(HoldId, Instant)>,
 }
 
 /// A queue entry.
 #[derive(Debug, Clone)]
-struct Place {
+struct Partition {
     claim: Claim,
     portion: LockMode,
     /// When it expires.
@@ -74,7 +74,7 @@ struct Place {
 
 impl ObservedHolder {
     /// Whether a waiter could be granted at that time. Always false if its own owner holds the lock.
-    fn has_room(&self, place: &Place, at: Instant) -> bool {
+    fn has_room(&self, place: &Partition, at: Instant) -> bool {
         let holds = || self.holds.iter().map(|(held, _)| held).filter(|held| held.lasts(at));
         let sum = || holds().map(|held| u64::from(held.portion.count())).sum::<u64>();
         let writes = |held: &Held| matches!(held.portion, LockMode::Write | LockMode::Upgrade);
@@ -99,7 +99,7 @@ impl ObservedHolder {
     }
 
     /// The first unexpired entry.
-    fn first(&self, at: Instant) -> Option<&Place> {
+    fn first(&self, at: Instant) -> Option<&Partition> {
         self.queue.iter().find(|place| at < place.until)
     }
 
@@ -275,7 +275,7 @@ impl SharedProgress {
 }
 
 /// The waiters in order.
-fn queue(at: Instant, done: &Execution<'_>, old: &[Place]) -> Vec<Place> {
+fn queue(at: Instant, done: &Execution<'_>, old: &[Partition]) -> Vec<Partition> {
     let Some(record) = &done.state.record else { return Vec::new() };
     let places = record.tickets.values().filter_map(|id| record.places.get(id));
     let mut before: Option<HoldId> = None;
@@ -285,7 +285,7 @@ fn queue(at: Instant, done: &Execution<'_>, old: &[Place]) -> Vec<Place> {
         let behind = before.map(|before| stood.unwrap_or((before, at)));
         let first_since = behind.is_none().then(|| known.and_then(|known| known.first_since).unwrap_or(at));
         before = Some(place.claim.hold);
-        Place {
+        Partition {
             claim: place.claim.clone(),
             portion: place.portion,
             until: done.clock.shows_at((place.expires_ms + 1) * 1000),

@@ -9,7 +9,7 @@ use leasehold::store::{
 use leasehold_core::cohort::{BLOCK, TokenBlock};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, HoldId, HoldStatus,
-    Inspection, KeyError, Liveness, MultiAcquired, Nonce, Notification, Place, Release, Released, Reply,
+    Inspection, KeyError, Liveness, MultiAcquired, Nonce, Notification, Partition, Release, Released, Reply,
     SessionId, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,7 +194,7 @@ impl MutantStore {
             _ => {}
         }
         let sent_at = self.inner.world.now();
-        let outcome = self.inner.execute_session(Place::ONLY, &SessionOp::Heartbeat(sent), within).await;
+        let outcome = self.inner.execute_session(Partition::ONLY, &SessionOp::Heartbeat(sent), within).await;
         match (mutant, &outcome) {
             (Mutant::SessionFromReply, Outcome::Done(_)) => {
                 self.seen().beat_took = self.inner.world.now().since(sent_at);
@@ -358,7 +358,7 @@ impl Store for MutantStore {
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -370,7 +370,7 @@ impl Store for MutantStore {
         self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
         self.inner.close_mailbox(place, session);
     }
 
@@ -380,7 +380,7 @@ impl Store for MutantStore {
 
     fn execute_session<'a>(
         &'a self,
-        place: Place,
+        place: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {

@@ -5,7 +5,9 @@
 use crate::world::Sim;
 use crate::world::store::SimStore;
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
-use leasehold_core::{Evict, ForceRelease, Inspect, Inspection, Label, ObservedHolder, Place, SessionEntry};
+use leasehold_core::{
+    Evict, ForceRelease, Inspect, Inspection, Label, ObservedHolder, Partition, SessionEntry,
+};
 use leasehold_testkit::Random;
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ pub(crate) async fn monitor(store: SimStore, chance: Random) {
     while sim.scheduler.now() < sim.fault_plan.faults_end_at {
         pause(&sim, &chance, Duration::from_millis(1_500)).await;
         let Outcome::Done(SessionReply::List(sessions)) =
-            store.execute_session(Place::ONLY, &SessionOp::List, CALL).await
+            store.execute_session(Partition::ONLY, &SessionOp::List, CALL).await
         else {
             continue;
         };

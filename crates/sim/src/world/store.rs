@@ -9,7 +9,7 @@ use leasehold::store::{
     Capabilities, Executed, Fault, FaultKind, Lock, NotificationSink, Op, Outcome, Phase, SessionOp,
     SessionReply, SessionTracking, Store,
 };
-use leasehold_core::{Acquire, KeyError, MultiAcquired, Place, SessionId};
+use leasehold_core::{Acquire, KeyError, MultiAcquired, Partition, SessionId};
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ impl Store for SimStore {
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -133,7 +133,7 @@ impl Store for SimStore {
         })
     }
 
-    fn close_mailbox(&self, _place: Place, session: SessionId) {
+    fn close_mailbox(&self, _place: Partition, session: SessionId) {
         if !self.sim().scheduler.is_dead(self.world.host) {
             self.sim().unsubscribe(self.link, session);
         }
@@ -145,7 +145,7 @@ impl Store for SimStore {
 
     fn execute_session<'a>(
         &'a self,
-        _place: Place,
+        _place: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {

@@ -8,7 +8,7 @@ use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, FencingToken, ForceRelease,
     ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
-    Liveness, Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Place, Predecessor,
+    Liveness, Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Partition, Predecessor,
     Refused, Release, ReleaseAction, Released, Reply, Resize, Resized, SessionEntry, SessionId, SessionOp,
     SessionReply,
 };
@@ -361,13 +361,13 @@ impl TestClient {
     }
 
     /// Where its session lives: with the lock.
-    pub fn place(&self) -> Place {
-        self.store.place(&self.lock)
+    pub fn partition(&self) -> Partition {
+        self.store.partition(&self.lock)
     }
 
     /// Executes an operation on the sessions that a store in good health executes.
     pub async fn execute_session(&self, op: &SessionOp) -> SessionReply {
-        match self.store.execute_session(self.place(), op, CALL_TIMEOUT).await {
+        match self.store.execute_session(self.partition(), op, CALL_TIMEOUT).await {
             Outcome::Done(reply) => reply,
             Outcome::Failed(Executed::No, fault) => panic!("refused {op:?}: {fault}"),
             Outcome::Failed(Executed::Unknown, fault) => panic!("unknown outcome of {op:?}: {fault}"),

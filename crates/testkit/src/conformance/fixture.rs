@@ -108,7 +108,7 @@ impl Fixture {
         let client = self.client_without_mailbox().await;
         let opened = client
             .store
-            .open_mailbox(client.place(), client.session, client.inbox.clone(), CALL_TIMEOUT)
+            .open_mailbox(client.partition(), client.session, client.inbox.clone(), CALL_TIMEOUT)
             .await;
         opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened: {fault}"));
         client
@@ -137,7 +137,7 @@ impl Fixture {
         let session = SessionId::from_random(self.random.bytes());
         let client = TestClient { session, inbox: Arc::new(Inbox::default()), ..of.clone() };
         let opened =
-            client.store.open_mailbox(client.place(), session, client.inbox.clone(), CALL_TIMEOUT).await;
+            client.store.open_mailbox(client.partition(), session, client.inbox.clone(), CALL_TIMEOUT).await;
         opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened: {fault}"));
         client
     }

@@ -9,7 +9,7 @@ use super::{KeepId, Kept, Shared, State, Work};
 use crate::store::Outcome;
 use futures_util::future::join_all;
 use leasehold_core::heartbeat::HeartbeatSchedule;
-use leasehold_core::{HeartbeatReply, Moment, Place, SessionId, SessionOp, SessionReply};
+use leasehold_core::{HeartbeatReply, Moment, Partition, SessionId, SessionOp, SessionReply};
 use leasehold_store::jitter;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl State {
     }
 
     /// Ends an unused session, in a store with several partitions.
-    fn put_away(&mut self, place: Place, sessions: &Sessions, work: &mut Work) -> bool {
+    fn put_away(&mut self, place: Partition, sessions: &Sessions, work: &mut Work) -> bool {
         let Some(session) = self.hearts.session(place).filter(|session| sessions.put_away(session)).cloned()
         else {
             return false;
@@ -74,7 +74,7 @@ impl State {
     }
 
     /// The session of a partition is over, with all holds that depend on it.
-    fn lapse(&mut self, place: Place, now: Moment, work: &mut Work) {
+    fn lapse(&mut self, place: Partition, now: Moment, work: &mut Work) {
         let Some(Heart { session, .. }) = self.hearts.remove(place) else { return };
         // By this process's clock it would still be alive.
         let in_time = now < session.alive_until();
@@ -131,7 +131,7 @@ pub(super) async fn beat(shared: Arc<Shared>, throb: Throb) {
 }
 
 /// Begins a session in a partition, unless the keeper is closed. `again` is set if the previous one has lapsed.
-pub(super) async fn begin(shared: Arc<Shared>, place: Place, again: bool) {
+pub(super) async fn begin(shared: Arc<Shared>, place: Partition, again: bool) {
     tokio::select! {
         biased;
         () = shared.closed.cancelled() => {}
@@ -141,7 +141,7 @@ pub(super) async fn begin(shared: Arc<Shared>, place: Place, again: bool) {
 }
 
 /// Begins a session as soon as possible, and retries while a task waits for it.
-async fn try_to_begin(shared: &Shared, place: Place, again: bool) {
+async fn try_to_begin(shared: &Shared, place: Partition, again: bool) {
     let old = shared.sessions.present(place);
     let mut id = old.id;
     if again {
@@ -195,7 +195,7 @@ pub(super) async fn end_sessions(shared: &Shared, by: Option<Moment>) {
     }
 }
 
-async fn end(shared: &Shared, place: Place, session: SessionId, within: Duration) -> bool {
+async fn end(shared: &Shared, place: Partition, session: SessionId, within: Duration) -> bool {
     let op = SessionOp::End(session);
     match shared.store.execute_session(place, &op, within).await {
         Outcome::Done(_) => true,
@@ -208,7 +208,7 @@ async fn end(shared: &Shared, place: Place, session: SessionId, within: Duration
 
 impl Shared {
     /// No session of this partition is beginning or ending any more.
-    fn is_done(&self, place: Place) {
+    fn is_done(&self, place: Partition) {
         self.state().busy.remove(&place);
         self.bell.notify_one();
     }

@@ -51,7 +51,7 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
         let (post, about) = (Arc::new(Deaf), String::new());
         let birth = Birth { store: store.fork(), environment: environment.clone(), post, about, timings };
         let (session, pulse) =
-            birth.begin(Place::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
+            birth.begin(Partition::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
         let sessions = Arc::new(Sessions::only(session.clone()));
         let keeper = Keeper::start(store.fork(), birth, sessions, pulse).expect("a thread");
         let hold = held(&store, session, end).await;
@@ -87,9 +87,10 @@ async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
         about: String::new(),
         timings,
     };
-    let (old, _) = birth().begin(Place::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
+    let (old, _) =
+        birth().begin(Partition::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
     let (present, pulse) =
-        birth().begin(Place::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
+        birth().begin(Partition::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
     let sessions = Arc::new(Sessions::only(present));
     let keeper = Keeper::start(store.fork(), birth(), sessions, pulse).expect("a thread");
     // The task acquired it and stood still before it could register it; meanwhile the keeper has ended the session.

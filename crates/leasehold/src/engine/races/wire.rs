@@ -5,7 +5,7 @@ use super::environment::Still;
 use crate::store::{Fault, MemoryStore, NotificationSink, Outcome, Reply, Store};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
-    Claim, Extended, HoldId, HoldStatus, Inspect, KeyError, Lock, Op, Place, Release, ReleaseAction,
+    Claim, Extended, HoldId, HoldStatus, Inspect, KeyError, Lock, Op, Partition, Release, ReleaseAction,
     Released, SessionId,
 };
 use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -187,7 +187,7 @@ impl Store for Wire {
 
     fn open_mailbox(
         &self,
-        place: Place,
+        place: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -199,7 +199,7 @@ impl Store for Wire {
         self.server.0.store.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
         self.server.0.store.close_mailbox(place, session);
         self.server.quick().mailboxes.remove(&session);
     }

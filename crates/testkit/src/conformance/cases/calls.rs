@@ -90,10 +90,10 @@ pub async fn a_call_ends_by_its_deadline(fixture: &Fixture) {
     let session = fixture.client_without_mailbox().await;
     let opened = a
         .store
-        .open_mailbox(a.place(), session.session, session.inbox.clone(), Duration::from_micros(1))
+        .open_mailbox(a.partition(), session.session, session.inbox.clone(), Duration::from_micros(1))
         .await;
     assert!(start.elapsed() < SLACK, "the mailbox was opened after {:?}: {opened:?}", start.elapsed());
-    a.store.close_mailbox(a.place(), session.session);
+    a.store.close_mailbox(a.partition(), session.session);
 }
 
 /// A forked store, as the keeper uses it, works on another thread with its own runtime, and ends with it.

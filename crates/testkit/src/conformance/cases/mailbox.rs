@@ -44,10 +44,10 @@ pub async fn sessions_of_one_handle_have_two_mailboxes(fixture: &Fixture) {
 pub async fn a_mailbox_that_is_opened_again_at_once_gets_grants(fixture: &Fixture) {
     let a = fixture.client().await;
     for _ in 0..8 {
-        a.store.close_mailbox(a.place(), a.session);
+        a.store.close_mailbox(a.partition(), a.session);
         let opened = a
             .store
-            .open_mailbox(a.place(), a.session, a.inbox.clone(), crate::conformance::client::CALL_TIMEOUT)
+            .open_mailbox(a.partition(), a.session, a.inbox.clone(), crate::conformance::client::CALL_TIMEOUT)
             .await;
         opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened again: {fault}"));
         assert_eq!(fixture.grants_so_far(&a).await, []);
@@ -63,8 +63,8 @@ pub async fn a_closed_mailbox_gets_nothing(fixture: &Fixture) {
     let held = holder.take(LONG).await;
     let (gone, _) = b.enqueue().await;
     let (_, nonce) = c.enqueue().await;
-    b.store.close_mailbox(b.place(), b.session);
-    b.store.close_mailbox(b.place(), b.session);
+    b.store.close_mailbox(b.partition(), b.session);
+    b.store.close_mailbox(b.partition(), b.session);
     // Closing waits for nothing, but the same handle does nothing later before it.
     b.inspect().await;
     holder.release(&held).await;
@@ -74,7 +74,7 @@ pub async fn a_closed_mailbox_gets_nothing(fixture: &Fixture) {
     assert!(b.inbox.is_empty(), "delivered to a closed mailbox");
     let opened = b
         .store
-        .open_mailbox(b.place(), b.session, b.inbox.clone(), crate::conformance::client::CALL_TIMEOUT)
+        .open_mailbox(b.partition(), b.session, b.inbox.clone(), crate::conformance::client::CALL_TIMEOUT)
         .await;
     opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened again: {fault}"));
     // A reopened mailbox works. Earlier notifications may arrive late: they are hints.

@@ -3,7 +3,7 @@
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::cohort::BLOCK;
 use leasehold_core::model::{
-    Alive, Content, Entries, LockState, Part, Parts, PlaceId, Sessions, Value, Vital, everybody,
+    Alive, Content, Entries, LockState, Part, Parts, QueueEntryId, Sessions, Value, Vital, everybody,
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, FencingToken, ForceReleased, HoldId, HoldStatus,
@@ -341,7 +341,7 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             value.expires_ms = Some(now_ms + ask.lease_ms);
         }
         (Flaw::LooksLoseThePlace, Op::Acquire(ask)) => {
-            if let Some(place) = record.places.remove(&PlaceId::of(state.kind, &ask.claim.hold)) {
+            if let Some(place) = record.places.remove(&QueueEntryId::of(state.kind, &ask.claim.hold)) {
                 record.tickets.remove(&place.ticket);
             }
         }
@@ -415,7 +415,10 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
     let waits = state.waiters().next().is_some();
     let held = |claim: &Claim| parts(state).is_some_and(|parts| parts.part(&claim.hold).is_some());
     let waiting = |claim: &Claim| {
-        state.record.as_ref().is_some_and(|record| record.places.contains_key(&PlaceId::Hold(claim.hold)))
+        state
+            .record
+            .as_ref()
+            .is_some_and(|record| record.places.contains_key(&QueueEntryId::Hold(claim.hold)))
     };
     let known = state.record.as_ref().and_then(|record| record.limit);
     match (flaw, op) {
@@ -465,7 +468,7 @@ fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             (Flaw::LetsInTooMany, Op::Acquire(_)) if record.limit.is_some() => record.limit = Some(u32::MAX),
             (Flaw::ChangesItsLimit, Op::Acquire(ask)) => record.limit = ask.portion.of(),
             (Flaw::OnePlaceASession, Op::Acquire(ask)) => {
-                let mine = |id: &PlaceId| id.session() == ask.claim.hold.session();
+                let mine = |id: &QueueEntryId| id.session() == ask.claim.hold.session();
                 record.tickets.retain(|_, id| !mine(id));
                 record.places.retain(|id, _| !mine(id));
             }

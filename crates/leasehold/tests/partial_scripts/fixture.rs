@@ -11,7 +11,7 @@ use crate::server::Server;
 use crate::tap::{How, WHOLE};
 use leasehold::store::{Executed, Fault, Lock, Notification, Outcome, RedisStore, Store};
 use leasehold_core::model::{
-    Audit, Content as Lies, Endings, LockState, PlaceId, QueueEntry, Record, Reserved, SessionRecord,
+    Audit, Content as Lies, Endings, LockState, QueueEntry, QueueEntryId, Record, Reserved, SessionRecord,
     Sessions, Tenant, Value as Stands,
 };
 use leasehold_core::{
@@ -403,7 +403,7 @@ impl Fields {
                 return Err(Broken(format!("the link back from {at} does not lead to {before}")));
             }
             let in_order = record.tickets.last_key_value().is_none_or(|(ticket, _)| *ticket < place.ticket);
-            if !in_order || place.ticket >= record.tail || PlaceId::of(kind, &place.claim.hold) != id {
+            if !in_order || place.ticket >= record.tail || QueueEntryId::of(kind, &place.claim.hold) != id {
                 return Err(Broken(format!("place {} of {at} is out of order", place.ticket)));
             }
             record.tickets.insert(place.ticket, id);
@@ -421,11 +421,11 @@ impl Fields {
 }
 
 /// Whose place a field is about.
-fn place_id(kind: Kind, text: &str) -> Result<PlaceId, Broken> {
+fn place_id(kind: Kind, text: &str) -> Result<QueueEntryId, Broken> {
     if kind.is_shared() {
-        HoldId::from_token(text).map(PlaceId::Hold).map_err(broken)
+        HoldId::from_token(text).map(QueueEntryId::Hold).map_err(broken)
     } else {
-        parsed(text).map(PlaceId::Session)
+        parsed(text).map(QueueEntryId::Session)
     }
 }
 

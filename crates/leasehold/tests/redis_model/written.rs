@@ -1,7 +1,7 @@
 //! The model's state in the form in which the scripts store it in Redis.
 
 use leasehold::store::Notification;
-use leasehold_core::model::{Audit, PlaceId, QueueEntry, Record, Reserved, SessionRecord, Tenant};
+use leasehold_core::model::{Audit, QueueEntry, QueueEntryId, Record, Reserved, SessionRecord, Tenant};
 use leasehold_core::{Claim, Ended, Liveness, LockMode};
 use leasehold_testkit::Value;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     if !endings.is_empty() {
         put("ended", endings);
     }
-    let line: Vec<String> = record.tickets.values().map(PlaceId::word).collect();
+    let line: Vec<String> = record.tickets.values().map(QueueEntryId::word).collect();
     if record.tail > 0 {
         let (first, last) =
             (line.first().cloned().unwrap_or_default(), line.last().cloned().unwrap_or_default());

@@ -5,7 +5,7 @@ use crate::event::{Event, Execution, GuardId, HostEvent, LockId, ServerEvent, Ta
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::cohort::{HANDOVERS, TURN};
-use leasehold_core::model::PlaceId;
+use leasehold_core::model::QueueEntryId;
 use leasehold_core::{Acquired, Extended, FencingToken, HoldId, Notification, Op, Reply};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct Handoff {
 #[derive(Debug, Default)]
 struct ObservedHolder {
     holder: Option<HoldId>,
-    waiting: BTreeMap<PlaceId, Waiting>,
+    waiting: BTreeMap<QueueEntryId, Waiting>,
 }
 
 /// The waiter.
@@ -62,7 +62,7 @@ struct Passed {
     told: Option<Instant>,
     since_told: u32,
     /// When it was first handed off more than a turn after the longest waiter had come.
-    last_turn: Option<(PlaceId, Instant)>,
+    last_turn: Option<(QueueEntryId, Instant)>,
 }
 
 impl Passed {
@@ -88,7 +88,7 @@ impl Handoff {
             waiting.insert(*id, Waiting { until, ..old });
         }
         if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires()
-            && let Some(place) = waiting.get_mut(&PlaceId::of(done.state.kind, &ask.claim.hold))
+            && let Some(place) = waiting.get_mut(&QueueEntryId::of(done.state.kind, &ask.claim.hold))
         {
             place.looks.push(at);
         }

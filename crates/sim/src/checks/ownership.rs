@@ -3,7 +3,7 @@
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
-use leasehold_core::model::PlaceId;
+use leasehold_core::model::QueueEntryId;
 use leasehold_core::{
     Extended, HoldId, HoldStatus, Kind, Liveness, LockMode, ObservedHolder, Op, OwnValue, Reply,
 };
@@ -28,7 +28,7 @@ struct Before {
     /// Set once an operation has shown the state of the lock.
     is_known: bool,
     holds: Vec<Held>,
-    places: BTreeMap<PlaceId, Partition>,
+    places: BTreeMap<QueueEntryId, Partition>,
     /// The hold that ended last before its lease did.
     ended: Option<HoldId>,
 }
@@ -166,7 +166,7 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]
         }
     }
     let now = places(done);
-    let id = |hold: &HoldId| PlaceId::of(done.state.kind, hold);
+    let id = |hold: &HoldId| QueueEntryId::of(done.state.kind, hold);
     let stay: Vec<_> =
         before.holds.iter().filter(|held| after.iter().any(|now| now.hold == held.hold)).collect();
     for (place_id, place) in before.places.iter().filter(|(_, place)| place.kept_ms >= now_ms) {
@@ -195,7 +195,7 @@ fn is_hopeless(done: &Execution<'_>, place: &Partition, stay: &[&Held]) -> bool 
     }
 }
 
-fn places(done: &Execution<'_>) -> BTreeMap<PlaceId, Partition> {
+fn places(done: &Execution<'_>) -> BTreeMap<QueueEntryId, Partition> {
     let places = done.state.record.iter().flat_map(|record| record.places.iter());
     let seen = |place: &leasehold_core::model::QueueEntry| Partition {
         kept_ms: place.expires_ms,

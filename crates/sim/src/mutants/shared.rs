@@ -1,7 +1,7 @@
 //! Mutants of locks with several holders: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use leasehold_core::model::{Alive, Content, LockState, Part, Parts, PlaceId, Value};
+use leasehold_core::model::{Alive, Content, LockState, Part, Parts, QueueEntryId, Value};
 use leasehold_core::{Acquire, Extended, HoldStatus, LockMode, Notification, Op, Reply, Resize};
 use std::mem;
 
@@ -107,7 +107,7 @@ pub(crate) fn barge(
 ) -> (Reply, Vec<Notification>) {
     // Hides the queue while the acquire is executed.
     let hidden = state.record.as_mut().map(|record| {
-        let mine = record.places.remove(&PlaceId::of(state.kind, &ask.claim.hold));
+        let mine = record.places.remove(&QueueEntryId::of(state.kind, &ask.claim.hold));
         let hidden = (mem::take(&mut record.tickets), mem::take(&mut record.places));
         drop(mine);
         hidden

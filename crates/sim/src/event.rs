@@ -536,8 +536,8 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
             };
             entries.holds.iter().map(held).collect()
         }
-        Some(Value { content: Content::Parts(parts), expires_ms }) => {
-            let held = |part: &leasehold_core::model::Part| Held {
+        Some(Value { content: Content::SharedHolders(parts), expires_ms }) => {
+            let held = |part: &leasehold_core::model::SharedHold| Held {
                 hold: part.hold,
                 owner: part.owner.clone(),
                 portion: part.portion,

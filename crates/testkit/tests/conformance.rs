@@ -3,7 +3,8 @@
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::cohort::BLOCK;
 use leasehold_core::model::{
-    Alive, Content, Entries, LockState, Part, Parts, QueueEntryId, Sessions, Value, Vital, everybody,
+    Alive, Content, Entries, LockState, QueueEntryId, Sessions, SharedHold, SharedHolders, Value, Vital,
+    everybody,
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, FencingToken, ForceReleased, HoldId, HoldStatus,
@@ -478,14 +479,14 @@ fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             _ => {}
         }
     }
-    let Some(Value { content: Content::Parts(parts), expires_ms }) = &mut state.value else { return };
+    let Some(Value { content: Content::SharedHolders(parts), expires_ms }) = &mut state.value else { return };
     match (flaw, op) {
         (Flaw::PartsEndTogether, _) => {
             let last_ms = parts.holds.iter().map(|part| part.until_ms).max().unwrap_or(now_ms);
             parts.holds.iter_mut().for_each(|part| part.until_ms = last_ms);
         }
         (Flaw::WritesShare, Op::Acquire(_)) => {
-            let writes = |part: &&mut Part| part.portion == LockMode::Write;
+            let writes = |part: &&mut SharedHold| part.portion == LockMode::Write;
             parts.holds.iter_mut().filter(writes).for_each(|part| part.portion = LockMode::Read);
         }
         (Flaw::ResizesByForce, Op::Resize(_)) => parts.holds.truncate(1),
@@ -522,7 +523,8 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
         (Flaw::HidesSharers, _, Reply::Inspect(inspection)) => inspection.sharers.truncate(1),
         (Flaw::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Gone { .. })) => {
             let lost = parts(before).and_then(|parts| parts.holds.last()).cloned();
-            if let (Some(lost), Some(Value { content: Content::Parts(parts), .. })) = (lost, &mut state.value)
+            if let (Some(lost), Some(Value { content: Content::SharedHolders(parts), .. })) =
+                (lost, &mut state.value)
             {
                 parts.holds.push(lost);
             }
@@ -592,7 +594,7 @@ fn spoil_notes(flaw: Flaw, state: &LockState, op: &Op, reply: &Reply, wakes: &mu
     }
 }
 
-fn parts(state: &LockState) -> Option<&Parts> {
+fn parts(state: &LockState) -> Option<&SharedHolders> {
     state.value.as_ref()?.content.parts()
 }
 

@@ -15,9 +15,9 @@
 
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
-use super::parts::Parts;
 use super::record::{LOOKS_AT_MOST, QueueEntryId, Record, Reserved, SHORT_LEASE_MS, Tenant};
 use super::session::{Alive, Vital, everybody};
+use super::shared_holders::SharedHolders;
 use crate::cohort::{Reserve, TokenBlock};
 use crate::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, FenceRaised,
@@ -95,7 +95,8 @@ pub enum Content {
     /// The holds of a ReentrantMutex.
     Entries(Entries),
     /// The holds of a shared lock.
-    Parts(Parts),
+    #[serde(rename = "Parts")] // as in the databases that exist
+    SharedHolders(SharedHolders),
     /// A value of another type.
     Other(String),
 }
@@ -105,7 +106,7 @@ impl Content {
     pub fn token(&self) -> Option<&str> {
         match self {
             Self::Token(token) => Some(token),
-            Self::Entries(_) | Self::Parts(_) | Self::Other(_) => None,
+            Self::Entries(_) | Self::SharedHolders(_) | Self::Other(_) => None,
         }
     }
 
@@ -113,14 +114,14 @@ impl Content {
     pub fn entries(&self) -> Option<&Entries> {
         match self {
             Self::Entries(entries) => Some(entries),
-            Self::Token(_) | Self::Parts(_) | Self::Other(_) => None,
+            Self::Token(_) | Self::SharedHolders(_) | Self::Other(_) => None,
         }
     }
 
     /// The holds of a shared lock.
-    pub fn parts(&self) -> Option<&Parts> {
+    pub fn parts(&self) -> Option<&SharedHolders> {
         match self {
-            Self::Parts(parts) => Some(parts),
+            Self::SharedHolders(parts) => Some(parts),
             Self::Token(_) | Self::Entries(_) | Self::Other(_) => None,
         }
     }
@@ -129,7 +130,7 @@ impl Content {
     pub fn word(&self) -> &str {
         match self {
             Self::Token(_) => "string",
-            Self::Entries(_) | Self::Parts(_) => "hash",
+            Self::Entries(_) | Self::SharedHolders(_) => "hash",
             Self::Other(word) => word,
         }
     }
@@ -141,7 +142,7 @@ impl fmt::Debug for Content {
         match self {
             Self::Token(_) => f.write_str("Token(…)"),
             Self::Entries(entries) => entries.fmt(f),
-            Self::Parts(parts) => parts.fmt(f),
+            Self::SharedHolders(parts) => parts.fmt(f),
             Self::Other(word) => f.debug_tuple("Other").field(word).finish(),
         }
     }
@@ -315,7 +316,7 @@ impl LockState {
                 }
                 entries.count == 0
             }
-            Content::Token(_) | Content::Parts(_) | Content::Other(_) => true,
+            Content::Token(_) | Content::SharedHolders(_) | Content::Other(_) => true,
         });
     }
 
@@ -606,7 +607,7 @@ impl LockState {
                     entries.extend(&extend.claim.hold, now.ms, extend.lease_ms);
                 }
                 // A hold of a shared lock is extended where the other values at the key are known, too.
-                Content::Parts(_) | Content::Token(_) | Content::Other(_) => {}
+                Content::SharedHolders(_) | Content::Token(_) | Content::Other(_) => {}
             }
         }
         if extend.keep_record
@@ -805,7 +806,7 @@ impl LockState {
         match (self.kind, found) {
             (_, None) | (Kind::Reentrant, Some(Content::Entries(_))) => Ok(()),
             (kind, Some(Content::Token(token))) if kind.owns(token) => Ok(()),
-            (kind, Some(Content::Parts(_))) if kind.is_shared() => Ok(()),
+            (kind, Some(Content::SharedHolders(_))) if kind.is_shared() => Ok(()),
             (_, Some(content)) => Err(Refused::WrongKind { found: content.word().to_owned() }),
         }
     }
@@ -942,7 +943,7 @@ impl LockState {
         let stands = match &self.value.as_ref()?.content {
             Content::Token(token) => token,
             Content::Entries(entries) => entries.owner.as_str(),
-            Content::Parts(_) | Content::Other(_) => return None,
+            Content::SharedHolders(_) | Content::Other(_) => return None,
         };
         self.lessee().is_none().then(|| Fingerprint::of(stands))
     }

@@ -11,15 +11,15 @@ mod audit;
 mod endings;
 mod entries;
 mod lock;
-mod parts;
 mod record;
 mod session;
 mod shared;
+mod shared_holders;
 
 pub use audit::Audit;
 pub use endings::Endings;
 pub use entries::{Entries, Entry};
 pub use lock::{Content, LockState, Value};
-pub use parts::{Part, Parts};
 pub use record::{QueueEntry, QueueEntryId, Record, Reserved, Tenant};
 pub use session::{Alive, SessionRecord, Sessions, Vital, everybody};
+pub use shared_holders::{SharedHold, SharedHolders};

@@ -17,8 +17,8 @@
 
 use super::audit::Audit;
 use super::lock::{Content, LockState, Now, Value};
-use super::parts::{Part, Parts};
 use super::record::{LOOKS_AT_MOST, QueueEntry, QueueEntryId, Record, Tenant};
+use super::shared_holders::{SharedHold, SharedHolders};
 use crate::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Extend, FencingToken, ForceRelease, ForceReleased, HoldId,
     HoldStatus, Holder, Kind, Label, Liveness, LockMode, MAX_SHARED_HOLDERS, Notification, ObservedHolder,
@@ -126,13 +126,14 @@ impl LockState {
         free: &ForceRelease,
         wakes: &mut Vec<Notification>,
     ) -> ForceReleased {
-        let of_it = |part: &&Part| matches!(free.seen, ObservedHolder::Hold(seen) if part.fence == seen);
+        let of_it =
+            |part: &&SharedHold| matches!(free.seen, ObservedHolder::Hold(seen) if part.fence == seen);
         let seen: Vec<_> =
             self.parts().iter().flat_map(|parts| &parts.holds).filter(of_it).cloned().collect();
         if seen.is_empty() {
             return ForceReleased::Changed { holder: self.holder(now) };
         }
-        for Part { hold, fence, .. } in &seen {
+        for SharedHold { hold, fence, .. } in &seen {
             wakes.push(Notification::ForceReleased { to: hold.session(), fence: *fence });
         }
         self.take(now, Ended::ForceReleased, &free.by, |_, hold| seen.iter().any(|part| part.hold == *hold));
@@ -179,7 +180,7 @@ impl LockState {
             .cloned()
             .collect();
         self.keep_parts(now, |part| !goes(part.life, &part.hold));
-        for Part { hold, fence, label, .. } in &lost {
+        for SharedHold { hold, fence, label, .. } in &lost {
             self.note_end(now, *hold, Some(*fence), how);
             let (fence, whose) = (Some(*fence), Some(label.clone()));
             let entry = AuditEntry { at_ms: now.ms, how, fence, whose, by: by.clone() };
@@ -192,7 +193,7 @@ impl LockState {
     /// holds of others, nor their ends. So an extend costs the same however many share the lock.
     pub(super) fn extend_part(&mut self, now: Now, extend: &Extend, lies: Option<Value>) {
         self.value = lies;
-        if let Some(Value { content: Content::Parts(parts), expires_ms }) = &mut self.value {
+        if let Some(Value { content: Content::SharedHolders(parts), expires_ms }) = &mut self.value {
             parts.extend(&extend.claim.hold, now.ms + extend.lease_ms);
             *expires_ms = (*expires_ms).max(parts.until_ms());
         }
@@ -206,9 +207,9 @@ impl LockState {
     }
 
     /// Keeps the holds for which `stays` is true. The key lasts no longer than the last of them.
-    pub(super) fn keep_parts(&mut self, now: Now, stays: impl Fn(&Part) -> bool) {
+    pub(super) fn keep_parts(&mut self, now: Now, stays: impl Fn(&SharedHold) -> bool) {
         self.value.take_if(|Value { content, expires_ms }| {
-            let Content::Parts(parts) = content else { return false };
+            let Content::SharedHolders(parts) = content else { return false };
             parts.holds.retain(stays);
             // A key must not expire in the current millisecond: Redis would treat it as gone.
             *expires_ms = parts.until_ms().map(|until_ms| until_ms.max(now.ms + 1));
@@ -217,12 +218,12 @@ impl LockState {
     }
 
     /// The holds of a shared lock.
-    pub(super) fn parts(&self) -> Option<&Parts> {
+    pub(super) fn parts(&self) -> Option<&SharedHolders> {
         self.value.as_ref()?.content.parts()
     }
 
     /// The entry of a hold.
-    pub(super) fn part(&self, hold: &HoldId) -> Option<&Part> {
+    pub(super) fn part(&self, hold: &HoldId) -> Option<&SharedHold> {
         self.parts()?.part(hold)
     }
 
@@ -283,8 +284,8 @@ impl LockState {
     /// Whether there is room for a mode.
     fn room(&self, claim: &Claim, portion: LockMode) -> Room {
         let holds = || self.parts().into_iter().flat_map(|parts| &parts.holds);
-        let taken = || self.parts().map_or(0, Parts::count);
-        let writes = |part: &Part| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
+        let taken = || self.parts().map_or(0, SharedHolders::count);
+        let writes = |part: &SharedHold| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
         let free = match portion {
             LockMode::Permits { count, .. } => {
                 let limit = self.limit(portion).unwrap_or_default();
@@ -413,10 +414,10 @@ impl LockState {
         let Tenant { claim: Claim { hold, .. }, since_ms, life, label } =
             Tenant { claim: Claim::new(tenant.claim.hold), ..tenant };
         let until_ms = now.ms + lease_ms;
-        let part = Part { hold, owner, portion, fence, until_ms, since_ms, life, label };
-        let empty = Value { content: Content::Parts(Parts::default()), expires_ms: None };
+        let part = SharedHold { hold, owner, portion, fence, until_ms, since_ms, life, label };
+        let empty = Value { content: Content::SharedHolders(SharedHolders::default()), expires_ms: None };
         let value = self.value.get_or_insert(empty);
-        if let Content::Parts(parts) = &mut value.content {
+        if let Content::SharedHolders(parts) = &mut value.content {
             parts.add(part);
             value.expires_ms = parts.until_ms();
         }
@@ -439,17 +440,17 @@ impl LockState {
     }
 
     /// The holds of the owner of a claim.
-    fn own<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a Part> {
+    fn own<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a SharedHold> {
         let owner = claim.value.as_ref().filter(|_| self.kind.has_owners());
         self.parts().into_iter().flat_map(move |parts| parts.of(owner))
     }
 
     /// The holds whose end may admit the request.
-    fn in_the_way(&self, ask: &Acquire) -> Vec<&Part> {
+    fn in_the_way(&self, ask: &Acquire) -> Vec<&SharedHold> {
         if matches!(self.kind, Kind::Latch | Kind::Barrier) {
             return Vec::new();
         }
-        let others = |part: &&Part| part.owner.is_none() || part.owner != ask.claim.value;
+        let others = |part: &&SharedHold| part.owner.is_none() || part.owner != ask.claim.value;
         self.parts().into_iter().flat_map(|parts| &parts.holds).filter(others).collect()
     }
 

@@ -8,7 +8,7 @@ use super::happenings::{
     LOOKS_AT_MOST, START_US, any_attendance, any_lease_ms, any_move, ask, entries, has_ended, session,
     watcher,
 };
-use leasehold_core::model::{LockState, Part, QueueEntry, QueueEntryId, Sessions, Vital};
+use leasehold_core::model::{LockState, QueueEntry, QueueEntryId, Sessions, SharedHold, Vital};
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken, ForceRelease,
     ForceReleased, HoldId, HoldStatus, Inspect, Kind, Liveness, LockMode, Notification, ObservedHolder, Op,
@@ -136,7 +136,7 @@ struct Environment {
 /// The state before a step.
 struct Before {
     state: LockState,
-    holds: Vec<Part>,
+    holds: Vec<SharedHold>,
     /// The queue, from the front.
     queue: Vec<QueueEntry>,
 }
@@ -152,7 +152,7 @@ impl Environment {
         self.now_us = self.now_us.saturating_add_signed(*by_us);
         self.state.is_over(self.now_us);
         let before = self.stands();
-        let waits = |part: &Part| before.queue.iter().any(|place| place.claim.hold == part.hold);
+        let waits = |part: &SharedHold| before.queue.iter().any(|place| place.claim.hold == part.hold);
         if *by_us < 0 && before.holds.iter().any(waits) {
             return false;
         }
@@ -208,7 +208,7 @@ impl Environment {
         let (reply, wakes) = self.state.apply(self.now_us, op, &alive);
         let dead = self.named_dead(before, op, &alive);
         self.check_doubling(op, &reply, &alive);
-        let ends = |part: &Part| match op {
+        let ends = |part: &SharedHold| match op {
             Op::Release(release) => part.hold == release.claim.hold,
             Op::ForceRelease(free) => free.seen == ObservedHolder::Hold(part.fence),
             _ => dead.is_some_and(|dead| lives_with(part.life, &part.hold, dead)),
@@ -278,7 +278,7 @@ impl Environment {
     }
 
     /// The holds that should end do, in this way, and no others; no end comes closer.
-    fn check_ended(&self, before: &Before, ends: &dyn Fn(&Part) -> bool, how: Ended) {
+    fn check_ended(&self, before: &Before, ends: &dyn Fn(&SharedHold) -> bool, how: Ended) {
         let now = parts(&self.state);
         let mut lost = 0;
         for part in &before.holds {
@@ -409,8 +409,9 @@ impl Environment {
         for part in after.holds.iter().filter(|part| !before.holds.iter().any(|held| held.hold == part.hold))
         {
             let at = kept.iter().position(|hold| *hold == part.hold).unwrap_or(kept.len());
-            let owners =
-                |held: &&Part| part.owner.is_some() && held.owner == part.owner && held.hold != part.hold;
+            let owners = |held: &&SharedHold| {
+                part.owner.is_some() && held.owner == part.owner && held.hold != part.hold
+            };
             let passes = match part.portion {
                 LockMode::Arrive { .. } | LockMode::Upgrade => true,
                 LockMode::Read | LockMode::Upgradable => {
@@ -443,8 +444,8 @@ impl Environment {
                 told.extend(others);
                 assert!(!told.contains(&own), "no session waits for its own death");
                 if at == Some(0) && !matches!(self.state.kind, Kind::Latch | Kind::Barrier) {
-                    let others = |part: &&Part| part.owner.is_none() || part.owner != ask.claim.value;
-                    let die = |part: &Part| part.life.ends_with_session().then(|| part.hold.session());
+                    let others = |part: &&SharedHold| part.owner.is_none() || part.owner != ask.claim.value;
+                    let die = |part: &SharedHold| part.life.ends_with_session().then(|| part.hold.session());
                     let all: BTreeSet<_> = self
                         .stands()
                         .holds
@@ -485,7 +486,7 @@ impl Environment {
 
     /// Only a request that can never succeed is refused.
     fn check_refusal(&self, before: &Before, ask: &Acquire, refused: &Refused) {
-        let own = |part: &&Part| part.owner.is_some() && part.owner == ask.claim.value;
+        let own = |part: &&SharedHold| part.owner.is_some() && part.owner == ask.claim.value;
         let owns = |portion| before.holds.iter().filter(own).any(|part| part.portion == portion);
         let true_it_is = match refused {
             Refused::OutOfRange { count, limit } => *count == 0 || count > limit,
@@ -503,8 +504,9 @@ impl Environment {
 
     /// Tokens grow with every hold, even if the record is lost while there are holders.
     fn check_tokens(&mut self, before: &Before) {
-        let was =
-            |part: &Part| before.holds.iter().any(|held| held.hold == part.hold && held.fence == part.fence);
+        let was = |part: &SharedHold| {
+            before.holds.iter().any(|held| held.hold == part.hold && held.fence == part.fence)
+        };
         let mut fresh: Vec<_> = parts(&self.state).into_iter().filter(|part| !was(part)).collect();
         fresh.retain(|part| part.until_ms >= self.now_ms() && part.since_ms == self.now_ms());
         let known = before.holds.iter().map(|part| part.fence).max();
@@ -559,7 +561,7 @@ impl Environment {
         }
         let limit = limit_of(&self.state);
         let taken: u64 = now.holds.iter().map(|part| u64::from(part.portion.count())).sum();
-        let writes = |part: &Part| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
+        let writes = |part: &SharedHold| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
         let room = match first.portion {
             LockMode::Permits { count, .. } => {
                 let limit = limit.expect("a waiter has set the limit");
@@ -604,12 +606,12 @@ fn is_settled(before: &Before, op: &Op, reply: &Reply) -> bool {
 }
 
 /// A writer is alone except for the reads of its own owner, and at most one owner reads upgradably.
-fn check_readers(holds: &[Part]) {
+fn check_readers(holds: &[SharedHold]) {
     for part in holds {
         assert!(part.owner.is_some());
         if matches!(part.portion, LockMode::Write | LockMode::Upgrade) {
             assert!(holds.iter().all(|other| other.owner == part.owner), "beside a writer: {holds:#?}");
-            let writes = |other: &&Part| matches!(other.portion, LockMode::Write | LockMode::Upgrade);
+            let writes = |other: &&SharedHold| matches!(other.portion, LockMode::Write | LockMode::Upgrade);
             assert_eq!(holds.iter().filter(writes).count(), 1, "an owner writes once: {holds:#?}");
         }
     }
@@ -644,7 +646,7 @@ fn as_doubted_before(first: &Acquired, second: &Acquired) -> Acquired {
     second
 }
 
-fn parts(state: &LockState) -> Vec<Part> {
+fn parts(state: &LockState) -> Vec<SharedHold> {
     let parts = state.value.as_ref().and_then(|value| value.content.parts());
     parts.map(|parts| parts.holds.clone()).unwrap_or_default()
 }

@@ -19,7 +19,7 @@ use leasehold_core::{
     Label, Liveness, LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, QueueEntry as Partition,
     Release, ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
 };
-use leasehold_testkit::conformance::{ForeignWrite, Workload, leader_announcement, parts, rlock};
+use leasehold_testkit::conformance::{ForeignWrite, Workload, leader_announcement, rlock, shared_holders};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Duration;

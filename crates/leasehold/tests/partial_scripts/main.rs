@@ -37,7 +37,7 @@ use coverage::{ObservedHolder, OpKind, op_kinds};
 use fixture::{Fixture, live};
 use generator::Play;
 use invariants::Left;
-use leasehold_core::model::{Content, LockState, Part, Value, everybody};
+use leasehold_core::model::{Content, LockState, SharedHold, Value, everybody};
 use leasehold_core::{
     Acquire, Evict, HoldStatus, Kind, Label, ObservedHolder as SeenAs, Op, Release, ReleaseAction, Reply,
 };
@@ -276,7 +276,8 @@ impl Play<'_> {
 
     /// No hold of a lock that several share lasts longer than the key.
     fn check_that_parts_end_before_the_key(&self) -> Result<(), Broken> {
-        let Some(Value { content: Content::Parts(parts), expires_ms: Some(expires_ms) }) = &self.state.value
+        let Some(Value { content: Content::SharedHolders(parts), expires_ms: Some(expires_ms) }) =
+            &self.state.value
         else {
             return Ok(());
         };
@@ -304,9 +305,9 @@ impl Play<'_> {
 }
 
 /// A lock with those parts alone that stay.
-fn keep_parts(state: &mut LockState, stays: impl Fn(&Part) -> bool) {
+fn keep_parts(state: &mut LockState, stays: impl Fn(&SharedHold) -> bool) {
     state.value.take_if(|value| {
-        let Content::Parts(parts) = &mut value.content else { return false };
+        let Content::SharedHolders(parts) = &mut value.content else { return false };
         parts.holds.retain(stays);
         value.expires_ms = parts.holds.iter().map(|part| part.until_ms).max();
         parts.holds.is_empty()

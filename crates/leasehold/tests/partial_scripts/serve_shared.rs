@@ -10,7 +10,7 @@ use crate::Broken;
 use crate::fixture::live;
 use crate::generator::Play;
 use crate::serve::asked_in;
-use leasehold_core::model::{LockState, Part};
+use leasehold_core::model::{LockState, SharedHold};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, HoldStatus, Kind, Label, Liveness, LockMode, Op, Release,
     ReleaseAction, Reply,
@@ -124,7 +124,7 @@ impl Play<'_> {
     }
 
     /// Those who have a part that is not over: the oldest first.
-    fn parts(&self) -> Vec<Part> {
+    fn parts(&self) -> Vec<SharedHold> {
         let state = live(&self.state, self.now_us);
         state
             .value

@@ -1,7 +1,7 @@
 //! Mutants of locks with several holders: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use leasehold_core::model::{Alive, Content, LockState, Part, Parts, QueueEntryId, Value};
+use leasehold_core::model::{Alive, Content, LockState, QueueEntryId, SharedHold, SharedHolders, Value};
 use leasehold_core::{Acquire, Extended, HoldStatus, LockMode, Notification, Op, Reply, Resize};
 use std::mem;
 
@@ -33,9 +33,9 @@ impl Mutant {
         op: &Op,
         alive: Alive<'_>,
     ) -> (Reply, Vec<Notification>) {
-        let writes = |part: &Part| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
-        let reads = |part: &Part| part.portion == LockMode::Read;
-        let may = |part: &Part| part.portion == LockMode::Upgradable;
+        let writes = |part: &SharedHold| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
+        let reads = |part: &SharedHold| part.portion == LockMode::Read;
+        let may = |part: &SharedHold| part.portion == LockMode::Upgradable;
         let portion = if let Op::Acquire(ask) = op { ask.portion } else { LockMode::Whole };
         match (self, op, portion) {
             (Self::ReaderBesideWriter, _, LockMode::Read) => without(state, writes, now_us, op, alive),
@@ -72,7 +72,9 @@ impl Mutant {
 
     /// Changes the state after an operation that the model has executed.
     fn mutate_holders(self, state: &mut LockState, op: &Op, reply: &Reply) {
-        let Some(Value { content: Content::Parts(parts), expires_ms }) = &mut state.value else { return };
+        let Some(Value { content: Content::SharedHolders(parts), expires_ms }) = &mut state.value else {
+            return;
+        };
         let goes = match (self, reply) {
             (Self::LateReleaseFreesAnother, Reply::Release(released)) => {
                 matches!(released.found, HoldStatus::Vanished | HoldStatus::Ended(_))
@@ -129,15 +131,15 @@ pub(crate) fn barge(
 /// Executes an operation as if some parts were not there.
 fn without(
     state: &mut LockState,
-    hides: impl Fn(&Part) -> bool,
+    hides: impl Fn(&SharedHold) -> bool,
     now_us: u64,
     op: &Op,
     alive: Alive<'_>,
 ) -> (Reply, Vec<Notification>) {
     let own = if let Op::Acquire(ask) = op { Some(ask.claim.hold) } else { None };
     let mut hidden = Vec::new();
-    if let Some(Value { content: Content::Parts(parts), .. }) = &mut state.value {
-        let goes = |part: &Part| hides(part) && Some(part.hold) != own;
+    if let Some(Value { content: Content::SharedHolders(parts), .. }) = &mut state.value {
+        let goes = |part: &SharedHold| hides(part) && Some(part.hold) != own;
         let (away, left) = mem::take(&mut parts.holds).into_iter().partition(goes);
         (hidden, parts.holds) = (away, left);
     }
@@ -147,8 +149,8 @@ fn without(
     if hidden.is_empty() {
         return done;
     }
-    let empty = Value { content: Content::Parts(Parts::default()), expires_ms: None };
-    if let Value { content: Content::Parts(parts), expires_ms } = state.value.get_or_insert(empty) {
+    let empty = Value { content: Content::SharedHolders(SharedHolders::default()), expires_ms: None };
+    if let Value { content: Content::SharedHolders(parts), expires_ms } = state.value.get_or_insert(empty) {
         parts.holds.extend(hidden);
         parts.holds.sort_by_key(|part| part.fence);
         *expires_ms = parts.holds.iter().map(|part| part.until_ms).max();
@@ -159,7 +161,7 @@ fn without(
 /// Executes an operation as if every holder had one permit.
 fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Notification>) {
     let mut weights = Vec::new();
-    if let Some(Value { content: Content::Parts(parts), .. }) = &mut state.value {
+    if let Some(Value { content: Content::SharedHolders(parts), .. }) = &mut state.value {
         for part in &mut parts.holds {
             weights.push((part.hold, part.portion));
             if let LockMode::Permits { count, .. } = &mut part.portion {
@@ -168,7 +170,7 @@ fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> 
         }
     }
     let done = state.apply(now_us, op, alive);
-    if let Some(Value { content: Content::Parts(parts), .. }) = &mut state.value {
+    if let Some(Value { content: Content::SharedHolders(parts), .. }) = &mut state.value {
         for part in &mut parts.holds {
             let known = weights.iter().find(|(hold, _)| *hold == part.hold);
             part.portion = known.map_or(part.portion, |(_, portion)| *portion);
@@ -213,7 +215,7 @@ fn each_portion(state: &mut LockState, mut each: impl FnMut(&mut LockMode)) {
     for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
         each(&mut place.portion);
     }
-    if let Some(Value { content: Content::Parts(parts), .. }) = &mut state.value {
+    if let Some(Value { content: Content::SharedHolders(parts), .. }) = &mut state.value {
         parts.holds.iter_mut().for_each(|part| each(&mut part.portion));
     }
 }

@@ -3,7 +3,7 @@
 //! Parsing is strict: a value that no script of ours writes is an error.
 
 use super::rlock::{life, parsed, parsed_by};
-use leasehold_core::model::{Content, Part, Parts};
+use leasehold_core::model::{Content, SharedHold, SharedHolders};
 use leasehold_core::{FencingToken, HoldId, Kind, Label, LockMode, OwnValue};
 use std::collections::BTreeMap;
 
@@ -25,10 +25,10 @@ pub fn parts(kind: Kind, fields: &BTreeMap<String, String>) -> Result<Option<Con
     let holds = fields.iter().filter(|(field, _)| *field != "leasehold");
     let mut holds = holds.map(|(hold, text)| part(kind, hold, text)).collect::<Result<Vec<_>, _>>()?;
     holds.sort_by_cached_key(|part| (part.fence, part.hold.token()));
-    Ok((!holds.is_empty()).then_some(Content::Parts(Parts { holds })))
+    Ok((!holds.is_empty()).then_some(Content::SharedHolders(SharedHolders { holds })))
 }
 
-fn part(kind: Kind, hold: &str, text: &str) -> Result<Part, String> {
+fn part(kind: Kind, hold: &str, text: &str) -> Result<SharedHold, String> {
     let lines: Vec<_> = text.splitn(3, '\n').collect();
     let [first, owner, label] = lines[..] else {
         return Err(format!("a part with {} of 3 lines", lines.len()));
@@ -41,7 +41,7 @@ fn part(kind: Kind, hold: &str, text: &str) -> Result<Part, String> {
     if owner.is_empty() == kind.has_owners() {
         return Err(format!("a part of the owner `{owner}`"));
     }
-    Ok(Part {
+    Ok(SharedHold {
         hold: parsed_by(hold, HoldId::from_token)?,
         owner: (!owner.is_empty()).then(|| parsed_by(owner, OwnValue::new)).transpose()?,
         portion: portion.ok_or_else(|| format!("a part `{first}` of a {}", kind.word()))?,

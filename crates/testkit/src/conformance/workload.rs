@@ -6,7 +6,7 @@
 
 use super::Random;
 use leasehold_core::cohort::{BLOCK, Reserve};
-use leasehold_core::model::{Content, Entries, LockState, Parts, Sessions, Value};
+use leasehold_core::model::{Content, Entries, LockState, Sessions, SharedHolders, Value};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, Heartbeat, HoldId,
     Inspect, Kind, Label, Liveness, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue,
@@ -298,7 +298,7 @@ impl Workload {
 
     fn acquire(&mut self, state: &LockState) -> Acquire {
         let mut ask = self.any_acquire(state);
-        let upgradable = |parts: &Parts| {
+        let upgradable = |parts: &SharedHolders| {
             parts.holds.iter().find(|part| part.portion == LockMode::Upgradable)?.owner.clone()
         };
         let parts = state.value.as_ref().and_then(|value| value.content.parts());

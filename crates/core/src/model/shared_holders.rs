@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 ///
 /// Part of [`LockState`](super::LockState); see there for an example.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parts {
+pub struct SharedHolders {
     /// The holds, oldest first (2).
-    pub holds: Vec<Part>,
+    pub holds: Vec<SharedHold>,
 }
 
 /// One hold of a shared lock.
 ///
 /// Part of [`LockState`](super::LockState); see there for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct SharedHold {
     /// The hold.
     pub hold: HoldId,
     /// Its owner, for an RwLock.
@@ -39,9 +39,9 @@ pub struct Part {
     pub label: Label,
 }
 
-impl Parts {
+impl SharedHolders {
     /// The entry of a hold.
-    pub fn part(&self, hold: &HoldId) -> Option<&Part> {
+    pub fn part(&self, hold: &HoldId) -> Option<&SharedHold> {
         self.holds.iter().find(|part| part.hold == *hold)
     }
 
@@ -51,21 +51,21 @@ impl Parts {
     }
 
     /// The holds of an owner.
-    pub(super) fn of<'a>(&'a self, owner: Option<&'a OwnValue>) -> impl Iterator<Item = &'a Part> {
+    pub(super) fn of<'a>(&'a self, owner: Option<&'a OwnValue>) -> impl Iterator<Item = &'a SharedHold> {
         self.holds.iter().filter(move |part| owner.is_some() && part.owner.as_ref() == owner)
     }
 
     /// The holds as recorded holders.
     pub(super) fn lessees(&self) -> impl Iterator<Item = Tenant> {
         self.holds.iter().map(|part| {
-            let Part { hold, owner, since_ms, life, label, .. } = part.clone();
+            let SharedHold { hold, owner, since_ms, life, label, .. } = part.clone();
             Tenant { claim: Claim { hold, value: owner }, since_ms, life, label }
         })
     }
 
     /// Adds a hold (2). A hold has one entry: an older one that was over exists again if the clock has gone
     /// back.
-    pub(super) fn add(&mut self, part: Part) {
+    pub(super) fn add(&mut self, part: SharedHold) {
         self.holds.retain(|other| other.hold != part.hold);
         self.holds.push(part);
         self.holds.sort_by_cached_key(|part| (part.fence, part.hold.token()));
@@ -84,7 +84,7 @@ impl Parts {
     }
 }
 
-impl Part {
+impl SharedHold {
     /// What others may know of it.
     pub(super) fn holder(&self, now_ms: u64) -> Holder {
         Holder {

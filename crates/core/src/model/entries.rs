@@ -9,7 +9,7 @@
 //!    acquire whose caller gave up, or one of a dead process. The reply to a further acquire reports the
 //!    longest requested lease, so that the new hold lasts as long (R10).
 
-use super::record::Tenant;
+use super::record::RecordedHolder;
 use crate::{Claim, FencingToken, HoldId, Label, Liveness, OwnValue};
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,7 @@ pub struct Entry {
 
 impl Entries {
     /// The value after the free lock is granted.
-    pub(super) fn of(tenant: Tenant, owner: OwnValue, fence: FencingToken, lease_ms: u64) -> Self {
+    pub(super) fn of(tenant: RecordedHolder, owner: OwnValue, fence: FencingToken, lease_ms: u64) -> Self {
         let holds = vec![Entry::of(tenant, lease_ms)];
         Self { owner, count: 1, fence: Some(fence), lease_ms, holds }
     }
@@ -60,15 +60,15 @@ impl Entries {
     }
 
     /// Leasehold's holds, oldest first.
-    pub(super) fn lessees(&self) -> impl Iterator<Item = Tenant> {
+    pub(super) fn lessees(&self) -> impl Iterator<Item = RecordedHolder> {
         self.holds.iter().map(|entry| {
             let Entry { hold, since_ms, life, label, .. } = entry.clone();
-            Tenant { claim: Claim { hold, value: Some(self.owner.clone()) }, since_ms, life, label }
+            RecordedHolder { claim: Claim { hold, value: Some(self.owner.clone()) }, since_ms, life, label }
         })
     }
 
     /// Adds a hold of the same owner (3).
-    pub(super) fn enter(&mut self, tenant: Tenant, fence: FencingToken, lease_ms: u64) {
+    pub(super) fn enter(&mut self, tenant: RecordedHolder, fence: FencingToken, lease_ms: u64) {
         self.fence = Some(fence);
         self.lease_ms = self.lease_ms.max(lease_ms);
         self.holds.push(Entry::of(tenant, lease_ms));
@@ -105,8 +105,8 @@ impl Entries {
 }
 
 impl Entry {
-    fn of(tenant: Tenant, lease_ms: u64) -> Self {
-        let Tenant { claim, since_ms, life, label } = tenant;
+    fn of(tenant: RecordedHolder, lease_ms: u64) -> Self {
+        let RecordedHolder { claim, since_ms, life, label } = tenant;
         Self { hold: claim.hold, until_ms: since_ms + lease_ms, since_ms, life, label }
     }
 }

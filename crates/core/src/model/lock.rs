@@ -15,7 +15,7 @@
 
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
-use super::record::{LOOKS_AT_MOST, QueueEntryId, Record, Reserved, SHORT_LEASE_MS, Tenant};
+use super::record::{LOOKS_AT_MOST, QueueEntryId, Record, RecordedHolder, Reserved, SHORT_LEASE_MS};
 use super::session::{Alive, Vital, everybody};
 use super::shared_holders::SharedHolders;
 use crate::cohort::{Reserve, TokenBlock};
@@ -551,7 +551,7 @@ impl LockState {
     /// (R4, R10).
     fn enter(&mut self, now: Now, ask: &Acquire) -> bool {
         let Some(entries) = self.entries_of(&ask.claim) else { return false };
-        let tenant = Tenant::asking(now.ms, ask);
+        let tenant = RecordedHolder::asking(now.ms, ask);
         // So far, only a client of another library holds it.
         let fence = entries.fence.unwrap_or_else(|| self.install(now, tenant.clone(), ask.lease_ms));
         if let Some(Value { content: Content::Entries(entries), expires_ms }) = &mut self.value {
@@ -585,7 +585,8 @@ impl LockState {
         }
         let known = self.tenant().is_some_and(|tenant| tenant.claim == ask.claim);
         let last = self.record.as_ref().and_then(|record| record.last).filter(|_| known);
-        let fence = last.unwrap_or_else(|| self.install(now, Tenant::asking(now.ms, ask), ask.lease_ms));
+        let fence =
+            last.unwrap_or_else(|| self.install(now, RecordedHolder::asking(now.ms, ask), ask.lease_ms));
         let mut expires_ms = now.ms + ask.lease_ms;
         if let Some(value) = &mut self.value {
             expires_ms = *value.expires_ms.get_or_insert(expires_ms);
@@ -754,14 +755,14 @@ impl LockState {
                 // additional one.
                 && (ask.queue.is_some() || place.claim.hold == ask.claim.hold)
             {
-                self.give(now, Tenant::asking(now.ms, ask), ask.lease_ms);
+                self.give(now, RecordedHolder::asking(now.ms, ask), ask.lease_ms);
                 return Pumped::Asker;
             }
             if place.expires_ms < now.ms {
                 continue;
             }
             let (nonce, lease_ms) = (place.nonce, place.lease_ms);
-            let fence = self.give(now, Tenant::waiting(now.ms, place), lease_ms);
+            let fence = self.give(now, RecordedHolder::waiting(now.ms, place), lease_ms);
             wakes.push(Notification::Grant { to: session, nonce, fence });
             return Pumped::Another;
         }
@@ -769,12 +770,12 @@ impl LockState {
             return Pumped::Nobody;
         }
         let Some(ask) = asker else { return Pumped::Nobody };
-        self.give(now, Tenant::asking(now.ms, ask), ask.lease_ms);
+        self.give(now, RecordedHolder::asking(now.ms, ask), ask.lease_ms);
         Pumped::Asker
     }
 
     /// Makes the tenant the holder of the free lock.
-    fn give(&mut self, now: Now, tenant: Tenant, lease_ms: u64) -> FencingToken {
+    fn give(&mut self, now: Now, tenant: RecordedHolder, lease_ms: u64) -> FencingToken {
         let (token, first) = (tenant.claim.token(), tenant.clone());
         let fence = self.install(now, tenant, lease_ms);
         let content = match (self.kind, OwnValue::new(&token)) {
@@ -786,7 +787,7 @@ impl LockState {
     }
 
     /// Writes a new holder and its fencing token into the record.
-    fn install(&mut self, now: Now, tenant: Tenant, lease_ms: u64) -> FencingToken {
+    fn install(&mut self, now: Now, tenant: RecordedHolder, lease_ms: u64) -> FencingToken {
         let record = self.record_or_new(now, lease_ms);
         let fence = FencingToken::after(record.greatest(), now.us);
         let raised = Record::is_raised_by(record.last.replace(fence), fence);
@@ -822,20 +823,20 @@ impl LockState {
     }
 
     /// The holder, if it uses Leasehold; the oldest hold, where there are several.
-    fn lessee(&self) -> Option<Tenant> {
+    fn lessee(&self) -> Option<RecordedHolder> {
         match (self.entries(), self.parts()) {
             (Some(entries), _) => entries.lessees().next(),
             (_, Some(parts)) => parts.lessees().next(),
             // A rest does not end with any session.
             _ if self.rests() => {
-                self.tenant().map(|tenant| Tenant { life: Liveness::Lease, ..tenant.clone() })
+                self.tenant().map(|tenant| RecordedHolder { life: Liveness::Lease, ..tenant.clone() })
             }
             _ => self.tenant().filter(|tenant| self.holds(&tenant.claim)).cloned(),
         }
     }
 
     /// All holders that use Leasehold: several holds of one owner, or all holds of a shared lock.
-    pub(super) fn lessees(&self) -> Vec<Tenant> {
+    pub(super) fn lessees(&self) -> Vec<RecordedHolder> {
         match (self.entries(), self.parts()) {
             (Some(entries), _) => entries.lessees().collect(),
             (_, Some(parts)) => parts.lessees().collect(),
@@ -851,7 +852,7 @@ impl LockState {
         }
     }
 
-    fn tenant(&self) -> Option<&Tenant> {
+    fn tenant(&self) -> Option<&RecordedHolder> {
         self.record.as_ref().and_then(|record| record.tenant.as_ref())
     }
 

@@ -20,6 +20,6 @@ pub use audit::Audit;
 pub use endings::Endings;
 pub use entries::{Entries, Entry};
 pub use lock::{Content, LockState, Value};
-pub use record::{QueueEntry, QueueEntryId, Record, Reserved, Tenant};
+pub use record::{QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved};
 pub use session::{Alive, SessionRecord, Sessions, Vital, everybody};
 pub use shared_holders::{SharedHold, SharedHolders};

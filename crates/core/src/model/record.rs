@@ -32,7 +32,7 @@ pub struct Record {
     #[serde(default)]
     pub reserved: Option<Reserved>,
     /// The last client to which the lock was granted. It still holds the lock if its token is at the key.
-    pub tenant: Option<Tenant>,
+    pub tenant: Option<RecordedHolder>,
     /// The holds that ended last other than by their leases, and how.
     pub ended: Endings,
     /// The total number of permits, arrivals or parties, for a lock that counts them.
@@ -110,17 +110,17 @@ impl QueueEntryId {
 /// The client to which a lock was granted.
 ///
 /// ```
-/// use leasehold_core::model::Tenant;
+/// use leasehold_core::model::RecordedHolder;
 /// use leasehold_core::{Claim, HoldId, Label, Liveness, SessionId};
 ///
 /// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
 /// let (label, life) = (Label::new("billing")?, Liveness::Session { alive_ms: 10_000 });
-/// let tenant = Tenant { claim: Claim::new(hold), since_ms: 1_000, life, label };
+/// let tenant = RecordedHolder { claim: Claim::new(hold), since_ms: 1_000, life, label };
 /// assert_eq!(tenant.claim.hold.session(), SessionId::from_random([7; 12])); // the session to check for life
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tenant {
+pub struct RecordedHolder {
     /// The hold, and the value at the key.
     pub claim: Claim,
     /// When it was granted, in milliseconds of the store's clock.
@@ -131,7 +131,7 @@ pub struct Tenant {
     pub label: Label,
 }
 
-impl Tenant {
+impl RecordedHolder {
     /// The holder for an acquire that is granted at once.
     pub(super) fn asking(now_ms: u64, ask: &Acquire) -> Self {
         let (claim, label) = (ask.claim.clone(), ask.label.clone());

@@ -17,7 +17,7 @@
 
 use super::audit::Audit;
 use super::lock::{Content, LockState, Now, Value};
-use super::record::{LOOKS_AT_MOST, QueueEntry, QueueEntryId, Record, Tenant};
+use super::record::{LOOKS_AT_MOST, QueueEntry, QueueEntryId, Record, RecordedHolder};
 use super::shared_holders::{SharedHold, SharedHolders};
 use crate::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Extend, FencingToken, ForceRelease, ForceReleased, HoldId,
@@ -71,7 +71,7 @@ impl LockState {
             if let Some(record) = &mut self.record {
                 record.leave(id);
             }
-            self.let_in(now, Tenant::asking(now.ms, ask), ask.portion, ask.lease_ms);
+            self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.portion, ask.lease_ms);
             // Others may have waited for this one to arrive.
             self.pump_parts(now, None, wakes);
         } else {
@@ -327,7 +327,7 @@ impl LockState {
             && !self.holds(&ask.claim)
             && self.room(&ask.claim, ask.portion) == Room::Now
         {
-            self.let_in(now, Tenant::asking(now.ms, ask), ask.portion, ask.lease_ms);
+            self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.portion, ask.lease_ms);
         }
     }
 
@@ -387,21 +387,21 @@ impl LockState {
             }
         }
         if let Some(ask) = extra.filter(|_| present.len() < of) {
-            self.let_in(now, Tenant::asking(now.ms, ask), ask.portion, ask.lease_ms);
+            self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.portion, ask.lease_ms);
         }
     }
 
     /// Admits a queue entry, and notifies it, unless it belongs to the current request.
     fn grant(&mut self, now: Now, place: QueueEntry, asker: Option<HoldId>, wakes: &mut Vec<Notification>) {
         let (hold, nonce, portion, lease_ms) = (place.claim.hold, place.nonce, place.portion, place.lease_ms);
-        let fence = self.let_in(now, Tenant::waiting(now.ms, place), portion, lease_ms);
+        let fence = self.let_in(now, RecordedHolder::waiting(now.ms, place), portion, lease_ms);
         if asker != Some(hold) {
             wakes.push(Notification::Grant { to: hold.session(), nonce, fence });
         }
     }
 
     /// Adds a hold.
-    fn let_in(&mut self, now: Now, tenant: Tenant, portion: LockMode, lease_ms: u64) -> FencingToken {
+    fn let_in(&mut self, now: Now, tenant: RecordedHolder, portion: LockMode, lease_ms: u64) -> FencingToken {
         // If the record was lost, the holds have later tokens than it.
         let newest = self.parts().and_then(|parts| parts.holds.last()).map(|part| part.fence);
         let limit = self.limit(portion);
@@ -411,8 +411,8 @@ impl LockState {
         record.limit = limit;
         record.keep(now.ms, lease_ms);
         let owner = tenant.claim.value.filter(|_| self.kind.has_owners());
-        let Tenant { claim: Claim { hold, .. }, since_ms, life, label } =
-            Tenant { claim: Claim::new(tenant.claim.hold), ..tenant };
+        let RecordedHolder { claim: Claim { hold, .. }, since_ms, life, label } =
+            RecordedHolder { claim: Claim::new(tenant.claim.hold), ..tenant };
         let until_ms = now.ms + lease_ms;
         let part = SharedHold { hold, owner, portion, fence, until_ms, since_ms, life, label };
         let empty = Value { content: Content::SharedHolders(SharedHolders::default()), expires_ms: None };

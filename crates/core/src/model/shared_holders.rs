@@ -3,7 +3,7 @@
 //! 1. Each hold counts until its own end, and no longer: a live holder does not keep a dead one's hold.
 //! 2. The holds are in the order of their fencing tokens, which is the order in which they were granted.
 
-use super::record::Tenant;
+use super::record::RecordedHolder;
 use crate::{Claim, FencingToken, HoldId, Holder, Label, Liveness, LockMode, OwnValue};
 use serde::{Deserialize, Serialize};
 
@@ -56,10 +56,10 @@ impl SharedHolders {
     }
 
     /// The holds as recorded holders.
-    pub(super) fn lessees(&self) -> impl Iterator<Item = Tenant> {
+    pub(super) fn lessees(&self) -> impl Iterator<Item = RecordedHolder> {
         self.holds.iter().map(|part| {
             let SharedHold { hold, owner, since_ms, life, label, .. } = part.clone();
-            Tenant { claim: Claim { hold, value: owner }, since_ms, life, label }
+            RecordedHolder { claim: Claim { hold, value: owner }, since_ms, life, label }
         })
     }
 

@@ -12,7 +12,7 @@ use super::happenings::{
 use crate::reserving::Onlooker;
 use leasehold_core::cohort::Reserve;
 use leasehold_core::model::{
-    Audit, Content, LockState, QueueEntryId, Sessions, Tenant, Value, Vital, everybody,
+    Audit, Content, LockState, QueueEntryId, RecordedHolder, Sessions, Value, Vital, everybody,
 };
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken,
@@ -337,7 +337,7 @@ impl Environment {
     }
 
     /// The current hold, if it is Leasehold's.
-    fn held(&self, state: &LockState) -> Option<Tenant> {
+    fn held(&self, state: &LockState) -> Option<RecordedHolder> {
         let tenant = state.record.as_ref().and_then(|record| record.tenant.clone())?;
         (fate_in(state, self.now_us, &tenant.claim) == Some(HoldStatus::Held)).then_some(tenant)
     }

@@ -11,8 +11,8 @@ use crate::server::Server;
 use crate::tap::{How, WHOLE};
 use leasehold::store::{Executed, Fault, Lock, Notification, Outcome, RedisStore, Store};
 use leasehold_core::model::{
-    Audit, Content as Lies, Endings, LockState, QueueEntry, QueueEntryId, Record, Reserved, SessionRecord,
-    Sessions, Tenant, Value as Stands,
+    Audit, Content as Lies, Endings, LockState, QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved,
+    SessionRecord, Sessions, Value as Stands,
 };
 use leasehold_core::{
     Acquire, AuditEntry, Claim, Ended, FencingToken, Heartbeat, HeartbeatReply, HoldId, KeySpace, Kind,
@@ -453,13 +453,13 @@ fn place(text: &str, kind: Kind) -> Result<QueueEntry, Broken> {
     })
 }
 
-fn tenant(text: &str) -> Result<Tenant, Broken> {
+fn tenant(text: &str) -> Result<RecordedHolder, Broken> {
     let words: Vec<_> = text.splitn(5, '\n').collect();
     let [hold, since_ms, life, own, label] = words[..] else {
         return Err(Broken(format!("a holder with {} of 5 parts", words.len())));
     };
     let (life, label) = (self::life(life)?, Label::new(label).map_err(broken)?);
-    Ok(Tenant { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, life, label })
+    Ok(RecordedHolder { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, life, label })
 }
 
 fn life(text: &str) -> Result<Liveness, Broken> {

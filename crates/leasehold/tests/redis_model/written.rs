@@ -1,7 +1,9 @@
 //! The model's state in the form in which the scripts store it in Redis.
 
 use leasehold::store::Notification;
-use leasehold_core::model::{Audit, QueueEntry, QueueEntryId, Record, Reserved, SessionRecord, Tenant};
+use leasehold_core::model::{
+    Audit, QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved, SessionRecord,
+};
 use leasehold_core::{Claim, Ended, Liveness, LockMode};
 use leasehold_testkit::Value;
 use std::collections::BTreeMap;
@@ -17,7 +19,7 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     if let Some(Reserved { upto, tells }) = record.reserved {
         put("reserved", format!("{upto}{}", if tells { " tell" } else { "" }));
     }
-    if let Some(Tenant { claim, since_ms, life, label }) = &record.tenant {
+    if let Some(RecordedHolder { claim, since_ms, life, label }) = &record.tenant {
         let (hold, life) = (claim.hold.token(), letter(*life));
         put("tenant", format!("{hold}\n{since_ms}\n{life}\n{}\n{label}", own(claim)));
     }

@@ -1167,7 +1167,7 @@ mod tests {
     #[test]
     fn a_chain_of_fifty_dead_is_cleared_in_fifty_looks() {
         use crate::Op;
-        use crate::model::{LockState, Vital};
+        use crate::model::{LockState, SessionStatus};
         let dead = |n: u8| {
             let hold = HoldId::from_random(session(n), [n; 16]);
             let queue = Some(Enqueue { nonce: Nonce::new(0, n.into()), kept_ms: 3_600_000 });
@@ -1187,9 +1187,10 @@ mod tests {
         let mut contender = Contender::new(session(200), 0);
         let mut lock = LockState::default();
         for n in 0..50 {
-            lock.apply(1_000_000, &Op::Acquire(dead(n)), &|_| Vital::Lapsed);
+            lock.apply(1_000_000, &Op::Acquire(dead(n)), &|_| SessionStatus::Lapsed);
         }
-        let alive = |who| if who == session(200) { Vital::Alive(10_000) } else { Vital::Lapsed };
+        let alive =
+            |who| if who == session(200) { SessionStatus::Alive(10_000) } else { SessionStatus::Lapsed };
         let (mut now, mut looks) = (ms(1_000), 0);
         loop {
             match contender.poll(now, &terms(), random) {

@@ -642,7 +642,7 @@ pub struct Inspect {
 /// queue entry.
 ///
 /// ```
-/// use leasehold_core::model::{LockState, Vital};
+/// use leasehold_core::model::{LockState, SessionStatus};
 /// use leasehold_core::{
 ///     Acquire, Claim, Ended, Evict, Evicted, HoldStatus, HoldId, Inspect, Label, Liveness, Op, LockMode, Reply,
 ///     SessionId,
@@ -655,7 +655,7 @@ pub struct Inspect {
 ///     claim: claim.clone(), lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
 ///     life: Liveness::Session { alive_ms: 10_000 }, ahead: None, portion: LockMode::Whole,
 /// };
-/// let (mut lock, nobody) = (LockState::default(), &|_| Vital::Lapsed);
+/// let (mut lock, nobody) = (LockState::default(), &|_| SessionStatus::Lapsed);
 /// lock.apply(1_000_000, &Op::Acquire(ask), nobody);
 /// let (reply, _) = lock.apply(2_000_000, &Op::Evict(Evict { dead, by: label }), nobody);
 /// assert!(matches!(reply, Reply::Evict(Evicted::Gone { hold: Some(_), place: false })));

@@ -23,7 +23,7 @@
 //! 3`; at a Barrier it `meets <hold> 3`. The brackets after a holder show its mode.
 
 use leasehold_core::cohort::{Reserve, TokenBlock};
-use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
+use leasehold_core::model::{Content, Entries, LockState, SessionStatus, Value};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection,
@@ -135,7 +135,7 @@ impl Scenario {
         let op = self.op(&who, &mut words);
         assert_eq!(words.next(), None, "{step}");
         let alive = |session| {
-            if self.dead.contains(&session) { Vital::Lapsed } else { Vital::Alive(10_000) }
+            if self.dead.contains(&session) { SessionStatus::Lapsed } else { SessionStatus::Alive(10_000) }
         };
         let (reply, wakes) = self.state.apply(now_ms * 1000, &op, &alive);
         // Several waiters may be admitted at once, and the client of this request may be the last of them.

@@ -6,7 +6,7 @@
 //! gone.
 
 use leasehold_core::contender::{AcquireTerms, Contender, ContenderAction};
-use leasehold_core::model::{LockState, Vital, everybody};
+use leasehold_core::model::{LockState, SessionStatus, everybody};
 use leasehold_core::{
     Acquire, Acquired, Claim, HoldId, Kind, Label, Liveness, LockMode, Moment, Op, Predecessor, Reply,
     SessionId,
@@ -142,9 +142,9 @@ impl Scene {
 fn answer(lock: &mut LockState, died: &BTreeMap<u8, u64>, now_ms: u64, ask: Acquire) -> Acquired {
     let alive = |who: SessionId| {
         let n = (0..250).find(|n| session(*n) == who);
-        let Some(n) = n else { return Vital::Alive(LIVES_MS) };
+        let Some(n) = n else { return SessionStatus::Alive(LIVES_MS) };
         let beat = last_beat(n, died.get(&n).map_or(now_ms, |died| *died.min(&now_ms)));
-        (beat + LIVES_MS).checked_sub(now_ms).map_or(Vital::Lapsed, Vital::Alive)
+        (beat + LIVES_MS).checked_sub(now_ms).map_or(SessionStatus::Lapsed, SessionStatus::Alive)
     };
     match lock.apply(now_ms * 1000, &Op::Acquire(ask), &alive).0 {
         Reply::Acquire(acquired) => acquired,

@@ -82,7 +82,8 @@ impl Environment {
     fn do_something(&mut self, one: &mut One, now_us: u64, what: &str) {
         match one.workload.happening(&one.state) {
             WorkloadStep::Sent(op) | WorkloadStep::SentTwice(op) => {
-                let (expected, _) = one.state.apply(now_us, &op, &|_| leasehold_core::model::Vital::Unknown);
+                let (expected, _) =
+                    one.state.apply(now_us, &op, &|_| leasehold_core::model::SessionStatus::Unknown);
                 assert_eq!(self.execute(&one.lock, &op), expected, "{what}: {op:?}");
             }
             WorkloadStep::Attended(_) => {}
@@ -159,7 +160,8 @@ impl Environment {
     fn compare(&mut self, locks: &mut [One], now_us: u64, what: &str) {
         let look = Op::Inspect(Inspect { claim: None, in_full: true });
         for one in locks {
-            let (expected, _) = one.state.apply(now_us, &look, &|_| leasehold_core::model::Vital::Unknown);
+            let (expected, _) =
+                one.state.apply(now_us, &look, &|_| leasehold_core::model::SessionStatus::Unknown);
             assert_eq!(self.execute(&one.lock, &look), expected, "{what}: {}", one.lock);
         }
     }

@@ -13,7 +13,7 @@ use super::patience::Patience;
 use super::register;
 use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
-use leasehold_core::model::{LockState, QueueEntryId, Value, Vital};
+use leasehold_core::model::{LockState, QueueEntryId, SessionStatus, Value};
 use leasehold_core::{
     Acquire, Claim, Executed, FORMAT, Heartbeat, HeartbeatReply, Kind, Label, Lock, Moment, MultiAcquired,
     Notification, Op, ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
@@ -293,7 +293,9 @@ impl Scene<'_> {
         if concerns_the_living(op) {
             self.bury_the_dead(&mut state, op, &mut buried)?;
         }
-        let alive = |session| if Some(session) == dead { Vital::Lapsed } else { Vital::Alive(u64::MAX) };
+        let alive = |session| {
+            if Some(session) == dead { SessionStatus::Lapsed } else { SessionStatus::Alive(u64::MAX) }
+        };
         let (reply, wakes) = match other {
             None => state.apply(now_us, op, &alive),
             Some(other) => state.apply_beside(&other, now_us, op, &alive),

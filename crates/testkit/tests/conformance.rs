@@ -3,8 +3,8 @@
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::cohort::BLOCK;
 use leasehold_core::model::{
-    Alive, Content, Entries, LockState, QueueEntryId, Sessions, SharedHold, SharedHolders, Value, Vital,
-    everybody,
+    Alive, Content, Entries, LockState, QueueEntryId, SessionStatus, Sessions, SharedHold, SharedHolders,
+    Value, everybody,
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, FencingToken, ForceReleased, HoldId, HoldStatus,
@@ -246,8 +246,8 @@ impl Model {
         spoil_reserved(self.flaw, state, &mut op);
         let before = state.clone();
         let alive: Alive<'_> = match self.flaw {
-            Flaw::EvictsTheLiving => &|_| Vital::Lapsed,
-            Flaw::SparesTheDead => &|_| Vital::Alive(1_000),
+            Flaw::EvictsTheLiving => &|_| SessionStatus::Lapsed,
+            Flaw::SparesTheDead => &|_| SessionStatus::Alive(1_000),
             _ => &|session| sessions.vital(now_us / 1000, session),
         };
         let (mut reply, mut wakes) = match other {

@@ -16,7 +16,7 @@
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
 use super::record::{LOOKS_AT_MOST, QueueEntryId, Record, RecordedHolder, Reserved, SHORT_LEASE_MS};
-use super::session::{Alive, Vital, everybody};
+use super::session::{Alive, SessionStatus, everybody};
 use super::shared_holders::SharedHolders;
 use crate::cohort::{Reserve, TokenBlock};
 use crate::{
@@ -420,9 +420,9 @@ impl LockState {
     /// rely on the hold that it has here.
     fn alive_ms(&self, now: Now, session: SessionId, alive: Alive<'_>) -> Option<u64> {
         match alive(session) {
-            Vital::Alive(alive_ms) => Some(alive_ms),
-            Vital::Lapsed => None,
-            Vital::Unknown => {
+            SessionStatus::Alive(alive_ms) => Some(alive_ms),
+            SessionStatus::Lapsed => None,
+            SessionStatus::Unknown => {
                 let doubted = self.lessees().into_iter().filter_map(|tenant| match tenant.life {
                     Liveness::Session { alive_ms } if tenant.claim.hold.session() == session => {
                         tenant.since_ms.saturating_add(alive_ms).checked_sub(now.ms)

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 ///
 /// Returned by [`Sessions::vital`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Vital {
+pub enum SessionStatus {
     /// It is alive for that many milliseconds without another heartbeat.
     Alive(u64),
     /// It has sent no heartbeat for too long, and its own client knows that as well.
@@ -25,13 +25,13 @@ pub enum Vital {
 }
 
 /// Looks up the sessions of a store.
-pub type Alive<'a> = &'a dyn Fn(SessionId) -> Vital;
+pub type Alive<'a> = &'a dyn Fn(SessionId) -> SessionStatus;
 
 /// Treats every session as alive.
 ///
 /// See [`LockState`](super::LockState) for an example.
-pub const fn everybody(_: SessionId) -> Vital {
-    Vital::Alive(u64::MAX)
+pub const fn everybody(_: SessionId) -> SessionStatus {
+    SessionStatus::Alive(u64::MAX)
 }
 
 /// All sessions of a store.
@@ -89,15 +89,15 @@ impl Sessions {
     ///
     /// ```
     /// use leasehold_core::SessionId;
-    /// use leasehold_core::model::{Sessions, Vital};
+    /// use leasehold_core::model::{Sessions, SessionStatus};
     ///
-    /// assert_eq!(Sessions::default().vital(1_000, SessionId::from_random([7; 12])), Vital::Unknown);
+    /// assert_eq!(Sessions::default().vital(1_000, SessionId::from_random([7; 12])), SessionStatus::Unknown);
     /// ```
-    pub fn vital(&self, now_ms: u64, session: SessionId) -> Vital {
+    pub fn vital(&self, now_ms: u64, session: SessionId) -> SessionStatus {
         match (self.alive_ms(now_ms, session), self.records.get(&session)) {
-            (Some(alive_ms), _) => Vital::Alive(alive_ms),
-            (None, Some(record)) if now_ms <= record.expires_ms => Vital::Lapsed,
-            _ => Vital::Unknown,
+            (Some(alive_ms), _) => SessionStatus::Alive(alive_ms),
+            (None, Some(record)) if now_ms <= record.expires_ms => SessionStatus::Lapsed,
+            _ => SessionStatus::Unknown,
         }
     }
 

@@ -12,7 +12,7 @@ use super::happenings::{
 use crate::reserving::Onlooker;
 use leasehold_core::cohort::Reserve;
 use leasehold_core::model::{
-    Audit, Content, LockState, QueueEntryId, RecordedHolder, Sessions, Value, Vital, everybody,
+    Audit, Content, LockState, QueueEntryId, RecordedHolder, SessionStatus, Sessions, Value, everybody,
 };
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken,
@@ -180,8 +180,8 @@ impl Environment {
     fn alive_ms(&self, lock: &LockState, session: SessionId) -> Option<u64> {
         let now_ms = self.now_us / 1000;
         match (self.sessions.vital(now_ms, session), self.held(lock)) {
-            (Vital::Alive(alive_ms), _) => Some(alive_ms),
-            (Vital::Unknown, Some(held)) if held.claim.hold.session() == session => match held.life {
+            (SessionStatus::Alive(alive_ms), _) => Some(alive_ms),
+            (SessionStatus::Unknown, Some(held)) if held.claim.hold.session() == session => match held.life {
                 Liveness::Session { alive_ms } => (held.since_ms + alive_ms).checked_sub(now_ms),
                 Liveness::Lease => None,
             },
@@ -703,7 +703,11 @@ fn a_row_of_the_dead_is_cleared_from_behind() {
     }
     let live = asks.pop().expect("the last one lives");
     let alive = |session| {
-        if session == live.claim.hold.session() { Vital::Alive(10_000) } else { Vital::Lapsed }
+        if session == live.claim.hold.session() {
+            SessionStatus::Alive(10_000)
+        } else {
+            SessionStatus::Lapsed
+        }
     };
     let (mut ahead, mut looks) = (None, 0);
     loop {
@@ -726,7 +730,7 @@ fn a_row_of_the_dead_is_cleared_from_behind() {
 fn a_hold_of_a_session_that_is_not_known_is_spared_as_long_as_it_may_be_believed() {
     let holder = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [1; 16]));
     let waiter = Claim::new(HoldId::from_random(SessionId::from_random([2; 12]), [2; 16]));
-    let unknown = &|_| Vital::Unknown;
+    let unknown = &|_| SessionStatus::Unknown;
     let mut state = LockState::default();
     let held =
         Acquire { life: Liveness::Session { alive_ms: 5_000 }, ..ask(holder.clone(), HOUR_MS, None, None) };
@@ -750,6 +754,6 @@ fn a_hold_of_a_session_that_is_not_known_is_spared_as_long_as_it_may_be_believed
     let mut state = LockState::default();
     let held = ask(holder, HOUR_MS, None, None);
     state.apply(START_US, &Op::Acquire(held), unknown);
-    let (reply, _) = state.apply(START_US + 1_000, &look(&waiter), &|_| Vital::Lapsed);
+    let (reply, _) = state.apply(START_US + 1_000, &look(&waiter), &|_| SessionStatus::Lapsed);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
 }

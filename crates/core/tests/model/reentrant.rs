@@ -11,7 +11,7 @@ use super::happenings::{
     check_doubling, check_places, check_queue, claims, entries, has_ended, lives_with, order, places,
     session, watcher,
 };
-use leasehold_core::model::{Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
+use leasehold_core::model::{Content, Entries, Entry, LockState, SessionStatus, Sessions, Value, everybody};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, FencingToken,
     Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Inspect, Kind, Label, Liveness,
@@ -264,9 +264,9 @@ impl Environment {
             _ => None,
         };
         match self.sessions.vital(self.now_ms(), session) {
-            Vital::Alive(alive_ms) => Some(alive_ms),
-            Vital::Lapsed => None,
-            Vital::Unknown => holds(state, self.now_ms()).into_iter().filter_map(believed).max(),
+            SessionStatus::Alive(alive_ms) => Some(alive_ms),
+            SessionStatus::Lapsed => None,
+            SessionStatus::Unknown => holds(state, self.now_ms()).into_iter().filter_map(believed).max(),
         }
     }
 
@@ -693,7 +693,7 @@ proptest! {
             let stranger = SessionId::from_random([0xee; 12]);
             if live(&state, environment.now_us / 1000).is_some() {
                 let evict = Op::Evict(Evict { dead: stranger, by: watcher() });
-                let (reply, _) = state.apply(environment.now_us, &evict, &|_| Vital::Lapsed);
+                let (reply, _) = state.apply(environment.now_us, &evict, &|_| SessionStatus::Lapsed);
                 prop_assert_eq!(reply, Reply::Evict(Evicted::Gone { hold: None, place: false }));
                 prop_assert_eq!(&state, &environment.state);
             }

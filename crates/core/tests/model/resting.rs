@@ -6,7 +6,7 @@
 //!    its end does not move, and it is not granted.
 
 use crate::happenings::{START_US, any_claim, any_op, session};
-use leasehold_core::model::{Content, LockState, Vital};
+use leasehold_core::model::{Content, LockState, SessionStatus};
 use leasehold_core::{
     Claim, ForceRelease, HoldId, HoldStatus, Kind, Label, Notification, ObservedHolder, Op, OwnValue,
     Release, ReleaseAction, Reply,
@@ -47,7 +47,7 @@ proptest! {
     fn an_election_means_what_a_mutex_means(steps in proptest::collection::vec(any_step(), 1..60)) {
         let (mut mutex, mut election) = (LockState::new(Kind::Mutex), LockState::new(Kind::Election));
         let mut now_us = START_US;
-        let alive = |_| Vital::Alive(10_000);
+        let alive = |_| SessionStatus::Alive(10_000);
         for (by_us, op) in steps {
             now_us += by_us;
             prop_assert_eq!(mutex.apply(now_us, &op, &alive), election.apply(now_us, &op, &alive), "{:?}", op);
@@ -64,7 +64,7 @@ proptest! {
         dead in any::<bool>(),
     ) {
         let (mut state, mut now_us) = (LockState::new(kind), START_US);
-        let alive = |_| if dead { Vital::Lapsed } else { Vital::Alive(10_000) };
+        let alive = |_| if dead { SessionStatus::Lapsed } else { SessionStatus::Alive(10_000) };
         for (by_us, op) in steps {
             now_us += by_us;
             state.is_over(now_us);

@@ -8,7 +8,7 @@ use super::happenings::{
     LOOKS_AT_MOST, START_US, any_attendance, any_lease_ms, any_move, ask, entries, has_ended, session,
     watcher,
 };
-use leasehold_core::model::{LockState, QueueEntry, QueueEntryId, Sessions, SharedHold, Vital};
+use leasehold_core::model::{LockState, QueueEntry, QueueEntryId, SessionStatus, Sessions, SharedHold};
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken, ForceRelease,
     ForceReleased, HoldId, HoldStatus, Inspect, Kind, Liveness, LockMode, Notification, ObservedHolder, Op,
@@ -229,7 +229,12 @@ impl Environment {
     }
 
     /// The session that an operation treats as dead.
-    fn named_dead(&self, before: &Before, op: &Op, alive: &dyn Fn(SessionId) -> Vital) -> Option<SessionId> {
+    fn named_dead(
+        &self,
+        before: &Before,
+        op: &Op,
+        alive: &dyn Fn(SessionId) -> SessionStatus,
+    ) -> Option<SessionId> {
         let named = match op {
             Op::Acquire(ask) => {
                 let settled = before.holds.iter().any(|part| part.hold == ask.claim.hold)
@@ -240,10 +245,10 @@ impl Environment {
             _ => None,
         };
         named.filter(|named| match alive(*named) {
-            Vital::Alive(_) => false,
-            Vital::Lapsed => true,
+            SessionStatus::Alive(_) => false,
+            SessionStatus::Lapsed => true,
             // It counts as alive for as long as its client may rely on any of its holds.
-            Vital::Unknown => !before.holds.iter().any(|part| match part.life {
+            SessionStatus::Unknown => !before.holds.iter().any(|part| match part.life {
                 Liveness::Session { alive_ms } => {
                     part.hold.session() == *named && part.since_ms.saturating_add(alive_ms) >= self.now_ms()
                 }
@@ -254,7 +259,7 @@ impl Environment {
 
     /// Sending twice has the same effect as sending once, except that the second release, eviction or forced
     /// release finds nothing any more.
-    fn check_doubling(&self, op: &Op, reply: &Reply, alive: &dyn Fn(SessionId) -> Vital) {
+    fn check_doubling(&self, op: &Op, reply: &Reply, alive: &dyn Fn(SessionId) -> SessionStatus) {
         let mut twice = self.state.clone();
         let (second, wakes) = twice.apply(self.now_us, op, alive);
         match (reply, &second) {

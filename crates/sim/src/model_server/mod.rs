@@ -16,7 +16,7 @@ mod session;
 pub use flaw::Flaw;
 
 use call::{Call, OnLock};
-use leasehold_core::model::{LockState, Sessions, Value, Vital, everybody};
+use leasehold_core::model::{LockState, SessionStatus, Sessions, Value, everybody};
 use leasehold_core::{
     Acquire, Inspect, Inspection, Kind, Lock, MultiAcquired, Notification, Op, Reply, SessionOp, SessionReply,
 };
@@ -247,8 +247,9 @@ impl ModelServer {
         let now_us = self.now_us(state);
         let other = state.beside(&call.key, call.kind, now_us);
         let sessions = state.sessions.get(&call.sessions);
-        let alive =
-            |session| sessions.map_or(Vital::Unknown, |sessions| sessions.vital(now_us / 1000, session));
+        let alive = |session| {
+            sessions.map_or(SessionStatus::Unknown, |sessions| sessions.vital(now_us / 1000, session))
+        };
         let lock =
             state.locks.entry((call.key.clone(), call.kind)).or_insert_with(|| LockState::new(call.kind));
         let was_held = !lock.clone().held_by(now_us).is_empty();

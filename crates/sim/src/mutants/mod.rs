@@ -11,7 +11,9 @@ mod election;
 mod handoff;
 mod shared;
 
-use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
+use leasehold_core::model::{
+    Alive, Content, Entries, Entry, LockState, SessionStatus, Sessions, Value, everybody,
+};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extended, FencingToken, HoldId, HoldStatus, Kind, Liveness, MultiAcquired,
     Notification, ObservedHolder, Op, OwnValue, ReleaseAction, Reply, SessionOp, SessionReply,
@@ -361,7 +363,7 @@ impl Mutant {
         alive: Alive<'_>,
     ) -> (Reply, Vec<Notification>) {
         match (self, op) {
-            (Self::EvictsLiveSession, _) => state.apply(now_us, op, &|_| Vital::Lapsed),
+            (Self::EvictsLiveSession, _) => state.apply(now_us, op, &|_| SessionStatus::Lapsed),
             (Self::EvictsLeaseOnlyHold, Op::Acquire(_) | Op::Evict(_)) => {
                 // To this server everything lives with its session.
                 let mut leases = Vec::new();
@@ -416,7 +418,7 @@ impl Mutant {
                     Op::Evict(evict) => Some(evict.dead),
                     _ => None,
                 };
-                let dead = dead.filter(|dead| matches!(alive(*dead), Vital::Lapsed));
+                let dead = dead.filter(|dead| matches!(alive(*dead), SessionStatus::Lapsed));
                 let dies =
                     |entry: &Entry| entry.life.ends_with_session() && Some(entry.hold.session()) == dead;
                 if before.iter().any(dies) {

@@ -491,7 +491,7 @@ impl LockState {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
         }
-        if self.value.is_none() && self.pump(now, Some(ask), wakes) == Pumped::Asker {
+        if self.value.is_none() && self.pump(now, Some(ask), wakes) == NextHolder::Asker {
             return Ok(self.confirm(now, ask));
         }
         // Also where the first waiter has just received the lock: it may have the same owner as this request.
@@ -745,7 +745,7 @@ impl LockState {
     }
 
     /// Grants the free lock to the first live entry, or to the request if none is before it.
-    fn pump(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Notification>) -> Pumped {
+    fn pump(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Notification>) -> NextHolder {
         for _ in 0..LOOKS_AT_MOST {
             let Some(place) = self.record.as_mut().and_then(Record::take_first) else { break };
             let session = place.claim.hold.session();
@@ -756,7 +756,7 @@ impl LockState {
                 && (ask.queue.is_some() || place.claim.hold == ask.claim.hold)
             {
                 self.give(now, RecordedHolder::asking(now.ms, ask), ask.lease_ms);
-                return Pumped::Asker;
+                return NextHolder::Asker;
             }
             if place.expires_ms < now.ms {
                 continue;
@@ -764,14 +764,14 @@ impl LockState {
             let (nonce, lease_ms) = (place.nonce, place.lease_ms);
             let fence = self.give(now, RecordedHolder::waiting(now.ms, place), lease_ms);
             wakes.push(Notification::Grant { to: session, nonce, fence });
-            return Pumped::Another;
+            return NextHolder::Another;
         }
         if self.record.as_ref().is_some_and(Record::is_awaited) {
-            return Pumped::Nobody;
+            return NextHolder::Nobody;
         }
-        let Some(ask) = asker else { return Pumped::Nobody };
+        let Some(ask) = asker else { return NextHolder::Nobody };
         self.give(now, RecordedHolder::asking(now.ms, ask), ask.lease_ms);
-        Pumped::Asker
+        NextHolder::Asker
     }
 
     /// Makes the tenant the holder of the free lock.
@@ -952,7 +952,7 @@ impl LockState {
 
 /// The receiver of a lock that was found free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pumped {
+enum NextHolder {
     Asker,
     Another,
     Nobody,

@@ -30,7 +30,7 @@ const WATCHED_AT_MOST: usize = 16;
 
 /// Whether there is room for another hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Room {
+enum Admission {
     Now,
     /// Once other holders have left.
     Later,
@@ -66,7 +66,7 @@ impl LockState {
         }
         // A request that has room, and no entry before it, needs no entry.
         let awaited = self.record.as_ref().is_some_and(Record::is_awaited);
-        let at_once = !awaited && self.room(&ask.claim, ask.portion) == Room::Now;
+        let at_once = !awaited && self.room(&ask.claim, ask.portion) == Admission::Now;
         if at_once || self.passes(ask) {
             if let Some(record) = &mut self.record {
                 record.leave(id);
@@ -276,13 +276,13 @@ impl LockState {
             LockMode::Arrive { .. } => true,
             LockMode::Read | LockMode::Upgradable => self.own(&ask.claim).next().is_some(),
             // It would be first in the queue, even if it does not queue.
-            LockMode::Upgrade => self.room(&ask.claim, ask.portion) == Room::Now,
+            LockMode::Upgrade => self.room(&ask.claim, ask.portion) == Admission::Now,
             _ => false,
         }
     }
 
     /// Whether there is room for a mode.
-    fn room(&self, claim: &Claim, portion: LockMode) -> Room {
+    fn room(&self, claim: &Claim, portion: LockMode) -> Admission {
         let holds = || self.parts().into_iter().flat_map(|parts| &parts.holds);
         let taken = || self.parts().map_or(0, SharedHolders::count);
         let writes = |part: &SharedHold| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
@@ -290,7 +290,7 @@ impl LockState {
             LockMode::Permits { count, .. } => {
                 let limit = self.limit(portion).unwrap_or_default();
                 if count > limit {
-                    return Room::Never;
+                    return Admission::Never;
                 }
                 taken() + u64::from(count) <= u64::from(limit)
             }
@@ -299,7 +299,7 @@ impl LockState {
             LockMode::Write => holds().next().is_none(),
             LockMode::Upgrade => {
                 if !self.own(claim).any(|part| part.portion == LockMode::Upgradable) {
-                    return Room::Never;
+                    return Admission::Never;
                 }
                 !holds().any(|part| writes(part) || part.owner != claim.value)
             }
@@ -308,7 +308,7 @@ impl LockState {
             // Barrier parties are admitted together (5), and shared locks have no exclusive mode.
             LockMode::Meet { .. } | LockMode::Whole => false,
         };
-        if free { Room::Now } else { Room::Later }
+        if free { Admission::Now } else { Admission::Later }
     }
 
     /// Admits the next entries, and the request itself if none is before it (1).
@@ -325,7 +325,7 @@ impl LockState {
         if let Some(ask) = asker
             && !awaited
             && !self.holds(&ask.claim)
-            && self.room(&ask.claim, ask.portion) == Room::Now
+            && self.room(&ask.claim, ask.portion) == Admission::Now
         {
             self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.portion, ask.lease_ms);
         }
@@ -338,13 +338,16 @@ impl LockState {
         }
         for _ in 0..LOOKS_AT_MOST {
             let Some((id, place)) = self.record.as_ref().and_then(Record::first) else { break };
-            let room =
-                if place.expires_ms < now.ms { Room::Never } else { self.room(&place.claim, place.portion) };
-            if room == Room::Later {
+            let room = if place.expires_ms < now.ms {
+                Admission::Never
+            } else {
+                self.room(&place.claim, place.portion)
+            };
+            if room == Admission::Later {
                 return;
             }
             let left = self.record.as_mut().and_then(|record| record.leave(id));
-            if let Some(place) = left.filter(|_| room == Room::Now) {
+            if let Some(place) = left.filter(|_| room == Admission::Now) {
                 self.grant(now, place, asker, wakes);
             }
         }

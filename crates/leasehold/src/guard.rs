@@ -1,7 +1,7 @@
 //! The guard: what a task receives when it acquires a lock.
 
 use crate::earlier::Earlier;
-use crate::engine::{self, Engine, Hold, KeepId, Missed, NotReleased, Parting, Seat};
+use crate::engine::{self, Engine, Hold, KeepId, LockEntry, Missed, NotReleased, Parting};
 use crate::error::{ExtendError, Lost, ReleaseError};
 use crate::store::Fault;
 use leasehold_core::renewal::ExtendRequest;
@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 #[must_use = "dropping a guard releases its lock"]
 pub struct Guard {
     engine: Arc<Engine>,
-    seat: Arc<Seat>,
+    seat: Arc<LockEntry>,
     hold: Arc<Hold>,
     keep: KeepId,
     lease: Option<Lease>,
@@ -53,7 +53,7 @@ pub struct Guard {
 impl Guard {
     pub(crate) fn new(
         engine: Arc<Engine>,
-        seat: Arc<Seat>,
+        seat: Arc<LockEntry>,
         hold: Arc<Hold>,
         keep: KeepId,
         lease: Option<Lease>,

@@ -8,7 +8,9 @@
 
 use crate::detached::DetachedHold;
 use crate::earlier::Earlier;
-use crate::engine::{self, Engine, Hold, KeepId, Missed, NotDetached, Parting, Pursuit, Seat, Session, Won};
+use crate::engine::{
+    self, Engine, Hold, KeepId, LockEntry, Missed, NotDetached, Parting, Pursuit, Session, Won,
+};
 use crate::error::{AcquireError, Contention, ExtendError};
 use crate::guard::Guard;
 use crate::store::{Fault, FaultKind};
@@ -81,7 +83,7 @@ pub(crate) use settings;
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) seat: Arc<Seat>,
+    pub(crate) seat: Arc<LockEntry>,
     /// The lease of a hold; if not set, a watchdog renews it.
     lease: Option<Lease>,
     /// How long to wait; forever if not set.
@@ -336,7 +338,7 @@ impl Request {
     }
 
     /// The lock entry to request through.
-    fn partition(&self) -> Arc<Seat> {
+    fn partition(&self) -> Arc<LockEntry> {
         let lock = &self.seat.lock;
         if lock.kind.is_shared() { self.engine.own_seat(lock) } else { self.seat.clone() }
     }
@@ -360,7 +362,7 @@ impl Request {
         asker: &Asker,
         won: Won<'_>,
         span: Span,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockEntry>,
     ) -> Result<Result<Kept, Missed>, LeaseError> {
         let environment = &self.engine.environment;
         let (hold, grant) = (won.hold.clone(), &won.grant);
@@ -403,7 +405,7 @@ impl Request {
         won: Won<'_>,
         keep: KeepId,
         span: Span,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockEntry>,
     ) -> Result<Option<Guard>, LeaseError> {
         let (hold, now) = (won.hold.clone(), self.engine.environment.now());
         let Planned { plan, caps, lease, left } = self.plan(span, Earlier::default(), now);
@@ -418,7 +420,7 @@ impl Request {
         left.map(|()| Some(guard))
     }
 
-    fn guard(&self, hold: Arc<Hold>, keep: KeepId, seat: &Arc<Seat>) -> Guard {
+    fn guard(&self, hold: Arc<Hold>, keep: KeepId, seat: &Arc<LockEntry>) -> Guard {
         Guard::new(self.engine.clone(), seat.clone(), hold, keep, self.lease, self.parting)
     }
 

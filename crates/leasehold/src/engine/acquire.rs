@@ -2,11 +2,11 @@
 
 use super::gate::Step;
 use super::keep_id::KeepId;
+use super::lock_entry::{Asker, Left, LockEntry, Turn, Way};
 use super::patience::Patience;
 use super::pursuit::{Missed, Pursuit};
 use super::release::give_back;
 use super::reservation::Call;
-use super::seat::{Asker, Left, Seat, Turn, Way};
 use super::{Engine, Hold, odd_reply};
 use crate::store::{Fault, Outcome, Subscription};
 use leasehold_core::Executed;
@@ -42,7 +42,7 @@ impl<'a> Won<'a> {
 /// Takes a hold that the process has kept for later acquisitions, if there is one. Sends nothing and never waits.
 pub(crate) fn take_kept<'a>(
     engine: &'a Engine,
-    seat: &Seat,
+    seat: &LockEntry,
     life: Option<Liveness>,
     lease: Duration,
 ) -> Option<Won<'a>> {
@@ -63,7 +63,7 @@ pub(crate) fn take_kept<'a>(
 /// Acquires the lock of an entry.
 pub(crate) async fn acquire<'a>(
     engine: &'a Engine,
-    seat: &'a Arc<Seat>,
+    seat: &'a Arc<LockEntry>,
     pursuit: &'a Pursuit,
 ) -> Result<Won<'a>, Missed> {
     let line = InLine::join(engine, seat, pursuit.terms.clone());
@@ -74,14 +74,14 @@ pub(crate) async fn acquire<'a>(
 /// A task in the local wait queue. Leaves it on drop.
 pub(super) struct InLine<'a> {
     engine: &'a Engine,
-    pub(super) seat: &'a Arc<Seat>,
+    pub(super) seat: &'a Arc<LockEntry>,
     pub(super) id: u64,
     /// Set once the lock is acquired and the task has left the queue.
     pub(super) won: bool,
 }
 
 impl<'a> InLine<'a> {
-    pub(super) fn join(engine: &'a Engine, seat: &'a Arc<Seat>, terms: Arc<AcquireTerms>) -> Self {
+    pub(super) fn join(engine: &'a Engine, seat: &'a Arc<LockEntry>, terms: Arc<AcquireTerms>) -> Self {
         Self { engine, seat, id: seat.join(terms), won: false }
     }
 
@@ -89,7 +89,7 @@ impl<'a> InLine<'a> {
     /// two never waits behind the other.
     pub(super) fn join_all(
         engine: &'a Engine,
-        seats: &[&'a Arc<Seat>],
+        seats: &[&'a Arc<LockEntry>],
         terms: &Arc<AcquireTerms>,
     ) -> Vec<Self> {
         let ids = engine.seats.join_all(seats, terms);
@@ -120,7 +120,7 @@ impl InLine<'_> {
 
 struct Chase<'a> {
     engine: &'a Engine,
-    seat: &'a Arc<Seat>,
+    seat: &'a Arc<LockEntry>,
     pursuit: &'a Pursuit,
     line: InLine<'a>,
     patience: Patience<'a>,

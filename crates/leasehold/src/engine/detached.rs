@@ -10,8 +10,8 @@
 use super::loss::explain;
 use super::session::{Mailbox, Session, fresh_id};
 use super::{
-    Answer, Engine, FAR, Hold, LostReason, Missed, NotReleased, Pursuit, Seat, Seats, Uncertain, Won,
-    acquire, confirm, read_release,
+    Answer, Engine, FAR, Hold, LockEntry, LockTable, LostReason, Missed, NotReleased, Pursuit, Uncertain,
+    Won, acquire, confirm, read_release,
 };
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::contender::Grant;
@@ -70,7 +70,7 @@ pub(crate) async fn acquire_detached(
     mut pursuit: Pursuit,
     lease: Lease,
 ) -> Result<Detached, NotDetached> {
-    let seats = Arc::new(Seats::new(engine.environment.clone()));
+    let seats = Arc::new(LockTable::new(engine.environment.clone()));
     let place = engine.store.partition(lock);
     let seat = seats.seat(lock, place, session);
     engine.seats.receive(&seat);
@@ -96,7 +96,7 @@ pub(crate) async fn acquire_detached(
 async fn open(
     engine: &Engine,
     mailbox: &Mailbox<'_>,
-    seats: Arc<Seats>,
+    seats: Arc<LockTable>,
     pursuit: &mut Pursuit,
 ) -> Result<(), Missed> {
     let now = engine.environment.now();
@@ -272,7 +272,7 @@ pub(crate) async fn attach(
     lease: Duration,
     in_time: bool,
     may_last: Duration,
-) -> Result<(Arc<Seat>, Arc<Hold>), NotAttached> {
+) -> Result<(Arc<LockEntry>, Arc<Hold>), NotAttached> {
     let (claim, fence) = detached;
     let reserved =
         engine.attached.reserve(claim.hold, engine.environment.now()).ok_or(NotAttached::Already)?;

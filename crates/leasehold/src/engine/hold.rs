@@ -359,7 +359,7 @@ mod tests {
         let claim = Claim { hold: HoldId::from_random(session, [2; 16]), value: None };
         let lock = Lock::mutex("job".parse().expect("a good name"));
         let session = Arc::new(Session::new(leasehold_core::Partition::ONLY, session, Liveness::Lease, FAR));
-        Hold::new(lock, claim, FencingToken::new(1), FAR, session, Weak::<crate::engine::Seat>::new())
+        Hold::new(lock, claim, FencingToken::new(1), FAR, session, Weak::<crate::engine::LockEntry>::new())
     }
 
     /// The query for the reason listens to the hold's own signal before the hold joins a set.

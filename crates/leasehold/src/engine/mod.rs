@@ -17,6 +17,7 @@ mod hold;
 mod keep_id;
 mod keeper;
 mod line;
+mod lock_entry;
 mod loss;
 mod observe;
 mod pace;
@@ -26,7 +27,6 @@ mod pursuit;
 mod races;
 mod release;
 mod reservation;
-mod seat;
 mod session;
 mod several;
 mod shutdown;
@@ -41,13 +41,13 @@ pub(crate) use detached::{
 pub(crate) use hold::Hold;
 pub use hold::LostReason;
 pub(crate) use keep_id::KeepId;
+pub(crate) use lock_entry::LockEntry;
+pub(crate) use lock_entry::passing::Parting;
 pub(crate) use loss::announce;
 pub(crate) use observe::Watching;
 pub(crate) use pursuit::{Missed, Pursuit};
 use release::read_release;
 pub(crate) use release::{NotReleased, abandon, carry_on, release};
-pub(crate) use seat::Seat;
-pub(crate) use seat::passing::Parting;
 pub(crate) use session::Session;
 pub(crate) use several::{InTheWay, acquire_all};
 pub use shutdown::{ShutdownError, Unreturned};
@@ -64,7 +64,7 @@ use leasehold_core::{
 };
 use leasehold_store::sync::{Mutex, MutexGuard, OnceLock};
 use leasehold_store::{Environment, jitter};
-use seat::Cleared;
+use lock_entry::Cleared;
 use session::{Birth, Sessions, fresh_id};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, btree_map};
@@ -99,7 +99,7 @@ pub(crate) struct Engine {
     pub(crate) timings: Timings,
     pub(crate) keeper: Keeper,
     gate: Arc<Gate>,
-    seats: Arc<Seats>,
+    seats: Arc<LockTable>,
     attached: Attached,
 }
 
@@ -123,7 +123,7 @@ impl Engine {
         timings: Timings,
     ) -> Result<Arc<Self>, StartError> {
         let label = about.label.clone();
-        let seats = Arc::new(Seats::new(environment.clone()));
+        let seats = Arc::new(LockTable::new(environment.clone()));
         let birth = Birth {
             store: store.clone(),
             environment: environment.clone(),
@@ -156,14 +156,14 @@ impl Engine {
     }
 
     /// The process's shared entry for a lock.
-    pub(crate) fn seat(&self, lock: &Lock) -> Arc<Seat> {
+    pub(crate) fn seat(&self, lock: &Lock) -> Arc<LockEntry> {
         let place = self.store.partition(lock);
         self.seats.seat(lock, place, self.sessions.id_at(place))
     }
 
     /// An entry for a single acquisition of a lock with several simultaneous holders: tasks of one process do not
     /// wait for each other, and each has its own entry in the store's queue.
-    pub(crate) fn own_seat(&self, lock: &Lock) -> Arc<Seat> {
+    pub(crate) fn own_seat(&self, lock: &Lock) -> Arc<LockEntry> {
         let place = self.store.partition(lock);
         self.seats.own_seat(lock, place, self.sessions.id_at(place))
     }
@@ -323,7 +323,7 @@ fn odd_reply(reply: Reply) -> (Fault, Executed) {
 
 /// All lock entries of a client. As its notification sink, passes grants to the entries, and notices about holds to
 /// the keeper.
-struct Seats {
+struct LockTable {
     environment: Arc<dyn Environment>,
     table: Mutex<Table>,
     /// Set once the keeper runs. Before that there is no hold that a message could concern.
@@ -333,15 +333,15 @@ struct Seats {
 #[derive(Default)]
 struct Table {
     by_lock: HashMap<Lock, u32>,
-    slots: Vec<Weak<Seat>>,
+    slots: Vec<Weak<LockEntry>>,
     free: Vec<u32>,
     /// Entries of other sessions that are closed together with the client's own.
-    guests: Vec<Weak<Seat>>,
+    guests: Vec<Weak<LockEntry>>,
     /// Set once the client is shut down: new entries are closed from the start.
     closed: bool,
 }
 
-impl Seats {
+impl LockTable {
     fn new(environment: Arc<dyn Environment>) -> Self {
         Self { environment, table: Mutex::default(), keeper: OnceLock::new() }
     }
@@ -350,7 +350,7 @@ impl Seats {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn seat(self: &Arc<Self>, lock: &Lock, place: Partition, session: SessionId) -> Arc<Seat> {
+    fn seat(self: &Arc<Self>, lock: &Lock, place: Partition, session: SessionId) -> Arc<LockEntry> {
         let mut table = self.table();
         if let Some(slot) = table.by_lock.get(lock)
             && let Some(seat) = table.slots.get(*slot as usize).and_then(Weak::upgrade)
@@ -362,7 +362,7 @@ impl Seats {
         seat
     }
 
-    fn own_seat(self: &Arc<Self>, lock: &Lock, place: Partition, session: SessionId) -> Arc<Seat> {
+    fn own_seat(self: &Arc<Self>, lock: &Lock, place: Partition, session: SessionId) -> Arc<LockEntry> {
         self.new_seat(&mut self.table(), lock, place, session).1
     }
 
@@ -372,13 +372,13 @@ impl Seats {
         lock: &Lock,
         place: Partition,
         session: SessionId,
-    ) -> (u32, Arc<Seat>) {
+    ) -> (u32, Arc<LockEntry>) {
         let slot = table.free.pop().unwrap_or_else(|| {
             table.slots.push(Weak::new());
             u32::try_from(table.slots.len() - 1).unwrap_or(u32::MAX)
         });
         let (all, left) = (Arc::downgrade(self), lock.clone());
-        let seat = Arc::new(Seat::new(lock.clone(), place, session, slot, move |kept| {
+        let seat = Arc::new(LockEntry::new(lock.clone(), place, session, slot, move |kept| {
             if let Some(all) = all.upgrade() {
                 all.remove(&left, slot);
                 if let (Some(kept), Some(keeper)) = (kept, all.keeper.get()) {
@@ -397,7 +397,7 @@ impl Seats {
     }
 
     /// Joins the queues of several locks in one step, so that two such callers have the same order in all of them.
-    fn join_all(&self, seats: &[&Arc<Seat>], terms: &Arc<AcquireTerms>) -> Vec<u64> {
+    fn join_all(&self, seats: &[&Arc<LockEntry>], terms: &Arc<AcquireTerms>) -> Vec<u64> {
         let _table = self.table();
         seats.iter().map(|seat| seat.join(terms.clone())).collect()
     }
@@ -413,7 +413,7 @@ impl Seats {
     }
 
     /// Registers an entry of another session, to be closed with these.
-    fn receive(&self, guest: &Arc<Seat>) {
+    fn receive(&self, guest: &Arc<LockEntry>) {
         let mut table = self.table();
         table.guests.retain(|guest| guest.strong_count() > 0);
         table.guests.push(Arc::downgrade(guest));
@@ -424,7 +424,7 @@ impl Seats {
     }
 
     /// Closes all present and future entries.
-    fn close(&self) -> Vec<(Arc<Seat>, Cleared)> {
+    fn close(&self) -> Vec<(Arc<LockEntry>, Cleared)> {
         let mut table = self.table();
         table.closed = true;
         let seats: Vec<_> = table.slots.iter().chain(&table.guests).filter_map(Weak::upgrade).collect();
@@ -445,12 +445,12 @@ impl Seats {
         seats.iter().filter_map(|seat| seat.part()).collect()
     }
 
-    fn by_slot(&self, slot: u32) -> Option<Arc<Seat>> {
+    fn by_slot(&self, slot: u32) -> Option<Arc<LockEntry>> {
         self.table().slots.get(slot as usize).and_then(Weak::upgrade)
     }
 }
 
-impl NotificationSink for Seats {
+impl NotificationSink for LockTable {
     fn deliver(&self, wake: Notification) {
         match wake {
             Notification::Grant { nonce, fence, .. } => {

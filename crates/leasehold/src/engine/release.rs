@@ -12,10 +12,10 @@
 
 use super::keep_id::KeepId;
 use super::keeper::Retired;
+use super::lock_entry::Asker;
+use super::lock_entry::passing::{Parting, Passed};
 use super::loss::reason;
-use super::seat::Asker;
-use super::seat::passing::{Parting, Passed};
-use super::{Answer, Engine, Hold, LostReason, Seat, Uncertain, odd_reply};
+use super::{Answer, Engine, Hold, LockEntry, LostReason, Uncertain, odd_reply};
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::Executed;
 use leasehold_core::{
@@ -46,7 +46,7 @@ enum Hearer {
 /// Releases a hold or hands it on. Returns how many holds its owner still has.
 pub(crate) async fn release(
     engine: &Engine,
-    seat: &Arc<Seat>,
+    seat: &Arc<LockEntry>,
     hold: &Arc<Hold>,
     keep: KeepId,
     parting: Parting,
@@ -62,7 +62,7 @@ pub(crate) async fn release(
 }
 
 /// Keeps a hold in the process for the next waiter or for later acquisitions (6). Does not wait.
-fn pass_on(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId, parting: Parting) -> bool {
+fn pass_on(engine: &Engine, seat: &LockEntry, hold: &Arc<Hold>, keep: KeepId, parting: Parting) -> bool {
     let _inside = engine.gate.inside();
     let Some(Passed { call, watch }) = seat.pass_on(hold, keep, parting, engine.environment.now()) else {
         return false;
@@ -80,14 +80,14 @@ fn pass_on(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId, parting
 /// goes with it.
 ///
 /// Cancel safety: if the future is dropped, the keeper continues the release.
-pub(super) async fn give_back(engine: &Engine, seat: &Arc<Seat>, hold: &Arc<Hold>, keep: KeepId) {
+pub(super) async fn give_back(engine: &Engine, seat: &Arc<LockEntry>, hold: &Arc<Hold>, keep: KeepId) {
     // The hold has no guard that the result would concern.
     let _ = release_at_store(engine, seat, hold, keep, (None, Hearer::Nobody)).await;
 }
 
 async fn release_at_store(
     engine: &Engine,
-    seat: &Arc<Seat>,
+    seat: &Arc<LockEntry>,
     hold: &Arc<Hold>,
     keep: KeepId,
     (free_every, hearer): (Option<u32>, Hearer),
@@ -155,7 +155,7 @@ async fn given_up(
 }
 
 /// A guard was dropped: the keeper releases its hold as soon as it can.
-pub(crate) fn abandon(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId, parting: Parting) {
+pub(crate) fn abandon(engine: &Engine, seat: &LockEntry, hold: &Arc<Hold>, keep: KeepId, parting: Parting) {
     let _inside = engine.gate.inside();
     // Otherwise the shutdown releases it (4).
     if !engine.gate.is_closed() && !pass_on(engine, seat, hold, keep, parting) {
@@ -179,7 +179,7 @@ pub(crate) fn carry_on(engine: &Engine, hold: &Hold) {
 /// A release in flight. If it is dropped early, the keeper continues it.
 struct Departure<'a> {
     engine: &'a Engine,
-    seat: &'a Arc<Seat>,
+    seat: &'a Arc<LockEntry>,
     hold: &'a Arc<Hold>,
     keep: KeepId,
     done: bool,

@@ -7,9 +7,9 @@
 
 use super::KeepId;
 use super::acquire::{InLine, Won};
+use super::lock_entry::{Asker, LockEntry, Turn};
 use super::patience::Patience;
 use super::pursuit::{Missed, Pursuit};
-use super::seat::{Asker, Seat, Turn};
 use super::{Engine, Hold, Session};
 use crate::store::{Executed, Fault, Outcome};
 use leasehold_core::{Acquire, Acquired, Lock, Moment, MultiAcquired, Nonce, Op, Reply};
@@ -29,7 +29,7 @@ pub(crate) struct InTheWay {
 /// to the keeper before the next await.
 pub(crate) async fn acquire_all<'a>(
     engine: &'a Engine,
-    seats: &[&'a Arc<Seat>],
+    seats: &[&'a Arc<LockEntry>],
     pursuit: &'a Pursuit,
 ) -> Result<Vec<Won<'a>>, InTheWay> {
     let lines = InLine::join_all(engine, seats, &pursuit.terms);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::session::fresh_id;
-use crate::engine::{Seat, Session};
+use crate::engine::{LockEntry, Session};
 use crate::store::{MemoryStore, NotificationSink, Outcome};
 use leasehold_core::renewal::RenewalPlan;
 use leasehold_core::{
@@ -38,7 +38,7 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
         portion: LockMode::Whole,
     };
     assert!(matches!(store.execute(&lock, &Op::Acquire(ask), SECOND).await, Outcome::Done(_)));
-    Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::<Seat>::new()))
+    Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::<LockEntry>::new()))
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use super::super::hold::{Hold, HoldEvents};
 use super::super::keep_id::KeepId;
 use super::super::reservation::{Call, Heard, Rest};
 use super::super::session::Session;
-use super::{Occupant, Seat, State, Turn};
+use super::{LockEntry, Occupant, State, Turn};
 use leasehold_core::cohort::{Cohort, HandoffDecision, TokenBlock};
 use leasehold_core::contender::{AcquireTerms, Grant};
 use leasehold_core::{FIRST_LEASE, HoldId, Liveness, Lock, LockMode, Moment};
@@ -94,7 +94,7 @@ fn fits(hold: &Hold, terms: &AcquireTerms) -> bool {
     terms.value.is_none() && terms.portion == LockMode::Whole && terms.life == hold.session.life
 }
 
-impl Seat {
+impl LockEntry {
     /// A guard is done with its hold: keeps it for the next in line, or for whoever comes. Nothing, if it is to be released
     /// at the store.
     pub(in crate::engine) fn pass_on(
@@ -166,7 +166,7 @@ impl Seat {
     }
 }
 
-impl HoldEvents for Seat {
+impl HoldEvents for LockEntry {
     fn vacate(&self, hold: &Hold) {
         Self::vacate(self, hold);
     }

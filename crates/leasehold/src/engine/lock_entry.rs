@@ -48,7 +48,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// This process's state for one lock.
-pub(crate) struct Seat {
+pub(crate) struct LockEntry {
     pub(crate) lock: Lock,
     /// The store's partition that contains the lock.
     pub(crate) place: Partition,
@@ -140,7 +140,7 @@ pub(super) struct Cleared {
     pub(super) claims: Vec<Claim>,
 }
 
-impl Seat {
+impl LockEntry {
     pub(super) fn new(
         lock: Lock,
         place: Partition,
@@ -657,16 +657,16 @@ fn owner_of(claim: &Claim, kind: Kind) -> Option<OwnValue> {
     claim.value.clone().filter(|_| kind == Kind::Reentrant)
 }
 
-impl Drop for Seat {
+impl Drop for LockEntry {
     fn drop(&mut self) {
         let kept = self.part();
         (self.on_drop)(kept);
     }
 }
 
-impl fmt::Debug for Seat {
+impl fmt::Debug for LockEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("lock", &self.lock).finish_non_exhaustive()
+        f.debug_struct("LockEntry").field("lock", &self.lock).finish_non_exhaustive()
     }
 }
 
@@ -675,9 +675,9 @@ mod tests {
     use super::*;
     use leasehold_core::{Label, Liveness};
 
-    fn seat() -> Arc<Seat> {
+    fn seat() -> Arc<LockEntry> {
         let lock = Lock::mutex("job".parse().expect("a good name"));
-        Arc::new(Seat::new(lock, Partition::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
+        Arc::new(LockEntry::new(lock, Partition::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
     }
 
     fn session() -> Arc<Session> {
@@ -727,12 +727,12 @@ mod tests {
         Asker { id, way: Way::Queue }
     }
 
-    fn is_signaled(seat: &Seat, id: u64) -> bool {
+    fn is_signaled(seat: &LockEntry, id: u64) -> bool {
         seat.state().line.poll_signaled(id, std::task::Waker::noop()).is_ready()
     }
 
     /// An entry whose hold ends at two seconds, and the front of its queue, which sleeps without a limit.
-    fn taken() -> (Arc<Seat>, Arc<Hold>, u64) {
+    fn taken() -> (Arc<LockEntry>, Arc<Hold>, u64) {
         let (seat, random) = (seat(), &mut || 7);
         let (holder, front) = (seat.join(terms()), seat.join(terms()));
         let nonce = asked(&seat.turn(holder, &session(), at(1), random));
@@ -745,9 +745,9 @@ mod tests {
         (seat, hold, front)
     }
 
-    fn reentrant() -> Arc<Seat> {
+    fn reentrant() -> Arc<LockEntry> {
         let lock = Lock::reentrant("job".parse().expect("a good name"));
-        Arc::new(Seat::new(lock, Partition::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
+        Arc::new(LockEntry::new(lock, Partition::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
     }
 
     fn of(owner: &str) -> Arc<AcquireTerms> {

@@ -30,10 +30,10 @@ pub(super) mod passing;
 
 use super::hold::Hold;
 use super::keep_id::KeepId;
-use super::line::Line;
 use super::reservation::Call;
 use super::session::Session;
 use super::straight::Straight;
+use super::wait_queue::WaitQueue;
 use leasehold_core::contender::{AcquireTerms, Contender, ContenderAction, Grant, Random, WaitStatus};
 use leasehold_core::{
     Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, LockMode, Moment,
@@ -59,7 +59,7 @@ pub(crate) struct LockEntry {
 
 pub(super) struct State {
     pub(super) contender: Contender,
-    pub(super) line: Line,
+    pub(super) line: WaitQueue,
     pub(super) occupants: BTreeMap<HoldId, Occupant>,
     /// Requests of earlier front tasks, to be undone (7).
     former: Vec<Claim>,
@@ -150,7 +150,7 @@ impl LockEntry {
     ) -> Self {
         let state = State {
             contender: Contender::new(session, slot),
-            line: Line::default(),
+            line: WaitQueue::default(),
             occupants: BTreeMap::new(),
             former: Vec::new(),
             releases: 0,

@@ -16,7 +16,6 @@ mod heart;
 mod hold;
 mod keep_id;
 mod keeper;
-mod line;
 mod lock_entry;
 mod loss;
 mod observe;
@@ -31,6 +30,7 @@ mod session;
 mod several;
 mod shutdown;
 mod straight;
+mod wait_queue;
 
 pub(crate) use acquire::{Won, acquire, take_kept};
 pub(crate) use confirm::confirm;

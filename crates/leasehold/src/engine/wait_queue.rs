@@ -17,15 +17,15 @@ use std::task::{Poll, Waker};
 type Partition = (bool, u64);
 
 #[derive(Default)]
-pub(super) struct Line {
-    standers: BTreeMap<Partition, Stander>,
+pub(super) struct WaitQueue {
+    standers: BTreeMap<Partition, Waiter>,
     /// Waiters that would bypass the queue if their owner held the lock, and do not know yet that it does.
     unaware: BTreeMap<OwnValue, BTreeSet<u64>>,
     last_id: u64,
 }
 
 /// A queued task.
-struct Stander {
+struct Waiter {
     terms: Arc<AcquireTerms>,
     signaled: bool,
     waker: Option<Waker>,
@@ -33,7 +33,7 @@ struct Stander {
     straight: Option<Box<Straight>>,
 }
 
-impl Stander {
+impl Waiter {
     fn signal(&mut self) {
         self.signaled = true;
         if let Some(waker) = self.waker.take() {
@@ -42,12 +42,12 @@ impl Stander {
     }
 }
 
-impl Line {
+impl WaitQueue {
     /// Appends a task to the queue, before those that are set aside.
     pub(super) fn join(&mut self, terms: Arc<AcquireTerms>, straight: Option<Straight>) -> u64 {
         let straight = straight.map(Box::new);
         self.last_id += 1;
-        let stander = Stander { terms, signaled: false, waker: None, straight };
+        let stander = Waiter { terms, signaled: false, waker: None, straight };
         self.standers.insert((false, self.last_id), stander);
         self.last_id
     }
@@ -140,7 +140,7 @@ impl Line {
 
     /// Wakes all waiters.
     pub(super) fn signal_all(&mut self) {
-        self.standers.values_mut().for_each(Stander::signal);
+        self.standers.values_mut().for_each(Waiter::signal);
     }
 
     /// Marks a task's signals until now as seen.
@@ -163,7 +163,7 @@ impl Line {
         Poll::Pending
     }
 
-    fn stander(&mut self, id: u64) -> Option<&mut Stander> {
+    fn stander(&mut self, id: u64) -> Option<&mut Waiter> {
         let aside = !self.standers.contains_key(&(false, id));
         self.standers.get_mut(&(aside, id))
     }
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_waiter_set_aside_is_passed_and_returns_to_its_position() {
-        let mut line = Line::default();
+        let mut line = WaitQueue::default();
         let ids = [(); 3].map(|()| line.join(terms(), None));
         line.set_aside(ids[0], true);
         assert!(line.is_front(ids[1]));

@@ -30,9 +30,9 @@ pub(super) mod passing;
 
 use super::hold::Hold;
 use super::keep_id::KeepId;
+use super::reentrant_bypass::ReentrantBypass;
 use super::reservation::Call;
 use super::session::Session;
-use super::straight::Straight;
 use super::wait_queue::WaitQueue;
 use leasehold_core::contender::{AcquireTerms, Contender, ContenderAction, Grant, Random, WaitStatus};
 use leasehold_core::{
@@ -97,7 +97,7 @@ pub(super) enum Way {
     /// Through the process's entry in the store's queue.
     Queue,
     /// Past the local queue (8).
-    Straight,
+    ReentrantBypass,
 }
 
 /// The next action of a waiter.
@@ -169,8 +169,8 @@ impl LockEntry {
     /// Joins the queue.
     pub(super) fn join(&self, terms: Arc<AcquireTerms>) -> u64 {
         let mut state = self.state();
-        let straight =
-            (self.lock.kind == Kind::Reentrant).then(|| Straight::new(state.contender.session(), self.slot));
+        let straight = (self.lock.kind == Kind::Reentrant)
+            .then(|| ReentrantBypass::new(state.contender.session(), self.slot));
         let id = state.line.join(terms, straight);
         if state.line.is_front(id) {
             // A pause, if there is one, belongs to a task that has stepped aside.
@@ -288,7 +288,7 @@ impl LockEntry {
         if matches!(step, ContenderAction::Ask(..)) {
             state.line.make_unaware(id);
         }
-        self.follow(state, Asker { id, way: Way::Straight }, step, &terms, session, now)
+        self.follow(state, Asker { id, way: Way::ReentrantBypass }, step, &terms, session, now)
     }
 
     /// Maps a contender's step to the task's action.
@@ -374,7 +374,7 @@ impl LockEntry {
         if let Ok(Acquired::Taken { holder: Some(Holder { owner: Some(owner), .. }), .. }) = answer {
             state.line.call(owner, asker.id);
         }
-        if asker.way == Way::Straight {
+        if asker.way == Way::ReentrantBypass {
             if let Some((_, straight)) = state.line.straight(asker.id) {
                 return Vec::from_iter(straight.handle_answer(nonce, answer, now, random));
             }
@@ -394,7 +394,7 @@ impl LockEntry {
         let mut state = self.state();
         match asker.way {
             Way::Queue => state.contender.unask(nonce),
-            Way::Straight => {
+            Way::ReentrantBypass => {
                 if let Some((_, straight)) = state.line.straight(asker.id) {
                     straight.unask(nonce);
                 }
@@ -406,7 +406,7 @@ impl LockEntry {
     pub(super) fn silence(&self, asker: Asker, now: Moment) -> Duration {
         let mut state = self.state();
         match state.line.straight(asker.id) {
-            Some((_, straight)) if asker.way == Way::Straight => straight.silence(now),
+            Some((_, straight)) if asker.way == Way::ReentrantBypass => straight.silence(now),
             _ => state.contender.silence(now),
         }
     }
@@ -517,7 +517,7 @@ impl LockEntry {
         let mut claims: Vec<_> = std::mem::take(&mut state.escorted).into_values().flatten().collect();
         claims.extend(state.contender.give_up());
         claims.append(&mut state.former);
-        claims.extend(state.line.all_straight().filter_map(Straight::give_up));
+        claims.extend(state.line.all_straight().filter_map(ReentrantBypass::give_up));
         state.line.signal_all();
         state.passing = None;
         let occupants = state.occupants.values().map(|occupant| occupant.hold.clone()).collect();
@@ -567,7 +567,7 @@ impl State {
     fn take(&mut self, asker: Asker) -> Option<Grant> {
         match asker.way {
             Way::Queue => self.contender.take(),
-            Way::Straight => self.line.straight(asker.id).and_then(|(_, straight)| straight.take()),
+            Way::ReentrantBypass => self.line.straight(asker.id).and_then(|(_, straight)| straight.take()),
         }
     }
 
@@ -771,7 +771,7 @@ mod tests {
     }
 
     fn straight(id: u64) -> Asker {
-        Asker { id, way: Way::Straight }
+        Asker { id, way: Way::ReentrantBypass }
     }
 
     /// Random bits that differ from call to call.
@@ -816,13 +816,13 @@ mod tests {
         let (seat, random) = (reentrant(), &mut counter());
         let (front, behind) = (seat.join(of("x")), seat.join(of("y")));
         seat.turn(front, &session(), at(1), random);
-        let Turn::Ask(Way::Straight, nonce, ask) = seat.turn(behind, &session(), at(1), random) else {
+        let Turn::Ask(Way::ReentrantBypass, nonce, ask) = seat.turn(behind, &session(), at(1), random) else {
             panic!("it bypasses the queue")
         };
         assert!(ask.queue.is_none(), "the process has one queue entry");
         seat.handle_answer(straight(behind), nonce, Err(Executed::Unknown), at(1), random);
         assert!(matches!(seat.turn(behind, &session(), at(1), random), Turn::Sleep(_)), "after a pause");
-        let Turn::Ask(Way::Straight, _, again) = seat.turn(behind, &session(), at(3), random) else {
+        let Turn::Ask(Way::ReentrantBypass, _, again) = seat.turn(behind, &session(), at(3), random) else {
             panic!("its owner may wait for it")
         };
         assert_eq!(ask.claim, again.claim);
@@ -836,7 +836,7 @@ mod tests {
         let (front, behind) = (seat.join(of("x")), seat.join(of("y")));
         let by_front = asked(&seat.turn(front, &session(), at(1), random));
         seat.handle_answer(by(front), by_front, Ok(&held_by("z")), at(1), random);
-        let Turn::Ask(Way::Straight, nonce, ask) = seat.turn(behind, &session(), at(1), random) else {
+        let Turn::Ask(Way::ReentrantBypass, nonce, ask) = seat.turn(behind, &session(), at(1), random) else {
             panic!("it bypasses the queue")
         };
         assert!(seat.leave(front).claims.is_empty(), "its queue entry passes to the next waiter");

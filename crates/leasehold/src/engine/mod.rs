@@ -24,12 +24,12 @@ mod patience;
 mod pursuit;
 #[cfg(all(test, shuttle))]
 mod races;
+mod reentrant_bypass;
 mod release;
 mod reservation;
 mod session;
 mod several;
 mod shutdown;
-mod straight;
 mod wait_queue;
 
 pub(crate) use acquire::{Won, acquire, take_kept};

@@ -6,7 +6,7 @@
 //! A task that wants a ReentrantMutex may go straight to the store, past the tasks before it: once on arrival, and
 //! again whenever its owner is known to hold the lock. For this the queue indexes its waiters by owner.
 
-use super::straight::Straight;
+use super::reentrant_bypass::ReentrantBypass;
 use leasehold_core::OwnValue;
 use leasehold_core::contender::AcquireTerms;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ struct Waiter {
     signaled: bool,
     waker: Option<Waker>,
     /// Its bypass request, for a ReentrantMutex. Boxed: map nodes move in memory, and few waiters have one.
-    straight: Option<Box<Straight>>,
+    straight: Option<Box<ReentrantBypass>>,
 }
 
 impl Waiter {
@@ -44,7 +44,7 @@ impl Waiter {
 
 impl WaitQueue {
     /// Appends a task to the queue, before those that are set aside.
-    pub(super) fn join(&mut self, terms: Arc<AcquireTerms>, straight: Option<Straight>) -> u64 {
+    pub(super) fn join(&mut self, terms: Arc<AcquireTerms>, straight: Option<ReentrantBypass>) -> u64 {
         let straight = straight.map(Box::new);
         self.last_id += 1;
         let stander = Waiter { terms, signaled: false, waker: None, straight };
@@ -53,7 +53,7 @@ impl WaitQueue {
     }
 
     /// Removes a task from the queue. Returns its bypass request.
-    pub(super) fn remove(&mut self, id: u64) -> Option<Box<Straight>> {
+    pub(super) fn remove(&mut self, id: u64) -> Option<Box<ReentrantBypass>> {
         let aside = !self.standers.contains_key(&(false, id));
         let stander = self.standers.remove(&(aside, id))?;
         self.make_aware(id, &stander.terms);
@@ -61,13 +61,13 @@ impl WaitQueue {
     }
 
     /// A task's terms and its bypass request, if it has one.
-    pub(super) fn straight(&mut self, id: u64) -> Option<(&Arc<AcquireTerms>, &mut Straight)> {
+    pub(super) fn straight(&mut self, id: u64) -> Option<(&Arc<AcquireTerms>, &mut ReentrantBypass)> {
         let stander = self.stander(id)?;
         stander.straight.as_deref_mut().map(|straight| (&stander.terms, straight))
     }
 
     /// All bypass requests.
-    pub(super) fn all_straight(&mut self) -> impl Iterator<Item = &mut Straight> {
+    pub(super) fn all_straight(&mut self) -> impl Iterator<Item = &mut ReentrantBypass> {
         self.standers.values_mut().filter_map(|stander| stander.straight.as_deref_mut())
     }
 

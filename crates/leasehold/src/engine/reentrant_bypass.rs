@@ -14,13 +14,13 @@ use leasehold_core::{Acquired, Claim, Executed, Moment, Nonce};
 use std::time::Duration;
 
 /// One task's bypass request.
-pub(super) struct Straight {
+pub(super) struct ReentrantBypass {
     contender: Contender,
     /// Set while there is a reason to send a request, or a grant to take.
     wanted: bool,
 }
 
-impl Straight {
+impl ReentrantBypass {
     /// A bypass to be sent at once: the owner may hold the lock already, in any process.
     pub(super) fn new(session: leasehold_core::SessionId, slot: u32) -> Self {
         Self { contender: Contender::new(session, slot), wanted: true }

@@ -2,7 +2,7 @@
 
 use super::gate::Step;
 use super::keep_id::KeepId;
-use super::lock_entry::{Asker, Left, LockEntry, Turn, Way};
+use super::lock_entry::{Asker, Left, LockEntry, WaiterAction, Way};
 use super::patience::Patience;
 use super::pursuit::{Missed, Pursuit};
 use super::release::give_back;
@@ -146,29 +146,29 @@ impl<'a> Chase<'a> {
             // Until the winner has registered the hold with the keeper, or released it, a shutdown waits.
             let inside = self.engine.gate.inside();
             let turn = self.seat.turn(self.line.id, &session, now, &mut || environment.random());
-            if let Turn::Won(hold, grant, claims) = turn {
+            if let WaiterAction::Won(hold, grant, claims) = turn {
                 self.line.won = true;
                 self.line.undo(claims);
                 return Ok(Won { hold, grant, kept: None, inside });
             }
-            if let Turn::HandedOn(hold, keep, call) = turn {
+            if let WaiterAction::HandedOn(hold, keep, call) = turn {
                 self.line.won = true;
                 self.call(keep, call);
                 return Ok(Won::handed_on(hold, keep, inside));
             }
             drop(inside);
             match turn {
-                Turn::Won(..) | Turn::HandedOn(..) => {}
-                Turn::Call(keep, call) => {
+                WaiterAction::Won(..) | WaiterAction::HandedOn(..) => {}
+                WaiterAction::Call(keep, call) => {
                     self.call(keep, call);
                     // A single attempt waits for this reply, too: it shows whether the lock is held.
                     self.sleep(None, now).await?;
                 }
-                Turn::GiveBack(hold, keep) => give_back(self.engine, self.seat, &hold, keep).await,
-                Turn::TooSlow => return Err(Missed::TooSlow),
-                Turn::Closed => return Err(Missed::Closed),
-                Turn::Misfit(claims) => self.line.undo(claims),
-                Turn::Stand(until) => {
+                WaiterAction::GiveBack(hold, keep) => give_back(self.engine, self.seat, &hold, keep).await,
+                WaiterAction::TooSlow => return Err(Missed::TooSlow),
+                WaiterAction::Closed => return Err(Missed::Closed),
+                WaiterAction::Misfit(claims) => self.line.undo(claims),
+                WaiterAction::Stand(until) => {
                     if self.pursuit.once {
                         return Err(Missed::Taken(Box::new(self.standing(now))));
                     }
@@ -179,8 +179,8 @@ impl<'a> Chase<'a> {
                         self.sleep(until, now).await?;
                     }
                 }
-                Turn::Sleep(until) => self.sleep(Some(until), now).await?,
-                Turn::Ask(way, nonce, ask) => self.ask(way, nonce, ask, now).await?,
+                WaiterAction::Sleep(until) => self.sleep(Some(until), now).await?,
+                WaiterAction::Ask(way, nonce, ask) => self.ask(way, nonce, ask, now).await?,
             }
         }
     }

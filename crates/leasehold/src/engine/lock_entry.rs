@@ -101,7 +101,7 @@ pub(super) enum Way {
 }
 
 /// The next action of a waiter.
-pub(super) enum Turn {
+pub(super) enum WaiterAction {
     /// Wait: another task of this process holds the lock or is ahead in the queue.
     Stand(Option<Moment>),
     /// The attempt in flight belongs to another task or session: release these claims, then poll again.
@@ -210,10 +210,10 @@ impl LockEntry {
         session: &Arc<Session>,
         now: Moment,
         random: Random<'_>,
-    ) -> Turn {
+    ) -> WaiterAction {
         let mut state = self.state();
         if state.closed {
-            return Turn::Closed;
+            return WaiterAction::Closed;
         }
         let occupied = state.occupied_until(now);
         state.line.quiet(id);
@@ -230,7 +230,7 @@ impl LockEntry {
             return self.go_straight(&mut state, id, session, now, random);
         }
         // The task in front is signaled, and signals the next one (4).
-        Turn::Stand(occupied.filter(|_| state.line.is_front(id)))
+        WaiterAction::Stand(occupied.filter(|_| state.line.is_front(id)))
     }
 
     /// The next action of the front, which acts for the process (1).
@@ -241,19 +241,19 @@ impl LockEntry {
         session: &Arc<Session>,
         now: Moment,
         random: Random<'_>,
-    ) -> Turn {
+    ) -> WaiterAction {
         state.line.set_aside(id, false);
         if state.contender.session() != session.id {
             // A request of another session is given up, whatever its reply.
             let claims = state.give_up();
             state.contender.change_session(session.id);
-            return Turn::Misfit(claims);
+            return WaiterAction::Misfit(claims);
         }
         if let Some((_, straight)) = state.line.straight(id) {
             let called = straight.is_wanted();
             // The task's own bypass request is not needed any more, and must not end in a second hold.
             if let Some(claim) = straight.give_up() {
-                return Turn::Misfit(vec![claim]);
+                return WaiterAction::Misfit(vec![claim]);
             }
             if called {
                 straight.rest();
@@ -261,7 +261,7 @@ impl LockEntry {
             }
             state.line.make_unaware(id);
         }
-        let Some(terms) = state.line.front().cloned() else { return Turn::Stand(None) };
+        let Some(terms) = state.line.front().cloned() else { return WaiterAction::Stand(None) };
         if !state.contender.suits(&terms) {
             let former = state.give_up_attempt();
             state.former.extend(former);
@@ -278,10 +278,10 @@ impl LockEntry {
         session: &Arc<Session>,
         now: Moment,
         random: Random<'_>,
-    ) -> Turn {
-        let Some((terms, straight)) = state.line.straight(id) else { return Turn::Stand(None) };
+    ) -> WaiterAction {
+        let Some((terms, straight)) = state.line.straight(id) else { return WaiterAction::Stand(None) };
         if let Some(claim) = straight.change_session(session) {
-            return Turn::Misfit(vec![claim]);
+            return WaiterAction::Misfit(vec![claim]);
         }
         let terms = terms.clone();
         let step = straight.poll(now, &terms, random);
@@ -300,15 +300,15 @@ impl LockEntry {
         terms: &AcquireTerms,
         session: &Arc<Session>,
         now: Moment,
-    ) -> Turn {
+    ) -> WaiterAction {
         match step {
-            ContenderAction::Ask(nonce, ask) => Turn::Ask(asker.way, nonce, ask),
-            ContenderAction::Sleep(until) => Turn::Sleep(until),
-            ContenderAction::TooSlow => Turn::TooSlow,
-            ContenderAction::Undo(claim) => Turn::Misfit(vec![claim]),
+            ContenderAction::Ask(nonce, ask) => WaiterAction::Ask(asker.way, nonce, ask),
+            ContenderAction::Sleep(until) => WaiterAction::Sleep(until),
+            ContenderAction::TooSlow => WaiterAction::TooSlow,
+            ContenderAction::Undo(claim) => WaiterAction::Misfit(vec![claim]),
             ContenderAction::Granted(_) => match state.take(asker) {
                 Some(grant) => self.won(state, asker.id, terms, session, grant, now),
-                None => Turn::Sleep(now),
+                None => WaiterAction::Sleep(now),
             },
         }
     }
@@ -322,7 +322,7 @@ impl LockEntry {
         session: &Arc<Session>,
         grant: Grant,
         now: Moment,
-    ) -> Turn {
+    ) -> WaiterAction {
         state.line.remove(id);
         let claims = if state.line.front().is_none() {
             // The lock may have been requested twice: by a release, and past the queue.
@@ -348,7 +348,7 @@ impl LockEntry {
         // Holds with another token are gone: the store has just granted a newer one.
         state.occupants.retain(|_, occupant| occupant.hold.fence == hold.fence);
         state.occupy(hold.clone());
-        Turn::Won(hold, grant, claims)
+        WaiterAction::Won(hold, grant, claims)
     }
 
     /// Waits for a signal to this task.
@@ -718,8 +718,8 @@ mod tests {
         }
     }
 
-    fn asked(turn: &Turn) -> Nonce {
-        let Turn::Ask(_, nonce, _) = turn else { panic!("the front sends a request") };
+    fn asked(turn: &WaiterAction) -> Nonce {
+        let WaiterAction::Ask(_, nonce, _) = turn else { panic!("the front sends a request") };
         *nonce
     }
 
@@ -736,9 +736,9 @@ mod tests {
         let (seat, random) = (seat(), &mut || 7);
         let (holder, front) = (seat.join(terms()), seat.join(terms()));
         let nonce = asked(&seat.turn(holder, &session(), at(1), random));
-        assert!(matches!(seat.turn(front, &session(), at(1), random), Turn::Stand(None)));
+        assert!(matches!(seat.turn(front, &session(), at(1), random), WaiterAction::Stand(None)));
         seat.handle_answer(by(holder), nonce, Ok(&granted()), at(1), random);
-        let Turn::Won(hold, ..) = seat.turn(holder, &session(), at(1), random) else {
+        let WaiterAction::Won(hold, ..) = seat.turn(holder, &session(), at(1), random) else {
             panic!("it was granted")
         };
         assert!(!is_signaled(&seat, front));
@@ -796,19 +796,19 @@ mod tests {
         let second = asked(&seat.turn(behind, &session(), at(1), random));
         seat.handle_answer(straight(behind), second, Ok(&held_by("z")), at(1), random);
         assert!(
-            matches!(seat.turn(behind, &session(), at(1), random), Turn::Stand(None)),
+            matches!(seat.turn(behind, &session(), at(1), random), WaiterAction::Stand(None)),
             "one request per call"
         );
         // The same with no request in flight.
-        assert!(matches!(seat.turn(front, &session(), at(1), random), Turn::Sleep(_)));
+        assert!(matches!(seat.turn(front, &session(), at(1), random), WaiterAction::Sleep(_)));
         let by_front = asked(&seat.turn(front, &session(), at(9), random));
         seat.handle_answer(by(front), by_front, Ok(&held_by("y")), at(9), random);
         assert!(is_signaled(&seat, behind));
         let third = asked(&seat.turn(behind, &session(), at(9), random));
         seat.handle_answer(straight(behind), third, Ok(&granted()), at(9), random);
-        assert!(matches!(seat.turn(behind, &session(), at(9), random), Turn::Won(..)));
+        assert!(matches!(seat.turn(behind, &session(), at(9), random), WaiterAction::Won(..)));
         // It acquired the lock past the front, which still keeps its queue entry alive.
-        assert!(matches!(seat.turn(front, &session(), at(9), random), Turn::Sleep(_)));
+        assert!(matches!(seat.turn(front, &session(), at(9), random), WaiterAction::Sleep(_)));
     }
 
     #[test]
@@ -816,13 +816,19 @@ mod tests {
         let (seat, random) = (reentrant(), &mut counter());
         let (front, behind) = (seat.join(of("x")), seat.join(of("y")));
         seat.turn(front, &session(), at(1), random);
-        let Turn::Ask(Way::ReentrantBypass, nonce, ask) = seat.turn(behind, &session(), at(1), random) else {
+        let WaiterAction::Ask(Way::ReentrantBypass, nonce, ask) =
+            seat.turn(behind, &session(), at(1), random)
+        else {
             panic!("it bypasses the queue")
         };
         assert!(ask.queue.is_none(), "the process has one queue entry");
         seat.handle_answer(straight(behind), nonce, Err(Executed::Unknown), at(1), random);
-        assert!(matches!(seat.turn(behind, &session(), at(1), random), Turn::Sleep(_)), "after a pause");
-        let Turn::Ask(Way::ReentrantBypass, _, again) = seat.turn(behind, &session(), at(3), random) else {
+        assert!(
+            matches!(seat.turn(behind, &session(), at(1), random), WaiterAction::Sleep(_)),
+            "after a pause"
+        );
+        let WaiterAction::Ask(Way::ReentrantBypass, _, again) = seat.turn(behind, &session(), at(3), random)
+        else {
             panic!("its owner may wait for it")
         };
         assert_eq!(ask.claim, again.claim);
@@ -836,12 +842,14 @@ mod tests {
         let (front, behind) = (seat.join(of("x")), seat.join(of("y")));
         let by_front = asked(&seat.turn(front, &session(), at(1), random));
         seat.handle_answer(by(front), by_front, Ok(&held_by("z")), at(1), random);
-        let Turn::Ask(Way::ReentrantBypass, nonce, ask) = seat.turn(behind, &session(), at(1), random) else {
+        let WaiterAction::Ask(Way::ReentrantBypass, nonce, ask) =
+            seat.turn(behind, &session(), at(1), random)
+        else {
             panic!("it bypasses the queue")
         };
         assert!(seat.leave(front).claims.is_empty(), "its queue entry passes to the next waiter");
         seat.handle_answer(straight(behind), nonce, Ok(&granted()), at(1), random);
-        let Turn::Won(hold, _, undone) = seat.turn(behind, &session(), at(1), random) else {
+        let WaiterAction::Won(hold, _, undone) = seat.turn(behind, &session(), at(1), random) else {
             panic!("it was granted")
         };
         assert_eq!(hold.claim, ask.claim, "neither undone nor requested again");
@@ -852,13 +860,13 @@ mod tests {
     fn a_new_front_sends_its_request_before_its_predecessor_is_undone() {
         let (seat, random) = (reentrant(), &mut counter());
         let (first, second) = (seat.join(of("x")), seat.join(of("y")));
-        let Turn::Ask(_, nonce, ask) = seat.turn(first, &session(), at(1), random) else {
+        let WaiterAction::Ask(_, nonce, ask) = seat.turn(first, &session(), at(1), random) else {
             panic!("it sends a request")
         };
         seat.handle_answer(by(first), nonce, Ok(&held_by("z")), at(1), random);
         assert!(seat.leave(first).claims.is_empty(), "its queue entry passes to the next waiter");
         assert!(is_signaled(&seat, second));
-        let Turn::Ask(Way::Queue, nonce, next) = seat.turn(second, &session(), at(1), random) else {
+        let WaiterAction::Ask(Way::Queue, nonce, next) = seat.turn(second, &session(), at(1), random) else {
             panic!("it takes the queue entry over")
         };
         assert!(next.queue.is_some() && next.claim.hold != ask.claim.hold);
@@ -872,17 +880,19 @@ mod tests {
         let (seat, random) = (reentrant(), &mut counter());
         let holds = [(); 3].map(|()| {
             let id = seat.join(of("x"));
-            let Turn::Ask(way, nonce, _) = seat.turn(id, &session(), at(1), random) else {
+            let WaiterAction::Ask(way, nonce, _) = seat.turn(id, &session(), at(1), random) else {
                 panic!("it sends a request")
             };
             seat.handle_answer(Asker { id, way }, nonce, Ok(&granted()), at(1), random);
-            let Turn::Won(hold, ..) = seat.turn(id, &session(), at(1), random) else { panic!("granted") };
+            let WaiterAction::Won(hold, ..) = seat.turn(id, &session(), at(1), random) else {
+                panic!("granted")
+            };
             hold
         });
         let front = seat.join(of("y"));
         let nonce = asked(&seat.turn(front, &session(), at(1), random));
         seat.handle_answer(straight(front), nonce, Ok(&held_by("x")), at(1), random);
-        assert!(matches!(seat.turn(front, &session(), at(1), random), Turn::Stand(Some(_))));
+        assert!(matches!(seat.turn(front, &session(), at(1), random), WaiterAction::Stand(Some(_))));
         let mut asks = |hold: &Hold| seat.depart(hold, None, &session(), at(1), random).1.is_some();
         assert_eq!([asks(&holds[1]), asks(&holds[0]), asks(&holds[2])], [false, false, true]);
         for hold in &holds {
@@ -897,10 +907,10 @@ mod tests {
         let (seat, _hold, front) = taken();
         let (last, random) = (seat.join(terms()), &mut || 7);
         assert!(
-            matches!(seat.turn(last, &session(), at(1), random), Turn::Stand(None)),
+            matches!(seat.turn(last, &session(), at(1), random), WaiterAction::Stand(None)),
             "the keeper signals the front, and the front the next waiter"
         );
-        assert!(matches!(seat.turn(last, &session(), at(3), random), Turn::Stand(None)));
+        assert!(matches!(seat.turn(last, &session(), at(3), random), WaiterAction::Stand(None)));
         assert!(is_signaled(&seat, front), "or it would sleep forever");
     }
 
@@ -919,10 +929,10 @@ mod tests {
             at(3),
             random,
         );
-        assert!(matches!(seat.turn(front, &session(), at(3), random), Turn::Sleep(_)));
+        assert!(matches!(seat.turn(front, &session(), at(3), random), WaiterAction::Sleep(_)));
         seat.handle_answer(Asker::RELEASE, with_release, Ok(&granted()), at(1), random);
         seat.vacate(&hold);
         assert!(is_signaled(&seat, front));
-        assert!(matches!(seat.turn(front, &session(), at(1), random), Turn::Won(..)));
+        assert!(matches!(seat.turn(front, &session(), at(1), random), WaiterAction::Won(..)));
     }
 }

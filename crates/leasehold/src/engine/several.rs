@@ -7,7 +7,7 @@
 
 use super::KeepId;
 use super::acquire::{InLine, Won};
-use super::lock_entry::{Asker, LockEntry, Turn};
+use super::lock_entry::{Asker, LockEntry, WaiterAction};
 use super::patience::Patience;
 use super::pursuit::{Missed, Pursuit};
 use super::{Engine, Hold, Session};
@@ -90,39 +90,39 @@ impl<'a> Grasp<'a> {
             // Read first: once the lock is acquired here, the present holder is this process.
             let standing = self.standing(at, now);
             let missed = match self.turn(at, session, now) {
-                Turn::Ask(way, nonce, ask) => {
+                WaiterAction::Ask(way, nonce, ask) => {
                     asks.push(Asked { asker: Asker { id: self.lines[at].id, way }, nonce, ask });
                     continue;
                 }
-                Turn::Sleep(until) => {
+                WaiterAction::Sleep(until) => {
                     self.withdraw(&asks);
                     return Ok(HandoffDecision::Sleep(until));
                 }
-                Turn::Won(hold, _, claims) => {
+                WaiterAction::Won(hold, _, claims) => {
                     // It was granted for a task that has left since. It goes on to the next waiter.
                     self.lines[at].won = true;
                     self.lines[at].undo(claims);
                     self.hand_back(at, &hold);
                     Missed::Taken(Box::new(standing))
                 }
-                Turn::HandedOn(hold, keep, _) => {
+                WaiterAction::HandedOn(hold, keep, _) => {
                     self.lines[at].won = true;
                     self.part_with(at, &hold, keep);
                     Missed::Taken(Box::new(standing))
                 }
-                Turn::GiveBack(hold, keep) => {
+                WaiterAction::GiveBack(hold, keep) => {
                     self.part_with(at, &hold, keep);
                     Missed::Taken(Box::new(standing))
                 }
-                Turn::Call(keep, call) => {
+                WaiterAction::Call(keep, call) => {
                     if let Some(call) = call {
                         self.engine.keeper.call_for(keep, call);
                     }
                     Missed::Taken(Box::new(standing))
                 }
-                Turn::Stand(_) | Turn::Misfit(_) => Missed::Taken(Box::new(standing)),
-                Turn::TooSlow => Missed::TooSlow,
-                Turn::Closed => Missed::Closed,
+                WaiterAction::Stand(_) | WaiterAction::Misfit(_) => Missed::Taken(Box::new(standing)),
+                WaiterAction::TooSlow => Missed::TooSlow,
+                WaiterAction::Closed => Missed::Closed,
             };
             self.withdraw(&asks);
             return Err(InTheWay { at, missed });
@@ -130,13 +130,13 @@ impl<'a> Grasp<'a> {
         Ok(HandoffDecision::Ask(asks))
     }
 
-    fn turn(&self, at: usize, session: &Arc<Session>, now: Moment) -> Turn {
+    fn turn(&self, at: usize, session: &Arc<Session>, now: Moment) -> WaiterAction {
         let line = &self.lines[at];
         let environment = &self.engine.environment;
         loop {
             let _inside = self.engine.gate.inside();
             match line.seat.turn(line.id, session, now, &mut || environment.random()) {
-                Turn::Misfit(claims) => line.undo(claims),
+                WaiterAction::Misfit(claims) => line.undo(claims),
                 turn => return turn,
             }
         }
@@ -243,15 +243,15 @@ impl<'a> Grasp<'a> {
             let inside = self.engine.gate.inside();
             let now = self.engine.environment.now();
             match self.turn(at, session, now) {
-                Turn::Won(hold, grant, claims) => {
+                WaiterAction::Won(hold, grant, claims) => {
                     self.lines[at].won = true;
                     self.lines[at].undo(claims);
                     all.push(Won { hold, grant, kept: None, inside });
                 }
                 turn => {
                     let missed = match turn {
-                        Turn::Closed => Missed::Closed,
-                        Turn::TooSlow => Missed::TooSlow,
+                        WaiterAction::Closed => Missed::Closed,
+                        WaiterAction::TooSlow => Missed::TooSlow,
                         _ => Missed::Taken(Box::new(self.standing(at, now))),
                     };
                     for (at, won) in all.iter().enumerate() {

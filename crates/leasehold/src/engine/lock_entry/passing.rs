@@ -15,7 +15,7 @@ use super::super::hold::{Hold, HoldEvents};
 use super::super::keep_id::KeepId;
 use super::super::reservation::{Call, Heard, Rest};
 use super::super::session::Session;
-use super::{LockEntry, Occupant, State, Turn};
+use super::{LockEntry, Occupant, State, WaiterAction};
 use leasehold_core::cohort::{Cohort, HandoffDecision, TokenBlock};
 use leasehold_core::contender::{AcquireTerms, Grant};
 use leasehold_core::{FIRST_LEASE, HoldId, Liveness, Lock, LockMode, Moment};
@@ -233,7 +233,7 @@ impl State {
         id: u64,
         session: &Session,
         now: Moment,
-    ) -> Option<Turn> {
+    ) -> Option<WaiterAction> {
         let passing = self.passing.as_mut().filter(|_| self.line.is_front(id))?;
         let (keep, hold) = (passing.kept?, self.occupants.get(&passing.hold)?.hold.clone());
         let terms = self.line.front()?;
@@ -247,20 +247,20 @@ impl State {
             // The reply does not allow a hand-off.
             HandoffDecision::Ask if passing.answered && !passing.calling => {
                 passing.kept = None;
-                Some(Turn::GiveBack(hold, keep))
+                Some(WaiterAction::GiveBack(hold, keep))
             }
             HandoffDecision::GiveBack => {
                 passing.kept = None;
-                Some(Turn::GiveBack(hold, keep))
+                Some(WaiterAction::GiveBack(hold, keep))
             }
             HandoffDecision::Ask => {
                 let lease = is_short.then_some(terms.lease);
-                Some(Turn::Call(keep, passing.call(lease)))
+                Some(WaiterAction::Call(keep, passing.call(lease)))
             }
             HandoffDecision::HandOn => {
                 self.line.remove(id);
                 let (hold, call) = self.hand_out(&hold, now)?;
-                Some(Turn::HandedOn(hold, keep, call))
+                Some(WaiterAction::HandedOn(hold, keep, call))
             }
         }
     }

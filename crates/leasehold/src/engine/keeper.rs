@@ -30,7 +30,7 @@ pub(super) use errand::Owed;
 
 use super::heart::{Heart, Hearts, Throb};
 use super::keep_id::KeepId;
-use super::pace::{Pace, Spot, Turn};
+use super::pace::{DueHold, Pace, Spot};
 use super::reservation::Call;
 use super::session::{Birth, Session, Sessions};
 use super::{FAR, Hold, LostReason, Timings, settled};
@@ -539,7 +539,7 @@ impl State {
         let mut work = Work { closing, farewell: self.farewell.take(), ..Work::default() };
         work.errands.append(&mut self.errands);
         self.execute_session(now, sessions, &mut work);
-        for Turn { id, ahead } in self.pace.take(now) {
+        for DueHold { id, ahead } in self.pace.take(now) {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
             kept.place = None;
             if kept.hold.is_doubted() {

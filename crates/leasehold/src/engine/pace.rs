@@ -73,7 +73,7 @@ impl Spot {
 
 /// A hold to be extended now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct DueHold {
     pub(super) id: KeepId,
     /// How much earlier than due it may go.
     pub(super) ahead: Duration,
@@ -98,7 +98,7 @@ impl Pace {
     }
 
     /// Removes and returns all holds to be extended now, the most urgent first.
-    pub(super) fn take(&mut self, now: Moment) -> Vec<Turn> {
+    pub(super) fn take(&mut self, now: Moment) -> Vec<DueHold> {
         let mut taken = Vec::new();
         let soon = now + GRAIN;
         for (class, turns) in CLASSES.iter().zip(&mut self.turns) {
@@ -115,7 +115,7 @@ impl Pace {
                     break;
                 }
                 turns.pop_first();
-                taken.push(Turn { id, ahead: class.early });
+                taken.push(DueHold { id, ahead: class.early });
             }
             if !class.late.is_zero() && taken.len() - before >= BATCH {
                 self.opens = now + GAP;
@@ -232,6 +232,6 @@ mod tests {
         pace.enter(KeepId(2), ms(1000), ms(1000) + LONG);
         pace.leave(KeepId(1), place);
         let turns = pace.take(ms(1000));
-        assert_eq!(turns, [Turn { id: KeepId(2), ahead: CLASSES[3].early }]);
+        assert_eq!(turns, [DueHold { id: KeepId(2), ahead: CLASSES[3].early }]);
     }
 }

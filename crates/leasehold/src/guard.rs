@@ -1,7 +1,7 @@
 //! The guard: what a task receives when it acquires a lock.
 
 use crate::earlier::Earlier;
-use crate::engine::{self, Engine, Hold, KeepId, LockEntry, Missed, NotReleased, Parting};
+use crate::engine::{self, AcquireFailure, Engine, Hold, KeepId, LockEntry, NotReleased, Parting};
 use crate::error::{ExtendError, Lost, ReleaseError};
 use crate::store::Fault;
 use leasehold_core::renewal::ExtendRequest;
@@ -76,9 +76,9 @@ impl Guard {
 
     /// Waits until replicas have acknowledged the hold, if the store was configured to require that. Fails if
     /// the hold ended meanwhile: the wait took longer than its lease.
-    pub(crate) async fn confirmed(&self, limit: Option<Moment>) -> Result<(), Missed> {
+    pub(crate) async fn confirmed(&self, limit: Option<Moment>) -> Result<(), AcquireFailure> {
         engine::confirm(&self.engine, &self.hold, limit).await?;
-        self.hold.check(&*self.engine.environment).map_err(|_| Missed::TooSlow)
+        self.hold.check(&*self.engine.environment).map_err(|_| AcquireFailure::TooSlow)
     }
 
     /// Returns the lock's name.

@@ -1,6 +1,6 @@
 //! Several locks, acquired together: [`MultiMutex`].
 
-use crate::engine::{self, Engine, InTheWay, Missed};
+use crate::engine::{self, AcquireFailure, Engine, InTheWay};
 use crate::error::{AcquireError, Contention, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
 use crate::guard::Guard;
 use crate::request::{Asker, Request, settings};
@@ -97,7 +97,7 @@ impl<G> MultiAttempt<G> {
 /// The lock that prevented acquiring all.
 struct Blocked {
     at: usize,
-    missed: Missed,
+    missed: AcquireFailure,
 }
 
 impl MultiMutex {
@@ -145,7 +145,7 @@ impl MultiMutex {
         let limit = self.engine.environment.now() + call;
         match self.take(None, Some(limit)).await? {
             Ok(guards) => Ok(MultiAttempt::Granted(MultiGuard::of(&self.engine, guards))),
-            Err(Blocked { at, missed: Missed::Taken(standing) }) => Ok(MultiAttempt::Taken {
+            Err(Blocked { at, missed: AcquireFailure::Taken(standing) }) => Ok(MultiAttempt::Taken {
                 lock: self.requests[at].name().clone(),
                 contention: (*standing).into(),
             }),
@@ -203,9 +203,9 @@ impl MultiMutex {
                         return Ok(all);
                     }
                 }
-                (Err(Blocked { at, missed: Missed::Taken(standing) }), held) => {
+                (Err(Blocked { at, missed: AcquireFailure::Taken(standing) }), held) => {
                     if wait.is_some_and(|wait| wait.is_zero()) {
-                        return Err(failed(at, Missed::TimedOut(standing)));
+                        return Err(failed(at, AcquireFailure::TimedOut(standing)));
                     }
                     if let Some((_, guard)) = held {
                         // Hand the lock on before waiting for anything. A failure here is no reason to give
@@ -213,7 +213,7 @@ impl MultiMutex {
                         self.until(limit, guard.hand_on()).await;
                     }
                     if limit.is_some_and(|limit| limit <= self.engine.environment.now()) {
-                        return Err(failed(at, Missed::TimedOut(standing)));
+                        return Err(failed(at, AcquireFailure::TimedOut(standing)));
                     }
                     first = Some(at);
                 }

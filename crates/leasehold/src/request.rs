@@ -9,7 +9,8 @@
 use crate::detached::DetachedHold;
 use crate::earlier::Earlier;
 use crate::engine::{
-    self, Engine, Hold, KeepId, LockEntry, Missed, NotDetached, Parting, Pursuit, Session, Won,
+    self, AcquireFailure, AcquireParams, AcquiredHold, Engine, Hold, KeepId, LockEntry, NotDetached, Parting,
+    Session,
 };
 use crate::error::{AcquireError, Contention, ExtendError};
 use crate::guard::Guard;
@@ -209,7 +210,7 @@ impl Request {
         let limit = self.engine.environment.now() + self.engine.timings.call;
         match self.pursue(asker, Some(limit), true).await? {
             Ok(kept) => Ok(Attempt::Granted(kept)),
-            Err(Missed::Taken(standing)) => Ok(Attempt::Taken((*standing).into())),
+            Err(AcquireFailure::Taken(standing)) => Ok(Attempt::Taken((*standing).into())),
             Err(missed) => Err(self.error(missed, self.engine.timings.call)),
         }
     }
@@ -231,7 +232,9 @@ impl Request {
         let call = self.engine.timings.call;
         match self.pursue(asker, Some(start + call), true).await? {
             Ok(kept) => Ok(kept),
-            Err(Missed::Taken(standing)) => Err(self.error(Missed::TimedOut(standing), Duration::ZERO)),
+            Err(AcquireFailure::Taken(standing)) => {
+                Err(self.error(AcquireFailure::TimedOut(standing), Duration::ZERO))
+            }
             Err(missed) => Err(self.error(missed, call)),
         }
     }
@@ -263,7 +266,9 @@ impl Request {
         let limit = self.engine.environment.now() + call;
         match self.pursue_detached(asker, Some(limit), true).await {
             Ok(held) => Ok(Attempt::Granted(held)),
-            Err(NotDetached::Missed(Missed::Taken(standing))) => Ok(Attempt::Taken((*standing).into())),
+            Err(NotDetached::AcquireFailure(AcquireFailure::Taken(standing))) => {
+                Ok(Attempt::Taken((*standing).into()))
+            }
             Err(not) => Err(self.not_detached(not, call)),
         }
     }
@@ -276,8 +281,8 @@ impl Request {
         match self.pursue_detached(asker, limit.map(|limit| start + limit), once).await {
             Ok((hold, _)) => Ok(hold),
             // A zero limit still allows one attempt.
-            Err(NotDetached::Missed(Missed::Taken(standing))) if once => {
-                Err(self.error(Missed::TimedOut(standing), Duration::ZERO))
+            Err(NotDetached::AcquireFailure(AcquireFailure::Taken(standing))) if once => {
+                Err(self.error(AcquireFailure::TimedOut(standing), Duration::ZERO))
             }
             Err(not) => Err(self.not_detached(not, self.engine.environment.now().since(start))),
         }
@@ -289,7 +294,7 @@ impl Request {
         asker: &Asker,
         limit: Option<Moment>,
         once: bool,
-    ) -> Result<Result<Kept, Missed>, LeaseError> {
+    ) -> Result<Result<Kept, AcquireFailure>, LeaseError> {
         let span = self.span()?;
         if let Some(guard) = self.take_kept(asker, span)? {
             return Ok(Ok(Kept { guard, count: 1 }));
@@ -316,7 +321,7 @@ impl Request {
         span: Span,
         limit: Option<Moment>,
         once: bool,
-    ) -> Result<Result<Kept, Missed>, LeaseError> {
+    ) -> Result<Result<Kept, AcquireFailure>, LeaseError> {
         let pursuit = self.pursuit(asker, span.wanted(), limit, once, None);
         let seat = self.partition();
         loop {
@@ -360,10 +365,10 @@ impl Request {
     pub(crate) fn keep(
         &self,
         asker: &Asker,
-        won: Won<'_>,
+        won: AcquiredHold<'_>,
         span: Span,
         seat: &Arc<LockEntry>,
-    ) -> Result<Result<Kept, Missed>, LeaseError> {
+    ) -> Result<Result<Kept, AcquireFailure>, LeaseError> {
         let environment = &self.engine.environment;
         let (hold, grant) = (won.hold.clone(), &won.grant);
         let now = environment.now();
@@ -376,7 +381,7 @@ impl Request {
         hold.cap(tenure.valid_until());
         let Some(keep) = self.engine.keeper.keep(hold.clone(), tenure) else {
             won.give_back(&self.engine);
-            return Ok(Err(Missed::Closed));
+            return Ok(Err(AcquireFailure::Closed));
         };
         drop(won);
         let guard = self.guard(hold, keep, seat).after(earlier);
@@ -391,7 +396,7 @@ impl Request {
 
     /// Waits until replicas confirm an acquired hold, if the store was configured to require that. A hold
     /// handed off within the process was confirmed before.
-    pub(crate) async fn confirmed(&self, kept: Kept, limit: Option<Moment>) -> Result<Kept, Missed> {
+    pub(crate) async fn confirmed(&self, kept: Kept, limit: Option<Moment>) -> Result<Kept, AcquireFailure> {
         if !self.engine.store.capabilities().confirmation {
             return Ok(kept);
         }
@@ -402,7 +407,7 @@ impl Request {
     /// Takes over a hold that was handed off within the process; `None` if it was lost meanwhile.
     fn take_over(
         &self,
-        won: Won<'_>,
+        won: AcquiredHold<'_>,
         keep: KeepId,
         span: Span,
         seat: &Arc<LockEntry>,
@@ -449,7 +454,7 @@ impl Request {
     }
 
     /// Existing leases of this owner that the new hold must account for.
-    fn earlier(&self, asker: &Asker, won: &Won<'_>, now: Moment) -> Earlier {
+    fn earlier(&self, asker: &Asker, won: &AcquiredHold<'_>, now: Moment) -> Earlier {
         let Some(entered) = won.grant.entered.filter(|entered| entered.count > 1) else {
             return Earlier::default();
         };
@@ -483,7 +488,7 @@ impl Request {
         limit: Option<Moment>,
         once: bool,
         own: Option<Arc<Session>>,
-    ) -> Pursuit {
+    ) -> AcquireParams {
         let life = own.as_ref().map_or(self.engine.sessions.life, |own| own.life);
         let queues = self.engine.store.capabilities().queue;
         let terms = Arc::new(AcquireTerms {
@@ -499,13 +504,13 @@ impl Request {
             portion: asker.portion,
             fresh: !queues,
         });
-        Pursuit { terms, session: own, limit, once, retry: self.retry }
+        AcquireParams { terms, session: own, limit, once, retry: self.retry }
     }
 
     fn not_detached(&self, not: NotDetached, waited: Duration) -> AcquireError {
         match not {
             NotDetached::NoLease => AcquireError::NoLease,
-            NotDetached::Missed(missed) => self.error(missed, waited),
+            NotDetached::AcquireFailure(missed) => self.error(missed, waited),
             NotDetached::Lease(error) => AcquireError::Lease(error),
             NotDetached::NotKept { fence, why } => {
                 AcquireError::NotKept(Box::new(ExtendError::of(why, self.name(), fence)))
@@ -513,24 +518,24 @@ impl Request {
         }
     }
 
-    pub(crate) fn error(&self, missed: Missed, waited: Duration) -> AcquireError {
+    pub(crate) fn error(&self, missed: AcquireFailure, waited: Duration) -> AcquireError {
         let lock = self.name().clone();
         match missed {
-            Missed::TimedOut(standing) => {
+            AcquireFailure::TimedOut(standing) => {
                 AcquireError::TimedOut { lock, waited, contention: Box::new((*standing).into()) }
             }
-            Missed::Taken(standing) => {
+            AcquireFailure::Taken(standing) => {
                 AcquireError::OutOfTries { lock, contention: Box::new((*standing).into()) }
             }
-            Missed::Fault { fault: Fault { kind: FaultKind::Meaningless(refused), .. }, .. }
+            AcquireFailure::Fault { fault: Fault { kind: FaultKind::Meaningless(refused), .. }, .. }
                 if refused.is_of_the_asked() =>
             {
                 AcquireError::Impossible(refused)
             }
-            Missed::Fault { fault, executed: Executed::No } => AcquireError::Store(fault),
-            Missed::Fault { fault, executed: Executed::Unknown } => AcquireError::Unknown(fault),
-            Missed::Closed => AcquireError::Closed,
-            Missed::TooSlow => AcquireError::LeaseTooShort { lease: self.shortest_lease() },
+            AcquireFailure::Fault { fault, executed: Executed::No } => AcquireError::Store(fault),
+            AcquireFailure::Fault { fault, executed: Executed::Unknown } => AcquireError::Unknown(fault),
+            AcquireFailure::Closed => AcquireError::Closed,
+            AcquireFailure::TooSlow => AcquireError::LeaseTooShort { lease: self.shortest_lease() },
         }
     }
 

@@ -4,7 +4,7 @@ use super::gate::Step;
 use super::keep_id::KeepId;
 use super::lock_entry::{Asker, Left, LockEntry, WaiterAction, Way};
 use super::patience::Patience;
-use super::pursuit::{Missed, Pursuit};
+use super::pursuit::{AcquireFailure, AcquireParams};
 use super::release::give_back;
 use super::reservation::Call;
 use super::{Engine, Hold, odd_reply};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A hold that was had just now. The keeper has to be told of it before this is dropped, and before anything is awaited.
-pub(crate) struct Won<'a> {
+pub(crate) struct AcquiredHold<'a> {
     pub(crate) hold: Arc<Hold>,
     pub(crate) grant: Grant,
     /// Set if it was handed on within the process: the keeper already tracks it.
@@ -26,7 +26,7 @@ pub(crate) struct Won<'a> {
     pub(super) inside: Step<'a>,
 }
 
-impl<'a> Won<'a> {
+impl<'a> AcquiredHold<'a> {
     fn handed_on(hold: Arc<Hold>, keep: KeepId, inside: Step<'a>) -> Self {
         let (claim, fence, valid_until) = (hold.claim.clone(), hold.fence, hold.valid_until());
         let grant = Grant { claim, fence, valid_until, others_wait: false, entered: None };
@@ -45,7 +45,7 @@ pub(crate) fn take_kept<'a>(
     seat: &LockEntry,
     life: Option<Liveness>,
     lease: Duration,
-) -> Option<Won<'a>> {
+) -> Option<AcquiredHold<'a>> {
     if !seat.lock.kind.is_handed_on() {
         return None;
     }
@@ -57,18 +57,18 @@ pub(crate) fn take_kept<'a>(
     if let Some(call) = call {
         engine.keeper.call_for(keep, call);
     }
-    Some(Won::handed_on(hold, keep, inside))
+    Some(AcquiredHold::handed_on(hold, keep, inside))
 }
 
 /// Acquires the lock of an entry.
 pub(crate) async fn acquire<'a>(
     engine: &'a Engine,
     seat: &'a Arc<LockEntry>,
-    pursuit: &'a Pursuit,
-) -> Result<Won<'a>, Missed> {
+    pursuit: &'a AcquireParams,
+) -> Result<AcquiredHold<'a>, AcquireFailure> {
     let line = InLine::join(engine, seat, pursuit.terms.clone());
     let (patience, hearing) = (Patience::new(engine, pursuit), Hearing::NotYet);
-    Chase { engine, seat, pursuit, line, patience, tries: 0, hearing }.run().await
+    AcquireLoop { engine, seat, pursuit, line, patience, tries: 0, hearing }.run().await
 }
 
 /// A task in the local wait queue. Leaves it on drop.
@@ -118,10 +118,10 @@ impl InLine<'_> {
     }
 }
 
-struct Chase<'a> {
+struct AcquireLoop<'a> {
     engine: &'a Engine,
     seat: &'a Arc<LockEntry>,
-    pursuit: &'a Pursuit,
+    pursuit: &'a AcquireParams,
     line: InLine<'a>,
     patience: Patience<'a>,
     tries: u32,
@@ -138,39 +138,39 @@ enum Hearing {
     Never,
 }
 
-impl<'a> Chase<'a> {
-    async fn run(mut self) -> Result<Won<'a>, Missed> {
+impl<'a> AcquireLoop<'a> {
+    async fn run(mut self) -> Result<AcquiredHold<'a>, AcquireFailure> {
         loop {
             let environment = &self.engine.environment;
             let (session, now) = self.patience.session(self.seat.place).await?;
             // Until the winner has registered the hold with the keeper, or released it, a shutdown waits.
             let inside = self.engine.gate.inside();
             let turn = self.seat.turn(self.line.id, &session, now, &mut || environment.random());
-            if let WaiterAction::Won(hold, grant, claims) = turn {
+            if let WaiterAction::AcquiredHold(hold, grant, claims) = turn {
                 self.line.won = true;
                 self.line.undo(claims);
-                return Ok(Won { hold, grant, kept: None, inside });
+                return Ok(AcquiredHold { hold, grant, kept: None, inside });
             }
             if let WaiterAction::HandedOn(hold, keep, call) = turn {
                 self.line.won = true;
                 self.call(keep, call);
-                return Ok(Won::handed_on(hold, keep, inside));
+                return Ok(AcquiredHold::handed_on(hold, keep, inside));
             }
             drop(inside);
             match turn {
-                WaiterAction::Won(..) | WaiterAction::HandedOn(..) => {}
+                WaiterAction::AcquiredHold(..) | WaiterAction::HandedOn(..) => {}
                 WaiterAction::Call(keep, call) => {
                     self.call(keep, call);
                     // A single attempt waits for this reply, too: it shows whether the lock is held.
                     self.sleep(None, now).await?;
                 }
                 WaiterAction::GiveBack(hold, keep) => give_back(self.engine, self.seat, &hold, keep).await,
-                WaiterAction::TooSlow => return Err(Missed::TooSlow),
-                WaiterAction::Closed => return Err(Missed::Closed),
+                WaiterAction::TooSlow => return Err(AcquireFailure::TooSlow),
+                WaiterAction::Closed => return Err(AcquireFailure::Closed),
                 WaiterAction::Misfit(claims) => self.line.undo(claims),
                 WaiterAction::Stand(until) => {
                     if self.pursuit.once {
-                        return Err(Missed::Taken(Box::new(self.standing(now))));
+                        return Err(AcquireFailure::Taken(Box::new(self.standing(now))));
                     }
                     // A polling task also polls while this process holds the lock.
                     if self.paused(now).await? {
@@ -192,7 +192,7 @@ impl<'a> Chase<'a> {
     }
 
     /// Sends the acquire request and handles its reply or fault. A grant message that arrives earlier ends the wait.
-    async fn ask(&mut self, way: Way, nonce: Nonce, ask: Acquire, now: Moment) -> Result<(), Missed> {
+    async fn ask(&mut self, way: Way, nonce: Nonce, ask: Acquire, now: Moment) -> Result<(), AcquireFailure> {
         let Some(within) = self.patience.time_to_answer(now) else { return Err(self.time_is_up(now)) };
         let op = Op::Acquire(ask);
         let outcome = {
@@ -203,7 +203,7 @@ impl<'a> Chase<'a> {
                     biased;
                     outcome = &mut reply => match outcome {
                         Some(outcome) => break outcome,
-                        None => return Err(Missed::Closed),
+                        None => return Err(AcquireFailure::Closed),
                     },
                     () = self.seat.signaled(self.line.id) => {
                         if way == Way::Queue && self.seat.is_won(self.engine.environment.now()) {
@@ -230,9 +230,9 @@ impl<'a> Chase<'a> {
     }
 
     /// Another client holds the lock: a single attempt fails, and a polling task pauses.
-    async fn taken(&mut self, way: Way, now: Moment) -> Result<(), Missed> {
+    async fn taken(&mut self, way: Way, now: Moment) -> Result<(), AcquireFailure> {
         if self.pursuit.once {
-            return Err(Missed::Taken(Box::new(self.standing(now))));
+            return Err(AcquireFailure::Taken(Box::new(self.standing(now))));
         }
         if way == Way::Queue && self.pursuit.retry.is_none() {
             self.hear(now).await?;
@@ -245,7 +245,7 @@ impl<'a> Chase<'a> {
 
     /// Subscribes to release notifications where the holder will not grant to this waiter: a client of another
     /// library, or any holder in a store without a queue. Then re-checks, as the lock may have been released before.
-    async fn hear(&mut self, now: Moment) -> Result<(), Missed> {
+    async fn hear(&mut self, now: Moment) -> Result<(), AcquireFailure> {
         if self.engine.store.capabilities().queue && !self.seat.waits_for_stranger(self.line.id) {
             // Whoever has it next is looked after anew.
             self.hearing = Hearing::NotYet;
@@ -259,7 +259,7 @@ impl<'a> Chase<'a> {
         let (engine, seat) = (self.engine, self.seat);
         let listening = pin!(async { engine.store.listen(&seat.lock, within).await });
         self.hearing = match engine.gate.pass(listening).await {
-            None => return Err(Missed::Closed),
+            None => return Err(AcquireFailure::Closed),
             Some(Ok(Some(listening))) => Hearing::Since(listening),
             Some(Ok(None)) => Hearing::Never,
             Some(Err(fault)) => {
@@ -275,11 +275,11 @@ impl<'a> Chase<'a> {
     }
 
     /// The pause of a polling task after an attempt. Fails after the last attempt.
-    async fn paused(&mut self, now: Moment) -> Result<bool, Missed> {
+    async fn paused(&mut self, now: Moment) -> Result<bool, AcquireFailure> {
         let Some(retry) = &self.pursuit.retry else { return Ok(false) };
         self.tries += 1;
         match retry.backoff_after(self.tries, self.engine.environment.random()) {
-            None => Err(Missed::Taken(Box::new(self.standing(now)))),
+            None => Err(AcquireFailure::Taken(Box::new(self.standing(now)))),
             Some(pause) => {
                 self.seat.step_aside(self.line.id);
                 self.sleep(Some(now + pause), now).await?;
@@ -304,14 +304,14 @@ impl<'a> Chase<'a> {
         fault: Fault,
         executed: Executed,
         now: Moment,
-    ) -> Result<(), Missed> {
+    ) -> Result<(), AcquireFailure> {
         tracing::debug!(lock = %self.seat.lock, %fault, "no answer");
         self.answered(way, nonce, Err(executed), now);
         self.patience.fault(fault, executed, self.seat.silence(self.asker(way), now))
     }
 
     /// Sleeps until a signal or `until`. Fails at the deadline.
-    async fn sleep(&mut self, until: Option<Moment>, now: Moment) -> Result<(), Missed> {
+    async fn sleep(&mut self, until: Option<Moment>, now: Moment) -> Result<(), AcquireFailure> {
         if self.patience.is_over(now) {
             return Err(self.time_is_up(now));
         }
@@ -332,7 +332,7 @@ impl<'a> Chase<'a> {
     }
 
     /// The deadline has passed: reports whether the lock was held or the store did not answer.
-    fn time_is_up(&mut self, now: Moment) -> Missed {
+    fn time_is_up(&mut self, now: Moment) -> AcquireFailure {
         let (seat, line, label) = (self.seat, &self.line, &self.engine.label);
         self.patience.time_is_up(|| seat.standing(line.id, label, now))
     }

@@ -6,7 +6,7 @@
 //! 2. A grant is written by the client that released the lock, on another connection. So the store re-reads the hold
 //!    and adds a write of its own on the connection on which it then asks the replicas.
 
-use super::{Engine, Hold, Missed};
+use super::{AcquireFailure, Engine, Hold};
 use leasehold_core::{Executed, Moment};
 use std::pin::pin;
 
@@ -14,7 +14,11 @@ use std::pin::pin;
 /// must release the hold.
 ///
 /// Cancel safety: if the future is dropped, it is unknown whether the hold was confirmed.
-pub(crate) async fn confirm(engine: &Engine, hold: &Hold, limit: Option<Moment>) -> Result<(), Missed> {
+pub(crate) async fn confirm(
+    engine: &Engine,
+    hold: &Hold,
+    limit: Option<Moment>,
+) -> Result<(), AcquireFailure> {
     if !engine.store.capabilities().confirmation {
         return Ok(());
     }
@@ -22,8 +26,8 @@ pub(crate) async fn confirm(engine: &Engine, hold: &Hold, limit: Option<Moment>)
     let within = limit.map_or(call, |limit| limit.since(engine.environment.now()).min(call));
     let asked = pin!(async { engine.store.confirm(&hold.lock, &hold.claim, within).await });
     match engine.gate.pass(asked).await {
-        None => Err(Missed::Closed),
+        None => Err(AcquireFailure::Closed),
         Some(Ok(())) => Ok(()),
-        Some(Err(fault)) => Err(Missed::Fault { fault, executed: Executed::Unknown }),
+        Some(Err(fault)) => Err(AcquireFailure::Fault { fault, executed: Executed::Unknown }),
     }
 }

@@ -10,8 +10,8 @@
 use super::loss::explain;
 use super::session::{Mailbox, Session, fresh_id};
 use super::{
-    Answer, Engine, FAR, Hold, LockEntry, LockTable, LostReason, Missed, NotReleased, Pursuit, Uncertain,
-    Won, acquire, confirm, read_release,
+    AcquireFailure, AcquireParams, AcquiredHold, Answer, Engine, FAR, Hold, LockEntry, LockTable, LostReason,
+    NotReleased, Uncertain, acquire, confirm, read_release,
 };
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::contender::Grant;
@@ -41,7 +41,7 @@ pub(crate) enum NotDetached {
     /// No lease was given.
     NoLease,
     /// The lock was not acquired.
-    Missed(Missed),
+    AcquireFailure(AcquireFailure),
     /// It was acquired, but the requested lease ends at an instant that has passed.
     Lease(LeaseError),
     /// It was acquired, but not extended.
@@ -67,7 +67,7 @@ pub(crate) async fn acquire_detached(
     engine: &Engine,
     lock: &Lock,
     session: SessionId,
-    mut pursuit: Pursuit,
+    mut pursuit: AcquireParams,
     lease: Lease,
 ) -> Result<Detached, NotDetached> {
     let seats = Arc::new(LockTable::new(engine.environment.clone()));
@@ -77,19 +77,19 @@ pub(crate) async fn acquire_detached(
     // A client that does not queue receives no messages.
     let mailbox = if pursuit.terms.queue {
         let mailbox = Mailbox { store: &*engine.store, place, session };
-        open(engine, &mailbox, seats, &mut pursuit).await.map_err(NotDetached::Missed)?;
+        open(engine, &mailbox, seats, &mut pursuit).await.map_err(NotDetached::AcquireFailure)?;
         Some(mailbox)
     } else {
         None
     };
-    let Won { hold, grant, inside, kept: _ } =
-        acquire(engine, &seat, &pursuit).await.map_err(NotDetached::Missed)?;
+    let AcquiredHold { hold, grant, inside, kept: _ } =
+        acquire(engine, &seat, &pursuit).await.map_err(NotDetached::AcquireFailure)?;
     let mut unkept = Unkept { engine, hold, kept: false };
     drop(inside);
     drop(mailbox);
     let kept = engine.unless_shut(unkept.keep(&grant, lease, pursuit.limit)).await;
     // Otherwise a shutdown found the hold in the lock entry and released it.
-    kept.unwrap_or(Err(NotDetached::Missed(Missed::Closed)))
+    kept.unwrap_or(Err(NotDetached::AcquireFailure(AcquireFailure::Closed)))
 }
 
 /// Opens the mailbox of an acquisition. If that fails for a transient reason, the waiter polls instead.
@@ -97,8 +97,8 @@ async fn open(
     engine: &Engine,
     mailbox: &Mailbox<'_>,
     seats: Arc<LockTable>,
-    pursuit: &mut Pursuit,
-) -> Result<(), Missed> {
+    pursuit: &mut AcquireParams,
+) -> Result<(), AcquireFailure> {
     let now = engine.environment.now();
     let call = engine.timings.call;
     let within = pursuit.limit.map_or(call, |limit| limit.since(now).min(call));
@@ -107,7 +107,7 @@ async fn open(
     };
     let over = pursuit.limit.is_some_and(|limit| limit <= engine.environment.now());
     if over || !fault.is_transient() {
-        return Err(Missed::Fault { fault, executed: Executed::No });
+        return Err(AcquireFailure::Fault { fault, executed: Executed::No });
     }
     Arc::make_mut(&mut pursuit.terms).look_often = true;
     Ok(())
@@ -137,15 +137,15 @@ impl Unkept<'_> {
             Ok(valid_until) if valid_until > engine.environment.now() => {
                 // No keeper renews it meanwhile.
                 let limit = limit.map_or(valid_until, |limit| limit.min(valid_until));
-                confirm(engine, hold, Some(limit)).await.map_err(NotDetached::Missed)?;
+                confirm(engine, hold, Some(limit)).await.map_err(NotDetached::AcquireFailure)?;
                 if valid_until <= engine.environment.now() {
-                    return Err(NotDetached::Missed(Missed::TooSlow));
+                    return Err(NotDetached::AcquireFailure(AcquireFailure::TooSlow));
                 }
                 self.kept = true;
                 let (claim, fence) = (self.hold.claim.clone(), self.hold.fence);
                 Ok(Detached { claim, fence, lease, valid_until })
             }
-            Ok(_) => Err(NotDetached::Missed(Missed::TooSlow)),
+            Ok(_) => Err(NotDetached::AcquireFailure(AcquireFailure::TooSlow)),
             Err(Unextended::NotHeld) => {
                 let in_time = engine.environment.now() < grant.valid_until;
                 self.kept = true;

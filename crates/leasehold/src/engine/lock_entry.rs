@@ -111,7 +111,7 @@ pub(super) enum WaiterAction {
     /// Wait for a signal, or until this moment.
     Sleep(Moment),
     /// The task acquired the lock and has left the queue. The claims must be released at the store.
-    Won(Arc<Hold>, Grant, Vec<Claim>),
+    AcquiredHold(Arc<Hold>, Grant, Vec<Claim>),
     /// The task received the hold by local hand-off and has left the queue. It owns the hold only once the keeper has
     /// registered the hand-off.
     HandedOn(Arc<Hold>, KeepId, Option<Call>),
@@ -348,7 +348,7 @@ impl LockEntry {
         // Holds with another token are gone: the store has just granted a newer one.
         state.occupants.retain(|_, occupant| occupant.hold.fence == hold.fence);
         state.occupy(hold.clone());
-        WaiterAction::Won(hold, grant, claims)
+        WaiterAction::AcquiredHold(hold, grant, claims)
     }
 
     /// Waits for a signal to this task.
@@ -738,7 +738,7 @@ mod tests {
         let nonce = asked(&seat.turn(holder, &session(), at(1), random));
         assert!(matches!(seat.turn(front, &session(), at(1), random), WaiterAction::Stand(None)));
         seat.handle_answer(by(holder), nonce, Ok(&granted()), at(1), random);
-        let WaiterAction::Won(hold, ..) = seat.turn(holder, &session(), at(1), random) else {
+        let WaiterAction::AcquiredHold(hold, ..) = seat.turn(holder, &session(), at(1), random) else {
             panic!("it was granted")
         };
         assert!(!is_signaled(&seat, front));
@@ -806,7 +806,7 @@ mod tests {
         assert!(is_signaled(&seat, behind));
         let third = asked(&seat.turn(behind, &session(), at(9), random));
         seat.handle_answer(straight(behind), third, Ok(&granted()), at(9), random);
-        assert!(matches!(seat.turn(behind, &session(), at(9), random), WaiterAction::Won(..)));
+        assert!(matches!(seat.turn(behind, &session(), at(9), random), WaiterAction::AcquiredHold(..)));
         // It acquired the lock past the front, which still keeps its queue entry alive.
         assert!(matches!(seat.turn(front, &session(), at(9), random), WaiterAction::Sleep(_)));
     }
@@ -849,7 +849,7 @@ mod tests {
         };
         assert!(seat.leave(front).claims.is_empty(), "its queue entry passes to the next waiter");
         seat.handle_answer(straight(behind), nonce, Ok(&granted()), at(1), random);
-        let WaiterAction::Won(hold, _, undone) = seat.turn(behind, &session(), at(1), random) else {
+        let WaiterAction::AcquiredHold(hold, _, undone) = seat.turn(behind, &session(), at(1), random) else {
             panic!("it was granted")
         };
         assert_eq!(hold.claim, ask.claim, "neither undone nor requested again");
@@ -884,7 +884,7 @@ mod tests {
                 panic!("it sends a request")
             };
             seat.handle_answer(Asker { id, way }, nonce, Ok(&granted()), at(1), random);
-            let WaiterAction::Won(hold, ..) = seat.turn(id, &session(), at(1), random) else {
+            let WaiterAction::AcquiredHold(hold, ..) = seat.turn(id, &session(), at(1), random) else {
                 panic!("granted")
             };
             hold
@@ -933,6 +933,6 @@ mod tests {
         seat.handle_answer(Asker::RELEASE, with_release, Ok(&granted()), at(1), random);
         seat.vacate(&hold);
         assert!(is_signaled(&seat, front));
-        assert!(matches!(seat.turn(front, &session(), at(1), random), WaiterAction::Won(..)));
+        assert!(matches!(seat.turn(front, &session(), at(1), random), WaiterAction::AcquiredHold(..)));
     }
 }

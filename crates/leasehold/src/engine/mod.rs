@@ -32,7 +32,7 @@ mod several;
 mod shutdown;
 mod wait_queue;
 
-pub(crate) use acquire::{Won, acquire, take_kept};
+pub(crate) use acquire::{AcquiredHold, acquire, take_kept};
 pub(crate) use confirm::confirm;
 pub(crate) use detached::{
     Detached, NotAttached, NotDetached, NotExtended, acquire_detached, attach, extend_detached, own_session,
@@ -45,7 +45,7 @@ pub(crate) use lock_entry::LockEntry;
 pub(crate) use lock_entry::passing::Parting;
 pub(crate) use loss::announce;
 pub(crate) use observe::Watching;
-pub(crate) use pursuit::{Missed, Pursuit};
+pub(crate) use pursuit::{AcquireFailure, AcquireParams};
 use release::read_release;
 pub(crate) use release::{NotReleased, abandon, carry_on, release};
 pub(crate) use session::Session;

@@ -7,7 +7,7 @@
 //! 1. A refusal says nothing about earlier requests. Until the store has answered, an earlier request that may have
 //!    been executed makes the final result *unknown*, whatever it is otherwise.
 
-use super::pursuit::{Missed, Pursuit};
+use super::pursuit::{AcquireFailure, AcquireParams};
 use super::{Engine, Session};
 use crate::store::Fault;
 use leasehold_core::contender::WaitStatus;
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The deadline and outage budget of one task.
 pub(super) struct Patience<'a> {
     engine: &'a Engine,
-    pursuit: &'a Pursuit,
+    pursuit: &'a AcquireParams,
     /// The last fault, if the store has not answered since, and whether any request was executed (1).
     last_fault: Option<(Fault, Executed)>,
     /// In whose names it has asked last, so that these do not end meanwhile for want of anybody who needs them.
@@ -28,13 +28,16 @@ pub(super) struct Patience<'a> {
 }
 
 impl<'a> Patience<'a> {
-    pub(super) fn new(engine: &'a Engine, pursuit: &'a Pursuit) -> Self {
+    pub(super) fn new(engine: &'a Engine, pursuit: &'a AcquireParams) -> Self {
         Self { engine, pursuit, last_fault: None, sessions: BTreeMap::new() }
     }
 
     /// A live session for a partition. If there is none, waits for the next one, as long as it would wait for a store
     /// that does not answer.
-    pub(super) async fn session(&mut self, place: Partition) -> Result<(Arc<Session>, Moment), Missed> {
+    pub(super) async fn session(
+        &mut self,
+        place: Partition,
+    ) -> Result<(Arc<Session>, Moment), AcquireFailure> {
         loop {
             let now = self.engine.environment.now();
             let own = self.pursuit.session.clone();
@@ -48,17 +51,17 @@ impl<'a> Patience<'a> {
     }
 
     /// Waits until another session has begun.
-    async fn outlive(&mut self, session: &Arc<Session>, now: Moment) -> Result<(), Missed> {
+    async fn outlive(&mut self, session: &Arc<Session>, now: Moment) -> Result<(), AcquireFailure> {
         let engine = self.engine;
         let patience = now.max(session.alive_until()) + engine.timings.outage;
         let until = self.pursuit.limit.unwrap_or(patience);
         let begins = pin!(engine.sessions.after(session, || engine.keeper.begin(session.place)));
         tokio::select! {
             biased;
-            begun = engine.gate.pass(begins) => begun.ok_or(Missed::Closed),
+            begun = engine.gate.pass(begins) => begun.ok_or(AcquireFailure::Closed),
             () = engine.environment.sleep_until(until) => {
                 let executed = self.last_fault.take().map_or(Executed::No, |(_, executed)| executed);
-                Err(Missed::Fault { fault: engine.sessions.trouble(session.place), executed })
+                Err(AcquireFailure::Fault { fault: engine.sessions.trouble(session.place), executed })
             }
         }
     }
@@ -81,13 +84,13 @@ impl<'a> Patience<'a> {
         fault: Fault,
         executed: Executed,
         silence: Duration,
-    ) -> Result<(), Missed> {
+    ) -> Result<(), AcquireFailure> {
         let (earlier, earlier_executed) = self.last_fault.take().unzip();
         let executed = earlier_executed.map_or(executed, |earlier| executed.or(earlier));
         let fault = fault.or_earlier(earlier);
         let too_long = self.pursuit.limit.is_none() && silence >= self.engine.timings.outage;
         if too_long || !fault.is_transient() {
-            return Err(Missed::Fault { fault, executed });
+            return Err(AcquireFailure::Fault { fault, executed });
         }
         self.last_fault = Some((fault, executed));
         Ok(())
@@ -99,10 +102,10 @@ impl<'a> Patience<'a> {
     }
 
     /// The deadline has passed: reports whether the lock was held (`standing`) or the store did not answer.
-    pub(super) fn time_is_up(&mut self, standing: impl FnOnce() -> WaitStatus) -> Missed {
+    pub(super) fn time_is_up(&mut self, standing: impl FnOnce() -> WaitStatus) -> AcquireFailure {
         match self.last_fault.take() {
-            Some((fault, executed)) => Missed::Fault { fault, executed },
-            None => Missed::TimedOut(Box::new(standing())),
+            Some((fault, executed)) => AcquireFailure::Fault { fault, executed },
+            None => AcquireFailure::TimedOut(Box::new(standing())),
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// How a lock is sought.
 #[derive(Debug)]
-pub(crate) struct Pursuit {
+pub(crate) struct AcquireParams {
     pub(crate) terms: Arc<AcquireTerms>,
     /// In whose name: the client's present session, if there is none.
     pub(crate) session: Option<Arc<Session>>,
@@ -23,7 +23,7 @@ pub(crate) struct Pursuit {
 
 /// Why the lock was not had.
 #[derive(Debug)]
-pub(crate) enum Missed {
+pub(crate) enum AcquireFailure {
     /// It is taken, and the one try, or the tries, are used up.
     Taken(Box<WaitStatus>),
     /// It was taken for as long as one wanted to wait.

@@ -6,10 +6,10 @@
 //!    the rest while holding it. How often it does so, and what it does then, is up to the caller.
 
 use super::KeepId;
-use super::acquire::{InLine, Won};
+use super::acquire::{AcquiredHold, InLine};
 use super::lock_entry::{Asker, LockEntry, WaiterAction};
 use super::patience::Patience;
-use super::pursuit::{Missed, Pursuit};
+use super::pursuit::{AcquireFailure, AcquireParams};
 use super::{Engine, Hold, Session};
 use crate::store::{Executed, Fault, Outcome};
 use leasehold_core::{Acquire, Acquired, Lock, Moment, MultiAcquired, Nonce, Op, Reply};
@@ -21,8 +21,8 @@ use std::sync::Arc;
 pub(crate) struct InTheWay {
     /// Its index.
     pub(crate) at: usize,
-    /// The result for that lock alone, usually [`Missed::Taken`].
-    pub(crate) missed: Missed,
+    /// The result for that lock alone, usually [`AcquireFailure::Taken`].
+    pub(crate) missed: AcquireFailure,
 }
 
 /// Acquires the locks of all these entries, or none. No two may be for the same lock. The caller must hand all holds
@@ -30,8 +30,8 @@ pub(crate) struct InTheWay {
 pub(crate) async fn acquire_all<'a>(
     engine: &'a Engine,
     seats: &[&'a Arc<LockEntry>],
-    pursuit: &'a Pursuit,
-) -> Result<Vec<Won<'a>>, InTheWay> {
+    pursuit: &'a AcquireParams,
+) -> Result<Vec<AcquiredHold<'a>>, InTheWay> {
     let lines = InLine::join_all(engine, seats, &pursuit.terms);
     Grasp { engine, lines, patience: Patience::new(engine, pursuit) }.run().await
 }
@@ -59,7 +59,7 @@ enum HandoffDecision {
 }
 
 impl<'a> Grasp<'a> {
-    async fn run(mut self) -> Result<Vec<Won<'a>>, InTheWay> {
+    async fn run(mut self) -> Result<Vec<AcquiredHold<'a>>, InTheWay> {
         loop {
             let (sessions, now) = self.sessions().await?;
             match self.gather(&sessions, now)? {
@@ -98,31 +98,31 @@ impl<'a> Grasp<'a> {
                     self.withdraw(&asks);
                     return Ok(HandoffDecision::Sleep(until));
                 }
-                WaiterAction::Won(hold, _, claims) => {
+                WaiterAction::AcquiredHold(hold, _, claims) => {
                     // It was granted for a task that has left since. It goes on to the next waiter.
                     self.lines[at].won = true;
                     self.lines[at].undo(claims);
                     self.hand_back(at, &hold);
-                    Missed::Taken(Box::new(standing))
+                    AcquireFailure::Taken(Box::new(standing))
                 }
                 WaiterAction::HandedOn(hold, keep, _) => {
                     self.lines[at].won = true;
                     self.part_with(at, &hold, keep);
-                    Missed::Taken(Box::new(standing))
+                    AcquireFailure::Taken(Box::new(standing))
                 }
                 WaiterAction::GiveBack(hold, keep) => {
                     self.part_with(at, &hold, keep);
-                    Missed::Taken(Box::new(standing))
+                    AcquireFailure::Taken(Box::new(standing))
                 }
                 WaiterAction::Call(keep, call) => {
                     if let Some(call) = call {
                         self.engine.keeper.call_for(keep, call);
                     }
-                    Missed::Taken(Box::new(standing))
+                    AcquireFailure::Taken(Box::new(standing))
                 }
-                WaiterAction::Stand(_) | WaiterAction::Misfit(_) => Missed::Taken(Box::new(standing)),
-                WaiterAction::TooSlow => Missed::TooSlow,
-                WaiterAction::Closed => Missed::Closed,
+                WaiterAction::Stand(_) | WaiterAction::Misfit(_) => AcquireFailure::Taken(Box::new(standing)),
+                WaiterAction::TooSlow => AcquireFailure::TooSlow,
+                WaiterAction::Closed => AcquireFailure::Closed,
             };
             self.withdraw(&asks);
             return Err(InTheWay { at, missed });
@@ -174,7 +174,7 @@ impl<'a> Grasp<'a> {
         };
         let now = self.engine.environment.now();
         match outcome {
-            None => Err(InTheWay { at: 0, missed: Missed::Closed }),
+            None => Err(InTheWay { at: 0, missed: AcquireFailure::Closed }),
             Some(Outcome::Done(shares)) => {
                 self.patience.answered();
                 self.share(asks, &shares, now).map(|()| true)
@@ -225,9 +225,11 @@ impl<'a> Grasp<'a> {
             let missed = match share {
                 MultiAcquired::InTheWay(Err(refused)) => {
                     let fault = Fault::odd_reply(Reply::Refused(refused.clone()));
-                    Some(Missed::Fault { fault, executed: Executed::No })
+                    Some(AcquireFailure::Fault { fault, executed: Executed::No })
                 }
-                MultiAcquired::InTheWay(Ok(_)) => Some(Missed::Taken(Box::new(self.standing(at, now)))),
+                MultiAcquired::InTheWay(Ok(_)) => {
+                    Some(AcquireFailure::Taken(Box::new(self.standing(at, now))))
+                }
                 MultiAcquired::Had(_) | MultiAcquired::Open | MultiAcquired::Held => None,
             };
             in_the_way = in_the_way.or(missed.map(|missed| InTheWay { at, missed }));
@@ -236,23 +238,23 @@ impl<'a> Grasp<'a> {
     }
 
     /// Takes the acquired holds. If one of them is too old by the time its reply arrives, none is kept.
-    fn collect(mut self, sessions: &[Arc<Session>]) -> Result<Vec<Won<'a>>, InTheWay> {
+    fn collect(mut self, sessions: &[Arc<Session>]) -> Result<Vec<AcquiredHold<'a>>, InTheWay> {
         let mut all = Vec::with_capacity(self.lines.len());
         for (at, session) in sessions.iter().enumerate() {
             // A shutdown waits until the winner has registered its hold with the keeper or released it.
             let inside = self.engine.gate.inside();
             let now = self.engine.environment.now();
             match self.turn(at, session, now) {
-                WaiterAction::Won(hold, grant, claims) => {
+                WaiterAction::AcquiredHold(hold, grant, claims) => {
                     self.lines[at].won = true;
                     self.lines[at].undo(claims);
-                    all.push(Won { hold, grant, kept: None, inside });
+                    all.push(AcquiredHold { hold, grant, kept: None, inside });
                 }
                 turn => {
                     let missed = match turn {
-                        WaiterAction::Closed => Missed::Closed,
-                        WaiterAction::TooSlow => Missed::TooSlow,
-                        _ => Missed::Taken(Box::new(self.standing(at, now))),
+                        WaiterAction::Closed => AcquireFailure::Closed,
+                        WaiterAction::TooSlow => AcquireFailure::TooSlow,
+                        _ => AcquireFailure::Taken(Box::new(self.standing(at, now))),
                     };
                     for (at, won) in all.iter().enumerate() {
                         self.hand_back(at, &won.hold);

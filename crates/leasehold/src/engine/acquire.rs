@@ -1,9 +1,9 @@
 //! Waiting for a lock: the only acquire loop.
 
+use super::acquire_deadline::AcquireDeadline;
 use super::gate::Step;
 use super::keep_id::KeepId;
 use super::lock_entry::{Asker, Left, LockEntry, WaiterAction, Way};
-use super::patience::Patience;
 use super::pursuit::{AcquireFailure, AcquireParams};
 use super::release::give_back;
 use super::reservation::Call;
@@ -67,7 +67,7 @@ pub(crate) async fn acquire<'a>(
     pursuit: &'a AcquireParams,
 ) -> Result<AcquiredHold<'a>, AcquireFailure> {
     let line = InLine::join(engine, seat, pursuit.terms.clone());
-    let (patience, hearing) = (Patience::new(engine, pursuit), Hearing::NotYet);
+    let (patience, hearing) = (AcquireDeadline::new(engine, pursuit), Hearing::NotYet);
     AcquireLoop { engine, seat, pursuit, line, patience, tries: 0, hearing }.run().await
 }
 
@@ -123,7 +123,7 @@ struct AcquireLoop<'a> {
     seat: &'a Arc<LockEntry>,
     pursuit: &'a AcquireParams,
     line: InLine<'a>,
-    patience: Patience<'a>,
+    patience: AcquireDeadline<'a>,
     tries: u32,
     hearing: Hearing,
 }

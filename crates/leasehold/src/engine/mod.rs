@@ -9,6 +9,7 @@
 //! 3. A future dropped at any await leaves either nothing behind or a cleanup with the keeper.
 
 mod acquire;
+mod acquire_deadline;
 mod confirm;
 mod detached;
 mod gate;
@@ -20,7 +21,6 @@ mod lock_entry;
 mod loss;
 mod observe;
 mod pace;
-mod patience;
 mod pursuit;
 #[cfg(all(test, shuttle))]
 mod races;

@@ -7,8 +7,8 @@
 
 use super::KeepId;
 use super::acquire::{AcquiredHold, InLine};
+use super::acquire_deadline::AcquireDeadline;
 use super::lock_entry::{Asker, LockEntry, WaiterAction};
-use super::patience::Patience;
 use super::pursuit::{AcquireFailure, AcquireParams};
 use super::{Engine, Hold, Session};
 use crate::store::{Executed, Fault, Outcome};
@@ -33,14 +33,14 @@ pub(crate) async fn acquire_all<'a>(
     pursuit: &'a AcquireParams,
 ) -> Result<Vec<AcquiredHold<'a>>, InTheWay> {
     let lines = InLine::join_all(engine, seats, &pursuit.terms);
-    Grasp { engine, lines, patience: Patience::new(engine, pursuit) }.run().await
+    Grasp { engine, lines, patience: AcquireDeadline::new(engine, pursuit) }.run().await
 }
 
 /// A task in the queues of several locks.
 struct Grasp<'a> {
     engine: &'a Engine,
     lines: Vec<InLine<'a>>,
-    patience: Patience<'a>,
+    patience: AcquireDeadline<'a>,
 }
 
 /// The request for one of the locks.

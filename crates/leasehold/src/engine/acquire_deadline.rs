@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The deadline and outage budget of one task.
-pub(super) struct Patience<'a> {
+pub(super) struct AcquireDeadline<'a> {
     engine: &'a Engine,
     pursuit: &'a AcquireParams,
     /// The last fault, if the store has not answered since, and whether any request was executed (1).
@@ -27,7 +27,7 @@ pub(super) struct Patience<'a> {
     sessions: BTreeMap<Partition, Arc<Session>>,
 }
 
-impl<'a> Patience<'a> {
+impl<'a> AcquireDeadline<'a> {
     pub(super) fn new(engine: &'a Engine, pursuit: &'a AcquireParams) -> Self {
         Self { engine, pursuit, last_fault: None, sessions: BTreeMap::new() }
     }

@@ -4,7 +4,7 @@
 
 use crate::client::Client;
 use crate::detached::DetachedHold;
-use crate::engine::{self, Engine, LostReason, NotAttached, NotExtended, NotReleased, Parting};
+use crate::engine::{self, Engine, LostReason, NotAttached, NotExtended, NotReleased, ReleasePolicy};
 use crate::error::{ExtendError, ReleaseError};
 use crate::guard::Guard;
 use leasehold_core::Executed;
@@ -159,7 +159,7 @@ impl DetachedHold {
                     let error = ExtendError::of(why, self.name(), self.fencing_token());
                     return Err(AttachError::NotExtended { hold: Box::new(self), error });
                 };
-                Ok(Guard::new(engine.clone(), seat, hold, keep, None, Parting::default()))
+                Ok(Guard::new(engine.clone(), seat, hold, keep, None, ReleasePolicy::default()))
             }
             Err(NotAttached::Already) => Err(AttachError::Already { lock: self.lock.name }),
             Err(NotAttached::NotExtended(why)) => {

@@ -1,7 +1,7 @@
 //! The guard: what a task receives when it acquires a lock.
 
 use crate::earlier::Earlier;
-use crate::engine::{self, AcquireFailure, Engine, Hold, KeepId, LockEntry, NotReleased, Parting};
+use crate::engine::{self, AcquireFailure, Engine, Hold, KeepId, LockEntry, NotReleased, ReleasePolicy};
 use crate::error::{ExtendError, Lost, ReleaseError};
 use crate::store::Fault;
 use leasehold_core::renewal::ExtendRequest;
@@ -45,7 +45,7 @@ pub struct Guard {
     lease: Option<Lease>,
     /// The leases that an extend takes into account beside its own.
     earlier: Earlier,
-    parting: Parting,
+    parting: ReleasePolicy,
     /// Set once the guard is no longer responsible for releasing the hold.
     spent: bool,
 }
@@ -57,7 +57,7 @@ impl Guard {
         hold: Arc<Hold>,
         keep: KeepId,
         lease: Option<Lease>,
-        parting: Parting,
+        parting: ReleasePolicy,
     ) -> Self {
         Self { engine, seat, hold, keep, lease, earlier: Earlier::default(), parting, spent: false }
     }
@@ -69,7 +69,7 @@ impl Guard {
     }
 
     /// Sets what happens to the hold when the guard is released or dropped.
-    pub(crate) fn parting(mut self, parting: Parting) -> Self {
+    pub(crate) fn parting(mut self, parting: ReleasePolicy) -> Self {
         self.parting = parting;
         self
     }

@@ -9,8 +9,8 @@
 use crate::detached::DetachedHold;
 use crate::earlier::Earlier;
 use crate::engine::{
-    self, AcquireFailure, AcquireParams, AcquiredHold, Engine, Hold, KeepId, LockEntry, NotDetached, Parting,
-    Session,
+    self, AcquireFailure, AcquireParams, AcquiredHold, Engine, Hold, KeepId, LockEntry, NotDetached,
+    ReleasePolicy, Session,
 };
 use crate::error::{AcquireError, Contention, ExtendError};
 use crate::guard::Guard;
@@ -94,7 +94,7 @@ pub(crate) struct Request {
     /// The expiry to set on a key that has none.
     adopt: Option<Duration>,
     /// What happens to the hold when its guard is released or dropped.
-    parting: Parting,
+    parting: ReleasePolicy,
     /// The cap on the duration of a hold.
     max_hold: Option<Duration>,
     /// The cap on the number of renewals.
@@ -195,7 +195,7 @@ impl Request {
             wait: None,
             retry: None,
             adopt: None,
-            parting: Parting::default(),
+            parting: ReleasePolicy::default(),
             max_hold: None,
             max_renewals: None,
         }
@@ -387,7 +387,7 @@ impl Request {
         let guard = self.guard(hold, keep, seat).after(earlier);
         // Until it is confirmed nobody of this process gets it, whatever becomes of those who wait for that.
         let guard = if self.engine.store.capabilities().confirmation {
-            guard.parting(Parting::TO_STORE)
+            guard.parting(ReleasePolicy::TO_STORE)
         } else {
             guard
         };

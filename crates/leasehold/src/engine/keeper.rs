@@ -23,8 +23,8 @@
 mod errand;
 mod extend;
 pub(super) mod farewell;
+mod handoff;
 mod life;
-mod passing;
 
 pub(super) use errand::Owed;
 
@@ -41,13 +41,13 @@ use farewell::Farewell;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use handoff::{Called, call};
 use leasehold_core::heartbeat::HeartbeatSchedule;
 use leasehold_core::renewal::{ExtendRequest, RenewalAction, RenewalSchedule};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Partition, Released};
 use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
 use life::{beat, begin, end_sessions, end_unused};
-use passing::{Called, call};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;

@@ -26,7 +26,7 @@
 //!
 //! [straight]: super::straight
 
-pub(super) mod passing;
+pub(super) mod handoff;
 
 use super::hold::Hold;
 use super::keep_id::KeepId;
@@ -34,13 +34,13 @@ use super::reentrant_bypass::ReentrantBypass;
 use super::reservation::Call;
 use super::session::Session;
 use super::wait_queue::WaitQueue;
+use handoff::Handoff;
 use leasehold_core::contender::{AcquireTerms, Contender, ContenderAction, Grant, Random, WaitStatus};
 use leasehold_core::{
     Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, LockMode, Moment,
     Nonce, OwnValue, Partition, SessionId,
 };
 use leasehold_store::sync::{Mutex, MutexGuard};
-use passing::Passing;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
@@ -65,7 +65,7 @@ pub(super) struct State {
     former: Vec<Claim>,
     pub(super) releases: u32,
     /// Local hand-off state of the hold that the store granted (9).
-    pub(super) passing: Option<Passing>,
+    pub(super) passing: Option<Handoff>,
     /// Requests sent with releases that are in flight; with the claim, once the request was given up (5).
     escorted: BTreeMap<HoldId, Option<Claim>>,
     /// Set once the client is shut down (6).
@@ -339,7 +339,7 @@ impl LockEntry {
             state.line.call(&owner, id);
         }
         let session = session.of_life(terms.life);
-        let passing = || Passing::of(&self.lock, &grant, now, state.line.last_id());
+        let passing = || Handoff::of(&self.lock, &grant, now, state.line.last_id());
         // A store without a queue neither reports other waiters nor reserves tokens.
         let passing = if terms.fresh { None } else { passing() };
         state.passing = passing;

@@ -42,7 +42,7 @@ pub(crate) use hold::Hold;
 pub use hold::LostReason;
 pub(crate) use keep_id::KeepId;
 pub(crate) use lock_entry::LockEntry;
-pub(crate) use lock_entry::passing::Parting;
+pub(crate) use lock_entry::handoff::ReleasePolicy;
 pub(crate) use loss::announce;
 pub(crate) use observe::Watching;
 pub(crate) use pursuit::{AcquireFailure, AcquireParams};

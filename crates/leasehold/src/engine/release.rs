@@ -13,7 +13,7 @@
 use super::keep_id::KeepId;
 use super::keeper::Retired;
 use super::lock_entry::Asker;
-use super::lock_entry::passing::{Parting, Passed};
+use super::lock_entry::handoff::{Passed, ReleasePolicy};
 use super::loss::reason;
 use super::{Answer, Engine, Hold, LockEntry, LostReason, Uncertain, odd_reply};
 use crate::store::{Fault, FaultKind, Phase};
@@ -49,7 +49,7 @@ pub(crate) async fn release(
     seat: &Arc<LockEntry>,
     hold: &Arc<Hold>,
     keep: KeepId,
-    parting: Parting,
+    parting: ReleasePolicy,
 ) -> Result<u64, NotReleased> {
     if engine.gate.is_closed() {
         engine.keeper.ended().await;
@@ -62,7 +62,13 @@ pub(crate) async fn release(
 }
 
 /// Keeps a hold in the process for the next waiter or for later acquisitions (6). Does not wait.
-fn pass_on(engine: &Engine, seat: &LockEntry, hold: &Arc<Hold>, keep: KeepId, parting: Parting) -> bool {
+fn pass_on(
+    engine: &Engine,
+    seat: &LockEntry,
+    hold: &Arc<Hold>,
+    keep: KeepId,
+    parting: ReleasePolicy,
+) -> bool {
     let _inside = engine.gate.inside();
     let Some(Passed { call, watch }) = seat.pass_on(hold, keep, parting, engine.environment.now()) else {
         return false;
@@ -155,7 +161,13 @@ async fn given_up(
 }
 
 /// A guard was dropped: the keeper releases its hold as soon as it can.
-pub(crate) fn abandon(engine: &Engine, seat: &LockEntry, hold: &Arc<Hold>, keep: KeepId, parting: Parting) {
+pub(crate) fn abandon(
+    engine: &Engine,
+    seat: &LockEntry,
+    hold: &Arc<Hold>,
+    keep: KeepId,
+    parting: ReleasePolicy,
+) {
     let _inside = engine.gate.inside();
     // Otherwise the shutdown releases it (4).
     if !engine.gate.is_closed() && !pass_on(engine, seat, hold, keep, parting) {

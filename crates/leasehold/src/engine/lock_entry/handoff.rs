@@ -24,20 +24,20 @@ use std::time::Duration;
 
 /// What a release does with the lock.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Parting {
+pub(crate) struct ReleasePolicy {
     /// Set to leave the lock free at every n-th release by this process.
     pub(crate) free_every: Option<u32>,
     /// How long it is kept for later acquisitions of this process if the queue is empty.
     pub(crate) keep_for: Option<Duration>,
 }
 
-impl Parting {
+impl ReleasePolicy {
     /// Returns it to the store in any case.
     pub(crate) const TO_STORE: Self = Self { free_every: Some(1), keep_for: None };
 }
 
 /// The hold that the store has given to a process, as it is handed on there.
-pub(in crate::engine) struct Passing {
+pub(in crate::engine) struct Handoff {
     pub(in crate::engine) hold: HoldId,
     cohort: Cohort,
     /// Set while the hold is kept (1).
@@ -61,7 +61,7 @@ pub(in crate::engine) struct Passed {
     pub(in crate::engine) watch: Option<Moment>,
 }
 
-impl Passing {
+impl Handoff {
     /// A hold that the store has just given; nothing, where such a hold is not handed on.
     pub(in crate::engine) fn of(lock: &Lock, grant: &Grant, now: Moment, last_in_line: u64) -> Option<Self> {
         let is_plain = lock.kind.is_handed_on() && grant.claim.value.is_none();
@@ -101,7 +101,7 @@ impl LockEntry {
         &self,
         hold: &Arc<Hold>,
         keep: KeepId,
-        parting: Parting,
+        parting: ReleasePolicy,
         now: Moment,
     ) -> Option<Passed> {
         let mut state = self.state();

@@ -1,12 +1,12 @@
 //! Waiting for a lock: the only acquire loop.
 
 use super::acquire_deadline::AcquireDeadline;
-use super::gate::Step;
 use super::keep_id::KeepId;
 use super::lock_entry::{Asker, Left, LockEntry, WaiterAction, Way};
 use super::pursuit::{AcquireFailure, AcquireParams};
 use super::release::give_back;
 use super::reservation::Call;
+use super::shutdown_gate::Step;
 use super::{Engine, Hold, odd_reply};
 use crate::store::{Fault, Outcome, Subscription};
 use leasehold_core::Executed;

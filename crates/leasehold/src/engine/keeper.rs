@@ -37,7 +37,7 @@ use super::{FAR, Hold, LostReason, Timings, settled};
 use crate::store::Store;
 use errand::{Errand, run_errand};
 use extend::{Batch, Sent, extend};
-use farewell::Farewell;
+use farewell::ShutdownReport;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -100,7 +100,7 @@ struct State {
     closing: Option<Moment>,
     /// Set once a shutdown has taken over all holds (6), and what it has to send.
     handed_over: bool,
-    farewell: Option<Farewell>,
+    farewell: Option<ShutdownReport>,
     /// The earliest deadline requested for a shutdown.
     hurry: Moment,
     /// Set once the keeper has ended.
@@ -183,7 +183,7 @@ struct Work {
     /// Sessions that are not used any more.
     unused_sessions: Vec<Arc<Session>>,
     errands: Vec<Errand>,
-    farewell: Option<Farewell>,
+    farewell: Option<ShutdownReport>,
     next: Option<Moment>,
     closing: Option<Moment>,
 }
@@ -400,7 +400,7 @@ impl Keeper {
     }
 
     /// Makes the keeper send this and end by `by` at the latest.
-    pub(super) fn part(&self, farewell: Farewell, by: Moment) {
+    pub(super) fn part(&self, farewell: ShutdownReport, by: Moment) {
         let mut state = self.shared.state();
         state.farewell = Some(farewell);
         state.closing = Some(by);

@@ -12,7 +12,6 @@ mod acquire;
 mod acquire_deadline;
 mod confirm;
 mod detached;
-mod gate;
 mod heart;
 mod hold;
 mod keep_id;
@@ -30,6 +29,7 @@ mod reservation;
 mod session;
 mod several;
 mod shutdown;
+mod shutdown_gate;
 mod wait_queue;
 
 pub(crate) use acquire::{AcquiredHold, acquire, take_kept};
@@ -55,7 +55,6 @@ pub use shutdown::{ShutdownError, Unreturned};
 use crate::store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, Store};
 use detached::Attached;
 use futures_util::future::BoxFuture;
-use gate::Gate;
 use keeper::{Ear, Keeper};
 use leasehold_core::contender::AcquireTerms;
 use leasehold_core::{
@@ -66,6 +65,7 @@ use leasehold_store::sync::{Mutex, MutexGuard, OnceLock};
 use leasehold_store::{Environment, jitter};
 use lock_entry::Cleared;
 use session::{Birth, Sessions, fresh_id};
+use shutdown_gate::ShutdownGate;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, btree_map};
 use std::fmt;
@@ -98,7 +98,7 @@ pub(crate) struct Engine {
     pub(crate) label: Label,
     pub(crate) timings: Timings,
     pub(crate) keeper: Keeper,
-    gate: Arc<Gate>,
+    gate: Arc<ShutdownGate>,
     seats: Arc<LockTable>,
     attached: Attached,
 }

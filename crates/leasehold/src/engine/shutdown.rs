@@ -9,7 +9,7 @@
 //!    on the user's own connection; the store's reply then says what became of the first one. The keeper's connection
 //!    is used only if this is not answered.
 
-use super::keeper::farewell::Farewell;
+use super::keeper::farewell::ShutdownReport;
 use super::keeper::{Handed, Owed};
 use super::{Engine, LostReason};
 use leasehold_core::{FIRST_LEASE, LockName, Moment, drift};
@@ -119,7 +119,7 @@ impl Engine {
         let holds = staying.into_iter().map(owe).collect();
         let leaving = leaving.into_iter().map(owe).collect();
         let (gate, main) = (self.gate.clone(), self.store.clone());
-        self.keeper.part(Farewell { holds, leaving, behind, claims, gate, main, by }, by);
+        self.keeper.part(ShutdownReport { holds, leaving, behind, claims, gate, main, by }, by);
         // Close the mailboxes last: the keeper may be about to begin another session.
         self.close_mailboxes();
     }

@@ -3,7 +3,7 @@
 //! The numbers are those of [`shutdown`](super::super::shutdown).
 
 use super::super::Hold;
-use super::super::gate::Gate;
+use super::super::shutdown_gate::ShutdownGate;
 use super::Shared;
 use crate::store::{Outcome, Store};
 use leasehold_core::contender::LONGEST_PLACE;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What the keeper has to send before it ends.
-pub(in crate::engine) struct Farewell {
+pub(in crate::engine) struct ShutdownReport {
     /// Holds, by the numbers under which they are owed.
     pub(in crate::engine) holds: Vec<Debt>,
     /// The same of those whose release is on its way (5).
@@ -22,7 +22,7 @@ pub(in crate::engine) struct Farewell {
     pub(in crate::engine) behind: Vec<Arc<Hold>>,
     /// What was asked for, and may have been given.
     pub(in crate::engine) claims: Vec<(Lock, Claim)>,
-    pub(in crate::engine) gate: Arc<Gate>,
+    pub(in crate::engine) gate: Arc<ShutdownGate>,
     pub(in crate::engine) main: Arc<dyn Store>,
     /// When the keeper ends.
     pub(in crate::engine) by: Moment,
@@ -32,8 +32,8 @@ pub(in crate::engine) struct Farewell {
 pub(in crate::engine) type Debt = (u64, Arc<Hold>);
 
 /// Says farewell to the store: releases all holds in one batch, and undoes what was asked for (3).
-pub(super) async fn part(shared: Arc<Shared>, farewell: Farewell) {
-    let Farewell { holds, leaving, behind, claims, gate, main, by } = farewell;
+pub(super) async fn part(shared: Arc<Shared>, farewell: ShutdownReport) {
+    let ShutdownReport { holds, leaving, behind, claims, gate, main, by } = farewell;
     let shared = &shared;
     let after_the_user = async {
         gate.still().await;

@@ -4,7 +4,7 @@
 //! So a shutdown does not await the futures that run through the gate; it cuts them off:
 //!
 //! 1. Once the gate is closed, no future is polled in it any more.
-//! 2. [`Gate::still`] waits until no future *is being* polled in it, on any thread. From then on everything that was
+//! 2. [`ShutdownGate::still`] waits until no future *is being* polled in it, on any thread. From then on everything that was
 //!    sent has reached the connection, and nothing more is sent.
 
 use leasehold_store::sync::{AtomicU64, Notify};
@@ -20,7 +20,7 @@ const CLOSED: u64 = 1;
 const ONE: u64 = 2;
 
 #[derive(Default)]
-pub(super) struct Gate {
+pub(super) struct ShutdownGate {
     /// The number of futures being polled, and the closed bit.
     count: AtomicU64,
     /// Wakes pending futures when the gate closes.
@@ -29,7 +29,7 @@ pub(super) struct Gate {
     left: Notify,
 }
 
-impl Gate {
+impl ShutdownGate {
     /// Closes the gate; false if it was closed before.
     pub(super) fn close(&self) -> bool {
         let first = self.count.fetch_or(CLOSED, Ordering::SeqCst) & CLOSED == 0;
@@ -86,7 +86,7 @@ impl Gate {
 }
 
 /// A future that is being polled.
-pub(super) struct Step<'a>(&'a Gate);
+pub(super) struct Step<'a>(&'a ShutdownGate);
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn closing_wakes_pending_futures_and_admits_no_more() {
-        let gate = Gate::default();
+        let gate = ShutdownGate::default();
         let mut waits = Box::pin(async { gate.pass(pin!(std::future::pending::<()>())).await });
         assert!(waits.as_mut().now_or_never().is_none());
         assert_eq!(gate.pass(pin!(async { 7 })).now_or_never(), Some(Some(7)));
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn it_is_not_still_while_a_future_is_polled() {
-        let gate = Gate::default();
+        let gate = ShutdownGate::default();
         let polls = pin!(async {
             gate.close();
             assert!(gate.still().now_or_never().is_none(), "this future is being polled");

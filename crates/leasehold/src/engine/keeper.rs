@@ -20,13 +20,13 @@
 //! 9. A hold that is handed on inside the process keeps its entry here: requests in flight about it go on, and their
 //!    replies count for the holder at that time. A kept hold that no task takes is released when its time is over.
 
-mod errand;
+mod cleanup;
 mod extend;
 pub(super) mod farewell;
 mod handoff;
 mod life;
 
-pub(super) use errand::Owed;
+pub(super) use cleanup::Owed;
 
 use super::heart::{Heart, Hearts, Throb};
 use super::keep_id::KeepId;
@@ -35,7 +35,7 @@ use super::reservation::Call;
 use super::session::{Birth, Session, Sessions};
 use super::{FAR, Hold, LostReason, Timings, settled};
 use crate::store::Store;
-use errand::{Errand, run_errand};
+use cleanup::{Cleanup, run_errand};
 use extend::{Batch, Sent, extend};
 use farewell::ShutdownReport;
 use futures_util::StreamExt;
@@ -90,7 +90,7 @@ struct State {
     pace: Pace,
     /// When the lock entries of holds kept for later acquisitions must be checked.
     rests: BTreeSet<(Moment, KeepId)>,
-    errands: Vec<Errand>,
+    errands: Vec<Cleanup>,
     /// Cleanups that are not done yet, by number.
     open: BTreeMap<u64, Owed>,
     /// When the keeper wakes by itself.
@@ -167,7 +167,7 @@ struct Work {
     urgent: Vec<Batch>,
     lost: Vec<(KeepId, Arc<Hold>, LostReason)>,
     /// Holds that have reached their caps, and their releases.
-    capped: Vec<(Arc<Hold>, Errand)>,
+    capped: Vec<(Arc<Hold>, Cleanup)>,
     /// Holds kept for hand-off that no task took in time.
     unused: Vec<KeepId>,
     /// Requests for holds that are handed on.
@@ -182,7 +182,7 @@ struct Work {
     lapsed: Vec<Partition>,
     /// Sessions that are not used any more.
     unused_sessions: Vec<Arc<Session>>,
-    errands: Vec<Errand>,
+    errands: Vec<Cleanup>,
     farewell: Option<ShutdownReport>,
     next: Option<Moment>,
     closing: Option<Moment>,

@@ -18,7 +18,7 @@ pub(in crate::engine) struct Owed {
 }
 
 /// A release in the background.
-pub(super) struct Errand {
+pub(super) struct Cleanup {
     id: u64,
     lock: Lock,
     claim: Claim,
@@ -48,7 +48,7 @@ impl State {
     }
 
     /// Prepares the release of a hold that still has its guard (5). The hold must be marked lost before it is sent.
-    pub(super) fn give_up(&mut self, id: KeepId) -> Option<(Arc<Hold>, Errand)> {
+    pub(super) fn give_up(&mut self, id: KeepId) -> Option<(Arc<Hold>, Cleanup)> {
         let hold = self.lose(id)?;
         let kept = self.kept.get_mut(&id)?;
         let (stop, in_flight) = (CancellationToken::new(), CancellationToken::new());
@@ -57,12 +57,12 @@ impl State {
         let (lock, claim, until) = (hold.lock.clone(), hold.claim.clone(), hold.may_last_until());
         let guarded = Some(Guarded { stop, earlier, in_flight: in_flight.drop_guard() });
         let id = self.owe(lock.clone(), until);
-        Some((hold, Errand { id, lock, claim, until, behind: None, guarded }))
+        Some((hold, Cleanup { id, lock, claim, until, behind: None, guarded }))
     }
 }
 
 /// Runs a cleanup until it is done or stopped.
-pub(super) async fn run_errand(shared: Arc<Shared>, mut errand: Errand) {
+pub(super) async fn run_errand(shared: Arc<Shared>, mut errand: Cleanup) {
     let guarded = errand.guarded.take();
     let mut returned = true;
     let run = async { returned = give_back(&shared, &errand).await };
@@ -84,7 +84,7 @@ pub(super) async fn run_errand(shared: Arc<Shared>, mut errand: Errand) {
 }
 
 /// Releases a hold, with retries, until it is known to be gone. Returns whether it is.
-async fn give_back(shared: &Shared, errand: &Errand) -> bool {
+async fn give_back(shared: &Shared, errand: &Cleanup) -> bool {
     let op = Op::Release(Release { claim: errand.claim.clone(), pass: ReleaseAction::Grant, next: None });
     let each = shared.timings.call;
     let within = errand.until.since(shared.environment.now()).max(each);
@@ -123,7 +123,7 @@ impl Shared {
             return;
         }
         let id = state.owe(lock.clone(), until);
-        state.errands.push(Errand { id, lock, claim, until, behind, guarded: None });
+        state.errands.push(Cleanup { id, lock, claim, until, behind, guarded: None });
         drop(state);
         self.bell.notify_one();
     }

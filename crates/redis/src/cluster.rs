@@ -32,7 +32,7 @@ use super::mailbox::Mailboxes;
 use super::open::open;
 use super::script::Call;
 use super::sentinel::more_hopeful;
-use super::site::{Errand, Seeds, Site, no_one_server};
+use super::site::{ConnPurpose, Seeds, Site, no_one_server};
 use super::verdict::unconnected;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -492,7 +492,7 @@ impl Shared {
     fn node(&self, address: &Address) -> Arc<Node> {
         let mut nodes = self.nodes();
         let node = nodes.entry(address.clone()).or_insert_with(|| {
-            let config = self.config.of_member(address, Errand::Calls);
+            let config = self.config.of_member(address, ConnPurpose::Calls);
             let link = Link::new(config, Mailboxes::elsewhere(|_| {}));
             Arc::new(Node { address: address.clone(), link, recovery: Recovery::default() })
         });

@@ -3,7 +3,7 @@
 use super::address::{Address, Login, Protocol};
 use super::certificates::{Certificates, Pem};
 use super::connector::Connector;
-use super::site::{Errand, Group, Site};
+use super::site::{ConnPurpose, Group, Site};
 use super::told::Told;
 use leasehold_core::{KeyError, KeySpace};
 use leasehold_store::{Environment, System};
@@ -301,7 +301,7 @@ impl RedisConfig {
     }
 
     /// Returns the same settings for one node of the cluster.
-    pub(super) fn of_member(&self, address: &Address, errand: Errand) -> Self {
+    pub(super) fn of_member(&self, address: &Address, errand: ConnPurpose) -> Self {
         // The acknowledgement of replicas is requested separately.
         Self { site: Site::Member(address.clone(), errand), replicas: 0, ..self.clone() }
     }

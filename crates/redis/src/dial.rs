@@ -9,7 +9,7 @@ use super::mailbox::Mailboxes;
 use super::messages::Messages;
 use super::open::{Driver, Opened, broken, open_to_hear, unsubscribed};
 use super::sentinel::Sighting;
-use super::site::{Errand, Site, no_one_server};
+use super::site::{ConnPurpose, Site, no_one_server};
 use super::verdict::unconnected;
 use super::{script, version};
 use leasehold_store::{Fault, FaultKind, Phase};
@@ -100,7 +100,7 @@ async fn connect(
     let info = config.connection_info(address).map_err(unconnected)?;
     let opened = open_to_hear(config, address, &info, config.patience(), on_push).await;
     let (Opened { mut conn, driver }, messages) = opened.map_err(unconnected)?;
-    let speaks = !matches!(config.site(), Site::Member(_, Errand::Messages));
+    let speaks = !matches!(config.site(), Site::Member(_, ConnPurpose::Messages));
     let info = greet(&mut conn, speaks, node).await?;
     let primary = sighting.is_some() || matches!(config.site(), Site::Member(..));
     judge_server(&info, config, primary, node)

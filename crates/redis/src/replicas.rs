@@ -18,7 +18,7 @@ use super::link::{Link, Lost, Wire};
 use super::mailbox::Mailboxes;
 use super::reply;
 use super::script::Call;
-use super::site::Errand;
+use super::site::ConnPurpose;
 use super::verdict::{Verdict, goes_elsewhere, judge};
 use leasehold_core::{Claim, Extend, Extended, Lock, LockKeys, Op, Reply};
 use leasehold_store::{Fault, FaultKind, Phase};
@@ -189,7 +189,7 @@ impl Replicas {
     fn link(&self, node: Option<&Address>) -> Arc<Link> {
         let config = || match node {
             None => self.config.clone(),
-            Some(node) => self.config.of_member(node, Errand::Calls),
+            Some(node) => self.config.of_member(node, ConnPurpose::Calls),
         };
         let made = || Arc::new(Link::new(config(), Mailboxes::elsewhere(|_| {})));
         Arc::clone(self.links().to.entry(node.cloned()).or_insert_with(made))

@@ -18,12 +18,12 @@ pub(super) enum Site {
     /// There are several, each with a part of the keys.
     Cluster(Seeds),
     /// It is one of those: a primary, as the others say.
-    Member(Address, Errand),
+    Member(Address, ConnPurpose),
 }
 
 /// What one connects to a node of a cluster for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Errand {
+pub(super) enum ConnPurpose {
     /// To send operations.
     Calls,
     /// To hear what is said there.

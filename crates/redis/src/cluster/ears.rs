@@ -18,7 +18,7 @@ use super::super::address::Address;
 use super::super::link::{LASTED, Link, Wire, spaced};
 use super::super::mailbox::Mailboxes;
 use super::super::messages::LOOK;
-use super::super::site::Errand;
+use super::super::site::ConnPurpose;
 use super::super::verdict::judge;
 use super::topology::{Map, Redirect, redirect};
 use super::{PAUSE, RENEWAL, Shared};
@@ -247,7 +247,7 @@ async fn hear(shared: Arc<Shared>, heard: Arc<Watched<Heard>>, node: Address) {
             deliver(&shared, &heard, &node, push);
         }
     };
-    let config = shared.config.of_member(&node, Errand::Messages);
+    let config = shared.config.of_member(&node, ConnPurpose::Messages);
     let link = Link::new(config, Mailboxes::elsewhere(ear));
     let environment = shared.config.surroundings();
     let mut failures = 0;

@@ -80,7 +80,7 @@ pub struct QuorumStore {
     nodes: Arc<[Arc<dyn Store>]>,
     node_timeout: Duration,
     longest_lease: Option<Duration>,
-    errands: Errands,
+    errands: BackgroundTasks,
 }
 
 /// Why stores cannot form a quorum.
@@ -146,7 +146,7 @@ impl QuorumStore {
         if nodes.iter().any(|node| node.capabilities().confirmation) {
             return Err(QuorumError::Replicas);
         }
-        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, longest_lease: None, errands: Errands::new() })
+        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, longest_lease: None, errands: BackgroundTasks::new() })
     }
 
     /// Sets the time limit for the reply of a node: 50 ms by default. A node that takes longer has not voted.
@@ -295,7 +295,7 @@ fn at_a_node(op: &Op) -> Op {
 
 /// The tasks of the nodes, which go on after their caller has its reply.
 #[derive(Debug, Clone)]
-struct Errands(Arc<Watched<UnderWay>>);
+struct BackgroundTasks(Arc<Watched<UnderWay>>);
 
 /// Running tasks, by number.
 #[derive(Debug, Default)]
@@ -305,12 +305,12 @@ struct UnderWay {
 }
 
 /// A task that runs until this is dropped.
-struct Errand {
+struct BackgroundTask {
     number: u64,
-    of: Errands,
+    of: BackgroundTasks,
 }
 
-impl Errands {
+impl BackgroundTasks {
     fn new() -> Self {
         Self(Arc::new(Watched::new(UnderWay::default())))
     }
@@ -328,7 +328,7 @@ impl Errands {
         }
     }
 
-    fn errand(&self) -> Errand {
+    fn errand(&self) -> BackgroundTask {
         let mut number = 0;
         self.0.modify(|under_way| {
             number = under_way.next;
@@ -336,7 +336,7 @@ impl Errands {
             under_way.all.insert(number);
             false
         });
-        Errand { number, of: self.clone() }
+        BackgroundTask { number, of: self.clone() }
     }
 
     /// Waits until all tasks that have begun by now have ended.
@@ -347,7 +347,7 @@ impl Errands {
     }
 }
 
-impl Drop for Errand {
+impl Drop for BackgroundTask {
     fn drop(&mut self) {
         self.of.0.modify(|under_way| under_way.all.remove(&self.number));
     }

@@ -11,7 +11,7 @@
 //! 4. The caller counts the validity of a hold from before the first request, and releases one that is over by then:
 //!    the nodes report how much longer they keep it.
 
-use super::Errands;
+use super::BackgroundTasks;
 use super::tally::{Given, Votes, fence_of};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
@@ -59,7 +59,7 @@ pub(super) struct Ballot<'a> {
     pub(super) within: Duration,
     /// The time limit for the reply of a node.
     pub(super) node_timeout: Duration,
-    pub(super) errands: &'a Errands,
+    pub(super) errands: &'a BackgroundTasks,
 }
 
 impl Ballot<'_> {

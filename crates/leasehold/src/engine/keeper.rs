@@ -3,7 +3,7 @@
 //! It has its own thread, its own runtime and its own connection, so that a user whose tasks block their runtime does
 //! not lose locks by it.
 //!
-//! 1. Due holds are extended in batches made up by [`Pace`]; holds that end soon go in batches of their own. A hold
+//! 1. Due holds are extended in batches made up by [`RenewalBatcher`]; holds that end soon go in batches of their own. A hold
 //!    has at most one extend in flight.
 //! 2. A retired hold is not sent again; the retiring task can await what is in flight about it. A lost hold stays
 //!    known until it is retired, since something about it may still be in flight.
@@ -30,7 +30,7 @@ pub(super) use cleanup::Owed;
 
 use super::heart::{Heart, Hearts, Throb};
 use super::keep_id::KeepId;
-use super::pace::{DueHold, Pace, Spot};
+use super::renewal_batcher::{BatchSlot, DueHold, RenewalBatcher};
 use super::reservation::Call;
 use super::session::{Birth, Session, Sessions};
 use super::{FAR, Hold, LostReason, Timings, settled};
@@ -87,7 +87,7 @@ struct State {
     kept: HashMap<KeepId, Kept>,
     /// The same by fencing token, which messages name.
     by_fence: BTreeSet<(FencingToken, KeepId)>,
-    pace: Pace,
+    pace: RenewalBatcher,
     /// When the lock entries of holds kept for later acquisitions must be checked.
     rests: BTreeSet<(Moment, KeepId)>,
     errands: Vec<Cleanup>,
@@ -116,7 +116,7 @@ struct Kept {
     hold: Arc<Hold>,
     tenure: RenewalSchedule,
     /// Its position in the pace; `None` once it is lost.
-    place: Option<Spot>,
+    place: Option<BatchSlot>,
     /// Set once it is lost: it is not extended any more.
     lost: bool,
     /// Set once heartbeats report it.
@@ -208,7 +208,7 @@ impl Keeper {
             busy: BTreeSet::new(),
             kept: HashMap::new(),
             by_fence: BTreeSet::new(),
-            pace: Pace::new(),
+            pace: RenewalBatcher::new(),
             rests: BTreeSet::new(),
             errands: Vec::new(),
             open: BTreeMap::new(),
@@ -380,7 +380,7 @@ impl Keeper {
     pub(super) fn hand_over(&self) -> Vec<Handed> {
         let mut state = self.shared.state();
         state.handed_over = true;
-        (state.pace, state.rests) = (Pace::new(), BTreeSet::new());
+        (state.pace, state.rests) = (RenewalBatcher::new(), BTreeSet::new());
         let handed = |kept: &mut Kept| {
             kept.lost = true;
             (kept.place, kept.rest_until) = (None, None);

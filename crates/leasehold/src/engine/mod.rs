@@ -19,12 +19,12 @@ mod keeper;
 mod lock_entry;
 mod loss;
 mod observe;
-mod pace;
 mod pursuit;
 #[cfg(all(test, shuttle))]
 mod races;
 mod reentrant_bypass;
 mod release;
+mod renewal_batcher;
 mod reservation;
 mod session;
 mod several;

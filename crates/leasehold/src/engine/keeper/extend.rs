@@ -2,7 +2,7 @@
 
 use super::super::Hold;
 use super::super::loss::announce;
-use super::super::pace::BATCH;
+use super::super::renewal_batcher::BATCH;
 use super::{KeepId, Shared, State};
 use crate::store::Outcome;
 use futures_util::future::join_all;

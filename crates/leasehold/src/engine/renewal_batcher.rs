@@ -50,21 +50,21 @@ const CLASSES: [Class; 4] = [
 
 /// When each hold is due.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct RenewalBatcher {
     /// The holds of each class, by due time.
     turns: [BTreeSet<(Moment, KeepId)>; CLASSES.len()],
     /// Holds that may be late do not start a batch before this (2).
     opens: Moment,
 }
 
-/// The position of a hold in its [`Pace`].
+/// The position of a hold in its [`RenewalBatcher`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spot {
+pub(super) struct BatchSlot {
     class: usize,
     due: Moment,
 }
 
-impl Spot {
+impl BatchSlot {
     /// Whether it is due by then.
     pub(super) fn is_by(self, due: Moment) -> bool {
         self.due <= due
@@ -79,21 +79,21 @@ pub(super) struct DueHold {
     pub(super) ahead: Duration,
 }
 
-impl Pace {
+impl RenewalBatcher {
     pub(super) fn new() -> Self {
         Self { turns: Default::default(), opens: Moment::ZERO }
     }
 
     /// Adds a hold that is due at `due` and, if not extended, lasts until `until`.
-    pub(super) fn enter(&mut self, id: KeepId, due: Moment, until: Moment) -> Spot {
+    pub(super) fn enter(&mut self, id: KeepId, due: Moment, until: Moment) -> BatchSlot {
         let left = until.since(due);
         let class = CLASSES.iter().rposition(|class| class.left <= left).unwrap_or(0);
         self.turns[class].insert((due, id));
-        Spot { class, due }
+        BatchSlot { class, due }
     }
 
     /// Removes a hold.
-    pub(super) fn leave(&mut self, id: KeepId, place: Spot) {
+    pub(super) fn leave(&mut self, id: KeepId, place: BatchSlot) {
         self.turns[place.class].remove(&(place.due, id));
     }
 
@@ -146,15 +146,15 @@ mod tests {
     }
 
     /// Holds due at these milliseconds, which last `left` beyond that.
-    fn pace(dues: impl IntoIterator<Item = u64>, left: Duration) -> Pace {
-        let mut pace = Pace::new();
+    fn pace(dues: impl IntoIterator<Item = u64>, left: Duration) -> RenewalBatcher {
+        let mut pace = RenewalBatcher::new();
         for (id, due) in dues.into_iter().enumerate() {
             pace.enter(KeepId(id as u64), ms(due), ms(due) + left);
         }
         pace
     }
 
-    fn taken(pace: &mut Pace, now: Moment) -> usize {
+    fn taken(pace: &mut RenewalBatcher, now: Moment) -> usize {
         pace.take(now).len()
     }
 
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_removed_hold_is_not_due() {
-        let mut pace = Pace::new();
+        let mut pace = RenewalBatcher::new();
         let place = pace.enter(KeepId(1), ms(1000), ms(1000) + LONG);
         pace.enter(KeepId(2), ms(1000), ms(1000) + LONG);
         pace.leave(KeepId(1), place);

@@ -28,7 +28,7 @@ mod life;
 
 pub(super) use cleanup::Owed;
 
-use super::heart::{Heart, Hearts, Throb};
+use super::heartbeat::{HeartbeatInFlight, SessionHeartbeat, SessionHeartbeats};
 use super::keep_id::KeepId;
 use super::renewal_batcher::{BatchSlot, DueHold, RenewalBatcher};
 use super::reservation::Call;
@@ -80,7 +80,7 @@ pub(super) struct Shared {
 
 struct State {
     /// Live sessions that need heartbeats.
-    hearts: Hearts,
+    hearts: SessionHeartbeats,
     /// Partitions where a session must begin, and those where one is beginning or ending.
     wanted: BTreeSet<Partition>,
     busy: BTreeSet<Partition>,
@@ -175,7 +175,7 @@ struct Work {
     /// Holds whose time kept for later acquisitions may be over.
     rested: Vec<(KeepId, Arc<Hold>)>,
     /// Heartbeats that are due.
-    throbs: Vec<Throb>,
+    throbs: Vec<HeartbeatInFlight>,
     /// Partitions where a session must begin.
     begun: Vec<Partition>,
     /// Partitions whose session has lapsed.
@@ -198,9 +198,9 @@ impl Keeper {
     ) -> io::Result<Self> {
         let (environment, timings) = (birth.environment.clone(), birth.timings);
         let now = environment.now();
-        let mut hearts = Hearts::default();
+        let mut hearts = SessionHeartbeats::default();
         if let Some(pulse) = pulse {
-            hearts.insert(Heart::new(sessions.present(Partition::ONLY), pulse, now));
+            hearts.insert(SessionHeartbeat::new(sessions.present(Partition::ONLY), pulse, now));
         }
         let state = State {
             hearts,

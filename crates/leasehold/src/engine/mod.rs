@@ -12,7 +12,7 @@ mod acquire;
 mod acquire_deadline;
 mod confirm;
 mod detached;
-mod heart;
+mod heartbeat;
 mod hold;
 mod keep_id;
 mod keeper;

@@ -1,8 +1,8 @@
 //! Keeper work for sessions: it begins them, sends heartbeats, notices a lapse, and ends unused ones.
 //!
-//! What a heartbeat reports is up to [`Heart`], and when it is due to the core.
+//! What a heartbeat reports is up to [`SessionHeartbeat`], and when it is due to the core.
 
-use super::super::heart::{Heart, Need, Throb};
+use super::super::heartbeat::{HeartbeatInFlight, Need, SessionHeartbeat};
 use super::super::session::{Session, Sessions, fresh_id};
 use super::super::{FAR, LostReason};
 use super::{KeepId, Kept, Shared, State, Work};
@@ -75,7 +75,7 @@ impl State {
 
     /// The session of a partition is over, with all holds that depend on it.
     fn lapse(&mut self, place: Partition, now: Moment, work: &mut Work) {
-        let Some(Heart { session, .. }) = self.hearts.remove(place) else { return };
+        let Some(SessionHeartbeat { session, .. }) = self.hearts.remove(place) else { return };
         // By this process's clock it would still be alive.
         let in_time = now < session.alive_until();
         session.end();
@@ -97,12 +97,12 @@ impl State {
 }
 
 /// Sends one heartbeat and records its result.
-pub(super) async fn beat(shared: Arc<Shared>, throb: Throb) {
+pub(super) async fn beat(shared: Arc<Shared>, throb: HeartbeatInFlight) {
     let sent_at = shared.environment.now();
     // Half of the remaining time, so that there is time for another attempt.
     let left = throb.valid_until.since(sent_at);
     let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
-    let Throb { session, op, .. } = throb;
+    let HeartbeatInFlight { session, op, .. } = throb;
     let (place, id) = (session.place, session.id);
     let outcome = shared.store.execute_session(place, &op, within).await;
     // This clone would make the session look used.
@@ -185,7 +185,7 @@ pub(super) async fn end_unused(shared: Arc<Shared>, session: Arc<Session>) {
 pub(super) async fn end_sessions(shared: &Shared, by: Option<Moment>) {
     let hearts: Vec<_> = shared.state().hearts.take().collect();
     let within = shared.timings.call.min(by.unwrap_or(FAR).since(shared.environment.now()));
-    let ends = hearts.iter().map(|Heart { session, .. }| {
+    let ends = hearts.iter().map(|SessionHeartbeat { session, .. }| {
         session.end();
         end(shared, session.place, session.id, within)
     });
@@ -217,7 +217,7 @@ impl Shared {
     fn live_on(&self, old: &Arc<Session>, session: Arc<Session>, pulse: Option<HeartbeatSchedule>) {
         let (place, id, now) = (session.place, session.id, self.environment.now());
         if let Some(pulse) = pulse {
-            self.state().hearts.insert(Heart::new(session.clone(), pulse, now));
+            self.state().hearts.insert(SessionHeartbeat::new(session.clone(), pulse, now));
         }
         self.sessions.replace(session);
         if old.id == id {

@@ -24,21 +24,21 @@ const IDLE: Duration = Duration::from_secs(30);
 
 /// All sessions that need heartbeats, at most one per partition.
 #[derive(Default)]
-pub(super) struct Hearts {
+pub(super) struct SessionHeartbeats {
     /// Each with the moment at which it is in `due`.
-    by_place: BTreeMap<Partition, (Heart, Moment)>,
+    by_place: BTreeMap<Partition, (SessionHeartbeat, Moment)>,
     due: BTreeSet<(Moment, Partition)>,
 }
 
-impl Hearts {
-    pub(super) fn insert(&mut self, heart: Heart) {
+impl SessionHeartbeats {
+    pub(super) fn insert(&mut self, heart: SessionHeartbeat) {
         let (place, at) = (heart.session.place, heart.due());
         self.remove(place);
         self.by_place.insert(place, (heart, at));
         self.due.insert((at, place));
     }
 
-    pub(super) fn remove(&mut self, place: Partition) -> Option<Heart> {
+    pub(super) fn remove(&mut self, place: Partition) -> Option<SessionHeartbeat> {
         let (heart, at) = self.by_place.remove(&place)?;
         self.due.remove(&(at, place));
         Some(heart)
@@ -49,7 +49,11 @@ impl Hearts {
     }
 
     /// Applies a change to the session of a partition, if there is one.
-    pub(super) fn with<T>(&mut self, place: Partition, change: impl FnOnce(&mut Heart) -> T) -> Option<T> {
+    pub(super) fn with<T>(
+        &mut self,
+        place: Partition,
+        change: impl FnOnce(&mut SessionHeartbeat) -> T,
+    ) -> Option<T> {
         let (heart, at) = self.by_place.get_mut(&place)?;
         let result = change(heart);
         let before = std::mem::replace(at, heart.due());
@@ -71,14 +75,14 @@ impl Hearts {
     }
 
     /// Removes all.
-    pub(super) fn take(&mut self) -> impl Iterator<Item = Heart> + use<> {
+    pub(super) fn take(&mut self) -> impl Iterator<Item = SessionHeartbeat> + use<> {
         self.due.clear();
         std::mem::take(&mut self.by_place).into_values().map(|(heart, _)| heart)
     }
 }
 
 /// A session that needs heartbeats.
-pub(super) struct Heart {
+pub(super) struct SessionHeartbeat {
     pub(super) session: Arc<Session>,
     /// Since when it has been seen unused.
     idle_since: Option<Moment>,
@@ -94,7 +98,7 @@ pub(super) struct Heart {
 /// The next action for a session.
 pub(super) enum Need {
     /// Send this heartbeat.
-    Heartbeat(Throb),
+    Heartbeat(HeartbeatInFlight),
     /// The session is over.
     Lapsed,
     /// Nothing.
@@ -102,13 +106,13 @@ pub(super) enum Need {
 }
 
 /// A heartbeat to be sent.
-pub(super) struct Throb {
+pub(super) struct HeartbeatInFlight {
     pub(super) session: Arc<Session>,
     pub(super) op: SessionOp,
     pub(super) valid_until: Moment,
 }
 
-impl Heart {
+impl SessionHeartbeat {
     pub(super) fn new(session: Arc<Session>, pulse: HeartbeatSchedule, now: Moment) -> Self {
         Self {
             session,
@@ -175,14 +179,14 @@ impl Heart {
         if tells { at.min(self.beaten_at + TELL_EVERY) } else { at }
     }
 
-    fn throb(&mut self) -> Throb {
+    fn throb(&mut self) -> HeartbeatInFlight {
         let (mut held, mut left) = (Vec::new(), Vec::new());
         while held.len() + left.len() < TOLD_AT_ONCE {
             let Some((lock, is_held)) = self.news.pop_first() else { break };
             if is_held { held.push(lock) } else { left.push(lock) }
         }
         let (session, alive_ms) = (self.session.id, whole_millis(self.pulse.alive()));
-        Throb {
+        HeartbeatInFlight {
             session: self.session.clone(),
             op: SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin: None, held, left }),
             valid_until: self.pulse.valid_until(),

@@ -32,7 +32,7 @@ use super::heartbeat::{HeartbeatInFlight, SessionHeartbeat, SessionHeartbeats};
 use super::keep_id::KeepId;
 use super::renewal_batcher::{BatchSlot, DueHold, RenewalBatcher};
 use super::reservation::Call;
-use super::session::{Birth, Session, Sessions};
+use super::session::{Session, SessionFactory, Sessions};
 use super::{FAR, Hold, LostReason, Timings, settled};
 use crate::store::Store;
 use cleanup::{Cleanup, run_errand};
@@ -67,7 +67,7 @@ pub(super) struct Shared {
     pub(super) store: Arc<dyn Store>,
     pub(super) environment: Arc<dyn Environment>,
     pub(super) timings: Timings,
-    birth: Birth,
+    birth: SessionFactory,
     sessions: Arc<Sessions>,
     state: Mutex<State>,
     bell: Notify,
@@ -192,7 +192,7 @@ impl Keeper {
     /// Starts the keeper on a thread of the environment.
     pub(super) fn start(
         store: Arc<dyn Store>,
-        birth: Birth,
+        birth: SessionFactory,
         sessions: Arc<Sessions>,
         pulse: Option<HeartbeatSchedule>,
     ) -> io::Result<Self> {

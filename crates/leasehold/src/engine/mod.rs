@@ -64,7 +64,7 @@ use leasehold_core::{
 use leasehold_store::sync::{Mutex, MutexGuard, OnceLock};
 use leasehold_store::{Environment, jitter};
 use lock_entry::Cleared;
-use session::{Birth, Sessions, fresh_id};
+use session::{SessionFactory, Sessions, fresh_id};
 use shutdown_gate::ShutdownGate;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, btree_map};
@@ -124,7 +124,7 @@ impl Engine {
     ) -> Result<Arc<Self>, StartError> {
         let label = about.label.clone();
         let seats = Arc::new(LockTable::new(environment.clone()));
-        let birth = Birth {
+        let birth = SessionFactory {
             store: store.clone(),
             environment: environment.clone(),
             post: seats.clone(),

@@ -216,7 +216,7 @@ impl Sessions {
 }
 
 /// What each session of a client begins with.
-pub(super) struct Birth {
+pub(super) struct SessionFactory {
     /// The connection for requests and messages.
     pub(super) store: Arc<dyn Store>,
     pub(super) environment: Arc<dyn Environment>,
@@ -226,7 +226,7 @@ pub(super) struct Birth {
     pub(super) timings: Timings,
 }
 
-impl Birth {
+impl SessionFactory {
     /// What ends the holds of such a session.
     pub(super) fn life(&self) -> Liveness {
         match (self.store.capabilities().sessions, self.timings.session) {

@@ -49,7 +49,8 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
     for plan in [RenewalPlan::Until { end }, RenewalPlan::Renew { lease: 180 * SECOND }] {
         let store = MemoryStore::new();
         let (post, about) = (Arc::new(Deaf), String::new());
-        let birth = Birth { store: store.fork(), environment: environment.clone(), post, about, timings };
+        let birth =
+            SessionFactory { store: store.fork(), environment: environment.clone(), post, about, timings };
         let (session, pulse) =
             birth.begin(Partition::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
         let sessions = Arc::new(Sessions::only(session.clone()));
@@ -80,7 +81,7 @@ async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
     let environment: Arc<dyn Environment> = Arc::new(System);
     let timings = Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
     let store = MemoryStore::new();
-    let birth = || Birth {
+    let birth = || SessionFactory {
         store: store.fork(),
         environment: environment.clone(),
         post: Arc::new(Deaf),

@@ -156,7 +156,7 @@ pub(super) struct Retired {
 }
 
 /// Delivers messages to a keeper, without keeping it alive.
-pub(super) struct Ear(Weak<Shared>);
+pub(super) struct KeeperHandle(Weak<Shared>);
 
 /// The work that is due now.
 #[derive(Default)]
@@ -336,8 +336,8 @@ impl Keeper {
     }
 
     /// The handle by which messages reach this keeper.
-    pub(super) fn ear(&self) -> Ear {
-        Ear(Arc::downgrade(&self.shared))
+    pub(super) fn ear(&self) -> KeeperHandle {
+        KeeperHandle(Arc::downgrade(&self.shared))
     }
 
     /// Undoes an acquire that was sent on `main`, may still be in flight and may have been executed.
@@ -445,7 +445,7 @@ impl Keeper {
     }
 }
 
-impl Ear {
+impl KeeperHandle {
     /// A notification says that the hold with this token was released by force. It may be forged, so the hold is
     /// extended at once, and the store's reply decides. A request already in flight does not count. Does not wait.
     pub(super) fn hear_freed(&self, fence: FencingToken) {

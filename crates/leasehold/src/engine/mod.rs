@@ -55,7 +55,7 @@ pub use shutdown::{ShutdownError, Unreturned};
 use crate::store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, Store};
 use detached::Attached;
 use futures_util::future::BoxFuture;
-use keeper::{Ear, Keeper};
+use keeper::{Keeper, KeeperHandle};
 use leasehold_core::contender::AcquireTerms;
 use leasehold_core::{
     Label, Lock, Moment, Notification, Op, Partition, Reply, SessionEntry, SessionId, SessionMetadata,
@@ -327,7 +327,7 @@ struct LockTable {
     environment: Arc<dyn Environment>,
     table: Mutex<Table>,
     /// Set once the keeper runs. Before that there is no hold that a message could concern.
-    keeper: OnceLock<Ear>,
+    keeper: OnceLock<KeeperHandle>,
 }
 
 #[derive(Default)]

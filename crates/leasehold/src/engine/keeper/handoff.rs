@@ -7,7 +7,7 @@
 use super::super::Hold;
 use super::super::reservation::{Call, Heard, Rest};
 use super::extend::Gone;
-use super::{Ear, KeepId, Keeper, Kept, LostReason, Shared, State};
+use super::{KeepId, Keeper, KeeperHandle, Kept, LostReason, Shared, State};
 use crate::store::Outcome;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::renewal::{HoldLimits, RenewalPlan};
@@ -225,7 +225,7 @@ impl Shared {
     }
 }
 
-impl Ear {
+impl KeeperHandle {
     /// A notification says that another process wants the lock whose hold has this token. It may be forged: then a
     /// hold kept for later acquisitions is returned to the store. Does not wait.
     pub(in crate::engine) fn hear_wanted(&self, fence: FencingToken) {

@@ -67,7 +67,7 @@ pub(crate) async fn acquire<'a>(
     pursuit: &'a AcquireParams,
 ) -> Result<AcquiredHold<'a>, AcquireFailure> {
     let line = InLine::join(engine, seat, pursuit.terms.clone());
-    let (patience, hearing) = (AcquireDeadline::new(engine, pursuit), Hearing::NotYet);
+    let (patience, hearing) = (AcquireDeadline::new(engine, pursuit), ReleaseSubscription::NotYet);
     AcquireLoop { engine, seat, pursuit, line, patience, tries: 0, hearing }.run().await
 }
 
@@ -125,11 +125,11 @@ struct AcquireLoop<'a> {
     line: InLine<'a>,
     patience: AcquireDeadline<'a>,
     tries: u32,
-    hearing: Hearing,
+    hearing: ReleaseSubscription,
 }
 
 /// Whether a waiter receives releases by clients of other libraries.
-enum Hearing {
+enum ReleaseSubscription {
     /// Not subscribed.
     NotYet,
     /// Subscribed.
@@ -248,26 +248,26 @@ impl<'a> AcquireLoop<'a> {
     async fn hear(&mut self, now: Moment) -> Result<(), AcquireFailure> {
         if self.engine.store.capabilities().queue && !self.seat.waits_for_stranger(self.line.id) {
             // Whoever has it next is looked after anew.
-            self.hearing = Hearing::NotYet;
+            self.hearing = ReleaseSubscription::NotYet;
             self.seat.hear(self.line.id, false);
             return Ok(());
         }
         let within = self.patience.time_to_answer(now);
-        let Some(within) = within.filter(|_| matches!(self.hearing, Hearing::NotYet)) else {
+        let Some(within) = within.filter(|_| matches!(self.hearing, ReleaseSubscription::NotYet)) else {
             return Ok(());
         };
         let (engine, seat) = (self.engine, self.seat);
         let listening = pin!(async { engine.store.listen(&seat.lock, within).await });
         self.hearing = match engine.gate.pass(listening).await {
             None => return Err(AcquireFailure::Closed),
-            Some(Ok(Some(listening))) => Hearing::Since(listening),
-            Some(Ok(None)) => Hearing::Never,
+            Some(Ok(Some(listening))) => ReleaseSubscription::Since(listening),
+            Some(Ok(None)) => ReleaseSubscription::Never,
             Some(Err(fault)) => {
                 tracing::debug!(lock = %seat.lock, %fault, "cannot subscribe to releases; polling often");
-                Hearing::Never
+                ReleaseSubscription::Never
             }
         };
-        if matches!(self.hearing, Hearing::Since(_)) {
+        if matches!(self.hearing, ReleaseSubscription::Since(_)) {
             seat.hear(self.line.id, true);
             seat.ask_again(self.line.id, engine.environment.now());
         }
@@ -318,8 +318,8 @@ impl<'a> AcquireLoop<'a> {
         let (environment, hearing) = (&self.engine.environment, &mut self.hearing);
         let heard = async {
             match hearing {
-                Hearing::Since(listening) => listening.heard().await,
-                Hearing::NotYet | Hearing::Never => std::future::pending().await,
+                ReleaseSubscription::Since(listening) => listening.heard().await,
+                ReleaseSubscription::NotYet | ReleaseSubscription::Never => std::future::pending().await,
             }
         };
         tokio::select! {

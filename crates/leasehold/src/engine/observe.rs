@@ -19,12 +19,12 @@ pub(crate) struct Watching {
     engine: Arc<Engine>,
     lock: Lock,
     onlooker: LeaderObserver,
-    hearing: Hearing,
+    hearing: ReleaseSubscription,
 }
 
 /// Whether it is subscribed to changes.
 #[derive(Debug)]
-enum Hearing {
+enum ReleaseSubscription {
     /// Not subscribed; the next attempt is due at this moment.
     From(Moment),
     /// Subscribed.
@@ -35,7 +35,12 @@ enum Hearing {
 
 impl Watching {
     pub(crate) fn new(engine: Arc<Engine>, lock: Lock) -> Self {
-        Self { engine, lock, onlooker: LeaderObserver::new(), hearing: Hearing::From(Moment::ZERO) }
+        Self {
+            engine,
+            lock,
+            onlooker: LeaderObserver::new(),
+            hearing: ReleaseSubscription::From(Moment::ZERO),
+        }
     }
 
     /// Waits for a change. Fails if a read is not answered; the next call reads again after a pause.
@@ -70,7 +75,7 @@ impl Watching {
         let environment = &self.engine.environment;
         while self.onlooker.look_at() > environment.now() {
             let until = environment.sleep_until(self.onlooker.look_at());
-            let Hearing::Since(listening) = &mut self.hearing else { return until.await };
+            let ReleaseSubscription::Since(listening) = &mut self.hearing else { return until.await };
             tokio::select! {
                 biased;
                 () = listening.heard() => self.onlooker.handle_hint(environment.now()),
@@ -82,18 +87,20 @@ impl Watching {
     /// Subscribes before the read that follows, which covers everything published earlier.
     async fn listen(&mut self) {
         let engine = &*self.engine;
-        let Hearing::From(at) = self.hearing else { return };
+        let ReleaseSubscription::From(at) = self.hearing else { return };
         if at > engine.environment.now() {
             return;
         }
         self.hearing = match engine.store.listen(&self.lock, engine.timings.call).await {
-            Ok(Some(listening)) => Hearing::Since(listening),
-            Ok(None) => Hearing::Never,
+            Ok(Some(listening)) => ReleaseSubscription::Since(listening),
+            Ok(None) => ReleaseSubscription::Never,
             Err(fault) => {
                 tracing::debug!(lock = %self.lock, %fault, "cannot subscribe to leader changes; polling often");
-                Hearing::From(engine.environment.now() + AGAIN + jitter(&*engine.environment, AGAIN))
+                ReleaseSubscription::From(
+                    engine.environment.now() + AGAIN + jitter(&*engine.environment, AGAIN),
+                )
             }
         };
-        self.onlooker.hears(matches!(self.hearing, Hearing::Since(_)));
+        self.onlooker.hears(matches!(self.hearing, ReleaseSubscription::Since(_)));
     }
 }

@@ -36,7 +36,7 @@ pub(crate) enum NotReleased {
 
 /// What receives the result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hearer {
+enum ReleaseObserver {
     /// The caller.
     Caller,
     /// Nothing: if the store does not answer, the keeper retries.
@@ -58,7 +58,7 @@ pub(crate) async fn release(
     if pass_on(engine, seat, hold, keep, parting) {
         return Ok(0);
     }
-    release_at_store(engine, seat, hold, keep, (parting.free_every, Hearer::Caller)).await
+    release_at_store(engine, seat, hold, keep, (parting.free_every, ReleaseObserver::Caller)).await
 }
 
 /// Keeps a hold in the process for the next waiter or for later acquisitions (6). Does not wait.
@@ -88,7 +88,7 @@ fn pass_on(
 /// Cancel safety: if the future is dropped, the keeper continues the release.
 pub(super) async fn give_back(engine: &Engine, seat: &Arc<LockEntry>, hold: &Arc<Hold>, keep: KeepId) {
     // The hold has no guard that the result would concern.
-    let _ = release_at_store(engine, seat, hold, keep, (None, Hearer::Nobody)).await;
+    let _ = release_at_store(engine, seat, hold, keep, (None, ReleaseObserver::Nobody)).await;
 }
 
 async fn release_at_store(
@@ -96,7 +96,7 @@ async fn release_at_store(
     seat: &Arc<LockEntry>,
     hold: &Arc<Hold>,
     keep: KeepId,
-    (free_every, hearer): (Option<u32>, Hearer),
+    (free_every, hearer): (Option<u32>, ReleaseObserver),
 ) -> Result<u64, NotReleased> {
     let Retired { in_flight, giving_back } = engine.keeper.retire(keep);
     if let (Some(in_flight), Some(stop)) = (&in_flight, giving_back) {
@@ -107,7 +107,7 @@ async fn release_at_store(
     let mut departure =
         Departure { engine, seat, hold, keep, done: false, cut: false, next: None, asked: None };
     let result = departure.run(free_every).await;
-    if let (Some(Err(NotReleased::Fault { .. })), Hearer::Nobody) = (&result, hearer) {
+    if let (Some(Err(NotReleased::Fault { .. })), ReleaseObserver::Nobody) = (&result, hearer) {
         carry_on(engine, hold);
     }
     drop(departure);

@@ -1,10 +1,10 @@
 //! The client: connects to a store, and creates locks that share one session and one keeper.
 
 use crate::barrier::Barrier;
-use crate::census::{self, LockInfo};
 use crate::election::Election;
 use crate::engine::{Engine, ShutdownError, StartError, Timings};
 use crate::error::{ConnectError, InspectError, LockError};
+use crate::inventory::{self, LockInfo};
 use crate::latch::Latch;
 use crate::multi::MultiMutex;
 use crate::mutex::Mutex;
@@ -359,7 +359,7 @@ impl Client {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn locks(&self) -> Result<Vec<LockInfo>, InspectError> {
-        census::locks(&self.engine).await
+        inventory::locks(&self.engine).await
     }
 
     /// Waits until the keeper has given back what dropped guards held and has undone what dropped

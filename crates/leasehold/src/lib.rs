@@ -76,7 +76,6 @@ compile_error!("leasehold supports Unix only: it uses Unix clocks and file seman
 mod attach;
 mod barrier;
 pub mod blocking;
-mod census;
 mod client;
 mod detached;
 mod earlier;
@@ -84,6 +83,7 @@ mod election;
 mod engine;
 mod error;
 mod guard;
+mod inventory;
 mod latch;
 mod monitor;
 mod multi;
@@ -102,7 +102,6 @@ pub mod tower;
 
 pub use attach::AttachError;
 pub use barrier::{Barrier, BarrierWaitResult};
-pub use census::LockInfo;
 pub use client::{Client, ClientBuilder};
 pub use detached::{DetachedHold, DetachedTextError};
 pub use election::{Election, Leader, Leaders, Leadership};
@@ -112,6 +111,7 @@ pub use error::{
     MultiReleaseError, ReleaseError, ResizeError, RunError,
 };
 pub use guard::Guard;
+pub use inventory::LockInfo;
 pub use latch::Latch;
 pub use monitor::{Eviction, Monitor, MonitorReport};
 pub use multi::{MultiAttempt, MultiGuard, MultiMutex};

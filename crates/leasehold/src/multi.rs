@@ -1,6 +1,6 @@
 //! Several locks, acquired together: [`MultiMutex`].
 
-use crate::engine::{self, AcquireFailure, Engine, InTheWay};
+use crate::engine::{self, AcquireFailure, Engine, MultiBlocked};
 use crate::error::{AcquireError, Contention, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
 use crate::guard::Guard;
 use crate::request::{Asker, Request, settings};
@@ -291,7 +291,7 @@ impl MultiMutex {
         let seats: Vec<_> = wanted.iter().map(|at| &self.requests[*at].seat).collect();
         let won = match engine::acquire_all(&self.engine, &seats, &pursuit).await {
             Ok(won) => won,
-            Err(InTheWay { at, missed }) => return Ok(Err(Blocked { at: wanted[at], missed })),
+            Err(MultiBlocked { at, missed }) => return Ok(Err(Blocked { at: wanted[at], missed })),
         };
         // Every hold is passed to the keeper before anything fails: then dropping their guards releases them.
         let kept: Vec<_> = wanted

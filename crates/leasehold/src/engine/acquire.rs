@@ -66,13 +66,13 @@ pub(crate) async fn acquire<'a>(
     seat: &'a Arc<LockEntry>,
     pursuit: &'a AcquireParams,
 ) -> Result<AcquiredHold<'a>, AcquireFailure> {
-    let line = InLine::join(engine, seat, pursuit.terms.clone());
+    let line = QueuedWaiter::join(engine, seat, pursuit.terms.clone());
     let (patience, hearing) = (AcquireDeadline::new(engine, pursuit), ReleaseSubscription::NotYet);
     AcquireLoop { engine, seat, pursuit, line, patience, tries: 0, hearing }.run().await
 }
 
 /// A task in the local wait queue. Leaves it on drop.
-pub(super) struct InLine<'a> {
+pub(super) struct QueuedWaiter<'a> {
     engine: &'a Engine,
     pub(super) seat: &'a Arc<LockEntry>,
     pub(super) id: u64,
@@ -80,7 +80,7 @@ pub(super) struct InLine<'a> {
     pub(super) won: bool,
 }
 
-impl<'a> InLine<'a> {
+impl<'a> QueuedWaiter<'a> {
     pub(super) fn join(engine: &'a Engine, seat: &'a Arc<LockEntry>, terms: Arc<AcquireTerms>) -> Self {
         Self { engine, seat, id: seat.join(terms), won: false }
     }
@@ -97,7 +97,7 @@ impl<'a> InLine<'a> {
     }
 }
 
-impl Drop for InLine<'_> {
+impl Drop for QueuedWaiter<'_> {
     fn drop(&mut self) {
         let _inside = self.engine.gate.inside();
         if !self.won {
@@ -110,7 +110,7 @@ impl Drop for InLine<'_> {
     }
 }
 
-impl InLine<'_> {
+impl QueuedWaiter<'_> {
     pub(super) fn undo(&self, claims: Vec<Claim>) {
         for claim in claims {
             self.engine.keeper.undo(&self.engine.store, &self.seat.lock, claim);
@@ -122,7 +122,7 @@ struct AcquireLoop<'a> {
     engine: &'a Engine,
     seat: &'a Arc<LockEntry>,
     pursuit: &'a AcquireParams,
-    line: InLine<'a>,
+    line: QueuedWaiter<'a>,
     patience: AcquireDeadline<'a>,
     tries: u32,
     hearing: ReleaseSubscription,

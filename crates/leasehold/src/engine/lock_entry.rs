@@ -60,7 +60,7 @@ pub(crate) struct LockEntry {
 pub(super) struct State {
     pub(super) contender: Contender,
     pub(super) line: WaitQueue,
-    pub(super) occupants: BTreeMap<HoldId, Occupant>,
+    pub(super) occupants: BTreeMap<HoldId, CurrentHold>,
     /// Requests of earlier front tasks, to be undone (7).
     former: Vec<Claim>,
     pub(super) releases: u32,
@@ -73,7 +73,7 @@ pub(super) struct State {
 }
 
 /// A hold that occupies an entry.
-pub(super) struct Occupant {
+pub(super) struct CurrentHold {
     pub(super) hold: Arc<Hold>,
     /// Set once its release is in flight.
     pub(super) leaving: bool,
@@ -502,7 +502,7 @@ impl LockEntry {
     pub(crate) fn vacate(&self, hold: &Hold) {
         let mut state = self.state();
         // It may have been handed on, and then belongs to another task.
-        let same = |occupant: &Occupant| occupant.hold.fence == hold.fence;
+        let same = |occupant: &CurrentHold| occupant.hold.fence == hold.fence;
         if state.occupants.get(&hold.claim.hold).is_some_and(same) {
             state.put_out(hold.claim.hold);
         }
@@ -532,7 +532,8 @@ impl LockEntry {
     /// The longest lease of the holds in this process that have this token.
     pub(crate) fn longest_lease(&self, fence: FencingToken, now: Moment) -> Duration {
         let state = self.state();
-        let of_it = |occupant: &&Occupant| occupant.hold.fence == fence && now < occupant.hold.valid_until();
+        let of_it =
+            |occupant: &&CurrentHold| occupant.hold.fence == fence && now < occupant.hold.valid_until();
         let leases = state.occupants.values().filter(of_it).map(|occupant| occupant.hold.lease());
         leases.max().unwrap_or_default()
     }
@@ -572,7 +573,7 @@ impl State {
     }
 
     pub(super) fn occupy(&mut self, hold: Arc<Hold>) {
-        self.occupants.insert(hold.claim.hold, Occupant { hold, leaving: false });
+        self.occupants.insert(hold.claim.hold, CurrentHold { hold, leaving: false });
     }
 
     pub(super) fn put_out(&mut self, hold: HoldId) {

@@ -49,7 +49,7 @@ pub(crate) use pursuit::{AcquireFailure, AcquireParams};
 use release::read_release;
 pub(crate) use release::{NotReleased, abandon, carry_on, release};
 pub(crate) use session::Session;
-pub(crate) use several::{InTheWay, acquire_all};
+pub(crate) use several::{MultiBlocked, acquire_all};
 pub use shutdown::{ShutdownError, Unreturned};
 
 use crate::store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, Store};

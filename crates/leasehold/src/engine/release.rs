@@ -105,7 +105,7 @@ async fn release_at_store(
     }
     let begun_in_time = engine.environment.now() < hold.valid_until();
     let mut departure =
-        Departure { engine, seat, hold, keep, done: false, cut: false, next: None, asked: None };
+        PendingRelease { engine, seat, hold, keep, done: false, cut: false, next: None, asked: None };
     let result = departure.run(free_every).await;
     if let (Some(Err(NotReleased::Fault { .. })), ReleaseObserver::Nobody) = (&result, hearer) {
         carry_on(engine, hold);
@@ -189,7 +189,7 @@ pub(crate) fn carry_on(engine: &Engine, hold: &Hold) {
 }
 
 /// A release in flight. If it is dropped early, the keeper continues it.
-struct Departure<'a> {
+struct PendingRelease<'a> {
     engine: &'a Engine,
     seat: &'a Arc<LockEntry>,
     hold: &'a Arc<Hold>,
@@ -203,7 +203,7 @@ struct Departure<'a> {
     asked: Option<HoldId>,
 }
 
-impl Departure<'_> {
+impl PendingRelease<'_> {
     /// Sends the release. Returns `None` if a shutdown has cut it off.
     async fn run(&mut self, free_every: Option<u32>) -> Option<Result<u64, NotReleased>> {
         let environment = &self.engine.environment;
@@ -251,7 +251,7 @@ impl Departure<'_> {
     }
 }
 
-impl Drop for Departure<'_> {
+impl Drop for PendingRelease<'_> {
     fn drop(&mut self) {
         let _inside = self.engine.gate.inside();
         if self.cut {

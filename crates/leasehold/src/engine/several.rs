@@ -6,7 +6,7 @@
 //!    the rest while holding it. How often it does so, and what it does then, is up to the caller.
 
 use super::KeepId;
-use super::acquire::{AcquiredHold, InLine};
+use super::acquire::{AcquiredHold, QueuedWaiter};
 use super::acquire_deadline::AcquireDeadline;
 use super::lock_entry::{Asker, LockEntry, WaiterAction};
 use super::pursuit::{AcquireFailure, AcquireParams};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// The lock that prevented acquiring all.
 #[derive(Debug)]
-pub(crate) struct InTheWay {
+pub(crate) struct MultiBlocked {
     /// Its index.
     pub(crate) at: usize,
     /// The result for that lock alone, usually [`AcquireFailure::Taken`].
@@ -31,15 +31,15 @@ pub(crate) async fn acquire_all<'a>(
     engine: &'a Engine,
     seats: &[&'a Arc<LockEntry>],
     pursuit: &'a AcquireParams,
-) -> Result<Vec<AcquiredHold<'a>>, InTheWay> {
-    let lines = InLine::join_all(engine, seats, &pursuit.terms);
-    Grasp { engine, lines, patience: AcquireDeadline::new(engine, pursuit) }.run().await
+) -> Result<Vec<AcquiredHold<'a>>, MultiBlocked> {
+    let lines = QueuedWaiter::join_all(engine, seats, &pursuit.terms);
+    MultiWaiter { engine, lines, patience: AcquireDeadline::new(engine, pursuit) }.run().await
 }
 
 /// A task in the queues of several locks.
-struct Grasp<'a> {
+struct MultiWaiter<'a> {
     engine: &'a Engine,
-    lines: Vec<InLine<'a>>,
+    lines: Vec<QueuedWaiter<'a>>,
     patience: AcquireDeadline<'a>,
 }
 
@@ -58,8 +58,8 @@ enum HandoffDecision {
     Sleep(Moment),
 }
 
-impl<'a> Grasp<'a> {
-    async fn run(mut self) -> Result<Vec<AcquiredHold<'a>>, InTheWay> {
+impl<'a> MultiWaiter<'a> {
+    async fn run(mut self) -> Result<Vec<AcquiredHold<'a>>, MultiBlocked> {
         loop {
             let (sessions, now) = self.sessions().await?;
             match self.gather(&sessions, now)? {
@@ -74,17 +74,17 @@ impl<'a> Grasp<'a> {
     }
 
     /// The session for each lock.
-    async fn sessions(&mut self) -> Result<(Vec<Arc<Session>>, Moment), InTheWay> {
+    async fn sessions(&mut self) -> Result<(Vec<Arc<Session>>, Moment), MultiBlocked> {
         let mut sessions = Vec::with_capacity(self.lines.len());
         for (at, line) in self.lines.iter().enumerate() {
             let session = self.patience.session(line.seat.place).await;
-            sessions.push(session.map_err(|missed| InTheWay { at, missed })?.0);
+            sessions.push(session.map_err(|missed| MultiBlocked { at, missed })?.0);
         }
         Ok((sessions, self.engine.environment.now()))
     }
 
     /// The requests for all locks. Fails if this process holds one, or has another task ahead in its queue.
-    fn gather(&mut self, sessions: &[Arc<Session>], now: Moment) -> Result<HandoffDecision, InTheWay> {
+    fn gather(&mut self, sessions: &[Arc<Session>], now: Moment) -> Result<HandoffDecision, MultiBlocked> {
         let mut asks = Vec::with_capacity(self.lines.len());
         for (at, session) in sessions.iter().enumerate() {
             // Read first: once the lock is acquired here, the present holder is this process.
@@ -125,7 +125,7 @@ impl<'a> Grasp<'a> {
                 WaiterAction::Closed => AcquireFailure::Closed,
             };
             self.withdraw(&asks);
-            return Err(InTheWay { at, missed });
+            return Err(MultiBlocked { at, missed });
         }
         Ok(HandoffDecision::Ask(asks))
     }
@@ -149,13 +149,19 @@ impl<'a> Grasp<'a> {
         }
     }
 
-    fn answer(&self, line: &InLine<'_>, asked: &Asked, answer: Result<&Acquired, Executed>, now: Moment) {
+    fn answer(
+        &self,
+        line: &QueuedWaiter<'_>,
+        asked: &Asked,
+        answer: Result<&Acquired, Executed>,
+        now: Moment,
+    ) {
         let random = &mut || self.engine.environment.random();
         line.undo(line.seat.handle_answer(asked.asker, asked.nonce, answer, now, random));
     }
 
     /// Sends the requests. Returns whether all locks were acquired; fails if one was not, and if a retry is useless.
-    async fn ask(&mut self, asks: &[Asked], now: Moment) -> Result<bool, InTheWay> {
+    async fn ask(&mut self, asks: &[Asked], now: Moment) -> Result<bool, MultiBlocked> {
         let Some(within) = self.patience.time_to_answer(now) else {
             self.withdraw(asks);
             return Err(self.time_is_up(now));
@@ -174,7 +180,7 @@ impl<'a> Grasp<'a> {
         };
         let now = self.engine.environment.now();
         match outcome {
-            None => Err(InTheWay { at: 0, missed: AcquireFailure::Closed }),
+            None => Err(MultiBlocked { at: 0, missed: AcquireFailure::Closed }),
             Some(Outcome::Done(shares)) => {
                 self.patience.answered();
                 self.share(asks, &shares, now).map(|()| true)
@@ -207,7 +213,7 @@ impl<'a> Grasp<'a> {
     }
 
     /// Passes the store's replies to all entries. Fails if a lock was not available.
-    fn share(&self, asks: &[Asked], shares: &[MultiAcquired], now: Moment) -> Result<(), InTheWay> {
+    fn share(&self, asks: &[Asked], shares: &[MultiAcquired], now: Moment) -> Result<(), MultiBlocked> {
         let mut in_the_way = None;
         for (at, (line, (asked, share))) in self.lines.iter().zip(asks.iter().zip(shares)).enumerate() {
             let answer = match share {
@@ -232,13 +238,13 @@ impl<'a> Grasp<'a> {
                 }
                 MultiAcquired::Had(_) | MultiAcquired::Open | MultiAcquired::Held => None,
             };
-            in_the_way = in_the_way.or(missed.map(|missed| InTheWay { at, missed }));
+            in_the_way = in_the_way.or(missed.map(|missed| MultiBlocked { at, missed }));
         }
         in_the_way.map_or(Ok(()), Err)
     }
 
     /// Takes the acquired holds. If one of them is too old by the time its reply arrives, none is kept.
-    fn collect(mut self, sessions: &[Arc<Session>]) -> Result<Vec<AcquiredHold<'a>>, InTheWay> {
+    fn collect(mut self, sessions: &[Arc<Session>]) -> Result<Vec<AcquiredHold<'a>>, MultiBlocked> {
         let mut all = Vec::with_capacity(self.lines.len());
         for (at, session) in sessions.iter().enumerate() {
             // A shutdown waits until the winner has registered its hold with the keeper or released it.
@@ -259,7 +265,7 @@ impl<'a> Grasp<'a> {
                     for (at, won) in all.iter().enumerate() {
                         self.hand_back(at, &won.hold);
                     }
-                    return Err(InTheWay { at, missed });
+                    return Err(MultiBlocked { at, missed });
                 }
             }
         }
@@ -287,7 +293,7 @@ impl<'a> Grasp<'a> {
         fault: Fault,
         executed: Executed,
         now: Moment,
-    ) -> Result<bool, InTheWay> {
+    ) -> Result<bool, MultiBlocked> {
         tracing::debug!(%fault, locks = asks.len(), "no reply to a request for several locks");
         for (line, asked) in self.lines.iter().zip(asks) {
             self.answer(line, asked, Err(executed), now);
@@ -295,10 +301,10 @@ impl<'a> Grasp<'a> {
         let silence = self.lines.iter().zip(asks).map(|(line, asked)| line.seat.silence(asked.asker, now));
         let silence = silence.max().unwrap_or_default();
         let fault = self.patience.fault(fault, executed, silence);
-        fault.map(|()| false).map_err(|missed| InTheWay { at: 0, missed })
+        fault.map(|()| false).map_err(|missed| MultiBlocked { at: 0, missed })
     }
 
-    async fn sleep(&mut self, until: Moment, now: Moment) -> Result<(), InTheWay> {
+    async fn sleep(&mut self, until: Moment, now: Moment) -> Result<(), MultiBlocked> {
         if self.patience.is_over(now) {
             return Err(self.time_is_up(now));
         }
@@ -306,10 +312,10 @@ impl<'a> Grasp<'a> {
         Ok(())
     }
 
-    fn time_is_up(&mut self, now: Moment) -> InTheWay {
+    fn time_is_up(&mut self, now: Moment) -> MultiBlocked {
         let (line, label) = (&self.lines[0], &self.engine.label);
         let missed = self.patience.time_is_up(|| line.seat.standing(line.id, label, now));
-        InTheWay { at: 0, missed }
+        MultiBlocked { at: 0, missed }
     }
 
     fn standing(&self, at: usize, now: Moment) -> leasehold_core::contender::WaitStatus {

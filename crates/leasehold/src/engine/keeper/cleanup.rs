@@ -26,11 +26,11 @@ pub(super) struct Cleanup {
     /// The connection of the operation to be undone, if that may still be in flight.
     behind: Option<Arc<dyn Store>>,
     /// Set if it is for a hold that still has its guard (5).
-    guarded: Option<Guarded>,
+    guarded: Option<GuardLink>,
 }
 
 /// State for a hold that still has its guard.
-struct Guarded {
+struct GuardLink {
     /// Cancelled to stop sending.
     stop: CancellationToken,
     /// What was in flight about the hold before.
@@ -55,7 +55,7 @@ impl State {
         kept.giving_back = Some(stop.clone());
         let earlier = kept.in_flight.replace(in_flight.clone());
         let (lock, claim, until) = (hold.lock.clone(), hold.claim.clone(), hold.may_last_until());
-        let guarded = Some(Guarded { stop, earlier, in_flight: in_flight.drop_guard() });
+        let guarded = Some(GuardLink { stop, earlier, in_flight: in_flight.drop_guard() });
         let id = self.owe(lock.clone(), until);
         Some((hold, Cleanup { id, lock, claim, until, behind: None, guarded }))
     }
@@ -68,7 +68,7 @@ pub(super) async fn run_errand(shared: Arc<Shared>, mut errand: Cleanup) {
     let run = async { returned = give_back(&shared, &errand).await };
     match guarded {
         None => run.await,
-        Some(Guarded { stop, earlier, in_flight }) => {
+        Some(GuardLink { stop, earlier, in_flight }) => {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}

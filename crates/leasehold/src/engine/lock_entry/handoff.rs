@@ -15,7 +15,7 @@ use super::super::hold::{Hold, HoldEvents};
 use super::super::keep_id::KeepId;
 use super::super::reservation::{Call, Heard, Rest};
 use super::super::session::Session;
-use super::{LockEntry, Occupant, State, WaiterAction};
+use super::{CurrentHold, LockEntry, State, WaiterAction};
 use leasehold_core::cohort::{Cohort, HandoffDecision, TokenBlock};
 use leasehold_core::contender::{AcquireTerms, Grant};
 use leasehold_core::{FIRST_LEASE, HoldId, Liveness, Lock, LockMode, Moment};
@@ -273,7 +273,7 @@ impl State {
         let goes_on = self.line.front().is_some() || passing.keep_for.is_some();
         let call = if goes_on && passing.cohort.runs_low(now) { passing.call(None) } else { None };
         let next = Arc::new(hold.handed_on(fence));
-        self.occupants.insert(next.claim.hold, Occupant { hold: next.clone(), leaving: false });
+        self.occupants.insert(next.claim.hold, CurrentHold { hold: next.clone(), leaving: false });
         Some((next, call))
     }
 

@@ -16,14 +16,14 @@
 //!    nodes then, but repeats soon.
 //! 4. ASKING and its call go out in one write, so that no command of another task comes between them.
 
-mod ears;
 mod recovery;
+mod subscriptions;
 #[cfg(test)]
 mod tests;
 mod topology;
 
-use self::ears::Ears;
 use self::recovery::{Patient, Recovery};
+use self::subscriptions::Subscriptions;
 use self::topology::{Map, Told};
 use super::address::Address;
 use super::config::RedisConfig;
@@ -86,7 +86,7 @@ pub(super) struct Cluster {
     shared: Arc<Shared>,
     /// The task that renews the map (2); `None` before the first call.
     task: Mutex<Option<JoinHandle<()>>>,
-    ears: Ears,
+    ears: Subscriptions,
 }
 
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl Cluster {
         let name = config.node();
         let shared =
             Arc::new(Shared { config, name, view: Watched::new(View::default()), nodes: Mutex::default() });
-        Self { ears: Ears::new(Arc::clone(&shared)), shared, task: Mutex::new(None) }
+        Self { ears: Subscriptions::new(Arc::clone(&shared)), shared, task: Mutex::new(None) }
     }
 
     pub(super) fn config(&self) -> &RedisConfig {
@@ -173,7 +173,7 @@ impl Cluster {
     }
 
     /// The subscriptions in this cluster.
-    pub(super) fn ears(&self) -> &Ears {
+    pub(super) fn ears(&self) -> &Subscriptions {
         // Subscriptions need a slot map.
         self.start();
         &self.ears

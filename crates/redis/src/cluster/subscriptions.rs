@@ -41,7 +41,7 @@ const AT_ONCE: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The subscriptions. Dropping them ends their tasks.
-pub(in super::super) struct Ears {
+pub(in super::super) struct Subscriptions {
     shared: Arc<Shared>,
     heard: Arc<Watched<Heard>>,
     /// The task that starts one task for each node with subscriptions; `None` before the first.
@@ -74,7 +74,7 @@ enum Who {
     Bells(BTreeMap<u64, Publisher>),
 }
 
-impl Ears {
+impl Subscriptions {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self { shared, heard: Arc::new(Watched::new(Heard::default())), task: Mutex::default() }
     }
@@ -176,7 +176,7 @@ impl Ears {
     }
 }
 
-impl Drop for Ears {
+impl Drop for Subscriptions {
     fn drop(&mut self) {
         if let Some(task) = self.task.get_mut().unwrap_or_else(PoisonError::into_inner) {
             task.abort();
@@ -184,10 +184,10 @@ impl Drop for Ears {
     }
 }
 
-impl fmt::Debug for Ears {
+impl fmt::Debug for Subscriptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let channels = self.heard.read(|heard| heard.channels.len());
-        f.debug_struct("Ears").field("channels", &channels).finish_non_exhaustive()
+        f.debug_struct("Subscriptions").field("channels", &channels).finish_non_exhaustive()
     }
 }
 

@@ -20,11 +20,11 @@ pub(super) struct Mailboxes {
     /// Channels of other libraries.
     others: Channels,
     /// Set if another component receives all messages.
-    ear: Option<Ear>,
+    ear: Option<MessageHandler>,
 }
 
 /// Receives all messages of a connection.
-type Ear = Box<dyn Fn(&PushInfo) + Send + Sync>;
+type MessageHandler = Box<dyn Fn(&PushInfo) + Send + Sync>;
 
 impl Mailboxes {
     pub(super) fn new(prefix: String) -> Self {

@@ -8,7 +8,7 @@ use super::diagnose;
 use super::mailbox::Mailboxes;
 use super::messages::Messages;
 use super::open::{Driver, Opened, broken, open_to_hear, unsubscribed};
-use super::sentinel::Sighting;
+use super::sentinel::PrimaryReport;
 use super::site::{ConnPurpose, Site, no_one_server};
 use super::verdict::unconnected;
 use super::{script, version};
@@ -25,7 +25,7 @@ pub(super) struct Dialled {
     pub(super) conn: MultiplexedConnection,
     pub(super) messages: Messages,
     /// Where Sentinels have seen the server, if it was they who said so.
-    pub(super) sighting: Option<Sighting>,
+    pub(super) sighting: Option<PrimaryReport>,
     /// Set if it is a node of a quorum.
     pub(super) voting: Option<Voting>,
     _driver: Driver,
@@ -63,7 +63,7 @@ pub(super) async fn dial(
     config: &RedisConfig,
     node: &Arc<str>,
     mailboxes: &Mailboxes,
-    hint: Option<Sighting>,
+    hint: Option<PrimaryReport>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<Dialled, Fault> {
     let attempt = async {
@@ -92,7 +92,7 @@ pub(super) async fn dial(
 async fn connect(
     config: &RedisConfig,
     address: &Address,
-    sighting: Option<Sighting>,
+    sighting: Option<PrimaryReport>,
     node: &Arc<str>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<Dialled, Fault> {
@@ -131,7 +131,7 @@ async fn greet(conn: &mut MultiplexedConnection, speaks: bool, node: &Arc<str>) 
 fn voting(
     info: &str,
     config: &RedisConfig,
-    sighting: Option<&Sighting>,
+    sighting: Option<&PrimaryReport>,
 ) -> Result<Option<Voting>, FaultKind> {
     let Some(needed) = config.min_uptime() else { return Ok(None) };
     if needed.is_zero() {

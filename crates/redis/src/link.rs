@@ -19,7 +19,7 @@ use super::config::RedisConfig;
 use super::dial::{Dialled, Voting, dial};
 use super::mailbox::Mailboxes;
 use super::open::unsubscribed;
-use super::sentinel::{Lookout, Sighting};
+use super::sentinel::{PrimaryReport, SentinelWatch};
 use leasehold_core::SessionId;
 use leasehold_store::Environment;
 use leasehold_store::jitter;
@@ -450,9 +450,9 @@ async fn watch_over(shared: Arc<Shared>) {
 /// Makes connections while the link exists (1), and leaves a server that is no longer the primary (5).
 async fn keep_up(shared: Arc<Shared>) {
     let environment = shared.config.surroundings();
-    let mut lookout = Lookout::new(&shared.config);
+    let mut lookout = SentinelWatch::new(&shared.config);
     // Last address reported by Sentinels.
-    let mut known: Option<Sighting> = None;
+    let mut known: Option<PrimaryReport> = None;
     let mut failures = 0;
     let mut spread = Duration::ZERO;
     loop {
@@ -515,7 +515,7 @@ impl Shared {
 }
 
 /// Makes one attempt.
-async fn attempt(shared: &Arc<Shared>, hint: Option<Sighting>) -> Result<Wire, Fault> {
+async fn attempt(shared: &Arc<Shared>, hint: Option<PrimaryReport>) -> Result<Wire, Fault> {
     let pulse = Arc::new(Pulse::new(Arc::clone(shared.config.surroundings())));
     let on_push = {
         let (mailboxes, pulse) = (Arc::clone(&shared.mailboxes), Arc::clone(&pulse));

@@ -40,7 +40,7 @@ const NEWS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
 /// Where a primary was seen.
 #[derive(Debug, Clone)]
-pub(super) struct Sighting {
+pub(super) struct PrimaryReport {
     pub(super) address: Address,
     /// Epoch of the reported configuration; `None` if the user lacks permission to read it.
     epoch: Option<u64>,
@@ -50,13 +50,13 @@ pub(super) struct Sighting {
 }
 
 /// Compares address and epoch only.
-impl PartialEq for Sighting {
+impl PartialEq for PrimaryReport {
     fn eq(&self, other: &Self) -> bool {
         (&self.address, self.epoch) == (&other.address, other.epoch)
     }
 }
 
-impl Sighting {
+impl PrimaryReport {
     /// Whether this is a reason to leave a server for another (3). The known epoch grows each time, so a client does
     /// not switch forever.
     fn supersedes(&self, known: &Self) -> bool {
@@ -69,7 +69,11 @@ impl Group {
     /// waited for; where none of them does, it is over.
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub(super) async fn find(&self, config: &RedisConfig, hint: Option<Sighting>) -> Result<Sighting, Fault> {
+    pub(super) async fn find(
+        &self,
+        config: &RedisConfig,
+        hint: Option<PrimaryReport>,
+    ) -> Result<PrimaryReport, Fault> {
         let mut asked: FuturesUnordered<_> =
             self.sentinels.iter().map(|sentinel| self.look(config, sentinel)).collect();
         let (mut seen, mut trouble) = (Vec::new(), None);
@@ -94,7 +98,7 @@ impl Group {
     }
 
     /// Asks one Sentinel for the address.
-    async fn look(&self, config: &RedisConfig, sentinel: &Address) -> Result<Sighting, Fault> {
+    async fn look(&self, config: &RedisConfig, sentinel: &Address) -> Result<PrimaryReport, Fault> {
         let node = named(sentinel);
         let asked = async {
             let unconnected = |error| unconnected(error, sentinel, &node);
@@ -110,7 +114,7 @@ impl Group {
     }
 
     /// Asks one connected Sentinel.
-    async fn ask(&self, sentinel: &mut Opened, node: &Arc<str>) -> Result<Sighting, Fault> {
+    async fn ask(&self, sentinel: &mut Opened, node: &Arc<str>) -> Result<PrimaryReport, Fault> {
         let mut question = Pipeline::with_capacity(2);
         question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         question.cmd("SENTINEL").arg("MASTER").arg(&self.name);
@@ -132,7 +136,7 @@ impl Group {
         let record = record.unwrap_or_default();
         let epoch = record.get("config-epoch").and_then(|epoch| epoch.parse().ok());
         let primary_for = primary_for(&record, &host, port);
-        Ok(Sighting { address: Address::Tcp { host, port, tls: self.tls }, epoch, primary_for })
+        Ok(PrimaryReport { address: Address::Tcp { host, port, tls: self.tls }, epoch, primary_for })
     }
 
     fn unknown(&self) -> FaultKind {
@@ -160,7 +164,7 @@ fn primary_for(record: &HashMap<String, String>, host: &str, port: u16) -> Durat
 }
 
 /// Number of Sentinels that report the same.
-fn votes(seen: &[Sighting], sighting: &Sighting) -> usize {
+fn votes(seen: &[PrimaryReport], sighting: &PrimaryReport) -> usize {
     seen.iter().filter(|other| *other == sighting).count()
 }
 
@@ -179,21 +183,21 @@ pub(super) fn more_hopeful(earlier: Option<Fault>, fault: Fault) -> Fault {
 }
 
 /// Subscriptions to the Sentinels (2).
-pub(super) struct Lookout<'a> {
-    posts: Vec<Post<'a>>,
+pub(super) struct SentinelWatch<'a> {
+    posts: Vec<SentinelListener<'a>>,
 }
 
 /// Subscription to one Sentinel.
-struct Post<'a> {
+struct SentinelListener<'a> {
     config: &'a RedisConfig,
     group: &'a Group,
     sentinel: &'a Address,
     node: Arc<str>,
-    ear: Option<Ear>,
+    ear: Option<SentinelSubscription>,
 }
 
 /// A connection that signals each published message.
-struct Ear {
+struct SentinelSubscription {
     sentinel: Opened,
     heard: Arc<Notify>,
     /// Set when the connection has ended.
@@ -201,13 +205,14 @@ struct Ear {
     _messages: Messages,
 }
 
-impl<'a> Lookout<'a> {
+impl<'a> SentinelWatch<'a> {
     /// Subscribes to nothing if the server has a fixed address.
     pub(super) fn new(config: &'a RedisConfig) -> Self {
         let posts = match config.site() {
             Site::At(_) | Site::Cluster(_) | Site::Member(..) => Vec::new(),
             Site::Named(group) => {
-                let post = |sentinel| Post { config, group, sentinel, node: named(sentinel), ear: None };
+                let post =
+                    |sentinel| SentinelListener { config, group, sentinel, node: named(sentinel), ear: None };
                 group.sentinels.iter().map(post).collect()
             }
         };
@@ -217,7 +222,7 @@ impl<'a> Lookout<'a> {
     /// Waits until the primary is no longer at the `known` address; forever if no address is known.
     ///
     /// Cancel safety: a later call continues where this one stopped.
-    pub(super) async fn moved(&mut self, known: Option<&Sighting>) -> Sighting {
+    pub(super) async fn moved(&mut self, known: Option<&PrimaryReport>) -> PrimaryReport {
         match known {
             Some(known) if !self.posts.is_empty() => {
                 let posts = self.posts.iter_mut().map(|post| Box::pin(post.moved(known)));
@@ -228,8 +233,8 @@ impl<'a> Lookout<'a> {
     }
 }
 
-impl Post<'_> {
-    async fn moved(&mut self, known: &Sighting) -> Sighting {
+impl SentinelListener<'_> {
+    async fn moved(&mut self, known: &PrimaryReport) -> PrimaryReport {
         loop {
             match timeout(PATIENCE, self.look()).await {
                 Ok(Some(seen)) if seen.supersedes(known) => return seen,
@@ -245,7 +250,7 @@ impl Post<'_> {
         }
     }
 
-    async fn look(&mut self) -> Option<Sighting> {
+    async fn look(&mut self) -> Option<PrimaryReport> {
         let ear = match self.ear.take().filter(|ear| !ear.ended.load(Ordering::SeqCst)) {
             Some(ear) => ear,
             None => self.listen().await?,
@@ -253,7 +258,7 @@ impl Post<'_> {
         self.group.ask(&mut self.ear.insert(ear).sentinel, &self.node).await.ok()
     }
 
-    async fn listen(&self) -> Option<Ear> {
+    async fn listen(&self) -> Option<SentinelSubscription> {
         let heard = Arc::new(Notify::new());
         let ended = Arc::new(AtomicBool::new(false));
         let (bell, end) = (heard.clone(), ended.clone());
@@ -272,7 +277,7 @@ impl Post<'_> {
             Err(error) if error.clone().into_server_errors().is_none() => return None,
             _ => {}
         }
-        Some(Ear { sentinel, heard, ended, _messages: messages })
+        Some(SentinelSubscription { sentinel, heard, ended, _messages: messages })
     }
 }
 
@@ -280,9 +285,9 @@ impl Post<'_> {
 mod tests {
     use super::*;
 
-    fn seen(host: &str, epoch: u64) -> Sighting {
+    fn seen(host: &str, epoch: u64) -> PrimaryReport {
         let address = Address::Tcp { host: host.to_owned(), port: 1, tls: false };
-        Sighting { address, epoch: Some(epoch), primary_for: Duration::ZERO }
+        PrimaryReport { address, epoch: Some(epoch), primary_for: Duration::ZERO }
     }
 
     #[test]
@@ -291,7 +296,7 @@ mod tests {
         assert!(!seen("b", 1).supersedes(&seen("a", 1)), "two names of one server, or a lagging Sentinel");
         assert!(!seen("b", 1).supersedes(&seen("a", 2)));
         assert!(!seen("a", 2).supersedes(&seen("a", 1)));
-        let unknown = |host| Sighting { epoch: None, ..seen(host, 0) };
+        let unknown = |host| PrimaryReport { epoch: None, ..seen(host, 0) };
         assert!(!unknown("b").supersedes(&unknown("a")) && !seen("b", 1).supersedes(&unknown("a")));
     }
 

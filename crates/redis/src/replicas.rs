@@ -13,11 +13,11 @@
 use super::address::Address;
 use super::cluster::{Cluster, Redirect, is_unknown_script, redirect};
 use super::config::RedisConfig;
-use super::home::Home;
 use super::link::{Link, Lost, Wire};
 use super::mailbox::Mailboxes;
 use super::reply;
 use super::script::Call;
+use super::session_keys::SessionKeys;
 use super::site::ConnPurpose;
 use super::verdict::{Verdict, goes_elsewhere, judge};
 use leasehold_core::{Claim, Extend, Extended, Lock, LockKeys, Op, Reply};
@@ -83,7 +83,7 @@ impl Replicas {
     pub(super) async fn confirm(
         &self,
         cluster: Option<&Cluster>,
-        home: &Home<'_>,
+        home: &SessionKeys<'_>,
         lock: &Lock,
         keys: &LockKeys,
         claim: &Claim,

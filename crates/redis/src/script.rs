@@ -2,8 +2,8 @@
 //!
 //! Not here: the texts of the scripts ([`lua`](super::lua)), and the meaning of the replies ([`reply`](super::reply)).
 
-use super::home::Home;
 use super::lua::{self, Texts};
+use super::session_keys::SessionKeys;
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquire, Claim, Extend, Heartbeat, Kind, Liveness, Lock, LockKeys, LockName, ObservedHolder, Op, Release,
@@ -129,7 +129,7 @@ pub(super) struct Call {
 impl Call {
     /// The call for an operation on a lock of that kind with these keys; `home` has the keys of the sessions. `None` if there is
     /// no script for the operation, or for the kind.
-    pub(super) fn new(op: &Op, kind: Kind, home: &Home<'_>, keys: &LockKeys) -> Option<Self> {
+    pub(super) fn new(op: &Op, kind: Kind, home: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
         let mailboxes = &*home.mailboxes();
         let scripts = match kind {
             Kind::Mutex => &SCRIPTS.mutex,
@@ -262,7 +262,7 @@ impl Call {
     /// exist: while a slot of a cluster moves, and some of the keys have moved already. `None` if that would be another
     /// operation. [`reply::let_go`](super::reply::let_go) reads the reply to a [release](Op::Release); other replies are
     /// the usual ones.
-    pub(super) fn lesser(op: &Op, kind: Kind, home: &Home<'_>, keys: &LockKeys) -> Option<Self> {
+    pub(super) fn lesser(op: &Op, kind: Kind, home: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
         match op {
             // Another client may hold the lock by the same value of the user's own: only the record tells.
             Op::Extend(Extend { claim, .. }) | Op::Release(Release { claim, .. })
@@ -333,12 +333,12 @@ impl Call {
     }
 
     /// The call that begins a session, or keeps it alive.
-    pub(super) fn beat(beat: &Heartbeat, home: &Home<'_>) -> Self {
+    pub(super) fn beat(beat: &Heartbeat, home: &SessionKeys<'_>) -> Self {
         Self::beat_at(beat, &[&home.session(beat.session), &home.sessions()])
     }
 
     /// The same without the index, as in [`lesser`](Self::lesser).
-    pub(super) fn lesser_beat(beat: &Heartbeat, home: &Home<'_>) -> Self {
+    pub(super) fn lesser_beat(beat: &Heartbeat, home: &SessionKeys<'_>) -> Self {
         Self::beat_at(beat, &[&home.session(beat.session)])
     }
 

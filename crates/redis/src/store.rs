@@ -10,13 +10,13 @@
 use super::cluster::{self, Cluster, Node, SLOTS, Split, is_unknown_script};
 use super::config::RedisConfig;
 use super::diagnose;
-use super::home::Home;
 use super::lent::Lent;
 use super::link::{Link, Lost, Wire};
 use super::mailbox::Mailboxes;
 use super::replicas::Replicas;
 use super::reply::{self, Malformed};
 use super::script::{Call, goes_by_token};
+use super::session_keys::SessionKeys;
 use super::site::Site;
 use super::verdict::judge;
 use futures_util::future::{BoxFuture, join_all};
@@ -202,13 +202,13 @@ impl RedisStore {
     }
 
     /// Session keys for the slot of these lock keys.
-    fn home(&self, keys: &LockKeys) -> Home<'_> {
-        Home { keys: &self.keys, slot: self.cluster().map(|_| keys.slot()) }
+    fn home(&self, keys: &LockKeys) -> SessionKeys<'_> {
+        SessionKeys { keys: &self.keys, slot: self.cluster().map(|_| keys.slot()) }
     }
 
     /// Session keys for a partition.
-    pub(super) fn home_at(&self, place: Partition) -> Home<'_> {
-        Home { keys: &self.keys, slot: self.cluster().map(|_| place.as_u16() % SLOTS) }
+    pub(super) fn home_at(&self, place: Partition) -> SessionKeys<'_> {
+        SessionKeys { keys: &self.keys, slot: self.cluster().map(|_| place.as_u16() % SLOTS) }
     }
 
     /// Minimum uptime before the server grants locks, if it is a node of a quorum.
@@ -461,7 +461,7 @@ impl RedisStore {
 
     async fn beat(
         &self,
-        home: &Home<'_>,
+        home: &SessionKeys<'_>,
         beat: &Heartbeat,
         deadline: Instant,
     ) -> Result<SessionReply, Attended> {
@@ -482,7 +482,7 @@ impl RedisStore {
 
     async fn end(
         &self,
-        home: &Home<'_>,
+        home: &SessionKeys<'_>,
         session: SessionId,
         deadline: Instant,
     ) -> Result<SessionReply, Attended> {

@@ -11,13 +11,13 @@ const OF_SLOT: char = '\n';
 
 /// The sessions of one partition.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Home<'a> {
+pub(super) struct SessionKeys<'a> {
     pub(super) keys: &'a KeySpace,
     /// Set in a cluster.
     pub(super) slot: Option<u16>,
 }
 
-impl Home<'_> {
+impl SessionKeys<'_> {
     /// The record of a session.
     pub(super) fn session(&self, session: SessionId) -> String {
         match self.slot {

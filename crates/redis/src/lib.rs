@@ -7,6 +7,7 @@
 //! dead.
 
 mod address;
+mod borrowed;
 mod certificates;
 mod channels;
 mod cluster;
@@ -15,7 +16,6 @@ mod connector;
 mod diagnose;
 mod dial;
 mod identify;
-mod lent;
 mod link;
 mod lua;
 mod mailbox;

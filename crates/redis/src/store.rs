@@ -7,10 +7,10 @@
 //!    migrates and some keys of a lock have already moved, the store executes as much of an operation as the
 //!    remaining keys allow: a holder can still renew and release.
 
+use super::borrowed::BorrowedConnection;
 use super::cluster::{self, Cluster, Node, SLOTS, Split, is_unknown_script};
 use super::config::RedisConfig;
 use super::diagnose;
-use super::lent::Lent;
 use super::link::{Link, Lost, Wire};
 use super::mailbox::Mailboxes;
 use super::replicas::Replicas;
@@ -82,7 +82,7 @@ enum Way {
     /// A connection that the store makes.
     Link(Link),
     /// A connection that the user supplied.
-    Lent(Lent),
+    BorrowedConnection(BorrowedConnection),
     /// Several servers, each with some of the slots.
     Cluster(Cluster),
 }
@@ -90,7 +90,7 @@ enum Way {
 /// A connection to send on.
 pub(super) enum Line<'a> {
     Link(&'a Link, Wire),
-    Lent(&'a Lent),
+    BorrowedConnection(&'a BorrowedConnection),
     Node(Arc<Node>, Option<Wire>),
 }
 
@@ -129,7 +129,7 @@ impl RedisStore {
         match &*self.way {
             Way::Link(link) => link.connect().await,
             Way::Cluster(cluster) => cluster.connect().await,
-            Way::Lent(_) => Ok(()),
+            Way::BorrowedConnection(_) => Ok(()),
         }
     }
 
@@ -181,14 +181,14 @@ impl RedisStore {
         pushes: Option<Receiver<PushInfo>>,
     ) -> Result<Self, KeyError> {
         let keys = KeySpace::new(prefix)?;
-        let lent = Lent::new(connection, Mailboxes::new(keys.mailboxes().to_owned()), pushes);
-        Ok(Self { keys, way: Arc::new(Way::Lent(lent)), replicas: None })
+        let lent = BorrowedConnection::new(connection, Mailboxes::new(keys.mailboxes().to_owned()), pushes);
+        Ok(Self { keys, way: Arc::new(Way::BorrowedConnection(lent)), replicas: None })
     }
 
     fn node(&self) -> &Arc<str> {
         match &*self.way {
             Way::Link(link) => link.node(),
-            Way::Lent(lent) => lent.node(),
+            Way::BorrowedConnection(lent) => lent.node(),
             Way::Cluster(cluster) => cluster.name(),
         }
     }
@@ -197,7 +197,7 @@ impl RedisStore {
     pub(super) fn cluster(&self) -> Option<&Cluster> {
         match &*self.way {
             Way::Cluster(cluster) => Some(cluster),
-            Way::Link(_) | Way::Lent(_) => None,
+            Way::Link(_) | Way::BorrowedConnection(_) => None,
         }
     }
 
@@ -215,7 +215,7 @@ impl RedisStore {
     fn min_uptime(&self) -> Option<Duration> {
         match &*self.way {
             Way::Link(link) => link.config().min_uptime(),
-            Way::Lent(_) | Way::Cluster(_) => None,
+            Way::BorrowedConnection(_) | Way::Cluster(_) => None,
         }
     }
 
@@ -238,7 +238,7 @@ impl RedisStore {
     async fn line(&self, slot: u16, deadline: Instant) -> Result<Line<'_>, Fault> {
         match &*self.way {
             Way::Link(link) => Ok(Line::Link(link, link.wire(deadline).await?)),
-            Way::Lent(lent) => Ok(Line::Lent(lent)),
+            Way::BorrowedConnection(lent) => Ok(Line::BorrowedConnection(lent)),
             Way::Cluster(cluster) => {
                 let (node, wire) = cluster.wire(slot, deadline).await?;
                 Ok(Line::Node(node, Some(wire)))
@@ -432,7 +432,7 @@ impl RedisStore {
                 }
                 node.name()
             }
-            Line::Link(..) | Line::Lent(_) => self.node(),
+            Line::Link(..) | Line::BorrowedConnection(_) => self.node(),
         };
         Err(verdict.outcome(node))
     }
@@ -560,7 +560,7 @@ impl RedisStore {
         let environment: &dyn Environment = match &*self.way {
             Way::Link(link) => &**link.config().surroundings(),
             Way::Cluster(cluster) => &**cluster.config().surroundings(),
-            Way::Lent(_) => &System,
+            Way::BorrowedConnection(_) => &System,
         };
         let mut question = Pipeline::with_capacity(1);
         question.cmd("TIME");
@@ -610,14 +610,14 @@ impl Line<'_> {
         match self {
             Self::Link(_, wire) if call.takes() => wire.voting()?.refusal(),
             // Only a link can lead to a node of a quorum, which is a single server.
-            Self::Link(..) | Self::Lent(_) | Self::Node(..) => None,
+            Self::Link(..) | Self::BorrowedConnection(_) | Self::Node(..) => None,
         }
     }
 
     async fn send(&mut self, call: &Call, deadline: Instant) -> Result<Value, Lost> {
         match self {
             Self::Link(link, wire) => link.call(wire, call.cmd(), deadline).await,
-            Self::Lent(lent) => lent.call(call.cmd(), deadline).await,
+            Self::BorrowedConnection(lent) => lent.call(call.cmd(), deadline).await,
             // The cluster module sends calls itself.
             Self::Node(..) => Err(Lost::TimedOut),
         }
@@ -629,7 +629,7 @@ impl Line<'_> {
         }
         match self {
             Self::Link(link, wire) => link.call_all(wire, pipeline, deadline).await,
-            Self::Lent(lent) => lent.call_all(pipeline, deadline).await,
+            Self::BorrowedConnection(lent) => lent.call_all(pipeline, deadline).await,
             Self::Node(node, Some(wire)) => node.link.call_all(wire, pipeline, deadline).await,
             Self::Node(_, None) => Err(Lost::TimedOut),
         }
@@ -640,7 +640,7 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = match &*self.way {
             Way::Link(link) => link.node(),
-            Way::Lent(lent) => lent.node(),
+            Way::BorrowedConnection(lent) => lent.node(),
             Way::Cluster(cluster) => cluster.name(),
         };
         f.debug_struct("RedisStore").field("node", node).finish_non_exhaustive()
@@ -684,7 +684,7 @@ impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities {
         let notifications = match &*self.way {
             Way::Link(_) | Way::Cluster(_) => true,
-            Way::Lent(lent) => lent.has_messages(),
+            Way::BorrowedConnection(lent) => lent.has_messages(),
         };
         Capabilities::default()
             .partitioned(self.cluster().is_some())
@@ -709,7 +709,7 @@ impl Store for RedisStore {
             let deadline = deadline(within);
             match &*self.way {
                 Way::Link(link) => link.open_mailbox(session, post, deadline).await,
-                Way::Lent(lent) => lent.open_mailbox(session, post, deadline).await,
+                Way::BorrowedConnection(lent) => lent.open_mailbox(session, post, deadline).await,
                 Way::Cluster(cluster) => {
                     let channel = (place.as_u16(), self.home_at(place).mailbox(session));
                     cluster.ears().open_mailbox(channel, session, post, deadline).await
@@ -736,7 +736,7 @@ impl Store for RedisStore {
             let deadline = deadline(within);
             match &*self.way {
                 Way::Link(link) => link.listen(&channel, deadline).await.map(Some),
-                Way::Lent(lent) => lent.listen(&channel, deadline).await,
+                Way::BorrowedConnection(lent) => lent.listen(&channel, deadline).await,
                 Way::Cluster(cluster) => {
                     cluster.ears().listen((keys.slot(), channel), deadline).await.map(Some)
                 }
@@ -750,7 +750,7 @@ impl Store for RedisStore {
                 cluster.ears().close_mailbox(&self.home_at(place).mailbox(session));
             }
             Way::Link(link) => link.close_mailbox(session),
-            Way::Lent(lent) => lent.close_mailbox(session),
+            Way::BorrowedConnection(lent) => lent.close_mailbox(session),
         }
     }
 
@@ -795,7 +795,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             let looked = match &*self.way {
                 Way::Cluster(cluster) => self.look_all_over(cluster, deadline(within)).await,
-                Way::Link(_) | Way::Lent(_) => {
+                Way::Link(_) | Way::BorrowedConnection(_) => {
                     self.look_over(0, deadline(within)).await.map(|found| vec![found])
                 }
             };
@@ -814,7 +814,7 @@ impl Store for RedisStore {
         match &*self.way {
             Way::Link(link) => Arc::new(Self::lazy(link.config().clone())),
             Way::Cluster(cluster) => Arc::new(Self::lazy(cluster.config().clone())),
-            Way::Lent(_) => Arc::new(self.clone()),
+            Way::BorrowedConnection(_) => Arc::new(self.clone()),
         }
     }
 

@@ -19,7 +19,7 @@ const MUTED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The user's connection.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct BorrowedConnection {
     conn: MultiplexedConnection,
     node: Arc<str>,
     mailboxes: Arc<Mailboxes>,
@@ -37,7 +37,7 @@ enum Pushes {
     Heard(JoinHandle<()>),
 }
 
-impl Lent {
+impl BorrowedConnection {
     pub(super) fn new(
         conn: MultiplexedConnection,
         mailboxes: Mailboxes,
@@ -154,7 +154,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for BorrowedConnection {
     fn drop(&mut self) {
         if let Pushes::Heard(task) = self.pushes.get_mut().unwrap_or_else(PoisonError::into_inner) {
             task.abort();

@@ -5,12 +5,12 @@
 use super::address::Address;
 use super::config::RedisConfig;
 use super::diagnose;
+use super::error_map::unconnected;
 use super::mailbox::Mailboxes;
 use super::messages::Messages;
 use super::open::{Driver, Opened, broken, open_to_hear, unsubscribed};
 use super::sentinel::PrimaryReport;
 use super::site::{ConnPurpose, Site, no_one_server};
-use super::verdict::unconnected;
 use super::{script, version};
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::aio::MultiplexedConnection;

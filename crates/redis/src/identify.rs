@@ -2,9 +2,9 @@
 
 use super::config::RedisConfig;
 use super::diagnose;
+use super::error_map::{judge, unconnected};
 use super::open::{broken, open};
 use super::site::Site;
-use super::verdict::{judge, unconnected};
 use super::version::ServerVersion;
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::{Value, cmd};

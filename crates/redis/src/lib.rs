@@ -15,6 +15,7 @@ mod config;
 mod connector;
 mod diagnose;
 mod dial;
+mod error_map;
 mod fanout;
 mod identify;
 mod link;
@@ -36,7 +37,6 @@ mod store;
 mod tls;
 mod told;
 mod url;
-mod verdict;
 mod version;
 
 pub use config::RedisConfig;

@@ -3,9 +3,9 @@
 use super::address::{Address, Protocol};
 use super::config::RedisConfig;
 use super::connector::BoxStream;
+use super::error_map::judge;
 use super::messages::{self, Messages};
 use super::tls;
-use super::verdict::judge;
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult};

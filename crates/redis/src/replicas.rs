@@ -13,13 +13,13 @@
 use super::address::Address;
 use super::cluster::{Cluster, Redirect, is_unknown_script, redirect};
 use super::config::RedisConfig;
+use super::error_map::{ErrorMeaning, goes_elsewhere, judge};
 use super::link::{Link, Lost, Wire};
 use super::mailbox::Mailboxes;
 use super::reply;
 use super::script::Call;
 use super::session_keys::SessionKeys;
 use super::site::ConnPurpose;
-use super::verdict::{Verdict, goes_elsewhere, judge};
 use leasehold_core::{Claim, Extend, Extended, Lock, LockKeys, Op, Reply};
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::{Pipeline, Value, cmd};
@@ -215,7 +215,7 @@ impl Replicas {
         let malformed = || Judged::Not(fault(link, FaultKind::Failed(reply::Malformed.to_string())));
         let errors = answers.iter().filter_map(|answer| match answer {
             Value::ServerError(error) if goes_elsewhere(error) => {
-                Some(Verdict { elsewhere: true, ..judge(error) })
+                Some(ErrorMeaning { elsewhere: true, ..judge(error) })
             }
             Value::ServerError(error) => Some(judge(error)),
             _ => None,

@@ -14,10 +14,10 @@
 
 use super::address::Address;
 use super::config::RedisConfig;
+use super::error_map::unconnected;
 use super::messages::Messages;
 use super::open::{Opened, open, open_to_hear};
 use super::site::{Group, Site};
-use super::verdict::unconnected;
 use futures_util::StreamExt;
 use futures_util::future::select_all;
 use futures_util::stream::FuturesUnordered;
@@ -123,7 +123,7 @@ impl Group {
         let answers = answers.map_err(|error| fault(FaultKind::Disconnected).because(error))?;
         let address = match answers.first() {
             Some(Value::Nil) => return Err(fault(self.unknown())),
-            Some(Value::ServerError(error)) => return Err(fault(super::verdict::judge(error).kind)),
+            Some(Value::ServerError(error)) => return Err(fault(super::error_map::judge(error).kind)),
             Some(address) => from_redis_value_ref::<(String, u16)>(address).ok(),
             None => None,
         };

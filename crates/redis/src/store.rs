@@ -11,6 +11,7 @@ use super::borrowed::BorrowedConnection;
 use super::cluster::{self, Cluster, Node, SLOTS, Split, is_unknown_script};
 use super::config::RedisConfig;
 use super::diagnose;
+use super::error_map::judge;
 use super::link::{Link, Lost, Wire};
 use super::mailbox::Mailboxes;
 use super::replicas::Replicas;
@@ -18,7 +19,6 @@ use super::reply::{self, Malformed};
 use super::script::{Call, goes_by_token};
 use super::session_keys::SessionKeys;
 use super::site::Site;
-use super::verdict::judge;
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
     Acquire, Claim, Extend, Heartbeat, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op,

@@ -15,11 +15,11 @@
 //!    and replaced if it does not respond.
 
 use super::super::address::Address;
+use super::super::error_map::judge;
 use super::super::link::{LASTED, Link, Wire, spaced};
 use super::super::mailbox::Mailboxes;
 use super::super::messages::LOOK;
 use super::super::site::ConnPurpose;
-use super::super::verdict::judge;
 use super::topology::{Map, Redirect, redirect};
 use super::{PAUSE, RENEWAL, Shared};
 use futures_util::future::join_all;

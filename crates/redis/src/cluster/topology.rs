@@ -1,7 +1,7 @@
 //! The slot map of a cluster, as one node reports it.
 
 use super::super::address::Address;
-use crate::verdict::judge;
+use crate::error_map::judge;
 use leasehold_store::FaultKind;
 use redis::{Cmd, Pipeline, Value, cmd, from_redis_value_ref};
 

@@ -17,7 +17,7 @@ const NO_RESP3: &str = "it does not support RESP3, as every server that Leasehol
 
 /// Meaning of an error reply.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct ErrorMeaning {
     /// The fault.
     pub(super) kind: FaultKind,
     /// Whether the operation was executed (1).
@@ -26,7 +26,7 @@ pub(super) struct Verdict {
     pub(super) elsewhere: bool,
 }
 
-impl Verdict {
+impl ErrorMeaning {
     /// The outcome of the operation that got the error.
     pub(super) fn outcome<T>(self, node: &Arc<str>) -> Outcome<T> {
         let fault = Fault::new(self.kind, Phase::Reply, Arc::clone(node));
@@ -40,40 +40,40 @@ pub(super) fn goes_elsewhere(error: &ServerError) -> bool {
 }
 
 /// Interprets an error reply.
-pub(super) fn judge(error: &ServerError) -> Verdict {
+pub(super) fn judge(error: &ServerError) -> ErrorMeaning {
     judge_text(error.code(), error.details().unwrap_or_default())
 }
 
-fn judge_text(code: &str, details: &str) -> Verdict {
-    let refused = |kind| Verdict { kind, executed: Executed::No, elsewhere: false };
+fn judge_text(code: &str, details: &str) -> ErrorMeaning {
+    let refused = |kind| ErrorMeaning { kind, executed: Executed::No, elsewhere: false };
     // Redis 6.2 wraps the error of a command in a script into one of its own.
     let inner = details.rsplit_once(": -").filter(|_| code == "ERR" && details.contains("user_script"));
     let inner = inner.and_then(|(_, inner)| inner.split_once(' '));
     let (code, in_script) = inner.map_or((code, details.contains("script: ")), |(code, _)| (code, true));
     match code {
-        "NOAUTH" | "WRONGPASS" => Verdict { elsewhere: true, ..refused(FaultKind::Unauthenticated) },
+        "NOAUTH" | "WRONGPASS" => ErrorMeaning { elsewhere: true, ..refused(FaultKind::Unauthenticated) },
         // A user that may run the script, but not all of its commands, may have been stopped in the middle.
         "NOPERM" => {
             let half_way = in_script || details.contains("executing the script");
             let executed = if half_way { Executed::Unknown } else { Executed::No };
-            Verdict { executed, ..refused(FaultKind::Forbidden) }
+            ErrorMeaning { executed, ..refused(FaultKind::Forbidden) }
         }
         // The same error from Valkey.
         _ if details.starts_with("ACL failure in script") => {
-            Verdict { executed: Executed::Unknown, ..refused(FaultKind::Forbidden) }
+            ErrorMeaning { executed: Executed::Unknown, ..refused(FaultKind::Forbidden) }
         }
         _ if details.contains("executing the script can't") => {
-            Verdict { executed: Executed::Unknown, ..refused(FaultKind::Forbidden) }
+            ErrorMeaning { executed: Executed::Unknown, ..refused(FaultKind::Forbidden) }
         }
         // A script gets these at its first write, or not at all.
         "OOM" => refused(FaultKind::OutOfMemory),
-        "READONLY" => Verdict { elsewhere: true, ..refused(FaultKind::ReadOnly) },
+        "READONLY" => ErrorMeaning { elsewhere: true, ..refused(FaultKind::ReadOnly) },
         "MISCONF" | "NOREPLICAS" => refused(FaultKind::ReadOnly),
         // A server that became a replica while one waited there.
         "UNBLOCKED" => {
-            Verdict { executed: Executed::Unknown, elsewhere: true, ..refused(FaultKind::ReadOnly) }
+            ErrorMeaning { executed: Executed::Unknown, elsewhere: true, ..refused(FaultKind::ReadOnly) }
         }
-        "MASTERDOWN" => Verdict { elsewhere: true, ..refused(FaultKind::Busy) },
+        "MASTERDOWN" => ErrorMeaning { elsewhere: true, ..refused(FaultKind::Busy) },
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" => refused(FaultKind::Busy),
         // Redis sends this to a new connection, before it reads any command.
         "ERR" if details.starts_with("max number of clients") => refused(FaultKind::Busy),
@@ -85,7 +85,7 @@ fn judge_text(code: &str, details: &str) -> Verdict {
         _ => {
             let not_begun = details.starts_with("unknown command") || code == "NOSCRIPT";
             let executed = if not_begun { Executed::No } else { Executed::Unknown };
-            Verdict { executed, ..refused(FaultKind::Failed(shown(code, details))) }
+            ErrorMeaning { executed, ..refused(FaultKind::Failed(shown(code, details))) }
         }
     }
 }

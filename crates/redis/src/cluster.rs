@@ -33,7 +33,7 @@ use super::mailbox::Mailboxes;
 use super::open::open;
 use super::script::Call;
 use super::sentinel::more_hopeful;
-use super::site::{ConnPurpose, Seeds, Site, no_one_server};
+use super::site::{ConnPurpose, Seeds, ServerLocation, no_one_server};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
@@ -528,7 +528,7 @@ impl Shared {
     /// The nodes to request the map from, in order.
     fn advisers(&self, hint: Option<Address>) -> Vec<Address> {
         let mut advisers = self.map().map(|map| map.primaries().to_vec()).unwrap_or_default();
-        if let Site::Cluster(seeds) = self.config.site() {
+        if let ServerLocation::Cluster(seeds) = self.config.site() {
             // The seeds may have no slots any more, or may be the only nodes that respond.
             let unknown = seeds.nodes.iter().filter(|seed| !advisers.contains(seed)).cloned();
             let unknown: Vec<_> = unknown.collect();

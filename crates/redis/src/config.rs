@@ -3,7 +3,7 @@
 use super::address::{Address, Login, Protocol};
 use super::certificates::{Certificates, Pem};
 use super::connector::Connector;
-use super::site::{ConnPurpose, Group, Site};
+use super::site::{ConnPurpose, Group, ServerLocation};
 use super::told::Told;
 use leasehold_core::{KeyError, KeySpace};
 use leasehold_store::{Environment, System};
@@ -50,7 +50,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Percent-encode characters that have a meaning in a URL.
 #[derive(Clone)]
 pub struct RedisConfig {
-    site: Site,
+    site: ServerLocation,
     login: Login,
     db: u32,
     protocol: Protocol,
@@ -72,7 +72,7 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    pub(super) fn at(site: Site) -> Self {
+    pub(super) fn at(site: ServerLocation) -> Self {
         Self {
             site,
             login: Login::default(),
@@ -236,9 +236,9 @@ impl RedisConfig {
     /// Changes the certificates. Returns `None` if the connection does not use TLS.
     pub(super) fn with_certificates(mut self, change: impl FnOnce(&mut Certificates)) -> Option<Self> {
         let by_tls = match &self.site {
-            Site::At(address) | Site::Member(address, _) => address.is_tls(),
-            Site::Named(group) => group.is_tls(),
-            Site::Cluster(seeds) => seeds.is_tls(),
+            ServerLocation::At(address) | ServerLocation::Member(address, _) => address.is_tls(),
+            ServerLocation::Named(group) => group.is_tls(),
+            ServerLocation::Cluster(seeds) => seeds.is_tls(),
         };
         by_tls.then(|| {
             change(&mut self.certificates);
@@ -294,16 +294,16 @@ impl RedisConfig {
     /// password.
     pub fn address(&self) -> String {
         match &self.site {
-            Site::At(address) | Site::Member(address, _) => address.to_string(),
-            Site::Named(group) => group.to_string(),
-            Site::Cluster(seeds) => seeds.to_string(),
+            ServerLocation::At(address) | ServerLocation::Member(address, _) => address.to_string(),
+            ServerLocation::Named(group) => group.to_string(),
+            ServerLocation::Cluster(seeds) => seeds.to_string(),
         }
     }
 
     /// Returns the same settings for one node of the cluster.
     pub(super) fn of_member(&self, address: &Address, errand: ConnPurpose) -> Self {
         // The acknowledgement of replicas is requested separately.
-        Self { site: Site::Member(address.clone(), errand), replicas: 0, ..self.clone() }
+        Self { site: ServerLocation::Member(address.clone(), errand), replicas: 0, ..self.clone() }
     }
 
     pub(super) fn node(&self) -> Arc<str> {
@@ -326,8 +326,8 @@ impl RedisConfig {
     /// Protocol for the server, and for the Sentinels that watch it.
     pub(super) const fn protocol(&self) -> Protocol {
         match self.site {
-            Site::At(_) | Site::Named(_) => self.protocol,
-            Site::Cluster(_) | Site::Member(..) => Protocol::Resp3,
+            ServerLocation::At(_) | ServerLocation::Named(_) => self.protocol,
+            ServerLocation::Cluster(_) | ServerLocation::Member(..) => Protocol::Resp3,
         }
     }
 
@@ -374,21 +374,21 @@ impl RedisConfig {
     /// the same URL.
     pub fn has_password(&self) -> bool {
         let of_sentinels = match &self.site {
-            Site::Named(group) => group.login.password.is_some(),
-            Site::At(_) | Site::Cluster(_) | Site::Member(..) => false,
+            ServerLocation::Named(group) => group.login.password.is_some(),
+            ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => false,
         };
         self.login.password.is_some() || of_sentinels
     }
 
-    pub(super) const fn site(&self) -> &Site {
+    pub(super) const fn site(&self) -> &ServerLocation {
         &self.site
     }
 
     /// Changes the Sentinel settings. Returns `None` without Sentinels.
     pub(super) fn with_sentinels(mut self, change: impl FnOnce(&mut Group)) -> Option<Self> {
         match &mut self.site {
-            Site::Named(group) => change(group),
-            Site::At(_) | Site::Cluster(_) | Site::Member(..) => return None,
+            ServerLocation::Named(group) => change(group),
+            ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => return None,
         }
         Some(self)
     }
@@ -406,14 +406,14 @@ impl RedisConfig {
     #[cfg(test)]
     pub(super) fn spelled_out(&self) -> String {
         let kind = match &self.site {
-            Site::At(address) | Site::Member(address, _) => match address {
+            ServerLocation::At(address) | ServerLocation::Member(address, _) => match address {
                 Address::Tcp { tls: true, .. } => "tls".to_owned(),
                 Address::Tcp { .. } => "tcp".to_owned(),
                 Address::Unix(_) => "unix".to_owned(),
             },
-            Site::Named(group) => group.spelled_out(),
-            Site::Cluster(seeds) if seeds.is_tls() => "tls".to_owned(),
-            Site::Cluster(_) => "tcp".to_owned(),
+            ServerLocation::Named(group) => group.spelled_out(),
+            ServerLocation::Cluster(seeds) if seeds.is_tls() => "tls".to_owned(),
+            ServerLocation::Cluster(_) => "tcp".to_owned(),
         };
         let address = self.address().replace(['[', ']'], "");
         let Login { username, password } = &self.login;

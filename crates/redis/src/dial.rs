@@ -10,7 +10,7 @@ use super::mailbox::Mailboxes;
 use super::messages::Messages;
 use super::open::{Driver, Opened, broken, open_to_hear, unsubscribed};
 use super::sentinel::PrimaryReport;
-use super::site::{ConnPurpose, Site, no_one_server};
+use super::site::{ConnPurpose, ServerLocation, no_one_server};
 use super::{script, version};
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::aio::MultiplexedConnection;
@@ -68,11 +68,11 @@ pub(super) async fn dial(
 ) -> Result<Dialled, Fault> {
     let attempt = async {
         let mut dialled = match config.site() {
-            Site::At(address) | Site::Member(address, _) => {
+            ServerLocation::At(address) | ServerLocation::Member(address, _) => {
                 connect(config, address, None, node, on_push).await?
             }
-            Site::Cluster(_) => return Err(no_one_server(node)),
-            Site::Named(group) => {
+            ServerLocation::Cluster(_) => return Err(no_one_server(node)),
+            ServerLocation::Named(group) => {
                 let sighting = group.find(config, hint).await?;
                 let (address, node) =
                     (sighting.address.clone(), format!("{} ({node})", sighting.address).into());
@@ -100,9 +100,9 @@ async fn connect(
     let info = config.connection_info(address).map_err(unconnected)?;
     let opened = open_to_hear(config, address, &info, config.patience(), on_push).await;
     let (Opened { mut conn, driver }, messages) = opened.map_err(unconnected)?;
-    let speaks = !matches!(config.site(), Site::Member(_, ConnPurpose::Messages));
+    let speaks = !matches!(config.site(), ServerLocation::Member(_, ConnPurpose::Messages));
     let info = greet(&mut conn, speaks, node).await?;
-    let primary = sighting.is_some() || matches!(config.site(), Site::Member(..));
+    let primary = sighting.is_some() || matches!(config.site(), ServerLocation::Member(..));
     judge_server(&info, config, primary, node)
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
     let voting = voting(&info, config, sighting.as_ref());
@@ -148,7 +148,7 @@ fn voting(
 
 /// Checks the version of a server and its hazards, and whether it is the `primary` that others say it is.
 fn judge_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
-    version::check(info, matches!(config.site(), Site::Member(..)))?;
+    version::check(info, matches!(config.site(), ServerLocation::Member(..)))?;
     let findings = diagnose::judge_for(info, config.min_uptime());
     if let Some(refusal) = diagnose::refusal(&findings, primary, config.is_strict()) {
         return Err(refusal);

@@ -4,7 +4,7 @@ use super::config::RedisConfig;
 use super::diagnose;
 use super::error_map::{judge, unconnected};
 use super::open::{broken, open};
-use super::site::Site;
+use super::site::ServerLocation;
 use super::version::ServerVersion;
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::{Value, cmd};
@@ -24,9 +24,9 @@ async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fau
     let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
     let asked = async {
         let address = match config.site() {
-            Site::At(address) | Site::Member(address, _) => address.clone(),
-            Site::Named(group) => group.find(config, None).await?.address,
-            Site::Cluster(seeds) => seeds.find(config, node).await?,
+            ServerLocation::At(address) | ServerLocation::Member(address, _) => address.clone(),
+            ServerLocation::Named(group) => group.find(config, None).await?.address,
+            ServerLocation::Cluster(seeds) => seeds.find(config, node).await?,
         };
         let unconnected = |error| unconnected(error, &address, node);
         let info = config.connection_info(&address).map_err(unconnected)?;

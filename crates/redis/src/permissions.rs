@@ -9,7 +9,7 @@
 
 use super::address::Protocol;
 use super::config::RedisConfig;
-use super::site::Site;
+use super::site::ServerLocation;
 use super::version::ServerVersion;
 use leasehold_core::KeySpace;
 use std::collections::BTreeSet;
@@ -116,7 +116,7 @@ impl Permissions {
         ];
         let extra =
             extra.into_iter().filter_map(|(command, is_needed)| is_needed.then_some(command)).collect();
-        let cluster = matches!(config.site(), Site::Cluster(_));
+        let cluster = matches!(config.site(), ServerLocation::Cluster(_));
         Ok(Self { keys: config.keys().clone(), extra, cluster, server: ServerVersion::NEWEST })
     }
 

@@ -3,7 +3,7 @@
 //! [`QuorumStore`] counts the votes. This module adds what only a server can report: its uptime.
 
 use super::config::RedisConfig;
-use super::site::Site;
+use super::site::ServerLocation;
 use super::store::RedisStore;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -72,7 +72,7 @@ impl QuorumConfig {
         if let Some(twice) = nodes.iter().map(RedisConfig::address).find(|node| !seen.insert(node.clone())) {
             return Err(QuorumError::Twice { node: twice });
         }
-        if let Some(cluster) = nodes.iter().find(|node| matches!(node.site(), Site::Cluster(_))) {
+        if let Some(cluster) = nodes.iter().find(|node| matches!(node.site(), ServerLocation::Cluster(_))) {
             return Err(QuorumError::Cluster { node: cluster.address() });
         }
         if nodes.iter().any(|node| node.wanted_replicas() > 0) {

@@ -17,7 +17,7 @@ use super::config::RedisConfig;
 use super::error_map::unconnected;
 use super::messages::Messages;
 use super::open::{Opened, open, open_to_hear};
-use super::site::{Group, Site};
+use super::site::{Group, ServerLocation};
 use futures_util::StreamExt;
 use futures_util::future::select_all;
 use futures_util::stream::FuturesUnordered;
@@ -209,8 +209,8 @@ impl<'a> SentinelWatch<'a> {
     /// Subscribes to nothing if the server has a fixed address.
     pub(super) fn new(config: &'a RedisConfig) -> Self {
         let posts = match config.site() {
-            Site::At(_) | Site::Cluster(_) | Site::Member(..) => Vec::new(),
-            Site::Named(group) => {
+            ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => Vec::new(),
+            ServerLocation::Named(group) => {
                 let post =
                     |sentinel| SentinelListener { config, group, sentinel, node: named(sentinel), ear: None };
                 group.sentinels.iter().map(post).collect()

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// How the server is found.
 #[derive(Debug, Clone)]
-pub(super) enum Site {
+pub(super) enum ServerLocation {
     /// It is always there.
     At(Address),
     /// It is where others say.

@@ -18,7 +18,7 @@ use super::replicas::Replicas;
 use super::reply::{self, Malformed};
 use super::script::{Call, goes_by_token};
 use super::session_keys::SessionKeys;
-use super::site::Site;
+use super::site::ServerLocation;
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
     Acquire, Claim, Extend, Heartbeat, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op,
@@ -146,7 +146,7 @@ impl RedisStore {
         let wanted = config.wanted_replicas();
         let replicas = (wanted > 0).then(|| Arc::new(Replicas::new(config.clone(), wanted)));
         let way = match config.site() {
-            Site::Cluster(_) => Way::Cluster(Cluster::new(config)),
+            ServerLocation::Cluster(_) => Way::Cluster(Cluster::new(config)),
             _ => Way::Link(Link::new(config, Mailboxes::new(keys.mailboxes().to_owned()))),
         };
         Self { keys, way: Arc::new(way), replicas }

@@ -7,7 +7,7 @@ use super::address::{Address, Protocol};
 use super::certificates::{Certificates, Pem};
 use super::config::RedisConfig;
 use super::quorum::QuorumConfig;
-use super::site::{Group, Seeds, Site};
+use super::site::{Group, Seeds, ServerLocation};
 use leasehold_core::KeyError;
 use leasehold_store::QuorumError;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -199,7 +199,7 @@ fn parse_shards(url: &str) -> Result<Vec<RedisConfig>, UrlError> {
     let (credentials, servers) = split_credentials(authority);
     let shard = |server| {
         let (host, port) = host_and_port(server, DEFAULT_PORT)?;
-        let config = RedisConfig::at(Site::At(Address::Tcp { host, port, tls }));
+        let config = RedisConfig::at(ServerLocation::At(Address::Tcp { host, port, tls }));
         settings(logged_in(in_database(config, path)?, credentials)?, query)
     };
     servers.split(',').map(shard).collect()
@@ -270,7 +270,7 @@ fn network(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
     let (authority, path) = place.split_once('/').unwrap_or((place, ""));
     let (credentials, server) = split_credentials(authority);
     let (host, port) = host_and_port(server, DEFAULT_PORT)?;
-    let config = RedisConfig::at(Site::At(Address::Tcp { host, port, tls }));
+    let config = RedisConfig::at(ServerLocation::At(Address::Tcp { host, port, tls }));
     logged_in(in_database(config, path)?, credentials)
 }
 
@@ -292,7 +292,7 @@ fn sentinels(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
     if name.is_empty() || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err(UrlError::Primary);
     }
-    let config = RedisConfig::at(Site::Named(Group::new(sentinels, name, tls)));
+    let config = RedisConfig::at(ServerLocation::Named(Group::new(sentinels, name, tls)));
     logged_in(in_database(config, path)?, credentials)
 }
 
@@ -308,7 +308,7 @@ fn cluster(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
         Ok(Address::Tcp { host, port, tls })
     };
     let nodes = servers.split(',').map(node).collect::<Result<Vec<_>, _>>()?;
-    logged_in(RedisConfig::at(Site::Cluster(Seeds::new(nodes, tls))), credentials)
+    logged_in(RedisConfig::at(ServerLocation::Cluster(Seeds::new(nodes, tls))), credentials)
 }
 
 fn split_credentials(authority: &str) -> (Option<&str>, &str) {
@@ -374,7 +374,7 @@ fn socket(place: &str) -> Result<RedisConfig, UrlError> {
             if path.contains('\0') {
                 return Err(UrlError::SocketPath);
             }
-            Ok(RedisConfig::at(Site::At(Address::Unix(PathBuf::from(path)))))
+            Ok(RedisConfig::at(ServerLocation::At(Address::Unix(PathBuf::from(path)))))
         }
         Some(at) if at > 0 && place[..at].contains('@') => Err(UrlError::SocketHost),
         _ => Err(UrlError::SocketPath),
@@ -390,7 +390,7 @@ fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig,
             "user" => config.username(decoded(value, "user")?),
             "password" => config.password(decoded(value, "password")?),
             "db" => match (database(value)?, config.site()) {
-                (1.., Site::Cluster(_)) => return Err(UrlError::ClusterDatabase),
+                (1.., ServerLocation::Cluster(_)) => return Err(UrlError::ClusterDatabase),
                 (db, _) => config.db(db),
             },
             "replicas" => {
@@ -398,7 +398,7 @@ fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig,
                 config.replicas(replicas.ok_or(UrlError::Replicas)?)
             }
             "protocol" => match (value, config.site()) {
-                ("resp2" | "2", Site::Cluster(_)) => return Err(UrlError::ClusterProtocol),
+                ("resp2" | "2", ServerLocation::Cluster(_)) => return Err(UrlError::ClusterProtocol),
                 ("resp2" | "2", _) => config.resp2(),
                 ("resp3" | "3", _) => config.resp3(),
                 _ => return Err(UrlError::Protocol),
@@ -489,9 +489,11 @@ impl QuorumConfig {
 /// The URL that [`parse`] makes this configuration of, passwords excepted.
 fn redacted(config: &RedisConfig) -> String {
     let (kind, addresses) = match config.site() {
-        Site::At(address) | Site::Member(address, _) => ("", std::slice::from_ref(address)),
-        Site::Named(group) => ("+sentinel", group.sentinels.as_slice()),
-        Site::Cluster(seeds) => ("+cluster", seeds.nodes.as_slice()),
+        ServerLocation::At(address) | ServerLocation::Member(address, _) => {
+            ("", std::slice::from_ref(address))
+        }
+        ServerLocation::Named(group) => ("+sentinel", group.sentinels.as_slice()),
+        ServerLocation::Cluster(seeds) => ("+cluster", seeds.nodes.as_slice()),
     };
     if let [Address::Unix(path)] = addresses {
         let path = utf8_percent_encode(&path.to_string_lossy(), PLAIN_IN_PATH).to_string();
@@ -523,8 +525,8 @@ fn written_servers(
     own: impl IntoIterator<Item = (&'static str, String)>,
 ) -> String {
     let address = |server: &RedisConfig| match server.site() {
-        Site::At(address) => Some(address.clone()),
-        Site::Named(_) | Site::Cluster(_) | Site::Member(..) => None,
+        ServerLocation::At(address) => Some(address.clone()),
+        ServerLocation::Named(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => None,
     };
     let addresses: Vec<_> = servers.iter().filter_map(address).collect();
     let tls = if addresses.iter().any(Address::is_tls) { "s" } else { "" };
@@ -544,8 +546,12 @@ fn written(
     let user = config.login().username.as_deref().filter(|user| !user.is_empty());
     let user = user.map(|user| format!("{}@", utf8_percent_encode(user, PLAIN))).unwrap_or_default();
     let (default, name) = match config.site() {
-        Site::Named(group) => (SENTINELS_PORT, format!("/{}", utf8_percent_encode(&group.name, PLAIN))),
-        Site::At(_) | Site::Cluster(_) | Site::Member(..) => (DEFAULT_PORT, String::new()),
+        ServerLocation::Named(group) => {
+            (SENTINELS_PORT, format!("/{}", utf8_percent_encode(&group.name, PLAIN)))
+        }
+        ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => {
+            (DEFAULT_PORT, String::new())
+        }
     };
     let server = |address: &Address| match address {
         Address::Tcp { host, port, .. } => {
@@ -572,10 +578,10 @@ fn written_settings(
     let user = config.login().username.clone().filter(|user| socket || user.is_empty());
     let db = Some(config.database()).filter(|db| socket && *db != 0);
     let replicas = Some(config.wanted_replicas()).filter(|replicas| *replicas != 0);
-    let resp2 = config.protocol() == Protocol::Resp2 && !matches!(config.site(), Site::Cluster(_));
+    let resp2 = config.protocol() == Protocol::Resp2 && !matches!(config.site(), ServerLocation::Cluster(_));
     let sentinel_user = match config.site() {
-        Site::Named(group) => group.login.username.clone(),
-        Site::At(_) | Site::Cluster(_) | Site::Member(..) => None,
+        ServerLocation::Named(group) => group.login.username.clone(),
+        ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => None,
     };
     let file = |pem: &Option<Pem>| match pem {
         Some(Pem::File(path)) => Some(path.to_string_lossy().into_owned()),

@@ -449,7 +449,7 @@ fn is_of(data: &[Value], channel: &str) -> bool {
 /// The address that a link leads to.
 fn link_address(link: &Link) -> Option<Address> {
     match link.config().site() {
-        super::super::site::Site::Member(address, _) => Some(address.clone()),
+        super::super::site::ServerLocation::Member(address, _) => Some(address.clone()),
         _ => None,
     }
 }

@@ -16,7 +16,7 @@
 
 use super::address::Protocol;
 use super::config::RedisConfig;
-use super::dial::{Dialled, Voting, dial};
+use super::connect::{ReadyConnection, VoteDelay, open_connection};
 use super::mailbox::Mailboxes;
 use super::open::unsubscribed;
 use super::sentinel::{PrimaryReport, SentinelWatch};
@@ -84,13 +84,13 @@ impl State {
 /// One connection.
 #[derive(Debug, Clone)]
 pub(super) struct Wire {
-    dialled: Dialled,
+    dialled: ReadyConnection,
     pulse: Arc<Pulse>,
 }
 
 impl Wire {
     /// When the server grants locks, if it is a node of a quorum.
-    pub(super) fn voting(&self) -> Option<Voting> {
+    pub(super) fn voting(&self) -> Option<VoteDelay> {
         self.dialled.voting
     }
 }
@@ -249,7 +249,7 @@ impl Link {
     async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
         loop {
             let mut wire = self.wire(deadline).await?;
-            let Wire { dialled: Dialled { messages, .. }, pulse } = &mut wire;
+            let Wire { dialled: ReadyConnection { messages, .. }, pulse } = &mut wire;
             let are_apart = messages.are_apart();
             let subscribed = {
                 let subscribed = pin!(messages.subscribe(channel));
@@ -537,7 +537,7 @@ async fn attempt(shared: &Arc<Shared>, hint: Option<PrimaryReport>) -> Result<Wi
             }
         }
     };
-    let dialled = dial(&shared.config, &shared.node, &shared.mailboxes, hint, on_push).await?;
+    let dialled = open_connection(&shared.config, &shared.node, &shared.mailboxes, hint, on_push).await?;
     Ok(Wire { dialled, pulse })
 }
 

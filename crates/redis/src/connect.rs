@@ -21,24 +21,24 @@ use tokio::time::Instant;
 
 /// A connection that is ready.
 #[derive(Debug, Clone)]
-pub(super) struct Dialled {
+pub(super) struct ReadyConnection {
     pub(super) conn: MultiplexedConnection,
     pub(super) messages: Messages,
     /// Where Sentinels have seen the server, if it was they who said so.
     pub(super) sighting: Option<PrimaryReport>,
     /// Set if it is a node of a quorum.
-    pub(super) voting: Option<Voting>,
+    pub(super) voting: Option<VoteDelay>,
     _driver: Driver,
 }
 
 /// When the server of a connection gives locks, as a node of a quorum. It is the same server for as long as that lasts.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Voting {
+pub(super) struct VoteDelay {
     from: Instant,
     needed: Duration,
 }
 
-impl Voting {
+impl VoteDelay {
     /// One that has `needed` to be up, and says that it is, for the last time or as the primary, for `up`.
     fn new(needed: Duration, up: Duration) -> Self {
         if needed.is_zero() {
@@ -59,13 +59,13 @@ impl Voting {
 
 /// Makes a connection that hands its messages to `on_push`, within the time that one attempt has. A `hint` is where
 /// Sentinels have seen the server lately.
-pub(super) async fn dial(
+pub(super) async fn open_connection(
     config: &RedisConfig,
     node: &Arc<str>,
     mailboxes: &Mailboxes,
     hint: Option<PrimaryReport>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
-) -> Result<Dialled, Fault> {
+) -> Result<ReadyConnection, Fault> {
     let attempt = async {
         let mut dialled = match config.site() {
             ServerLocation::At(address) | ServerLocation::Member(address, _) => {
@@ -95,7 +95,7 @@ async fn connect(
     sighting: Option<PrimaryReport>,
     node: &Arc<str>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
-) -> Result<Dialled, Fault> {
+) -> Result<ReadyConnection, Fault> {
     let unconnected = |error| unconnected(error, address, node);
     let info = config.connection_info(address).map_err(unconnected)?;
     let opened = open_to_hear(config, address, &info, config.patience(), on_push).await;
@@ -107,7 +107,7 @@ async fn connect(
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
     let voting = voting(&info, config, sighting.as_ref());
     let voting = voting.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
-    Ok(Dialled { conn, messages, sighting, voting, _driver: driver })
+    Ok(ReadyConnection { conn, messages, sighting, voting, _driver: driver })
 }
 
 /// Names the connection, loads the scripts if it `speaks`, and gives what the server says of itself.
@@ -132,10 +132,10 @@ fn voting(
     info: &str,
     config: &RedisConfig,
     sighting: Option<&PrimaryReport>,
-) -> Result<Option<Voting>, FaultKind> {
+) -> Result<Option<VoteDelay>, FaultKind> {
     let Some(needed) = config.min_uptime() else { return Ok(None) };
     if needed.is_zero() {
-        return Ok(Some(Voting::new(needed, Duration::ZERO)));
+        return Ok(Some(VoteDelay::new(needed, Duration::ZERO)));
     }
     let Some(up) = version::number(info, "uptime_in_seconds") else {
         let what = "it does not say for how long it has been up, so that nobody knows whether it has forgotten a vote: allow INFO to the user, or set `min_uptime=0s` if it keeps every write";
@@ -143,7 +143,7 @@ fn voting(
     };
     let up = Duration::from_secs(up);
     let up = sighting.map_or(up, |sighting| sighting.primary_for.min(up));
-    Ok(Some(Voting::new(needed, up)))
+    Ok(Some(VoteDelay::new(needed, up)))
 }
 
 /// Checks the version of a server and its hazards, and whether it is the `primary` that others say it is.

@@ -35,7 +35,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tally::{Tally, Verdict, majority};
+use tally::{Tally, TallyResult, majority};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -238,7 +238,7 @@ impl QuorumStore {
                 tally.note(at, outcome);
             }
             for ((tally, known), (_, op)) in tallies.iter().zip(&mut known).zip(ops) {
-                if let (None, Verdict::Known(reply)) = (&known, tally.verdict(op)) {
+                if let (None, TallyResult::Known(reply)) = (&known, tally.verdict(op)) {
                     *known = Some(Outcome::Done(reply));
                 }
             }

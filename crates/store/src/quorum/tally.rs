@@ -24,7 +24,7 @@ pub(super) struct Tally {
 /// The result of the replies so far.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one, which is taken apart at once")]
-pub(super) enum Verdict {
+pub(super) enum TallyResult {
     /// Further replies would not change it.
     Known(Reply),
     /// More replies are needed.
@@ -47,10 +47,10 @@ impl Tally {
     }
 
     /// The result so far.
-    pub(super) fn verdict(&self, op: &Op) -> Verdict {
+    pub(super) fn verdict(&self, op: &Op) -> TallyResult {
         let refused: Vec<_> = self.replies().filter_map(refused_of).collect();
         if let Some(refused) = most_frequent(refused).filter(|(_, count)| self.prevents(*count)) {
-            return Verdict::Known(Reply::Refused(refused.0));
+            return TallyResult::Known(Reply::Refused(refused.0));
         }
         let known = match op {
             Op::Extend(_) => self.extend().map(Reply::Extend),
@@ -60,7 +60,7 @@ impl Tally {
             Op::Evict(_) => self.evict().map(Reply::Evict),
             _ => None,
         };
-        known.map_or(Verdict::Open, Verdict::Known)
+        known.map_or(TallyResult::Open, TallyResult::Known)
     }
 
     /// The outcome if all replies are in and give no result: the nodes that failed, and whether the operation may

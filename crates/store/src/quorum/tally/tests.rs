@@ -78,19 +78,19 @@ fn shown(what: &str, answers: &str) -> String {
         }
     }
     match tally.verdict(&op(what)) {
-        Verdict::Known(Reply::Extend(extended)) => format!("{extended:?}"),
-        Verdict::Known(Reply::Release(released)) => format!("{:?}", released.found),
-        Verdict::Known(Reply::Inspect(seen)) => {
+        TallyResult::Known(Reply::Extend(extended)) => format!("{extended:?}"),
+        TallyResult::Known(Reply::Release(released)) => format!("{:?}", released.found),
+        TallyResult::Known(Reply::Inspect(seen)) => {
             let who =
                 seen.holder.and_then(|holder| holder.label).map_or("none".to_owned(), |who| who.to_string());
             format!("{:?}, {who}", seen.fate.expect("the inspection names a hold"))
         }
-        Verdict::Known(other) => panic!("{other:?}"),
-        Verdict::Open if tally.is_complete() => match tally.failure() {
+        TallyResult::Known(other) => panic!("{other:?}"),
+        TallyResult::Open if tally.is_complete() => match tally.failure() {
             Outcome::Failed(Executed::No, _) => "refused".to_owned(),
             _ => "unknown".to_owned(),
         },
-        Verdict::Open => "open".to_owned(),
+        TallyResult::Open => "open".to_owned(),
     }
 }
 

@@ -16,10 +16,10 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Acquire, AuditEntry, Claim, Ended, FencingToken, Heartbeat, HeartbeatReply, HoldId, KeySpace, Kind,
-    Label, Liveness, LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, QueueEntry as Partition,
-    Release, ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
+    Label, Liveness, LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, Partition, Release,
+    ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
 };
-use leasehold_testkit::conformance::{ForeignWrite, Workload, leader_announcement, rlock, shared_holders};
+use leasehold_testkit::conformance::{ForeignWrite, Workload, leader_announcement, parts, rlock};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Duration;

@@ -88,7 +88,7 @@ pub(crate) fn left(
     } else if left.value != value {
         None
     } else if given_up && left.record == before.record {
-        Some(Left::Freed)
+        Some(Left::ForceReleased)
     } else if left.record == after.record {
         Some(Left::Entered)
     } else if before.record.is_none() && left.record.as_ref().is_some_and(is_empty) {

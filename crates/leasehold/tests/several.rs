@@ -49,7 +49,7 @@ impl Environment {
     fn execute(&self, lock: &Lock, op: &Op) -> Reply {
         match self.runtime.block_on(self.store.execute(lock, op, WITHIN)) {
             Outcome::Done(reply) => reply,
-            other => panic!("{op:?}: {other:?}"),
+            other @ Outcome::Failed(..) => panic!("{op:?}: {other:?}"),
         }
     }
 

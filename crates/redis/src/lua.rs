@@ -425,7 +425,7 @@ mod tests {
     fn payload(bytes: &[u8]) -> String {
         let mut bytes = bytes.to_vec();
         bytes.extend_from_slice(&crc64(&bytes).to_le_bytes());
-        bytes.iter().map(|byte| format!("\\{byte:03}")).collect()
+        bytes.iter().fold(String::new(), |text, byte| text + &format!("\\{byte:03}"))
     }
 
     #[test]

@@ -192,7 +192,7 @@ pub enum MessageFault {
     RequestLate(Instant),
     /// The request arrives a second time then.
     RequestTwice(Instant),
-    /// The connection broken_links, and the request arrives all the same, then.
+    /// The connection `broken_links`, and the request arrives all the same, then.
     Ghost(Instant),
     /// The reply is lost.
     ReplyLost,

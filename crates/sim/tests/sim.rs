@@ -69,7 +69,7 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(traced(3).trace, traced(4).trace);
 }
 
-/// Calm fault_plan has no faults: whatever is wrong there is wrong everywhere.
+/// Calm `fault_plan` has no faults: whatever is wrong there is wrong everywhere.
 #[test]
 fn calm_is_calm() {
     let calm =

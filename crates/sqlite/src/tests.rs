@@ -113,7 +113,7 @@ fn release(of: u8, hold: u8) -> Op {
 async fn done(store: &dyn Store, lock: &Lock, op: Op) -> Reply {
     match store.execute(lock, &op, WITHIN).await {
         Outcome::Done(reply) => reply,
-        other => panic!("{op:?}: {other:?}"),
+        other @ Outcome::Failed(..) => panic!("{op:?}: {other:?}"),
     }
 }
 
@@ -158,7 +158,7 @@ async fn audit(store: &dyn Store, lock: &Lock) -> Vec<(Ended, String, String)> {
 async fn attend(store: &dyn Store, op: SessionOp) -> SessionReply {
     match store.execute_session(Partition::ONLY, &op, WITHIN).await {
         Outcome::Done(reply) => reply,
-        other => panic!("{op:?}: {other:?}"),
+        other @ Outcome::Failed(..) => panic!("{op:?}: {other:?}"),
     }
 }
 

@@ -270,7 +270,7 @@ impl Model {
             let posts = mailboxes.iter().filter(|(to, _)| everybody || **to == wake.to());
             posts.for_each(|(to, post)| match wake {
                 Notification::Grant { nonce, fence, .. } => {
-                    post.deliver(Notification::Grant { to: *to, nonce, fence })
+                    post.deliver(Notification::Grant { to: *to, nonce, fence });
                 }
                 other => post.deliver(other),
             });
@@ -294,7 +294,7 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
         }
         (Flaw::AlwaysGrants, Op::Release(release)) => release.pass = ReleaseAction::Grant,
         (Flaw::RestsLonger, Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. })) => {
-            *for_ms += 60_000
+            *for_ms += 60_000;
         }
         // The hold lasts as if no request about it had been sent.
         (Flaw::RestsHeld, Op::Release(release)) if matches!(release.pass, ReleaseAction::Rest { .. }) => {
@@ -517,7 +517,7 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
             }
         }
         (Flaw::FreesAll, Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
-            state.value = None
+            state.value = None;
         }
         (Flaw::HidesOthers, _, Reply::Acquire(Acquired::Taken { others, .. })) => others.clear(),
         (Flaw::HidesSharers, _, Reply::Inspect(inspection)) => inspection.sharers.truncate(1),

@@ -79,7 +79,7 @@ impl Node {
         let inner = self.inner.lock().unwrap().clone();
         match inner.execute(lock, op, Duration::from_secs(1)).await {
             Outcome::Done(reply) => reply,
-            other => panic!("{other:?}"),
+            other @ Outcome::Failed(..) => panic!("{other:?}"),
         }
     }
 

@@ -220,7 +220,7 @@ impl Play<'_> {
                 seen("evicted one of several");
             }
             (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) if held > 1 => {
-                seen("warned several")
+                seen("warned several");
             }
             _ => {}
         }

@@ -41,7 +41,7 @@ fn owned(n: u8, kind: Kind) -> Claim {
 async fn execute(store: &RedisStore, lock: &Lock, op: Op) -> Reply {
     match store.execute(lock, &op, LONG).await {
         Outcome::Done(reply) => reply,
-        other => panic!("{lock}: {other:?}"),
+        other @ Outcome::Failed(..) => panic!("{lock}: {other:?}"),
     }
 }
 

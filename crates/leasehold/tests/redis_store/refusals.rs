@@ -214,7 +214,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let lock = Lock::mutex("jobs:1".parse().unwrap());
     let done = async |op: Op| match store.execute(&lock, &op, LONG).await {
         Outcome::Done(reply) => reply,
-        other => panic!("{op:?}: {other:?}"),
+        other @ Outcome::Failed(..) => panic!("{op:?}: {other:?}"),
     };
     let reply = done(take(&claim(1), Some(nonce(1)))).await;
     let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };

@@ -140,7 +140,7 @@ pub(crate) async fn listed(store: &RedisStore) -> Vec<SessionEntry> {
 pub(crate) async fn attend(store: &RedisStore, op: &SessionOp) -> SessionReply {
     match store.execute_session(Partition::ONLY, op, LONG).await {
         Outcome::Done(reply) => reply,
-        other => panic!("{other:?}"),
+        other @ Outcome::Failed(..) => panic!("{other:?}"),
     }
 }
 

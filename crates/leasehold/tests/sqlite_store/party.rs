@@ -68,7 +68,7 @@ impl Party {
     pub(crate) fn execute(&self, op: &Op) -> Reply {
         match block_on(self.store.execute(&lock(), op, WITHIN)) {
             Outcome::Done(reply) => reply,
-            other => panic!("{op:?}: {other:?}"),
+            other @ Outcome::Failed(..) => panic!("{op:?}: {other:?}"),
         }
     }
 
@@ -145,7 +145,7 @@ impl Party {
     pub(crate) fn execute_session(&self, op: &SessionOp) -> SessionReply {
         match block_on(self.store.execute_session(Partition::ONLY, op, WITHIN)) {
             Outcome::Done(reply) => reply,
-            other => panic!("{op:?}: {other:?}"),
+            other @ Outcome::Failed(..) => panic!("{op:?}: {other:?}"),
         }
     }
 

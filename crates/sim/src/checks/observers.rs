@@ -17,7 +17,7 @@ const TOLD_WITHIN: Duration = Duration::from_millis(700);
 /// none.
 #[derive(Debug, Default)]
 pub struct Observers {
-    observers: BTreeMap<(TaskId, LockId), Observer>,
+    waiting: BTreeMap<(TaskId, LockId), Observer>,
     leads: BTreeMap<LockId, Leads>,
     /// The states that the store had at the last poll of a process.
     looks: BTreeMap<(HostId, LockId), Vec<Option<FencingToken>>>,
@@ -54,7 +54,7 @@ impl Observers {
     }
 
     fn told(&mut self, task: TaskId, lock: LockId, leader: Option<FencingToken>) -> CheckResult {
-        let Some(observer) = self.observers.get_mut(&(task, lock)) else { return Ok(()) };
+        let Some(observer) = self.waiting.get_mut(&(task, lock)) else { return Ok(()) };
         let seen = self.looks.get(&(task.host, lock)).map(Vec::as_slice).unwrap_or_default();
         if observer.told == Some(ObserverEvent::Reported(leader)) {
             return Err(format!("{task} was told twice that {leader:?} leads {lock}"));
@@ -106,13 +106,13 @@ impl Check for Observers {
             }
             Event::Observer(task, lock, ObserverEvent::Begins) => {
                 let new = Observer { since: at, told: None, greatest: None };
-                self.observers.insert((task, lock), new);
+                self.waiting.insert((task, lock), new);
             }
             Event::Observer(task, lock, ObserverEvent::Reported(leader)) => {
                 return self.told(task, lock, leader);
             }
-            Event::Observer(task, lock, ObserverEvent::Ends) => drop(self.observers.remove(&(task, lock))),
-            Event::Host(host, HostEvent::Crashed) => self.observers.retain(|(task, _), _| task.host != host),
+            Event::Observer(task, lock, ObserverEvent::Ends) => drop(self.waiting.remove(&(task, lock))),
+            Event::Host(host, HostEvent::Crashed) => self.waiting.retain(|(task, _), _| task.host != host),
             // The state of the store is unknown until the next operation.
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
@@ -124,7 +124,7 @@ impl Check for Observers {
     }
 
     fn pass(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
-        for ((task, lock), observer) in &self.observers {
+        for ((task, lock), observer) in &self.waiting {
             let Some(Leads { fence, since, .. }) = self.leads.get(lock).map(|leads| leads.at(at)) else {
                 continue;
             };

@@ -2,7 +2,7 @@
 //!
 //! Each mutant is a mistake that a lock service has made, or could make. Server mutants change what an operation does
 //! ([`Mutant::apply`]). Client mutants sit between the engine and its store, mailbox or clock (`client`). `shared`
-//! has those of RwLocks, Semaphores, Latches and Barriers, `election` those of Elections and `once_per`, `handoff`
+//! has those of `RwLocks`, Semaphores, Latches and Barriers, `election` those of Elections and `once_per`, `handoff`
 //! those of local hand-off. A run has at most one. The product contains none of this.
 
 use crate::mutants::shared::barge;

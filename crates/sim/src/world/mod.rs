@@ -57,7 +57,7 @@ impl Run {
         Self { seed, mutant: None, with_trace: false }
     }
 
-    /// Whether it uses RwLocks, Semaphores, Latches and Barriers: one run in three.
+    /// Whether it uses `RwLocks`, Semaphores, Latches and Barriers: one run in three.
     pub const fn has_shared_locks(&self) -> bool {
         self.seed.is_multiple_of(3)
     }

@@ -457,7 +457,7 @@ impl Sim {
         });
     }
 
-    /// Subscribes a mailbox; in vain if the link broken_links meanwhile.
+    /// Subscribes a mailbox; in vain if the link `broken_links` meanwhile.
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
         link: LinkId,
@@ -496,7 +496,7 @@ impl Sim {
         net.server.subscriptions.remove(&session);
     }
 
-    /// A link broken_links, and is made anew as soon as that is possible.
+    /// A link `broken_links`, and is made anew as soon as that is possible.
     fn break_link(self: &Arc<Self>, id: LinkId) {
         let mut net = self.net();
         let link = net.link(id);

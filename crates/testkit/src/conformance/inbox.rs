@@ -90,7 +90,7 @@ impl NotificationSink for Inbox {
     fn deliver(&self, wake: Notification) {
         match wake {
             Notification::Grant { to, nonce, fence } => {
-                of(&self.unread).push(GrantMessage { to, nonce, fence })
+                of(&self.unread).push(GrantMessage { to, nonce, fence });
             }
             Notification::ForceReleased { fence, .. } => of(&self.freed).push(fence),
             Notification::Wanted { fence, .. } => of(&self.wanted).push(fence),

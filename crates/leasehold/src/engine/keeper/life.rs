@@ -114,7 +114,7 @@ pub(super) async fn beat(shared: Arc<Shared>, throb: HeartbeatInFlight) {
         }
         match outcome {
             Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
-                heart.handle_beaten(sent_at, now)
+                heart.handle_beaten(sent_at, now);
             }
             Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => heart.handle_lapsed(),
             other => {

@@ -42,7 +42,7 @@ pub struct Reserve {
     /// How many fencing tokens. The store reserves at most [`BLOCK`], and fewer where its clock has not
     /// advanced as far since the grant, or since the last reservation.
     pub tokens: u32,
-    /// Set to be [notified](crate::Wake::Wanted) when another session requests the lock.
+    /// Set to be [notified](crate::Notification::Wanted) when another session requests the lock.
     pub tell: bool,
 }
 

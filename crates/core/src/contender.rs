@@ -16,7 +16,7 @@
 //!    first waiter in the queue watches each of them: it names one per request, and next the one that would
 //!    be dead first.
 //! 5. A hold that excludes no other client needs no short first lease: an orphan of it does no harm.
-//! 6. Over a quorum each request is for a [hold of its own](Terms::fresh): the undo of a hold that only a
+//! 6. Over a quorum each request is for a [hold of its own](AcquireTerms::fresh): the undo of a hold that only a
 //!    minority granted may be late, and must never hit the next one. What a request may have left is given up
 //!    before the next request is sent.
 

@@ -90,7 +90,7 @@ impl Kind {
         [self.mark(), &claim.token()].concat()
     }
 
-    /// The value at the lock's key while it [rests](Pass::Rest) after the hold with this fencing token.
+    /// The value at the lock's key while it [rests](ReleaseAction::Rest) after the hold with this fencing token.
     pub fn rest(self, fence: Option<FencingToken>) -> String {
         format!("{}rest\n{}", self.mark(), fence.map_or(0, FencingToken::as_u64))
     }
@@ -476,7 +476,7 @@ pub struct Acquire {
     pub adopt_ms: Option<u64>,
     /// What ends the hold, or the queue entry, before its time.
     pub life: Liveness,
-    /// Set to the session that the last reply named as the [predecessor](Ahead). If that session is dead by
+    /// Set to the session that the last reply named as the [predecessor](Predecessor). If that session is dead by
     /// now, the store first removes its hold and queue entry. Ignored in an acquire that accompanies a
     /// release.
     pub ahead: Option<SessionId>,
@@ -677,7 +677,7 @@ pub struct Evict {
 /// Take a lock from its holder at an operator's request. The holder is notified, and the next waiter gets the
 /// lock.
 ///
-/// The operation compares the holder that the operator has [observed](Seen), so a client that has acquired
+/// The operation compares the holder that the operator has [observed](ObservedHolder), so a client that has acquired
 /// the lock since then keeps it.
 ///
 /// ```

@@ -99,7 +99,7 @@ pub enum RenewalAction {
         /// Set if the extend should also keep the record beside the lock.
         keep_record: bool,
     },
-    /// Send what it was [called](Tenure::call) for, and pass the outcome to [`RenewalSchedule::handle_called`].
+    /// Send what it was [called](RenewalSchedule::call) for, and pass the outcome to [`RenewalSchedule::handle_called`].
     Call,
     /// Nothing to do before this moment.
     Rest(Moment),

@@ -144,7 +144,7 @@ pub struct SessionEntry {
     /// The session.
     pub session: SessionId,
     /// How long it is alive without another heartbeat, in milliseconds; `None` if it is dead, or has ended
-    /// and left a hold that [outlives it](crate::Life::Lease). A store that tracks the life of sessions
+    /// and left a hold that [outlives it](crate::Liveness::Lease). A store that tracks the life of sessions
     /// itself, without heartbeats, returns `Some(u64::MAX)` for live ones.
     pub alive_ms: Option<u64>,
     /// The description of its client ([`SessionMetadata::from_json`]); empty if it has never sent one.

@@ -96,7 +96,7 @@ impl DetachedHold {
     /// whoever looks is told that it [rests](crate::Status::rests). Doing so again is no error.
     ///
     /// The rest cannot be lengthened or ended by anything that is sent about this hold. Only
-    /// [force](crate::Mutex::free_by_force) ends it earlier.
+    /// [force](crate::Mutex::force_release) ends it earlier.
     ///
     /// Fails as [`release`](Self::release) does.
     ///

@@ -16,7 +16,7 @@ const MET: Duration = Duration::from_secs(60);
 ///
 /// When the last of them arrives, all are admitted in one step, or none. Then the barrier can be used again:
 /// the next tasks wait for one another anew. A task that gives up, or dies, no longer counts. The store
-/// learns of a task that gave up in the background, which [`Client::flush`](crate::Client::settle) waits
+/// learns of a task that gave up in the background, which [`Client::flush`](crate::Client::flush) waits
 /// for, and of a death when the session ends.
 ///
 /// All clients that use a barrier at the same time must give the same number of parties; a client with a
@@ -88,15 +88,15 @@ impl Barrier {
     }
 
     /// Returns the current state with the details an operator needs: like
-    /// [`Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
         self.request.inspect_full().await
     }
 
-    /// Removes one admitted party that was [seen](crate::Sharer::seen): like
-    /// [`Mutex::force_release`](crate::Mutex::free_by_force). Parties that have already passed are not
+    /// Removes one admitted party that was [seen](crate::SharedHolder::seen): like
+    /// [`Mutex::force_release`](crate::Mutex::force_release). Parties that have already passed are not
     /// affected.
     ///
     /// Cancel safety: if the future is dropped, the party may have been removed, or may still be.

@@ -159,7 +159,7 @@ pub enum NotAttached {
 /// Cloning is cheap, and clones are the same client. It has one more thread than a
 /// [`leasehold::Client`](crate::Client), for its connection. The threads end once the last clone, lock and
 /// guard has been dropped, and everything dropped has been released. A program that exits without waiting for
-/// that leaves the rest to the leases: see [`shutdown`](Self::shutdown) and [`settle`](Self::settle).
+/// that leaves the rest to the leases: see [`shutdown`](Self::shutdown) and [`settle`](Self::flush).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -426,7 +426,7 @@ impl Client {
     }
 
     /// Waits until what dropped guards held has been released: see
-    /// [`leasehold::Client::flush`](crate::Client::settle).
+    /// [`leasehold::Client::flush`](crate::Client::flush).
     ///
     /// Fails only in an async context.
     ///

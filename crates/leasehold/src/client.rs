@@ -540,7 +540,7 @@ impl ClientBuilder {
     }
 
     /// Connects, diagnoses each server of the store from its own settings and state, and disconnects. No key
-    /// is written. A server with [findings](crate::store::Hazard) is diagnosed even if the URL has
+    /// is written. A server with [findings](crate::store::Finding) is diagnosed even if the URL has
     /// `?strict=1`. All servers of a store are diagnosed. The result is empty for `memory:` and `sqlite:`,
     /// which have no server and no settings that could endanger locks.
     ///

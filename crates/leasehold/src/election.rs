@@ -155,13 +155,13 @@ impl Election {
 
     /// Returns the current state of the election, the leader's session, and the audit of leaderships that
     /// other clients ended: like
-    /// [`Mutex::inspect_full`](crate::Mutex::inspect_in_full), including errors and cancel safety.
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_full), including errors and cancel safety.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
         self.request.inspect_full().await
     }
 
-    /// Deposes the leader that was [seen](Details::seen), dead or alive; the next candidate in the queue
-    /// leads: like [`Mutex::force_release`](crate::Mutex::free_by_force), including errors and cancel safety.
+    /// Deposes the leader that was [seen](FullStatus::seen), dead or alive; the next candidate in the queue
+    /// leads: like [`Mutex::force_release`](crate::Mutex::force_release), including errors and cancel safety.
     pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
         self.request.force_release(seen).await
     }

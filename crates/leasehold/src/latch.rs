@@ -136,15 +136,15 @@ impl Latch {
     }
 
     /// Returns the current state with the details an operator needs: like
-    /// [`Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
         self.request.inspect_full().await
     }
 
-    /// Takes back one arrival that was [seen](crate::Sharer::seen): like
-    /// [`Mutex::force_release`](crate::Mutex::free_by_force). Waiters that have already passed are not
+    /// Takes back one arrival that was [seen](crate::SharedHolder::seen): like
+    /// [`Mutex::force_release`](crate::Mutex::force_release). Waiters that have already passed are not
     /// affected.
     ///
     /// Cancel safety: if the future is dropped, the arrival may have been taken back, or may still be.

@@ -260,9 +260,9 @@ impl Mutex {
         self.request.inspect_full().await
     }
 
-    /// Releases the lock by force from the holder that was [seen](Details::seen), dead or alive, and hands it
+    /// Releases the lock by force from the holder that was [seen](FullStatus::seen), dead or alive, and hands it
     /// to the next waiter. The holder is notified at once and loses its hold with
-    /// [`LostReason::ForceReleased`](crate::LostReason::Freed). Until that message, its next renewal or the end of
+    /// [`LostReason::ForceReleased`](crate::LostReason::ForceReleased). Until that message, its next renewal or the end of
     /// its lease, it still considers the lock held, so stop it first if you can. The forced release is
     /// recorded in the lock's audit, with this client's label.
     ///

@@ -118,7 +118,7 @@ impl OncePer {
 
     /// Tries once to start the job, and runs a future if that succeeds. Returns its output, or `None` if
     /// another instance runs or ran the job in this period. When the future completes, the run is
-    /// [finished](Turn::finish); the future is dropped if it takes longer than the grant lasts.
+    /// [finished](PeriodGuard::finish); the future is dropped if it takes longer than the grant lasts.
     ///
     /// Fails like [`try_start`](Self::try_start), and with [`RunError::Lost`] if the future took too long. If
     /// finishing fails, that is not an error: the work is done, and the grant ends with its time.

@@ -101,7 +101,7 @@ impl ReentrantMutex {
 
         /// Leaves the lock free at every `every`th release of this process that ends its owner's holds here,
         /// instead of handing it to the next waiter: for clients of Redisson, which do not queue. Like
-        /// [`Mutex::yield_every`](crate::Mutex::share).
+        /// [`Mutex::yield_every`](crate::Mutex::yield_every).
         pub fn yield_every(self, every: u32) -> Self;
     }
 
@@ -204,7 +204,7 @@ impl ReentrantMutex {
     }
 
     /// Returns the current state of the lock with the details an operator needs: like
-    /// [`Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
@@ -234,8 +234,8 @@ impl ReentrantMutex {
         Ok(if owner.is_some() && status.owner == owner { status.count } else { 0 })
     }
 
-    /// Releases the lock by force, with all its holds, from the owner that was [seen](Details::seen), dead or
-    /// alive: like [`Mutex::force_release`](crate::Mutex::free_by_force). All guards of that owner are lost.
+    /// Releases the lock by force, with all its holds, from the owner that was [seen](FullStatus::seen), dead or
+    /// alive: like [`Mutex::force_release`](crate::Mutex::force_release). All guards of that owner are lost.
     ///
     /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
     pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {

@@ -263,15 +263,15 @@ impl RwLock {
     }
 
     /// Returns the current state with the details an operator needs: like
-    /// [`Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_full).
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
         self.access.read.inspect_full().await
     }
 
-    /// Releases by force one hold that was [seen](crate::Sharer::seen), dead or alive, and no other: like
-    /// [`Mutex::force_release`](crate::Mutex::free_by_force).
+    /// Releases by force one hold that was [seen](crate::SharedHolder::seen), dead or alive, and no other: like
+    /// [`Mutex::force_release`](crate::Mutex::force_release).
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
     pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {

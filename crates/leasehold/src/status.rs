@@ -147,7 +147,7 @@ impl Status {
 }
 
 /// The state of a lock with the details an operator needs:
-/// [`Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+/// [`Mutex::inspect_full`](crate::Mutex::inspect_full).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -170,7 +170,7 @@ pub struct FullStatus {
     pub status: Status,
     /// The holder's session; `None` if the holder has none, or the store has forgotten it.
     pub behind: Option<SessionInfo>,
-    /// The holder as observed now, for a [forced release](crate::Mutex::free_by_force); `None` if the lock is
+    /// The holder as observed now, for a [forced release](crate::Mutex::force_release); `None` if the lock is
     /// not held.
     pub seen: Option<ObservedHolder>,
     /// The sessions of all holders of a lock that can be shared, as far as the store knows them.

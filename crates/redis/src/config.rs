@@ -45,7 +45,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `?ca=`, `?cert=`, `?key=` | with TLS, PEM files: the authority that signed the server's certificate, in place of the public ones; the client's certificate and its key, if the server requires one. The files are read for each connection |
 /// | `?sentinel_user=`, `?sentinel_password=` | credentials for the Sentinels; user and password are those of the server |
 /// | `?protocol=resp2` | use RESP2, for proxies and services without RESP3: [`resp2`](RedisConfig::resp2) |
-/// | `?strict=1` | refuse a server with unsafe [findings](crate::store::Hazard): [`strict`](RedisConfig::strict) |
+/// | `?strict=1` | refuse a server with unsafe [findings](leasehold_store::Finding): [`strict`](RedisConfig::strict) |
 ///
 /// Percent-encode characters that have a meaning in a URL.
 #[derive(Clone)]
@@ -114,7 +114,7 @@ impl RedisConfig {
 
     /// Sets how many replicas must acknowledge a hold before an acquire succeeds. Default: none. If too few
     /// acknowledge it in time, the acquire fails with
-    /// [`FaultKind::Unconfirmed`](crate::store::FaultKind::Unconfirmed), and the lock is released again.
+    /// [`FaultKind::Unconfirmed`](leasehold_store::FaultKind::Unconfirmed), and the lock is released again.
     ///
     /// Each acquire then takes one more round trip, plus the time until the replicas acknowledge. This narrows the
     /// window in which a fail-over loses a hold, but does not close it: a replica that has not acknowledged may be
@@ -176,7 +176,7 @@ impl RedisConfig {
     }
 
     /// Refuses a server whose settings or version can break the guarantees of locks, in place of a warning in the
-    /// log: any [`Finding`](crate::store::Hazard) that is more severe than a notice. Same as `?strict=1` in a URL.
+    /// log: any [`Finding`](leasehold_store::Finding) that is more severe than a notice. Same as `?strict=1` in a URL.
     ///
     /// The check runs each time a connection is made, reconnections included. A server that has become unsafe
     /// meanwhile is refused from then on, and the holds on it end with their leases: an unavailable lock is better
@@ -275,14 +275,14 @@ impl RedisConfig {
     }
 
     /// Replaces the machine's clock and randomness for the connections, for simulations.
-    /// [`ClientBuilder::environment`](crate::ClientBuilder::world) sets those of the client, and also these where it opens
+    /// `ClientBuilder::environment` sets those of the client, and also these where it opens
     /// a URL.
     #[must_use]
     pub fn environment(self, environment: impl Environment) -> Self {
         self.in_world(Arc::new(environment))
     }
 
-    /// Like [`environment`](Self::world), for one that is shared.
+    /// Like `environment`, for one that is shared.
     #[must_use]
     pub fn in_world(mut self, environment: Arc<dyn Environment>) -> Self {
         self.environment = environment;

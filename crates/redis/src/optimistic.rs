@@ -7,7 +7,7 @@
 //!
 //! If conflicts are rare, it costs less than a lock, since no client waits for another. If they are frequent,
 //! every loser's work is wasted, and throughput drops as clients are added; then use one
-//! [`Mutex`](crate::Mutex) per item. It protects only data in that one Redis.
+//! `Mutex` per item. It protects only data in that one Redis.
 //!
 //! 1. Watches belong to a connection. Any other user of the connection could end them by an EXEC of its own,
 //!    and a reconnect forgets them: a change would go unnoticed. So the connection must be exclusive and must

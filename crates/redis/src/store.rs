@@ -159,7 +159,7 @@ impl RedisStore {
     /// do on a connection of the store's own. Without `pushes` no notification arrives, and waiters only poll: they
     /// notice a grant after 50 to 250 ms in place of a round trip.
     ///
-    /// The store does not reconnect: once the connection is broken, all calls fail. [`fork`](Store::sibling)
+    /// The store does not reconnect: once the connection is broken, all calls fail. [`fork`](Store::fork)
     /// shares the connection, so a busy runtime of the connection delays renewals. Neither the server's version nor
     /// its settings are checked: [`Store::diagnose`] returns the findings.
     ///

@@ -106,7 +106,7 @@ impl Default for Capabilities {
 pub enum SessionTracking {
     /// It does not: leases alone end what a dead process has.
     Never,
-    /// By their [beats](leasehold_core::Beat).
+    /// By their [beats](leasehold_core::Heartbeat).
     ByHeartbeat,
     /// By itself: it is told once who begins, and no beat is needed.
     ByStore,

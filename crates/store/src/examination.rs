@@ -5,7 +5,7 @@ use crate::finding::{ClockDifference, Finding, FindingKind, Severity};
 use std::fmt;
 use std::time::Duration;
 
-/// What a store tells of itself, and its hazards: [`Store::diagnose`](crate::Store::examine). What is `None` was not
+/// What a store tells of itself, and its hazards: [`Store::diagnose`](crate::Store::diagnose). What is `None` was not
 /// told.
 ///
 /// ```no_run

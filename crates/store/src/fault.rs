@@ -92,7 +92,7 @@ pub enum FaultKind {
     /// The server or the file cannot serve these locks, for example because it is too old.
     Unsupported(String),
     /// The server can lose locks, and the configuration refuses such servers
-    /// ([`RedisConfig::strict`](crate::store::RedisConfig::strict)).
+    /// (`RedisConfig::strict`).
     Hazardous(Vec<Finding>),
     /// The operation does not apply to this name.
     Meaningless(Refused),

@@ -9,8 +9,8 @@ use std::time::Duration;
 /// A finding about a store that can make it lose locks.
 ///
 /// A [warning](Severity::Warning) is logged once when a store connects. With
-/// [`RedisConfig::strict`](crate::store::RedisConfig::strict) it is an error instead:
-/// [`FaultKind::Hazardous`](crate::store::FaultKind::Hazardous). An [`Diagnosis`] contains all findings.
+/// `RedisConfig::strict` it is an error instead:
+/// [`FaultKind::Hazardous`](crate::FaultKind::Hazardous). A [`Diagnosis`](crate::Diagnosis) contains all findings.
 ///
 /// ```
 /// use leasehold::store::{Finding, FindingKind, Severity};

@@ -56,10 +56,10 @@ const LISTENS_WITHIN: Duration = Duration::from_secs(2);
 /// undone. Fencing tokens grow over all majorities. There is no queue: waiters poll, within a quarter of a second, or
 /// as soon as a node publishes the release of the lock.
 ///
-/// It supports [`Mutex`](crate::Mutex) and [`ReentrantMutex`](crate::ReentrantMutex); creating another kind of lock
+/// It supports `Mutex` and `ReentrantMutex`; creating another kind of lock
 /// fails. Holds end by their leases, and do not depend on sessions.
 ///
-/// For Redis servers, use the URL `redlock://a,b,c` or configurations: [`QuorumConfig`](crate::store::QuorumConfig).
+/// For Redis servers, use the URL `redlock://a,b,c` or configurations: `QuorumConfig`.
 /// A quorum of memory stores, for a test:
 ///
 /// ```
@@ -133,7 +133,7 @@ impl QuorumStore {
     pub const MOST: usize = 31;
 
     /// Creates a quorum of these stores. Fails if there are fewer than three or more than [`MOST`](Self::MOST), or if
-    /// one of them [waits for replicas](Store::confirms).
+    /// one of them [waits for replicas](Store::capabilities).
     ///
     /// Use it inside a tokio runtime.
     pub fn new(nodes: impl IntoIterator<Item = Arc<dyn Store>>) -> Result<Self, QuorumError> {
@@ -159,8 +159,8 @@ impl QuorumStore {
         self
     }
 
-    /// Sets the longest lease; longer ones are refused. For nodes that [grant
-    /// nothing](crate::store::QuorumConfig::min_uptime) after a restart until everything they may have forgotten has
+    /// Sets the longest lease; longer ones are refused. For nodes that grant
+    /// nothing after a restart until everything they may have forgotten has
     /// expired.
     #[must_use]
     pub fn longest_lease(mut self, longest: Option<Duration>) -> Self {

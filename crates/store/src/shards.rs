@@ -30,8 +30,8 @@ use std::time::Duration;
 /// Locks on several independent stores, where the name of a lock selects its store.
 ///
 /// For users that already route keys to independent servers themselves; servers that belong together form a cluster
-/// or a quorum. Locks of different names may map to different shards, so several of them are acquired [one after the
-/// other](crate::MultiMutex). A shard that fails affects only its own locks.
+/// or a quorum. Locks of different names may map to different shards, so several of them are acquired one after the
+/// other. A shard that fails affects only its own locks.
 ///
 /// Cheap to clone; clones share the stores.
 ///

@@ -82,7 +82,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Acquires all of several [mutexes](leasehold_core::Kind::Mutex) or none, in one step, as defined by
     /// [`LockState::take_all`](leasehold_core::model::LockState::take_all). No request queues. All requests have the
-    /// same label and liveness, and no lock occurs twice. At most [`MultiMutex::MOST`](crate::MultiMutex::MOST),
+    /// same label and liveness, and no lock occurs twice. At most `MultiMutex::MOST`,
     /// since the store does nothing else meanwhile. `None` if the store cannot do that in one step; the locks are
     /// then acquired one after the other.
     fn acquire_all<'a>(
@@ -154,7 +154,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Ok(())))
     }
 
-    /// Waits for background work already in flight, of this handle and its [forks](Self::sibling); later work is
+    /// Waits for background work already in flight, of this handle and its [forks](Self::fork); later work is
     /// not awaited. Work that is still in flight when the program ends is lost.
     fn flush(&self) -> BoxFuture<'_, ()> {
         Box::pin(ready(()))
@@ -162,7 +162,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// What each server of the store reports about itself, with findings about what can make it lose locks. Empty if
     /// there is no server to report about. Of several servers, one that does not answer is reported as
-    /// [unreachable](HazardKind::Unreachable).
+    /// [unreachable](crate::FindingKind::Unreachable).
     fn diagnose(&self, _within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {
         Box::pin(ready(Ok(Vec::new())))
     }

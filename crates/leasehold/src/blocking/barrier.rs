@@ -61,13 +61,13 @@ impl Barrier {
     }
 
     /// Returns the current state with the details an operator needs: see
-    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
     pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
         call(&self.host, self.inner.inspect_full())
     }
 
-    /// Removes one admitted party that was [seen](crate::Sharer::seen): see
-    /// [`leasehold::Barrier::force_release`](crate::Barrier::free_by_force).
+    /// Removes one admitted party that was [seen](crate::SharedHolder::seen): see
+    /// [`leasehold::Barrier::force_release`](crate::Barrier::force_release).
     pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         call(&self.host, self.inner.force_release(seen))
     }

@@ -107,13 +107,13 @@ impl Election {
     }
 
     /// Returns the current state of the election with the leader's session: see
-    /// [`leasehold::Election::inspect_full`](crate::Election::inspect_in_full).
+    /// [`leasehold::Election::inspect_full`](crate::Election::inspect_full).
     pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
         call(&self.host, self.inner.inspect_full())
     }
 
     /// Deposes the leader that was seen: see
-    /// [`leasehold::Election::force_release`](crate::Election::free_by_force).
+    /// [`leasehold::Election::force_release`](crate::Election::force_release).
     pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         call(&self.host, self.inner.force_release(seen))
     }
@@ -263,7 +263,7 @@ impl fmt::Debug for OncePer {
     }
 }
 
-/// The right of one instance to run the job in this period: [`leasehold::PeriodGuard`](crate::Turn), for threads.
+/// The right of one instance to run the job in this period: [`leasehold::PeriodGuard`](crate::PeriodGuard), for threads.
 /// See [`OncePer`] for an example.
 #[must_use = "if dropped, it lasts until its time is over"]
 pub struct PeriodGuard {
@@ -298,13 +298,13 @@ impl PeriodGuard {
         self.inner.check()
     }
 
-    /// Reports that the work is done: see [`leasehold::PeriodGuard::finish`](crate::Turn::finish).
+    /// Reports that the work is done: see [`leasehold::PeriodGuard::finish`](crate::PeriodGuard::finish).
     pub fn finish(self) -> Result<(), Error<ReleaseError>> {
         let Self { inner, host } = self;
         call(&host, inner.finish())
     }
 
-    /// Reports that the work failed: see [`leasehold::PeriodGuard::give_up`](crate::Turn::give_up).
+    /// Reports that the work failed: see [`leasehold::PeriodGuard::give_up`](crate::PeriodGuard::give_up).
     pub fn give_up(self) -> Result<(), Error<ReleaseError>> {
         let Self { inner, host } = self;
         call(&host, inner.give_up())

@@ -98,13 +98,13 @@ impl Latch {
     }
 
     /// Returns the current state with the details an operator needs: see
-    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
     pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
         call(&self.host, self.inner.inspect_full())
     }
 
-    /// Takes back one arrival that was [seen](crate::Sharer::seen): see
-    /// [`leasehold::Latch::force_release`](crate::Latch::free_by_force).
+    /// Takes back one arrival that was [seen](crate::SharedHolder::seen): see
+    /// [`leasehold::Latch::force_release`](crate::Latch::force_release).
     pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         call(&self.host, self.inner.force_release(seen))
     }

@@ -66,7 +66,7 @@ impl Mutex {
         pub fn sticky(self, idle: Duration) -> Self;
 
         /// Leaves the lock free at every `every`th release, for clients that do not queue: see
-        /// [`leasehold::Mutex::yield_every`](crate::Mutex::share).
+        /// [`leasehold::Mutex::yield_every`](crate::Mutex::yield_every).
         pub fn yield_every(self, every: u32) -> Self;
     }
 
@@ -150,13 +150,13 @@ impl Mutex {
     }
 
     /// Returns the current state of the lock, the session of its holder, and the audit of holds that
-    /// other clients ended: see [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    /// other clients ended: see [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
     pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
         call(&self.host, self.inner.inspect_full())
     }
 
     /// Releases the lock by force from the holder that was seen, dead or alive: see
-    /// [`leasehold::Mutex::force_release`](crate::Mutex::free_by_force).
+    /// [`leasehold::Mutex::force_release`](crate::Mutex::force_release).
     pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         call(&self.host, self.inner.force_release(seen))
     }

@@ -93,7 +93,7 @@ impl ReentrantMutex {
         pub fn adopt(self, expiry: Duration) -> Self;
 
         /// Leaves the lock free at every `every`th release, for clients of Redisson, which do not queue: see
-        /// [`leasehold::ReentrantMutex::yield_every`](crate::ReentrantMutex::share).
+        /// [`leasehold::ReentrantMutex::yield_every`](crate::ReentrantMutex::yield_every).
         pub fn yield_every(self, every: u32) -> Self;
     }
 
@@ -167,7 +167,7 @@ impl ReentrantMutex {
     }
 
     /// Returns the current state of the lock with the details an operator needs: see
-    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
     pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
         self.call(self.inner.inspect_full())
     }
@@ -192,7 +192,7 @@ impl ReentrantMutex {
     }
 
     /// Releases the lock by force, with all its holds, from the owner that was seen, dead or alive: see
-    /// [`leasehold::ReentrantMutex::force_release`](crate::ReentrantMutex::free_by_force).
+    /// [`leasehold::ReentrantMutex::force_release`](crate::ReentrantMutex::force_release).
     pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         self.call(self.inner.force_release(seen))
     }

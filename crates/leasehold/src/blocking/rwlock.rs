@@ -194,13 +194,13 @@ impl RwLock {
     }
 
     /// Returns the current state of the lock with the details an operator needs: see
-    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
     pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
         self.call(self.inner.inspect_full())
     }
 
-    /// Releases by force one hold that was [seen](crate::Sharer::seen), dead or alive: see
-    /// [`leasehold::RwLock::force_release`](crate::RwLock::free_by_force).
+    /// Releases by force one hold that was [seen](crate::SharedHolder::seen), dead or alive: see
+    /// [`leasehold::RwLock::force_release`](crate::RwLock::force_release).
     pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         self.call(self.inner.force_release(seen))
     }

@@ -137,13 +137,13 @@ impl Semaphore {
     }
 
     /// Returns the current state of the semaphore with the details an operator needs: see
-    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_in_full).
+    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
     pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
         call(&self.host, self.inner.inspect_full())
     }
 
-    /// Releases by force the permits of one hold that was [seen](crate::Sharer::seen), dead or alive: see
-    /// [`leasehold::Semaphore::force_release`](crate::Semaphore::free_by_force).
+    /// Releases by force the permits of one hold that was [seen](crate::SharedHolder::seen), dead or alive: see
+    /// [`leasehold::Semaphore::force_release`](crate::Semaphore::force_release).
     pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
         call(&self.host, self.inner.force_release(seen))
     }

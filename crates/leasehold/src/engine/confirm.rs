@@ -2,7 +2,7 @@
 //!
 //! 1. The keeper tracks the hold meanwhile and extends it like any other; if the caller is dropped, the hold is
 //!    released. It is not handed on inside the process before it is confirmed: see
-//!    [`ReleasePolicy::TO_STORE`](super::Parting::TO_STORE).
+//!    [`ReleasePolicy::TO_STORE`](super::ReleasePolicy::TO_STORE).
 //! 2. A grant is written by the client that released the lock, on another connection. So the store re-reads the hold
 //!    and adds a write of its own on the connection on which it then asks the replicas.
 

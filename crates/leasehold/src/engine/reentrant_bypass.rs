@@ -2,7 +2,7 @@
 //! owner holds it.
 //!
 //! The request does not queue at the store. If the lock is held by another owner the task stays in the local queue,
-//! and sends another request only when it is [called](Straight::call).
+//! and sends another request only when it is [called](ReentrantBypass::call).
 //!
 //! 1. A call is never lost: one that arrives while a request is in flight takes effect after the reply, since the
 //!    reply may be older.

@@ -54,53 +54,59 @@ impl Fault {
     pub(crate) fn edits(self) -> &'static [Edit] {
         match self {
             Self::Deaf => &[],
-            Self::IgnoresTaken => {
-                &[("if not value and pump(ask) == ask then", "if not lessee() and pump(ask) == ask then")]
-            }
+            Self::IgnoresTaken => &[(
+                "if not value and grant_next(request) == request then",
+                "if not first_holder() and grant_next(request) == request then",
+            )],
             Self::IgnoresOwner => &[(
-                "if not value or value ~= ask.token then return false end",
+                "if not value or value ~= request.token then return false end",
                 "if not value then return false end",
             )],
-            Self::Silent => &[("say(channel, '0')", "")],
-            Self::OtherChannel => &[("say(channel, '0')", "say(channel .. ':ours', '0')")],
-            Self::OtherPayload => &[("say(channel, '0')", "say(channel, 'free')")],
+            Self::Silent => &[("publish(channel, '0')", "")],
+            Self::OtherChannel => &[("publish(channel, '0')", "publish(channel .. ':ours', '0')")],
+            Self::OtherPayload => &[("publish(channel, '0')", "publish(channel, 'free')")],
             Self::PublishesEarly => {
-                &[("if freed and not given then", "if freed and not given or lowered then")]
+                &[("if freed and not granted then", "if freed and not granted or lowered then")]
             }
-            Self::CountsOnce => {
-                &[("count, longest_ms = count + 1,", "count, longest_ms = math.max(count, 1),")]
-            }
+            Self::CountsOnce => &[(
+                "hold_count, longest_lease_ms = hold_count + 1,",
+                "hold_count, longest_lease_ms = math.max(hold_count, 1),",
+            )],
             Self::NoOwner => &[
-                ("'leasehold', packed(), value, digits(count))", "'leasehold', packed())"),
+                ("'leasehold', packed_holds(), value, digits(hold_count))", "'leasehold', packed_holds())"),
                 ("'leasehold', lowered[1], value, lowered[2])", "'leasehold', lowered[1])"),
             ],
-            Self::ForgetsTheirs => &[("count, longest_ms = count + 1,", "count, longest_ms = #entries,")],
+            Self::ForgetsTheirs => &[(
+                "hold_count, longest_lease_ms = hold_count + 1,",
+                "hold_count, longest_lease_ms = #holds,",
+            )],
             Self::ForEver => {
-                &[("digits(math.max(1, value_ttl_ms)), OPENED, 'REPLACE'", "'0', OPENED, 'REPLACE'")]
+                &[("digits(math.max(1, lock_ttl_ms)), EMPTY_LOCK, 'REPLACE'", "'0', EMPTY_LOCK, 'REPLACE'")]
             }
             Self::LengthensTheirs => &[(
-                "local position = ask.nonce ~= ''",
-                "if not lessee() then redis.call('PEXPIRE', KEYS[1], '60000') end local position = ask.nonce ~= ''",
+                "local position = request.nonce ~= ''",
+                "if not first_holder() then redis.call('PEXPIRE', KEYS[1], '60000') end local position = request.nonce ~= ''",
             )],
             Self::WritesIntoTheirs => &[(
-                "local position = ask.nonce ~= ''",
-                "if value and not lessee() then redis.call('HSET', KEYS[1], 'leasehold', '0 0\\n' .. value) end \
-                 local position = ask.nonce ~= ''",
+                "local position = request.nonce ~= ''",
+                "if value and not first_holder() then redis.call('HSET', KEYS[1], 'leasehold', '0 0\\n' .. value) end \
+                 local position = request.nonce ~= ''",
             )],
             Self::NoRenewal => &[("if not extended then return 0 end", "do return 1 end")],
             Self::BelievesForEver => {
                 &[("if not extended then return 0 end", "if not extended then return 1 end")]
             }
-            Self::FreesNothing => {
-                &[("  give_up()\n  note('freed', '', nil, ARGV[4])", "  note('freed', '', nil, ARGV[4])")]
-            }
+            Self::FreesNothing => &[(
+                "free_lock()\naudit_ending('freed', '', nil, ARGV[4])",
+                "audit_ending('freed', '', nil, ARGV[4])",
+            )],
             Self::LeavesCount => &[(
-                "if freed then\n    redis.call('DEL', KEYS[1])",
-                "if freed then\n    redis.call('HDEL', KEYS[1], 'leasehold')",
+                "if freed then\nredis.call('DEL', KEYS[1])",
+                "if freed then\nredis.call('HDEL', KEYS[1], 'leasehold')",
             )],
             Self::ReleasesAny => &[
-                ("local found = fate(claim)", "local found = 'held'"),
-                ("end_holds(function(holder) return holder.hold == claim.hold end)", "give_up()"),
+                ("local found = hold_status(claim)", "local found = 'held'"),
+                ("end_holds(function(holder) return holder.hold == claim.hold end)", "free_lock()"),
             ],
         }
     }
@@ -130,6 +136,7 @@ mod tests {
         let files = std::fs::read_dir(lua).expect("the scripts are there");
         let texts: Vec<_> = files
             .map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("a text"))
+            .map(|text| text.lines().map(str::trim).collect::<Vec<_>>().join("\n"))
             .collect();
         for fault in Fault::value_variants() {
             for (old, _) in fault.edits() {

@@ -37,7 +37,7 @@ pub(crate) enum Task {
     #[command(about = LS_ABOUT, long_about = LS_LONG, after_long_help = LS_AFTER)]
     Ls(LsArgs),
     #[command(about = FREE_ABOUT, long_about = FREE_LONG, after_long_help = FREE_AFTER)]
-    ForceRelease(FreeArgs),
+    Free(FreeArgs),
     #[command(about = MONITOR_ABOUT, long_about = MONITOR_LONG, after_long_help = MONITOR_AFTER)]
     Monitor(MonitorArgs),
     #[command(about = DOCTOR_ABOUT, long_about = DOCTOR_LONG, after_long_help = DOCTOR_AFTER)]
@@ -883,10 +883,10 @@ Examples:
   leasehold free nightly --yes --label 'ticket 4711'
   leasehold free index --fence 1772368200250117      one of several readers";
 
-const MONITOR_ABOUT: &str = "ForceRelease the locks of dead sessions, as a daemon";
+const MONITOR_ABOUT: &str = "Free the locks of dead sessions, as a daemon";
 
 const MONITOR_LONG: &str = "\
-ForceRelease the locks of dead sessions, as a daemon.
+Free the locks of dead sessions, as a daemon.
 
 A waiter detects by itself that the holder has died. The monitor also frees locks that have no waiter. The step that \
 takes a lock checks that its session is dead. Any number of monitors may run.";

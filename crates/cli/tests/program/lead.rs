@@ -81,7 +81,7 @@ fn waiting_ends_when_the_lock_is_free() {
         let mut run = scene.start(&[], "echo running; read line");
         expect(&mut run, "running");
         scene.run(&["wait", "job", "--wait", "300ms"]).check(75, "`job` is not free after");
-        scene.run(&["wait", "job", "--wait", "0s", "--conflict-exit-code", "4"]).check(4, "has it");
+        scene.run(&["wait", "job", "--wait", "0s", "--conflict-exit-code", "4"]).check(4, "holds it");
         let mut waiting = start(scene.command(&["wait", "job", "--json"]));
         std::thread::sleep(Duration::from_millis(300));
         run.tell("go").expect("it reads");

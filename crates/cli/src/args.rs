@@ -949,7 +949,7 @@ Exit status:
 
 Examples:
   leasehold doctor --store redis://db.example.org
-  leasehold doctor --json | jq -r '.findings[].remedy'";
+  leasehold doctor --json | jq -r '.hazards[].remedy'";
 
 const ACL_ABOUT: &str = "Print the minimal permissions for a user of the server";
 

@@ -54,6 +54,7 @@ struct Report<'a> {
     clock_uncertainty_us: Option<u64>,
     round_trip_us: Option<u64>,
     user: Option<&'a str>,
+    #[serde(rename = "hazards")]
     findings: Vec<Told>,
 }
 

@@ -55,7 +55,9 @@ fn an_acl_that_is_not_possible_is_reported() {
     let scene = Scene::sqlite();
     scene.run(&["acl", "--prefix", "our app:"]).check(2, "choose another prefix");
     scene.run(&["acl", "--prefix", "{app}"]).check(2, "neither braces nor control characters");
-    scene.run(&["acl", "--user", "two words"]).check(2, "invalid --user: the name of an ACL user is not empty");
+    scene
+        .run(&["acl", "--user", "two words"])
+        .check(2, "invalid --user: the name of an ACL user is not empty");
     scene.run(&["acl", "--store", "sqlite:locks.db"]).check(2, "only a server (redis://…) has users");
     scene.run(&["acl", "--store", "redis://h?ca=/f"]).check(2, "`rediss://`");
     scene.run(&["acl", "--password-file", "f"]).check(2, "--password-file");

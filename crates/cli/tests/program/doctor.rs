@@ -13,7 +13,7 @@ fn told(scene: &Scene, arguments: &[&str], status: i32) -> serde_json::Value {
 }
 
 fn words(told: &serde_json::Value, severity: &str) -> Vec<String> {
-    let findings = told["findings"].as_array().expect("a list");
+    let findings = told["hazards"].as_array().expect("a list");
     let those = findings.iter().filter(|hazard| hazard["severity"] == severity);
     those.map(|hazard| hazard["hazard"].as_str().expect("a word").to_owned()).collect()
 }
@@ -133,7 +133,7 @@ fn a_file_has_nothing_to_tell() {
     outcome.check(0, "");
     assert!(outcome.stdout.contains("there is no server"), "{outcome:?}");
     let json = told(&scene, &[], 0);
-    assert!(json["store"].is_null() && json["findings"].as_array().is_some_and(Vec::is_empty), "{json}");
+    assert!(json["store"].is_null() && json["hazards"].as_array().is_some_and(Vec::is_empty), "{json}");
 }
 
 /// Other commands honor `?strict=1`.

@@ -124,6 +124,11 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
+    /// Whether the lock is requested once, without waiting.
+    pub(crate) fn tries_once(&self) -> bool {
+        self.try_once || self.wait == Some(Duration::ZERO)
+    }
+
     /// The exit status if the lock was not acquired.
     pub(crate) fn conflict(&self) -> Exit {
         Exit::of(self.conflict_exit_code.unwrap_or(Exit::CONFLICT))

@@ -8,7 +8,7 @@ use crate::args::{AcquireArgs, ExtendArgs, ReleaseArgs, StoreArgs};
 use crate::exit::{Exit, Failure};
 use crate::log;
 use crate::report::{Trouble, json_line, millis, print};
-use crate::run::not_acquired;
+use crate::acquire_error::not_acquired;
 use crate::signals::Signals;
 use crate::stamp::rfc3339;
 use crate::store::{CALL, Partition, exit_of};

@@ -136,11 +136,6 @@ impl Failure {
         told(&self.cause)
     }
 
-    /// Prints the message on standard error, and returns the status.
-    pub(crate) fn report(&self) -> Exit {
-        crate::log::error(&self.message());
-        self.exit
-    }
 }
 
 /// An error and its causes on one line. Many messages already contain the text of their cause.

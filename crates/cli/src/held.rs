@@ -1,10 +1,9 @@
 //! What a command holds: a lock, a hold of a reentrant lock, a share of a lock, several locks together, a turn, or a
 //! leadership.
 
-use crate::part::Part;
 use leasehold::{
-    ExtendError, FencingToken, Guard, Leadership, LockName, Lost, Moment, MultiGuard, Owner, PeriodGuard,
-    ReentrantGuard, ReleaseError,
+    ExtendError, FencingToken, Guard, Leadership, LockName, Lost, Moment, MultiGuard, Owner, PeriodGuard, Permit,
+    ReadGuard, ReentrantGuard, ReleaseError, WriteGuard,
 };
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -15,8 +14,8 @@ pub(crate) enum Held {
     One(Guard),
     Entry(ReentrantGuard),
     /// A hold of a lock that can be shared, and its owner, if the command receives one.
-    Part {
-        part: Part,
+    Shared {
+        hold: SharedGuard,
         owner: Option<Owner>,
     },
     Several(MultiGuard),
@@ -32,7 +31,7 @@ impl Held {
         match self {
             Self::One(guard) => vec![(guard.name(), guard.fencing_token())],
             Self::Entry(guard) => vec![(guard.name(), guard.fencing_token())],
-            Self::Part { part, .. } => vec![(part.guard().name(), part.guard().fencing_token())],
+            Self::Shared { hold, .. } => vec![(hold.guard().name(), hold.guard().fencing_token())],
             Self::Several(guard) => guard.fencing_tokens().collect(),
             Self::PeriodGuard(turn) => vec![(turn.name(), turn.fencing_token())],
             Self::Lead(leadership) => vec![(leadership.name(), leadership.fencing_token())],
@@ -43,7 +42,7 @@ impl Held {
     pub(crate) fn owner(&self) -> Option<&Owner> {
         match self {
             Self::Entry(guard) => Some(guard.owner()),
-            Self::Part { owner, .. } => owner.as_ref(),
+            Self::Shared { owner, .. } => owner.as_ref(),
             Self::One(_) | Self::Several(_) | Self::PeriodGuard(_) | Self::Lead(_) => None,
         }
     }
@@ -52,14 +51,14 @@ impl Held {
     pub(crate) fn count(&self) -> u64 {
         match self {
             Self::Entry(guard) => guard.count(),
-            Self::One(_) | Self::Part { .. } | Self::Several(_) | Self::PeriodGuard(_) | Self::Lead(_) => 1,
+            Self::One(_) | Self::Shared { .. } | Self::Several(_) | Self::PeriodGuard(_) | Self::Lead(_) => 1,
         }
     }
 
     /// The hold of a lock that can be shared.
-    pub(crate) const fn part(&self) -> Option<&Part> {
+    pub(crate) const fn shared(&self) -> Option<&SharedGuard> {
         match self {
-            Self::Part { part, .. } => Some(part),
+            Self::Shared { hold, .. } => Some(hold),
             Self::One(_) | Self::Entry(_) | Self::Several(_) | Self::PeriodGuard(_) | Self::Lead(_) => None,
         }
     }
@@ -68,7 +67,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.valid_until(),
             Self::Entry(guard) => guard.valid_until(),
-            Self::Part { part, .. } => part.guard().valid_until(),
+            Self::Shared { hold, .. } => hold.guard().valid_until(),
             Self::Several(guard) => guard.valid_until(),
             Self::PeriodGuard(turn) => turn.valid_until(),
             Self::Lead(leadership) => leadership.valid_until(),
@@ -79,7 +78,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.remaining(),
             Self::Entry(guard) => guard.remaining(),
-            Self::Part { part, .. } => part.guard().remaining(),
+            Self::Shared { hold, .. } => hold.guard().remaining(),
             Self::Several(guard) => guard.remaining(),
             Self::PeriodGuard(turn) => turn.remaining(),
             Self::Lead(leadership) => leadership.remaining(),
@@ -90,7 +89,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.check(),
             Self::Entry(guard) => guard.check(),
-            Self::Part { part, .. } => part.guard().check(),
+            Self::Shared { hold, .. } => hold.guard().check(),
             Self::Several(guard) => guard.check(),
             Self::PeriodGuard(turn) => turn.check(),
             Self::Lead(leadership) => leadership.check(),
@@ -101,7 +100,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.is_capped(),
             Self::Entry(guard) => guard.is_capped(),
-            Self::Part { part, .. } => part.guard().is_capped(),
+            Self::Shared { hold, .. } => hold.guard().is_capped(),
             Self::Several(guard) => guard.is_capped(),
             Self::PeriodGuard(_) => true,
             Self::Lead(leadership) => leadership.is_capped(),
@@ -112,7 +111,7 @@ impl Held {
     pub(crate) const fn cap(&self) -> &'static str {
         match self {
             Self::PeriodGuard(_) => "--at-most (or --once-per)",
-            Self::One(_) | Self::Entry(_) | Self::Part { .. } | Self::Several(_) | Self::Lead(_) => {
+            Self::One(_) | Self::Entry(_) | Self::Shared { .. } | Self::Several(_) | Self::Lead(_) => {
                 "--max-hold"
             }
         }
@@ -122,7 +121,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.lost_signal(),
             Self::Entry(guard) => guard.lost_signal(),
-            Self::Part { part, .. } => part.guard().lost_signal(),
+            Self::Shared { hold, .. } => hold.guard().lost_signal(),
             Self::Several(guard) => guard.lost_signal(),
             // No loss is notified: a turn ends by the clock.
             Self::PeriodGuard(_) => CancellationToken::new(),
@@ -134,7 +133,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.extend().await,
             Self::Entry(guard) => guard.extend().await,
-            Self::Part { part, .. } => part.guard().extend().await,
+            Self::Shared { hold, .. } => hold.guard().extend().await,
             Self::Several(guard) => guard.extend().await,
             Self::PeriodGuard(_) => Ok(()),
             Self::Lead(leadership) => leadership.extend().await,
@@ -149,12 +148,56 @@ impl Held {
             Self::Entry(guard) => guard.release().await.map(drop),
             Self::PeriodGuard(turn) => turn.finish().await,
             Self::Lead(leadership) => leadership.resign().await,
-            Self::Part { part, .. } => part.release().await,
+            Self::Shared { hold, .. } => hold.release().await,
             Self::Several(guard) => guard.release().await.map_err(|error| {
                 let mut errors: Vec<_> = error.failed.into_iter().map(|(_, error)| error).collect();
                 let lost = errors.iter().position(|error| matches!(error, ReleaseError::Lost(_)));
                 errors.swap_remove(lost.unwrap_or_default())
             }),
+        }
+    }
+}
+
+/// A hold of a lock that can be shared.
+#[derive(Debug)]
+pub(crate) enum SharedGuard {
+    Read(ReadGuard),
+    Write(Box<WriteGuard>),
+    Permits(Permit),
+}
+
+impl SharedGuard {
+    /// The guard that all of them contain.
+    pub(crate) fn guard(&self) -> &Guard {
+        match self {
+            Self::Read(guard) => guard,
+            Self::Write(guard) => guard,
+            Self::Permits(permit) => permit,
+        }
+    }
+
+    /// Its mode, as a word for programs. These words are stable.
+    pub(crate) const fn word(&self) -> &'static str {
+        match self {
+            Self::Read(_) => "read",
+            Self::Write(_) => "write",
+            Self::Permits(_) => "permits",
+        }
+    }
+
+    /// The number of permits.
+    pub(crate) fn permits(&self) -> Option<u32> {
+        match self {
+            Self::Permits(permit) => Some(permit.count()),
+            Self::Read(_) | Self::Write(_) => None,
+        }
+    }
+
+    pub(crate) async fn release(self) -> Result<(), ReleaseError> {
+        match self {
+            Self::Read(guard) => guard.release().await,
+            Self::Write(guard) => guard.release().await,
+            Self::Permits(permit) => permit.release().await,
         }
     }
 }

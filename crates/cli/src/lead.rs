@@ -11,7 +11,8 @@ use crate::exit::{Exit, Failure};
 use crate::held::Held;
 use crate::log;
 use crate::report::{Trouble, json_line};
-use crate::run::{AcquireTerms, Ended, LEASE, command, give_back, not_acquired, whole_lease};
+use crate::run::{AcquireTerms, Ended, LEASE, command, give_back, whole_lease};
+use crate::acquire_error::not_acquired;
 use crate::signals::Signals;
 use crate::store::{CALL, Partition};
 use anyhow::Context;
@@ -33,7 +34,7 @@ pub(crate) async fn lead(args: &LeadArgs) -> Result<Exit, Failure> {
     let status = match &done {
         Ok(exit) => *exit,
         // Before the report, which is the last line.
-        Err(failure) => failure.report(),
+        Err(failure) => crate::log::failure(&failure),
     };
     // Standard output belongs to the command.
     log::line(&json_line(&Report {

@@ -1,6 +1,7 @@
 //! What the program writes on standard error, as text or as JSON, one line an event.
 
 use crate::args::{LogArgs, LogFormat};
+use crate::exit::{Exit, Failure};
 use std::io::Write;
 use std::sync::OnceLock;
 use tracing::Level;
@@ -35,6 +36,12 @@ pub(crate) fn start(args: &LogArgs) {
     // `main` does both once; a second call would change nothing.
     let _ = tracing_subscriber::registry().with(layer.with_filter(ours)).try_init();
     let _ = FORMAT.set(args.log_format);
+}
+
+/// Logs why the program failed. Returns its exit status.
+pub(crate) fn failure(failure: &Failure) -> Exit {
+    error(&failure.message());
+    failure.exit
 }
 
 /// Logs an error.

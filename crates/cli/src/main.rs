@@ -4,6 +4,7 @@
 //! thread: the kernel ties the end of the command to the thread that started it.
 
 mod acl;
+mod acquire_error;
 mod args;
 mod child;
 mod detached;
@@ -19,7 +20,7 @@ mod look;
 mod ls;
 mod monitor;
 mod owner;
-mod part;
+mod share;
 mod people;
 mod report;
 mod run;
@@ -43,7 +44,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let exit = match Arguments::try_parse() {
-        Ok(arguments) => leasehold(&arguments).unwrap_or_else(|failure| failure.report()),
+        Ok(arguments) => leasehold(&arguments).unwrap_or_else(|failure| log::failure(&failure)),
         Err(error) => misuse(&error),
     };
     exit.into()

@@ -4,22 +4,21 @@
 //!    is left either.
 //! 2. The command starts under a whole lease, not under the short first lease of a new hold.
 
+use crate::acquire_error::not_acquired;
 use crate::args::RunArgs;
 use crate::child::{self, Child};
 use crate::exit::{Exit, Failure};
-use crate::held::{self, Held};
+use crate::held::{self, Held, SharedGuard};
 use crate::job::{self, Job};
 use crate::log;
-use crate::look::stands_there;
 use crate::owner::Who;
-use crate::part::{self, Part, Share};
+use crate::share::{self, Share};
 use crate::report::{Trouble, json_line};
 use crate::signals::Signals;
 use crate::store::{CALL, Partition};
 use anyhow::{Context, anyhow};
-use leasehold::store::{Fault, FaultKind};
 use leasehold::{
-    AcquireError, Attempt, Client, ExtendError, FencingToken, Lease, LockError, LockName, LostReason,
+    Attempt, Client, ExtendError, FencingToken, Lease, LockError, LockName, LostReason,
     MultiAttempt, MultiMutex, Mutex, OncePer, ReentrantMutex, ReleaseError,
 };
 use rustix::process::Signal;
@@ -47,7 +46,7 @@ pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let status = match &done {
         Ok(exit) => *exit,
         // Before the report, which is the last line.
-        Err(failure) => failure.report(),
+        Err(failure) => log::failure(&failure),
     };
     let name = args.names.first().map(String::as_str).unwrap_or_default();
     // Standard output belongs to the command.
@@ -241,8 +240,8 @@ async fn under_lock(
         |(name, fence): (&LockName, FencingToken)| Had { name: name.to_string(), fence: fence.as_u64() };
     course.locks = held.tokens().into_iter().map(had).collect();
     course.count = Some(held.count());
-    course.portion = held.part().map(Part::word);
-    course.permits = held.part().and_then(Part::permits);
+    course.portion = held.shared().map(SharedGuard::word);
+    course.permits = held.shared().and_then(SharedGuard::permits);
     tracing::info!(locks = %shown, "acquired");
     let ended = match whole_lease(&held, terms).await {
         Ok(()) => command(client, &held, terms, &args.command, signals).await,
@@ -262,7 +261,7 @@ async fn acquire(
     let shown = held::shown(names);
     let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing_to("use", &shown);
     if let (Some(share), [name]) = (share, names) {
-        let acquired = part::acquire(client, name, share, who, args).await;
+        let acquired = share::acquire(client, name, share, who, args).await;
         return acquired.map_err(|failure| failure.doing_to("acquire", &shown));
     }
     let acquired = match (names, who) {
@@ -298,7 +297,7 @@ async fn one(mutex: Mutex, args: &RunArgs) -> Result<Held, Failure> {
         Some(cap) => mutex.max_hold(cap),
         None => mutex,
     };
-    if tries_once(args) {
+    if args.tries_once() {
         return match mutex.try_acquire().await {
             Ok(Attempt::Granted(guard)) => Ok(Held::One(guard)),
             Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
@@ -318,7 +317,7 @@ async fn entry(lock: ReentrantMutex, args: &RunArgs) -> Result<Held, Failure> {
         Some(cap) => lock.max_hold(cap),
         None => lock,
     };
-    if tries_once(args) {
+    if args.tries_once() {
         return match lock.try_acquire().await {
             Ok(Attempt::Granted(guard)) => Ok(Held::Entry(guard)),
             Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
@@ -338,7 +337,7 @@ async fn several(all: MultiMutex, args: &RunArgs) -> Result<Held, Failure> {
         Some(cap) => all.max_hold(cap),
         None => all,
     };
-    if tries_once(args) {
+    if args.tries_once() {
         return match all.try_acquire().await {
             Ok(MultiAttempt::Granted(guard)) => Ok(Held::Several(guard)),
             Ok(MultiAttempt::Taken { lock, contention }) => {
@@ -352,50 +351,6 @@ async fn several(all: MultiMutex, args: &RunArgs) -> Result<Held, Failure> {
         None => all.acquire().await,
     };
     acquired.map(Held::Several).map_err(|error| not_acquired(error, conflict))
-}
-
-pub(crate) fn tries_once(args: &RunArgs) -> bool {
-    args.try_once || args.wait == Some(Duration::ZERO)
-}
-
-pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
-    let exit = match &error {
-        AcquireError::TimedOut { .. } | AcquireError::OutOfTries { .. } => {
-            return Failure::taken(conflict, error);
-        }
-        AcquireError::NotKept(why) => match &**why {
-            ExtendError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
-            _ => Exit::UNAVAILABLE,
-        },
-        AcquireError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
-        // Waiting cannot help, whatever the other holders do.
-        AcquireError::Lease(_)
-        | AcquireError::NoLease
-        | AcquireError::LeaseTooShort { .. }
-        | AcquireError::Impossible(_) => Exit::USAGE,
-        AcquireError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
-        AcquireError::Store(fault) => match other_kind(fault) {
-            Some(advice) => return Failure::new(Exit::UNAVAILABLE, anyhow!("{error}; {advice}")),
-            None => Exit::UNAVAILABLE,
-        },
-        _ => Exit::UNAVAILABLE,
-    };
-    Failure::new(exit, error)
-}
-
-/// Advice for a name that belongs to a lock of another kind.
-fn other_kind(fault: &Fault) -> Option<&'static str> {
-    match stands_there(fault)? {
-        "hash" => Some(
-            "if it is a reentrant lock (`leasehold show` says so), use `run --reentrant`; if several clients can \
-             share it, use --shared, --exclusive or --permits",
-        ),
-        "string" => Some(
-            "if it is a plain lock (`leasehold show` says so), leave out --reentrant and --owner, and --shared, \
-             --exclusive and --permits",
-        ),
-        _ => None,
-    }
 }
 
 /// Extends a new hold to its whole lease before the command starts (2).

@@ -9,8 +9,6 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::server::RedisServerBuilder;
-
 /// From when and until when a certificate is valid that is to be so in every test.
 const VALID: (&str, &str) = ("20200101000000Z", "20991231000000Z");
 
@@ -81,17 +79,7 @@ impl Authority {
         fs::read(self.path(name))
     }
 
-    /// Has a server show that certificate where it speaks TLS, and trust those that this authority has signed.
-    pub fn certify(&self, server: RedisServerBuilder, name: &str) -> RedisServerBuilder {
-        // A replacement server may be built without TLS.
-        server
-            .binary("redis-server")
-            .config("tls-cert-file", self.file(&format!("{name}.pem")))
-            .config("tls-key-file", self.file(&format!("{name}.key")))
-            .config("tls-ca-cert-file", self.file("root.pem"))
-    }
-
-    fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 

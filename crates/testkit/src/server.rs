@@ -250,9 +250,18 @@ impl RedisServerBuilder {
     /// certificate too unless `tls-auth-clients no` is configured. Nodes of a cluster use TLS among themselves. Raw
     /// commands use a Unix socket.
     pub fn tls(self, authority: &Authority, name: &str) -> Self {
-        let mut own = authority.certify(self, name).unix_socket();
+        let mut own = self.certificate(authority, name).unix_socket();
         own.tls = true;
         own
+    }
+
+    /// Presents that certificate on TLS ports, and trusts the authority. Does not itself open a TLS port.
+    pub fn certificate(self, authority: &Authority, name: &str) -> Self {
+        // A replacement server may be built without TLS.
+        self.binary("redis-server")
+            .config("tls-cert-file", authority.file(&format!("{name}.pem")))
+            .config("tls-key-file", authority.file(&format!("{name}.key")))
+            .config("tls-ca-cert-file", authority.file("root.pem"))
     }
 
     /// Keeps an append-only file, flushed at every write: nothing is lost over a restart.

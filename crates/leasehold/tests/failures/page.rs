@@ -1,4 +1,4 @@
-//! Checks docs/failure-modes.md against the tests: each test that the page names is where the page says, and the
+//! Checks docs/reference/failure-modes.md against the tests: each test that the page names is where the page says, and the
 //! page names each test that names a row.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The page's symbols for the places of tests, and a part of the path that each stands for.
-const PLACES: [(&str, &[&str]); 13] = [
+const PLACES: [(&str, &[&str]); 14] = [
     ("F", &["leasehold/tests/failures/"]),
     ("M", &["leasehold/tests/mutex/"]),
     ("N", &["leasehold/tests/reentrant/"]),
@@ -14,11 +14,12 @@ const PLACES: [(&str, &[&str]); 13] = [
     ("C", &["testkit/src/conformance/cases/"]),
     ("R", &["leasehold/tests/redis_store/"]),
     ("L", &["leasehold/tests/redis_model/"]),
-    ("S", &["leasehold/tests/sqlite_store/", "store/sqlite/tests.rs"]),
+    ("S", &["leasehold/tests/sqlite_store/", "sqlite/src/tests.rs"]),
     ("P", &["cli/tests/program/"]),
     ("E", &["leasehold/tests/sessions.rs"]),
     ("H", &["leasehold/tests/hands.rs"]),
     ("Q", &["leasehold/tests/quorum/"]),
+    ("X", &["leasehold/tests/partial_scripts/"]),
     ("U", &["/src/"]),
 ];
 

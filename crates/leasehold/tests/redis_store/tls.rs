@@ -22,7 +22,7 @@ fn server(authority: &Authority, name: &str, wants_one: bool) -> (RedisServer, u
 }
 
 fn settings(authority: &Authority, server: RedisServerBuilder, name: &str, port: u16) -> RedisServerBuilder {
-    authority.certify(server, name).config("tls-port", port.to_string())
+    server.certificate(authority, name).config("tls-port", port.to_string())
 }
 
 fn free_port() -> u16 {

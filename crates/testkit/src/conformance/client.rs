@@ -1,6 +1,6 @@
 //! A test client: one session with its own store handle, like another process.
 
-use super::fixture::Unsupported;
+use super::unsupported::Unsupported;
 use super::inbox::GrantMessage;
 use super::inbox::Inbox;
 use crate::Random;

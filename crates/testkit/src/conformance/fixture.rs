@@ -4,42 +4,18 @@ use super::client::{CALL_TIMEOUT, LONG, TestClient};
 use super::inbox::GrantMessage;
 use super::inbox::Inbox;
 use super::store_under_test::StoreUnderTest;
+use super::unsupported::Unsupported;
 use crate::Random;
 use futures_util::future::LocalBoxFuture;
 use leasehold_core::{Kind, Lock, LockName, SessionId};
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
 
 /// How long a whole case may take.
 const CASE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The interval between two polls.
 const PAUSE: Duration = Duration::from_millis(5);
-
-/// A feature that the store lacks and the case needs.
-#[derive(Debug, Default)]
-pub(super) struct Unsupported {
-    what: OnceLock<&'static str>,
-    told: Notify,
-}
-
-impl Unsupported {
-    /// Ends the case: the store lacks the feature.
-    pub(super) async fn leave(&self, what: &'static str) -> ! {
-        // The first report counts.
-        let _ = self.what.set(what);
-        self.told.notify_one();
-        loop {
-            std::future::pending::<()>().await;
-        }
-    }
-
-    async fn reached(&self) -> &'static str {
-        self.told.notified().await;
-        self.what.get().copied().unwrap_or_default()
-    }
-}
 
 /// The fixture of one case.
 pub struct Fixture {

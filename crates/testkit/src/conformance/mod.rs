@@ -41,6 +41,7 @@ mod parts;
 mod registry;
 mod rlock;
 mod store_under_test;
+mod unsupported;
 mod workload;
 
 #[doc(inline)]

@@ -2,13 +2,13 @@
 
 use crate::args::{RunArgs, ShareArgs};
 use crate::exit::{Exit, Failure};
-use crate::held::Held;
+use crate::acquire_error::not_acquired;
+use crate::held::{Held, SharedGuard};
 use crate::owner::Who;
-use crate::run::{not_acquired, tries_once};
 use anyhow::anyhow;
 use leasehold::{
-    AcquireError, Attempt, Client, Guard, LockError, LockName, Permit, ReadGuard, ReleaseError, RwLock,
-    Semaphore, WriteGuard,
+    AcquireError, Attempt, Client, LockError, LockName, RwLock,
+    Semaphore,
 };
 
 /// What a command acquires of a shared lock.
@@ -48,51 +48,7 @@ impl Share {
     }
 }
 
-/// What a command holds.
-#[derive(Debug)]
-pub(crate) enum Part {
-    Read(ReadGuard),
-    Write(Box<WriteGuard>),
-    Permits(Permit),
-}
-
-impl Part {
-    /// The guard that all of them contain.
-    pub(crate) fn guard(&self) -> &Guard {
-        match self {
-            Self::Read(guard) => guard,
-            Self::Write(guard) => guard,
-            Self::Permits(permit) => permit,
-        }
-    }
-
-    /// Its mode, as a word for programs. These words are stable.
-    pub(crate) const fn word(&self) -> &'static str {
-        match self {
-            Self::Read(_) => "read",
-            Self::Write(_) => "write",
-            Self::Permits(_) => "permits",
-        }
-    }
-
-    /// The number of permits.
-    pub(crate) fn permits(&self) -> Option<u32> {
-        match self {
-            Self::Permits(permit) => Some(permit.count()),
-            Self::Read(_) | Self::Write(_) => None,
-        }
-    }
-
-    pub(crate) async fn release(self) -> Result<(), ReleaseError> {
-        match self {
-            Self::Read(guard) => guard.release().await,
-            Self::Write(guard) => guard.release().await,
-            Self::Permits(permit) => permit.release().await,
-        }
-    }
-}
-
-/// Acquires the requested part of a lock.
+/// Acquires the requested share of a lock.
 pub(crate) async fn acquire(
     client: &Client,
     name: &LockName,
@@ -107,7 +63,7 @@ pub(crate) async fn acquire(
         Who::Fresh => Some(client.owner()),
         Who::Named(owner) | Who::Inherited(owner) => Some(owner.clone()),
     };
-    let part = match share {
+    let hold = match share {
         Share::Permits { count, of } => {
             let semaphore = client.semaphore(name.clone(), of).map_err(unusable)?;
             permits(semaphore, count, args).await?
@@ -118,28 +74,28 @@ pub(crate) async fn acquire(
             read_or_write(lock, share, args).await?
         }
     };
-    Ok(Held::Part { part, owner })
+    Ok(Held::Shared { hold, owner })
 }
 
-async fn permits(semaphore: Semaphore, count: u32, args: &RunArgs) -> Result<Part, Failure> {
+async fn permits(semaphore: Semaphore, count: u32, args: &RunArgs) -> Result<SharedGuard, Failure> {
     let semaphore = args.max_hold.into_iter().fold(semaphore, Semaphore::max_hold);
     let semaphore = args.wait.into_iter().fold(semaphore, Semaphore::wait);
-    let had = if tries_once(args) {
+    let had = if args.tries_once() {
         tried(semaphore.try_acquire_many(count).await, args)?
     } else {
         waited(semaphore.acquire_many(count).await, args)?
     };
-    Ok(Part::Permits(had))
+    Ok(SharedGuard::Permits(had))
 }
 
-async fn read_or_write(lock: RwLock, share: Share, args: &RunArgs) -> Result<Part, Failure> {
+async fn read_or_write(lock: RwLock, share: Share, args: &RunArgs) -> Result<SharedGuard, Failure> {
     let lock = args.max_hold.into_iter().fold(lock, RwLock::max_hold);
     let lock = args.wait.into_iter().fold(lock, RwLock::wait);
-    Ok(match (share, tries_once(args)) {
-        (Share::Writer, true) => Part::Write(Box::new(tried(lock.try_write().await, args)?)),
-        (Share::Writer, false) => Part::Write(Box::new(waited(lock.write().await, args)?)),
-        (_, true) => Part::Read(tried(lock.try_read().await, args)?),
-        (_, false) => Part::Read(waited(lock.read().await, args)?),
+    Ok(match (share, args.tries_once()) {
+        (Share::Writer, true) => SharedGuard::Write(Box::new(tried(lock.try_write().await, args)?)),
+        (Share::Writer, false) => SharedGuard::Write(Box::new(waited(lock.write().await, args)?)),
+        (_, true) => SharedGuard::Read(tried(lock.try_read().await, args)?),
+        (_, false) => SharedGuard::Read(waited(lock.read().await, args)?),
     })
 }
 

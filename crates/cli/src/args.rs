@@ -3,7 +3,7 @@
 //! URLs stay plain strings here: clap repeats a value that it cannot parse, and a URL can contain a password.
 
 use crate::duration;
-use crate::exit::Exit;
+use crate::output::exit::Exit;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! Reads a lock of any kind, by its name alone.
 
-use crate::exit::{Exit, Failure};
+use crate::output::exit::{Exit, Failure};
 use anyhow::anyhow;
 use leasehold::core::{Kind, Refused};
 use leasehold::store::{Fault, FaultKind};

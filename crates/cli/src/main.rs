@@ -3,43 +3,23 @@
 //! It knows of locks only what the library offers. It starts no threads of its own, and its runtime runs on the main
 //! thread: the kernel ties the end of the command to the thread that started it.
 
-mod acl;
-mod acquire_error;
 mod args;
-mod child;
-mod detached;
-mod doctor;
+mod commands;
 mod duration;
-mod exit;
-mod free;
-mod held;
 mod job;
-mod lead;
-mod log;
 mod look;
-mod ls;
-mod monitor;
-mod owner;
-mod share;
-mod people;
-mod report;
-mod run;
+mod output;
 mod secret;
-mod sharers;
-mod show;
-mod signals;
-mod stamp;
 mod store;
-mod terminal;
 mod token;
-mod wait;
-mod watch;
 
 use anyhow::Context;
 use args::{Arguments, Task};
 use clap::Parser;
-use exit::{Exit, Failure};
+use commands::{acl, detached, doctor, free, lead, ls, monitor, run, show, wait};
 use leasehold::LockName;
+use output::exit::{Exit, Failure};
+use output::log;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

@@ -4,7 +4,7 @@
 //!    process list shows it to every user of the machine.
 //! 2. No code prints a [`Secret`].
 
-use crate::exit::{Exit, Failure};
+use crate::output::exit::{Exit, Failure};
 use anyhow::{Context, Result, anyhow, bail};
 use std::fmt;
 use std::fs::File;

@@ -4,7 +4,7 @@
 //! library's [`StoreUrl`] decides what a URL contains; a URL that it does not parse may contain a secret anywhere.
 
 use crate::args::StoreArgs;
-use crate::exit::{Exit, Failure};
+use crate::output::exit::{Exit, Failure};
 use crate::secret::{self, variable};
 use anyhow::{Context, anyhow};
 use leasehold::store::{Diagnosis, Fault, FaultKind, RedisConfig, StoreKind, StoreUrl, StoreUrlError};

@@ -8,7 +8,7 @@
 //!    holds that lock.
 //! 4. No message contains anything of its content.
 
-use crate::exit::{Exit, Failure};
+use crate::output::exit::{Exit, Failure};
 use anyhow::{Context, anyhow};
 use leasehold::DetachedHold;
 use rustix::fs::{Mode, OFlags};

@@ -1,7 +1,7 @@
 //! The session of a holder, and the audit, as they are printed: text from other clients, made safe for a terminal.
 
-use crate::report::millis;
-use crate::stamp::rfc3339;
+use crate::output::report::millis;
+use crate::output::stamp::rfc3339;
 use leasehold::{AuditEntry, Ended, SessionInfo};
 use serde::Serialize;
 use std::collections::BTreeMap;

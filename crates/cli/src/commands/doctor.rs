@@ -1,9 +1,9 @@
 //! `leasehold doctor`: what a server reports about itself, and settings that could lose locks.
 
 use crate::args::DoctorArgs;
-use crate::exit::{Exit, Failure};
-use crate::people::plain;
-use crate::report::{json_line, print};
+use crate::output::exit::{Exit, Failure};
+use crate::output::report::{json_line, print};
+use crate::output::session_info::plain;
 use crate::store::Partition;
 use leasehold::store::{Diagnosis, Finding, Role, Severity};
 use serde::Serialize;

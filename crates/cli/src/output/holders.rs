@@ -1,8 +1,8 @@
 //! The holders of a shared lock, as they are printed.
 
-use crate::people::{Behind, plain};
-use crate::report::millis;
-use crate::stamp::rfc3339;
+use crate::output::report::millis;
+use crate::output::session_info::{Behind, plain};
+use crate::output::stamp::rfc3339;
 use leasehold::core::Kind;
 use leasehold::{LockMode, SessionInfo, SharedHolder, Status};
 use serde::Serialize;

@@ -1,12 +1,12 @@
 //! `leasehold show`: the state of a lock.
 
 use crate::args::ShowArgs;
-use crate::exit::{Exit, Failure};
 use crate::look::{Looked, look};
-use crate::people::{Behind, Taken, plain};
-use crate::report::{json_line, millis, print};
-use crate::sharers::{Counted, Having};
-use crate::stamp::rfc3339;
+use crate::output::exit::{Exit, Failure};
+use crate::output::holders::{Counted, Having};
+use crate::output::report::{json_line, millis, print};
+use crate::output::session_info::{Behind, Taken, plain};
+use crate::output::stamp::rfc3339;
 use crate::store::Partition;
 use serde::Serialize;
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! What the program writes on standard error, as text or as JSON, one line an event.
 
 use crate::args::{LogArgs, LogFormat};
-use crate::exit::{Exit, Failure};
+use crate::output::exit::{Exit, Failure};
 use std::io::Write;
 use std::sync::OnceLock;
 use tracing::Level;

@@ -2,8 +2,8 @@
 //! leadership.
 
 use leasehold::{
-    ExtendError, FencingToken, Guard, Leadership, LockName, Lost, Moment, MultiGuard, Owner, PeriodGuard, Permit,
-    ReadGuard, ReentrantGuard, ReleaseError, WriteGuard,
+    ExtendError, FencingToken, Guard, Leadership, LockName, Lost, Moment, MultiGuard, Owner, PeriodGuard,
+    Permit, ReadGuard, ReentrantGuard, ReleaseError, WriteGuard,
 };
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;

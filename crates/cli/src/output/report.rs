@@ -1,6 +1,6 @@
 //! Reports for programs: one line of JSON with stable fields (docs/reference/json.md).
 
-use crate::exit::Failure;
+use crate::output::exit::Failure;
 use anyhow::Context;
 use serde::Serialize;
 use std::io::{self, Write};

@@ -4,13 +4,23 @@
 //! 2. This module renews the lock itself only if the grace is so long that the keeper's renewals, at a third of the
 //!    lease, would come too late.
 
-use crate::child::{Change, Child};
-use crate::exit::Exit;
-use crate::held::{self, Held};
-use crate::run::{AcquireTerms, Ended};
-use crate::signals::{ENDING, Signals};
-use crate::terminal::{self, Terminal};
-use crate::watch::{Step, Watch};
+pub(crate) mod acquire_error;
+pub(crate) mod child;
+pub(crate) mod held;
+pub(crate) mod owner;
+pub(crate) mod share;
+pub(crate) mod signals;
+pub(crate) mod terminal;
+pub(crate) mod terms;
+pub(crate) mod watch;
+
+use crate::job::child::{Change, Child};
+use crate::job::held::Held;
+use crate::job::signals::{ENDING, Signals};
+use crate::job::terminal::Terminal;
+use crate::job::terms::AcquireTerms;
+use crate::job::watch::{Step, Watch};
+use crate::output::exit::Exit;
 use leasehold::Client;
 use rustix::process::Signal;
 use std::time::Duration;
@@ -30,6 +40,17 @@ pub(crate) struct Job<'a> {
     pause: Pause,
     /// The signal by which the command was asked to end, other than by this program.
     asked: Option<Signal>,
+}
+
+/// How a command that was started has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// The exit status of the command.
+    pub(crate) exit: Exit,
+    /// Set if it was made to end, because its lock was lost or could not be renewed.
+    pub(crate) stopped: bool,
+    /// The signal by which a user or another program asked it to end.
+    pub(crate) asked: Option<Signal>,
 }
 
 /// Whether the command is to continue after a stop.
@@ -92,7 +113,7 @@ impl Job<'_> {
                     } else {
                         "is lost or cannot be renewed".to_owned()
                     };
-                    crate::log::warning(&format!("{locks} {why}: ending the command"));
+                    crate::output::log::warning(&format!("{locks} {why}: ending the command"));
                     self.child.signal(Signal::TERM);
                     // A stopped process could not end by itself.
                     self.child.signal(Signal::CONT);

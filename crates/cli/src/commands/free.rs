@@ -4,12 +4,12 @@
 //! it.
 
 use crate::args::FreeArgs;
-use crate::detached::settle;
-use crate::exit::{Exit, Failure};
+use crate::commands::detached::settle;
 use crate::look::{AnyLock, Looked, look};
-use crate::people::{Behind, plain};
-use crate::report::{json_line, print};
-use crate::sharers::{Counted, Having};
+use crate::output::exit::{Exit, Failure};
+use crate::output::holders::{Counted, Having};
+use crate::output::report::{json_line, print};
+use crate::output::session_info::{Behind, plain};
 use crate::store::Partition;
 use anyhow::{Context, anyhow};
 use leasehold::{ForceReleaseError, FullStatus, LockName, ObservedHolder, SharedHolder};

@@ -4,7 +4,7 @@
 //! the owner in its environment, as text, for nested commands.
 
 use crate::args::EnterArgs;
-use crate::exit::{Exit, Failure};
+use crate::output::exit::{Exit, Failure};
 use crate::secret::variable;
 use anyhow::{Context, anyhow};
 use leasehold::Owner;

@@ -135,7 +135,6 @@ impl Failure {
     pub(crate) fn message(&self) -> String {
         told(&self.cause)
     }
-
 }
 
 /// An error and its causes on one line. Many messages already contain the text of their cause.

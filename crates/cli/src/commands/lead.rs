@@ -7,13 +7,15 @@
 //!    longer and longer.
 
 use crate::args::LeadArgs;
-use crate::exit::{Exit, Failure};
-use crate::held::Held;
-use crate::log;
-use crate::report::{Trouble, json_line};
-use crate::run::{AcquireTerms, Ended, LEASE, command, give_back, whole_lease};
-use crate::acquire_error::not_acquired;
-use crate::signals::Signals;
+use crate::commands::run::{command, give_back, whole_lease};
+use crate::job::Ended;
+use crate::job::acquire_error::not_acquired;
+use crate::job::held::Held;
+use crate::job::signals::Signals;
+use crate::job::terms::{AcquireTerms, LEASE};
+use crate::output::exit::{Exit, Failure};
+use crate::output::log;
+use crate::output::report::{Trouble, json_line};
 use crate::store::{CALL, Partition};
 use anyhow::Context;
 use leasehold::{AcquireError, Client, Election, Leadership, LockName, Moment};
@@ -34,7 +36,7 @@ pub(crate) async fn lead(args: &LeadArgs) -> Result<Exit, Failure> {
     let status = match &done {
         Ok(exit) => *exit,
         // Before the report, which is the last line.
-        Err(failure) => crate::log::failure(&failure),
+        Err(failure) => crate::output::log::failure(&failure),
     };
     // Standard output belongs to the command.
     log::line(&json_line(&Report {

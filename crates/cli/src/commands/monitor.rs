@@ -1,12 +1,12 @@
 //! `leasehold monitor`: a daemon that frees the locks of dead sessions, and reports each.
 
 use crate::args::MonitorArgs;
-use crate::exit::{Exit, Failure};
-use crate::log;
-use crate::people::plain;
-use crate::report::{json_line, print};
-use crate::signals::Signals;
-use crate::stamp::rfc3339;
+use crate::job::signals::Signals;
+use crate::output::exit::{Exit, Failure};
+use crate::output::log;
+use crate::output::report::{json_line, print};
+use crate::output::session_info::plain;
+use crate::output::stamp::rfc3339;
 use crate::store::Partition;
 use anyhow::Context;
 use leasehold::{Eviction, MonitorReport};

@@ -1,9 +1,9 @@
 //! `leasehold acl`: the minimal permissions for a user of the server.
 
 use crate::args::AclArgs;
-use crate::exit::{Exit, Failure};
-use crate::log;
-use crate::report::print;
+use crate::output::exit::{Exit, Failure};
+use crate::output::log;
+use crate::output::report::print;
 use crate::store;
 use anyhow::Context;
 use leasehold::store::{Permissions, RedisConfig, ServerVersion};

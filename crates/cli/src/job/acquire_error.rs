@@ -4,8 +4,8 @@ use anyhow::anyhow;
 use leasehold::store::{Fault, FaultKind};
 use leasehold::{AcquireError, ExtendError};
 
-use crate::exit::{Exit, Failure};
 use crate::look::stands_there;
+use crate::output::exit::{Exit, Failure};
 
 /// The failure that an acquire ended with. `conflict` is the exit status if another client holds the lock.
 pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {

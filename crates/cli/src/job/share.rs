@@ -1,15 +1,12 @@
 //! A command's hold of a lock that can be shared: a read lock, the write lock, or permits.
 
 use crate::args::{RunArgs, ShareArgs};
-use crate::exit::{Exit, Failure};
-use crate::acquire_error::not_acquired;
-use crate::held::{Held, SharedGuard};
-use crate::owner::Who;
+use crate::job::acquire_error::not_acquired;
+use crate::job::held::{Held, SharedGuard};
+use crate::job::owner::Who;
+use crate::output::exit::{Exit, Failure};
 use anyhow::anyhow;
-use leasehold::{
-    AcquireError, Attempt, Client, LockError, LockName, RwLock,
-    Semaphore,
-};
+use leasehold::{AcquireError, Attempt, Client, LockError, LockName, RwLock, Semaphore};
 
 /// What a command acquires of a shared lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

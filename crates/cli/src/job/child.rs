@@ -4,9 +4,9 @@
 //! 2. The kernel kills it when this process ends (Linux): see [`die_with`].
 //! 3. Polling also reaps all other children of this process (orphans, if it is process 1).
 
-use crate::exit::Exit;
-use crate::held::Held;
-use crate::owner::OWNER;
+use crate::job::held::Held;
+use crate::job::owner::OWNER;
+use crate::output::exit::Exit;
 use crate::secret::PASSWORD;
 use crate::store::{self, STORE};
 use rustix::io::Errno;
@@ -68,7 +68,9 @@ impl Child {
         match kill_process_group(self.pid, signal) {
             Ok(()) | Err(Errno::SRCH) => {}
             // This process may not signal a setuid program.
-            Err(error) => crate::log::warning(&format!("failed to send {signal:?} to the command: {error}")),
+            Err(error) => {
+                crate::output::log::warning(&format!("failed to send {signal:?} to the command: {error}"))
+            }
         }
     }
 

@@ -1,11 +1,11 @@
 //! `leasehold ls`: the locks that are held, with their holders; or the sessions.
 
 use crate::args::LsArgs;
-use crate::exit::{Exit, Failure};
-use crate::people::{Behind, plain};
-use crate::report::{json_line, millis, print};
-use crate::sharers::{Counted, Having};
-use crate::stamp::rfc3339;
+use crate::output::exit::{Exit, Failure};
+use crate::output::holders::{Counted, Having};
+use crate::output::report::{json_line, millis, print};
+use crate::output::session_info::{Behind, plain};
+use crate::output::stamp::rfc3339;
 use crate::store::Partition;
 use leasehold::{LockInfo, SessionInfo};
 use serde::Serialize;

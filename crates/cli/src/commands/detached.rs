@@ -5,12 +5,12 @@
 //! 2. A token is discarded only if its hold is known to be over.
 
 use crate::args::{AcquireArgs, ExtendArgs, ReleaseArgs, StoreArgs};
-use crate::exit::{Exit, Failure};
-use crate::log;
-use crate::report::{Trouble, json_line, millis, print};
-use crate::acquire_error::not_acquired;
-use crate::signals::Signals;
-use crate::stamp::rfc3339;
+use crate::job::acquire_error::not_acquired;
+use crate::job::signals::Signals;
+use crate::output::exit::{Exit, Failure};
+use crate::output::log;
+use crate::output::report::{Trouble, json_line, millis, print};
+use crate::output::stamp::rfc3339;
 use crate::store::{CALL, Partition, exit_of};
 use crate::token::TokenFile;
 use anyhow::{Context, anyhow};

@@ -4,10 +4,10 @@
 //! end of the holder's lease.
 
 use crate::args::WaitArgs;
-use crate::exit::{Exit, Failure};
-use crate::lead::share;
+use crate::commands::lead::share;
 use crate::look::look;
-use crate::report::{Trouble, json_line, millis, print};
+use crate::output::exit::{Exit, Failure};
+use crate::output::report::{Trouble, json_line, millis, print};
 use crate::store::Partition;
 use anyhow::anyhow;
 use leasehold::{Client, LockName, Moment, Status};

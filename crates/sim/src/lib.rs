@@ -20,11 +20,14 @@
 //! 1. A run depends on its seed alone: no clock, no thread, no hash order.
 //! 2. Nothing of a run outlives it, so a process can execute millions of runs.
 
+mod any_guard;
 pub mod checks;
+mod config;
 mod event;
 pub mod history;
 mod model_server;
 mod mutants;
+mod run;
 mod workload;
 mod world;
 
@@ -36,7 +39,7 @@ pub use event::{
 };
 pub use model_server::{Data, Flaw, ModelServer, ObservedHolder};
 pub use mutants::Mutant;
+pub use run::{Outcome, Run, run};
 pub use world::faults::FaultProfile;
 pub use world::scheduler::HostId;
 pub use world::time::{Clock, Instant};
-pub use world::{Outcome, Run, run};

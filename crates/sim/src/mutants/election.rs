@@ -1,26 +1,12 @@
 //! Mutants of Elections and of `once_per`: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use crate::world::Run;
 use leasehold_core::model::{Alive, LockState};
 use leasehold_core::{
     Acquired, FencingToken, HoldStatus, Kind, Notification, Op, Release, ReleaseAction, Reply,
 };
 
 impl Mutant {
-    /// Whether a run has the locks that it is of.
-    pub const fn applies_to(self, run: &Run) -> bool {
-        if self.is_of_shared_locks() {
-            run.has_shared_locks()
-        } else if self.is_of_elections() {
-            run.has_elections()
-        } else if self.is_of_periods() {
-            run.has_periods()
-        } else {
-            !run.has_shared_locks()
-        }
-    }
-
     /// Whether it shows only where there are Elections.
     pub const fn is_of_elections(self) -> bool {
         matches!(

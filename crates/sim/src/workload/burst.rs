@@ -4,7 +4,7 @@
 //! It deliberately judges nothing: it records what it does, and the checks do the rest.
 
 use crate::event::{LockId, TaskId};
-use crate::workload::task::TaskRunner;
+use crate::workload::runner::TaskRunner;
 use crate::world::Sim;
 use crate::world::environment::ProcessEnvironment;
 use crate::world::scheduler::HostId;
@@ -18,29 +18,6 @@ use tokio::sync::oneshot;
 
 /// The number of the first task of a burst. Other tasks of the process have smaller ones.
 const FIRST: u32 = 100;
-
-/// How the tasks of a run hand locks on, drawn from its seed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HandoffConfig {
-    /// How many of a thousand uses of a Mutex let the process keep it for a while.
-    pub(crate) sticky: u64,
-    /// How long a hold is cached at most.
-    pub(crate) keep_for: Duration,
-    /// The largest burst; 0 if there are none.
-    crowd: u32,
-}
-
-impl HandoffConfig {
-    pub(crate) fn draw(chance: &Random) -> Self {
-        let crowd = if chance.chance(120) { chance.between(3, 24) } else { 0 };
-        Self {
-            sticky: *chance.pick(&[0, 0, 300, 800, 1000]),
-            // From less than a task takes to return, to more than a session lives without a heartbeat.
-            keep_for: Duration::from_millis(*chance.pick(&[20, 400, 3_000, 20_000])),
-            crowd: u32::try_from(crowd).unwrap_or(0),
-        }
-    }
-}
 
 /// The Mutex handles that a process keeps alive. Without a handle, no state remains once no task holds or waits.
 pub(crate) fn cached_mutexes(sim: &Sim, client: &Client, chance: &Random) -> Arc<[Mutex]> {

@@ -2,10 +2,12 @@
 //!
 //! It deliberately judges nothing: it records what it does, and the checks do the rest.
 
+use crate::any_guard::AnyGuard;
 use crate::event::{AcquireMethod, Event, LockId, ObserverEvent, TaskId};
 use crate::mutants::Mutant;
-use crate::workload::guards::{AnyGuard, HeldGuard};
-use crate::workload::task::{AcquireCall, CallOutcome, TaskRunner, attempt, got};
+use crate::workload::guards::HeldGuard;
+use crate::workload::runner::TaskRunner;
+use crate::workload::task::{AcquireCall, CallOutcome, attempt, got};
 use crate::world::Sim;
 use crate::world::time::Instant;
 use futures_util::future::{BoxFuture, Either, select};

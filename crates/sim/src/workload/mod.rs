@@ -5,17 +5,20 @@
 
 pub(crate) mod admin;
 pub(crate) mod burst;
+mod dropped;
 mod election;
 pub(crate) mod guards;
 pub(crate) mod once_per;
+mod runner;
 mod sharing;
 pub(crate) mod task;
 
+use crate::config::WorkloadConfig;
 use crate::event::{Event, HostEvent, LockId, TaskId};
 use crate::mutants::client::MutantStore;
 use crate::workload::burst::{Burst, cached_mutexes};
 use crate::workload::election::Observer;
-use crate::workload::task::TaskRunner;
+use crate::workload::runner::TaskRunner;
 use crate::world::Sim;
 use crate::world::scheduler::HostId;
 use crate::world::store::SimStore;
@@ -25,73 +28,6 @@ use leasehold_testkit::Random;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// How a run uses locks, drawn from its seed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct WorkloadConfig {
-    pub(crate) tasks: u32,
-    /// How many of a thousand holds last longer than their leases.
-    pub(crate) long_holds: u64,
-    /// How many of a thousand acquires and releases are dropped half-method.
-    pub(crate) drops: u64,
-    /// Set if every k-th release leaves the lock to strangers.
-    pub(crate) free_every: Option<u32>,
-    /// How many of a thousand acquires have a value of their own.
-    pub(crate) own_values: u64,
-    /// How many of a thousand uses are of several Mutexes at once.
-    pub(crate) several: u64,
-    /// How many of a thousand holds of a ReentrantMutex are entered again, each time that there is something to do.
-    pub(crate) enters: u64,
-    /// How many of a thousand processes share the owner of their tasks with other processes.
-    travels: u64,
-    /// Set if the store acquires several locks in one step.
-    pub(crate) in_one_step: bool,
-    watchdog: Duration,
-    /// How many of a thousand processes have no session.
-    without_session: u64,
-    pub(crate) call: Duration,
-    /// The longest pause between two uses.
-    pub(crate) idle: Duration,
-}
-
-impl WorkloadConfig {
-    pub(crate) fn draw(chance: &Random) -> Self {
-        let ms = |least, most| Duration::from_millis(chance.between(least, most));
-        Self {
-            tasks: u32::try_from(chance.between(1, 3)).unwrap_or(1),
-            long_holds: chance.between(0, 150),
-            drops: chance.between(0, 250),
-            free_every: chance.chance(200).then(|| u32::try_from(chance.between(1, 4)).unwrap_or(1)),
-            own_values: if chance.chance(200) { 300 } else { 0 },
-            several: *chance.pick(&[0, 300, 600]),
-            enters: chance.between(100, 600),
-            travels: *chance.pick(&[0, 1000, 1000]),
-            in_one_step: chance.chance(800),
-            watchdog: ms(300, 9_000),
-            without_session: *chance.pick(&[0, 250, 250, 1000]),
-            call: ms(200, 2_000),
-            idle: ms(1, 1_500),
-        }
-    }
-}
-
-/// Numbers that all users of a lock must agree on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SharedLimits {
-    /// The permits of a Semaphore that was not resized.
-    pub(crate) permits: u32,
-    /// How many arrivals open a Latch.
-    pub(crate) arrivals: u32,
-    /// How many meet at a Barrier.
-    pub(crate) parties: u32,
-}
-
-impl SharedLimits {
-    pub(crate) fn draw(chance: &Random) -> Self {
-        let number = |least, most| u32::try_from(chance.between(least, most)).unwrap_or(1);
-        Self { permits: number(1, 5), arrivals: number(1, 6), parties: number(1, 4) }
-    }
-}
 
 /// One process, from its start until its tasks have ended.
 pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {

@@ -2,32 +2,14 @@
 //!
 //! It deliberately judges nothing: it records what it does, and the checks do the rest.
 
-use crate::event::{Event, LockId, PeriodEvent};
-use crate::workload::task::{Cut, TaskRunner};
+use crate::config::Period;
+use crate::event::{Event, PeriodEvent};
+use crate::workload::dropped::DroppedAfter;
+use crate::workload::runner::TaskRunner;
 use futures_util::future::{Either, select};
 use leasehold::{Attempt, PeriodGuard};
-use leasehold_testkit::Random;
 use std::pin::pin;
 use std::time::Duration;
-
-/// The parameters that all processes of a run agree on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Period {
-    /// The lock.
-    pub(crate) lock: LockId,
-    length: Duration,
-    at_most: Duration,
-}
-
-impl Period {
-    /// Of the first lock, whichever that is.
-    pub(crate) fn draw(chance: &Random) -> Self {
-        let length =
-            Duration::from_millis(*chance.pick(&[chance.between(50, 1_000), chance.between(1_000, 6_000)]));
-        let longer = if chance.chance(300) { 2 } else { 0 };
-        Self { lock: LockId(0), length, at_most: length * longer }
-    }
-}
 
 impl TaskRunner {
     /// Tries once to have the turn, and uses it.
@@ -55,8 +37,8 @@ impl TaskRunner {
         let polls = if dropped { self.chance.between(1, 3) } else { u64::MAX };
         // The outcome does not matter: the store shows it.
         match self.chance.below(10) {
-            0..6 => drop(Cut { inner: Box::pin(turn.finish()), polls }.await),
-            6..8 => drop(Cut { inner: Box::pin(turn.give_up()), polls }.await),
+            0..6 => drop(DroppedAfter { inner: Box::pin(turn.finish()), polls }.await),
+            6..8 => drop(DroppedAfter { inner: Box::pin(turn.give_up()), polls }.await),
             _ => drop(turn),
         }
     }

@@ -3,9 +3,11 @@
 //!
 //! It deliberately judges nothing: it records what it does, and the checks do the rest.
 
+use crate::any_guard::AnyGuard;
 use crate::event::{AcquireMethod, LeasePolicy, LockId, OwnerId, TaskEvent};
-use crate::workload::guards::{AnyGuard, HeldGuard};
-use crate::workload::task::{AcquireCall, CallOutcome, TaskRunner, attempt, got, miss, polling};
+use crate::workload::guards::HeldGuard;
+use crate::workload::runner::TaskRunner;
+use crate::workload::task::{AcquireCall, CallOutcome, attempt, got, miss, polling};
 use futures_util::future::BoxFuture;
 use leasehold::core::{Kind, LockMode, LockName};
 use leasehold::{AcquireError, ConversionError, Owner, RwLock, Semaphore};

@@ -4,37 +4,22 @@
 //!
 //! It deliberately judges nothing: it records what it does, and the checks do the rest.
 
-use crate::event::{AcquireFailure, AcquireMethod, LeasePolicy, LockId, OwnerId, TaskEvent, TaskId};
-use crate::workload::guards::{AnyGuard, HeldGuard};
-use crate::world::Sim;
-use crate::world::environment::ProcessEnvironment;
+use crate::any_guard::AnyGuard;
+use crate::event::{AcquireFailure, AcquireMethod, LeasePolicy, LockId, OwnerId, TaskEvent};
+use crate::workload::dropped::DroppedAfter;
+use crate::workload::guards::HeldGuard;
+use crate::workload::runner::TaskRunner;
 use crate::world::time::Instant;
 use futures_util::future::{BoxFuture, Either, select, select_all};
 use leasehold::core::{Kind, LockMode};
 use leasehold::{
-    AcquireError, Attempt, Client, Lost as Loss, MultiAttempt, MultiMutex, Mutex, Owner, ReentrantMutex,
-    RetryPolicy,
+    AcquireError, Attempt, Lost as Loss, MultiAttempt, MultiMutex, Mutex, Owner, ReentrantMutex, RetryPolicy,
 };
-use leasehold_testkit::Random;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::pin::pin;
 use std::time::Duration;
 
 /// How often an owner enters at most.
 const DEEPEST: usize = 3;
-
-/// Runs one task.
-pub(crate) struct TaskRunner {
-    pub(crate) sim: Arc<Sim>,
-    pub(crate) world: ProcessEnvironment,
-    pub(crate) client: Client,
-    pub(crate) task: TaskId,
-    watchdog: Duration,
-    pub(crate) chance: Random,
-    /// An owner of this task alone.
-    own: Owner,
-}
 
 /// The outcome of an acquire.
 pub(crate) enum CallOutcome {
@@ -50,33 +35,12 @@ pub(crate) struct AcquireCall {
 }
 
 impl TaskRunner {
-    pub(crate) fn new(
-        sim: Arc<Sim>,
-        world: ProcessEnvironment,
-        client: Client,
-        task: TaskId,
-        watchdog: Duration,
-        chance: Random,
-    ) -> Self {
-        let own = client.owner();
-        Self { sim, world, client, task, watchdog, chance, own }
-    }
-
     pub(crate) async fn run(self) {
         while self.sim.scheduler.now() < self.sim.fault_plan.faults_end_at {
             self.pause(self.sim.config.idle).await;
             self.use_a_lock().await;
         }
         self.lead_at_last().await;
-    }
-
-    pub(crate) fn note(&self, lock: LockId, what: TaskEvent) {
-        self.sim.note(&crate::event::Event::Task(self.task, lock, what));
-    }
-
-    pub(crate) async fn pause(&self, most: Duration) {
-        let us = self.chance.below(u64::try_from(most.as_micros()).unwrap_or(1).max(1));
-        self.sim.scheduler.sleep_until(self.sim.scheduler.now() + Duration::from_micros(us)).await;
     }
 
     async fn use_a_lock(&self) {
@@ -300,7 +264,7 @@ impl TaskRunner {
             return Some(doing.await);
         }
         if self.chance.chance(500) {
-            let cut = Cut { inner: doing, polls: self.chance.between(1, 6) };
+            let cut = DroppedAfter { inner: doing, polls: self.chance.between(1, 6) };
             return cut.await;
         }
         let patience = pin!(self.pause(Duration::from_secs(3)));
@@ -471,26 +435,5 @@ pub(crate) fn miss(error: &AcquireError) -> AcquireFailure {
         AcquireError::Lost(_) => AcquireFailure::Lost,
         AcquireError::Impossible(_) => AcquireFailure::Impossible,
         _ => AcquireFailure::Fault,
-    }
-}
-
-/// A future that is dropped when it is pending after so many polls. Its output is `None` then.
-pub(crate) struct Cut<F: ?Sized> {
-    pub(crate) inner: Pin<Box<F>>,
-    pub(crate) polls: u64,
-}
-
-impl<F: Future + ?Sized> Future for Cut<F> {
-    type Output = Option<F::Output>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.inner.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if self.polls <= 1 => Poll::Ready(None),
-            Poll::Pending => {
-                self.polls -= 1;
-                Poll::Pending
-            }
-        }
     }
 }

@@ -1,30 +1,29 @@
-//! A run of the world: its parts, its loop, and the faults that it injects.
+//! The world of one run: its parts, its loop, and the faults that it injects.
 
 pub(crate) mod environment;
 pub(crate) mod faults;
+pub(crate) mod link;
 pub(crate) mod network;
 pub(crate) mod scheduler;
 pub(crate) mod server;
 pub(crate) mod store;
 pub(crate) mod time;
 
+use crate::any_guard::AnyGuard;
 use crate::checks::recorder::{Counts, Recorder, Violation};
+use crate::config::{HandoffConfig, Period, SharedLimits, WorkloadConfig};
 use crate::event::{Event, GuardId, HostEvent, LockId, NewGuard, OwnerId, TaskEvent, TaskId, Validity};
 use crate::mutants::Mutant;
-use crate::workload::burst::HandoffConfig;
-use crate::workload::guards::AnyGuard;
-use crate::workload::once_per::Period;
-use crate::workload::{SharedLimits, WorkloadConfig, admin, process, stranger};
 use environment::ProcessEnvironment;
 use faults::{Fault, FaultPlan, FaultProfile};
 use leasehold::Owner;
-use leasehold_core::{AUDIT_KEPT, Kind, Lock, LockName};
+use leasehold_core::{AUDIT_KEPT, Kind, Lock};
 use leasehold_testkit::Random;
 use network::Net;
 use scheduler::{HostId, Scheduler, StepResult};
-use server::Server;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -40,50 +39,22 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(2 * 3600);
 /// An upper bound on the steps of a run. A run that exceeds it loops.
 const STEPS: u64 = 5_000_000;
 
-/// The parameters of a run.
-#[derive(Debug, Clone, Copy)]
-pub struct Run {
-    /// The seed of all random choices.
-    pub seed: u64,
-    /// The defect to plant, if any.
-    pub mutant: Option<Mutant>,
-    /// Set to record a line for each event.
-    pub with_trace: bool,
-}
+/// Runs a process on a host, from its start to its end.
+pub(crate) type StartProcess = fn(Arc<Sim>, HostId, Random) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-impl Run {
-    /// A run as it should be.
-    pub const fn new(seed: u64) -> Self {
-        Self { seed, mutant: None, with_trace: false }
-    }
-
-    /// Whether it uses `RwLocks`, Semaphores, Latches and Barriers: one run in three.
-    pub const fn has_shared_locks(&self) -> bool {
-        self.seed.is_multiple_of(3)
-    }
-
-    /// Whether it uses Elections: one run in six.
-    pub const fn has_elections(&self) -> bool {
-        self.seed % 6 == 1
-    }
-
-    /// Whether it uses `once_per`: one run in six.
-    pub const fn has_periods(&self) -> bool {
-        self.seed % 6 == 4
-    }
-}
-
-/// The outcome of a run.
-#[derive(Debug)]
-pub struct Outcome {
-    /// The first violation.
-    pub violation: Option<Violation>,
-    /// How much happened.
-    pub counts: Counts,
-    /// The kind of faults.
-    pub profile: FaultProfile,
-    /// The trace, if one was requested.
-    pub trace: Vec<String>,
+/// What a world is made of.
+pub(crate) struct SimConfig {
+    pub(crate) scheduler_chance: Random,
+    pub(crate) fault_plan: FaultPlan,
+    pub(crate) workload: WorkloadConfig,
+    pub(crate) handoff: HandoffConfig,
+    pub(crate) limits: SharedLimits,
+    pub(crate) locks: Vec<Lock>,
+    pub(crate) period: Option<Period>,
+    pub(crate) mutant: Option<Mutant>,
+    pub(crate) net: Net,
+    pub(crate) recorder: Recorder,
+    pub(crate) start_process: StartProcess,
 }
 
 /// The state of one run.
@@ -104,6 +75,7 @@ pub(crate) struct Sim {
     stops: Mutex<BTreeMap<HostId, StopTime>>,
     pub(crate) last_guard_id: AtomicU32,
     owners: Mutex<OwnerRegistry>,
+    start_process: StartProcess,
 }
 
 /// The owners of a run.
@@ -137,111 +109,8 @@ struct StopTime {
     total: Duration,
 }
 
-/// Runs the world once.
-pub fn run(run: &Run) -> Outcome {
-    let chance = Random::from_seed(run.seed);
-    let slots = usize::try_from(chance.between(1, 4)).unwrap_or(1);
-    let locks = u8::try_from(*chance.pick(&[1, 2, 2, 3])).unwrap_or(1);
-    let fault_plan = FaultPlan::draw(&chance, slots, locks);
-    let profile = fault_plan.profile;
-    let clock = Clock::new(1_760_000_000_000_000 + chance.below(1_000_000), drift(&chance, &fault_plan));
-    let mut locks: Vec<_> = (0..locks).filter_map(|number| lock(number, &chance)).collect();
-    // A generator of its own, so that other runs keep their random choices.
-    let apart = Random::from_seed(!run.seed);
-    let limits = SharedLimits::draw(&apart);
-    let handoff = HandoffConfig::draw(&Random::from_seed(run.seed.rotate_left(32)));
-    if run.has_shared_locks() {
-        locks = locks.into_iter().map(|lock| shared(lock, &apart)).collect();
-    }
-    if run.has_elections() {
-        locks = led(locks, &apart);
-    }
-    let period = run.has_periods().then(|| Period::draw(&apart));
-    if let Some(first) = locks.first_mut().filter(|_| period.is_some()) {
-        first.kind = Kind::Mutex;
-    }
-    let kinds: Vec<_> = locks.iter().map(|lock| lock.kind).collect();
-    let server = Server::new(clock, profile == FaultProfile::DataLoss, kinds.clone());
-    let net = Net::new(chance.branch(), server);
-    let (kernel_chance, config) = (chance.branch(), WorkloadConfig::draw(&chance));
-    let sim = Arc::new(Sim {
-        scheduler: Scheduler::new(kernel_chance),
-        config,
-        handoff,
-        limits,
-        locks,
-        period,
-        mutant: run.mutant,
-        net: Mutex::new(net),
-        watch: Mutex::new(Recorder::new(
-            fault_plan.promises(),
-            config.free_every.is_some(),
-            kinds,
-            run.with_trace,
-        )),
-        guards: Mutex::default(),
-        slots_in_use: Mutex::default(),
-        stops: Mutex::default(),
-        last_guard_id: AtomicU32::default(),
-        owners: Mutex::default(),
-        fault_plan,
-    });
-    for _ in 0..slots {
-        let chance = chance.branch();
-        let host = sim.boot(&chance);
-        locked(&sim.slots_in_use).push(ProcessSlot { host, chance });
-    }
-    if chance.chance(250) {
-        let host = sim.scheduler.add_host(Clock::new(0, 0));
-        sim.scheduler.spawn(host, Box::pin(stranger(sim.clone(), chance.branch())));
-    }
-    if chance.chance(300) {
-        let (host, chance) = (sim.scheduler.add_host(Clock::new(0, 0)), chance.branch());
-        sim.scheduler.spawn(host, Box::pin(admin::monitor(sim.store(host, &chance), chance)));
-    }
-    if chance.chance(200) {
-        let (host, chance) = (sim.scheduler.add_host(Clock::new(0, 0)), chance.branch());
-        sim.scheduler.spawn(host, Box::pin(admin::operator(sim.store(host, &chance), chance)));
-    }
-    sim.schedule_faults();
-    sim.live();
-    sim.scheduler.end();
-    let mut watch = locked(&sim.watch);
-    Outcome {
-        violation: watch.violation.take(),
-        counts: watch.counts,
-        profile,
-        trace: watch.trace.take().unwrap_or_default(),
-    }
-}
-
-fn lock(number: u8, chance: &Random) -> Option<Lock> {
-    let name = LockName::try_from(LockId(number).to_string()).ok()?;
-    Some(if chance.chance(350) { Lock::reentrant(name) } else { Lock::mutex(name) })
-}
-
-/// The same name with another kind of lock, sometimes unchanged.
-fn shared(lock: Lock, chance: &Random) -> Lock {
-    match chance.below(20) {
-        0..9 => Lock::rwlock(lock.name),
-        9..15 => Lock::semaphore(lock.name),
-        15..17 => Lock::latch(lock.name),
-        17..19 => Lock::barrier(lock.name),
-        _ => lock,
-    }
-}
-
-/// The first lock as an Election, and of the others some that are Mutexes.
-fn led(locks: Vec<Lock>, chance: &Random) -> Vec<Lock> {
-    let leads = |(number, lock): (usize, Lock)| {
-        let is_led = number == 0 || (lock.kind == Kind::Mutex && chance.chance(500));
-        if is_led { Lock::election(lock.name) } else { lock }
-    };
-    locks.into_iter().enumerate().map(leads).collect()
-}
-
 /// How wrong a clock is.
-fn drift(chance: &Random, fault_plan: &FaultPlan) -> i64 {
+pub(crate) fn drift(chance: &Random, fault_plan: &FaultPlan) -> i64 {
     let most = fault_plan.drift_ppm;
     i64::try_from(chance.below(u64::try_from(2 * most + 1).unwrap_or(1))).unwrap_or(0) - most
 }
@@ -252,6 +121,40 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Sim {
+    /// A world without processes.
+    pub(crate) fn new(config: SimConfig) -> Arc<Self> {
+        Arc::new(Self {
+            scheduler: Scheduler::new(config.scheduler_chance),
+            fault_plan: config.fault_plan,
+            config: config.workload,
+            handoff: config.handoff,
+            limits: config.limits,
+            locks: config.locks,
+            period: config.period,
+            mutant: config.mutant,
+            net: Mutex::new(config.net),
+            watch: Mutex::new(config.recorder),
+            guards: Mutex::default(),
+            slots_in_use: Mutex::default(),
+            stops: Mutex::default(),
+            last_guard_id: AtomicU32::default(),
+            owners: Mutex::default(),
+            start_process: config.start_process,
+        })
+    }
+
+    /// Adds a machine, and starts its first process.
+    pub(crate) fn add_slot(self: &Arc<Self>, chance: Random) {
+        let host = self.boot(&chance);
+        locked(&self.slots_in_use).push(ProcessSlot { host, chance });
+    }
+
+    /// The first violation, how much happened, and the trace.
+    pub(crate) fn result(&self) -> (Option<Violation>, Counts, Vec<String>) {
+        let mut watch = locked(&self.watch);
+        (watch.violation.take(), watch.counts, watch.trace.take().unwrap_or_default())
+    }
+
     pub(crate) fn net(&self) -> MutexGuard<'_, Net> {
         locked(&self.net)
     }
@@ -331,7 +234,7 @@ impl Sim {
     pub(crate) fn boot(self: &Arc<Self>, chance: &Random) -> HostId {
         let clock = Clock::new(chance.between(1_000_000, 1_000_000_000_000), drift(chance, &self.fault_plan));
         let host = self.scheduler.add_host(clock);
-        self.scheduler.spawn(host, Box::pin(process(self.clone(), host, chance.branch())));
+        self.scheduler.spawn(host, (self.start_process)(self.clone(), host, chance.branch()));
         host
     }
 

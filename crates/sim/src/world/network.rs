@@ -11,6 +11,7 @@
 use crate::checks::LOOK;
 use crate::event::{Event, Execution, HostEvent, LockId, MessageFault, MultiExecution, SessionExecution};
 use crate::world::Sim;
+use crate::world::link::LinkId;
 use crate::world::scheduler::HostId;
 use crate::world::server::Server;
 use crate::world::time::Instant;
@@ -25,10 +26,6 @@ use std::time::Duration;
 
 /// From here on a message counts as late.
 const LATE: Duration = Duration::from_millis(10);
-
-/// Which link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LinkId(usize);
 
 pub(crate) struct Net {
     pub(crate) chance: Random,

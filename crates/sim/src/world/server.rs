@@ -3,7 +3,7 @@
 use crate::event::{Event, LockId, ServerEvent};
 use crate::mutants::Mutant;
 use crate::world::Sim;
-use crate::world::network::LinkId;
+use crate::world::link::LinkId;
 use crate::world::time::{Clock, Instant};
 use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
 use leasehold_core::{

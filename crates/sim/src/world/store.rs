@@ -3,7 +3,8 @@
 use crate::event::{Event, HostEvent};
 use crate::world::Sim;
 use crate::world::environment::ProcessEnvironment;
-use crate::world::network::{Command, LinkId, Response};
+use crate::world::link::LinkId;
+use crate::world::network::{Command, Response};
 use futures_util::future::{BoxFuture, Either, select};
 use leasehold::store::{
     Capabilities, Executed, Fault, FaultKind, Lock, NotificationSink, Op, Outcome, Phase, SessionOp,

@@ -1,0 +1,169 @@
+//! A guard of any kind.
+
+use leasehold::{
+    ExtendError, FencingToken, Guard, Leadership, Lost as Loss, Moment, MultiGuard, Owner, Permit, ReadGuard,
+    ReentrantGuard, ReleaseError, Released, UpgradableGuard, WriteGuard,
+};
+use std::time::Duration;
+
+/// A guard of any kind.
+#[derive(Debug)]
+pub(crate) enum AnyGuard {
+    /// With how long its process may cache the hold after its release.
+    Mutex(Guard, Option<Duration>),
+    Leader(Leadership),
+    Reentrant(ReentrantGuard),
+    All(MultiGuard),
+    Permit(Permit),
+    Read(ReadGuard),
+    Upgradable(UpgradableGuard),
+    Write(WriteGuard),
+}
+
+/// The remaining holds after the release of one guard, or the name of the lock if it failed.
+fn once(name: String, released: Result<(), ReleaseError>) -> Result<u64, Vec<String>> {
+    released.map(|()| 0).map_err(|_| vec![name])
+}
+
+impl AnyGuard {
+    /// The guard of a single lock other than a ReentrantMutex or an Election.
+    pub(crate) fn guard(&self) -> Option<&Guard> {
+        match self {
+            Self::Mutex(guard, _) => Some(guard),
+            Self::Permit(permit) => Some(permit),
+            Self::Read(guard) => Some(guard),
+            Self::Upgradable(guard) => Some(guard),
+            Self::Write(guard) => Some(guard),
+            Self::Leader(_) | Self::Reentrant(_) | Self::All(_) => None,
+        }
+    }
+
+    /// The owner of the hold.
+    pub(crate) fn owner(&self) -> Option<&Owner> {
+        match self {
+            Self::Reentrant(guard) => Some(guard.owner()),
+            Self::Read(guard) => Some(guard.owner()),
+            Self::Upgradable(guard) => Some(guard.owner()),
+            Self::Write(guard) => Some(guard.owner()),
+            Self::Mutex(..) | Self::Leader(_) | Self::All(_) | Self::Permit(_) => None,
+        }
+    }
+
+    pub(crate) fn valid_until(&self) -> Moment {
+        match self {
+            Self::Mutex(guard, _) => guard.valid_until(),
+            Self::Leader(leadership) => leadership.valid_until(),
+            Self::Permit(guard) => guard.valid_until(),
+            Self::Read(guard) => guard.valid_until(),
+            Self::Upgradable(guard) => guard.valid_until(),
+            Self::Write(guard) => guard.valid_until(),
+            Self::Reentrant(guard) => guard.valid_until(),
+            Self::All(guard) => guard.valid_until(),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Loss> {
+        match self {
+            Self::Mutex(guard, _) => guard.check(),
+            Self::Leader(leadership) => leadership.check(),
+            Self::Permit(guard) => guard.check(),
+            Self::Read(guard) => guard.check(),
+            Self::Upgradable(guard) => guard.check(),
+            Self::Write(guard) => guard.check(),
+            Self::Reentrant(guard) => guard.check(),
+            Self::All(guard) => guard.check(),
+        }
+    }
+
+    pub(crate) async fn lost(&self) -> Loss {
+        match self {
+            Self::Mutex(guard, _) => guard.lost().await,
+            Self::Leader(leadership) => leadership.lost().await,
+            Self::Permit(guard) => guard.lost().await,
+            Self::Read(guard) => guard.lost().await,
+            Self::Upgradable(guard) => guard.lost().await,
+            Self::Write(guard) => guard.lost().await,
+            Self::Reentrant(guard) => guard.lost().await,
+            Self::All(guard) => guard.lost().await,
+        }
+    }
+
+    pub(crate) async fn extend(&self) -> Result<(), ExtendError> {
+        match self {
+            Self::Mutex(guard, _) => guard.extend().await,
+            Self::Leader(leadership) => leadership.extend().await,
+            Self::Permit(guard) => guard.extend().await,
+            Self::Read(guard) => guard.extend().await,
+            Self::Upgradable(guard) => guard.extend().await,
+            Self::Write(guard) => guard.extend().await,
+            Self::Reentrant(guard) => guard.extend().await,
+            Self::All(guard) => guard.extend().await,
+        }
+    }
+
+    pub(crate) async fn extend_to(&self, lease: Duration) -> Result<(), ExtendError> {
+        match self {
+            Self::Mutex(guard, _) => guard.extend_to(lease).await,
+            Self::Leader(leadership) => leadership.extend_to(lease).await,
+            Self::Permit(guard) => guard.extend_to(lease).await,
+            Self::Read(guard) => guard.extend_to(lease).await,
+            Self::Upgradable(guard) => guard.extend_to(lease).await,
+            Self::Write(guard) => guard.extend_to(lease).await,
+            Self::Reentrant(guard) => guard.extend_to(lease).await,
+            Self::All(guard) => guard.extend_to(lease).await,
+        }
+    }
+
+    /// Its fencing tokens, by the names of the locks.
+    pub(crate) fn fences(&self) -> Vec<(String, FencingToken)> {
+        if let Some(guard) = self.guard() {
+            return vec![(guard.name().to_string(), guard.fencing_token())];
+        }
+        match self {
+            Self::Leader(leadership) => vec![(leadership.name().to_string(), leadership.fencing_token())],
+            Self::Reentrant(guard) => vec![(guard.name().to_string(), guard.fencing_token())],
+            Self::All(guard) => {
+                guard.fencing_tokens().map(|(name, fence)| (name.to_string(), fence)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// How long its process may cache the hold after its release.
+    pub(crate) const fn keep_for(&self) -> Option<Duration> {
+        if let Self::Mutex(_, keep_for) = self { *keep_for } else { None }
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        match self {
+            Self::Reentrant(guard) => guard.count(),
+            _ => 1,
+        }
+    }
+
+    /// Releases the guard. Returns how many holds its owner has left, or the names of the locks that were not
+    /// released.
+    pub(crate) async fn release(self) -> Result<u64, Vec<String>> {
+        match self {
+            Self::Mutex(guard, _) => once(guard.name().to_string(), guard.release().await),
+            Self::Leader(leadership) => once(leadership.name().to_string(), leadership.resign().await),
+            Self::Permit(permit) => once(permit.name().to_string(), permit.release().await),
+            Self::Read(guard) => once(guard.name().to_string(), guard.release().await),
+            Self::Upgradable(guard) => once(guard.name().to_string(), guard.release().await),
+            Self::Write(guard) => once(guard.name().to_string(), guard.release().await),
+            Self::Reentrant(guard) => {
+                let name = guard.name().to_string();
+                match guard.release().await {
+                    Ok(Released::Free) => Ok(0),
+                    Ok(Released::StillHeld { count }) => Ok(count),
+                    Err(_) => Err(vec![name]),
+                }
+            }
+            Self::All(guard) => {
+                let released = guard.release().await;
+                let failed = |(name, _): &(leasehold::LockName, _)| name.to_string();
+                released.map(|()| 0).map_err(|error| error.failed.iter().map(failed).collect())
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A run of the world: what it draws from its seed, what it starts, and its outcome.
+
+use crate::checks::recorder::{Counts, Recorder, Violation};
+use crate::config::{HandoffConfig, Period, SharedLimits, WorkloadConfig};
+use crate::event::LockId;
+use crate::mutants::Mutant;
+use crate::workload::{admin, process, stranger};
+use crate::world::faults::{FaultPlan, FaultProfile};
+use crate::world::network::Net;
+use crate::world::server::Server;
+use crate::world::time::Clock;
+use crate::world::{Sim, SimConfig, drift};
+use leasehold_core::{Kind, Lock, LockName};
+use leasehold_testkit::Random;
+
+/// The parameters of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// The seed of all random choices.
+    pub seed: u64,
+    /// The defect to plant, if any.
+    pub mutant: Option<Mutant>,
+    /// Set to record a line for each event.
+    pub with_trace: bool,
+}
+
+impl Run {
+    /// A run as it should be.
+    pub const fn new(seed: u64) -> Self {
+        Self { seed, mutant: None, with_trace: false }
+    }
+
+    /// Whether it uses `RwLocks`, Semaphores, Latches and Barriers: one run in three.
+    pub const fn has_shared_locks(&self) -> bool {
+        self.seed.is_multiple_of(3)
+    }
+
+    /// Whether it uses Elections: one run in six.
+    pub const fn has_elections(&self) -> bool {
+        self.seed % 6 == 1
+    }
+
+    /// Whether it uses `once_per`: one run in six.
+    pub const fn has_periods(&self) -> bool {
+        self.seed % 6 == 4
+    }
+}
+
+/// The outcome of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The first violation.
+    pub violation: Option<Violation>,
+    /// How much happened.
+    pub counts: Counts,
+    /// The kind of faults.
+    pub profile: FaultProfile,
+    /// The trace, if one was requested.
+    pub trace: Vec<String>,
+}
+
+impl Mutant {
+    /// Whether a run has the locks that it is of.
+    pub const fn applies_to(self, run: &Run) -> bool {
+        if self.is_of_shared_locks() {
+            run.has_shared_locks()
+        } else if self.is_of_elections() {
+            run.has_elections()
+        } else if self.is_of_periods() {
+            run.has_periods()
+        } else {
+            !run.has_shared_locks()
+        }
+    }
+}
+
+/// Runs the world once.
+pub fn run(run: &Run) -> Outcome {
+    let chance = Random::from_seed(run.seed);
+    let slots = usize::try_from(chance.between(1, 4)).unwrap_or(1);
+    let locks = u8::try_from(*chance.pick(&[1, 2, 2, 3])).unwrap_or(1);
+    let fault_plan = FaultPlan::draw(&chance, slots, locks);
+    let profile = fault_plan.profile;
+    let clock = Clock::new(1_760_000_000_000_000 + chance.below(1_000_000), drift(&chance, &fault_plan));
+    let mut locks: Vec<_> = (0..locks).filter_map(|number| lock(number, &chance)).collect();
+    // A generator of its own, so that other runs keep their random choices.
+    let apart = Random::from_seed(!run.seed);
+    let limits = SharedLimits::draw(&apart);
+    let handoff = HandoffConfig::draw(&Random::from_seed(run.seed.rotate_left(32)));
+    if run.has_shared_locks() {
+        locks = locks.into_iter().map(|lock| shared(lock, &apart)).collect();
+    }
+    if run.has_elections() {
+        locks = led(locks, &apart);
+    }
+    let period = run.has_periods().then(|| Period::draw(&apart));
+    if let Some(first) = locks.first_mut().filter(|_| period.is_some()) {
+        first.kind = Kind::Mutex;
+    }
+    let kinds: Vec<_> = locks.iter().map(|lock| lock.kind).collect();
+    let server = Server::new(clock, profile == FaultProfile::DataLoss, kinds.clone());
+    let net = Net::new(chance.branch(), server);
+    let (scheduler_chance, config) = (chance.branch(), WorkloadConfig::draw(&chance));
+    let recorder = Recorder::new(fault_plan.promises(), config.free_every.is_some(), kinds, run.with_trace);
+    let sim = Sim::new(SimConfig {
+        scheduler_chance,
+        fault_plan,
+        workload: config,
+        handoff,
+        limits,
+        locks,
+        period,
+        mutant: run.mutant,
+        net,
+        recorder,
+        start_process: |sim, host, chance| Box::pin(process(sim, host, chance)),
+    });
+    for _ in 0..slots {
+        sim.add_slot(chance.branch());
+    }
+    if chance.chance(250) {
+        let host = sim.scheduler.add_host(Clock::new(0, 0));
+        sim.scheduler.spawn(host, Box::pin(stranger(sim.clone(), chance.branch())));
+    }
+    if chance.chance(300) {
+        let (host, chance) = (sim.scheduler.add_host(Clock::new(0, 0)), chance.branch());
+        sim.scheduler.spawn(host, Box::pin(admin::monitor(sim.store(host, &chance), chance)));
+    }
+    if chance.chance(200) {
+        let (host, chance) = (sim.scheduler.add_host(Clock::new(0, 0)), chance.branch());
+        sim.scheduler.spawn(host, Box::pin(admin::operator(sim.store(host, &chance), chance)));
+    }
+    sim.schedule_faults();
+    sim.live();
+    sim.scheduler.end();
+    let (violation, counts, trace) = sim.result();
+    Outcome { violation, counts, profile, trace }
+}
+
+fn lock(number: u8, chance: &Random) -> Option<Lock> {
+    let name = LockName::try_from(LockId(number).to_string()).ok()?;
+    Some(if chance.chance(350) { Lock::reentrant(name) } else { Lock::mutex(name) })
+}
+
+/// The same name with another kind of lock, sometimes unchanged.
+fn shared(lock: Lock, chance: &Random) -> Lock {
+    match chance.below(20) {
+        0..9 => Lock::rwlock(lock.name),
+        9..15 => Lock::semaphore(lock.name),
+        15..17 => Lock::latch(lock.name),
+        17..19 => Lock::barrier(lock.name),
+        _ => lock,
+    }
+}
+
+/// The first lock as an Election, and of the others some that are Mutexes.
+fn led(locks: Vec<Lock>, chance: &Random) -> Vec<Lock> {
+    let leads = |(number, lock): (usize, Lock)| {
+        let is_led = number == 0 || (lock.kind == Kind::Mutex && chance.chance(500));
+        if is_led { Lock::election(lock.name) } else { lock }
+    };
+    locks.into_iter().enumerate().map(leads).collect()
+}

@@ -14,7 +14,7 @@ pub(crate) const OWNER: &str = "LEASEHOLD_OWNER";
 
 /// The owner for which a lock is acquired.
 #[derive(Debug)]
-pub(crate) enum OwnerChoice {
+pub(crate) enum Who {
     /// No owner: the lock is not reentrant.
     None,
     /// A new, unique owner.
@@ -26,7 +26,7 @@ pub(crate) enum OwnerChoice {
     Inherited(Owner),
 }
 
-impl OwnerChoice {
+impl Who {
     /// The owner for a run.
     pub(crate) fn of(args: &EnterArgs) -> Result<Self, Failure> {
         if let Some(text) = &args.owner {

@@ -3,7 +3,7 @@
 use crate::args::{RunArgs, ShareArgs};
 use crate::exit::{Exit, Failure};
 use crate::held::Held;
-use crate::owner::OwnerChoice;
+use crate::owner::Who;
 use crate::run::{not_acquired, tries_once};
 use anyhow::anyhow;
 use leasehold::{
@@ -97,15 +97,15 @@ pub(crate) async fn acquire(
     client: &Client,
     name: &LockName,
     share: Share,
-    owner: &OwnerChoice,
+    who: &Who,
     args: &RunArgs,
 ) -> Result<Held, Failure> {
     let unusable = |error: LockError| Failure::new(Exit::USAGE, error);
     // The command of a plain run must not receive the owner.
-    let owner = match owner {
-        OwnerChoice::None => None,
-        OwnerChoice::Fresh => Some(client.owner()),
-        OwnerChoice::Named(owner) | OwnerChoice::Inherited(owner) => Some(owner.clone()),
+    let owner = match who {
+        Who::None => None,
+        Who::Fresh => Some(client.owner()),
+        Who::Named(owner) | Who::Inherited(owner) => Some(owner.clone()),
     };
     let part = match share {
         Share::Permits { count, of } => {

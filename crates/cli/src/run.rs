@@ -11,7 +11,7 @@ use crate::held::{self, Held};
 use crate::job::{self, Job};
 use crate::log;
 use crate::look::stands_there;
-use crate::owner::OwnerChoice;
+use crate::owner::Who;
 use crate::part::{self, Part, Share};
 use crate::report::{Trouble, json_line};
 use crate::signals::Signals;
@@ -104,8 +104,8 @@ struct Report<'a> {
 
 async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure> {
     let names = args.names.iter().map(|name| crate::lock_name(name)).collect::<Result<Vec<_>, _>>()?;
-    let owner = OwnerChoice::of(&args.enter)?;
-    owner.check(names.len())?;
+    let who = Who::of(&args.enter)?;
+    who.check(names.len())?;
     let share = Share::of(&args.share, names.len())?;
     // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
     let place = Partition::of(&args.store)?;
@@ -114,7 +114,7 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
         let cause = anyhow!("--once-per takes one lock, and {} are named", names.len());
         return Err(Failure::new(Exit::USAGE, cause));
     }
-    let lives_by_session = !args.no_session && !is_turn && !matches!(owner, OwnerChoice::Inherited(_));
+    let lives_by_session = !args.no_session && !is_turn && !matches!(who, Who::Inherited(_));
     let terms = AcquireTerms::of(args, lives_by_session && place.needs_beats())?;
     let place = place.watchdog_lease(terms.lease);
     let place = match (args.no_session || is_turn, terms.session.or(args.session)) {
@@ -128,7 +128,7 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
         client = place.connect() => client?,
     };
-    let outcome = under_lock(&client, &names, (&owner, share), &terms, args, &mut signals, course).await;
+    let outcome = under_lock(&client, &names, (&who, share), &terms, args, &mut signals, course).await;
     if let Err(left) = client.shutdown(CALL).await {
         log::warning(&left.to_string());
     }
@@ -218,7 +218,7 @@ impl AcquireTerms {
 async fn under_lock(
     client: &Client,
     names: &[LockName],
-    (owner, share): (&OwnerChoice, Option<Share>),
+    (who, share): (&Who, Option<Share>),
     terms: &AcquireTerms,
     args: &RunArgs,
     signals: &mut Signals,
@@ -228,7 +228,7 @@ async fn under_lock(
     let held = tokio::select! {
         biased;
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
-        acquired = acquire(client, names, owner, share, args) => match acquired {
+        acquired = acquire(client, names, who, share, args) => match acquired {
             // One of all instances runs the command, so the others have done their part.
             Err(failure) if failure.is_taken() && args.once.once_per.is_some() && args.conflict_exit_code.is_none() => {
                 tracing::info!(locks = %shown, why = %failure.message(), "another process has the turn");
@@ -244,7 +244,7 @@ async fn under_lock(
     course.portion = held.part().map(Part::word);
     course.permits = held.part().and_then(Part::permits);
     tracing::info!(locks = %shown, "acquired");
-    let ended = match ownerle_lease(&held, terms).await {
+    let ended = match whole_lease(&held, terms).await {
         Ok(()) => command(client, &held, terms, &args.command, signals).await,
         Err(failure) => Err(failure.doing_to("hold", &shown)),
     };
@@ -255,25 +255,25 @@ async fn under_lock(
 async fn acquire(
     client: &Client,
     names: &[LockName],
-    owner: &OwnerChoice,
+    who: &Who,
     share: Option<Share>,
     args: &RunArgs,
 ) -> Result<Held, Failure> {
     let shown = held::shown(names);
     let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing_to("use", &shown);
     if let (Some(share), [name]) = (share, names) {
-        let acquired = part::acquire(client, name, share, owner, args).await;
+        let acquired = part::acquire(client, name, share, who, args).await;
         return acquired.map_err(|failure| failure.doing_to("acquire", &shown));
     }
-    let acquired = match (names, owner) {
-        ([name], OwnerChoice::None) if let Some(period) = args.once.once_per => {
+    let acquired = match (names, who) {
+        ([name], Who::None) if let Some(period) = args.once.once_per => {
             turn(client.once_per(name.clone(), period).map_err(unusable)?, args).await
         }
-        ([name], OwnerChoice::None) => one(client.mutex(name.clone()).map_err(unusable)?, args).await,
-        ([name], owner) => {
-            let owner = match owner {
-                OwnerChoice::Named(owner) | OwnerChoice::Inherited(owner) => owner.clone(),
-                OwnerChoice::None | OwnerChoice::Fresh => client.owner(),
+        ([name], Who::None) => one(client.mutex(name.clone()).map_err(unusable)?, args).await,
+        ([name], who) => {
+            let owner = match who {
+                Who::Named(owner) | Who::Inherited(owner) => owner.clone(),
+                Who::None | Who::Fresh => client.owner(),
             };
             let lock = client.reentrant_mutex(name.clone()).map_err(unusable)?;
             entry(lock.owned_by(&owner), args).await

@@ -1,7 +1,7 @@
 //! A cluster: the slot map, a link to each primary in use, and the routing of calls.
 //!
-//! Owns the slot map, its renewal, and the routing of each call. The store interprets calls and replies; [`subscriptions`]
-//! owns the subscriptions.
+//! Owns the slot map, its renewal, and the routing of each call. The store interprets calls and replies;
+//! [`subscriptions`] owns the subscriptions.
 //!
 //! 1. A call that may have been executed is not resent. If a node reports that it executed nothing, because the slot
 //!    is elsewhere, is migrating or has no primary, the call goes on to the node that serves the slot: until its

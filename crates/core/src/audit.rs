@@ -121,7 +121,7 @@ pub enum Ended {
     Released,
     /// Its holder was dead.
     Evicted,
-    /// Somebody took the lock by force.
+    /// The lock was released by force.
     #[serde(rename = "freed")] // as in the databases that exist
     ForceReleased,
 }

@@ -7,8 +7,8 @@
 //!    grants to the next holder, and what it reserves next, is greater than all of these.
 //! 2. The last token of a block is less than [`AHEAD`] microseconds ahead of the store's clock: a store that
 //!    loses its data starts anew from that clock. Most tokens stand for microseconds that have passed since
-//!    the grant, or since the previous block: no other client can have received these, because it would have
-//!    had to hold the lock. None is older than [`BLOCK`] microseconds: a fail-over that loses the
+//!    the grant, or since the previous block: no other client can have received these, because it would need
+//!    to hold the lock. None is older than [`BLOCK`] microseconds: a fail-over that loses the
 //!    reservation, and takes longer than that, gives none of them twice.
 //! 3. While other processes wait for the lock, this process has a *turn*: the tasks that were in its local
 //!    queue when the turn began get the hold, for at most [`TURN`] and [`HANDOVERS`]. Then the process gives
@@ -50,7 +50,7 @@ pub struct Reserve {
 ///
 /// ```
 /// use leasehold_core::cohort::Reserve;
-/// use leasehold_core::model::{LockState, everybody};
+/// use leasehold_core::model::{LockState, all_alive};
 /// use leasehold_core::{
 ///     Acquire, Claim, Extend, Extended, HoldId, Label, Liveness, Op, LockMode, Reply, SessionId,
 /// };
@@ -62,11 +62,11 @@ pub struct Reserve {
 ///     claim: claim.clone(), lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead: None,
 ///     portion: LockMode::Whole,
 /// };
-/// lock.apply(5_000_000, &Op::Acquire(ask), &everybody);
+/// lock.apply(5_000_000, &Op::Acquire(ask), &all_alive);
 ///
 /// let reserve = Some(Reserve { tokens: 32, tell: false });
 /// let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve });
-/// let (reply, _) = lock.apply(5_000_400, &extend, &everybody);
+/// let (reply, _) = lock.apply(5_000_400, &extend, &all_alive);
 /// let Reply::Extend(Extended::Reserved { mut block, .. }) = reply else { panic!("it is held") };
 /// assert_eq!(block.take().map(u64::from), Some(5_000_001)); // after the hold's own token
 /// assert_eq!(block.left(), 31);

@@ -184,7 +184,7 @@ pub struct Contender {
     /// is alive without another heartbeat; `None` where that is not known yet (4).
     watched: Vec<(SessionId, Option<Moment>)>,
     faults: u32,
-    /// When the first of the requests was sent that have had no reply since.
+    /// When the first of the unanswered requests was sent.
     silent_since: Option<Moment>,
     stale_grants: u32,
     /// How often in a row the predecessor was not the session that the request named.

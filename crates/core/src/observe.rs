@@ -16,9 +16,9 @@ use std::time::Duration;
 /// The minimum interval between two looks.
 pub const CLOSEST: Duration = Duration::from_millis(50);
 /// The interval between two looks without a subscription: between the two.
-const UNHEARD: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(500));
+const UNSUBSCRIBED: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(500));
 /// The same with a subscription.
-const HEARD: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
+const SUBSCRIBED: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
 /// How much later than the end of the leader's lease a look is at most: observers should not look all at
 /// once.
 const AFTER: Duration = Duration::from_millis(50);
@@ -30,8 +30,8 @@ const AFTER: Duration = Duration::from_millis(50);
 pub enum LeaderChange {
     /// A new leader.
     Leader(Holder),
-    /// No leader any more, or as yet.
-    Nobody,
+    /// There is no leader, or no longer one.
+    NoLeader,
 }
 
 /// One observer of an Election.
@@ -46,24 +46,24 @@ pub enum LeaderChange {
 ///     fence: Some(FencingToken::new(17)), since_ms: Some(1), session: None, rests: false,
 ///     portion: LockMode::Whole,
 /// };
-/// let (mut onlooker, now, random) = (LeaderObserver::new(), Moment::ZERO, u64::MAX / 2);
-/// onlooker.hears(true);
-/// assert_eq!(onlooker.look_at(), now, "at once");
-/// assert_eq!(onlooker.handle_seen(Some(&leader), now, random), Some(LeaderChange::Leader(leader.clone())));
-/// assert_eq!(onlooker.handle_seen(Some(&leader), now, random), None, "it is reported once");
-/// assert!(onlooker.look_at() > now + Duration::from_secs(2), "when its lease may have ended");
+/// let (mut observer, now, random) = (LeaderObserver::new(), Moment::ZERO, u64::MAX / 2);
+/// observer.set_subscribed(true);
+/// assert_eq!(observer.look_at(), now, "at once");
+/// assert_eq!(observer.handle_seen(Some(&leader), now, random), Some(LeaderChange::Leader(leader.clone())));
+/// assert_eq!(observer.handle_seen(Some(&leader), now, random), None, "it is reported once");
+/// assert!(observer.look_at() > now + Duration::from_secs(2), "when its lease may have ended");
 ///
-/// onlooker.handle_hint(now + Duration::from_secs(1));
-/// assert_eq!(onlooker.look_at(), now + Duration::from_secs(1));
-/// assert_eq!(onlooker.handle_seen(None, onlooker.look_at(), random), Some(LeaderChange::Nobody));
+/// observer.handle_hint(now + Duration::from_secs(1));
+/// assert_eq!(observer.look_at(), now + Duration::from_secs(1));
+/// assert_eq!(observer.handle_seen(None, observer.look_at(), random), Some(LeaderChange::NoLeader));
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct LeaderObserver {
     /// Set while it receives messages about changes.
-    hears: bool,
+    subscribed: bool,
     /// What was last reported; `None` before the first look.
-    told: Option<Told>,
+    reported: Option<Reported>,
     /// The greatest token of a reported leader.
     greatest: Option<FencingToken>,
     /// When to look next.
@@ -73,9 +73,9 @@ pub struct LeaderObserver {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum Reported {
     Leader(FencingToken),
-    Nobody,
+    NoLeader,
 }
 
 impl Default for LeaderObserver {
@@ -87,12 +87,18 @@ impl Default for LeaderObserver {
 impl LeaderObserver {
     /// An observer that has seen nothing yet, and looks at once.
     pub const fn new() -> Self {
-        Self { hears: false, told: None, greatest: None, look_at: Moment::ZERO, not_before: Moment::ZERO }
+        Self {
+            subscribed: false,
+            reported: None,
+            greatest: None,
+            look_at: Moment::ZERO,
+            not_before: Moment::ZERO,
+        }
     }
 
     /// Sets whether it receives messages about changes.
-    pub const fn hears(&mut self, hears: bool) {
-        self.hears = hears;
+    pub const fn set_subscribed(&mut self, subscribed: bool) {
+        self.subscribed = subscribed;
     }
 
     /// When to look next.
@@ -107,12 +113,12 @@ impl LeaderObserver {
 
     /// A look had no reply: the next one follows as if there were no subscription.
     pub fn handle_failure(&mut self, now: Moment, random: u64) {
-        self.rest_until(now + between(UNHEARD, random), now);
+        self.rest_until(now + between(UNSUBSCRIBED, random), now);
     }
 
     /// Handles the holder of the Election, and returns the change, if any (3).
     pub fn handle_seen(&mut self, holder: Option<&Holder>, now: Moment, random: u64) -> Option<LeaderChange> {
-        let pause = between(if self.hears { HEARD } else { UNHEARD }, random);
+        let pause = between(if self.subscribed { SUBSCRIBED } else { UNSUBSCRIBED }, random);
         let over = holder
             .and_then(|holder| holder.remaining_ms)
             .map(|ms| Duration::from_millis(ms.saturating_add(1)) + between((Duration::ZERO, AFTER), random));
@@ -120,22 +126,22 @@ impl LeaderObserver {
         // A resting holder leads no more, and a client of another library is not known to lead.
         let leader = holder.filter(|holder| !holder.rests);
         let Some((leader, fence)) = leader.and_then(|leader| Some((leader, leader.fence?))) else {
-            let news = self.told != Some(Told::Nobody);
-            self.told = Some(Told::Nobody);
-            return news.then_some(LeaderChange::Nobody);
+            let news = self.reported != Some(Reported::NoLeader);
+            self.reported = Some(Reported::NoLeader);
+            return news.then_some(LeaderChange::NoLeader);
         };
         match self.greatest {
             Some(greatest) if fence == greatest => return None,
             // The server has lost its data: this holder leads, but the last reported leader does not.
             Some(greatest) if fence < greatest => {
-                let news = self.told != Some(Told::Nobody);
-                self.told = Some(Told::Nobody);
-                return news.then_some(LeaderChange::Nobody);
+                let news = self.reported != Some(Reported::NoLeader);
+                self.reported = Some(Reported::NoLeader);
+                return news.then_some(LeaderChange::NoLeader);
             }
             _ => {}
         }
         self.greatest = Some(fence);
-        self.told = Some(Told::Leader(fence));
+        self.reported = Some(Reported::Leader(fence));
         Some(LeaderChange::Leader(leader.clone()))
     }
 
@@ -177,69 +183,69 @@ mod tests {
 
     #[test]
     fn a_resting_holder_and_a_stranger_do_not_lead() {
-        let mut onlooker = LeaderObserver::new();
-        assert!(matches!(onlooker.handle_seen(Some(&leader(1)), at(0), 0), Some(LeaderChange::Leader(_))));
+        let mut observer = LeaderObserver::new();
+        assert!(matches!(observer.handle_seen(Some(&leader(1)), at(0), 0), Some(LeaderChange::Leader(_))));
         let rests = Holder { rests: true, ..leader(1) };
-        assert_eq!(onlooker.handle_seen(Some(&rests), at(1), 0), Some(LeaderChange::Nobody));
+        assert_eq!(observer.handle_seen(Some(&rests), at(1), 0), Some(LeaderChange::NoLeader));
         let stranger = Holder { label: None, fence: None, ..leader(1) };
-        assert_eq!(onlooker.handle_seen(Some(&stranger), at(2), 0), None, "already reported");
+        assert_eq!(observer.handle_seen(Some(&stranger), at(2), 0), None, "already reported");
     }
 
     #[test]
     fn a_holder_with_a_smaller_token_does_not_lead() {
-        let mut onlooker = LeaderObserver::new();
-        onlooker.handle_seen(Some(&leader(7)), at(0), 0);
-        assert_eq!(onlooker.handle_seen(Some(&leader(5)), at(1), 0), Some(LeaderChange::Nobody));
-        assert_eq!(onlooker.handle_seen(Some(&leader(5)), at(1), 0), None);
-        assert!(matches!(onlooker.handle_seen(Some(&leader(8)), at(2), 0), Some(LeaderChange::Leader(_))));
+        let mut observer = LeaderObserver::new();
+        observer.handle_seen(Some(&leader(7)), at(0), 0);
+        assert_eq!(observer.handle_seen(Some(&leader(5)), at(1), 0), Some(LeaderChange::NoLeader));
+        assert_eq!(observer.handle_seen(Some(&leader(5)), at(1), 0), None);
+        assert!(matches!(observer.handle_seen(Some(&leader(8)), at(2), 0), Some(LeaderChange::Leader(_))));
     }
 
     #[test]
     fn without_a_subscription_it_looks_often_and_with_one_seldom() {
-        let mut onlooker = LeaderObserver::new();
-        onlooker.handle_seen(Some(&leader(1)), at(0), 0);
-        assert_eq!(onlooker.look_at(), at(250));
-        onlooker.hears(true);
-        onlooker.handle_seen(Some(&leader(1)), at(0), 0);
-        assert_eq!(onlooker.look_at(), at(5_000));
-        onlooker.handle_seen(Some(&Holder { remaining_ms: Some(700), ..leader(1) }), at(0), 0);
-        assert_eq!(onlooker.look_at(), at(701));
-        onlooker.handle_failure(at(1_000), u64::MAX);
-        assert_eq!(onlooker.look_at(), at(1_500));
+        let mut observer = LeaderObserver::new();
+        observer.handle_seen(Some(&leader(1)), at(0), 0);
+        assert_eq!(observer.look_at(), at(250));
+        observer.set_subscribed(true);
+        observer.handle_seen(Some(&leader(1)), at(0), 0);
+        assert_eq!(observer.look_at(), at(5_000));
+        observer.handle_seen(Some(&Holder { remaining_ms: Some(700), ..leader(1) }), at(0), 0);
+        assert_eq!(observer.look_at(), at(701));
+        observer.handle_failure(at(1_000), u64::MAX);
+        assert_eq!(observer.look_at(), at(1_500));
     }
 
     proptest! {
         #[test]
         fn looks_are_bounded_and_each_leader_is_reported_once_in_order(
             steps in proptest::collection::vec((0..4_u8, 0..6_u64, 0..20_000_u64, any::<u64>()), 1..80),
-            hears in any::<bool>(),
+            subscribed in any::<bool>(),
         ) {
-            let (mut onlooker, mut now_ms, mut told, mut looked) = (LeaderObserver::new(), 0, Vec::new(), None);
-            onlooker.hears(hears);
+            let (mut observer, mut now_ms, mut reported, mut looked) = (LeaderObserver::new(), 0, Vec::new(), None);
+            observer.set_subscribed(subscribed);
             for (what, fence, pass, random) in steps {
                 now_ms += pass;
                 let now = at(now_ms);
                 match what {
-                    0 => onlooker.handle_hint(now),
-                    1 => onlooker.handle_failure(now, random),
+                    0 => observer.handle_hint(now),
+                    1 => observer.handle_failure(now, random),
                     _ => {
                         let holder = (what == 2).then(|| leader(fence));
-                        told.extend(onlooker.handle_seen(holder.as_ref(), now, random));
+                        reported.extend(observer.handle_seen(holder.as_ref(), now, random));
                         looked = Some(now);
                     }
                 }
                 if let Some(looked) = looked {
-                    prop_assert!(onlooker.look_at() >= looked + CLOSEST);
+                    prop_assert!(observer.look_at() >= looked + CLOSEST);
                 }
-                prop_assert!(onlooker.look_at() <= now + HEARD.1);
+                prop_assert!(observer.look_at() <= now + SUBSCRIBED.1);
             }
-            let fences: Vec<_> = told.iter().filter_map(|news| match news {
+            let fences: Vec<_> = reported.iter().filter_map(|news| match news {
                 LeaderChange::Leader(leader) => leader.fence,
-                LeaderChange::Nobody => None,
+                LeaderChange::NoLeader => None,
             }).collect();
             prop_assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
-            let twice = told.windows(2).any(|pair| pair == [LeaderChange::Nobody, LeaderChange::Nobody]);
-            prop_assert!(!twice, "{told:?}");
+            let twice = reported.windows(2).any(|pair| pair == [LeaderChange::NoLeader, LeaderChange::NoLeader]);
+            prop_assert!(!twice, "{reported:?}");
         }
     }
 }

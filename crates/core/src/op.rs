@@ -348,7 +348,7 @@ impl Claim {
 /// ```
 /// use leasehold_core::{
 ///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, HoldStatus, HoldId, Inspect, Label, Liveness, Nonce, Op,
-///     ReleaseAction, LockMode, Release, Reply, SessionId, Notification, model::{LockState, everybody},
+///     ReleaseAction, LockMode, Release, Reply, SessionId, Notification, model::{LockState, all_alive},
 /// };
 ///
 /// let claim = |who: u8| Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
@@ -366,7 +366,7 @@ impl Claim {
 /// let mut now_us = 1_000_000;
 /// let mut execute = |op: Op| {
 ///     now_us += 1_000;
-///     lock.apply(now_us, &op, &everybody)
+///     lock.apply(now_us, &op, &all_alive)
 /// };
 ///
 /// let (reply, _) = execute(Op::Acquire(acquire(1)));
@@ -585,7 +585,7 @@ pub enum ReleaseAction {
 /// The operation compares the hold, so one that arrives late changes nothing. It never lowers a token.
 ///
 /// ```
-/// use leasehold_core::model::{LockState, everybody};
+/// use leasehold_core::model::{LockState, all_alive};
 /// use leasehold_core::{
 ///     Acquire, Acquired, Claim, FencingToken, HoldId, Label, Liveness, Op, LockMode, RaiseFence, FenceRaised, Reply, SessionId,
 /// };
@@ -596,12 +596,12 @@ pub enum ReleaseAction {
 ///     life: Liveness::Lease, ahead: None, portion: LockMode::Whole,
 /// };
 /// let mut lock = LockState::default();
-/// lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
+/// lock.apply(1_000_000, &Op::Acquire(ask), &all_alive);
 ///
 /// let raise = Op::RaiseFence(RaiseFence { claim, fence: FencingToken::new(4_000_000) });
-/// let (reply, _) = lock.apply(1_001_000, &raise, &everybody);
+/// let (reply, _) = lock.apply(1_001_000, &raise, &all_alive);
 /// assert_eq!(reply, Reply::RaiseFence(FenceRaised::FenceRaised));
-/// let (reply, _) = lock.apply(9_000_000, &raise, &everybody);
+/// let (reply, _) = lock.apply(9_000_000, &raise, &all_alive);
 /// assert_eq!(reply, Reply::RaiseFence(FenceRaised::NotHeld)); // its lease has ended
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
@@ -681,7 +681,7 @@ pub struct Evict {
 /// the lock since then keeps it.
 ///
 /// ```
-/// use leasehold_core::model::{LockState, everybody};
+/// use leasehold_core::model::{LockState, all_alive};
 /// use leasehold_core::{
 ///     Acquire, Acquired, Claim, ForceRelease, ForceReleased, HoldId, Label, Liveness, Op, LockMode, Reply, ObservedHolder, SessionId,
 /// };
@@ -693,13 +693,13 @@ pub struct Evict {
 ///     life: Liveness::Session { alive_ms: 10_000 }, ahead: None, portion: LockMode::Whole,
 /// };
 /// let mut lock = LockState::default();
-/// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
+/// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &all_alive);
 /// let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("the lock was free") };
 ///
 /// let mut free = ForceRelease { seen: ObservedHolder::Hold(fence), by: Label::new("the night shift")? };
-/// let (reply, _) = lock.apply(2_000_000, &Op::ForceRelease(free.clone()), &everybody);
+/// let (reply, _) = lock.apply(2_000_000, &Op::ForceRelease(free.clone()), &all_alive);
 /// assert_eq!(reply, Reply::ForceRelease(ForceReleased::ForceReleased));
-/// let (reply, _) = lock.apply(3_000_000, &Op::ForceRelease(free), &everybody);
+/// let (reply, _) = lock.apply(3_000_000, &Op::ForceRelease(free), &all_alive);
 /// assert_eq!(reply, Reply::ForceRelease(ForceReleased::Changed { holder: None })); // the holder has changed since
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
@@ -729,13 +729,13 @@ pub enum ObservedHolder {
 /// enough permits are free.
 ///
 /// ```
-/// use leasehold_core::model::{LockState, everybody};
+/// use leasehold_core::model::{LockState, all_alive};
 /// use leasehold_core::{Kind, Op, Reply, Resize, Resized};
 ///
 /// let mut lock = LockState::new(Kind::Semaphore);
-/// let (reply, _) = lock.apply(1_000_000, &Op::Resize(Resize { seen: None, limit: 5 }), &everybody);
+/// let (reply, _) = lock.apply(1_000_000, &Op::Resize(Resize { seen: None, limit: 5 }), &all_alive);
 /// assert_eq!(reply, Reply::Resize(Resized::Done));
-/// let (reply, _) = lock.apply(2_000_000, &Op::Resize(Resize { seen: Some(3), limit: 4 }), &everybody);
+/// let (reply, _) = lock.apply(2_000_000, &Op::Resize(Resize { seen: Some(3), limit: 4 }), &all_alive);
 /// assert_eq!(reply, Reply::Resize(Resized::Changed { limit: Some(5) }));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

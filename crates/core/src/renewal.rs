@@ -145,7 +145,7 @@ pub struct RenewalSchedule {
     faults: u32,
     record_kept_at: Moment,
     caps: HoldLimits,
-    /// Set once the hold has had its full lease: from then on, every extend is a renewal.
+    /// Set once the full lease was granted: from then on, every extend is a renewal.
     whole: bool,
 }
 

@@ -448,7 +448,7 @@ impl Scenario {
     }
 
     fn holder(&mut self, holder: Option<&Holder>) -> String {
-        let Some(holder) = holder else { return "nobody".into() };
+        let Some(holder) = holder else { return "none".into() };
         let who = match (&holder.label, holder.fence) {
             (Some(label), Some(fence)) => format!("{label} {}", self.token(fence)),
             (None, None) => "a stranger".into(),

@@ -6,7 +6,7 @@
 //! gone.
 
 use leasehold_core::contender::{AcquireTerms, Contender, ContenderAction};
-use leasehold_core::model::{LockState, SessionStatus, everybody};
+use leasehold_core::model::{LockState, SessionStatus, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, HoldId, Kind, Label, Liveness, LockMode, Moment, Op, Predecessor, Reply,
     SessionId,
@@ -76,7 +76,7 @@ impl Scene {
                 ahead: None,
                 portion: LockMode::Permits { count: 1, of },
             };
-            lock.apply(now_ms * 1000, &Op::Acquire(ask), &everybody);
+            lock.apply(now_ms * 1000, &Op::Acquire(ask), &all_alive);
         }
         let terms = terms(LockMode::Permits { count: of, of });
         let (died, gone, asked) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
@@ -222,7 +222,7 @@ fn holders_that_leave_alive_cause_no_storm_of_requests() {
         let claim = Claim::new(HoldId::from_random(session(n), [n; 16]));
         let release =
             leasehold_core::Release { claim, pass: leasehold_core::ReleaseAction::Grant, next: None };
-        scene.lock.apply(scene.now_ms * 1000, &Op::Release(release), &everybody);
+        scene.lock.apply(scene.now_ms * 1000, &Op::Release(release), &all_alive);
     }
     assert!(scene.busiest() <= 6, "{} requests a second", scene.busiest());
 }

@@ -351,7 +351,7 @@ impl Leaders {
     pub async fn next(&mut self) -> Result<Option<Leader>, InspectError> {
         Ok(match self.watching.news().await? {
             LeaderChange::Leader(holder) => Leader::of(holder),
-            LeaderChange::Nobody => None,
+            LeaderChange::NoLeader => None,
         })
     }
 

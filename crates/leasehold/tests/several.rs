@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
-use leasehold_core::model::{LockState, Sessions, everybody};
+use leasehold_core::model::{LockState, Sessions, all_alive};
 use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Liveness, LockMode, MultiAcquired};
 use leasehold_testkit::conformance::{ForeignWrite, Workload, WorkloadStep};
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection};
@@ -193,7 +193,7 @@ fn expired_queue_entries_do_not_count() {
         for n in 0..=u8::try_from(dead).unwrap() {
             let queue = (n > 0).then(|| Enqueue { nonce: one.workload.nonce(), kept_ms: 900 });
             let op = Op::Acquire(ask(fresh(&mut one, n), queue));
-            let (expected, _) = one.state.apply(START_US, &op, &everybody);
+            let (expected, _) = one.state.apply(START_US, &op, &all_alive);
             assert_eq!(environment.execute(&one.lock, &op), expected);
         }
         let now_us = START_US + 1_001_000;
@@ -211,7 +211,7 @@ fn expired_queue_entries_do_not_count() {
             fresh(&mut one, 201),
             Some(Enqueue { nonce: one.workload.nonce(), kept_ms: 900 }),
         ));
-        let (expected, _) = one.state.apply(now_us, &next, &everybody);
+        let (expected, _) = one.state.apply(now_us, &next, &all_alive);
         assert_eq!(environment.execute(&one.lock, &next), expected);
         environment.clock.set_us(START_US.cast_signed()).unwrap();
     }

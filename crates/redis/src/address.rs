@@ -1,4 +1,4 @@
-//! Where a server listens, and who logs in there.
+//! The address of a server, and the login.
 
 use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisResult,
@@ -52,7 +52,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Who somebody is to a server.
+/// The user name and password for a server.
 #[derive(Clone, Default)]
 pub(super) struct Login {
     pub(super) username: Option<String>,

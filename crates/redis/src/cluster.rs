@@ -1,7 +1,7 @@
 //! A cluster: the slot map, a link to each primary in use, and the routing of calls.
 //!
-//! Owns the slot map, its renewal, and the routing of each call. The store interprets calls and replies; [`ears`]
-//! owns the subscriptions.
+//! Owns the slot map, its renewal, and the routing of each call. The store interprets calls and replies;
+//! [`subscriptions`] owns the subscriptions.
 //!
 //! 1. A call that may have been executed is not resent. If a node reports that it executed nothing, because the slot
 //!    is elsewhere, is migrating or has no primary, the call goes on to the node that serves the slot: until its
@@ -86,7 +86,7 @@ pub(super) struct Cluster {
     shared: Arc<Shared>,
     /// The task that renews the map (2); `None` before the first call.
     task: Mutex<Option<JoinHandle<()>>>,
-    ears: Subscriptions,
+    subscriptions: Subscriptions,
 }
 
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl Cluster {
         let name = config.node();
         let shared =
             Arc::new(Shared { config, name, view: Watched::new(View::default()), nodes: Mutex::default() });
-        Self { ears: Subscriptions::new(Arc::clone(&shared)), shared, task: Mutex::new(None) }
+        Self { subscriptions: Subscriptions::new(Arc::clone(&shared)), shared, task: Mutex::new(None) }
     }
 
     pub(super) fn config(&self) -> &RedisConfig {
@@ -173,10 +173,10 @@ impl Cluster {
     }
 
     /// The subscriptions in this cluster.
-    pub(super) fn ears(&self) -> &Subscriptions {
+    pub(super) fn subscriptions(&self) -> &Subscriptions {
         // Subscriptions need a slot map.
         self.start();
-        &self.ears
+        &self.subscriptions
     }
 
     /// Requests the slot map, and tries to connect to every primary. A single primary may be unreachable.

@@ -3,8 +3,8 @@
 use super::address::{Address, Login, Protocol};
 use super::certificates::{Certificates, Pem};
 use super::connector::Connector;
+use super::reported::ReportedFindings;
 use super::site::{ConnPurpose, Group, ServerLocation};
-use super::told::Told;
 use leasehold_core::{KeyError, KeySpace};
 use leasehold_store::{Environment, System};
 use redis::{ConnectionInfo, RedisResult};
@@ -64,7 +64,7 @@ pub struct RedisConfig {
     /// Whether to refuse a server with unsafe findings.
     strict: bool,
     /// Findings already logged, by any connection made from this configuration, the keeper's included.
-    told: Arc<Told>,
+    reported: Arc<ReportedFindings>,
     /// Set if the user supplies the streams.
     connector: Option<Connector>,
     /// Clock and randomness of the connections.
@@ -84,7 +84,7 @@ impl RedisConfig {
             certificates: Certificates::default(),
             min_uptime: None,
             strict: false,
-            told: Arc::default(),
+            reported: Arc::default(),
             connector: None,
             environment: Arc::new(System),
         }
@@ -350,8 +350,8 @@ impl RedisConfig {
         self.strict
     }
 
-    pub(super) fn told(&self) -> &Told {
-        &self.told
+    pub(super) fn reported(&self) -> &ReportedFindings {
+        &self.reported
     }
 
     pub(super) const fn opener(&self) -> Option<&Connector> {

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 pub(super) struct ReadyConnection {
     pub(super) conn: MultiplexedConnection,
     pub(super) messages: Messages,
-    /// Where Sentinels have seen the server, if it was they who said so.
+    /// What the Sentinels report of the server, if its address is from them.
     pub(super) sighting: Option<PrimaryReport>,
     /// Set if it is a node of a quorum.
     pub(super) voting: Option<VoteDelay>,
@@ -138,7 +138,7 @@ fn voting(
         return Ok(Some(VoteDelay::new(needed, Duration::ZERO)));
     }
     let Some(up) = version::number(info, "uptime_in_seconds") else {
-        let what = "it does not say for how long it has been up, so that nobody knows whether it has forgotten a vote: allow INFO to the user, or set `min_uptime=0s` if it keeps every write";
+        let what = "it does not report its uptime, so it may have forgotten a vote: allow INFO to the user, or set `min_uptime=0s` if it keeps every write";
         return Err(FaultKind::Unsupported(what.to_owned()));
     };
     let up = Duration::from_secs(up);
@@ -153,7 +153,7 @@ fn judge_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>
     if let Some(refusal) = diagnose::refusal(&findings, primary, config.is_strict()) {
         return Err(refusal);
     }
-    config.told().tell(node, &findings);
+    config.reported().warn(node, &findings);
     Ok(())
 }
 
@@ -168,7 +168,7 @@ async fn subscribe(messages: &mut Messages, node: &Arc<str>, mailboxes: &Mailbox
         return Ok(());
     }
     match messages.subscribe(others).await {
-        // A user that may not listen to others has his waiters look by themselves.
+        // Without permission to subscribe to channels of other libraries, waiters poll.
         Err(error) if error.clone().into_server_errors().is_none() => Err(unsubscribed(error, node)),
         _ => Ok(()),
     }

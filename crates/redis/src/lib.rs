@@ -28,6 +28,7 @@ mod permissions;
 mod quorum;
 mod replicas;
 mod reply;
+mod reported;
 mod script;
 mod sentinel;
 mod session_keys;
@@ -35,7 +36,6 @@ mod shards;
 mod site;
 mod store;
 mod tls;
-mod told;
 mod url;
 mod version;
 

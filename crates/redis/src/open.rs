@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio_util::task::AbortOnDropHandle;
 
-/// A connection to somebody who let us in.
+/// A connection that is logged in.
 pub(super) struct Opened {
     pub(super) conn: MultiplexedConnection,
     pub(super) driver: Driver,
@@ -108,7 +108,7 @@ async fn stream(config: &RedisConfig, address: &Address, within: Duration) -> Re
         return Ok(connector.open(address.to_string()).await?);
     }
     Ok(match address {
-        // What is left of the attempt without it would not do for the greeting behind it, so that this is told first.
+        // A shorter limit, so that a TLS timeout is reported as such and not as the end of the attempt.
         Address::Tcp { host, port, tls: true } => {
             Box::new(tls::open(config, host, *port, within / 8 * 7).await?)
         }
@@ -117,7 +117,7 @@ async fn stream(config: &RedisConfig, address: &Address, within: Duration) -> Re
     })
 }
 
-/// Logs in over a stream that is open. It is told of the end of the connection, but not where nobody wants that any more.
+/// Logs in over an open stream. `on_end` is called when the connection ends, unless the driver was dropped before.
 async fn greet_over(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     info: &ConnectionInfo,

@@ -41,7 +41,7 @@ pub(super) fn read(op: &Op, value: &Value) -> Read<Reply> {
 
 /// Parses the reply to a release that checks the lock's key alone. `None` if the hold was not found there: the record
 /// may still contain it.
-pub(super) fn let_go(value: &Value) -> Read<Option<Released>> {
+pub(super) fn release_by_token(value: &Value) -> Read<Option<Released>> {
     match value {
         Value::Int(-1) => Ok(None),
         left => Ok(Some(Released { found: HoldStatus::Held, left: number(left)?, holder: None, next: None })),

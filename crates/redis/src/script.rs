@@ -258,10 +258,10 @@ impl Call {
         })
     }
 
-    /// The call for as much of an operation as is possible with the lock's own key alone, or without the keys that seldom
-    /// exist: while a slot of a cluster moves, and some of the keys have moved already. `None` if that would be another
-    /// operation. [`reply::let_go`](super::reply::let_go) reads the reply to a [release](Op::Release); other replies are
-    /// the usual ones.
+    /// The reduced form of an operation, with the lock's own key alone, or without the keys that seldom exist: while a
+    /// slot of a cluster moves, and some of the keys have moved already. `None` if that would be another operation.
+    /// [`reply::release_by_token`](super::reply::release_by_token) parses the reply to a [release](Op::Release); other
+    /// replies are the usual ones.
     pub(super) fn lesser(op: &Op, kind: Kind, home: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
         match op {
             // Another client may hold the lock by the same value of the user's own: only the record tells.

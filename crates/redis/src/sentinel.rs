@@ -65,8 +65,8 @@ impl PrimaryReport {
 }
 
 impl Group {
-    /// Where the primary is (1). While those who have answered know of no configuration as late as that of a `hint`, all are
-    /// waited for; where none of them does, it is over.
+    /// Finds the primary (1). Returns once a majority agrees on a configuration at least as recent as the `hint`.
+    /// Otherwise waits for all Sentinels, and returns the most recent report, or the hint if none replies.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub(super) async fn find(

@@ -37,7 +37,7 @@ impl RedisStore {
             return Err(fault.clone());
         }
         for fault in &down {
-            tracing::warn!(%fault, "a shard does not answer: nobody gets its locks");
+            tracing::warn!(%fault, "a shard does not respond: its locks cannot be acquired");
         }
         Ok(shards)
     }

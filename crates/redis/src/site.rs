@@ -1,7 +1,7 @@
 //! How a server is found: at an address, by Sentinels, or in a cluster.
 //!
-//! Owns what the user has named. Asking Sentinels is [`sentinel`](super::sentinel)'s, and asking the nodes of a cluster
-//! [`cluster`](super::cluster)'s.
+//! Owns the configured addresses. [`sentinel`](super::sentinel) queries Sentinels, and [`cluster`](super::cluster) the
+//! nodes of a cluster.
 
 use super::address::{Address, Login};
 use leasehold_store::{Fault, FaultKind, Phase};
@@ -11,43 +11,43 @@ use std::sync::Arc;
 /// How the server is found.
 #[derive(Debug, Clone)]
 pub(super) enum ServerLocation {
-    /// It is always there.
+    /// At a fixed address.
     At(Address),
-    /// It is where others say.
+    /// Where the Sentinels report it.
     Named(Group),
-    /// There are several, each with a part of the keys.
+    /// The nodes of a cluster, each with a part of the keys.
     Cluster(Seeds),
-    /// It is one of those: a primary, as the others say.
+    /// One node of a cluster: a primary, according to the slot map.
     Member(Address, ConnPurpose),
 }
 
-/// What one connects to a node of a cluster for.
+/// The purpose of a connection to a node of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnPurpose {
-    /// To send operations.
+    /// Operations.
     Calls,
-    /// To hear what is said there.
+    /// Subscriptions.
     Messages,
 }
 
-/// Those who know where the primary of a name is.
+/// The Sentinels that know the address of a primary, and its name.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
     pub(super) sentinels: Vec<Address>,
     pub(super) name: String,
-    /// Whether the primary is talked to by TLS.
+    /// Whether connections use TLS.
     pub(super) tls: bool,
-    /// Who one is to the Sentinels.
+    /// The login at the Sentinels.
     pub(super) login: Login,
 }
 
 impl Group {
-    /// Sentinels, one at least, and what they call the primary.
+    /// A group of at least one Sentinel, and their name of the primary.
     pub(super) fn new(sentinels: Vec<Address>, name: String, tls: bool) -> Self {
         Self { sentinels, name, tls, login: Login::default() }
     }
 
-    /// Whether they and the primary are talked to by TLS.
+    /// Whether connections to the Sentinels and the primary use TLS.
     pub(super) const fn is_tls(&self) -> bool {
         self.tls
     }
@@ -68,7 +68,7 @@ impl fmt::Display for Group {
     }
 }
 
-/// The nodes that were named: they know the others.
+/// The configured nodes of a cluster, from which the others are found.
 #[derive(Debug, Clone)]
 pub(super) struct Seeds {
     pub(super) nodes: Vec<Address>,
@@ -76,12 +76,12 @@ pub(super) struct Seeds {
 }
 
 impl Seeds {
-    /// Nodes, one at least.
+    /// At least one node.
     pub(super) const fn new(nodes: Vec<Address>, tls: bool) -> Self {
         Self { nodes, tls }
     }
 
-    /// Whether all are talked to by TLS.
+    /// Whether connections use TLS.
     pub(super) const fn is_tls(&self) -> bool {
         self.tls
     }
@@ -94,7 +94,7 @@ impl fmt::Display for Seeds {
     }
 }
 
-/// The fault of who wants one server, where there is a cluster.
+/// The fault if a single server is configured, but the server is part of a cluster.
 pub(super) fn no_one_server(node: &Arc<str>) -> Fault {
     let text = "it is a cluster, and this is for one server".to_owned();
     Fault::new(FaultKind::Unsupported(text), Phase::Connect, Arc::clone(node))

@@ -268,7 +268,7 @@ impl RedisStore {
             return self.outcome(op, &value, &line);
         }
         if !matches!(value, Value::ServerError(_)) {
-            match self.well_formed(reply::let_go(&value)) {
+            match self.well_formed(reply::release_by_token(&value)) {
                 Ok(Some(released)) => return Outcome::Done(Reply::Release(released)),
                 Ok(None) => {}
                 Err(outcome) => return outcome,
@@ -712,7 +712,7 @@ impl Store for RedisStore {
                 Way::BorrowedConnection(lent) => lent.open_mailbox(session, post, deadline).await,
                 Way::Cluster(cluster) => {
                     let channel = (place.as_u16(), self.home_at(place).mailbox(session));
-                    cluster.ears().open_mailbox(channel, session, post, deadline).await
+                    cluster.subscriptions().open_mailbox(channel, session, post, deadline).await
                 }
             }
         })
@@ -738,7 +738,7 @@ impl Store for RedisStore {
                 Way::Link(link) => link.listen(&channel, deadline).await.map(Some),
                 Way::BorrowedConnection(lent) => lent.listen(&channel, deadline).await,
                 Way::Cluster(cluster) => {
-                    cluster.ears().listen((keys.slot(), channel), deadline).await.map(Some)
+                    cluster.subscriptions().listen((keys.slot(), channel), deadline).await.map(Some)
                 }
             }
         })
@@ -747,7 +747,7 @@ impl Store for RedisStore {
     fn close_mailbox(&self, place: Partition, session: SessionId) {
         match &*self.way {
             Way::Cluster(cluster) => {
-                cluster.ears().close_mailbox(&self.home_at(place).mailbox(session));
+                cluster.subscriptions().close_mailbox(&self.home_at(place).mailbox(session));
             }
             Way::Link(link) => link.close_mailbox(session),
             Way::BorrowedConnection(lent) => lent.close_mailbox(session),

@@ -411,7 +411,7 @@ pub struct Validity {
     pub until: Instant,
 }
 
-/// How a lock is let go of.
+/// How a lock is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseMethod {
     /// By a release, which is awaited.

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_beside_a_writer() {
+    fn a_writer_is_alone() {
         for at in [0, 1, 3] {
             let mut history = good();
             history[at].entered_us = history[at].entered_us.min(60);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_after_a_writer_is_not_let_in_before_him() {
+    fn a_later_request_does_not_overtake_a_writer() {
         let mut history = good();
         history[3] = stay(false, [30, 32, 35, 54], 3);
         history[2].token = 4;

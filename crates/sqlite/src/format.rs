@@ -10,8 +10,8 @@
 //! The log is synced only now and then (`synchronous = NORMAL`): a loss of power may lose the last operations, but it
 //! also ends every process that could hold a lock.
 
+use super::busy::BusyHandler;
 use super::machine::Machine;
-use super::patience::Patience;
 use super::trouble::{Trouble, is_busy};
 use leasehold_core::model::LockState;
 use leasehold_core::{FORMAT, FencingToken, Label, SessionId};
@@ -54,16 +54,16 @@ const SCHEMA: &str = "
 pub(super) fn connect(
     path: &Path,
     machine: &dyn Machine,
-    patience: &Patience,
+    busy: &BusyHandler,
     log: &Arc<AtomicI32>,
 ) -> Result<Connection, Trouble> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let mut connection = Connection::open_with_flags(path, flags)?;
-    let mut asked = patience.clone();
+    let mut asked = busy.clone();
     connection.busy_handler(Some(move |times| asked.wait(times)))?;
     is_new(&connection.transaction()?)?;
-    keep_a_log(&mut connection, patience.clone(), log.clone())?;
+    keep_a_log(&mut connection, busy.clone(), log.clone())?;
     let transaction = begin(&mut connection)?;
     if is_new(&transaction)? {
         create(&transaction, machine)?;
@@ -84,14 +84,14 @@ pub(super) fn connect(
 /// Turns on the write-ahead log, which readers and writers share, and reports its length in `log`.
 fn keep_a_log(
     connection: &mut Connection,
-    mut patience: Patience,
+    mut busy: BusyHandler,
     log: Arc<AtomicI32>,
 ) -> Result<(), Trouble> {
     // SQLite does not always call the busy handler when it changes the mode.
     let mut times = 0;
     let mode: String = loop {
         match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)) {
-            Err(error) if is_busy(&error) && patience.wait(times) => times += 1,
+            Err(error) if is_busy(&error) && busy.wait(times) => times += 1,
             other => break other?,
         }
     };

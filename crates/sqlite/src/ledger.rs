@@ -6,10 +6,10 @@
 //!    before their files are removed.
 //! 3. An operation that fails before the COMMIT is sent was not executed; after that its outcome is unknown.
 
+use super::busy::BusyHandler;
 use super::format::{begin, connect, ended_ms, over_ms, signed};
 use super::life::{Sessions, Sign};
 use super::machine::Machine;
-use super::patience::Patience;
 use super::register;
 use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
@@ -42,7 +42,7 @@ pub(super) struct Ledger {
     site: Site,
     sessions: Sessions,
     machine: Box<dyn Machine>,
-    patience: Patience,
+    busy: BusyHandler,
     /// The length of the log after the last commit, in pages.
     log: Arc<AtomicI32>,
     written_back_at: i32,
@@ -76,9 +76,9 @@ impl Ledger {
     /// Opens the file, and initializes it if it is empty.
     pub(super) fn open(site: Site, machine: Box<dyn Machine>, deadline: Moment) -> Result<Self, Fault> {
         let sessions = Sessions::new(site.sessions()?);
-        let patience = Patience::until(deadline);
+        let busy = BusyHandler::until(deadline);
         let log = Arc::new(AtomicI32::new(0));
-        let connection = connect(site.path(), &*machine, &patience, &log)
+        let connection = connect(site.path(), &*machine, &busy, &log)
             .map_err(|trouble| fault(&site, Phase::Connect, trouble))?;
         site.check_in_place()?;
         let mut ledger = Self {
@@ -86,7 +86,7 @@ impl Ledger {
             site,
             sessions,
             machine,
-            patience,
+            busy,
             log,
             written_back_at: 0,
             operations: 0,
@@ -205,7 +205,7 @@ impl Ledger {
         work: impl FnOnce(Scene<'_>) -> Result<T, Trouble>,
     ) -> Result<T, Failure> {
         self.site.check_in_place().map_err(Failure::not_executed)?;
-        self.patience.set(deadline);
+        self.busy.set(deadline);
         let site = &self.site;
         let not_executed = |trouble| Failure::not_executed(fault(site, Phase::Send, trouble));
         let transaction = self
@@ -230,7 +230,7 @@ impl Ledger {
     /// Removes a bounded number of expired rows, and writes the log back. It runs again later, so errors are only
     /// logged.
     pub(super) fn tidy(&mut self) {
-        self.patience.set(leasehold_store::clock::boottime() + TIDY_WITHIN);
+        self.busy.set(leasehold_store::clock::boottime() + TIDY_WITHIN);
         let scans = self.operations.is_multiple_of(SCAN_EVERY);
         let dead = if scans { self.sessions.find_dead(ASKED_AT_MOST) } else { Vec::new() };
         if scans {
@@ -306,7 +306,7 @@ impl Scene<'_> {
 
     /// Acquires all of several locks, or none.
     fn take_all(&self, asks: &[(Lock, Acquire)]) -> Result<(Vec<MultiAcquired>, Vec<SessionId>), Trouble> {
-        let (mut befores, mut states, mut buried) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut earlier, mut states, mut buried) = (Vec::new(), Vec::new(), Vec::new());
         for (lock, ask) in asks {
             let before = self.state(lock.kind, lock.name.as_str())?;
             let mut state = before.clone().unwrap_or_else(|| LockState::new(lock.kind));
@@ -315,12 +315,12 @@ impl Scene<'_> {
             if let Some(other) = &other {
                 state.value = Some(other.to_others());
             }
-            befores.push((before, other.is_some()));
+            earlier.push((before, other.is_some()));
             states.push(state);
         }
         let mut together: Vec<_> = states.iter_mut().zip(asks.iter().map(|(_, ask)| ask)).collect();
         let shares = LockState::take_all(&mut together, self.now_us);
-        for (((lock, _), (before, beside_another)), state) in asks.iter().zip(&befores).zip(&mut states) {
+        for (((lock, _), (before, beside_another)), state) in asks.iter().zip(&earlier).zip(&mut states) {
             if *beside_another {
                 state.value = None;
             }

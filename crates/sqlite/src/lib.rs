@@ -6,8 +6,10 @@
 //! This module owns the public handle. Its parts: [`site`] the files and their permissions, [`ledger`] the
 //! transactions, [`format`](mod@format) the tables, [`trouble`] the errors there, [`machine`] the clock, [`life`]
 //! which sessions are alive, [`register`] their metadata, [`mailbox`] the notifications, [`worker`] the thread,
-//! [`patience`] waiting for other writers, [`store`] the handle itself.
+//! [`busy`] waiting for other writers, [`store`] the handle itself.
 
+#[cfg(target_os = "linux")]
+mod busy;
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
 #[cfg(target_os = "linux")]
@@ -20,8 +22,6 @@ mod life;
 mod machine;
 #[cfg(target_os = "linux")]
 mod mailbox;
-#[cfg(target_os = "linux")]
-mod patience;
 #[cfg(target_os = "linux")]
 mod register;
 #[cfg(target_os = "linux")]

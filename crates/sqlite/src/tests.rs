@@ -155,7 +155,7 @@ async fn audit(store: &dyn Store, lock: &Lock) -> Vec<(Ended, String, String)> {
     inspect(store, lock).await.audit.into_iter().map(told).collect()
 }
 
-async fn attend(store: &dyn Store, op: SessionOp) -> SessionReply {
+async fn execute_session(store: &dyn Store, op: SessionOp) -> SessionReply {
     match store.execute_session(Partition::ONLY, &op, WITHIN).await {
         Outcome::Done(reply) => reply,
         other @ Outcome::Failed(..) => panic!("{op:?}: {other:?}"),
@@ -165,14 +165,14 @@ async fn attend(store: &dyn Store, op: SessionOp) -> SessionReply {
 async fn begin(store: &dyn Store, of: u8) -> HeartbeatReply {
     let begin = Some(format!("about {of}"));
     let beat = Heartbeat { session: session(of), alive_ms: 10_000, begin, held: vec![], left: vec![] };
-    match attend(store, SessionOp::Heartbeat(beat)).await {
+    match execute_session(store, SessionOp::Heartbeat(beat)).await {
         SessionReply::Heartbeat(beaten) => beaten,
         other => panic!("{other:?}"),
     }
 }
 
 async fn listed(store: &dyn Store) -> Vec<SessionEntry> {
-    match attend(store, SessionOp::List).await {
+    match execute_session(store, SessionOp::List).await {
         SessionReply::List(mut list) => {
             list.sort_by_key(|entry| entry.session);
             list
@@ -378,7 +378,7 @@ async fn the_list_contains_sessions_that_live_or_have_something() {
     let expected = [mine.clone(), entry(2, true, "about 2", &["c"]), waits.clone()];
     assert_eq!(listed(&store).await, expected, "the dead session holds nothing any more");
     done(&store, &lock("c"), release(2, 1)).await;
-    assert_eq!(attend(&store, SessionOp::End(session(2))).await, SessionReply::End);
+    assert_eq!(execute_session(&store, SessionOp::End(session(2))).await, SessionReply::End);
     assert_eq!(listed(&store).await, [mine, waits]);
 }
 
@@ -716,7 +716,7 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
         let begin = Some(String::new());
         let alive_ms = u64::MAX / 4;
         let beat = Heartbeat { session: session(n), alive_ms, begin, held: vec![], left: vec![] };
-        attend(&model, SessionOp::Heartbeat(beat)).await;
+        execute_session(&model, SessionOp::Heartbeat(beat)).await;
     }
     for step in steps {
         let step = match step {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// What a store can do, beside executing operations: [`Store::capabilities`](crate::Store::capabilities).
+/// What a store can do, besides executing operations: [`Store::capabilities`](crate::Store::capabilities).
 ///
-/// The default is a store in one place that has a queue for each lock and delivers messages, and does nothing of the rest.
+/// The default is a store of one partition that has a queue for each lock and delivers messages, without the rest.
 ///
 /// ```
 /// use leasehold::store::{Capabilities, MemoryStore, QuorumStore, SessionTracking, Store};
@@ -21,19 +21,19 @@ use std::time::Duration;
 #[non_exhaustive]
 #[allow(clippy::struct_excessive_bools, reason = "they are independent of one another")]
 pub struct Capabilities {
-    /// Whether it has more than one place. Sessions then begin in each of them when it is first used, and end when it has
-    /// not been for a while: what becomes of one place does not touch what is held in the others.
+    /// Whether it has more than one partition. A session then begins in a partition when that is first used, and ends there
+    /// when it is idle for a while: a failure of one partition does not affect holds in the others.
     pub partitioned: bool,
-    /// Whether messages can come at all. Where they cannot, waiters look more often.
+    /// Whether it delivers messages. Otherwise waiters poll more often.
     pub notifications: bool,
-    /// Whether it has a queue for each lock, whose first is granted the lock when it is released. Where it has none, whoever
-    /// waits asks again and again, each time for another hold, and [listens](crate::Store::listen) for a reason to do so.
+    /// Whether each lock has a queue, and a release grants the lock to the first waiter in it. Otherwise waiters poll, each
+    /// time with a new hold, and [subscribe](crate::Store::listen) to releases.
     pub queue: bool,
-    /// The longest lease that it may be asked to keep, if there is such a limit.
+    /// The longest lease that it accepts, if limited.
     pub longest_lease: Option<Duration>,
-    /// How it knows which sessions are alive.
+    /// How it tracks which sessions are alive.
     pub sessions: SessionTracking,
-    /// Whether a hold counts only once others have [confirmed](crate::Store::confirm) it, since this store is configured so.
+    /// Whether it is configured so that a hold counts only once replicas have [confirmed](crate::Store::confirm) it.
     pub confirmation: bool,
 }
 
@@ -94,7 +94,7 @@ impl Default for Capabilities {
     }
 }
 
-/// How a store knows which sessions are alive.
+/// How a store tracks which sessions are alive.
 ///
 /// ```
 /// use leasehold::store::{MemoryStore, SessionTracking, Store};
@@ -104,10 +104,10 @@ impl Default for Capabilities {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionTracking {
-    /// It does not: leases alone end what a dead process has.
+    /// It does not: the holds of a dead process end with their leases alone.
     Never,
-    /// By their [beats](leasehold_core::Heartbeat).
+    /// By their [heartbeats](leasehold_core::Heartbeat).
     ByHeartbeat,
-    /// By itself: it is told once who begins, and no beat is needed.
+    /// By itself: it registers each session once, and needs no heartbeats.
     ByStore,
 }

@@ -39,21 +39,21 @@ pub struct Diagnosis {
     pub snapshots: Option<u64>,
     /// What it removes when its memory is full.
     pub eviction_policy: Option<String>,
-    /// How many bytes it may have; 0 if there is no limit.
+    /// The memory limit in bytes; 0 if there is none.
     pub maxmemory: Option<u64>,
-    /// How many bytes it has.
+    /// The memory in use, in bytes.
     pub used_memory: Option<u64>,
     /// How far its clock is from ours.
     pub clock: Option<ClockDifference>,
-    /// How long it took to answer: the shortest of some round trips.
+    /// The shortest of several round trips.
     pub round_trip: Duration,
-    /// As whom we are logged in.
+    /// The user of our connection.
     pub user: Option<String>,
     /// What can make it fail its locks, the most serious first.
     pub findings: Vec<Finding>,
 }
 
-/// Which part a server has among those that have the same data.
+/// The replication role of a server.
 ///
 /// ```
 /// use leasehold::store::Role;
@@ -62,9 +62,9 @@ pub struct Diagnosis {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It takes writes, and tells them to the others.
+    /// Accepts writes, and sends them to its replicas.
     Primary,
-    /// It repeats what another tells it.
+    /// Applies the writes of another server.
     Replica,
 }
 

@@ -1,13 +1,13 @@
-//! Stores: each executes one typed operation atomically, and tells a session of its grants.
+//! Stores: each executes one typed operation atomically, and notifies sessions of their grants.
 //!
-//! A [`Store`] is narrow on purpose. What an operation means is [`leasehold_core::model`]; how often it
-//! is sent again, and what becomes of its reply, is the engine's. A store never resends by itself.
-//! For a store of one's own, operations, replies and the model are in [`core`].
+//! A [`Store`] is narrow on purpose. [`leasehold_core::model`] defines what an operation means; the engine decides
+//! how often it is sent again, and interprets its reply. A store never resends by itself. To write a store,
+//! see the operations, replies and the model in [`core`].
 //!
-//! 1. An operation is executed, not executed, or that is unknown: [`Outcome`]. A fault is never a "no".
-//! 2. Every call ends within the time it was given.
+//! 1. An operation is executed, not executed, or unknown: [`Outcome`]. A fault never means "refused".
+//! 2. Every call ends within its time limit.
 //! 3. Once [`Store::open_mailbox`] has returned, no grant to that session is missed silently: either it
-//!    reaches the [`NotificationSink`], or the postbox is told that some may have been missed.
+//!    reaches the [`NotificationSink`], or the sink is notified that some may have been missed.
 
 #[cfg(not(unix))]
 compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");

@@ -216,7 +216,7 @@ impl Store for Shards {
 
     fn capabilities(&self) -> Capabilities {
         let all = || self.shards.iter().map(|shard| shard.store.capabilities());
-        // They are of one kind: what one of them cannot do, nobody counts on.
+        // All have the same type: a capability that one lacks is not used.
         let sessions = all().map(|shard| shard.sessions);
         let sessions = sessions.reduce(|all, one| if all == one { all } else { SessionTracking::Never });
         Capabilities::default()

@@ -115,10 +115,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Closes the mailbox that a session has in a place. Does not wait for anything.
     fn close_mailbox(&self, place: Partition, session: SessionId);
 
-    /// Hears what clients of other libraries say when they release this lock, so that whoever waits for it may look at
-    /// once; of an [Election](leasehold_core::Kind::Election) that it has another leader, or none; and of any lock of a store
-    /// [without a queue](Capabilities::queue) that it was released. `None` where nobody says
-    /// anything: other libraries have no such lock, or do not know this store.
+    /// Subscribes to what clients of other libraries publish when they release this lock, so that its waiters re-check it
+    /// at once; for an [Election](leasehold_core::Kind::Election), to changes of the leader; and for any lock of a store
+    /// [without a queue](Capabilities::queue), to its releases. `None` if nothing is published:
+    /// other libraries have no such lock, or do not know this store.
     ///
     /// The subscription is active when this returns. Re-check the lock for what was published before.
     fn listen<'a>(

@@ -26,7 +26,7 @@ pub use shuttle::sync::{
 
 /// The stand-ins that shuttle does not bring along.
 #[cfg(shuttle)]
-#[allow(missing_debug_implementations, reason = "nobody prints them")]
+#[allow(missing_debug_implementations, reason = "they are not printed")]
 mod interrupted {
     use shuttle::sync::atomic::{AtomicBool, Ordering};
 

@@ -25,7 +25,7 @@ impl<T> Watched<T> {
         read(&self.lock())
     }
 
-    /// Replaces the value, and wakes all tasks that wait.
+    /// Replaces the value, and wakes all waiters.
     pub fn set(&self, value: T) {
         self.modify(|old| {
             *old = value;
@@ -33,7 +33,7 @@ impl<T> Watched<T> {
         });
     }
 
-    /// Changes the value, and wakes those who wait if `change` says that it has done so.
+    /// Changes the value, and wakes all waiters if `change` returns true.
     pub fn modify(&self, change: impl FnOnce(&mut T) -> bool) {
         let changed = change(&mut self.lock());
         if changed {

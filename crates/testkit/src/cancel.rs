@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// More points than any operation of ours has; a future that never completes is told from one that is long.
+/// More points than any of our operations has, to detect a future that never completes.
 const MAX_POINTS: usize = 10_000;
 
 /// Starts the future of `start` again and again, and drops it after its k-th pending poll, k = 0, 1, 2, …, until it

@@ -28,7 +28,7 @@ fn worker() {
 }
 
 #[test]
-fn a_worker_hears_and_answers() -> io::Result<()> {
+fn a_worker_receives_and_replies() -> io::Result<()> {
     let mut worker = Worker::of_test("worker", "echo").start()?;
     assert_eq!(worker.line(PATIENCE)?, "ready");
     worker.tell("one")?;

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_violations_some_are_told() {
+    fn of_many_violations_some_are_listed() {
         check("and 90 more", |accounts, _| accounts[0].made.1 += 99);
     }
 }

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_skipped_is_shown_with_what_is_missing() {
+    fn a_skipped_library_is_shown_with_what_is_missing() {
         let skipped: Skipped = "redisson:mvn".parse().expect("well-formed");
         assert_eq!(skipped.sentence(), "redisson: SKIPPED, there is no `mvn` on the path");
         let object = serde_json::to_string(&skipped).expect("plain data");

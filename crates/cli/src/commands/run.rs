@@ -175,14 +175,14 @@ async fn acquire(
         return acquired.map_err(|failure| failure.doing_to("acquire", &shown));
     }
     let acquired = match (names, who) {
-        ([name], Who::Nobody) if let Some(period) = args.once.once_per => {
+        ([name], Who::None) if let Some(period) = args.once.once_per => {
             turn(client.once_per(name.clone(), period).map_err(unusable)?, args).await
         }
-        ([name], Who::Nobody) => one(client.mutex(name.clone()).map_err(unusable)?, args).await,
+        ([name], Who::None) => one(client.mutex(name.clone()).map_err(unusable)?, args).await,
         ([name], who) => {
             let owner = match who {
                 Who::Named(owner) | Who::Inherited(owner) => owner.clone(),
-                Who::Nobody | Who::Fresh => client.owner(),
+                Who::None | Who::Fresh => client.owner(),
             };
             let lock = client.reentrant_mutex(name.clone()).map_err(unusable)?;
             entry(lock.owned_by(&owner), args).await

@@ -16,7 +16,7 @@ pub(crate) const OWNER: &str = "LEASEHOLD_OWNER";
 #[derive(Debug)]
 pub(crate) enum Who {
     /// No owner: the lock is not reentrant.
-    Nobody,
+    None,
     /// A new, unique owner.
     Fresh,
     /// The owner of `--owner`.
@@ -34,7 +34,7 @@ impl Who {
             return Ok(Self::Named(owner));
         }
         if !args.reentrant {
-            return Ok(Self::Nobody);
+            return Ok(Self::None);
         }
         let Some(text) = variable(OWNER)? else { return Ok(Self::Fresh) };
         let read = || Owner::from_header(Owner::new(text)?.to_header());
@@ -48,7 +48,7 @@ impl Who {
 
     /// Fails if several locks are named and there is an owner.
     pub(crate) fn check(&self, names: usize) -> Result<(), Failure> {
-        if names < 2 || matches!(self, Self::Nobody) {
+        if names < 2 || matches!(self, Self::None) {
             return Ok(());
         }
         Err(usage(anyhow!(

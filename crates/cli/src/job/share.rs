@@ -56,7 +56,7 @@ pub(crate) async fn acquire(
     let unusable = |error: LockError| Failure::new(Exit::USAGE, error);
     // The command of a plain run must not receive the owner.
     let owner = match who {
-        Who::Nobody => None,
+        Who::None => None,
         Who::Fresh => Some(client.owner()),
         Who::Named(owner) | Who::Inherited(owner) => Some(owner.clone()),
     };

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_was_taken_away_leaves_the_grace_or_what_the_lease_had_left() {
+    fn a_lock_that_was_taken_away_leaves_the_grace_or_the_rest_of_the_lease() {
         let mut watch = watch();
         assert_eq!(watch.poll(ms(10_000), Moment::ZERO), Step::Terminate);
         assert_eq!(watch.poll(ms(10_000), Moment::ZERO), Step::Rest(ms(15_000)));

@@ -122,7 +122,7 @@ fn a_long_grace_does_not_end_a_command_whose_lock_is_renewed() {
 }
 
 #[test]
-fn what_is_said_can_be_had_as_json() {
+fn the_output_is_available_as_json() {
     let scene = Scene::sqlite();
     let outcome = scene.run(&["run", "job", "-vv", "--log-format", "json", "--", "./missing"]);
     outcome.check(127, "failed to start the command");

@@ -16,7 +16,7 @@
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
 use super::record::{LOOKS_AT_MOST, QueueEntryId, Record, RecordedHolder, Reserved, SHORT_LEASE_MS};
-use super::session::{Alive, SessionStatus, everybody};
+use super::session::{Alive, SessionStatus, all_alive};
 use super::shared_holders::SharedHolders;
 use crate::cohort::{Reserve, TokenBlock};
 use crate::{
@@ -31,7 +31,7 @@ use std::fmt;
 /// One lock.
 ///
 /// ```
-/// use leasehold_core::model::{LockState, everybody};
+/// use leasehold_core::model::{LockState, all_alive};
 /// use leasehold_core::{Acquire, Acquired, Claim, HoldId, Label, Liveness, Op, LockMode, Reply, SessionId};
 ///
 /// let ask = |who: u8| {
@@ -44,10 +44,10 @@ use std::fmt;
 ///
 /// let mut lock = LockState::default();
 /// let second = 1_000_000; // in microseconds of the store's clock
-/// assert!(granted(lock.apply(second, &ask(1), &everybody).0));
-/// assert!(granted(lock.apply(2 * second, &ask(1), &everybody).0)); // the same hold again changes nothing
-/// assert!(!granted(lock.apply(3 * second, &ask(2), &everybody).0));
-/// assert!(granted(lock.apply(9 * second, &ask(2), &everybody).0)); // the first one's lease has ended
+/// assert!(granted(lock.apply(second, &ask(1), &all_alive).0));
+/// assert!(granted(lock.apply(2 * second, &ask(1), &all_alive).0)); // the same hold again changes nothing
+/// assert!(!granted(lock.apply(3 * second, &ask(2), &all_alive).0));
+/// assert!(granted(lock.apply(9 * second, &ask(2), &all_alive).0)); // the first one's lease has ended
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockState {
@@ -215,7 +215,7 @@ impl LockState {
             let (reply, _) = state.apply(
                 now_us,
                 &Op::Acquire(Acquire { queue: None, ahead: None, ..(*ask).clone() }),
-                &everybody,
+                &all_alive,
             );
             match reply {
                 Reply::Acquire(acquired) => MultiAcquired::Had(acquired),
@@ -767,9 +767,9 @@ impl LockState {
             return NextHolder::Another;
         }
         if self.record.as_ref().is_some_and(Record::is_awaited) {
-            return NextHolder::Nobody;
+            return NextHolder::None;
         }
-        let Some(ask) = asker else { return NextHolder::Nobody };
+        let Some(ask) = asker else { return NextHolder::None };
         self.give(now, RecordedHolder::asking(now.ms, ask), ask.lease_ms);
         NextHolder::Asker
     }
@@ -955,5 +955,5 @@ impl LockState {
 enum NextHolder {
     Asker,
     Another,
-    Nobody,
+    None,
 }

@@ -21,5 +21,5 @@ pub use endings::Endings;
 pub use entries::{Entries, Entry};
 pub use lock::{Content, LockState, Value};
 pub use record::{QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved};
-pub use session::{Alive, SessionRecord, SessionStatus, Sessions, everybody};
+pub use session::{Alive, SessionRecord, SessionStatus, Sessions, all_alive};
 pub use shared_holders::{SharedHold, SharedHolders};

@@ -30,7 +30,7 @@ pub type Alive<'a> = &'a dyn Fn(SessionId) -> SessionStatus;
 /// Treats every session as alive.
 ///
 /// See [`LockState`](super::LockState) for an example.
-pub const fn everybody(_: SessionId) -> SessionStatus {
+pub const fn all_alive(_: SessionId) -> SessionStatus {
     SessionStatus::Alive(u64::MAX)
 }
 

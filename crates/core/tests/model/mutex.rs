@@ -12,7 +12,7 @@ use super::happenings::{
 use crate::reserving::Onlooker;
 use leasehold_core::cohort::Reserve;
 use leasehold_core::model::{
-    Audit, Content, LockState, QueueEntryId, RecordedHolder, SessionStatus, Sessions, Value, everybody,
+    Audit, Content, LockState, QueueEntryId, RecordedHolder, SessionStatus, Sessions, Value, all_alive,
 };
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken,
@@ -201,7 +201,7 @@ impl Environment {
     /// The holder as an inspection shows it.
     fn shown(&self) -> Option<ObservedHolder> {
         let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
-        let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &everybody);
+        let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &all_alive);
         let Reply::Inspect(seen) = reply else { return None };
         let fence = seen.holder.and_then(|holder| holder.fence).map(ObservedHolder::Hold);
         fence.or(seen.stranger.map(ObservedHolder::Stranger))
@@ -363,7 +363,7 @@ impl Environment {
 
     fn fate(&self, claim: &Claim) -> Option<HoldStatus> {
         let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
-        match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &everybody).0 {
+        match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &all_alive).0 {
             Reply::Inspect(inspection) => inspection.fate,
             Reply::Refused(_) => None,
             other => panic!("to an inspect: {other:?}"),
@@ -504,7 +504,7 @@ proptest! {
             let held = environment.fate(&claim) == Some(HoldStatus::Held);
             let before = state.clone();
             let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve };
-            let (reply, _) = state.apply(now_us, &Op::Extend(extend), &everybody);
+            let (reply, _) = state.apply(now_us, &Op::Extend(extend), &all_alive);
             if held {
                 let Reply::Extend(Extended::Extended | Extended::Reserved { .. }) = reply else { panic!("{reply:?}") };
                 let end = |state: LockState| state.value.and_then(|value| value.expires_ms);
@@ -527,7 +527,7 @@ proptest! {
             }
             let mut state = environment.state.clone();
             let release = Release { claim: claim.clone(), pass: ReleaseAction::Free, next: None };
-            let (_, wakes) = state.apply(environment.now_us, &Op::Release(release), &everybody);
+            let (_, wakes) = state.apply(environment.now_us, &Op::Release(release), &all_alive);
             prop_assert_eq!(wakes, []);
             prop_assert_eq!(&state, &environment.state);
         }
@@ -546,7 +546,7 @@ fn many(n: u64) -> SessionId {
 
 fn held_by_first(state: &mut LockState) -> Claim {
     let first = claim(0, 0);
-    let (reply, _) = state.apply(START_US, &Op::Acquire(ask(first.clone(), HOUR_MS, None, None)), &everybody);
+    let (reply, _) = state.apply(START_US, &Op::Acquire(ask(first.clone(), HOUR_MS, None, None)), &all_alive);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
     first
 }
@@ -561,15 +561,15 @@ fn an_operation_skips_64_dead_places_at_most() {
     let mut state = LockState::default();
     let first = held_by_first(&mut state);
     for n in 0..200 {
-        state.apply(START_US, &Op::Acquire(waiting(0, n, 10)), &everybody);
+        state.apply(START_US, &Op::Acquire(waiting(0, n, 10)), &all_alive);
     }
     let live = waiting(0, 999, HOUR_MS);
-    state.apply(START_US, &Op::Acquire(live.clone()), &everybody);
+    state.apply(START_US, &Op::Acquire(live.clone()), &all_alive);
     let later_us = START_US + 1_000_000;
-    let (_, wakes) = state.apply(later_us, &free(first), &everybody);
+    let (_, wakes) = state.apply(later_us, &free(first), &all_alive);
     assert_eq!(wakes, []);
     assert_eq!(order(&state).len(), 201 - LOOKS_AT_MOST);
-    let mut replies = (0..).map(|_| state.apply(later_us, &Op::Acquire(live.clone()), &everybody).0);
+    let mut replies = (0..).map(|_| state.apply(later_us, &Op::Acquire(live.clone()), &all_alive).0);
     for _ in 0..2 {
         let Some(Reply::Acquire(Acquired::Taken { holder: None, position: Some(_), .. })) = replies.next()
         else {
@@ -582,24 +582,24 @@ fn an_operation_skips_64_dead_places_at_most() {
 /// Row 23, entries leak: entries that left the queue do not block those behind, however many left. Their gaps
 /// used to count as entries, so that a lock that was held for long could hardly be granted again.
 #[test]
-fn those_who_left_are_not_in_the_way() {
+fn withdrawn_entries_do_not_block_the_queue() {
     let mut state = LockState::default();
     let first = held_by_first(&mut state);
     let patient = waiting(0, 1_000_000, HOUR_MS);
-    state.apply(START_US, &Op::Acquire(patient.clone()), &everybody);
+    state.apply(START_US, &Op::Acquire(patient.clone()), &all_alive);
     for n in 0..1_000 {
         let ask = waiting(0, n, HOUR_MS);
-        state.apply(START_US, &Op::Acquire(ask.clone()), &everybody);
-        state.apply(START_US, &free(ask.claim), &everybody);
+        state.apply(START_US, &Op::Acquire(ask.clone()), &all_alive);
+        state.apply(START_US, &free(ask.claim), &all_alive);
     }
     let last = waiting(0, 2_000_000, HOUR_MS);
-    let (reply, _) = state.apply(START_US, &Op::Acquire(last.clone()), &everybody);
+    let (reply, _) = state.apply(START_US, &Op::Acquire(last.clone()), &all_alive);
     assert!(matches!(reply, Reply::Acquire(Acquired::Taken { position: Some(1), .. })), "{reply:?}");
-    let (_, wakes) = state.apply(START_US, &free(first), &everybody);
+    let (_, wakes) = state.apply(START_US, &free(first), &all_alive);
     assert_eq!(wakes.first().map(Notification::to), Some(patient.claim.hold.session()));
-    let (_, wakes) = state.apply(START_US, &free(patient.claim), &everybody);
+    let (_, wakes) = state.apply(START_US, &free(patient.claim), &all_alive);
     assert_eq!(wakes.first().map(Notification::to), Some(last.claim.hold.session()));
-    let (reply, _) = state.apply(START_US, &Op::Acquire(last), &everybody);
+    let (reply, _) = state.apply(START_US, &Op::Acquire(last), &all_alive);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { others_wait: false, .. })), "{reply:?}");
 }
 
@@ -611,14 +611,14 @@ fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
     let first = held_by_first(&mut state);
     let next = ask(claim(0, 1), 3_000, Some((1, 3_000)), None);
     let release = Op::Release(Release { claim: first, pass: ReleaseAction::Free, next: Some(next.clone()) });
-    state.apply(START_US, &release, &everybody);
-    state.apply(START_US, &Op::Acquire(next.clone()), &everybody);
-    let (reply, _) = state.apply(START_US, &release, &everybody);
+    state.apply(START_US, &release, &all_alive);
+    state.apply(START_US, &Op::Acquire(next.clone()), &all_alive);
+    let (reply, _) = state.apply(START_US, &release, &all_alive);
     let Reply::Release(released) = reply else { panic!("{reply:?}") };
     assert!(matches!(released.next, Some(Ok(Acquired::Granted { .. }))), "{released:?}");
     assert_eq!(order(&state), []);
-    state.apply(START_US, &free(next.claim), &everybody);
-    let (reply, _) = state.apply(START_US, &release, &everybody);
+    state.apply(START_US, &free(next.claim), &all_alive);
+    let (reply, _) = state.apply(START_US, &release, &all_alive);
     let Reply::Release(released) = reply else { panic!("{reply:?}") };
     assert!(matches!(released.next, Some(Ok(Acquired::Spent(_)))), "{released:?}");
     assert_eq!(order(&state), []);
@@ -630,16 +630,16 @@ fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
 fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
     let mut state = LockState::default();
     let own = claim(0, 2);
-    state.apply(START_US, &Op::Acquire(ask(own.clone(), 3_000, None, None)), &everybody);
-    state.apply(START_US, &free(own.clone()), &everybody);
+    state.apply(START_US, &Op::Acquire(ask(own.clone(), 3_000, None, None)), &all_alive);
+    state.apply(START_US, &free(own.clone()), &all_alive);
     let stranger = Value { content: Content::Token(own.token()), expires_ms: Some(START_US / 1000 + 9_000) };
     state.value = Some(stranger.clone());
     let extend = Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false, reserve: None };
-    assert_eq!(state.apply(START_US, &Op::Extend(extend), &everybody).0, Reply::Extend(Extended::NotHeld));
-    state.apply(START_US, &free(own.clone()), &everybody);
+    assert_eq!(state.apply(START_US, &Op::Extend(extend), &all_alive).0, Reply::Extend(Extended::NotHeld));
+    state.apply(START_US, &free(own.clone()), &all_alive);
     state.bury(START_US, own.hold.session(), &watcher());
     assert_eq!(state.value, Some(stranger));
-    let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None, in_full: false }), &everybody);
+    let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None, in_full: false }), &all_alive);
     let Reply::Inspect(inspection) = reply else { panic!("{reply:?}") };
     assert!(
         inspection.holder.is_some_and(|holder| holder.is_stranger()),
@@ -661,7 +661,7 @@ fn a_state_that_is_shown_keeps_its_tokens() {
         portion: LockMode::Whole,
     };
     let mut state = LockState::default();
-    state.apply(1_762_000_000_000_000, &Op::Acquire(ask), &everybody);
+    state.apply(1_762_000_000_000_000, &Op::Acquire(ask), &all_alive);
     let shown = format!("{state:?}");
     let secret =
         hold.token().split_once('.').map(|(_, secret)| secret.to_owned()).expect("a token has a dot");
@@ -676,11 +676,11 @@ fn the_audit_is_bounded_and_expires() {
     for n in 0..100 {
         now_us = START_US + n * 1_000_000;
         let ask = ask(Claim::new(HoldId::from_random(many(n), [7; 16])), 60_000, None, None);
-        let (reply, _) = state.apply(now_us, &Op::Acquire(ask), &everybody);
+        let (reply, _) = state.apply(now_us, &Op::Acquire(ask), &all_alive);
         let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
         let free = ForceRelease { seen: ObservedHolder::Hold(fence), by: watcher() };
         assert_eq!(
-            state.apply(now_us, &Op::ForceRelease(free), &everybody).0,
+            state.apply(now_us, &Op::ForceRelease(free), &all_alive).0,
             Reply::ForceRelease(ForceReleased::ForceReleased)
         );
     }
@@ -699,7 +699,7 @@ fn a_row_of_the_dead_is_cleared_from_behind() {
     let mut state = LockState::default();
     let mut asks: Vec<_> = (0..51).map(|n| waiting(0, n, HOUR_MS)).collect();
     for ask in &asks {
-        state.apply(START_US, &Op::Acquire(ask.clone()), &everybody);
+        state.apply(START_US, &Op::Acquire(ask.clone()), &all_alive);
     }
     let live = asks.pop().expect("the last one lives");
     let alive = |session| {

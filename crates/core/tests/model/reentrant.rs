@@ -11,7 +11,7 @@ use super::happenings::{
     check_doubling, check_places, check_queue, claims, entries, has_ended, lives_with, order, places,
     session, watcher,
 };
-use leasehold_core::model::{Content, Entries, Entry, LockState, SessionStatus, Sessions, Value, everybody};
+use leasehold_core::model::{Content, Entries, Entry, LockState, SessionStatus, Sessions, Value, all_alive};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, FencingToken,
     Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Inspect, Kind, Label, Liveness,
@@ -494,7 +494,7 @@ impl Environment {
         match acquired {
             Acquired::Granted { fence, remaining_ms, entered, .. } => {
                 let mine = mine.expect("its owner holds the lock");
-                let entry = mine.entry(&ask.claim.hold).expect("so has he");
+                let entry = mine.entry(&ask.claim.hold).expect("the hold is one of the owner's");
                 assert_eq!((Some(*fence), *remaining_ms), (mine.fence, entry.until_ms - self.now_ms()));
                 let Entered { count, lease_ms } = entered.expect("the reply has the count");
                 assert_eq!((count, lease_ms), (mine.count, self.book.longest_ms));
@@ -587,7 +587,7 @@ impl Environment {
 
     fn fate(&self, claim: &Claim) -> Option<HoldStatus> {
         let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
-        match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &everybody).0 {
+        match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &all_alive).0 {
             Reply::Inspect(inspection) => inspection.fate,
             Reply::Refused(_) => None,
             other => panic!("to an inspect: {other:?}"),
@@ -597,7 +597,7 @@ impl Environment {
     /// The holder as an inspection shows it.
     fn shown(&self) -> Option<ObservedHolder> {
         let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
-        let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &everybody);
+        let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &all_alive);
         let Reply::Inspect(seen) = reply else { return None };
         let fence = seen.holder.and_then(|holder| holder.fence).map(ObservedHolder::Hold);
         fence.or(seen.stranger.map(ObservedHolder::Stranger))
@@ -664,7 +664,7 @@ proptest! {
             let (mut state, now_us) = (environment.state.clone(), environment.now_us);
             let before = holds(&state, now_us / 1000);
             let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve: None };
-            let (reply, _) = state.apply(now_us, &Op::Extend(extend), &everybody);
+            let (reply, _) = state.apply(now_us, &Op::Extend(extend), &all_alive);
             let mut expected = before.clone();
             let own = expected.iter_mut().find(|entry| entry.hold == claim.hold);
             prop_assert_eq!(reply == Reply::Extend(Extended::Extended), own.is_some());
@@ -686,7 +686,7 @@ proptest! {
             let mut state = environment.state.clone();
             if !matches!(environment.fate(&claim), None | Some(HoldStatus::Held | HoldStatus::Queued)) {
                 let release = Release { claim: claim.clone(), pass: ReleaseAction::Free, next: None };
-                let (_, wakes) = state.apply(environment.now_us, &Op::Release(release), &everybody);
+                let (_, wakes) = state.apply(environment.now_us, &Op::Release(release), &all_alive);
                 prop_assert_eq!(wakes, []);
                 prop_assert_eq!(&state, &environment.state);
             }
@@ -734,24 +734,24 @@ proptest! {
 #[test]
 fn a_claim_without_an_owner_is_refused() {
     let named = |owner: &str| Claim { value: OwnValue::new(owner).ok(), ..claim(0, 0) };
-    for nobody in [Claim { value: None, ..claim(0, 0) }, named("leasehold")] {
+    for no_owner in [Claim { value: None, ..claim(0, 0) }, named("leasehold")] {
         let mut state = LockState::new(Kind::Reentrant);
         let take = |claim: &Claim| ask(claim.clone(), 3_000, Some((1, 3_000)), None);
         let release = |claim: &Claim, next| {
             Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next })
         };
         for op in [
-            Op::Acquire(take(&nobody)),
-            Op::Extend(Extend { claim: nobody.clone(), lease_ms: 1, keep_record: true, reserve: None }),
-            release(&nobody, None),
-            release(&named("ada"), Some(take(&nobody))),
-            Op::Inspect(Inspect { claim: Some(nobody.clone()), in_full: true }),
+            Op::Acquire(take(&no_owner)),
+            Op::Extend(Extend { claim: no_owner.clone(), lease_ms: 1, keep_record: true, reserve: None }),
+            release(&no_owner, None),
+            release(&named("ada"), Some(take(&no_owner))),
+            Op::Inspect(Inspect { claim: Some(no_owner.clone()), in_full: true }),
         ] {
-            let (reply, wakes) = state.apply(START_US, &op, &everybody);
+            let (reply, wakes) = state.apply(START_US, &op, &all_alive);
             assert_eq!((reply, wakes.len()), (Reply::Refused(Refused::NoOwner), 0), "{op:?}");
             assert_eq!(state, LockState::new(Kind::Reentrant), "{op:?}");
         }
-        state.apply(START_US, &Op::Acquire(take(&named("ada"))), &everybody);
+        state.apply(START_US, &Op::Acquire(take(&named("ada"))), &all_alive);
         assert!(live(&state, START_US / 1000).is_some());
     }
 }
@@ -761,7 +761,7 @@ fn a_claim_without_an_owner_is_refused() {
 fn a_state_that_is_shown_keeps_its_holds_and_owners() {
     let outer = Claim { value: OwnValue::new("my-secret-trace").ok(), ..claim(1, 2) };
     let mut state = LockState::new(Kind::Reentrant);
-    state.apply(START_US, &Op::Acquire(ask(outer.clone(), 3_000, None, None)), &everybody);
+    state.apply(START_US, &Op::Acquire(ask(outer.clone(), 3_000, None, None)), &all_alive);
     let shown = format!("{state:?}");
     let token = outer.hold.token();
     let (_, secret) = token.split_once('.').expect("a token has a dot");

@@ -16,7 +16,7 @@ use crate::happenings::{
     START_US, any_attendance, any_claim, any_lease_ms, any_op, any_reserve, ask, session, watcher,
 };
 use leasehold_core::cohort::{BLOCK, Reserve};
-use leasehold_core::model::{Content, LockState, Sessions, Value, everybody};
+use leasehold_core::model::{Content, LockState, Sessions, Value, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, ForceRelease, HoldId, HoldStatus, Inspect,
     Kind, LockMode, Notification, ObservedHolder, Op, OwnValue, Refused, Release, Reply, SessionOp,
@@ -191,7 +191,7 @@ impl Onlooker {
         // Apart from the reservation it is the same extend.
         let mut plain = before.clone();
         let (expected, _) =
-            plain.apply(now_us, &Op::Extend(Extend { reserve: None, ..extend.clone() }), &everybody);
+            plain.apply(now_us, &Op::Extend(Extend { reserve: None, ..extend.clone() }), &all_alive);
         if let (Some(_), Some(plain), Some(record)) = (reserve, &mut plain.record, &after.record) {
             plain.reserved = record.reserved;
         }
@@ -230,8 +230,8 @@ impl Onlooker {
             // A lost record has lost the subscription.
             let (claim, fence) = self.told.as_ref().filter(|(_, fence)| last(after) == Some(*fence))?;
             let to = claim.hold.session();
-            let is_his = fate(after, now_us, claim) == Some(HoldStatus::Held);
-            (is_his && to != ask.claim.hold.session()).then_some(Notification::Wanted { to, fence: *fence })
+            let is_held = fate(after, now_us, claim) == Some(HoldStatus::Held);
+            (is_held && to != ask.claim.hold.session()).then_some(Notification::Wanted { to, fence: *fence })
         });
         let found: Vec<_> = wakes.iter().copied().filter(is_note).collect();
         assert_eq!(found, told.into_iter().collect::<Vec<_>>(), "by {op:?} on {after:#?}");
@@ -249,7 +249,7 @@ pub(super) const fn is_note(wake: &Notification) -> bool {
 
 fn fate(state: &LockState, now_us: u64, claim: &Claim) -> Option<HoldStatus> {
     let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
-    match state.clone().apply(now_us, &Op::Inspect(inspect), &everybody).0 {
+    match state.clone().apply(now_us, &Op::Inspect(inspect), &all_alive).0 {
         Reply::Inspect(inspection) => inspection.fate,
         _ => None,
     }
@@ -280,13 +280,13 @@ fn nothing_is_reserved_for_a_lock_of_another_kind() {
             .find(|portion| portion.suits(kind));
         let portion = portion.expect("each kind has parts of its own");
         let take = Op::Acquire(Acquire { portion, ..ask(claim.clone(), 3_000, None, None) });
-        let (reply, _) = state.apply(START_US, &take, &everybody);
+        let (reply, _) = state.apply(START_US, &take, &all_alive);
         assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{kind:?}: {reply:?}");
         let before = state.clone();
         for tell in [false, true] {
             let reserve = Some(Reserve { tokens: BLOCK, tell });
             let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: true, reserve };
-            let (reply, wakes) = state.apply(START_US, &Op::Extend(extend), &everybody);
+            let (reply, wakes) = state.apply(START_US, &Op::Extend(extend), &all_alive);
             assert_eq!((reply, wakes), (Reply::Refused(Refused::NoSuchPart), vec![]), "{kind:?}");
             assert_eq!(state, before, "{kind:?}");
         }

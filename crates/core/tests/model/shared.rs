@@ -224,7 +224,7 @@ impl Environment {
         self.check_order(before, op);
         self.check_reply(before, op, &reply);
         if !matches!(op, Op::Extend(_) | Op::Inspect(_)) && !is_settled(before, op, &reply) {
-            self.check_nobody_waits_in_vain(before);
+            self.check_no_waiter_is_left_behind(before);
         }
     }
 
@@ -554,7 +554,7 @@ impl Environment {
 
     /// The first live waiter has no room after an operation has served the queue, as far as one operation
     /// inspects it.
-    fn check_nobody_waits_in_vain(&self, before: &Before) {
+    fn check_no_waiter_is_left_behind(&self, before: &Before) {
         let now = self.stands();
         if before.queue.len() > LOOKS_AT_MOST {
             return;

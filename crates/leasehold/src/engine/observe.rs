@@ -101,6 +101,6 @@ impl Watching {
                 )
             }
         };
-        self.onlooker.hears(matches!(self.hearing, ReleaseSubscription::Since(_)));
+        self.onlooker.set_subscribed(matches!(self.hearing, ReleaseSubscription::Since(_)));
     }
 }

@@ -37,7 +37,7 @@ use coverage::{ObservedHolder, OpKind, op_kinds};
 use fixture::{Fixture, live};
 use generator::Play;
 use invariants::Left;
-use leasehold_core::model::{Content, LockState, SharedHold, Value, everybody};
+use leasehold_core::model::{Content, LockState, SharedHold, Value, all_alive};
 use leasehold_core::{
     Acquire, Evict, HoldStatus, Kind, Label, ObservedHolder as SeenAs, Op, Release, ReleaseAction, Reply,
 };
@@ -258,12 +258,12 @@ impl Play<'_> {
             }
             Op::Release(release) => {
                 let rest = Release { next: None, ..release.clone() };
-                state.apply(self.now_us, &Op::Release(rest.clone()), &everybody);
+                state.apply(self.now_us, &Op::Release(rest.clone()), &all_alive);
                 let stands = state.value.as_ref().and_then(|value| value.content.token());
                 if !stands.is_some_and(|stands| stands.contains("rest\n")) {
                     state.clone_from(before);
                     let release = Release { pass: ReleaseAction::Free, ..rest };
-                    state.apply(self.now_us, &Op::Release(release), &everybody);
+                    state.apply(self.now_us, &Op::Release(release), &all_alive);
                 }
             }
             Op::Acquire(Acquire { ahead: Some(dead), .. }) | Op::Evict(Evict { dead, .. }) => {

@@ -3,7 +3,7 @@
 use crate::world::{DUMP, Found, START_US, WITHIN, World};
 use crate::written::{fields, lines, pairs, said, session_fields, without_loose_ends};
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
-use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, everybody};
+use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, all_alive};
 use leasehold_core::{
     Extend, Extended, FenceRaised, FencingToken, Heartbeat, HeartbeatReply, HoldStatus, Inspect, Kind,
     LockKeys, Partition, Release, ReleaseAction, Released, SessionId,
@@ -266,6 +266,6 @@ impl Play<'_> {
 /// Whether the lock of this kind is held.
 pub(crate) fn is_held(state: &LockState, now_us: u64) -> bool {
     let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
-    let (reply, _) = state.clone().apply(now_us, &inspect, &everybody);
+    let (reply, _) = state.clone().apply(now_us, &inspect, &all_alive);
     matches!(reply, Reply::Inspect(seen) if seen.holder.is_some())
 }

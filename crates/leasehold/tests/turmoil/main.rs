@@ -121,8 +121,8 @@ fn is_found_within(seeds: Range<u64>, flaw: Flaw, rule: Rule) {
 
 #[test]
 fn a_release_that_compares_nothing_is_found() {
-    is_found(Flaw::ReleasesAnybodys, Rule::Exclusion);
-    is_found(Flaw::ReleasesAnybodys, Rule::Belief);
+    is_found(Flaw::ReleasesAnyHold, Rule::Exclusion);
+    is_found(Flaw::ReleasesAnyHold, Rule::Belief);
 }
 
 #[test]

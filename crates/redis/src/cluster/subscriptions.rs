@@ -134,11 +134,11 @@ impl Subscriptions {
                     return false;
                 };
                 bells.remove(&number);
-                let nobody = bells.is_empty();
-                if nobody {
+                let is_last = bells.is_empty();
+                if is_last {
                     heard.channels.remove(&name);
                 }
-                nobody
+                is_last
             });
         });
         self.until_heard(&channel, deadline).await?;
@@ -171,7 +171,7 @@ impl Subscriptions {
                 heard.channels.values_mut().for_each(|channel| channel.at = None);
                 false
             });
-            *task = Some(tokio::spawn(attend(Arc::clone(&self.shared), Arc::clone(&self.heard))));
+            *task = Some(tokio::spawn(run_nodes(Arc::clone(&self.shared), Arc::clone(&self.heard))));
         }
     }
 }
@@ -215,7 +215,7 @@ impl Heard {
 }
 
 /// Runs one subscription task for each node, while there are subscriptions for it.
-async fn attend(shared: Arc<Shared>, heard: Arc<Watched<Heard>>) {
+async fn run_nodes(shared: Arc<Shared>, heard: Arc<Watched<Heard>>) {
     let mut tasks: BTreeMap<Address, AbortOnDropHandle<()>> = BTreeMap::new();
     loop {
         let map = shared.view.wait_for(|view| view.map.clone()).await;

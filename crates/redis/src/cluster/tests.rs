@@ -159,9 +159,9 @@ async fn serve_for_a_while(stream: DuplexStream, subscribed: UnboundedSender<Ins
     }
 }
 
-struct Nobody;
+struct IgnoringSink;
 
-impl NotificationSink for Nobody {
+impl NotificationSink for IgnoringSink {
     fn deliver(&self, _: Notification) {}
 
     fn resubscribed(&self) {}
@@ -180,7 +180,12 @@ async fn connections_that_have_lasted_are_no_failures() {
     cluster.connect().await.expect("reached");
     let deadline = Instant::now() + Duration::from_secs(2);
     let session = SessionId::from_random([1; 12]);
-    let opened = cluster.ears().open_mailbox((0, "box".to_owned()), session, Arc::new(Nobody), deadline);
+    let opened = cluster.subscriptions().open_mailbox(
+        (0, "box".to_owned()),
+        session,
+        Arc::new(IgnoringSink),
+        deadline,
+    );
     opened.await.expect("subscribed");
     let mut last = subscribed.recv().await.expect("the first");
     for number in 1..8 {

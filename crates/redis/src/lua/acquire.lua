@@ -1,5 +1,5 @@
--- Acquires the lock if it is free and nobody is queued before the request, else queues the request if it has a nonce. It is
--- idempotent, so waiters also poll with it.
+-- Acquires the lock if it is free and no request is queued before this one, else queues the request if it has a nonce.
+-- It is idempotent, so waiters also poll with it.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
@@ -39,7 +39,8 @@
 --   {'differ', asked, known}                                   other clients use another number
 --   {'deadlock'}, {'upgradable'}                               the owner would wait for itself; it holds nothing to upgrade
 --
--- A script, because three decisions must be atomic: is the lock free, who is next, and which fencing token follows.
+-- A script, because three decisions must be atomic: is the lock free, which waiter is next, and which
+-- fencing token follows.
 
 local request = read_request(claim, 4)
 local reply, inspected, alive_ms

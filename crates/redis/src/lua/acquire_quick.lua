@@ -1,4 +1,4 @@
--- Fast path of acquire for a Mutex: the lock is free and nobody waits. Comes before every fragment but format.lua. A session
+-- Fast path of acquire for a Mutex: the lock is free and has no waiter. Comes before every fragment but format.lua. A session
 -- given for inspection holds nothing of a free lock, so it is not read here.
 --
 -- Reply

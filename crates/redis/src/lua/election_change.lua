@@ -1,4 +1,4 @@
--- Announces who leads an Election. Follows string_change.lua.
+-- Announces the leader of an Election. Follows string_change.lua.
 --
 -- ARGV[#]  the channel of the message, a hint for observers
 

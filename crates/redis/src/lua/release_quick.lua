@@ -1,5 +1,5 @@
--- Fast path of release for a Mutex: this hold has the lock, no acquire follows, and nobody waits or the first waiter is alive.
--- Comes before every fragment but format.lua.
+-- Fast path of release for a Mutex: this hold has the lock, no acquire follows, and no client waits or the first waiter is
+-- alive. Comes before every fragment but format.lua.
 --
 -- Reply
 --   'held'     released

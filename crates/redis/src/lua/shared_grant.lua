@@ -3,7 +3,7 @@
 -- Every script that can admit a waiter serves the queue from the front until the next entry has to wait: no later request with
 -- a smaller demand passes an earlier one. The only requests that pass the queue are those for which it would wait.
 
--- How many further sessions a waiter is told to watch.
+-- The maximum number of further sessions for a waiter to watch.
 local MAX_WATCHED = 16
 
 -- The number of units in all: of a Semaphore as the record knows it, else as the mode says. Parties of a Barrier and users of a

@@ -1,7 +1,7 @@
 //! The checks: what must hold in the simulated world, derived from its events alone.
 //!
 //! A [`Check`] observes every [`Event`]. It knows neither the workload nor the engine: only what was requested, what
-//! the store executed, what tasks were told, and when, in true time.
+//! the store executed, what was reported to tasks, and when, in true time.
 //!
 //! | Check | Property |
 //! |---|---|

@@ -62,9 +62,9 @@ impl Observers {
         observer.told = Some(ObserverEvent::Reported(leader));
         let Some(fence) = leader else {
             // After data loss, a leader may have a smaller token than one reported before.
-            let is_nobody =
+            let has_no_leader =
                 |seen: &Option<FencingToken>| seen.is_none_or(|fence| observer.greatest > Some(fence));
-            return if seen.iter().any(is_nobody) {
+            return if seen.iter().any(has_no_leader) {
                 Ok(())
             } else {
                 Err(format!("{task} was told that {lock} has no leader, and the store had {seen:?}"))

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Tokens {
     /// To which hold a token was given first, or the last of a block.
     given: BTreeMap<LockId, BTreeMap<FencingToken, HoldId>>,
-    /// The tokens that a hold has had. After data loss the store may give it another.
+    /// The tokens that a hold received. After data loss the store may give it another.
     seen: BTreeSet<(HoldId, FencingToken)>,
     held: BTreeMap<LockId, Vec<Held>>,
     /// The greatest token of a guard of a hold.

@@ -30,7 +30,7 @@ pub struct HolderValidity {
     ends: BTreeMap<SessionId, Instant>,
     /// Holds that were released by force, and when.
     freed: BTreeMap<(LockId, FencingToken), Instant>,
-    /// The tokens that a hold has had. A hold released by force can return with another token.
+    /// The tokens that a hold received. A hold released by force can return with another token.
     tokens: BTreeMap<HoldId, BTreeSet<(LockId, FencingToken)>>,
     /// Holds that returned by a late acquire, after they were released by force and another hold had ended since.
     /// Their holders are not notified.

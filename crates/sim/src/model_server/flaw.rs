@@ -10,7 +10,7 @@ use leasehold_core::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// A release ends whatever hold it finds, without comparing it.
-    ReleasesAnybodys,
+    ReleasesAnyHold,
     /// A hold ends after half the lease that its holder received.
     EndsLeasesEarly,
     /// A hold never ends by itself.
@@ -47,7 +47,7 @@ impl Flaw {
     ) -> (Reply, Vec<Notification>) {
         let tenant = lock.record.as_ref().and_then(|record| record.tenant.as_ref());
         let op = match (self, op, tenant) {
-            (Self::ReleasesAnybodys, Op::Release(release), Some(tenant)) if lock.value.is_some() => {
+            (Self::ReleasesAnyHold, Op::Release(release), Some(tenant)) if lock.value.is_some() => {
                 let mut release = release.clone();
                 release.claim = tenant.claim.clone();
                 &Op::Release(release)

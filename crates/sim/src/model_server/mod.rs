@@ -16,7 +16,7 @@ mod session;
 pub use flaw::Flaw;
 
 use call::{Call, OnLock};
-use leasehold_core::model::{LockState, SessionStatus, Sessions, Value, everybody};
+use leasehold_core::model::{LockState, SessionStatus, Sessions, Value, all_alive};
 use leasehold_core::{
     Acquire, Inspect, Inspection, Kind, Lock, MultiAcquired, Notification, Op, Reply, SessionOp, SessionReply,
 };
@@ -185,7 +185,7 @@ impl ModelServer {
         let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
         let look = |((key, _), lock): (&(String, Kind), &LockState)| match lock
             .clone()
-            .apply(now_us, &inspect, &everybody)
+            .apply(now_us, &inspect, &all_alive)
             .0
         {
             Reply::Inspect(seen) => Some((key.clone(), seen)),

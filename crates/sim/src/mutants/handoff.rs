@@ -32,7 +32,7 @@ impl Mutant {
         let (mut reply, mut wakes) = state.apply(now_us, op, alive);
         if self == Self::WaitersAreNotReported {
             wakes.retain(|wake| !matches!(wake, Notification::Wanted { .. }));
-            say_that_nobody_waits(&mut reply);
+            report_no_waiters(&mut reply);
         }
         if let Op::Extend(Extend { reserve: Some(reserve), .. }) = op
             && let Reply::Extend(extended) = &mut reply
@@ -72,7 +72,7 @@ impl Mutant {
     }
 }
 
-fn say_that_nobody_waits(reply: &mut Reply) {
+fn report_no_waiters(reply: &mut Reply) {
     let acquired = match reply {
         Reply::Extend(Extended::Reserved { others_wait, .. }) => {
             *others_wait = false;

@@ -12,7 +12,7 @@ mod handoff;
 mod shared;
 
 use leasehold_core::model::{
-    Alive, Content, Entries, Entry, LockState, SessionStatus, Sessions, Value, everybody,
+    Alive, Content, Entries, Entry, LockState, SessionStatus, Sessions, Value, all_alive,
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Extended, FencingToken, HoldId, HoldStatus, Kind, Liveness, MultiAcquired,
@@ -513,7 +513,7 @@ impl Mutant {
         }
         let take = |(state, ask): &mut (&mut LockState, &Acquire)| {
             let ask = Acquire { queue: None, ahead: None, ..(*ask).clone() };
-            match state.apply(now_us, &Op::Acquire(ask), &everybody).0 {
+            match state.apply(now_us, &Op::Acquire(ask), &all_alive).0 {
                 Reply::Acquire(had @ Acquired::Granted { .. }) => MultiAcquired::Had(had),
                 Reply::Acquire(other) => MultiAcquired::InTheWay(Ok(other)),
                 _ => MultiAcquired::Open,
@@ -608,7 +608,7 @@ fn enter_in_line(
     let lives = |entry: &Entry| entry.until_ms >= now_us / 1000;
     let is_had = entries(state).is_some_and(|entries| entries.holds.iter().any(lives));
     let is_awaited = state.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
-    let Some(other) = OwnValue::new("nobody").ok().filter(|_| is_awaited && is_had && !is_there) else {
+    let Some(other) = OwnValue::new("another").ok().filter(|_| is_awaited && is_had && !is_there) else {
         return state.apply(now_us, &Op::Acquire(ask.clone()), alive);
     };
     let claim = Claim { value: Some(other), ..ask.claim.clone() };

@@ -274,7 +274,7 @@ impl Sim {
             }
             Fault::CutOff { slot, lasts } => {
                 if let Some(host) = self.host_at(slot) {
-                    self.cut_off(host, lasts.min(left));
+                    self.isolate(host, lasts.min(left));
                 }
             }
             Fault::Stop { slot, lasts } => {

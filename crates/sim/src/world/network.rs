@@ -587,7 +587,7 @@ impl Sim {
     }
 
     /// Nothing of a process reaches the server for that long.
-    pub(crate) fn cut_off(self: &Arc<Self>, host: HostId, lasts: Duration) {
+    pub(crate) fn isolate(self: &Arc<Self>, host: HostId, lasts: Duration) {
         let until = self.scheduler.now() + lasts;
         let links = self.net().links_of(host);
         for link in links {

@@ -148,7 +148,7 @@ impl Voter {
         let over_at = Instant::now() + self.lease + self.node_timeout;
         let fence = fence_of(&vote);
         let may_be_there = fence.is_some() || matches!(vote, Outcome::Failed(Executed::Unknown, _));
-        // Nobody hears it if the outcome is known.
+        // The receiver is gone if the outcome is known.
         let _ = tell.send(News::Voted(self.at, vote));
 
         let mut reached = until(&mut stage, |stage| stage != Stage::Voting).await;

@@ -175,8 +175,8 @@ impl Tally {
             return None;
         }
         // A holder that may have a majority is reported; the lock is reported free only if that is certain.
-        let is_his = votes + self.silent() >= self.needed;
-        let holder = holder.filter(|_| is_his).map(|holder| self.for_how_long(holder, &holders));
+        let may_hold = votes + self.silent() >= self.needed;
+        let holder = holder.filter(|_| may_hold).map(|holder| self.for_how_long(holder, &holders));
         let stranger = most_frequent(seen.iter().filter_map(|seen| seen.stranger).collect());
         Some(Inspection {
             holder,
@@ -191,12 +191,12 @@ impl Tally {
 
     /// The holder, with the time left until it loses its majority.
     fn for_how_long(&self, holder: Holder, all: &[Holder]) -> Holder {
-        let his = all.iter().filter(|other| is_same(other, &holder));
-        let left = his.clone().map(|other| other.remaining_ms.unwrap_or(u64::MAX));
+        let own = all.iter().filter(|other| is_same(other, &holder));
+        let left = own.clone().map(|other| other.remaining_ms.unwrap_or(u64::MAX));
         let left = self.of_a_majority(left.collect()).filter(|left| *left != u64::MAX);
-        let fence = self.fence_of(his.clone().filter_map(|other| other.fence).collect());
-        let count = his.clone().map(|other| other.count).max().unwrap_or(1);
-        let since_ms = his.filter_map(|other| other.since_ms).min();
+        let fence = self.fence_of(own.clone().filter_map(|other| other.fence).collect());
+        let count = own.clone().map(|other| other.count).max().unwrap_or(1);
+        let since_ms = own.filter_map(|other| other.since_ms).min();
         Holder { remaining_ms: left, fence, count, since_ms, ..holder }
     }
 

@@ -1,6 +1,6 @@
 //! The announcement of a leader change.
 
-use leasehold_core::model::{LockState, everybody};
+use leasehold_core::model::{LockState, all_alive};
 use leasehold_core::{Inspect, Kind, Op, Reply};
 
 /// What a store publishes for an Election after an operation. `None` if the leader is the same.
@@ -23,7 +23,7 @@ pub fn leader_announcement(before: &LockState, after: &LockState, now_us: u64) -
         return Some(format!("leader {fence}"));
     }
     let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
-    let (seen, _) = before.clone().apply(now_us, &inspect, &everybody);
+    let (seen, _) = before.clone().apply(now_us, &inspect, &all_alive);
     let was_held = matches!(seen, Reply::Inspect(seen) if seen.holder.is_some());
     let over = after.value.is_none() || (rests && token(before) != token(after));
     (was_held && over).then(|| "nobody".to_owned())

@@ -55,18 +55,18 @@ macro_rules! conformance_cases {
             a_resent_arrival_counts_once: latch;
             an_arrival_that_was_given_up_never_counts: latch;
             an_arrival_of_the_dead_does_not_count: latch;
-            who_counts_on_another_number_is_told: latch barrier;
-            all_who_meet_go_on_together: barrier;
+            another_number_of_parties_is_refused: latch barrier;
+            all_parties_of_a_barrier_continue_together: barrier;
             a_try_to_meet_counts_only_as_the_last: barrier;
-            who_meets_counts_once: barrier;
-            who_left_a_barrier_is_not_counted: barrier;
+            a_resent_meeting_counts_once: barrier;
+            a_party_that_left_a_barrier_is_not_counted: barrier;
             the_dead_do_not_meet: barrier;
             // holding.rs
             two_holds_exclude_each_other: queued;
             a_resent_acquire_is_one_acquire: queued;
-            an_inspection_tells_who_and_how_long: queued;
+            an_inspection_shows_holder_and_remaining_time: queued;
             an_inspection_changes_nothing: queued;
-            every_fate_is_told: exclusive;
+            every_fate_is_reported: exclusive;
             at_most_one_is_inside: queued;
             // leases.rs
             an_extend_only_raises: every;
@@ -82,28 +82,28 @@ macro_rules! conformance_cases {
             any_name_is_literal: every;
             names_that_cannot_be_are_refused: every;
             // passing.rs
-            a_grant_wakes_one_and_nobody_else: queued;
+            a_grant_wakes_exactly_one_waiter: queued;
             a_grant_lasts_as_long_as_was_asked_for: queued;
             a_release_queues_again_behind_the_others: queued;
-            a_release_with_nobody_waiting_acquires_at_once: queued;
+            a_release_without_waiters_acquires_at_once: queued;
             a_resent_release_that_acquires_is_one: queued;
             a_lock_left_free_keeps_its_queue: exclusive;
             a_late_release_passes_a_free_lock_on: exclusive;
             // permits.rs
             permits_add_up_to_their_number: semaphore;
             resent_permits_count_once: semaphore;
-            who_wants_less_passes_nobody: semaphore;
+            a_smaller_request_overtakes_no_waiter: semaphore;
             a_release_lets_in_as_many_as_fit: semaphore;
             each_hold_of_a_process_has_its_place: semaphore;
             each_part_ends_by_itself: semaphore;
             a_release_after_the_expiry_adds_no_permit: semaphore;
             permits_of_the_dead_come_back: semaphore;
-            a_dead_sharer_is_evicted_by_whoever_asks: semaphore;
-            who_is_next_watches_all_who_share: semaphore;
-            what_can_never_be_had_is_refused: semaphore;
-            the_first_who_comes_says_how_many_there_are: semaphore;
-            a_resize_lets_in_and_takes_from_nobody: semaphore;
-            who_wants_too_much_by_now_stands_in_nobodys_way: semaphore;
+            a_dead_sharer_is_evicted_by_any_client: semaphore;
+            the_first_waiter_watches_all_holders: semaphore;
+            an_impossible_number_of_permits_is_refused: semaphore;
+            the_first_acquire_sets_the_number_of_permits: semaphore;
+            a_resize_grants_to_waiters_and_evicts_no_holder: semaphore;
+            a_waiter_beyond_a_lowered_limit_blocks_no_other: semaphore;
             a_forced_release_ends_one_of_several: semaphore;
             never_are_more_permits_held_than_there_are: semaphore;
             // queueing.rs
@@ -112,25 +112,25 @@ macro_rules! conformance_cases {
             a_session_has_one_place: exclusive;
             the_queues_of_two_locks_are_two: queued;
             a_try_does_not_barge: queued;
-            an_expired_hold_goes_to_the_first_who_waits: queued;
-            a_deleted_key_goes_to_the_first_who_waits: queued;
+            an_expired_hold_goes_to_the_first_waiter: queued;
+            a_deleted_key_goes_to_the_first_waiter: queued;
             the_dead_are_skipped: queued;
             many_dead_are_skipped_a_few_at_a_time: queued;
-            those_who_left_are_not_in_the_way: queued;
+            withdrawn_entries_do_not_block_the_queue: queued;
             // reading.rs
             readers_share_and_a_writer_is_alone: rwlock;
-            readers_pass_no_writer_who_waits: rwlock;
-            an_owner_who_reads_passes_a_writer_who_waits: rwlock;
+            readers_overtake_no_waiting_writer: rwlock;
+            an_owner_that_reads_overtakes_a_waiting_writer: rwlock;
             an_upgrade_that_would_never_end_is_refused: rwlock;
-            an_upgrade_goes_before_all_who_wait: rwlock;
-            a_try_to_upgrade_passes_those_who_wait: rwlock;
+            an_upgrade_goes_before_all_waiters: rwlock;
+            a_try_to_upgrade_overtakes_waiters: rwlock;
             a_downgrade_lets_no_writer_in_between: rwlock;
             a_live_reader_keeps_no_dead_one_alive: rwlock;
             a_late_release_of_a_read_ends_no_write: rwlock;
             a_dead_reader_keeps_no_writer_waiting: rwlock;
-            a_dead_upgrade_holds_nobody_up: rwlock;
+            a_dead_upgrade_blocks_no_waiter: rwlock;
             a_reader_without_an_owner_is_refused: rwlock;
-            nobody_is_ever_beside_a_writer: rwlock;
+            a_writer_is_always_alone: rwlock;
             // releasing.rs
             a_release_frees: every;
             a_release_by_another_hold_changes_nothing: exclusive;
@@ -143,17 +143,17 @@ macro_rules! conformance_cases {
             blocks_of_tokens_follow_one_another: mutex;
             a_block_is_whole_when_its_time_has_come: mutex;
             tokens_grow_over_what_is_reserved: mutex;
-            tokens_grow_over_what_was_reserved_for_who_was_robbed: mutex;
+            tokens_grow_over_the_reservation_of_an_evicted_holder: mutex;
             nothing_is_reserved_but_for_the_holder: mutex;
             an_extend_that_reserves_only_raises: mutex;
             an_equal_value_reserves_nothing: mutex;
-            who_reserves_learns_whether_others_wait: mutex;
-            a_holder_is_told_of_others_who_ask: mutex;
-            a_holder_is_told_for_one_hold: mutex;
-            who_has_lost_his_hold_is_told_no_more: mutex;
+            a_reservation_reports_whether_others_wait: mutex;
+            a_holder_is_notified_of_other_requests: mutex;
+            a_holder_is_notified_for_one_hold: mutex;
+            a_lost_hold_is_not_notified: mutex;
             a_lock_of_this_kind_has_no_tokens_to_reserve: shared election reentrant;
             // resting.rs
-            a_lock_that_rests_is_nobodys: mutex election;
+            a_resting_lock_has_no_owner: mutex election;
             a_resent_rest_says_released: mutex election;
             a_rest_is_beyond_the_hold_before: mutex election;
             a_rest_whose_time_is_over_is_a_release: mutex election;
@@ -168,23 +168,23 @@ macro_rules! conformance_cases {
             a_session_is_listed_with_what_it_holds: every;
             a_look_takes_the_lock_from_the_dead_ahead: queued;
             a_row_of_the_dead_is_cleared_from_behind: queued;
-            a_dead_session_is_evicted_by_whoever_asks: queued;
+            a_dead_session_is_evicted_by_any_client: queued;
             the_living_are_not_evicted: queued;
             a_hold_without_a_session_is_not_evicted: queued;
-            an_evicted_hold_is_told_its_fate: queued;
+            an_evicted_hold_learns_its_fate: queued;
             // sharing.rs
             a_part_of_another_kind_is_refused: shared;
             a_name_is_of_one_kind: shared;
             a_shared_lock_is_in_no_set: shared;
-            holds_side_by_side_are_told_apart: shared;
+            shared_holds_are_distinguished: shared;
             // together.rs
             all_of_a_set_are_taken_or_none: exclusive;
             a_set_that_is_asked_for_again_is_one: exclusive;
-            what_is_there_of_a_set_is_told: exclusive;
+            the_held_part_of_a_set_is_reported: exclusive;
             another_hold_of_the_asker_is_in_the_way_of_a_set: exclusive;
             a_set_that_was_given_back_is_spent: exclusive;
             each_of_a_set_has_its_own_token: exclusive;
-            a_set_passes_nobody: exclusive;
+            a_set_overtakes_no_waiter: exclusive;
             each_of_a_set_ends_by_itself: exclusive;
             another_kind_of_lock_keeps_a_set_from_all: exclusive;
             another_type_of_key_keeps_a_set_from_all: exclusive;

@@ -22,14 +22,14 @@ pub(super) struct Log {
 impl Log {
     pub(super) fn record(&mut self, arguments: &[Vec<u8>]) {
         self.total += 1;
-        let name = arguments.first().map(|name| cut_off(name).to_ascii_uppercase()).unwrap_or_default();
+        let name = arguments.first().map(|name| truncate(name).to_ascii_uppercase()).unwrap_or_default();
         if self.counts.len() < NAMES || self.counts.contains_key(&name) {
             *self.counts.entry(name).or_default() += 1;
         }
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
-        let kept = arguments.iter().take(ARGUMENTS).map(|argument| cut_off(argument).to_vec());
+        let kept = arguments.iter().take(ARGUMENTS).map(|argument| truncate(argument).to_vec());
         self.recent.push_back(kept.collect());
     }
 
@@ -46,6 +46,6 @@ impl Log {
     }
 }
 
-fn cut_off(argument: &[u8]) -> &[u8] {
+fn truncate(argument: &[u8]) -> &[u8] {
     &argument[..argument.len().min(ARGUMENT_BYTES)]
 }

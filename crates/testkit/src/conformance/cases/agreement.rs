@@ -5,7 +5,7 @@ use crate::conformance::GrantMessage;
 use crate::conformance::client::{TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::cohort::{BLOCK, Reserve};
-use leasehold_core::model::{Content, Entries, LockState, Value, everybody};
+use leasehold_core::model::{Content, Entries, LockState, Value, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Holder, Inspect, Kind, Lock, LockMode,
     Notification, Op, OwnValue, Release, ReleaseAction, Reply, Resize,
@@ -132,7 +132,7 @@ impl<'a> Contest<'a> {
 
     async fn compare(&mut self, step: u32, random: &Random) {
         let (who, op) = self.any_op(random);
-        let (expected, wakes) = self.model.apply(self.now_us(), &op, &everybody);
+        let (expected, wakes) = self.model.apply(self.now_us(), &op, &all_alive);
         for wake in wakes {
             let to = self
                 .clients

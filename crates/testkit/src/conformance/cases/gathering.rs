@@ -94,7 +94,7 @@ pub async fn an_arrival_of_the_dead_does_not_count(fixture: &Fixture) {
 }
 
 /// A client with another number is refused while others are there. None continues by mistake.
-pub async fn who_counts_on_another_number_is_told(fixture: &Fixture) {
+pub async fn another_number_of_parties_is_refused(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (first, portions): (LockMode, &[LockMode]) = match fixture.lock.kind {
         leasehold_core::Kind::Latch => {
@@ -117,7 +117,7 @@ pub async fn who_counts_on_another_number_is_told(fixture: &Fixture) {
 }
 
 /// No party continues before all have come. Then one operation releases and notifies all, and a new round begins.
-pub async fn all_who_meet_go_on_together(fixture: &Fixture) {
+pub async fn all_parties_of_a_barrier_continue_together(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     for _ in 0..2 {
         let waiting = [meet(&a).await, meet(&b).await];
@@ -151,7 +151,7 @@ pub async fn a_try_to_meet_counts_only_as_the_last(fixture: &Fixture) {
 }
 
 /// Rows 1 and 2: a resent request counts once.
-pub async fn who_meets_counts_once(fixture: &Fixture) {
+pub async fn a_resent_meeting_counts_once(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (first, _) = meet(&a).await;
     let (second, _) = meet(&b).await;
@@ -169,7 +169,7 @@ pub async fn who_meets_counts_once(fixture: &Fixture) {
 }
 
 /// Rows 4 and 16: a party that has left does not count, even if its request is executed later.
-pub async fn who_left_a_barrier_is_not_counted(fixture: &Fixture) {
+pub async fn a_party_that_left_a_barrier_is_not_counted(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (left, late) = (meet(&a).await.0, a.claim());
     assert_eq!(a.release(&left).await.found, HoldStatus::Queued);

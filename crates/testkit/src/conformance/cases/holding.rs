@@ -37,7 +37,7 @@ pub async fn a_resent_acquire_is_one_acquire(fixture: &Fixture) {
 }
 
 /// Row 41: the holder, its remaining time, its age, its token, and the number of waiters.
-pub async fn an_inspection_tells_who_and_how_long(fixture: &Fixture) {
+pub async fn an_inspection_shows_holder_and_remaining_time(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     assert_eq!(a.inspect().await.holder, None);
     let claim = a.claim();
@@ -66,7 +66,7 @@ pub async fn an_inspection_changes_nothing(fixture: &Fixture) {
 }
 
 /// Rows 1 and 41: the status of every hold can be queried, which makes up for a lost reply.
-pub async fn every_fate_is_told(fixture: &Fixture) {
+pub async fn every_fate_is_reported(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let lost = a.claim();
     assert_eq!(a.fate(&lost).await, HoldStatus::Forgotten);

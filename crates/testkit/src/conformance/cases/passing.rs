@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Rows 24 and 44: a release sends one notification, to the first waiter, with the nonce of its last poll and the
 /// token of its hold.
-pub async fn a_grant_wakes_one_and_nobody_else(fixture: &Fixture) {
+pub async fn a_grant_wakes_exactly_one_waiter(fixture: &Fixture) {
     let [a, b, c, d] = fixture.clients().await;
     let held = a.take(LONG).await;
     let claim = b.claim();
@@ -56,7 +56,7 @@ pub async fn a_release_queues_again_behind_the_others(fixture: &Fixture) {
 }
 
 /// Without other waiters, the same release acquires at once, with a new hold and token.
-pub async fn a_release_with_nobody_waiting_acquires_at_once(fixture: &Fixture) {
+pub async fn a_release_without_waiters_acquires_at_once(fixture: &Fixture) {
     let a = fixture.client().await;
     let claim = a.claim();
     let first = a.granted(&a.ask(&claim, LONG)).await;

@@ -63,7 +63,7 @@ pub async fn resent_permits_count_once(fixture: &Fixture) {
 }
 
 /// No later request overtakes a waiter because it needs fewer permits, queued or not.
-pub async fn who_wants_less_passes_nobody(fixture: &Fixture) {
+pub async fn a_smaller_request_overtakes_no_waiter(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let held = a.take_part(of_five(3)).await;
     let (much, nonce) = b.enqueue_part(of_five(4)).await;
@@ -171,7 +171,7 @@ pub async fn permits_of_the_dead_come_back(fixture: &Fixture) {
 }
 
 /// Row 23: a client that wants no permit also evicts lapsed holders, and their permits are granted to waiters.
-pub async fn a_dead_sharer_is_evicted_by_whoever_asks(fixture: &Fixture) {
+pub async fn a_dead_sharer_is_evicted_by_any_client(fixture: &Fixture) {
     let [a, b, c, watch] = fixture.clients().await;
     if !lapses(&a) {
         return;
@@ -194,7 +194,7 @@ pub async fn a_dead_sharer_is_evicted_by_whoever_asks(fixture: &Fixture) {
 
 /// Row 23: the first waiter watches all holders and learns whether each is alive; a later one watches its
 /// predecessor.
-pub async fn who_is_next_watches_all_who_share(fixture: &Fixture) {
+pub async fn the_first_waiter_watches_all_holders(fixture: &Fixture) {
     let [a, b, c, d] = fixture.clients().await;
     if !keeps(&a) {
         return;
@@ -221,7 +221,7 @@ pub async fn who_is_next_watches_all_who_share(fixture: &Fixture) {
 }
 
 /// More permits than exist, and zero permits, are refused at once.
-pub async fn what_can_never_be_had_is_refused(fixture: &Fixture) {
+pub async fn an_impossible_number_of_permits_is_refused(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     a.take_part(of_five(5)).await;
     for (portion, count, limit) in [
@@ -238,7 +238,7 @@ pub async fn what_can_never_be_had_is_refused(fixture: &Fixture) {
 }
 
 /// The first acquire sets the number of permits. A later one with another number does not change it.
-pub async fn the_first_who_comes_says_how_many_there_are(fixture: &Fixture) {
+pub async fn the_first_acquire_sets_the_number_of_permits(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     a.take_part(of_two(1)).await;
     b.taken(&b.ask_part(&b.claim(), of_five(2))).await;
@@ -248,7 +248,7 @@ pub async fn the_first_who_comes_says_how_many_there_are(fixture: &Fixture) {
 
 /// A resize that has seen the current number succeeds: more permits are granted to waiters, fewer take none away.
 /// Otherwise it changes nothing.
-pub async fn a_resize_lets_in_and_takes_from_nobody(fixture: &Fixture) {
+pub async fn a_resize_grants_to_waiters_and_evicts_no_holder(fixture: &Fixture) {
     let [a, b, c, person] = fixture.clients().await;
     assert_eq!(person.resize(Some(3), 4).await, Resized::Changed { limit: None });
     assert_eq!(person.resize(None, 2).await, Resized::Done);
@@ -274,7 +274,7 @@ pub async fn a_resize_lets_in_and_takes_from_nobody(fixture: &Fixture) {
 }
 
 /// A waiter for more permits than still exist does not block others, and is refused at its next poll.
-pub async fn who_wants_too_much_by_now_stands_in_nobodys_way(fixture: &Fixture) {
+pub async fn a_waiter_beyond_a_lowered_limit_blocks_no_other(fixture: &Fixture) {
     let [a, b, c, person] = fixture.clients().await;
     let held = a.take_part(of_five(3)).await;
     let (claim, _) = b.enqueue_part(of_five(4)).await;

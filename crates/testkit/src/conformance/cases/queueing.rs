@@ -86,7 +86,7 @@ pub async fn a_try_does_not_barge(fixture: &Fixture) {
 }
 
 /// Row 20: a lease that ends publishes nothing, so the first in the queue finds out by looking.
-pub async fn an_expired_hold_goes_to_the_first_who_waits(fixture: &Fixture) {
+pub async fn an_expired_hold_goes_to_the_first_waiter(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     a.take(fixture.short()).await;
     let (first, _) = b.enqueue().await;
@@ -100,7 +100,7 @@ pub async fn an_expired_hold_goes_to_the_first_who_waits(fixture: &Fixture) {
 }
 
 /// Row 20: the same where an operator deleted the key.
-pub async fn a_deleted_key_goes_to_the_first_who_waits(fixture: &Fixture) {
+pub async fn a_deleted_key_goes_to_the_first_waiter(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
     let (first, nonce) = b.enqueue().await;
@@ -159,7 +159,7 @@ pub async fn many_dead_are_skipped_a_few_at_a_time(fixture: &Fixture) {
 }
 
 /// Row 23: entries that were withdrawn never block the queue, however many.
-pub async fn those_who_left_are_not_in_the_way(fixture: &Fixture) {
+pub async fn withdrawn_entries_do_not_block_the_queue(fixture: &Fixture) {
     let [a, first, last] = fixture.clients().await;
     let held = a.take(LONG).await;
     let (claim, nonce) = first.enqueue().await;

@@ -34,7 +34,7 @@ pub async fn readers_share_and_a_writer_is_alone(fixture: &Fixture) {
 }
 
 /// A reader does not overtake a waiting writer. Readers behind it are granted together.
-pub async fn readers_pass_no_writer_who_waits(fixture: &Fixture) {
+pub async fn readers_overtake_no_waiting_writer(fixture: &Fixture) {
     let [a, b, c, d] = fixture.clients().await;
     let reading = a.take_part(Read).await;
     let (writing, nonce) = b.enqueue_part(Write).await;
@@ -54,7 +54,7 @@ pub async fn readers_pass_no_writer_who_waits(fixture: &Fixture) {
 }
 
 /// An owner that reads already reads again past a waiting writer, which waits for that owner.
-pub async fn an_owner_who_reads_passes_a_writer_who_waits(fixture: &Fixture) {
+pub async fn an_owner_that_reads_overtakes_a_waiting_writer(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let outer = a.take_part(Read).await;
     let (writing, nonce) = b.enqueue_part(Write).await;
@@ -96,7 +96,7 @@ pub async fn an_upgrade_that_would_never_end_is_refused(fixture: &Fixture) {
 }
 
 /// An upgrade waits for current readers, ahead of all other waiters, and keeps its read.
-pub async fn an_upgrade_goes_before_all_who_wait(fixture: &Fixture) {
+pub async fn an_upgrade_goes_before_all_waiters(fixture: &Fixture) {
     let [a, b, c, d] = fixture.clients().await;
     let upgradable = a.take_part(Upgradable).await;
     let reading = b.take_part(Read).await;
@@ -121,7 +121,7 @@ pub async fn an_upgrade_goes_before_all_who_wait(fixture: &Fixture) {
 }
 
 /// An attempt to upgrade goes ahead of waiters without queueing.
-pub async fn a_try_to_upgrade_passes_those_who_wait(fixture: &Fixture) {
+pub async fn a_try_to_upgrade_overtakes_waiters(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let upgradable = a.take_part(Upgradable).await;
     let (writing, _) = b.enqueue_part(Write).await;
@@ -202,7 +202,7 @@ pub async fn a_dead_reader_keeps_no_writer_waiting(fixture: &Fixture) {
 }
 
 /// Row 23: a lapsed session that waited for an upgrade blocks no waiter, neither by its read nor by its queue entry.
-pub async fn a_dead_upgrade_holds_nobody_up(fixture: &Fixture) {
+pub async fn a_dead_upgrade_blocks_no_waiter(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     if !lapses(&a) {
         return;
@@ -232,7 +232,7 @@ pub async fn a_reader_without_an_owner_is_refused(fixture: &Fixture) {
 }
 
 /// No hold coexists with a writer under concurrent use.
-pub async fn nobody_is_ever_beside_a_writer(fixture: &Fixture) {
+pub async fn a_writer_is_always_alone(fixture: &Fixture) {
     let inside = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
     let workers = fixture.clients::<5>().await;
     let workers = workers.map(|client| tokio::spawn(come_and_go(client, inside.clone())));

@@ -104,7 +104,7 @@ pub async fn tokens_grow_over_what_is_reserved(fixture: &Fixture) {
 }
 
 /// Row 31, after a forced release.
-pub async fn tokens_grow_over_what_was_reserved_for_who_was_robbed(fixture: &Fixture) {
+pub async fn tokens_grow_over_the_reservation_of_an_evicted_holder(fixture: &Fixture) {
     let [a, b, dead] = fixture.clients().await;
     if !keeps(&a) {
         return;
@@ -180,7 +180,7 @@ pub async fn an_equal_value_reserves_nothing(fixture: &Fixture) {
 }
 
 /// A reservation reports whether others are in the queue.
-pub async fn who_reserves_learns_whether_others_wait(fixture: &Fixture) {
+pub async fn a_reservation_reports_whether_others_wait(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let held = a.take(LONG).await;
     try_in_vain(&b).await;
@@ -193,7 +193,7 @@ pub async fn who_reserves_learns_whether_others_wait(fixture: &Fixture) {
 
 /// A holder with notifications is notified of each request of another session, queued or not, with its own token; and
 /// of none of its own.
-pub async fn a_holder_is_told_of_others_who_ask(fixture: &Fixture) {
+pub async fn a_holder_is_notified_of_other_requests(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (held, fence) = take(&a).await;
     try_in_vain(&b).await;
@@ -219,7 +219,7 @@ pub async fn a_holder_is_told_of_others_who_ask(fixture: &Fixture) {
 }
 
 /// A hold without notifications causes none, whether of the same session or of another.
-pub async fn a_holder_is_told_for_one_hold(fixture: &Fixture) {
+pub async fn a_holder_is_notified_for_one_hold(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
     a.reserve(&held, TELLING).await;
@@ -239,7 +239,7 @@ pub async fn a_holder_is_told_for_one_hold(fixture: &Fixture) {
 }
 
 /// The same for a hold that has expired, or was replaced by a foreign one.
-pub async fn who_has_lost_his_hold_is_told_no_more(fixture: &Fixture) {
+pub async fn a_lost_hold_is_not_notified(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let brief = a.claim();
     a.granted(&a.ask(&brief, fixture.short())).await;

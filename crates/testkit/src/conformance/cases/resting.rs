@@ -22,7 +22,7 @@ async fn take(client: &TestClient) -> (Claim, FencingToken) {
 }
 
 /// A resting lock is granted to no client, waiting or new. An inspection reports the rest and its duration.
-pub async fn a_lock_that_rests_is_nobodys(fixture: &Fixture) {
+pub async fn a_resting_lock_has_no_owner(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (held, fence) = take(&a).await;
     b.enqueue().await;

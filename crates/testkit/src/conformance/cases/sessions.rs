@@ -138,7 +138,7 @@ pub async fn a_row_of_the_dead_is_cleared_from_behind(fixture: &Fixture) {
 
 /// A client that does not want the lock also evicts lapsed holders. The lock is granted to the next waiter, which is
 /// notified.
-pub async fn a_dead_session_is_evicted_by_whoever_asks(fixture: &Fixture) {
+pub async fn a_dead_session_is_evicted_by_any_client(fixture: &Fixture) {
     let [a, b, c, watch] = fixture.clients().await;
     if !lapses(&a) {
         return;
@@ -196,7 +196,7 @@ pub async fn a_hold_without_a_session_is_not_evicted(fixture: &Fixture) {
 }
 
 /// An evicted holder learns it from any request, and affects no other hold.
-pub async fn an_evicted_hold_is_told_its_fate(fixture: &Fixture) {
+pub async fn an_evicted_hold_learns_its_fate(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     if !lapses(&a) {
         return;

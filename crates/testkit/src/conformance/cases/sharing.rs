@@ -73,7 +73,7 @@ pub async fn a_shared_lock_is_in_no_set(fixture: &Fixture) {
 
 /// Rows 2 and 16: a repeated acquire during a hold, after its release, or after its expiry does not affect others.
 /// Only the last is a new hold.
-pub async fn holds_side_by_side_are_told_apart(fixture: &Fixture) {
+pub async fn shared_holds_are_distinguished(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let portion = shared(fixture.lock.kind);
     let owner = b.claim();

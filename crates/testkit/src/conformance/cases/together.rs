@@ -64,7 +64,7 @@ pub async fn a_set_that_is_asked_for_again_is_one(fixture: &Fixture) {
 
 /// Locks held by an earlier send are reported as such if the rest is taken, and stay unchanged, also when the rest is
 /// acquired.
-pub async fn what_is_there_of_a_set_is_told(fixture: &Fixture) {
+pub async fn the_held_part_of_a_set_is_reported(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let Some(set) = Set::of(fixture, &a, 3).await else { return };
     let first = set.client(0).granted(&set.asks(LONG)[0].1).await;
@@ -148,7 +148,7 @@ pub async fn each_of_a_set_has_its_own_token(fixture: &Fixture) {
 }
 
 /// A waiter is not overtaken though the lock is free, and is granted as usual.
-pub async fn a_set_passes_nobody(fixture: &Fixture) {
+pub async fn a_set_overtakes_no_waiter(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let Some(set) = Set::of(fixture, &a, 2).await else { return };
     let (b, c) = (b.at(set.lock(1)), c.at(set.lock(1)));

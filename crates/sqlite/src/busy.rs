@@ -16,11 +16,11 @@ const LONGEST: Duration = Duration::from_millis(5);
 
 /// A busy handler with a deadline that can be changed.
 #[derive(Debug, Clone)]
-pub(super) struct Patience {
+pub(super) struct BusyHandler {
     until_us: Arc<AtomicU64>,
 }
 
-impl Patience {
+impl BusyHandler {
     /// Waits until a moment.
     pub(super) fn until(deadline: Moment) -> Self {
         Self { until_us: Arc::new(AtomicU64::new(deadline.as_micros())) }

@@ -12,7 +12,7 @@ use leasehold_core::renewal::{RenewalPlan, RenewalSchedule};
 use leasehold_core::{Lease, LockName, ReleaseAction, whole_millis};
 use std::time::Duration;
 
-/// Why a detached hold did not become a guard.
+/// Why a detached hold could not be turned into a guard.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,8 +23,8 @@ use std::time::Duration;
 /// let hold = client.mutex("index")?.lease(Duration::from_secs(60)).acquire_detached().await?;
 /// match hold.attach(&client).await {
 ///     Ok(guard) => guard.release().await?,
-///     Err(AttachError::Already { lock }) => println!("this process works under {lock} already"),
-///     // The hold comes back, and can be attached later if it is not lost.
+///     Err(AttachError::Already { lock }) => println!("this process already attached or released {lock}"),
+///     // The hold is returned, and can be attached later unless it is lost.
 ///     Err(AttachError::NotExtended { hold, error }) => println!("{hold:?}: {error}"),
 ///     Err(error) => return Err(error.into()),
 /// }
@@ -41,10 +41,10 @@ pub enum AttachError {
         /// The lock.
         lock: LockName,
     },
-    /// It was not extended: nobody knows for how long it may be believed.
+    /// The hold could not be extended, so its remaining time is unknown.
     #[error("{error}")]
     NotExtended {
-        /// The hold, as it was.
+        /// The hold, unchanged.
         hold: Box<DetachedHold>,
         /// Why it was not extended.
         #[source]
@@ -53,17 +53,19 @@ pub enum AttachError {
 }
 
 impl DetachedHold {
-    /// Lengthens the hold to last `lease` from now, if it would end earlier. It never ends earlier for it.
+    /// Extends the hold so that it lasts `lease` from now, if it would end earlier. A call never shortens the
+    /// hold.
     ///
-    /// Fails if it was lost, which says why, and if the store does not answer within the client's call
-    /// timeout; then it lasts at least as long as it did. A client of another store says that it is lost.
+    /// Fails if the hold is lost, with the reason, and if the store does not reply within the client's call
+    /// timeout; then the hold lasts at least as long as before. A client of a different store reports the
+    /// hold as lost.
     ///
     /// Cancel safety: if the future is dropped, the hold may have been extended.
     pub async fn extend(&mut self, client: &Client, lease: impl Into<Lease>) -> Result<(), ExtendError> {
         let engine = &*client.engine;
         let lease = lease.into().remaining(engine.environment.wall())?;
         let in_time = self.is_in_time(engine);
-        // Whatever comes of it, it may last until then from here on.
+        // Whatever the result, the hold may last until then from here on.
         let latest = engine.environment.wall() + engine.timings.call + lease;
         let before = self.ends_by;
         self.ends_by = before.max(latest);
@@ -76,17 +78,19 @@ impl DetachedHold {
         }
     }
 
-    /// Gives the lock back, and hands it to the next who waits. Doing so again is no error, as long as nobody has
-    /// held the lock since: so after an error it can be tried again.
+    /// Releases the lock and hands it to the next waiter. Releasing again is not an error as long as no other
+    /// client has held the lock since, so a release can be retried after an error.
     ///
-    /// Fails if the hold was lost before, which says why, and if the store does not answer within the client's call
-    /// timeout: then it ends with its lease at the latest. A client of another store says that it is lost:
-    /// [`LostReason::StoreLostData`](crate::LostReason::StoreLostData) while the lease runs.
+    /// Fails if the hold was lost before, with the reason, and if the store does not reply within the
+    /// client's call timeout: then the hold ends with its lease at the latest. A client of a different store
+    /// reports the hold as lost: with [`LostReason::StoreLostData`](crate::LostReason::StoreLostData) while
+    /// the lease runs.
     ///
-    /// If this client has [attached](Self::attach) the hold, its guard is lost from now on. A guard that
-    /// another process has of it learns of the release at its next renewal only.
+    /// If this client has [attached](Self::attach) the hold, its guard is lost from now on. A guard of the
+    /// hold in another process learns of the release only at its next renewal.
     ///
-    /// Cancel safety: if the future is dropped, the hold may have been released; this client attaches it no more.
+    /// Cancel safety: if the future is dropped, the hold may have been released; this client can no longer
+    /// attach it.
     pub async fn release(&self, client: &Client) -> Result<(), ReleaseError> {
         self.give_up(client, ReleaseAction::Grant).await
     }
@@ -130,18 +134,18 @@ impl DetachedHold {
         })
     }
 
-    /// Turns the hold into an ordinary guard, which this client keeps from now on: its watchdog renews it, it is
-    /// given back when the guard is dropped, and its loss is told.
+    /// Turns the hold into an ordinary guard of this client: its watchdog renews the hold, dropping the guard
+    /// releases it, and its loss is reported.
     ///
-    /// It is extended first, to the client's watchdog lease, and believed as long as that carries: counted from the
-    /// sending. There is one guard of a hold: the same client attaches it once, from whatever copy of its text. Two
-    /// *processes* must not both attach it, since the release of the one ends what the other believes in.
+    /// The hold is first extended to the client's watchdog lease, and is valid for that long, counted from
+    /// the request. A hold has one guard: a client can attach it only once, from whichever copy of its text.
+    /// Two *processes* must not both attach it, since a release by one ends the hold of the other.
     ///
-    /// Fails if the hold cannot be extended, because it is lost or the store does not answer; the error hands it
-    /// back. And fails if this client has attached or released it before.
+    /// Fails if the hold cannot be extended, because it is lost or the store does not reply; the error
+    /// returns the hold. Also fails if this client has already attached or released it.
     ///
-    /// Cancel safety: if the future is dropped, the hold stays detached: it may have been extended, and ends with its
-    /// lease. Its text still stands for it.
+    /// Cancel safety: if the future is dropped, the hold stays detached: it may have been extended, and ends
+    /// with its lease. Its text stays valid.
     pub async fn attach(self, client: &Client) -> Result<Guard, AttachError> {
         let engine = &client.engine;
         let lease = engine.timings.watchdog;
@@ -169,14 +173,14 @@ impl DetachedHold {
         }
     }
 
-    /// Whether the lease runs still, as far as the hint says. The hint is late by a call at most.
+    /// Whether the lease still runs, according to the hint. The hint is late by one call at most.
     fn is_in_time(&self, engine: &Engine) -> bool {
         engine.environment.wall() + engine.timings.call < self.ends_by
     }
 
-    /// For how long the store may have it still.
+    /// How much longer the store may keep the hold.
     fn may_last(&self, engine: &Engine) -> Duration {
-        // At least its lease: the hint is of another clock.
+        // At least its lease: the hint comes from another clock.
         self.ends_by.duration_since(engine.environment.wall()).unwrap_or_default().max(self.lease())
     }
 }

@@ -279,7 +279,7 @@ impl Client {
         Ok(Barrier::new(self.engine.clone(), &self.checked(Lock::barrier(named(name)?))?, parties))
     }
 
-    /// The lock, if the store has keys for it.
+    /// Returns the lock if the store can form keys for it.
     pub(crate) fn checked(&self, lock: Lock) -> Result<Lock, LockError> {
         self.engine.store.check(&lock)?;
         Ok(lock)
@@ -362,9 +362,10 @@ impl Client {
         inventory::locks(&self.engine).await
     }
 
-    /// Waits until the keeper has given back what dropped guards held and has undone what dropped
-    /// acquires may have left, and until a [quorum](crate::store::QuorumStore) has asked also those nodes for which nobody had to
-    /// wait: for those 5 s at most, with a call timeout of 2 s. A program that ends without it leaves that to the leases.
+    /// Waits until the keeper has released what dropped guards held and undone what dropped acquires may have
+    /// left, and until a [quorum](crate::store::QuorumStore) has sent its requests also to the nodes whose
+    /// replies were not needed: for those, 5 s at most with a call timeout of 2 s. A program that exits
+    /// without this call leaves the rest to the leases.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn flush(&self) {
@@ -621,7 +622,7 @@ impl ClientBuilder {
     }
 }
 
-/// The name of a lock.
+/// Parses a lock name.
 pub(crate) fn named<N>(name: N) -> Result<LockName, LockError>
 where
     N: TryInto<LockName>,
@@ -684,7 +685,7 @@ async fn open_sqlite(_path: &str) -> Result<Arc<dyn Store>, ConnectError> {
     Err(ConnectError::Url("this build has no SQLite store: enable the feature `sqlite`".into()))
 }
 
-/// The owners that this client makes.
+/// The factory of this client's owners.
 fn owners(instance: Option<String>, environment: &Arc<dyn Environment>) -> Result<Owners, ConnectError> {
     Owners::new(instance, Arc::clone(environment)).ok_or_else(|| {
         let most = Owners::MAX_INSTANCE;

@@ -50,7 +50,7 @@ pub struct DetachedHold {
     fence: FencingToken,
     /// The lease requested.
     lease: Duration,
-    /// By the wall clock of whoever acquired or extended it; a hint.
+    /// By the wall clock of the client that acquired or last extended it; a hint.
     pub(crate) ends_by: SystemTime,
 }
 

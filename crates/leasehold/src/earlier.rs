@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-/// The leases for which the owner of a hold had the lock before he entered again.
+/// The leases under which the owner already held the lock when it acquired it again.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Earlier {
     pub(crate) longest: Duration,
-    /// Set to add a lease to the longest of them, in place of letting the longest rule.
+    /// Set to add a new lease to the longest of them; otherwise the longest applies.
     pub(crate) sum: bool,
 }
 
 impl Earlier {
-    /// How long one more hold lasts for which this lease is given.
+    /// The total lease of one more hold with this lease.
     pub(crate) fn with(self, lease: Duration) -> Duration {
         if self.sum { self.longest + lease } else { self.longest.max(lease) }
     }

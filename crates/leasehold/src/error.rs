@@ -123,7 +123,7 @@ impl From<StoreUrlError> for ConnectError {
     }
 }
 
-/// Why there is no such lock.
+/// Why a lock could not be created from its name and settings.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -50,7 +50,7 @@ impl LockInfo {
     }
 }
 
-/// The locks that some session says it holds, and that are held.
+/// The locks that some session reports and that are held.
 pub(crate) async fn locks(engine: &Engine) -> Result<Vec<LockInfo>, InspectError> {
     let sessions: Vec<_> = sessions(engine).await?.into_iter().map(Arc::new).collect();
     let said: BTreeSet<_> = sessions.iter().flat_map(|session| &session.locks).cloned().collect();

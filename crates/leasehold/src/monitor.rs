@@ -101,8 +101,9 @@ pub struct Eviction {
 }
 
 impl Client {
-    /// What takes from dead sessions what they held, also where nobody waits for it. It does nothing before it is
-    /// [run](Monitor::run). What it does stands in each lock's audit, with this client's label.
+    /// Creates a monitor that releases the locks of dead sessions, even if no client waits for them. It does
+    /// nothing until it [runs](Monitor::run). Each release is recorded in the lock's audit, with this
+    /// client's label.
     pub fn monitor(&self) -> Monitor {
         Monitor::new(self.clone())
     }

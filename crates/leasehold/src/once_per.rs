@@ -52,11 +52,11 @@ pub struct OncePer {
 }
 
 impl Client {
-    /// What is done once in a `period`, whoever comes first: see [`OncePer`]. Its lock is the [`mutex`](Self::mutex) of that
-    /// name.
+    /// Creates a handle to a job that runs at most once per `period` across all processes: see [`OncePer`].
+    /// Its lock is the [`mutex`](Self::mutex) of that name.
     ///
-    /// Fails as that does, and for a period that is longer than a [quorum](crate::store::QuorumConfig::min_uptime) keeps
-    /// anything. Nothing is sent.
+    /// Fails like [`mutex`](Self::mutex), and for a period longer than a
+    /// [quorum](crate::store::QuorumConfig::min_uptime) keeps its records. Nothing is sent.
     pub fn once_per<N>(&self, name: N, period: Duration) -> Result<OncePer, LockError>
     where
         N: TryInto<LockName>,

@@ -128,7 +128,7 @@ impl Span {
     }
 }
 
-/// How a hold is kept.
+/// How the keeper renews a hold.
 struct Planned {
     plan: RenewalPlan,
     caps: HoldLimits,
@@ -385,7 +385,8 @@ impl Request {
         };
         drop(won);
         let guard = self.guard(hold, keep, seat).after(earlier);
-        // Until it is confirmed nobody of this process gets it, whatever becomes of those who wait for that.
+        // Until it is confirmed, the hold is not handed to another task of this process, even if the tasks
+        // that await the confirmation are dropped.
         let guard = if self.engine.store.capabilities().confirmation {
             guard.parting(ReleasePolicy::TO_STORE)
         } else {
@@ -434,7 +435,7 @@ impl Request {
         let Span { lease, cap } = span;
         // The remaining lease, if it is to last until a given instant, which may have passed meanwhile.
         let left = self.lease.map(|asked| asked.remaining(self.engine.environment.wall())).transpose();
-        // A sum may be longer than each of its leases, which were asked about before.
+        // The sum of leases may exceed the store's limit, though each lease alone was checked.
         let longest = self.engine.store.capabilities().longest_lease;
         let too_long = |left: Duration| longest.filter(|most| earlier.with(left) > *most);
         let left = left.and_then(|left| match left.and_then(|left| Some((left, too_long(left)?))) {

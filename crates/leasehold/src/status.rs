@@ -269,7 +269,7 @@ impl Request {
                     Executed::Unknown => ForceReleaseError::Unknown(failed.fault),
                 })
             }
-            // A second sending could not tell what the first one did from what others did.
+            // Not resent: a second request could not tell its own effect from another client's.
             ObservedHolder::Stranger(_) => match self.engine.store.execute(lock, op, within).await {
                 Outcome::Done(reply) => Ok(reply),
                 Outcome::Failed(Executed::No, fault) => Err(ForceReleaseError::Store(fault)),

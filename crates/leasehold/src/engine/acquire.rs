@@ -16,7 +16,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A hold that was had just now. The keeper has to be told of it before this is dropped, and before anything is awaited.
+/// A newly acquired hold. The caller must hand it to the keeper before dropping this and before the next await.
 pub(crate) struct AcquiredHold<'a> {
     pub(crate) hold: Arc<Hold>,
     pub(crate) grant: Grant,
@@ -247,7 +247,7 @@ impl<'a> AcquireLoop<'a> {
     /// library, or any holder in a store without a queue. Then re-checks, as the lock may have been released before.
     async fn hear(&mut self, now: Moment) -> Result<(), AcquireFailure> {
         if self.engine.store.capabilities().queue && !self.seat.waits_for_stranger(self.line.id) {
-            // Whoever has it next is looked after anew.
+            // The next holder is checked anew.
             self.hearing = ReleaseSubscription::NotYet;
             self.seat.hear(self.line.id, false);
             return Ok(());

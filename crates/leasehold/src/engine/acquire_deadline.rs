@@ -23,7 +23,7 @@ pub(super) struct AcquireDeadline<'a> {
     pursuit: &'a AcquireParams,
     /// The last fault, if the store has not answered since, and whether any request was executed (1).
     last_fault: Option<(Fault, Executed)>,
-    /// In whose names it has asked last, so that these do not end meanwhile for want of anybody who needs them.
+    /// The sessions last used, held here so that they do not count as idle during the attempt.
     sessions: BTreeMap<Partition, Arc<Session>>,
 }
 

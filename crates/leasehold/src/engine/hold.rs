@@ -86,9 +86,9 @@ pub(super) trait HoldEvents: Send + Sync {
     /// The hold is over: it does not occupy the seat any more.
     fn vacate(&self, hold: &Hold);
 
-    /// What the store has reserved for a hold, if it has. Where nobody stands in line the hold may be given back, as one that
-    /// is not to be kept; or the store was asked for somebody who did not want it kept, and is asked again for one who does:
-    /// it has to tell when others come.
+    /// Handles the store's reply about a reserved token block. With an empty queue the hold may have to be returned.
+    /// Or the store was asked on behalf of a holder that did not want the hold kept, and must be asked again for one
+    /// that does, so that it notifies this process of other waiters.
     fn handle_reserved(
         &self,
         hold: &Hold,
@@ -97,8 +97,8 @@ pub(super) trait HoldEvents: Send + Sync {
         sent_at: Moment,
     ) -> Heard;
 
-    /// Another process is said to ask for the lock. Says whether the hold is to be given back: nobody stands in line, and it
-    /// is not to be kept.
+    /// A notification says that another process wants the lock. Returns whether the hold must be returned: the queue
+    /// is empty, and the hold should not be kept.
     fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool;
 
     /// Looks whether a hold has been kept for long enough for whoever comes.
@@ -114,7 +114,7 @@ pub(crate) struct Hold {
     pub(super) known_as: FencingToken,
     pub(super) session: Arc<Session>,
     seat: Weak<dyn HoldEvents>,
-    /// Microseconds of the client's clock; zero once it is lost.
+    /// Microseconds of the client's clock; zero once the hold is lost.
     valid_until: AtomicU64,
     /// Microseconds of the same clock: until when the store is known to keep the hold. The next holder of a hand-off
     /// starts from it.
@@ -195,7 +195,7 @@ impl Hold {
         Moment::from_micros(self.kept_until.load(Ordering::Acquire)).min(self.session.alive_until())
     }
 
-    /// The seat that it occupies, if that is there.
+    /// Its lock entry, if that still exists.
     pub(super) fn seat(&self) -> Option<Arc<dyn HoldEvents>> {
         self.seat.upgrade()
     }

@@ -1,5 +1,5 @@
-//! Which hold of the keeper's.
+//! The id of a hold in the keeper.
 
-/// Which hold of the keeper's.
+/// Identifies a hold of the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct KeepId(pub(in crate::engine) u64);

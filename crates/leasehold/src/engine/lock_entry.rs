@@ -443,7 +443,7 @@ impl LockEntry {
         }
     }
 
-    /// Messages may have been missed.
+    /// Notifies all subscribers that they may have missed messages.
     pub(super) fn handle_news(&self, now: Moment) {
         let mut state = self.state();
         state.contender.handle_news(now);

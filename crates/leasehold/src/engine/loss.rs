@@ -6,10 +6,10 @@ use leasehold_core::{Claim, Ended, HoldStatus, Holder, Inspect, Lock, Op, Reply}
 use leasehold_store::Environment;
 use std::time::Duration;
 
-/// Tells everybody that a hold is lost, and why as far as the store says so in a bounded time. `in_time` says that by
-/// the holder's own clock its lease had not ended.
+/// Signals the loss of a hold, with its reason if the store reports it within a bounded time. `in_time` is set if the
+/// lease had not ended by the holder's own clock.
 ///
-/// Cancel safety: if the future is dropped, they are told at once.
+/// Cancel safety: if the future is dropped, the loss is signaled at once, as expired.
 pub(crate) async fn announce(
     store: &dyn Store,
     environment: &dyn Environment,
@@ -26,17 +26,17 @@ pub(crate) async fn announce(
     }
 }
 
-/// A loss that is told at the latest when this is dropped.
+/// Signals the loss at the latest when dropped.
 struct Untold<'a>(&'a Hold);
 
 impl Drop for Untold<'_> {
     fn drop(&mut self) {
-        // Nothing new where it was told already.
+        // Has no effect if the loss was reported before.
         self.0.lose(LostReason::Expired);
     }
 }
 
-/// Learns from the store why a hold is not there any more.
+/// Queries the store for why a hold is gone.
 pub(super) async fn explain(
     store: &dyn Store,
     environment: &dyn Environment,
@@ -55,7 +55,7 @@ pub(super) async fn explain(
     }
 }
 
-/// What the fate of a hold means to its holder: a key that is missing before its time was removed.
+/// Maps the state of a hold to the reason of its loss. A key that is missing before its lease ended was removed.
 pub(super) fn reason(fate: HoldStatus, holder: Option<Holder>, in_time: bool) -> LostReason {
     match fate {
         HoldStatus::Superseded => LostReason::TakenOver { by: holder.and_then(|holder| holder.label) },

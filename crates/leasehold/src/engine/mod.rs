@@ -315,7 +315,7 @@ async fn insist<'a, T>(
     }
 }
 
-/// What a reply of another kind means: a refusal, or a store that does not keep its contract.
+/// Classifies a reply of the wrong kind: a refusal, or a store that breaks its contract.
 fn odd_reply(reply: Reply) -> (Fault, Executed) {
     let executed = if matches!(reply, Reply::Refused(_)) { Executed::No } else { Executed::Unknown };
     (Fault::odd_reply(reply), executed)

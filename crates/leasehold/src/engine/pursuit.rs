@@ -7,31 +7,31 @@ use leasehold_core::contender::{AcquireTerms, WaitStatus};
 use leasehold_core::{Moment, RetryPolicy};
 use std::sync::Arc;
 
-/// How a lock is sought.
+/// Parameters of an acquire loop.
 #[derive(Debug)]
 pub(crate) struct AcquireParams {
     pub(crate) terms: Arc<AcquireTerms>,
-    /// In whose name: the client's present session, if there is none.
+    /// The session to acquire under; the client's current session if `None`.
     pub(crate) session: Option<Arc<Session>>,
-    /// When to give up; never, if there is none.
+    /// When to give up; never if `None`.
     pub(crate) limit: Option<Moment>,
-    /// Set to give up as soon as the lock is known to be taken.
+    /// Set to give up as soon as the lock is known to be held.
     pub(crate) once: bool,
-    /// Set to try again and again, without queueing.
+    /// Set to retry with pauses, without queueing.
     pub(crate) retry: Option<RetryPolicy>,
 }
 
-/// Why the lock was not had.
+/// Why a lock was not acquired.
 #[derive(Debug)]
 pub(crate) enum AcquireFailure {
-    /// It is taken, and the one try, or the tries, are used up.
+    /// Another client holds it, and no attempts are left.
     Taken(Box<WaitStatus>),
-    /// It was taken for as long as one wanted to wait.
+    /// Another client held it until the deadline.
     TimedOut(Box<WaitStatus>),
     /// The store did not answer, or refused. If it is unknown whether any of the requests was executed, the lock may be
     /// held until its undo arrives or its first lease ends.
     Fault { fault: Fault, executed: Executed },
-    /// The lease is shorter than the time that the news of it takes.
+    /// The lease is shorter than the round trip to the store.
     TooSlow,
     /// The client was shut down.
     Closed,

@@ -3,31 +3,31 @@
 use leasehold_core::Moment;
 use std::time::Duration;
 
-/// What the store is asked for a hold that is handed on: fencing tokens, and whether anybody waits.
+/// A request for a hold that is handed on: it reserves fencing tokens and reports whether other clients wait.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::engine) struct Call {
-    /// How long whoever has it next wants to have it at least, where it is to be lengthened as well.
+    /// The lease that the next holder needs at least, if the hold must be extended as well.
     pub(in crate::engine) lease: Option<Duration>,
-    /// Set to be told when another process asks for the lock.
+    /// Set to be notified when another process wants the lock.
     pub(in crate::engine) tell: bool,
 }
 
-/// What an answer of the store means for a hold.
+/// What a reply of the store means for a hold.
 pub(super) enum Heard {
-    /// Whoever has it, or stands in line for it, sees to it.
+    /// Its holder, or the queue, takes care of it.
     Noted,
-    /// The store is to be asked once more.
+    /// The store must be asked once more.
     Ask(Call),
-    /// It is to be given back.
+    /// It must be returned to the store.
     GiveBack,
 }
 
-/// What a look at the seat of a hold says that was kept for whoever comes.
+/// The result of checking the entry of a hold that was kept for later acquisitions.
 pub(super) enum Rest {
-    /// Somebody has it, or is about to.
+    /// It has a holder, or is about to.
     InUse,
     /// It is kept until then.
     Until(Moment),
-    /// It is to be given back.
+    /// It must be returned to the store.
     Over,
 }

@@ -13,7 +13,7 @@ pub(crate) struct Keyspace {
     pub(crate) messages: Vec<(String, String)>,
 }
 
-/// What stands at a key.
+/// The content of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) content: Content,
@@ -97,7 +97,7 @@ impl Entry {
 }
 
 impl Keyspace {
-    /// What stands at a key.
+    /// The content of a key.
     pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
         self.keys.get(key)
     }

@@ -28,7 +28,7 @@ impl Play<'_> {
     }
 
     pub(crate) fn meddle(&mut self, stranger: ForeignWrite) {
-        // The server sees that a key has expired when somebody looks at it, and the clock may go back after that.
+        // The server expires a key when it is read, and the clock may move back after that.
         self.dump();
         self.note(&format!("stranger {stranger:?}"));
         for command in stranger.commands(&self.keys, &self.state) {

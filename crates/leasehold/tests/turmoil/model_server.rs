@@ -149,7 +149,7 @@ impl Contest {
                 let agree = matches!(&found, Outcome::Done(found) if *found == expected);
                 assert!(agree, "{what}: {op:?}\n  {found:?}\n  {expected:?}");
             }
-            // Nobody reaches the records of this server.
+            // No client of another library reaches the records of this server.
             WorkloadStep::ForeignWrite(ForeignWrite::DeletesRecord) => {}
             WorkloadStep::ForeignWrite(stranger) => {
                 stranger.apply(state, self.now_us);

@@ -12,15 +12,15 @@ use leasehold_store::jitter;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the keeper has to send before it ends.
+/// What the keeper must send before it ends.
 pub(in crate::engine) struct ShutdownReport {
-    /// Holds, by the numbers under which they are owed.
+    /// Holds, with the numbers under which they are owed.
     pub(in crate::engine) holds: Vec<Debt>,
-    /// The same of those whose release is on its way (5).
+    /// The same for holds whose release is in flight (5).
     pub(in crate::engine) leaving: Vec<Debt>,
-    /// Those of the former about which the user may have sent something else that is on its way.
+    /// Holds among `holds` about which the user may have another request in flight.
     pub(in crate::engine) behind: Vec<Arc<Hold>>,
-    /// What was asked for, and may have been given.
+    /// Requests that may have been granted.
     pub(in crate::engine) claims: Vec<(Lock, Claim)>,
     pub(in crate::engine) gate: Arc<ShutdownGate>,
     pub(in crate::engine) main: Arc<dyn Store>,
@@ -28,16 +28,16 @@ pub(in crate::engine) struct ShutdownReport {
     pub(in crate::engine) by: Moment,
 }
 
-/// A hold that is to be released, and the number under which it is owed.
+/// A hold to be released, and the number under which it is owed.
 pub(in crate::engine) type Debt = (u64, Arc<Hold>);
 
-/// Says farewell to the store: releases all holds in one batch, and undoes what was asked for (3).
+/// Ends the client at the store: releases all holds in one batch and undoes pending requests (3).
 pub(super) async fn part(shared: Arc<Shared>, farewell: ShutdownReport) {
     let ShutdownReport { holds, leaving, behind, claims, gate, main, by } = farewell;
     let shared = &shared;
     let after_the_user = async {
         gate.still().await;
-        // A place may be kept for so long, and be given the lock at the end.
+        // A queue entry may live this long and be granted the lock at its end.
         let until = shared.environment.now() + LONGEST_PLACE + FIRST_LEASE;
         for (lock, claim) in claims {
             shared.post(lock, claim, until, Some(main.clone()));
@@ -48,8 +48,8 @@ pub(super) async fn part(shared: Arc<Shared>, farewell: ShutdownReport) {
     futures_util::future::join(after_the_user, release_all(shared, holds)).await;
 }
 
-/// Releases holds by the connection of the user's, so that what he sent has been executed when this is answered. Gives
-/// those of the leaving ones that have had no answer (5); of the others the keeper's own connection learns it.
+/// Releases holds on the user's connection, so that every earlier request on it has been executed when this is
+/// answered. Returns the leaving holds that had no reply (5). Results of the others come by the keeper's connection.
 async fn release_behind(
     shared: &Shared,
     main: &dyn Store,
@@ -62,7 +62,7 @@ async fn release_behind(
     if ops.is_empty() {
         return Vec::new();
     }
-    // Half of what is left, so that there is time for the other way.
+    // Half of the remaining time, to leave some for the other connection.
     let left = by.since(shared.environment.now());
     let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
     let outcomes = main.execute_all(&ops, within).await;
@@ -76,7 +76,7 @@ async fn release_behind(
     unanswered
 }
 
-/// Releases holds in one batch, and in a further one those of which nothing is known, until the keeper ends.
+/// Releases holds in one batch, and retries those with a transient fault until the keeper ends.
 async fn release_all(shared: &Shared, mut holds: Vec<Debt>) {
     let mut pause = Duration::from_millis(10);
     while !holds.is_empty() {
@@ -87,7 +87,7 @@ async fn release_all(shared: &Shared, mut holds: Vec<Debt>) {
             match outcome {
                 Outcome::Done(Reply::Release(released)) => settle(shared, &debt, released),
                 Outcome::Failed(_, fault) if fault.is_transient() => again.push(debt),
-                // What is owed when the keeper ends was not given back.
+                // Still owed when the keeper ends, and so reported as unreturned.
                 _ => {}
             }
         }
@@ -104,7 +104,7 @@ fn release(hold: &Hold) -> Op {
     Op::Release(Release { claim: hold.claim.clone(), pass: ReleaseAction::Grant, next: None })
 }
 
-/// A hold is not owed any more. Whose release was cut off learns from this what became of it (5).
+/// A hold is not owed any more. A release that was cut off learns its result from this (5).
 fn settle(shared: &Shared, (id, hold): &Debt, released: Released) {
     shared.note(hold, released);
     shared.settle(*id, true);

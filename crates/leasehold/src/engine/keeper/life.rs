@@ -151,7 +151,8 @@ async fn try_to_begin(shared: &Shared, place: Partition, again: bool) {
     let (mut pause, most) = BIRTH_PAUSE;
     loop {
         if shared.birth.store.capabilities().partitioned && !shared.sessions.is_awaited(place) {
-            // It begins when it is wanted. What was tried may have left something: it is called otherwise then.
+            // No task waits: it begins when it is wanted. The attempt may have left something at the store, so the
+            // next one has another id.
             shared.sessions.rename(place, id);
             return shared.birth.store.close_mailbox(place, old.id);
         }

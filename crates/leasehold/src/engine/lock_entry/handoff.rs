@@ -36,7 +36,7 @@ impl ReleasePolicy {
     pub(crate) const TO_STORE: Self = Self { free_every: Some(1), keep_for: None };
 }
 
-/// The hold that the store has given to a process, as it is handed on there.
+/// Hand-off state of the hold that the store granted to this process.
 pub(in crate::engine) struct Handoff {
     pub(in crate::engine) hold: HoldId,
     cohort: Cohort,
@@ -53,16 +53,16 @@ pub(in crate::engine) struct Handoff {
     watched: Option<Moment>,
 }
 
-/// What is to be done with a hold that was passed on.
+/// The follow-up actions for a hold that is kept.
 pub(in crate::engine) struct Passed {
-    /// What the store is to be asked.
+    /// The request to send to the store.
     pub(in crate::engine) call: Option<Call>,
-    /// When the keeper is to look at the seat.
+    /// When the keeper must check the entry.
     pub(in crate::engine) watch: Option<Moment>,
 }
 
 impl Handoff {
-    /// A hold that the store has just given; nothing, where such a hold is not handed on.
+    /// State for a newly granted hold; `None` if this kind of hold is not handed on.
     pub(in crate::engine) fn of(lock: &Lock, grant: &Grant, now: Moment, last_in_line: u64) -> Option<Self> {
         let is_plain = lock.kind.is_handed_on() && grant.claim.value.is_none();
         is_plain.then(|| Self {
@@ -95,8 +95,8 @@ fn fits(hold: &Hold, terms: &AcquireTerms) -> bool {
 }
 
 impl LockEntry {
-    /// A guard is done with its hold: keeps it for the next in line, or for whoever comes. Nothing, if it is to be released
-    /// at the store.
+    /// Keeps a released hold for the next waiter or for later acquisitions. `None` if it must be released at the
+    /// store.
     pub(in crate::engine) fn pass_on(
         &self,
         hold: &Arc<Hold>,
@@ -136,8 +136,7 @@ impl LockEntry {
         Some(Passed { call, watch })
     }
 
-    /// What is kept for whoever comes, if somebody who has just come can have it at once: without standing in line, where
-    /// nobody does.
+    /// Takes a kept hold for a new acquisition, if the queue is empty and the hold satisfies it.
     pub(in crate::engine) fn take_kept(
         &self,
         session: &Session,
@@ -160,7 +159,7 @@ impl LockEntry {
         Some((hold, keep, call))
     }
 
-    /// What is kept here for whoever comes, if nobody comes any more.
+    /// Takes the hold that is kept for later acquisitions: none will come.
     pub(in crate::engine) fn part(&self) -> Option<KeepId> {
         self.state().part()
     }
@@ -227,7 +226,7 @@ impl HoldEvents for LockEntry {
 }
 
 impl State {
-    /// The turn of the front, while a hold is kept here.
+    /// The next action of the front while a hold is kept here.
     pub(in crate::engine) fn turn_of_the_next(
         &mut self,
         id: u64,
@@ -297,7 +296,7 @@ impl State {
         if is_kept && passing.cohort.keep() == HandoffDecision::Ask { passing.call(None) } else { None }
     }
 
-    /// The last one has left the line: gives what was kept for it (2).
+    /// The last task has left the queue: returns the hold that was kept for it (2).
     pub(in crate::engine) fn kept_for_nobody(&mut self) -> Option<KeepId> {
         let passing = self.passing.as_ref().filter(|_| self.line.front().is_none())?;
         // The keeper takes care of a hold that is to be kept, if the store notifies this process of other waiters, or
@@ -307,7 +306,7 @@ impl State {
         if is_seen_to { None } else { self.part() }
     }
 
-    /// Puts out what is kept.
+    /// Removes the kept hold.
     pub(in crate::engine) fn part(&mut self) -> Option<KeepId> {
         let passing = self.passing.as_ref()?;
         let (keep, hold) = (passing.kept?, passing.hold);

@@ -1,4 +1,4 @@
-//! A marketplace: each item is sold once, at the price that the buyer has seen, to a buyer who can pay.
+//! A marketplace: each item is sold once, at the price that the buyer has seen, to a buyer with enough money.
 //!
 //! Looking at an item and buying it are two steps, and anything could happen in between. A lock per item
 //! makes them one step, and lets the sales of other items continue meanwhile. There are three reasons for a

@@ -34,8 +34,8 @@ async fn transfer(account: &ReentrantMutex) -> Result<()> {
 
     // Another owner finds the lock taken, and waits. A spawned task leaves the scope, and so has another
     // owner.
-    let (somebody, other) = (account.clone(), account.clone());
-    let tried = tokio::spawn(async move { somebody.try_acquire().await });
+    let (contender, other) = (account.clone(), account.clone());
+    let tried = tokio::spawn(async move { contender.try_acquire().await });
     if let Attempt::Taken(contention) = tried.await?? {
         println!("another owner does not get in: {contention}");
     }

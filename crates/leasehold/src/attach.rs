@@ -33,7 +33,7 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// This client has a guard of that hold, or had one, or was told to release the hold.
+    /// This client has a guard of that hold, had one, or was asked to release the hold.
     #[error(
         "this client has attached or released this hold of `{lock}` before: there is one guard of a hold"
     )]
@@ -95,9 +95,9 @@ impl DetachedHold {
         self.give_up(client, ReleaseAction::Grant).await
     }
 
-    /// Gives the lock back, but leaves it taken, by nobody, until `at_least` has passed since it was acquired, by the
-    /// store's clock; where that is over it is handed to the next who waits. Nobody who waits is told before, and
-    /// whoever looks is told that it [rests](crate::Status::rests). Doing so again is no error.
+    /// Releases the hold, but keeps the lock taken, without a holder, until `at_least` has passed since it was
+    /// acquired, by the store's clock. Then the lock is granted to the next waiter. Until then no waiter is notified,
+    /// and its status is [resting](crate::Status::rests). Repeating the call is no error.
     ///
     /// The rest cannot be lengthened or ended by anything that is sent about this hold. Only
     /// [force](crate::Mutex::force_release) ends it earlier.

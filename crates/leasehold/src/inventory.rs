@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// How many locks are inspected in one batch.
 const AT_ONCE: usize = 256;
 
-/// One lock that is held, and who is behind it: [`Client::locks`](crate::Client::locks).
+/// One lock that is held, and its holders: [`Client::locks`](crate::Client::locks).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

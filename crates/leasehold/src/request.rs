@@ -416,8 +416,8 @@ impl Request {
         let (hold, now) = (won.hold.clone(), self.engine.environment.now());
         let Planned { plan, caps, lease, left } = self.plan(span, Earlier::default(), now);
         hold.plan(lease);
-        let is_his = self.engine.keeper.hand_on(keep, &hold, (plan, caps), now);
-        if !is_his {
+        let is_handed_on = self.engine.keeper.hand_on(keep, &hold, (plan, caps), now);
+        if !is_handed_on {
             seat.vacate(&hold);
             return Ok(None);
         }

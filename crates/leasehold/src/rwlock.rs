@@ -66,7 +66,7 @@ impl Access {
     ) -> Result<Kept, AcquireError> {
         let (request, asker) = (self.request(portion), asker(owner, portion));
         match request.acquire(&asker, limit).await {
-            Err(error) if waits_for_himself(&error) => {
+            Err(error) if waits_for_itself(&error) => {
                 request.undone().await;
                 request.acquire(&asker, limit).await
             }
@@ -78,7 +78,7 @@ impl Access {
     async fn try_acquire(&self, owner: &Owner, portion: LockMode) -> Result<Attempt<Kept>, AcquireError> {
         let (request, asker) = (self.request(portion), asker(owner, portion));
         match request.try_acquire(&asker).await {
-            Err(error) if waits_for_himself(&error) => {
+            Err(error) if waits_for_itself(&error) => {
                 request.undone().await;
                 request.try_acquire(&asker).await
             }
@@ -96,7 +96,7 @@ impl Access {
 
 /// Whether the error says that the owner waits for itself. It may be caused by a hold given up a moment ago,
 /// which is in the way until it is undone.
-fn waits_for_himself(error: &AcquireError) -> bool {
+fn waits_for_itself(error: &AcquireError) -> bool {
     matches!(error, AcquireError::Impossible(Refused::WouldDeadlock))
 }
 
@@ -489,7 +489,7 @@ impl WriteGuard {
     pub async fn release(self) -> Result<(), ReleaseError> {
         let Self { guard, under, .. } = self;
         let released = guard.release().await;
-        let_go(under, &released).await;
+        release_under(under, &released).await;
         released
     }
 
@@ -497,14 +497,14 @@ impl WriteGuard {
     async fn hand_on(self) -> Result<(), ReleaseError> {
         let Self { guard, under, .. } = self;
         let released = guard.hand_on().await;
-        let_go(under, &released).await;
+        release_under(under, &released).await;
         released
     }
 }
 
 /// Releases the read beneath a write after the write's release. No caller receives the result, so the keeper
 /// completes it; and if the store did not reply before, it is not awaited again.
-async fn let_go(under: Option<Box<UpgradableGuard>>, written: &Result<(), ReleaseError>) {
+async fn release_under(under: Option<Box<UpgradableGuard>>, written: &Result<(), ReleaseError>) {
     let Some(under) = under else { return };
     match written {
         Ok(()) | Err(ReleaseError::Lost(_)) => {

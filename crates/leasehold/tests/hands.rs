@@ -139,7 +139,7 @@ on_every_store! {
     people_find_who_holds_what,
     a_lock_is_freed_by_force_and_the_next_has_it,
     only_the_holder_that_was_seen_loses_the_lock,
-    who_is_nobody_to_the_store_is_not_listed,
+    a_client_that_the_store_does_not_know_is_not_listed,
 }
 
 /// With SQLite a session is dead once its process has ended; the tests of the program kill one.
@@ -398,7 +398,7 @@ async fn a_monitor_frees_what_the_dead_held(place: &Stand) {
     kept.release().await.expect("its session lives");
 }
 
-async fn who_is_nobody_to_the_store_is_not_listed(place: &Stand) {
+async fn a_client_that_the_store_does_not_know_is_not_listed(place: &Stand) {
     let operator = place.operator("ops").await;
     let held = operator.mutex("a").unwrap().acquire().await.unwrap();
     if place.url.starts_with("sqlite:") {

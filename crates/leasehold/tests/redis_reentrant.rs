@@ -162,8 +162,7 @@ async fn with_full_memory_no_new_owner_acquires_but_owners_extend_and_release() 
     assert!(!taken(waiting).is_stranger());
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
     for n in [6, 7] {
-        let Outcome::Failed(Executed::No, fault) =
-            execute(&store, &Op::Acquire(ask(n, "nobody", true))).await
+        let Outcome::Failed(Executed::No, fault) = execute(&store, &Op::Acquire(ask(n, "x", true))).await
         else {
             panic!("a queue entry needs memory")
         };

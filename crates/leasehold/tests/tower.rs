@@ -66,7 +66,7 @@ async fn all_of_a_service_works_for_the_owner_that_came() {
 #[tokio::test]
 async fn a_request_without_an_owner_is_worked_on_as_it_is() {
     let mut service = ReceiveOwner::new(service_fn(whom));
-    assert_eq!(body(service.call(request(&[])).await).await, "nobody");
+    assert_eq!(body(service.call(request(&[])).await).await, "none");
     let within = owner("caller").scope(async { service.call(request(&[])).await });
     assert_eq!(body(within.await).await, "caller");
 }
@@ -183,7 +183,7 @@ async fn owners_of_requests_at_the_same_time_do_not_mix() {
         all_here.wait().await;
         tokio::task::yield_now().await;
         assert_eq!(Owner::current(), before);
-        before.map_or("nobody".into(), |owner| owner.to_string())
+        before.map_or("none".into(), |owner| owner.to_string())
     };
     let address = serve(Router::new().route("/", get(tell)).with_state(all_here)).await;
     let http = http();
@@ -247,7 +247,7 @@ async fn headers(request: Request<Body>) -> Result<Vec<String>, Infallible> {
 
 /// The owner for which a service runs.
 async fn whom(_: Request<Body>) -> Result<Response<Body>, Infallible> {
-    let whom = Owner::current().map_or("nobody".into(), |owner| owner.to_string());
+    let whom = Owner::current().map_or("none".into(), |owner| owner.to_string());
     Ok(Response::new(whom.into()))
 }
 

@@ -101,7 +101,7 @@ pub(super) trait HoldEvents: Send + Sync {
     /// is empty, and the hold should not be kept.
     fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool;
 
-    /// Looks whether a hold has been kept for long enough for whoever comes.
+    /// Checks whether a cached hold has been kept for its whole time.
     fn end_rest(&self, now: Moment) -> Rest;
 }
 

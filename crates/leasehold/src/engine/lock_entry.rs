@@ -190,7 +190,7 @@ impl LockEntry {
             state.contender.hear(false);
             claims.extend(state.succeed(queued));
         }
-        Left { claims, kept: state.kept_for_nobody() }
+        Left { claims, kept: state.unclaimed_keep() }
     }
 
     /// Lets other tasks go first while a polling task pauses.

@@ -20,7 +20,7 @@ pub(crate) async fn announce(
     let untold = Untold(hold);
     tokio::select! {
         biased;
-        // Somebody else knows it: its release, say, after which nothing is asked of it.
+        // Another task has ended it, such as its release; the store is not asked again.
         () = hold.signal().cancelled() => {}
         reason = explain(store, environment, timings, &hold.lock, &hold.claim, in_time) => untold.0.lose(reason),
     }

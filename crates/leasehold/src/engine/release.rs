@@ -40,7 +40,7 @@ enum ReleaseObserver {
     /// The caller.
     Caller,
     /// Nothing: if the store does not answer, the keeper retries.
-    Nobody,
+    None,
 }
 
 /// Releases a hold or hands it on. Returns how many holds its owner still has.
@@ -88,7 +88,7 @@ fn pass_on(
 /// Cancel safety: if the future is dropped, the keeper continues the release.
 pub(super) async fn give_back(engine: &Engine, seat: &Arc<LockEntry>, hold: &Arc<Hold>, keep: KeepId) {
     // The hold has no guard that the result would concern.
-    let _ = release_at_store(engine, seat, hold, keep, (None, ReleaseObserver::Nobody)).await;
+    let _ = release_at_store(engine, seat, hold, keep, (None, ReleaseObserver::None)).await;
 }
 
 async fn release_at_store(
@@ -107,14 +107,14 @@ async fn release_at_store(
     let mut departure =
         PendingRelease { engine, seat, hold, keep, done: false, cut: false, next: None, asked: None };
     let result = departure.run(free_every).await;
-    if let (Some(Err(NotReleased::Fault { .. })), ReleaseObserver::Nobody) = (&result, hearer) {
+    if let (Some(Err(NotReleased::Fault { .. })), ReleaseObserver::None) = (&result, hearer) {
         carry_on(engine, hold);
     }
     drop(departure);
     let result = match result {
         Some(result) => result,
         None => match engine.keeper.verdict(hold).await {
-            Ok(released) => read_release(released, begun_in_time, Some(cut_off())),
+            Ok(released) => read_release(released, begun_in_time, Some(ended_early())),
             Err(reason) => Err(NotReleased::Lost(reason)),
         },
     };
@@ -300,7 +300,7 @@ pub(super) fn read_release(
 }
 
 /// The fault if the reply to a release that a shutdown took over stays unknown.
-fn cut_off() -> Fault {
+fn ended_early() -> Fault {
     let text = "the client was shut down before the reply arrived".to_owned();
     Fault::new(FaultKind::Unusable(text), Phase::Reply, "the client")
 }

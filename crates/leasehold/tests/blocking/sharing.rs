@@ -15,7 +15,7 @@ on_every_store! { on memory sqlite redis:
     who_is_given_comes_before_the_scope_and_the_scope_before_the_thread,
     an_upgrade_waits_for_the_others_and_a_downgrade_lets_them_in,
     an_upgrade_that_fails_gives_the_read_back,
-    who_gave_up_does_not_stand_in_his_own_way,
+    a_waiter_that_gave_up_does_not_block_its_owner,
     a_run_works_for_the_owner_of_its_guard,
     a_latch_opens_for_all_who_wait,
     threads_meet_again_and_again,
@@ -228,7 +228,7 @@ fn an_upgrade_that_fails_gives_the_read_back(site: &Site) {
 
 /// An abandoned request is undone in the background. Until then it may be granted; its owner must not count as
 /// waiting for itself.
-fn who_gave_up_does_not_stand_in_his_own_way(site: &Site) {
+fn a_waiter_that_gave_up_does_not_block_its_owner(site: &Site) {
     let (lock, other) = (site.client().rwlock("rw").unwrap(), site.client().rwlock("rw").unwrap());
     for _ in 0..20 {
         let beside = other.read().unwrap();

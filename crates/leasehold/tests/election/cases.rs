@@ -155,7 +155,7 @@ pub(crate) async fn a_forged_hint_does_no_harm(site: &Site) {
     let mut leaders = election(&observer).observe();
     assert_eq!(next(&mut leaders).await, None);
     let forge = || {
-        for text in ["leader 9007199254740991", "nobody", ""] {
+        for text in ["leader 9007199254740991", "unknown", ""] {
             server.cli(&["PUBLISH", "leasehold:{scheduler}:leader:scheduler", text]).expect("it answers");
         }
     };

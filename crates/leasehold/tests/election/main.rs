@@ -32,7 +32,7 @@ on_every_store! {
     once::a_turn_that_took_longer_than_its_period_rests_no_more,
     once::a_turn_that_was_given_up_is_free_at_once,
     once::a_turn_outlives_its_client,
-    once::nobody_who_waits_is_woken_before,
+    once::no_waiter_is_woken_early,
     once::nothing_that_is_sent_about_the_hold_ends_or_lengthens_the_rest,
     once::a_rest_can_be_ended_by_force,
     once::try_start_cancelled_at_every_await,

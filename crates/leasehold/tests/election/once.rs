@@ -97,7 +97,7 @@ pub(crate) async fn a_turn_outlives_its_client(site: &Site) {
 }
 
 /// A waiter for the lock is not granted it during the rest of the period, and acquires it afterwards.
-pub(crate) async fn nobody_who_waits_is_woken_before(site: &Site) {
+pub(crate) async fn no_waiter_is_woken_early(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let begun = Instant::now();
     let turn = start(&once(&a, 1_500 * MS)).await;

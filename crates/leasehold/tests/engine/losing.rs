@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
 #[tokio::test]
-async fn many_holds_that_are_gone_are_told_so_at_once_where_nobody_says_why() {
+async fn many_lost_holds_are_reported_at_once_without_a_reason() {
     let store = Moody::new(&MemoryStore::new(), |_, op| match op {
         Op::Extend(_) => Whim::NotHeld,
         Op::Inspect(_) => Whim::Hang,

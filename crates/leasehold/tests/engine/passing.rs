@@ -112,7 +112,7 @@ async fn what_is_kept_for_one_who_leaves_the_line_is_given_back() {
 /// The token block of a sticky handle was reserved while a plain handle held the lock, without a request to be
 /// notified of waiters.
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_is_given_back_when_another_asks_whoever_the_store_was_asked_for() {
+async fn a_cached_hold_is_released_when_another_client_requests_the_lock() {
     let pair = Pair::new(|op| match op {
         Op::Extend(_) => Whim::Late(20 * MS),
         _ => Whim::Obey,

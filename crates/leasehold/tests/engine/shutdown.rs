@@ -29,7 +29,7 @@ impl Sent {
 }
 
 #[tokio::test]
-async fn a_shutdown_has_nobody_believe_before_it_releases_anything() {
+async fn a_shutdown_invalidates_all_guards_before_it_releases_anything() {
     let signals: Arc<OnceLock<Vec<CancellationToken>>> = Arc::default();
     let (seen, early) = (signals.clone(), Arc::new(AtomicU32::new(0)));
     let (count, sent) = (early.clone(), Sent::default());

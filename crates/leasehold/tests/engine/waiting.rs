@@ -77,7 +77,7 @@ async fn an_outage_counts_from_its_beginning_and_not_from_the_last_question() {
 }
 
 #[tokio::test]
-async fn a_task_that_polls_keeps_nobody_of_its_process_from_the_queue() {
+async fn a_polling_task_keeps_no_other_task_from_the_queue() {
     let memory = MemoryStore::new();
     let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");

@@ -31,7 +31,7 @@ async fn refused(lock: &ReentrantMutex) {
 /// Rows 1 and 2: the reply to an entry, a re-entry or a release is lost with its connection. The repeated request
 /// counts once.
 #[tokio::test]
-async fn row_2_a_lost_reply_leaves_no_count_that_nobody_has() {
+async fn row_2_a_lost_reply_leaves_no_orphaned_count() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let other = client(&server.url()).await;
@@ -229,7 +229,7 @@ async fn row_17_tasks_of_one_handle_have_their_own_entries() {
 /// Row 28: an owner that holds the lock never deadlocks on its own re-entry, whatever waits in the queue in between,
 /// in this or in another process.
 #[tokio::test]
-async fn row_28_who_enters_again_does_not_wait_for_himself() {
+async fn row_28_a_re_entry_does_not_wait_for_itself() {
     let server = server();
     let (a, b) = (client(&server.url()).await, client(&server.url()).await);
     let owner = a.owner();

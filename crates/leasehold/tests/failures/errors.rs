@@ -132,7 +132,7 @@ async fn bad_input_is_told_and_nothing_hangs() {
     for (url, kind) in [
         (format!("redis://127.0.0.1:{port}/"), FaultKind::Unauthenticated),
         (format!("redis://:hunter2@127.0.0.1:{port}/"), FaultKind::Unauthenticated),
-        (format!("redis://nobody:sesame@127.0.0.1:{port}/"), FaultKind::Unauthenticated),
+        (format!("redis://unknown:sesame@127.0.0.1:{port}/"), FaultKind::Unauthenticated),
         ("redis+unix:///nowhere/redis.sock".to_owned(), FaultKind::Unreachable),
     ] {
         let start = Instant::now();

@@ -195,7 +195,7 @@ async fn a_node_that_is_away_is_not_waited_for_where_votes_are_split() {
     mutex.acquire().await.expect("acquired").release().await.expect("released");
     quorum.servers()[2].kill().expect("killed");
     // Another client holds one of the two nodes that are left.
-    quorum.servers()[0].cli(&["SET", "job", "somebody", "PX", "600000"]).expect("an answer");
+    quorum.servers()[0].cli(&["SET", "job", "foreign", "PX", "600000"]).expect("an answer");
     // This attempt may discover that a connection is closed, so that the next one is measured.
     let _ = mutex.try_acquire().await;
     let begun = Instant::now();

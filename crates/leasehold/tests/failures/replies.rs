@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Row 1: the reply to an acquire is lost with its connection; the repeated request finds the same hold.
 #[tokio::test]
-async fn row_1_a_lost_reply_leaves_no_lock_that_nobody_holds() {
+async fn row_1_a_lost_reply_leaves_no_orphaned_lock() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));

@@ -112,7 +112,7 @@ async fn row_41_what_sentinels_say_is_told() {
     };
     let told = fault(&unknown).await;
     assert!(matches!(&told.kind, FaultKind::Unusable(text) if text.contains("`other`")), "{told}");
-    let told = fault(&format!("{}?sentinel_user=nobody", sentinels.url())).await;
+    let told = fault(&format!("{}?sentinel_user=unknown", sentinels.url())).await;
     assert_eq!(told.kind, FaultKind::Unauthenticated, "{told}");
     assert!(told.to_string().contains("the Sentinel 127.0.0.1:"), "{told}");
     for sentinel in sentinels.sentinels() {
@@ -143,7 +143,7 @@ async fn row_34_what_sentinels_name_has_to_be_a_primary() {
 /// Row 39: Sentinels that name different servers, none of them with the later configuration, do not make clients
 /// switch back and forth.
 #[tokio::test]
-async fn row_39_sentinels_that_disagree_drive_nobody_round() {
+async fn row_39_sentinels_that_disagree_cause_no_reconnect_loop() {
     let mut sentinels = Sentinels::start(0).expect("the servers boot");
     let (url, other) = (sentinels.url(), crate::scene::server());
     let [stray, .., sane] = sentinels.sentinels() else { panic!("there are three") };

@@ -23,7 +23,7 @@ fn start(server: &RedisServer, process: u64) -> Worker {
 /// Sixteen tasks in four processes acquire two to five of eight locks, 500 times each. Every acquire succeeds, and
 /// nothing stays held. Inside, each task increments a number per lock that only the holder of that lock may touch.
 #[test]
-fn row_29_everybody_gets_his_set_of_locks() {
+fn row_29_each_process_gets_its_set_of_locks() {
     let server = server();
     let begun = Instant::now();
     let mut workers: Vec<_> = (0..PROCESSES).map(|process| start(&server, process)).collect();

@@ -31,7 +31,7 @@ async fn until_waiting(client: &Client, name: &str) {
 /// Rows 1 and 2: the reply is lost with its connection. The repeated request finds the caller's own holds of all the
 /// locks.
 #[tokio::test]
-async fn row_1_a_lost_reply_about_several_leaves_none_that_nobody_holds() {
+async fn row_1_a_lost_reply_about_several_leaves_no_orphaned_lock() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let other = all(&client(&server.url()).await);
@@ -153,7 +153,7 @@ async fn row_17_tasks_of_one_handle_have_their_own_holds_of_several() {
 /// Row 28: a name given twice is one lock. A caller that already holds one of the locks times out at its deadline,
 /// with an error that names itself as the holder.
 #[tokio::test]
-async fn row_28_nobody_waits_for_a_lock_that_he_named_twice() {
+async fn row_28_a_lock_named_twice_does_not_wait_for_itself() {
     let server = server();
     let ours = client(&server.url()).await;
     let twice = ours.multi_mutex(["b", "a", "b", "a"]).expect("good names");
@@ -183,7 +183,7 @@ fn start(server: &RedisServer, session: Duration) -> Worker {
 /// Rows 23 and 29: a process that holds several locks is killed, and so is one that waits for them and may already
 /// hold some. The next client acquires all of them once their sessions end.
 #[tokio::test]
-async fn row_29_the_dead_keep_nobody_from_his_set() {
+async fn row_29_dead_processes_block_no_set() {
     let server = server();
     let session = 2 * S;
     let live = client(&server.url()).await;

@@ -568,7 +568,7 @@ pub(crate) async fn a_watchdog_never_extends_after_the_release(site: &Site) {
 }
 
 pub(crate) async fn status_of_a_lock(site: &Site) {
-    let client = site.client("somebody").await;
+    let client = site.client("worker").await;
     let mutex = client.mutex("m").expect("a good name");
     let free = mutex.inspect().await.expect("an answer");
     assert!(!free.ours && !free.held && free.holder.is_none() && free.waiting == 0 && free.fence.is_none());
@@ -578,7 +578,7 @@ pub(crate) async fn status_of_a_lock(site: &Site) {
     assert!(held.ours);
     let other = site.client("another").await.mutex("m").expect("a good name");
     assert!(!other.inspect().await.expect("an answer").ours);
-    assert_eq!(held.holder.as_deref(), Some("somebody"));
+    assert_eq!(held.holder.as_deref(), Some("worker"));
     assert_eq!(held.fence, Some(guard.fencing_token()));
     assert!(held.remaining.is_some_and(|left| left <= Duration::from_secs(30)));
     let since = held.since.expect("known").duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");

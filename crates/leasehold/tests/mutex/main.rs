@@ -63,7 +63,7 @@ on_every_store! {
     passing::what_is_kept_is_given_back_with_its_client,
     passing::a_try_of_the_same_process_gets_what_is_kept,
     passing::what_is_freed_by_force_while_it_is_handed_on_is_nobodys,
-    passing::each_has_the_lease_that_he_asked_for,
+    passing::each_hold_has_the_lease_it_requested,
     detached::a_detached_hold_has_its_whole_lease_when_it_is_returned,
     detached::a_detached_hold_outlives_its_client_and_is_released_by_another,
     detached::a_detached_hold_needs_a_lease,

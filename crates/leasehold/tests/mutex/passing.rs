@@ -210,7 +210,7 @@ pub(crate) async fn what_is_freed_by_force_while_it_is_handed_on_is_nobodys(site
 }
 
 /// A lease shorter than the one that the store has granted, and a longer one.
-pub(crate) async fn each_has_the_lease_that_he_asked_for(site: &Site) {
+pub(crate) async fn each_hold_has_the_lease_it_requested(site: &Site) {
     let client = site.client("one").await;
     let (brief, long) = (mutex(&client).lease(300 * MS), mutex(&client).lease(Duration::from_secs(20)));
     let first = brief.acquire().await.expect("acquired");

@@ -38,7 +38,7 @@ fn keys(name: &str) -> LockKeys {
     KeySpace::default().lock(&lock(name)).expect("it has keys")
 }
 
-/// Who has what before: nothing is known; all were used before; the second is held by the one who asks.
+/// The state before the request: the locks were never used; all were used; the caller holds the second.
 fn before(fixture: &mut Fixture, scene: usize) -> Result<Keyspace, Broken> {
     fixture.redis.set_now_us(1_762_000_000_000_000);
     let [first, ..] = NAMES;

@@ -190,7 +190,7 @@ fn acquires() -> Vec<Way> {
 fn releases() -> Vec<Way> {
     let dead = || vec![take(1), doomed(2), doomed(3)];
     vec![
-        ("release with nobody waiting", vec![take(1)], release(1), "HMGET GET DEL HSET"),
+        ("release without a waiter", vec![take(1)], release(1), "HMGET GET DEL HSET"),
         ("the same, of a user's own value", vec![own()], release_own(), "GET HMGET DEL HSET"),
         ("release that grants", queue(), release(1), "HMGET GET HMGET TIME DEL HSET SET HDEL PUBLISH"),
         (
@@ -230,7 +230,7 @@ fn releases() -> Vec<Way> {
     ]
 }
 
-/// Nobody has begun a session here, so all are dead.
+/// No session has begun here, so all are dead.
 fn takings() -> Vec<Way> {
     let evict =
         |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
@@ -274,7 +274,7 @@ fn takings() -> Vec<Way> {
             "GET HMGET TIME GET HGET HMGET DEL HSET SET HDEL PUBLISH PUBLISH SET",
         ),
         (
-            "the same, with nobody waiting",
+            "the same, without a waiter",
             vec![take(1)],
             free(hold()),
             "GET HMGET TIME GET DEL HSET PUBLISH SET",
@@ -322,7 +322,7 @@ fn others() -> Vec<Way> {
         ("the same, to what it is", vec![take(1)], raise(1, START_US), "GET HMGET TIME PTTL"),
         ("raise for a hold that is gone", vec![take(1), release(1)], raise(1, START_US), "GET"),
         (
-            "release that tells whoever waits",
+            "release that notifies waiters",
             vec![take(1)],
             give(1, ReleaseAction::Tell, None),
             "GET HMGET DEL HSET PUBLISH",
@@ -341,7 +341,7 @@ fn raise(n: u8, fence: u64) -> Op {
     Op::RaiseFence(RaiseFence { claim: claim(n), fence: FencingToken::new(fence) })
 }
 
-/// Of an Election: as of a Mutex, without its quick ways, and with what is said of who leads.
+/// Of an Election: as of a Mutex, without its short paths, and with the messages about the leader.
 fn elections() -> Vec<Way> {
     vec![
         ("acquire of a new lock", vec![], take(1), "GET HMGET TIME RESTORE HSET SET PUBLISH"),
@@ -353,7 +353,7 @@ fn elections() -> Vec<Way> {
         ),
         ("acquire that is sent again", vec![take(1)], take(1), "GET HMGET PTTL"),
         ("acquire of a lock that is held: to wait", vec![take(1)], take(2), "GET HMGET TIME PTTL PTTL HSET"),
-        ("release with nobody waiting", vec![take(1)], release(1), "GET HMGET DEL HSET PUBLISH"),
+        ("release without a waiter", vec![take(1)], release(1), "GET HMGET DEL HSET PUBLISH"),
         (
             "release that grants",
             queue(),
@@ -447,7 +447,7 @@ fn entries() -> Vec<Way> {
             "HMGET HLEN TIME PTTL PEXPIRE HSET HMGET PTTL PEXPIRE",
         ),
         ("extend of a hold that is gone", vec![], extend(1, 90_000, false), "HMGET HLEN"),
-        ("release with nobody waiting", vec![take(1)], release(1), "HMGET HLEN TIME HMGET DEL HSET PUBLISH"),
+        ("release without a waiter", vec![take(1)], release(1), "HMGET HLEN TIME HMGET DEL HSET PUBLISH"),
         ("release of one of several", twice(), release(1), "HMGET HLEN TIME HMGET PEXPIRE HSET HSET"),
         (
             "release that grants",
@@ -536,7 +536,7 @@ fn permits() -> Vec<Way> {
             extend(1, true),
             "HMGET TIME PTTL PEXPIRE HSET HMGET PTTL PEXPIRE",
         ),
-        ("release with nobody waiting", vec![take(1, 1)], release(1), "HGET HGETALL TIME HMGET DEL HSET"),
+        ("release without a waiter", vec![take(1, 1)], release(1), "HGET HGETALL TIME HMGET DEL HSET"),
         ("release of one of several", two(), release(1), "HGET HGETALL TIME HMGET HDEL PEXPIRE HSET"),
         (
             "release that grants",
@@ -732,7 +732,7 @@ fn short_extend(n: u8) -> Op {
     Op::Extend(Extend { claim: claim(n), lease_ms: 1, keep_record: false, reserve: None })
 }
 
-/// Its holder is told of others.
+/// Reserves tokens; the holder is notified of waiters.
 fn reserve(n: u8, lease_ms: u64) -> Op {
     let reserve = Some(Reserve { tokens: BLOCK, tell: true });
     Op::Extend(Extend { claim: claim(n), lease_ms, keep_record: false, reserve })

@@ -171,8 +171,8 @@ impl Fixture {
         Ok(found)
     }
 
-    /// The messages that go out, channel and text: those that the model knows, what clients of Redisson's hear of a
-    /// lock that is free now and was not before, what is said of a Mutex to those who have no place in a queue, and of who leads.
+    /// The published messages, as channel and text: those of the model, the announcement to clients of Redisson that a
+    /// lock became free, the announcement of a free Mutex to clients without a queue entry, and those about the leader.
     pub(crate) fn said(
         &self,
         now_us: u64,
@@ -312,7 +312,7 @@ fn lock_of(field: &str) -> Option<Lock> {
     Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
 }
 
-/// What is reserved for those to whom a hold is handed on.
+/// The tokens reserved for local hand-offs.
 fn reserved(text: &str) -> Result<Reserved, Broken> {
     let (upto, tells) = text.strip_suffix(" tell").map_or((text, false), |upto| (upto, true));
     Ok(Reserved { upto: FencingToken::new(parsed(upto)?), tells })

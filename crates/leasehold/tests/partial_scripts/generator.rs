@@ -47,7 +47,7 @@ impl<'a> Play<'a> {
         if self.workload.random().below(12) == 0 {
             self.meddle(ForeignWrite::DeletesRecord)?;
         }
-        // What is over now is over in the model as well, before somebody compares.
+        // Expired state must be gone from the model before the two are compared.
         self.state.is_over(self.now_us);
         Ok(())
     }
@@ -109,7 +109,7 @@ impl<'a> Play<'a> {
 
     fn meddle(&mut self, stranger: ForeignWrite) -> Result<(), Broken> {
         if stranger == ForeignWrite::Persists && self.state.value.is_none() {
-            // Nobody lets last what a cut-off has left of a lock that nobody has.
+            // The rest that a partial script left of a free lock keeps its expiry.
             return Ok(());
         }
         self.fixture.meddle(stranger, &self.state)?;
@@ -194,7 +194,7 @@ impl<'a> Play<'a> {
     }
 }
 
-/// A part beside which nobody has one, as far as there is any: so that others wait for it.
+/// The lock mode that excludes most other holders, so that others wait for it.
 fn whole(kind: Kind) -> LockMode {
     match kind {
         Kind::Semaphore => LockMode::Permits { count: 3, of: 3 },

@@ -1,9 +1,9 @@
-//! Beats that are cut off, after each of their commands.
+//! Heartbeats that end after each of their commands.
 //!
-//! A beat that is stopped leaves of its own session what it was before, or what it makes of it, field by field: until when
-//! it is alive, when its record ends, who is behind it, and which locks it holds. A session that was not there is there
-//! once it is alive, and its record ends by itself from the first command on. Of other sessions, and of locks, it leaves
-//! all as it was. The beat that follows is answered as the model says, and mends the index.
+//! A partial heartbeat leaves each field of its own session as it was or as the whole heartbeat sets it: until when it is
+//! alive, when its record expires, its process, and the locks it holds. A new session exists once it is alive, and its
+//! record has an expiry from the first command on. Other sessions and locks are unchanged. The next heartbeat gets the
+//! reply of the model, and repairs the index.
 
 use crate::Broken;
 use crate::generator::Play;

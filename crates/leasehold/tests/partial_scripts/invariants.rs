@@ -1,42 +1,41 @@
-//! What a cut-off may leave, as the model sees it.
+//! What a partial script may leave, as the model sees it.
 //!
-//! Let `before` be the state at which an operation arrived, and `after` the one that it makes as a whole. A script that is
-//! stopped leaves one of eight states, and each of its keys ends when it would have ended in `before` or in `after`, or, where
-//! holds are given up, without these:
+//! Let `before` be the state at which an operation arrived, and `after` the state that the whole operation makes. A partial
+//! script leaves one of eight states. Each of its keys expires when it would have expired in `before` or in `after`; where
+//! holds are released, also when it would have expired without them.
 //!
-//! | Left      | The lock                        | The record                    | The audit |
-//! |-----------|---------------------------------|-------------------------------|-----------|
-//! | Untouched | as before                       | as before                     | as before |
-//! | Freed     | given up                        | as before                     | as before |
-//! | Opened    | as before, or given up          | new and empty; there was none | as before |
-//! | Entered   | as before, or given up          | as after                      | as before |
-//! | Unwritten | as after                        | as before, or new and empty   | as before |
-//! | Unnoted   | as after                        | as after                      | as before |
-//! | Done      | as after                        | as after                      | as after  |
+//! | Left      | The lock                         | The record                    | The audit |
+//! |-----------|----------------------------------|-------------------------------|-----------|
+//! | Untouched | as before                        | as before                     | as before |
+//! | Freed     | released                         | as before                     | as before |
+//! | Opened    | as before, or released           | new and empty; there was none | as before |
+//! | Entered   | as before, or released           | as after                      | as before |
+//! | Unwritten | as after                         | as before, or new and empty   | as before |
+//! | Unnoted   | as after                         | as after                      | as before |
+//! | Done      | as after                         | as after                      | as after  |
+//! | Lasting   | as before, with a later expiry   | as before                     | as before |
 //!
-//! | Lasting   | as before, but for its end      | as before                     | as before |
+//! A message is published only in Unnoted and Done. For later requests this means:
 //!
-//! and a message is out only where it is Unnoted or Done. What that means for those who come next:
+//! - Untouched and Done are also left by a lost request and a lost reply.
+//! - Unnoted: the audit does not show the eviction. The record shows it to the evicted client.
+//! - Freed: the end of the hold is not recorded. A second release gets "vanished", or what the record says of a hold that
+//!   does not exist; it never gets "held". The next request grants the lock.
+//! - Opened has no effect.
+//! - Lasting: the key of a ReentrantMutex lasts longer than its holds, each of which has its own expiry, or as long as the
+//!   remaining holds. A hold that was to rest ends when the rest would. A hold for which tokens were to be reserved lasts
+//!   longer, and none are reserved.
+//! - Entered: the last holder in the record was never granted the lock, was not notified, and has left the queue. Its
+//!   fencing token is used up. Its next poll finds the lock free; waiters that queued meanwhile come first.
+//! - Unwritten: a free Mutex without waiters contains the token of the requested hold, and no user value. The client was
+//!   not notified. Its next poll finds the hold, and its release ends it. Other clients see a foreign holder until the
+//!   lease ends.
 //!
-//! - Untouched and Done are what a lost request and a lost reply leave as well.
-//! - Unnoted: people are not told who took the lock from whom. Whoever lost it is told by the record.
-//! - Freed: nobody has written down how the hold was ended. A second release is told "vanished", or what else the
-//!   record says of a hold that is not there; it is never told that it still holds. The next who comes gives the lock on.
-//! - Opened means nothing.
-//! - Lasting: the key of a ReentrantMutex lasts longer than its holds, each of which has an end of its own; or as long as those
-//!   that are not given up. A hold that was to be left resting ends when the rest would. A hold for which tokens were to be
-//!   reserved lasts longer, and none are.
-//! - Entered: whoever the record names as the last one was never given the lock, was not told so, and has left the queue.
-//!   Its fencing token is used up. It finds the lock free with its next look; if others wait by then, they come first.
-//! - Unwritten: a Mutex that was free, for which nobody waited, has the token of the hold that asked for it, and of no value of a
-//!   user's own. It was not told so. It has the lock by its next look, and ends it when it gives it up; for all others a stranger
-//!   has it until its lease ends.
+//! A released lock has no holder, even if it rests. A ReentrantMutex still belongs to an owner with other holds. What a
+//! script writes never outlasts its key: a lock that is as after expires as after. Expired entries count as none.
 //!
-//! A lock that is given up is nobody's, also one that is left resting; a ReentrantMutex is its owner's yet, if he has other holds. What is written there
-//! anew never outlasts its key: a lock that is as after ends as after. Entries that are over are taken for none.
-//!
-//! In none of them has anybody the lock who had not asked for it, or whose release was written down, and no token is on its
-//! way that the record does not know.
+//! In no state is the lock held by a client that did not request it, or whose release was recorded, and the record knows
+//! every published token.
 
 use leasehold_core::Kind;
 use leasehold_core::model::{LockState, Record, Value};
@@ -98,7 +97,7 @@ pub(crate) fn left(
     }
 }
 
-/// Whether a free Mutex that nobody waited for was given to the hold that asked for it, and no more than that.
+/// Whether a free Mutex without waiters contains the requested hold, and nothing else was written.
 fn is_unwritten(before: &LockState, after: &LockState, left: &LockState) -> bool {
     let record = |state: &LockState| for_ever(state).record;
     let awaited = before.record.as_ref().is_some_and(|record| !record.tickets.is_empty());

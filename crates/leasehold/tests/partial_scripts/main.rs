@@ -134,7 +134,7 @@ fn check(fixture: &mut Fixture, seed: u64, seen: &mut ObservedHolder) -> Result<
         let op = play.op_of(kind);
         let (before, keyspace) = (play.state.clone(), play.fixture.redis.keyspace());
         for commands in 0.. {
-            let whole = play.cut_off(&op, commands, seen).map_err(|Broken(what)| {
+            let whole = play.execute_partially(&op, commands, seen).map_err(|Broken(what)| {
                 told(format!("{op:?},\n  cut off after {commands} commands in {before:?}:\n  {what}"))
             })?;
             play.state.clone_from(&before);
@@ -188,7 +188,12 @@ impl Play<'_> {
     }
 
     /// Cuts an operation off, checks what is left, and goes on from there; returns whether it came to its end before.
-    fn cut_off(&mut self, op: &Op, commands: usize, seen: &mut ObservedHolder) -> Result<bool, Broken> {
+    fn execute_partially(
+        &mut self,
+        op: &Op,
+        commands: usize,
+        seen: &mut ObservedHolder,
+    ) -> Result<bool, Broken> {
         let before = self.state.clone();
         let whole = self.fixture.run(op, commands)?.is_some();
         let left = self.look_at_what_is_left(&before, op, whole)?;
@@ -216,7 +221,7 @@ impl Play<'_> {
         let (sessions, now_ms) = (self.fixture.sessions()?, self.now_us / 1000);
         let (reply, wakes) = after.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
         let released = matches!(reply, Reply::Release(released) if released.found == HoldStatus::Held);
-        // Whoever takes the lock from another writes that down.
+        // An eviction is recorded in the audit.
         let taken = after.audit != before.audit;
         let given_up = (released || taken).then(|| self.given_up(before, op));
         let states = [before, &after, &self.state].map(|state| live(state, self.now_us));

@@ -329,7 +329,7 @@ const MUTANTS: [Mutant; 31] = [
     },
     Mutant {
         kind: Kind::Latch,
-        name: "who waits at a latch is told before it is open for him",
+        name: "a latch waiter is notified before the latch is open",
         edits: &[(
             "local function write_changes()\n",
             "local function write_changes()

@@ -1,12 +1,12 @@
-//! Going on after a cut-off, until everybody has had the lock.
+//! Goes on after a partial script, until each client has held the lock.
 //!
-//! 1. Every script goes on from what the cut-off left as the model does: in its reply, in its messages, and in the end in
-//!    its keys.
-//! 2. Only who waits is given the lock; who was given it finds it held when it releases it.
-//! 3. Each has a greater fencing token than all that were given or reserved before, up to the greatest there is; or that of the
+//! 1. Every later script does what the model does from the same state: in its reply, its messages, and finally its keys.
+//! 2. Only waiters are granted the lock. A client that was granted it finds it held when it releases it.
+//! 3. Each grant has a greater fencing token than all granted or reserved before, up to the maximum; or the token of the
 //!    owner's other holds.
-//! 4. Everybody is served after so many looks: one each, one more each to queue anew, and one for every 64 dead places.
-//! 5. Nobody is left in the queue, dead or alive.
+//! 4. Each waiter is served after a bounded number of polls: one each, one more each to queue again, and one for every 64
+//!    dead entries.
+//! 5. In the end the queue is empty.
 
 use crate::Broken;
 use crate::fixture::live;
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 const LOOKS_AT_MOST: usize = 64;
 
 impl Play<'_> {
-    /// Serves all who waited `before` a cut-off, all who wait now, and who asked for the lock in `op`.
+    /// Serves all waiters of `before`, all present waiters, and the requests in `op`.
     pub(crate) fn serve_all(&mut self, before: &LockState, op: &Op) -> Result<(), Broken> {
         if self.fixture.kind.is_shared() {
             return self.serve_all_parts(before, op);
@@ -41,7 +41,7 @@ impl Play<'_> {
             }
             looks -= 1;
             waiting.remove(&claim.hold.token());
-            // The owner of a ReentrantMutex has one token for all his holds: one of them may have been looked for before.
+            // All holds of an owner of a ReentrantMutex have one token: one of them may have been polled for before.
             let again = self.state.kind == Kind::Reentrant && self.holders().contains(&claim);
             match self.send(&self.look(&claim))? {
                 Reply::Acquire(Acquired::Granted { fence, .. }) => {
@@ -51,7 +51,7 @@ impl Play<'_> {
                     last = fence;
                     self.give_back(&claim)?;
                 }
-                // It had the lock before, and was told so.
+                // It held the lock before, and got that reply.
                 Reply::Acquire(Acquired::Spent(_)) => {}
                 Reply::Acquire(Acquired::Taken { .. }) => {
                     waiting.insert(claim.hold.token(), claim);
@@ -62,7 +62,7 @@ impl Play<'_> {
         self.sweep(places)
     }
 
-    /// Whoever has the lock lets it go: the holder by a release of each hold, a stranger as he does.
+    /// The holder releases each of its holds; a foreign holder deletes its key.
     fn end_holds(&mut self) -> Result<(), Broken> {
         for claim in self.holders() {
             // A client of Redisson's may have released one of them, and the last release has freed the lock.
@@ -90,14 +90,14 @@ impl Play<'_> {
         }
     }
 
-    /// Those who have a place now that is not over.
+    /// The queue entries that have not expired.
     fn live(&self, state: &LockState) -> BTreeMap<String, Claim> {
         let places = state.record.iter().flat_map(|record| record.places.values());
         let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);
         live.map(|place| (place.claim.hold.token(), place.claim.clone())).collect()
     }
 
-    /// The one who was given the lock, since he was told; else any.
+    /// The holder, if it is among the waiters, as it was notified; otherwise any waiter.
     fn next_to_look(&self, waiting: &BTreeMap<String, Claim>) -> Result<Option<Claim>, Broken> {
         match self.holders().pop() {
             Some(claim) if !waiting.contains_key(&claim.hold.token()) => {
@@ -128,12 +128,12 @@ impl Play<'_> {
         reply.ok_or_else(|| Broken("it was cut off without being told".to_owned()))
     }
 
-    /// Releases of one who has nothing pass over the places of the dead.
+    /// Releases by a client without a hold remove dead queue entries.
     fn sweep(&mut self, places: usize) -> Result<(), Broken> {
-        let nobody = self.workload.fresh(9);
+        let stranger = self.workload.fresh(9);
         for _ in 0..=places / LOOKS_AT_MOST {
             self.send(&Op::Release(Release {
-                claim: nobody.clone(),
+                claim: stranger.clone(),
                 pass: ReleaseAction::Grant,
                 next: None,
             }))?;
@@ -180,7 +180,7 @@ fn last(state: &LockState) -> FencingToken {
     record.and_then(|record| record.last).max(reserved).unwrap_or(FencingToken::new(0))
 }
 
-/// Who asks for the lock in an operation.
+/// The acquire requests of an operation.
 pub(crate) fn asked_in(op: &Op) -> impl Iterator<Item = &Acquire> {
     match op {
         Op::Acquire(ask) => Some(ask),

@@ -1,10 +1,9 @@
-//! The same where several have a part side by side: going on after a cut-off, until everybody has had his.
+//! Goes on after a partial script of a lock that several clients hold at once, until each has held it.
 //!
-//! 1. Every script goes on from what the cut-off left as the model does: in its reply, in its messages, and in the end in
-//!    its keys.
-//! 2. Who waits is let in once those who have a part have given it up: one by one, or, at a Latch and a Barrier, once enough
-//!    others have come; or is told that it can never be, or has ended already.
-//! 3. In the end nobody has a part, nobody is in the queue, and what is at the keys is the model's.
+//! 1. Every later script does what the model does from the same state: in its reply, its messages, and finally its keys.
+//! 2. Waiters are granted the lock once its holders have released it: one by one, or, at a Latch and a Barrier, once enough
+//!    clients have arrived. Or they get the reply that it is impossible, or over.
+//! 3. In the end there is no holder and no queue entry, and the keys contain what the model contains.
 
 use crate::Broken;
 use crate::fixture::live;
@@ -20,11 +19,11 @@ use std::collections::BTreeMap;
 /// How many places one script looks at.
 const LOOKS_AT_MOST: usize = 64;
 
-/// Who waits for what, by the tokens of the holds.
+/// The waiters and their lock modes, by the tokens of their holds.
 type Waiting = BTreeMap<String, (Claim, LockMode)>;
 
 impl Play<'_> {
-    /// Lets in all who waited `before` a cut-off, all who wait now, and who asked in `op`.
+    /// Serves all waiters of `before`, all present waiters, and the requests in `op`.
     pub(crate) fn serve_all_parts(&mut self, before: &LockState, op: &Op) -> Result<(), Broken> {
         let mut waiting = self.who_wait(before);
         waiting.extend(self.who_wait(&self.state));
@@ -47,7 +46,7 @@ impl Play<'_> {
                 }
             }
             self.let_others_come()?;
-            // Of those who had a part only the last few are remembered.
+            // Only the last few holders are remembered.
             for token in self.give_up_parts()? {
                 waiting.remove(&token);
             }
@@ -73,7 +72,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// All who have a part give it up, also those who are let in by that; tells who they were.
+    /// Releases all holds, also those that the releases grant. Returns their tokens.
     fn give_up_parts(&mut self) -> Result<Vec<String>, Broken> {
         let mut had = Vec::new();
         let mut times = self.parts().len() + self.who_wait(&self.state).len();
@@ -98,15 +97,15 @@ impl Play<'_> {
         Ok(had)
     }
 
-    /// Who is left leaves, and releases of one who has nothing pass over the places of the dead.
+    /// The remaining waiters leave, and releases by a client without a hold remove dead queue entries.
     fn leave_nothing(&mut self, places: usize) -> Result<(), Broken> {
         for (claim, _) in self.who_wait(&self.state).into_values() {
             self.give_up(claim)?;
         }
         for _ in 0..=places / LOOKS_AT_MOST {
             self.give_up_parts()?;
-            let nobody = self.workload.fresh(9);
-            self.give_up(nobody)?;
+            let stranger = self.workload.fresh(9);
+            self.give_up(stranger)?;
         }
         let found = self.fixture.state()?;
         let left = found.record.as_ref().map_or(0, |record| record.places.len());
@@ -123,7 +122,7 @@ impl Play<'_> {
         }
     }
 
-    /// Those who have a part that is not over: the oldest first.
+    /// The holds that have not expired, the oldest first.
     fn parts(&self) -> Vec<SharedHold> {
         let state = live(&self.state, self.now_us);
         state
@@ -133,7 +132,7 @@ impl Play<'_> {
             .map_or_else(Vec::new, |parts| parts.holds.clone())
     }
 
-    /// Those who have a place that is not over.
+    /// The queue entries that have not expired.
     fn who_wait(&self, state: &LockState) -> Waiting {
         let places = state.record.iter().flat_map(|record| record.places.values());
         let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);

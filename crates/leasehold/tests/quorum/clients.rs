@@ -76,7 +76,7 @@ async fn an_attempt_without_an_answer_is_followed_by_another_hold() {
 }
 
 #[tokio::test]
-async fn a_message_of_any_node_wakes_whoever_waits() {
+async fn a_message_of_any_node_wakes_a_waiter() {
     let five = Five::new();
     let (holder, waiter) = (client(&five).await, client(&five).await);
     let guard = holder.mutex("job").unwrap().acquire().await.unwrap();

@@ -93,7 +93,7 @@ async fn what_was_lost_is_undone_at_every_node() {
 
 /// The undo of an attempt with a very short timeout uses the node's own timeout.
 #[tokio::test]
-async fn an_undo_has_more_time_than_whoever_asked() {
+async fn an_undo_has_more_time_than_its_caller() {
     let mut five = Five::new();
     five.quorum = five.quorum.node_timeout(Duration::from_secs(20));
     five.nodes.iter().for_each(|node| node.set(Mood::Slow(Duration::from_millis(20))));

@@ -111,7 +111,7 @@ impl Play<'_> {
             return runtime.block_on(store.execute(&self.lock, op, WITHIN));
         }
         *seen.entry("extended together").or_default() += 1;
-        let free = Lock { kind: self.lock.kind, name: "nobody's".parse().unwrap() };
+        let free = Lock { kind: self.lock.kind, name: "free".parse().unwrap() };
         let reserves = matches!(op, Op::Extend(Extend { reserve: Some(_), .. }));
         let times = if reserves { 1 } else { 2 };
         let locks = [&[&free][..], &vec![&self.lock; times], &[&free]].concat();

@@ -28,7 +28,7 @@ async fn a_url_says_what_is_wrong_with_it() {
 async fn a_wrong_password_shows_at_once_and_is_not_shown() {
     let server = RedisServer::builder().password("right").start().unwrap();
     let config = || RedisConfig::from_url(&server.url()).unwrap();
-    for config in [config(), config().password("hunter2"), config().username("nobody").password("right")] {
+    for config in [config(), config().password("hunter2"), config().username("unknown").password("right")] {
         let fault = RedisStore::connect(config.clone()).await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::Unauthenticated, "{fault}");
         assert!(!format!("{fault} {fault:?} {config:?}").contains("hunter2"));
@@ -47,7 +47,7 @@ async fn a_wrong_password_shows_at_once_and_is_not_shown() {
 async fn a_user_that_fails_to_log_in_never_goes_on_as_the_default_user() {
     let server = RedisServer::start().unwrap();
     let config = RedisConfig::from_url(&server.url()).unwrap();
-    for config in [config.clone().username("nobody"), config.clone().username("nobody").password("x")] {
+    for config in [config.clone().username("unknown"), config.clone().username("unknown").password("x")] {
         let fault = RedisStore::connect(config).await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::Unauthenticated, "{fault}");
     }

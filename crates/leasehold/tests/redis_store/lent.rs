@@ -9,7 +9,7 @@ use leasehold_core::{HeartbeatReply, HoldStatus, Partition};
 use leasehold_testkit::RedisServer;
 
 #[tokio::test]
-async fn a_connection_of_the_users_carries_messages_if_he_hands_them_on() {
+async fn a_connection_of_the_user_carries_messages_that_the_user_forwards() {
     let server = RedisServer::start().unwrap();
     let client = redis::Client::open(format!("{}?protocol=resp3", server.url())).unwrap();
     let (sender, pushes) = tokio::sync::broadcast::channel(16);

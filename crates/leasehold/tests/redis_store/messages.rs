@@ -77,7 +77,7 @@ async fn a_mailbox_is_open_again_after_a_restart_and_is_told() {
 }
 
 #[tokio::test]
-async fn mailboxes_are_subscribed_before_anybody_calls() {
+async fn mailboxes_are_subscribed_before_the_first_call() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to_server(&server).unwrap();
     let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();

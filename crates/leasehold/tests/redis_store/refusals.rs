@@ -1,8 +1,8 @@
 //! Server errors: the server cannot execute a command, or does not permit it.
 
 use crate::scene::{
-    Box, Heard, LONG, acquire, acquire_of, ask, attend, beat, claim, connect, connections, execute, found,
-    granted, heard, inspect, job, label, listed, nonce, refused, release, session, take, unknown,
+    Box, Heard, LONG, acquire, acquire_of, ask, beat, claim, connect, connections, execute, execute_session,
+    found, granted, heard, inspect, job, label, listed, nonce, refused, release, session, take, unknown,
 };
 use leasehold::store::{
     FaultKind, Lock, Notification, Op, Outcome, Permissions, RedisConfig, RedisStore, Reply, ServerVersion,
@@ -29,7 +29,7 @@ async fn something_else_at_the_key_is_named() {
 
 /// Failure row 37.
 #[tokio::test]
-async fn with_full_memory_nobody_acquires_but_the_holder_extends_and_releases() {
+async fn with_full_memory_no_client_acquires_but_the_holder_extends_and_releases() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     granted(acquire(&store, &claim(1), None).await);
@@ -234,7 +234,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let free = ForceRelease { seen: ObservedHolder::Hold(fence), by: label() };
     assert_eq!(done(Op::ForceRelease(free)).await, Reply::ForceRelease(ForceReleased::ForceReleased));
     assert!(matches!(heard(&mut hear).await, Some(Heard::Notification(Notification::ForceReleased { .. }))));
-    assert_eq!(attend(&store, &SessionOp::End(session(2))).await, SessionReply::End);
+    assert_eq!(execute_session(&store, &SessionOp::End(session(2))).await, SessionReply::End);
     tokio::time::sleep(Duration::from_millis(2)).await;
     let look = Acquire { ahead: Some(session(2)), ..ask(&claim(3), Some(nonce(3))) };
     let reply = done(Op::Acquire(look)).await;

@@ -124,20 +124,20 @@ pub(crate) fn alive(n: u8) -> Heartbeat {
 
 pub(crate) async fn beat(store: &RedisStore, n: u8, begin: Option<&str>, held: Vec<Lock>) -> HeartbeatReply {
     let begin = begin.map(str::to_owned);
-    match attend(store, &SessionOp::Heartbeat(Heartbeat { begin, held, ..alive(n) })).await {
+    match execute_session(store, &SessionOp::Heartbeat(Heartbeat { begin, held, ..alive(n) })).await {
         SessionReply::Heartbeat(beaten) => beaten,
         other => panic!("{other:?}"),
     }
 }
 
 pub(crate) async fn listed(store: &RedisStore) -> Vec<SessionEntry> {
-    match attend(store, &SessionOp::List).await {
+    match execute_session(store, &SessionOp::List).await {
         SessionReply::List(entries) => entries,
         other => panic!("{other:?}"),
     }
 }
 
-pub(crate) async fn attend(store: &RedisStore, op: &SessionOp) -> SessionReply {
+pub(crate) async fn execute_session(store: &RedisStore, op: &SessionOp) -> SessionReply {
     match store.execute_session(Partition::ONLY, op, LONG).await {
         Outcome::Done(reply) => reply,
         other @ Outcome::Failed(..) => panic!("{other:?}"),

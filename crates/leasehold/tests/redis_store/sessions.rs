@@ -1,8 +1,8 @@
 //! Sessions, and the eviction of holders whose session has ended.
 
 use crate::scene::{
-    Box, Heard, LONG, acquire, alive, ask, attend, beat, claim, connect, execute, found, granted, heard,
-    inspect, job, label, listed, nonce, release, session,
+    Box, Heard, LONG, acquire, alive, ask, beat, claim, connect, execute, execute_session, found, granted,
+    heard, inspect, job, label, listed, nonce, release, session,
 };
 use leasehold::store::{
     Executed, FaultKind, Lock, Notification, Op, Outcome, Reply, SessionOp, SessionReply, SessionTracking,
@@ -38,7 +38,7 @@ async fn a_session_begins_beats_is_listed_and_ends() {
     assert!(held.iter().all(|lock| entries[0].held.contains(lock)));
     // A member of the index without a record, and one with data of another type in its place, are not listed.
     server.cli(&["ZADD", "leasehold:{sessions}", "1", "what", "2", &session(7).to_string()]).unwrap();
-    assert_eq!(attend(&store, &SessionOp::End(session(1))).await, SessionReply::End);
+    assert_eq!(execute_session(&store, &SessionOp::End(session(1))).await, SessionReply::End);
     let entries = listed(&store).await;
     assert_eq!(entries.iter().map(|entry| entry.session).collect::<Vec<_>>(), [session(2)]);
     assert_eq!(beat(&store, 1, None, vec![]).await, HeartbeatReply::Lapsed);
@@ -104,9 +104,9 @@ async fn what_is_no_session_of_ours_is_left_alone() {
     // A damaged index leaves a session alive, but unlisted.
     server.cli(&["DEL", &record]).unwrap().ok().unwrap();
     server.cli(&["SET", "leasehold:{sessions}", "x"]).unwrap().ok().unwrap();
-    assert_eq!(attend(&store, &begin).await, SessionReply::Heartbeat(HeartbeatReply::Alive));
+    assert_eq!(execute_session(&store, &begin).await, SessionReply::Heartbeat(HeartbeatReply::Alive));
     assert_eq!(beat(&store, 1, None, vec![]).await, HeartbeatReply::Alive);
-    assert_eq!(attend(&store, &SessionOp::End(session(1))).await, SessionReply::End);
+    assert_eq!(execute_session(&store, &SessionOp::End(session(1))).await, SessionReply::End);
 }
 
 /// However many sessions there are, and whatever else the index contains.

@@ -62,7 +62,7 @@ pub(crate) async fn guards_are_released_in_any_order(site: &Site) {
     }
 }
 
-pub(crate) async fn whoever_shares_an_owner_is_not_excluded(site: &Site) {
+pub(crate) async fn clients_that_share_an_owner_do_not_exclude_each_other(site: &Site) {
     let client = site.client("a").await;
     let plain = client.reentrant_mutex("m").expect("a good name");
     let both = std::sync::Arc::new(tokio::sync::Barrier::new(2));
@@ -103,7 +103,7 @@ pub(crate) async fn another_owner_is_excluded(site: &Site) {
     until_at_rest(&lock(&b, &b.owner())).await;
 }
 
-pub(crate) async fn without_a_scope_everybody_is_excluded(site: &Site) {
+pub(crate) async fn without_a_scope_every_other_acquire_is_excluded(site: &Site) {
     let client = site.client("a").await;
     let plain = client.reentrant_mutex("m").expect("a good name");
     let guard = acquired(&plain).await;
@@ -322,7 +322,7 @@ pub(crate) async fn a_run_enters_again(site: &Site) {
 }
 
 pub(crate) async fn status_says_whose_it_is_and_how_often(site: &Site) {
-    let (a, b) = (site.client("somebody").await, site.client("b").await);
+    let (a, b) = (site.client("worker").await, site.client("b").await);
     let ours = lock(&a, &a.owner());
     let free = ours.inspect().await.expect("an answer");
     assert!(!free.held && !free.ours && free.owner.is_none() && free.count == 0);
@@ -331,7 +331,7 @@ pub(crate) async fn status_says_whose_it_is_and_how_often(site: &Site) {
         let status = lock.inspect().await.expect("an answer");
         assert_eq!((status.held, status.ours, status.count), (true, here, 2));
         assert_eq!(status.owner.as_ref(), Some(guards[0].owner()));
-        assert_eq!(status.holder.as_deref(), Some("somebody"));
+        assert_eq!(status.holder.as_deref(), Some("worker"));
         assert_eq!(status.fence, Some(guards[0].fencing_token()));
         assert_eq!(lock.hold_count().await.expect("an answer"), if here { 2 } else { 0 });
     }

@@ -62,7 +62,7 @@ pub(crate) async fn tasks_are_served_in_order(site: &Site) {
     until_at_rest(&lock(&client, &client.owner())).await;
 }
 
-pub(crate) async fn who_gives_up_leaves_the_turn_of_his_process_to_the_next(site: &Site) {
+pub(crate) async fn a_waiter_that_gives_up_leaves_the_turn_of_its_process_to_the_next(site: &Site) {
     let (a, b, c) = (site.client("a").await, site.client("b").await, site.client("c").await);
     let holder = lock(&a, &a.owner());
     let guard = acquired(&holder).await;
@@ -96,7 +96,7 @@ pub(crate) async fn who_gives_up_leaves_the_turn_of_his_process_to_the_next(site
     until_at_rest(&holder).await;
 }
 
-pub(crate) async fn who_stands_in_line_is_called_when_his_owner_gets_the_lock_elsewhere(site: &Site) {
+pub(crate) async fn a_waiter_is_granted_when_its_owner_acquires_the_lock_elsewhere(site: &Site) {
     let (a, b, c) = (site.client("a").await, site.client("b").await, site.client("c").await);
     let (first, shared) = (lock(&a, &a.owner()), owner("a trace"));
     let guard = acquired(&first).await;
@@ -130,7 +130,7 @@ pub(crate) async fn who_stands_in_line_is_called_when_his_owner_gets_the_lock_el
     until_at_rest(&first).await;
 }
 
-pub(crate) async fn who_stands_in_line_is_called_when_his_owner_gets_the_lock_here(site: &Site) {
+pub(crate) async fn a_waiter_is_granted_when_its_owner_acquires_the_lock_here(site: &Site) {
     let (a, b) = (site.client("a").await, site.client("b").await);
     let (first, shared) = (lock(&a, &a.owner()), b.owner());
     let guard = acquired(&first).await;

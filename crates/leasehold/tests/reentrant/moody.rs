@@ -155,7 +155,7 @@ async fn a_re_entry_gives_up_with_the_store() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_stranger_is_woken_by_what_he_says_and_seldom_looks() {
+async fn a_waiter_behind_a_foreign_client_is_woken_by_its_message_and_polls_rarely() {
     let store = Moody::default();
     store.stranger.store(true, Ordering::SeqCst);
     let client = store.client().await;
@@ -183,7 +183,7 @@ async fn who_waits_for_a_stranger_is_woken_by_what_he_says_and_seldom_looks() {
 }
 
 #[tokio::test]
-async fn what_a_stranger_does_before_he_is_heard_is_looked_for() {
+async fn what_a_foreign_client_does_before_the_subscription_is_polled_for() {
     let store = Moody { leaves_unheard: true, ..Moody::default() };
     store.stranger.store(true, Ordering::SeqCst);
     let client = store.client().await;

@@ -152,7 +152,7 @@ fn a_release_wakes_the_waiter_in_another_process() {
 }
 
 #[test]
-fn whoever_is_killed_at_any_moment_takes_nothing_along() {
+fn a_process_killed_at_any_moment_loses_nothing() {
     let (dir, path) = place();
     let start = || {
         let mut worker = Worker::start(&path);

@@ -156,7 +156,7 @@ impl Record {
         lock(&self.state).beaten.insert(session, at);
     }
 
-    /// Whether a session that holds these locks has had no heartbeat arrive since the calm began: an earlier fault
+    /// Whether no heartbeat of a session with these locks has arrived since the faults ended: an earlier fault
     /// may still end it.
     pub(crate) fn may_lapse_yet(&self, locks: &[(String, FencingToken)]) -> bool {
         let state = lock(&self.state);

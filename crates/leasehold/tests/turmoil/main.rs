@@ -155,7 +155,7 @@ fn a_release_that_is_forgotten_is_found() {
 }
 
 #[test]
-fn an_entry_of_anybody_is_found() {
+fn an_entry_of_any_owner_is_found() {
     is_found(Flaw::MixesOwners, Rule::Exclusion);
 }
 

@@ -100,7 +100,7 @@ impl Task {
             3 => self.set(|_| self.chance().one_in(2)),
             _ => {
                 let entrance = any(&self.entrances);
-                match self.somebody() {
+                match self.choose_owner() {
                     Some(owner) => entrance.owned_by(&owner),
                     None => entrance,
                 }
@@ -108,7 +108,7 @@ impl Task {
         }
     }
 
-    fn somebody(&self) -> Option<Owner> {
+    fn choose_owner(&self) -> Option<Owner> {
         match self.chance().below(6) {
             0 => None,
             1 => Some(self.own.clone()),

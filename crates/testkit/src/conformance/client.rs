@@ -1,8 +1,8 @@
 //! A test client: one session with its own store handle, like another process.
 
-use super::unsupported::Unsupported;
 use super::inbox::GrantMessage;
 use super::inbox::Inbox;
+use super::unsupported::Unsupported;
 use crate::Random;
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{

@@ -297,7 +297,7 @@ impl State {
     }
 
     /// The last task has left the queue: returns the hold that was kept for it (2).
-    pub(in crate::engine) fn kept_for_nobody(&mut self) -> Option<KeepId> {
+    pub(in crate::engine) fn unclaimed_keep(&mut self) -> Option<KeepId> {
         let passing = self.passing.as_ref().filter(|_| self.line.front().is_none())?;
         // The keeper takes care of a hold that is to be kept, if the store notifies this process of other waiters, or
         // has been asked to.

@@ -238,7 +238,7 @@ fn settling_waits_for_what_was_dropped_and_no_longer() {
 /// Shuts a client down, after which nothing may be sent about these holds.
 async fn shut_down(server: &Server, client: &Client, holds: &[HoldId]) {
     client.shutdown(Duration::from_secs(5)).await.expect("the server has no faults");
-    holds.iter().for_each(|hold| server.let_go(*hold));
+    holds.iter().for_each(|hold| server.ended(*hold));
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn an_acquire_and_a_shutdown_at_once_leave_nothing() {
             Ok(guard) => {
                 let lost = guard.check().expect_err("nothing is held after a shutdown");
                 assert_eq!(lost.reason, LostReason::ShutDown);
-                scene.server.let_go(guard.claim().hold);
+                scene.server.ended(guard.claim().hold);
             }
             Err(AcquireError::Closed) => {}
             Err(odd) => panic!("{odd:?}"),

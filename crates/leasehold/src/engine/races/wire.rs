@@ -49,7 +49,7 @@ struct Inner {
 struct Quick {
     /// The holds whose release was executed, and those among them whose release has returned.
     given_up: HashSet<HoldId>,
-    let_go: HashSet<HoldId>,
+    ended: HashSet<HoldId>,
     flaw: Option<Flaw>,
     mailboxes: HashSet<SessionId>,
     lines: Vec<thread::JoinHandle<()>>,
@@ -91,15 +91,15 @@ impl Server {
     }
 
     /// From now on no request about this hold may be sent, and no extend of it executed.
-    pub(super) fn let_go(&self, hold: HoldId) {
-        self.quick().let_go.insert(hold);
+    pub(super) fn ended(&self, hold: HoldId) {
+        self.quick().ended.insert(hold);
     }
 
     /// The same, if it was given up rather than handed on inside its process.
-    pub(super) fn let_go_if_given_up(&self, hold: HoldId) {
+    pub(super) fn ended_if_given_up(&self, hold: HoldId) {
         let mut quick = self.quick();
         if quick.given_up.contains(&hold) {
-            quick.let_go.insert(hold);
+            quick.ended.insert(hold);
         }
     }
 
@@ -130,7 +130,7 @@ impl Server {
                 let _ = mem::replace(&mut job.answer, unheard).send(Reply::Extend(Extended::Extended));
                 self.0.executed.fetch_add(1, SeqCst);
             }
-            let late = self.quick().let_go.contains(&extend.claim.hold);
+            let late = self.quick().ended.contains(&extend.claim.hold);
             assert!(!late, "extended after its release: {extend:?}");
         }
         if let Op::Release(release) = &job.op {
@@ -179,7 +179,7 @@ impl Store for Wire {
             let job = Job { lock: lock.clone(), op: op.clone(), answer };
             self.jobs.send(job).expect("a connection receives while a sender exists");
             // No other thread runs between the sending and this check.
-            let late = about(op).filter(|hold| self.server.quick().let_go.contains(hold));
+            let late = about(op).filter(|hold| self.server.quick().ended.contains(hold));
             assert!(late.is_none(), "sent after its release: {op:?}");
             Outcome::Done(answered.await.expect("everything that is sent is answered"))
         })

@@ -1,6 +1,7 @@
 //! The cases of a Mutex.
 
 use crate::site::{Site, until_at_rest, until_waiting};
+use leasehold::store::FaultKind;
 use leasehold::{AcquireError, Attempt, ExtendError, LostReason, ReleaseError, RetryPolicy, RunError};
 use leasehold_testkit::cancel_at_every_await;
 use std::sync::Arc;
@@ -213,8 +214,12 @@ pub(crate) async fn thousands_give_up_at_once(site: &Site) {
             tasks.spawn(async move { mutex.acquire_timeout(200 * MS).await });
         }
         while let Some(missed) = tasks.join_next().await {
-            let missed = missed.expect("no panic");
-            assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
+            match missed.expect("no panic") {
+                Err(AcquireError::TimedOut { .. }) => {}
+                // The time ended while a reply was on its way: the outcome of that request is unknown.
+                Err(AcquireError::Unknown(fault)) if fault.kind == FaultKind::TimedOut => {}
+                other => panic!("{other:?}"),
+            }
         }
     }
     until_waiting(&a, 0).await;

@@ -36,7 +36,7 @@ pub(crate) async fn lead(args: &LeadArgs) -> Result<Exit, Failure> {
     let status = match &done {
         Ok(exit) => *exit,
         // Before the report, which is the last line.
-        Err(failure) => crate::output::log::failure(&failure),
+        Err(failure) => crate::output::log::failure(failure),
     };
     // Standard output belongs to the command.
     log::line(&json_line(&Report {

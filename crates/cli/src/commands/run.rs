@@ -36,7 +36,7 @@ pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let status = match &done {
         Ok(exit) => *exit,
         // Before the report, which is the last line.
-        Err(failure) => log::failure(&failure),
+        Err(failure) => log::failure(failure),
     };
     let name = args.names.first().map(String::as_str).unwrap_or_default();
     // Standard output belongs to the command.

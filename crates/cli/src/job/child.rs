@@ -69,7 +69,7 @@ impl Child {
             Ok(()) | Err(Errno::SRCH) => {}
             // This process may not signal a setuid program.
             Err(error) => {
-                crate::output::log::warning(&format!("failed to send {signal:?} to the command: {error}"))
+                crate::output::log::warning(&format!("failed to send {signal:?} to the command: {error}"));
             }
         }
     }

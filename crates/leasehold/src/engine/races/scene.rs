@@ -94,6 +94,6 @@ pub(super) fn lock() -> Lock {
 pub(super) async fn release(server: &Server, guard: Guard) -> Result<(), ReleaseError> {
     let hold = guard.claim().hold;
     let released = guard.release().await;
-    server.let_go_if_given_up(hold);
+    server.ended_if_given_up(hold);
     released
 }

@@ -41,7 +41,8 @@ pub(crate) async fn main() -> Result<()> {
         upload?;
     }
     println!("all {UPLOADS} are done, and each knows that all are");
-    println!("the line was never used for more than {}", line.most.load(SeqCst));
+    let most = line.most.load(SeqCst);
+    println!("the line carried {most} at its busiest; at most {AT_ONCE} at a time: {}", most <= AT_ONCE);
     Ok(())
 }
 

@@ -70,7 +70,7 @@ examples! {
     leader says "no leader yet", "leads", "leads", "leads", "numbers [1, 2, 3, 4, 5, 6]; the late one was refused";
     lottery says "1 drew";
     marketplace says "came too late: refused", "6 bought, and 6 sold";
-    n_at_once says "all 10 are done", "the line was never used for more than 3";
+    n_at_once says "all 10 are done", "at most 3 at a time: true";
     once_per_hour says "sent 1 times", "it rests for 55 minutes";
     owner_over_http says "the shop received: 200 OK, paid; hold 2 of its owner",
         "another client received: 423 Locked", "later it received: 200 OK, paid; hold 1 of its owner";

@@ -1,4 +1,4 @@
-//! A store in 100 lines, and the conformance suite that it passes.
+//! A small store, and the conformance suite that it passes.
 //!
 //! Run it with `cargo run -p leasehold-store --example toy_store`.
 //!

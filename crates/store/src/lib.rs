@@ -2,7 +2,7 @@
 //!
 //! A [`Store`] is narrow on purpose. What an operation means is [`leasehold_core::model`]; how often it
 //! is sent again, and what becomes of its reply, is the engine's. A store never resends by itself.
-//! For a store of one's own, operations, replies and the model are in [`core`].
+//! For a store of one's own, operations, replies and the model are in [`core`]. `examples/toy_store.rs` is a small one.
 //!
 //! 1. An operation is executed, not executed, or that is unknown: [`Outcome`]. A fault is never a "no".
 //! 2. Every call ends within the time it was given.

@@ -269,14 +269,15 @@ impl WriteGuard {
     clippy::result_large_err,
     reason = "the error contains the guard, which is as large in the success case"
 )]
-fn converted<A: IntoBlocking, B: IntoBlocking, F>(
+fn converted<A, B, F>(
     inner: A,
     host: &Arc<Host>,
     convert: impl FnOnce(A) -> F,
 ) -> Result<B::Blocking, ConversionError<A::Blocking>>
 where
-    A: fmt::Debug,
+    A: IntoBlocking + fmt::Debug,
     A::Blocking: fmt::Debug,
+    B: IntoBlocking,
     F: Future<Output = Result<B, crate::ConversionError<A>>>,
 {
     if let Err(refused) = refuse_async() {

@@ -18,6 +18,9 @@ pub(crate) struct Metadata {
 
 struct Package {
     name: String,
+    version: String,
+    /// Set unless its manifest says `publish = false`.
+    is_published: bool,
     directory: PathBuf,
     test_targets: BTreeSet<TargetName>,
 }
@@ -54,6 +57,12 @@ impl Metadata {
         self.packages.iter().flat_map(of).collect()
     }
 
+    /// The name and the version of each package that is published.
+    pub(crate) fn published(&self) -> Vec<(String, String)> {
+        let published = self.packages.iter().filter(|package| package.is_published);
+        published.map(|package| (package.name.clone(), package.version.clone())).collect()
+    }
+
     /// The name and the directory of each package.
     pub(crate) fn packages(&self) -> impl Iterator<Item = (&str, &Path)> {
         self.packages.iter().map(|package| (package.name.as_str(), package.directory.as_path()))
@@ -71,7 +80,13 @@ impl Package {
             }
         }
         let directory = manifest.parent().context("a manifest without a directory")?.to_owned();
-        Ok(Self { name: text(&package["name"])?, directory, test_targets })
+        Ok(Self {
+            name: text(&package["name"])?,
+            version: text(&package["version"])?,
+            is_published: package["publish"].is_null(),
+            directory,
+            test_targets,
+        })
     }
 }
 

@@ -12,6 +12,7 @@ mod install;
 mod interop;
 mod lane;
 mod nightly;
+mod package;
 mod parts;
 mod peers;
 mod prose;
@@ -44,7 +45,8 @@ commands:
   shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
   verify   run proofs at their full length (`verify rounds quorum cluster cutoffs scripts valkey`)
   interop  test other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
-  audit    check licences, bans, sources and advisories of all dependencies with cargo-deny";
+  audit    check licences, bans, sources and advisories of all dependencies with cargo-deny
+  package  check that the published crates can be packed, and contain their README and licences";
 
 fn main() -> ExitCode {
     match run(env::args().skip(1).collect()) {
@@ -72,6 +74,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         Some("verify") => verify::run(&rest),
         Some("interop") => interop::run(&rest),
         Some("audit") => audit::run(&rest),
+        Some("package") => package::run(&rest),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
             Ok(())

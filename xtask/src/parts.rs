@@ -98,6 +98,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Check, "leasehold-core", Unit, All),
     part(Check, "leasehold-core", File("watching"), All),
     part(Check, "leasehold-core", File("lock_table"), All),
+    part(Check, "leasehold-store", File("toy_store"), All),
     part(Check, "leasehold-testkit", Unit, All),
     part(Check, "leasehold-sim", Unit, All),
     part(Check, "leasehold-cli", Unit, All),

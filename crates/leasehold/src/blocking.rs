@@ -43,6 +43,9 @@
 //! A client does not survive `fork`: its threads do not exist in the child, where a call would wait forever,
 //! and the child would share the connection. Connect after the fork.
 
+#[macro_use]
+mod facade;
+
 mod barrier;
 mod election;
 mod guard;
@@ -73,9 +76,9 @@ use crate::store::Store;
 use crate::{
     DetachedHold, LockInfo, LockName, Moment, NameError, Owner, SessionId, SessionInfo, ShutdownError,
 };
+use facade::IntoBlocking;
 use host::{Host, refuse_async};
 use leasehold_core::Lease;
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,33 +157,31 @@ pub enum NotAttached {
     Failed(AttachError),
 }
 
-/// A client of a store, for threads.
-///
-/// Cloning is cheap, and clones are the same client. It has one more thread than a
-/// [`leasehold::Client`](crate::Client), for its connection. The threads end once the last clone, lock and
-/// guard has been dropped, and everything dropped has been released. A program that exits without waiting for
-/// that leaves the rest to the leases: see [`shutdown`](Self::shutdown) and [`settle`](Self::flush).
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::blocking::Client;
-/// use std::time::Duration;
-///
-/// let client = Client::builder("memory:").label("billing on web-3").connect_blocking()?;
-/// let sums = client.mutex("sums")?;
-/// std::thread::scope(|threads| {
-///     for _ in 0..4 {
-///         threads.spawn(|| sums.acquire()?.release().map_err(Box::<dyn std::error::Error + Send + Sync>::from));
-///     }
-/// });
-/// client.shutdown(Duration::from_secs(5))?;
-/// # Ok(()) }
-/// ```
-#[derive(Clone)]
-pub struct Client {
-    inner: crate::Client,
-    /// Declared last, so that it is dropped last.
-    host: Arc<Host>,
+facade! {
+    /// A client of a store, for threads.
+    ///
+    /// Cloning is cheap, and clones are the same client. It has one more thread than a
+    /// [`leasehold::Client`](crate::Client), for its connection. The threads end once the last clone, lock and
+    /// guard has been dropped, and everything dropped has been released. A program that exits without waiting for
+    /// that leaves the rest to the leases: see [`shutdown`](Self::shutdown) and [`flush`](Self::flush).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::blocking::Client;
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::builder("memory:").label("billing on web-3").connect_blocking()?;
+    /// let sums = client.mutex("sums")?;
+    /// std::thread::scope(|threads| {
+    ///     for _ in 0..4 {
+    ///         threads.spawn(|| sums.acquire()?.release().map_err(Box::<dyn std::error::Error + Send + Sync>::from));
+    ///     }
+    /// });
+    /// client.shutdown(Duration::from_secs(5))?;
+    /// # Ok(()) }
+    /// ```
+    #[derive(Clone)]
+    pub struct Client;
 }
 
 impl ClientBuilder {
@@ -232,31 +233,105 @@ impl Client {
         host.outlive(inner.engine.keeper.end());
         Ok(Self { inner, host })
     }
+}
 
-    /// Creates a handle to the [`Mutex`] of that name. Sends nothing and does not block.
-    ///
-    /// Fails like [`leasehold::Client::mutex`](crate::Client::mutex).
-    pub fn mutex<N>(&self, name: N) -> Result<Mutex, LockError>
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<NameError>,
-    {
-        Ok(Mutex::new(self.inner.mutex(name)?, self.host.clone()))
+facade! {
+    impl Client;
+
+    handles {
+        /// Creates a handle to the [`Mutex`] of that name. Sends nothing and does not block.
+        ///
+        /// Fails like [`leasehold::Client::mutex`](crate::Client::mutex).
+        pub fn mutex(name) -> Mutex;
+
+        /// Creates a handle to the [`ReentrantMutex`] of that name, which its owner may acquire again while it
+        /// holds the lock. Sends nothing and does not block.
+        ///
+        /// Fails like [`leasehold::Client::reentrant_mutex`](crate::Client::reentrant_mutex).
+        pub fn reentrant_mutex(name) -> ReentrantMutex;
+
+        /// Creates a handle to the [`Election`] of that name. Sends nothing and does not block.
+        ///
+        /// Fails like [`leasehold::Client::election`](crate::Client::election).
+        pub fn election(name) -> Election;
+
+        /// Creates a handle to a job that runs at most once per `period` across all processes: see [`OncePer`].
+        /// Sends nothing and does not block.
+        ///
+        /// Fails like [`leasehold::Client::once_per`](crate::Client::once_per).
+        pub fn once_per(name, period: Duration) -> OncePer;
+
+        /// Creates a handle to the [`Semaphore`] of that name. `permits` applies unless the store already has
+        /// another number for it. Sends nothing and does not block.
+        ///
+        /// Fails like [`leasehold::Client::semaphore`](crate::Client::semaphore).
+        pub fn semaphore(name, permits: u32) -> Semaphore;
+
+        /// Creates a handle to the [`RwLock`] of that name, which is held by many readers or by one writer. Sends
+        /// nothing and does not block.
+        ///
+        /// Fails like [`leasehold::Client::rwlock`](crate::Client::rwlock).
+        pub fn rwlock(name) -> RwLock;
+
+        /// Creates a handle to the [`Latch`] of that name, which opens after that many arrivals. Sends nothing
+        /// and does not block.
+        ///
+        /// Fails like [`leasehold::Client::latch`](crate::Client::latch).
+        pub fn latch(name, arrivals: u32) -> Latch;
+
+        /// Creates a handle to the [`Barrier`] of that name, at which that many parties wait for one another.
+        /// Sends nothing and does not block.
+        ///
+        /// Fails like [`leasehold::Client::barrier`](crate::Client::barrier).
+        pub fn barrier(name, parties: u32) -> Barrier;
     }
 
-    /// Creates a handle to the [`ReentrantMutex`] of that name, which its owner may acquire again while it
-    /// holds the lock. Sends nothing and does not block.
-    ///
-    /// Fails like [`leasehold::Client::reentrant_mutex`](crate::Client::reentrant_mutex).
-    pub fn reentrant_mutex<N>(&self, name: N) -> Result<ReentrantMutex, LockError>
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<NameError>,
-    {
-        let inner = self.inner.reentrant_mutex(name)?;
-        Ok(ReentrantMutex::new(inner, self.inner.owners.clone(), self.host.clone()))
+    forward {
+        /// Creates a new, unique owner: for one piece of work, which may be spread over threads and processes.
+        ///
+        /// ```
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let client = leasehold::blocking::Client::connect("memory:")?;
+        /// let account = client.reentrant_mutex("account/7")?;
+        /// let job = client.owner();
+        /// // Two threads of one job do not exclude each other.
+        /// let enter = || job.sync_scope(|| account.acquire());
+        /// let outer = enter()?;
+        /// let inner = std::thread::scope(|threads| threads.spawn(enter).join()).expect("no panic")?;
+        /// assert_eq!(inner.count(), 2);
+        /// # inner.release()?;
+        /// # outer.release()?;
+        /// # Ok(()) }
+        /// ```
+        pub fn owner(&self) -> Owner;
+
+        /// Returns the current time on the clock of [`Moment`], which keeps running while the machine is
+        /// suspended.
+        pub fn now(&self) -> Moment;
+
+        /// Returns the id of this client's session: see [`leasehold::Client::session`](crate::Client::session).
+        pub fn session(&self) -> SessionId;
     }
 
+    wait {
+        /// Lists the sessions of the store: see [`leasehold::Client::sessions`](crate::Client::sessions).
+        ///
+        /// Fails if the store does not reply within the call timeout, or refuses the request.
+        pub fn sessions(&self) -> Result<Vec<SessionInfo>, Error<InspectError>>;
+
+        /// Lists the locks that are held: see [`leasehold::Client::locks`](crate::Client::locks).
+        ///
+        /// Fails if the store does not reply within the call timeout, or refuses the request.
+        pub fn locks(&self) -> Result<Vec<LockInfo>, Error<InspectError>>;
+
+        /// Releases everything and leaves all queues, within a time limit: see
+        /// [`leasehold::Client::shutdown`](crate::Client::shutdown). Calls that wait for a lock fail with
+        /// [`AcquireError::Closed`](crate::AcquireError::Closed).
+        pub fn shutdown(&self, within: Duration) -> Result<(), Error<ShutdownError>>;
+    }
+}
+
+impl Client {
     /// Creates a handle that acquires all of several locks or none: see [`MultiMutex`]. Sends nothing and
     /// does not block.
     ///
@@ -266,123 +341,7 @@ impl Client {
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        Ok(MultiMutex::new(self.inner.multi_mutex(names)?, self.host.clone()))
-    }
-
-    /// Creates a handle to the [`Election`] of that name. Sends nothing and does not block.
-    ///
-    /// Fails like [`leasehold::Client::election`](crate::Client::election).
-    pub fn election<N>(&self, name: N) -> Result<Election, LockError>
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<NameError>,
-    {
-        Ok(Election::new(self.inner.election(name)?, self.host.clone()))
-    }
-
-    /// Creates a handle to a job that runs at most once per `period` across all processes: see [`OncePer`].
-    /// Sends nothing and does not block.
-    ///
-    /// Fails like [`leasehold::Client::once_per`](crate::Client::once_per).
-    pub fn once_per<N>(&self, name: N, period: Duration) -> Result<OncePer, LockError>
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<NameError>,
-    {
-        Ok(OncePer::new(self.inner.once_per(name, period)?, self.host.clone()))
-    }
-
-    /// Creates a handle to the [`Semaphore`] of that name. `permits` applies unless the store already has
-    /// another number for it. Sends nothing and does not block.
-    ///
-    /// Fails like [`leasehold::Client::semaphore`](crate::Client::semaphore).
-    pub fn semaphore<N>(&self, name: N, permits: u32) -> Result<Semaphore, LockError>
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<NameError>,
-    {
-        Ok(Semaphore::new(self.inner.semaphore(name, permits)?, self.host.clone()))
-    }
-
-    /// Creates a handle to the [`RwLock`] of that name, which is held by many readers or by one writer. Sends
-    /// nothing and does not block.
-    ///
-    /// Fails like [`leasehold::Client::rwlock`](crate::Client::rwlock).
-    pub fn rwlock<N>(&self, name: N) -> Result<RwLock, LockError>
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<NameError>,
-    {
-        Ok(RwLock::new(self.inner.rwlock(name)?, self.inner.owners.clone(), self.host.clone()))
-    }
-
-    /// Creates a handle to the [`Latch`] of that name, which opens after that many arrivals. Sends nothing
-    /// and does not block.
-    ///
-    /// Fails like [`leasehold::Client::latch`](crate::Client::latch).
-    pub fn latch<N>(&self, name: N, arrivals: u32) -> Result<Latch, LockError>
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<NameError>,
-    {
-        Ok(Latch::new(self.inner.latch(name, arrivals)?, self.host.clone()))
-    }
-
-    /// Creates a handle to the [`Barrier`] of that name, at which that many parties wait for one another.
-    /// Sends nothing and does not block.
-    ///
-    /// Fails like [`leasehold::Client::barrier`](crate::Client::barrier).
-    pub fn barrier<N>(&self, name: N, parties: u32) -> Result<Barrier, LockError>
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<NameError>,
-    {
-        Ok(Barrier::new(self.inner.barrier(name, parties)?, self.host.clone()))
-    }
-
-    /// Creates a new, unique owner: for one piece of work, which may be spread over threads and processes.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let client = leasehold::blocking::Client::connect("memory:")?;
-    /// let account = client.reentrant_mutex("account/7")?;
-    /// let job = client.owner();
-    /// // Two threads of one job do not exclude each other.
-    /// let enter = || job.sync_scope(|| account.acquire());
-    /// let outer = enter()?;
-    /// let inner = std::thread::scope(|threads| threads.spawn(enter).join()).expect("no panic")?;
-    /// assert_eq!(inner.count(), 2);
-    /// # inner.release()?;
-    /// # outer.release()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn owner(&self) -> Owner {
-        self.inner.owner()
-    }
-
-    /// Returns the current time on the clock of [`Moment`], which keeps running while the machine is
-    /// suspended.
-    pub fn now(&self) -> Moment {
-        self.inner.now()
-    }
-
-    /// Returns the id of this client's session: see [`leasehold::Client::session`](crate::Client::session).
-    pub fn session(&self) -> SessionId {
-        self.inner.session()
-    }
-
-    /// Lists the sessions of the store: see [`leasehold::Client::sessions`](crate::Client::sessions).
-    ///
-    /// Fails if the store does not reply within the call timeout, or refuses the request.
-    pub fn sessions(&self) -> Result<Vec<SessionInfo>, Error<InspectError>> {
-        call(&self.host, self.inner.sessions())
-    }
-
-    /// Lists the locks that are held: see [`leasehold::Client::locks`](crate::Client::locks).
-    ///
-    /// Fails if the store does not reply within the call timeout, or refuses the request.
-    pub fn locks(&self) -> Result<Vec<LockInfo>, Error<InspectError>> {
-        call(&self.host, self.inner.locks())
+        Ok(self.inner.multi_mutex(names)?.into_blocking(&self.host))
     }
 
     /// Extends a detached hold so that it lasts `lease` from now, if it would end earlier: see
@@ -422,7 +381,7 @@ impl Client {
             return Err(NotAttached::AsyncContext { hold: Box::new(hold) });
         }
         let attached = self.host.wait_anywhere(hold.attach(&self.inner));
-        attached.map(|guard| Guard::new(guard, self.host.clone())).map_err(NotAttached::Failed)
+        attached.map(|guard| guard.into_blocking(&self.host)).map_err(NotAttached::Failed)
     }
 
     /// Waits until what dropped guards held has been released: see
@@ -441,13 +400,6 @@ impl Client {
     /// ```
     pub fn flush(&self) -> Result<(), AsyncContext> {
         self.host.wait(self.inner.flush())
-    }
-
-    /// Releases everything and leaves all queues, within a time limit: see
-    /// [`leasehold::Client::shutdown`](crate::Client::shutdown). Calls that wait for a lock fail with
-    /// [`AcquireError::Closed`](crate::AcquireError::Closed).
-    pub fn shutdown(&self, within: Duration) -> Result<(), Error<ShutdownError>> {
-        call(&self.host, self.inner.shutdown(within))
     }
 
     /// Returns the same client for futures: for async code, or for [`block_on`](Self::block_on). Its
@@ -469,12 +421,6 @@ impl Client {
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, AsyncContext> {
         self.host.wait(future)
-    }
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("blocking::Client").field(&self.inner).finish()
     }
 }
 

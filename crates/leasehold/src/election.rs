@@ -166,7 +166,7 @@ impl Election {
         self.request.force_release(seen).await
     }
 
-    pub(crate) fn set(mut self, change: impl Fn(&mut Request)) -> Self {
+    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
         change(&mut self.request);
         self
     }

@@ -172,7 +172,7 @@ impl MultiMutex {
         self.acquire_within(Some(limit)).await
     }
 
-    pub(crate) fn set(mut self, change: impl Fn(&mut Request)) -> Self {
+    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
         self.requests.iter_mut().for_each(change);
         self
     }

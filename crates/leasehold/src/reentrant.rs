@@ -54,7 +54,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, Clone)]
 pub struct ReentrantMutex {
     request: Request,
-    owners: Arc<Owners>,
+    pub(crate) owners: Arc<Owners>,
     /// Set if the owner does not depend on the task.
     owner: Option<Owner>,
     sum: bool,
@@ -242,7 +242,7 @@ impl ReentrantMutex {
         self.request.force_release(seen).await
     }
 
-    pub(crate) fn set(mut self, change: impl Fn(&mut Request)) -> Self {
+    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
         change(&mut self.request);
         self
     }

@@ -44,7 +44,7 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub struct RwLock {
     access: Access,
-    owners: Arc<Owners>,
+    pub(crate) owners: Arc<Owners>,
     /// Set if the owner does not depend on the task.
     owner: Option<Owner>,
 }
@@ -278,7 +278,7 @@ impl RwLock {
         self.access.read.force_release(seen).await
     }
 
-    pub(crate) fn set(mut self, change: impl Fn(&mut Request)) -> Self {
+    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
         change(&mut self.access.read);
         change(&mut self.access.write);
         self

@@ -2,7 +2,7 @@
 //!
 //! A [`Store`] is narrow on purpose. [`leasehold_core::model`] defines what an operation means; the engine decides
 //! how often it is sent again, and interprets its reply. A store never resends by itself. To write a store,
-//! see the operations, replies and the model in [`core`].
+//! start from the operations, replies and the model in [`core`], and from `examples/toy_store.rs`.
 //!
 //! 1. An operation is executed, not executed, or unknown: [`Outcome`]. A fault never means "refused".
 //! 2. Every call ends within its time limit.

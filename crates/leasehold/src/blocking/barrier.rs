@@ -1,80 +1,55 @@
 //! The blocking barrier.
 
-use super::host::Host;
-use super::{Error, call};
+use super::Error;
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::{BarrierWaitResult, FullStatus, Status};
 use leasehold_core::{LockName, ObservedHolder};
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-/// A point at which a fixed number of threads, in any processes, wait for one another:
-/// [`leasehold::Barrier`](crate::Barrier), for threads.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let ready = leasehold::blocking::Client::connect("memory:")?.barrier("all-ready", 3)?;
-/// std::thread::scope(|threads| {
-///     for n in 0..3 {
-///         let ready = &ready;
-///         threads.spawn(move || {
-///             println!("{n} is ready");
-///             ready.wait().map(|_| println!("{n} continues, and so do all"))
-///         });
-///     }
-/// });
-/// # Ok(()) }
-/// ```
-#[derive(Clone)]
-pub struct Barrier {
-    inner: crate::Barrier,
-    /// Declared last, so that it is dropped last.
-    host: Arc<Host>,
-}
+facade! {
+    /// A point at which a fixed number of threads, in any processes, wait for one another:
+    /// [`leasehold::Barrier`](crate::Barrier), for threads.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let ready = leasehold::blocking::Client::connect("memory:")?.barrier("all-ready", 3)?;
+    /// std::thread::scope(|threads| {
+    ///     for n in 0..3 {
+    ///         let ready = &ready;
+    ///         threads.spawn(move || {
+    ///             println!("{n} is ready");
+    ///             ready.wait().map(|_| println!("{n} continues, and so do all"))
+    ///         });
+    ///     }
+    /// });
+    /// # Ok(()) }
+    /// ```
+    #[derive(Clone)]
+    pub struct Barrier;
 
-impl Barrier {
-    pub(super) fn new(inner: crate::Barrier, host: Arc<Host>) -> Self {
-        Self { inner, host }
+    forward {
+        /// Returns the barrier's name.
+        pub fn name(&self) -> &LockName;
     }
 
-    /// Returns the barrier's name.
-    pub fn name(&self) -> &LockName {
-        self.inner.name()
-    }
+    wait {
+        /// Waits until all parties have arrived, this thread among them, without a time limit: see
+        /// [`leasehold::Barrier::wait`](crate::Barrier::wait). Only [`Client::shutdown`](super::Client::shutdown)
+        /// interrupts a waiting thread.
+        pub fn wait(&self) -> Result<BarrierWaitResult, Error<AcquireError>>;
 
-    /// Waits until all parties have arrived, this thread among them, without a time limit: see
-    /// [`leasehold::Barrier::wait`](crate::Barrier::wait). Only [`Client::shutdown`](super::Client::shutdown)
-    /// interrupts a waiting thread.
-    pub fn wait(&self) -> Result<BarrierWaitResult, Error<AcquireError>> {
-        call(&self.host, self.inner.wait())
-    }
+        /// Waits at most `limit`: see [`leasehold::Barrier::wait_timeout`](crate::Barrier::wait_timeout).
+        pub fn wait_timeout(&self, limit: Duration) -> Result<BarrierWaitResult, Error<AcquireError>>;
 
-    /// Waits at most `limit`: see [`leasehold::Barrier::wait_timeout`](crate::Barrier::wait_timeout).
-    pub fn wait_timeout(&self, limit: Duration) -> Result<BarrierWaitResult, Error<AcquireError>> {
-        call(&self.host, self.inner.wait_timeout(limit))
-    }
+        /// Returns the current state of the barrier: the number of waiters. Changes nothing.
+        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
 
-    /// Returns the current state of the barrier: the number of waiters. Changes nothing.
-    pub fn inspect(&self) -> Result<Status, Error<InspectError>> {
-        call(&self.host, self.inner.inspect())
-    }
+        /// Returns the current state with the details an operator needs: see
+        /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
+        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
 
-    /// Returns the current state with the details an operator needs: see
-    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-    pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
-        call(&self.host, self.inner.inspect_full())
-    }
-
-    /// Removes one admitted party that was [seen](crate::SharedHolder::seen): see
-    /// [`leasehold::Barrier::force_release`](crate::Barrier::force_release).
-    pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
-        call(&self.host, self.inner.force_release(seen))
-    }
-}
-
-impl fmt::Debug for Barrier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("blocking::Barrier").field(&self.inner).finish()
+        /// Removes one admitted party that was [seen](crate::SharedHolder::seen): see
+        /// [`leasehold::Barrier::force_release`](crate::Barrier::force_release).
+        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
 }

@@ -1,161 +1,105 @@
 //! Several locks acquired together, blocking.
 
-use super::guard::face;
-use super::host::Host;
-use super::{Error, call};
+use super::Error;
 use crate::MultiAttempt;
 use crate::error::{AcquireError, MultiReleaseError};
-use crate::request::{Request, settings};
-use leasehold_core::{FencingToken, Lease, LockName};
-use std::fmt;
-use std::sync::Arc;
+use leasehold_core::{FencingToken, LockName};
 use std::time::Duration;
 
-/// Several [mutexes](super::Mutex) that are acquired together, all of them or none:
-/// [`leasehold::MultiMutex`](crate::MultiMutex), for threads.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # fn transfer(_from: &str, _to: &str) {}
-/// let client = leasehold::blocking::Client::connect("memory:")?;
-/// let accounts = client.multi_mutex(["account/7", "account/3"])?;
-/// let both = accounts.acquire()?; // safe in any order of names: no deadlock
-/// transfer("account/7", "account/3");
-/// both.release()?;
-/// # Ok(()) }
-/// ```
-#[derive(Clone)]
-pub struct MultiMutex {
-    inner: crate::MultiMutex,
-    /// Declared last, so that it is dropped last.
-    host: Arc<Host>,
-}
-
-/// Settings, as of the async lock.
-impl MultiMutex {
-    pub(super) fn new(inner: crate::MultiMutex, host: Arc<Host>) -> Self {
-        Self { inner, host }
-    }
-
-    settings! {
-        /// Sets the lease of each hold: see [`leasehold::MultiMutex::lease`](crate::MultiMutex::lease).
-        pub fn lease(self, lease: impl Into<Lease>) -> Self;
-
-        /// Caps how long each hold lasts, however it is renewed: see
-        /// [`leasehold::Mutex::max_hold`](crate::Mutex::max_hold).
-        pub fn max_hold(self, cap: Duration) -> Self;
-
-        /// Caps how often each hold is renewed: see
-        /// [`leasehold::Mutex::max_renewals`](crate::Mutex::max_renewals).
-        pub fn max_renewals(self, most: u32) -> Self;
-
-        /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
-        pub fn wait(self, limit: Duration) -> Self;
-    }
-
-    fn set(self, change: impl Fn(&mut Request)) -> Self {
-        Self { inner: self.inner.set(change), ..self }
-    }
-
-    /// Returns the names of the locks, in order.
-    pub fn names(&self) -> impl Iterator<Item = &LockName> {
-        self.inner.names()
-    }
-}
-
-/// Each call blocks until the async method of the same name completes.
-impl MultiMutex {
-    /// Tries once to acquire all locks: see
-    /// [`leasehold::MultiMutex::try_acquire`](crate::MultiMutex::try_acquire). Blocks only for the store's
-    /// reply.
+facade! {
+    /// Several [mutexes](super::Mutex) that are acquired together, all of them or none:
+    /// [`leasehold::MultiMutex`](crate::MultiMutex), for threads.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold::{MultiAttempt, blocking::Client};
-    ///
-    /// let client = Client::connect("memory:")?;
-    /// let stock = client.mutex("stock")?.acquire()?;
-    /// match client.multi_mutex(["till", "stock"])?.try_acquire()? {
-    ///     MultiAttempt::Granted(_) => unreachable!("one of them is taken"),
-    ///     MultiAttempt::Taken { lock, contention } => println!("{lock} is {contention}"),
-    /// }
-    /// # stock.release()?;
+    /// # fn transfer(_from: &str, _to: &str) {}
+    /// let client = leasehold::blocking::Client::connect("memory:")?;
+    /// let accounts = client.multi_mutex(["account/7", "account/3"])?;
+    /// let both = accounts.acquire()?; // safe in any order of names: no deadlock
+    /// transfer("account/7", "account/3");
+    /// both.release()?;
     /// # Ok(()) }
     /// ```
-    pub fn try_acquire(&self) -> Result<MultiAttempt<MultiGuard>, Error<AcquireError>> {
-        call(&self.host, self.inner.try_acquire()).map(|tried| tried.map(|guard| self.held(guard)))
+    #[derive(Clone)]
+    pub struct MultiMutex;
+
+    settings { lease max_hold max_renewals wait }
+
+    forward {
+        /// Returns the names of the locks, in order.
+        pub fn names(&self) -> impl Iterator<Item = &LockName>;
     }
 
-    /// Acquires all of the locks, and waits for as long as [`wait`](Self::wait) allows, or without a limit:
-    /// see [`leasehold::MultiMutex::acquire`](crate::MultiMutex::acquire). Only
-    /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
-    pub fn acquire(&self) -> Result<MultiGuard, Error<AcquireError>> {
-        call(&self.host, self.inner.acquire()).map(|guard| self.held(guard))
-    }
+    wait {
+        /// Tries once to acquire all locks: see
+        /// [`leasehold::MultiMutex::try_acquire`](crate::MultiMutex::try_acquire). Blocks only for the store's
+        /// reply.
+        ///
+        /// ```
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// use leasehold::{MultiAttempt, blocking::Client};
+        ///
+        /// let client = Client::connect("memory:")?;
+        /// let stock = client.mutex("stock")?.acquire()?;
+        /// match client.multi_mutex(["till", "stock"])?.try_acquire()? {
+        ///     MultiAttempt::Granted(_) => unreachable!("one of them is taken"),
+        ///     MultiAttempt::Taken { lock, contention } => println!("{lock} is {contention}"),
+        /// }
+        /// # stock.release()?;
+        /// # Ok(()) }
+        /// ```
+        pub fn try_acquire(&self) -> Result<MultiAttempt<MultiGuard>, Error<AcquireError>>;
 
-    /// Acquires all of the locks within `limit`. Otherwise like [`acquire`](Self::acquire).
-    pub fn acquire_timeout(&self, limit: Duration) -> Result<MultiGuard, Error<AcquireError>> {
-        call(&self.host, self.inner.acquire_timeout(limit)).map(|guard| self.held(guard))
-    }
+        /// Acquires all of the locks, and waits for as long as [`wait`](Self::wait) allows, or without a limit:
+        /// see [`leasehold::MultiMutex::acquire`](crate::MultiMutex::acquire). Only
+        /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
+        pub fn acquire(&self) -> Result<MultiGuard, Error<AcquireError>>;
 
-    fn held(&self, guard: crate::MultiGuard) -> MultiGuard {
-        MultiGuard::new(guard, self.host.clone())
+        /// Acquires all of the locks within `limit`. Otherwise like [`acquire`](Self::acquire).
+        pub fn acquire_timeout(&self, limit: Duration) -> Result<MultiGuard, Error<AcquireError>>;
     }
 }
 
-impl fmt::Debug for MultiMutex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("blocking::MultiMutex").field(&self.inner).finish()
-    }
-}
-
-/// Several locks that are held together: [`leasehold::MultiGuard`](crate::MultiGuard), for threads.
-///
-/// It counts as lost as soon as one of them is. The locks are renewed whatever their thread does meanwhile.
-/// Any thread may use and release the guard. Dropping it releases all locks in the background, also in an
-/// async context and while a thread panics.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # fn pay() {}
-/// let client = leasehold::blocking::Client::connect("memory:")?;
-/// let both = client.multi_mutex(["till", "stock"])?.acquire()?;
-/// for (name, token) in both.fencing_tokens() {
-///     println!("{name}: {token}");
-/// }
-/// both.check()?; // stops here if one of them was lost
-/// pay();
-/// both.release()?;
-/// # Ok(()) }
-/// ```
-#[must_use = "dropping a guard releases its locks"]
-pub struct MultiGuard {
-    inner: crate::MultiGuard,
-    /// Declared last, so that it is dropped last.
-    host: Arc<Host>,
-}
-
-face!(MultiGuard);
-
-impl MultiGuard {
-    /// Returns each lock's name and fencing token: a number greater than that of every earlier hold of that
-    /// lock.
-    pub fn fencing_tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)> {
-        self.inner.fencing_tokens()
-    }
-
-    /// Returns the fencing token of one of the locks; `None` if no lock has that name.
-    pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
-        self.inner.fencing_token(name)
-    }
-
-    /// Releases all locks, and hands each to its next waiter. A failure with one lock does not prevent the
-    /// release of the others.
+facade! {
+    /// Several locks that are held together: [`leasehold::MultiGuard`](crate::MultiGuard), for threads.
     ///
-    /// Fails with the locks that were not released, and the reason for each. In an async context they are
-    /// released in the background, as if the guard had been dropped, without waiting for the result.
-    pub fn release(self) -> Result<(), Error<MultiReleaseError>> {
-        let Self { inner, host } = self;
-        call(&host, inner.release())
+    /// It counts as lost as soon as one of them is. The locks are renewed whatever their thread does meanwhile.
+    /// Any thread may use and release the guard. Dropping it releases all locks in the background, also in an
+    /// async context and while a thread panics.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn pay() {}
+    /// let client = leasehold::blocking::Client::connect("memory:")?;
+    /// let both = client.multi_mutex(["till", "stock"])?.acquire()?;
+    /// for (name, token) in both.fencing_tokens() {
+    ///     println!("{name}: {token}");
+    /// }
+    /// both.check()?; // stops here if one of them was lost
+    /// pay();
+    /// both.release()?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use = "dropping a guard releases its locks"]
+    pub struct MultiGuard;
+
+    guard { MultiGuard }
+
+    forward {
+        /// Returns each lock's name and fencing token: a number greater than that of every earlier hold of that
+        /// lock.
+        pub fn fencing_tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)>;
+
+        /// Returns the fencing token of one of the locks; `None` if no lock has that name.
+        pub fn fencing_token(&self, name: &str) -> Option<FencingToken>;
+    }
+
+    end {
+        /// Releases all locks, and hands each to its next waiter. A failure with one lock does not prevent the
+        /// release of the others.
+        ///
+        /// Fails with the locks that were not released, and the reason for each. In an async context they are
+        /// released in the background, as if the guard had been dropped, without waiting for the result.
+        pub fn release(self) -> Result<(), Error<MultiReleaseError>>;
     }
 }

@@ -1,216 +1,137 @@
 //! The blocking semaphore.
 
-use super::guard::face;
-use super::host::Host;
-use super::{Error, call};
+use super::Error;
+use super::facade::run;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
-use crate::request::{Request, settings};
 use crate::{Attempt, FullStatus, Status};
-use leasehold_core::{FencingToken, Lease, LockName, ObservedHolder, RetryPolicy};
-use std::fmt;
-use std::sync::Arc;
+use leasehold_core::{FencingToken, LockName, ObservedHolder};
 use std::time::Duration;
 
-/// A counting semaphore across threads, processes and hosts: [`leasehold::Semaphore`](crate::Semaphore), for
-/// threads.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # fn upload(_: u32) {}
-/// let uploads = leasehold::blocking::Client::connect("memory:")?.semaphore("uploads", 3)?;
-/// std::thread::scope(|threads| {
-///     for n in 0..10 {
-///         let uploads = &uploads;
-///         threads.spawn(move || uploads.run(|_permit| upload(n))); // three at a time
-///     }
-/// });
-/// assert_eq!(uploads.inspect()?.taken(), 0);
-/// # Ok(()) }
-/// ```
-#[derive(Clone)]
-pub struct Semaphore {
-    inner: crate::Semaphore,
-    /// Declared last, so that it is dropped last.
-    host: Arc<Host>,
+facade! {
+    /// A counting semaphore across threads, processes and hosts: [`leasehold::Semaphore`](crate::Semaphore), for
+    /// threads.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn upload(_: u32) {}
+    /// let uploads = leasehold::blocking::Client::connect("memory:")?.semaphore("uploads", 3)?;
+    /// std::thread::scope(|threads| {
+    ///     for n in 0..10 {
+    ///         let uploads = &uploads;
+    ///         threads.spawn(move || uploads.run(|_permit| upload(n))); // three at a time
+    ///     }
+    /// });
+    /// assert_eq!(uploads.inspect()?.taken(), 0);
+    /// # Ok(()) }
+    /// ```
+    #[derive(Clone)]
+    pub struct Semaphore;
+
+    settings { lease max_hold max_renewals wait retry }
+
+    forward {
+        /// Returns the semaphore's name.
+        pub fn name(&self) -> &LockName;
+    }
+
+    wait {
+        /// Tries once to acquire a permit: see
+        /// [`leasehold::Semaphore::try_acquire`](crate::Semaphore::try_acquire). Blocks only for the store's
+        /// reply.
+        pub fn try_acquire(&self) -> Result<Attempt<Permit>, Error<AcquireError>>;
+
+        /// Tries once to acquire `count` permits: see
+        /// [`leasehold::Semaphore::try_acquire_many`](crate::Semaphore::try_acquire_many). Blocks only for the
+        /// store's reply.
+        pub fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, Error<AcquireError>>;
+
+        /// Acquires a permit, and waits for as long as [`wait`](Self::wait) allows, or without a limit: see
+        /// [`leasehold::Semaphore::acquire`](crate::Semaphore::acquire). Only
+        /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
+        pub fn acquire(&self) -> Result<Permit, Error<AcquireError>>;
+
+        /// Acquires `count` permits, all at once: see
+        /// [`leasehold::Semaphore::acquire_many`](crate::Semaphore::acquire_many). Otherwise like
+        /// [`acquire`](Self::acquire).
+        pub fn acquire_many(&self, count: u32) -> Result<Permit, Error<AcquireError>>;
+
+        /// Acquires a permit within `limit`. Otherwise like [`acquire`](Self::acquire).
+        pub fn acquire_timeout(&self, limit: Duration) -> Result<Permit, Error<AcquireError>>;
+
+        /// Acquires `count` permits within `limit`. Otherwise like [`acquire_many`](Self::acquire_many).
+        pub fn acquire_many_timeout(&self, count: u32, limit: Duration) -> Result<Permit, Error<AcquireError>>;
+
+        /// Changes the number of permits for all processes: see
+        /// [`leasehold::Semaphore::resize`](crate::Semaphore::resize).
+        pub fn resize(&self, permits: u32) -> Result<(), Error<ResizeError>>;
+
+        /// Returns the current state of the semaphore: all holders of permits, the number of permits, and the
+        /// number of waiters. Changes nothing.
+        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
+
+        /// Returns the current state of the semaphore with the details an operator needs: see
+        /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
+        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
+
+        /// Releases by force the permits of one hold that was [seen](crate::SharedHolder::seen), dead or alive: see
+        /// [`leasehold::Semaphore::force_release`](crate::Semaphore::force_release).
+        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
+    }
 }
 
-/// Settings, as of the async semaphore.
 impl Semaphore {
-    pub(super) fn new(inner: crate::Semaphore, host: Arc<Host>) -> Self {
-        Self { inner, host }
-    }
-
-    settings! {
-        /// Sets the lease of a hold: see [`leasehold::Semaphore::lease`](crate::Semaphore::lease).
-        pub fn lease(self, lease: impl Into<Lease>) -> Self;
-
-        /// Caps how long a hold lasts, however it is renewed: see
-        /// [`leasehold::Mutex::max_hold`](crate::Mutex::max_hold).
-        pub fn max_hold(self, cap: Duration) -> Self;
-
-        /// Caps how often a hold is renewed: see
-        /// [`leasehold::Mutex::max_renewals`](crate::Mutex::max_renewals).
-        pub fn max_renewals(self, most: u32) -> Self;
-
-        /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
-        pub fn wait(self, limit: Duration) -> Self;
-
-        /// Polls by this policy instead of queueing: see [`leasehold::Mutex::retry`](crate::Mutex::retry).
-        pub fn retry(self, policy: RetryPolicy) -> Self;
-    }
-
-    fn set(self, change: impl Fn(&mut Request)) -> Self {
-        Self { inner: self.inner.set(change), ..self }
-    }
-
-    /// Returns the semaphore's name.
-    pub fn name(&self) -> &LockName {
-        self.inner.name()
-    }
-}
-
-/// Each call blocks until the async method of the same name completes.
-impl Semaphore {
-    /// Tries once to acquire a permit: see
-    /// [`leasehold::Semaphore::try_acquire`](crate::Semaphore::try_acquire). Blocks only for the store's
-    /// reply.
-    pub fn try_acquire(&self) -> Result<Attempt<Permit>, Error<AcquireError>> {
-        call(&self.host, self.inner.try_acquire()).map(|tried| tried.map(|permit| self.held(permit)))
-    }
-
-    /// Tries once to acquire `count` permits: see
-    /// [`leasehold::Semaphore::try_acquire_many`](crate::Semaphore::try_acquire_many). Blocks only for the
-    /// store's reply.
-    pub fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, Error<AcquireError>> {
-        call(&self.host, self.inner.try_acquire_many(count))
-            .map(|tried| tried.map(|permit| self.held(permit)))
-    }
-
-    /// Acquires a permit, and waits for as long as [`wait`](Self::wait) allows, or without a limit: see
-    /// [`leasehold::Semaphore::acquire`](crate::Semaphore::acquire). Only
-    /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
-    pub fn acquire(&self) -> Result<Permit, Error<AcquireError>> {
-        call(&self.host, self.inner.acquire()).map(|permit| self.held(permit))
-    }
-
-    /// Acquires `count` permits, all at once: see
-    /// [`leasehold::Semaphore::acquire_many`](crate::Semaphore::acquire_many). Otherwise like
-    /// [`acquire`](Self::acquire).
-    pub fn acquire_many(&self, count: u32) -> Result<Permit, Error<AcquireError>> {
-        call(&self.host, self.inner.acquire_many(count)).map(|permit| self.held(permit))
-    }
-
-    /// Acquires a permit within `limit`. Otherwise like [`acquire`](Self::acquire).
-    pub fn acquire_timeout(&self, limit: Duration) -> Result<Permit, Error<AcquireError>> {
-        call(&self.host, self.inner.acquire_timeout(limit)).map(|permit| self.held(permit))
-    }
-
-    /// Acquires `count` permits within `limit`. Otherwise like [`acquire_many`](Self::acquire_many).
-    pub fn acquire_many_timeout(&self, count: u32, limit: Duration) -> Result<Permit, Error<AcquireError>> {
-        call(&self.host, self.inner.acquire_many_timeout(count, limit)).map(|permit| self.held(permit))
-    }
-
     /// Runs a function with a permit.
     ///
     /// Fails like [`Mutex::run`](super::Mutex::run): if the permit is lost meanwhile, once the function has
     /// returned.
     pub fn run<T>(&self, work: impl FnOnce(&Permit) -> T) -> Result<T, Error<RunError>> {
-        let permit = self.acquire().map_err(|error| error.map(RunError::Acquire))?;
-        let result = work(&permit);
-        permit.check().map_err(|lost| Error::Failed(RunError::Lost(lost)))?;
-        if let Err(error) = permit.release() {
-            tracing::warn!(lock = %self.name(), %error, "not released");
-        }
-        Ok(result)
-    }
-
-    /// Changes the number of permits for all processes: see
-    /// [`leasehold::Semaphore::resize`](crate::Semaphore::resize).
-    pub fn resize(&self, permits: u32) -> Result<(), Error<ResizeError>> {
-        call(&self.host, self.inner.resize(permits))
-    }
-
-    /// Returns the current state of the semaphore: all holders of permits, the number of permits, and the
-    /// number of waiters. Changes nothing.
-    pub fn inspect(&self) -> Result<Status, Error<InspectError>> {
-        call(&self.host, self.inner.inspect())
-    }
-
-    /// Returns the current state of the semaphore with the details an operator needs: see
-    /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-    pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>> {
-        call(&self.host, self.inner.inspect_full())
-    }
-
-    /// Releases by force the permits of one hold that was [seen](crate::SharedHolder::seen), dead or alive: see
-    /// [`leasehold::Semaphore::force_release`](crate::Semaphore::force_release).
-    pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>> {
-        call(&self.host, self.inner.force_release(seen))
-    }
-
-    fn held(&self, permit: crate::Permit) -> Permit {
-        Permit::new(permit, self.host.clone())
+        run(self.name(), self.acquire(), work, Permit::check, Permit::release)
     }
 }
 
-impl fmt::Debug for Semaphore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("blocking::Semaphore").field(&self.inner).finish()
-    }
-}
-
-/// One or more permits of a [`Semaphore`], held as one hold: [`leasehold::Permit`](crate::Permit), for
-/// threads.
-///
-/// It is renewed whatever its thread does meanwhile. Any thread may use and release it. Dropping it releases
-/// its permits in the background, also in an async context and while a thread panics.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let parts = [1, 2];
-/// # fn send(_: &i32) {}
-/// let uploads = leasehold::blocking::Client::connect("memory:")?.semaphore("uploads", 3)?;
-/// let permit = uploads.acquire_many(2)?;
-/// for part in &parts {
-///     permit.check()?; // stops here if it was lost
-///     send(part);
-/// }
-/// assert_eq!(permit.count(), 2);
-/// permit.release()?;
-/// # Ok(()) }
-/// ```
-#[must_use = "dropping a permit releases it"]
-pub struct Permit {
-    inner: crate::Permit,
-    /// Declared last, so that it is dropped last.
-    host: Arc<Host>,
-}
-
-face!(Permit by Guard);
-
-impl Permit {
-    /// Returns the semaphore's name.
-    pub fn name(&self) -> &LockName {
-        self.inner.name()
-    }
-
-    /// Returns the number of permits in this hold.
-    pub fn count(&self) -> u32 {
-        self.inner.count()
-    }
-
-    /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the
-    /// semaphore.
-    pub fn fencing_token(&self) -> FencingToken {
-        self.inner.fencing_token()
-    }
-
-    /// Releases the permits, and admits the next waiters.
+facade! {
+    /// One or more permits of a [`Semaphore`], held as one hold: [`leasehold::Permit`](crate::Permit), for
+    /// threads.
     ///
-    /// Fails like [`leasehold::Guard::release`](crate::Guard::release). In an async context the permits are
-    /// released in the background, as if the permit had been dropped, without waiting for the result.
-    pub fn release(self) -> Result<(), Error<ReleaseError>> {
-        let Self { inner, host } = self;
-        call(&host, inner.release())
+    /// It is renewed whatever its thread does meanwhile. Any thread may use and release it. Dropping it releases
+    /// its permits in the background, also in an async context and while a thread panics.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let parts = [1, 2];
+    /// # fn send(_: &i32) {}
+    /// let uploads = leasehold::blocking::Client::connect("memory:")?.semaphore("uploads", 3)?;
+    /// let permit = uploads.acquire_many(2)?;
+    /// for part in &parts {
+    ///     permit.check()?; // stops here if it was lost
+    ///     send(part);
+    /// }
+    /// assert_eq!(permit.count(), 2);
+    /// permit.release()?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use = "dropping a permit releases it"]
+    pub struct Permit;
+
+    guard { Guard }
+
+    forward {
+        /// Returns the semaphore's name.
+        pub fn name(&self) -> &LockName;
+
+        /// Returns the number of permits in this hold.
+        pub fn count(&self) -> u32;
+
+        /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the
+        /// semaphore.
+        pub fn fencing_token(&self) -> FencingToken;
+    }
+
+    end {
+        /// Releases the permits, and admits the next waiters.
+        ///
+        /// Fails like [`leasehold::Guard::release`](crate::Guard::release). In an async context the permits are
+        /// released in the background, as if the permit had been dropped, without waiting for the result.
+        pub fn release(self) -> Result<(), Error<ReleaseError>>;
     }
 }

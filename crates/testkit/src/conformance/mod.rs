@@ -1,7 +1,8 @@
 //! The conformance suite: what every store must do.
 //!
 //! A store is put to the test as a [`StoreUnderTest`]: something that makes handles to it, and perhaps moves its
-//! clock or meddles with its keys. [`suite!`] makes a test of every case, so that a failure has a name.
+//! clock or meddles with its keys. [`suite!`] makes a test of every case, so that a failure has a name; [`all_cases`]
+//! lists the cases for a program.
 //!
 //! ```
 //! use futures_util::future::{BoxFuture, ready};
@@ -54,6 +55,7 @@ pub use leader::leader_announcement;
 #[doc(hidden)]
 pub use leasehold_core::Kind;
 pub use parts::parts;
+pub use registry::{Case, all_cases};
 pub use rlock::rlock;
 pub use store_under_test::StoreUnderTest;
 pub use workload::{ForeignWrite, Workload, WorkloadStep};
@@ -132,7 +134,7 @@ mod tests {
     #[test]
     fn every_case_is_registered_once() {
         let registry = include_str!("registry.rs");
-        let list = registry.split("@each $kind ($subject)").nth(1).and_then(|rest| rest.split('}').next());
+        let list = registry.split("@each $kind $subject").nth(1).and_then(|rest| rest.split('}').next());
         let lines = list.expect("the list").lines().filter(|line| line.ends_with(';'));
         let registered: Vec<_> = lines.filter_map(|line| line.trim().split(':').next()).collect();
         let listed: BTreeSet<_> = registered.iter().copied().collect();

@@ -9,14 +9,71 @@
 //! | `shared` | `semaphore`, `rwlock`, `latch`, `barrier` |
 //! | `queued` | `exclusive`, `semaphore` and `rwlock`: waiters queue until a holder leaves |
 //!
-//! A test in the parent module compares the registry with the functions in `cases/`.
+//! Tests are made of it by [`suite!`](super::suite), and a list for programs by [`all_cases`]. A test in the parent
+//! module compares the registry with the functions in `cases/`.
 
-/// Makes the tests of one kind of lock.
+use super::cases;
+use super::fixture::{Fixture, run_case};
+use super::store_under_test::StoreUnderTest;
+use futures_util::future::LocalBoxFuture;
+use leasehold_core::Kind;
+use std::fmt;
+
+/// One case of the suite, for a program: see [`all_cases`].
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// The name of its test.
+    pub name: &'static str,
+    groups: &'static [&'static str],
+    play: for<'a> fn(&'a Fixture) -> LocalBoxFuture<'a, ()>,
+}
+
+/// Returns all cases of the suite: for a program that puts a store to the test. Tests use [`suite!`](super::suite).
+///
+/// ```
+/// use leasehold_core::Kind;
+/// use leasehold_testkit::conformance::all_cases;
+///
+/// let queues = all_cases().into_iter().filter(|case| case.name.contains("queue"));
+/// for case in queues.filter(|case| case.applies_to(Kind::Mutex)) {
+///     println!("{}", case.name);
+/// }
+/// ```
+pub fn all_cases() -> Vec<Case> {
+    crate::conformance_cases! { list () }
+}
+
+impl Case {
+    /// Returns whether it applies to locks of that kind.
+    pub fn applies_to(&self, kind: Kind) -> bool {
+        self.groups.iter().any(|group| match *group {
+            "every" => true,
+            "exclusive" => !kind.is_shared(),
+            "shared" => kind.is_shared(),
+            "queued" => !matches!(kind, Kind::Latch | Kind::Barrier),
+            word => word == kind.word(),
+        })
+    }
+
+    /// Runs it with locks of one kind. Panics if the store fails it. Must not be called by a task of a runtime.
+    pub fn run<S: StoreUnderTest>(&self, kind: Kind, subject: S) {
+        let play = self.play;
+        run_case(kind, async { subject }, async move |fixture: &Fixture| play(fixture).await);
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Case").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Makes the tests of one kind of lock, or with `list` an expression of all cases.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_cases {
-    ($kind:ident ($subject:expr)) => {
-        $crate::conformance_cases! { @each $kind ($subject)
+    ($kind:ident $subject:tt) => {
+        $crate::conformance_cases! { @each $kind $subject
             // agreement.rs
             a_thousand_operations_agree_with_the_model: every;
             // calls.rs
@@ -201,6 +258,13 @@ macro_rules! conformance_cases {
             a_lock_without_expiry_is_adopted_if_asked: exclusive;
             another_type_of_key_is_refused: every;
         }
+    };
+    (@each list () $($case:ident: $($group:ident)+;)*) => {
+        vec![$( Case {
+            name: stringify!($case),
+            groups: &[$(stringify!($group)),+],
+            play: |fixture| Box::pin(cases::$case(fixture)),
+        } ),*]
     };
     (@each $kind:ident ($subject:expr) $($case:ident: $($group:ident)+;)*) => {
         $( $crate::conformance_case! { $kind [$($group)+] $case ($subject) } )*

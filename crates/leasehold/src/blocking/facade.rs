@@ -1,0 +1,309 @@
+//! The macro that makes a blocking type of the async type of the same name.
+//!
+//! It owns what the blocking types have in common: their fields, their settings, and how a call is passed on.
+//! What only one of them does is plain code beside its declaration.
+
+use super::host::Host;
+use super::{Error, call};
+use crate::error::{AcquireError, ReleaseError, RunError};
+use crate::owner::Owners;
+use crate::{
+    Attempt, BarrierWaitResult, DetachedHold, FullStatus, Leader, LockInfo, Lost, MultiAttempt, Released,
+    SessionInfo, Status,
+};
+use leasehold_core::LockName;
+use std::future::Future;
+use std::sync::Arc;
+
+/// Declares a blocking type: a struct of the async value of the same name, and the host, on whose thread that
+/// value's connection lives. Sections list its methods, with signature and documentation. Each method passes
+/// its arguments to the async method of the same name. With `impl` instead of a struct, it adds methods.
+///
+/// | section | its methods |
+/// |---|---|
+/// | `settings` | the named settings, declared once for all kinds: see `setting` |
+/// | `set` | further settings: take the handle, and return it |
+/// | `forward` | return at once |
+/// | `wait` | block until the async call completes |
+/// | `wait_as_owner` | likewise, with the calling thread as owner if there is no scope |
+/// | `end` | likewise, and take the guard |
+/// | `guard` | those that most guards have; it names the type that the documentation links to |
+/// | `handles` | create a handle of the kind that they return |
+macro_rules! facade {
+    ($(#[$words:meta])* pub struct $kind:ident; $($section:ident { $($methods:tt)* })*) => {
+        $(#[$words])*
+        pub struct $kind {
+            inner: crate::$kind,
+            /// Declared last, so that it is dropped last.
+            host: std::sync::Arc<crate::blocking::host::Host>,
+        }
+
+        impl crate::blocking::facade::IntoBlocking for crate::$kind {
+            type Blocking = $kind;
+            fn into_blocking(self, host: &std::sync::Arc<crate::blocking::host::Host>) -> $kind {
+                $kind { inner: self, host: host.clone() }
+            }
+        }
+
+        impl std::fmt::Debug for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_tuple(concat!("blocking::", stringify!($kind))).field(&self.inner).finish()
+            }
+        }
+
+        facade! { impl $kind; $($section { $($methods)* })* }
+    };
+    (impl $kind:ident; $($section:ident { $($methods:tt)* })*) => {
+        $( facade! { @$section $kind $($methods)* } )*
+    };
+    (@settings $kind:ident $($setting:ident)+) => {
+        /// Settings, as of the async type.
+        impl $kind {
+            $( setting! { $setting $kind } )+
+        }
+    };
+    (@set $kind:ident $($(#[$words:meta])* pub fn $name:ident(self, $given:ident: $type:ty) -> Self;)+) => {
+        impl $kind { $(
+            $(#[$words])*
+            #[must_use]
+            pub fn $name(self, $given: $type) -> Self {
+                Self { inner: self.inner.$name($given), ..self }
+            }
+        )+ }
+    };
+    (@forward $kind:ident $(
+        $(#[$words:meta])* pub fn $name:ident(&self $(, $given:ident: $type:ty)*) -> $returned:ty;
+    )+) => {
+        impl $kind { $(
+            $(#[$words])*
+            pub fn $name(&self $(, $given: $type)*) -> $returned {
+                self.inner.$name($($given),*)
+            }
+        )+ }
+    };
+    (@wait $kind:ident $(
+        $(#[$words:meta])* pub fn $name:ident(&self $(, $given:ident: $type:ty)*) -> $returned:ty;
+    )+) => {
+        /// Each call blocks until the async method of the same name completes.
+        impl $kind { $(
+            $(#[$words])*
+            pub fn $name(&self $(, $given: $type)*) -> $returned {
+                crate::blocking::facade::wait(&self.host, self.inner.$name($($given),*))
+            }
+        )+ }
+    };
+    (@wait_as_owner $kind:ident $(
+        $(#[$words:meta])* pub fn $name:ident(&self $(, $given:ident: $type:ty)*) -> $returned:ty;
+    )+) => {
+        /// Each call blocks until the async method of the same name completes. Only
+        /// [`Client::shutdown`](crate::blocking::Client::shutdown) interrupts a waiting thread.
+        impl $kind { $(
+            $(#[$words])*
+            pub fn $name(&self $(, $given: $type)*) -> $returned {
+                let call = self.inner.$name($($given),*);
+                crate::blocking::facade::wait_as_owner(&self.inner.owners, &self.host, call)
+            }
+        )+ }
+    };
+    (@end $kind:ident $($(#[$words:meta])* pub fn $name:ident(self) -> $returned:ty;)+) => {
+        impl $kind { $(
+            $(#[$words])*
+            pub fn $name(self) -> $returned {
+                let Self { inner, host } = self;
+                crate::blocking::facade::wait(&host, inner.$name())
+            }
+        )+ }
+    };
+    (@guard $kind:ident $by:ident) => {
+        facade! {
+            impl $kind;
+
+            forward {
+                #[doc = see!("Returns until when the hold is valid", $by::valid_until)]
+                pub fn valid_until(&self) -> leasehold_core::Moment;
+
+                #[doc = see!("Returns how long the hold is still valid", $by::remaining)]
+                pub fn remaining(&self) -> std::time::Duration;
+
+                /// Checks that the lock is still held. Fails once the hold has ended, or is known to be lost.
+                /// Needs no network, and never blocks.
+                pub fn check(&self) -> Result<(), crate::Lost>;
+
+                #[doc = see!("Returns whether the hold ends at its cap", $by::is_capped)]
+                pub fn is_capped(&self) -> bool;
+
+                /// Returns a token that is cancelled when the lock is lost: a flag for loops on any thread
+                /// ([`is_cancelled`](tokio_util::sync::CancellationToken::is_cancelled)), and for async code. It
+                /// outlives the guard, and a release never cancels it.
+                pub fn lost_signal(&self) -> tokio_util::sync::CancellationToken;
+            }
+
+            wait {
+                #[doc = see!("Extends the hold now", $by::extend)]
+                pub fn extend(&self) -> Result<(), crate::blocking::Error<crate::ExtendError>>;
+
+                #[doc = see!("Extends the hold so that it lasts `lease` from now, if it would end earlier", $by::extend_to)]
+                pub fn extend_to(&self, lease: impl Into<leasehold_core::Lease>)
+                    -> Result<(), crate::blocking::Error<crate::ExtendError>>;
+            }
+        }
+
+        impl $kind {
+            /// Waits for at most `limit` until the lock is lost. Returns the loss, or `None` if the lock is
+            /// still held.
+            ///
+            /// Fails only in an async context.
+            pub fn lost(
+                &self,
+                limit: std::time::Duration,
+            ) -> Result<Option<crate::Lost>, crate::blocking::AsyncContext> {
+                let waited = async { tokio::time::timeout(limit, self.inner.lost()).await.ok() };
+                // After a suspend of the machine the timer can be late; the clock of `check` is not.
+                Ok(self.host.wait(waited)?.or_else(|| self.inner.check().err()))
+            }
+        }
+    };
+    (@handles $client:ident $(
+        $(#[$words:meta])* pub fn $name:ident(name $(, $given:ident: $type:ty)*) -> $kind:ident;
+    )+) => {
+        /// Handles of locks.
+        impl $client { $(
+            $(#[$words])*
+            pub fn $name<N>(&self, name: N $(, $given: $type)*) -> Result<$kind, crate::LockError>
+            where
+                N: TryInto<crate::LockName>,
+                N::Error: Into<crate::NameError>,
+            {
+                Ok(self.inner.$name(name $(, $given)*)?.into_blocking(&self.host))
+            }
+        )+ }
+    };
+}
+
+/// A setting of several kinds: its signature and its summary. The async method has the details.
+macro_rules! setting {
+    (lease $kind:ident) => {
+        setting! { $kind lease(lease: impl Into<leasehold_core::Lease>), "Sets the lease" }
+    };
+    (max_hold $kind:ident) => {
+        setting! { $kind max_hold(cap: std::time::Duration), "Caps how long a hold lasts, however it is renewed" }
+    };
+    (max_renewals $kind:ident) => {
+        setting! { $kind max_renewals(most: u32), "Caps how often a hold is renewed" }
+    };
+    (wait $kind:ident) => {
+        setting! { $kind wait(limit: std::time::Duration), "Limits how long calls wait, which is forever without it" }
+    };
+    (retry $kind:ident) => {
+        setting! { $kind retry(policy: leasehold_core::RetryPolicy), "Polls by this policy instead of queueing" }
+    };
+    (adopt $kind:ident) => {
+        setting! { $kind adopt(expiry: std::time::Duration),
+        "Sets an expiry on the lock's key if a client of another library locked it without one" }
+    };
+    (sticky $kind:ident) => {
+        setting! { $kind sticky(idle: std::time::Duration), "Keeps a released lock in this process for a while" }
+    };
+    (yield_every $kind:ident) => {
+        setting! { $kind yield_every(every: u32),
+        "Leaves the lock free at every `every`th release, for clients that do not queue" }
+    };
+    ($kind:ident $name:ident($given:ident: $type:ty), $summary:literal) => {
+        #[doc = see!($summary, $kind::$name)]
+        #[must_use]
+        pub fn $name(self, $given: $type) -> Self {
+            Self { inner: self.inner.$name($given), ..self }
+        }
+    };
+}
+
+/// Documentation that links to an async method.
+macro_rules! see {
+    ($summary:literal, $kind:ident::$name:ident) => {
+        concat!(
+            $summary,
+            ": see [`leasehold::",
+            stringify!($kind),
+            "::",
+            stringify!($name),
+            "`](crate::",
+            stringify!($kind),
+            "::",
+            stringify!($name),
+            ").",
+        )
+    };
+}
+
+/// The result of an async call, for the blocking call of the same name.
+pub(super) trait IntoBlocking {
+    type Blocking;
+
+    /// Gives each handle and guard in it the host of the client.
+    fn into_blocking(self, host: &Arc<Host>) -> Self::Blocking;
+}
+
+impl<H: IntoBlocking> IntoBlocking for Attempt<H> {
+    type Blocking = Attempt<H::Blocking>;
+    fn into_blocking(self, host: &Arc<Host>) -> Self::Blocking {
+        self.map(|held| held.into_blocking(host))
+    }
+}
+
+impl<G: IntoBlocking> IntoBlocking for MultiAttempt<G> {
+    type Blocking = MultiAttempt<G::Blocking>;
+    fn into_blocking(self, host: &Arc<Host>) -> Self::Blocking {
+        self.map(|held| held.into_blocking(host))
+    }
+}
+
+/// Results that need no host.
+macro_rules! plain {
+    ($($result:ty),+ $(,)?) => { $(
+        impl IntoBlocking for $result {
+            type Blocking = Self;
+            fn into_blocking(self, _: &Arc<Host>) -> Self {
+                self
+            }
+        }
+    )+ };
+}
+
+plain! {
+    (), bool, u64, BarrierWaitResult, DetachedHold, FullStatus, Option<Leader>, Released, Status, Vec<LockInfo>,
+    Vec<SessionInfo>,
+}
+
+/// Blocks until an async call completes.
+pub(super) fn wait<T: IntoBlocking, E>(
+    host: &Arc<Host>,
+    future: impl Future<Output = Result<T, E>>,
+) -> Result<T::Blocking, Error<E>> {
+    call(host, future).map(|result| result.into_blocking(host))
+}
+
+/// Like [`wait`], with this thread as owner if there is no scope. An owner set on the lock overrides both.
+pub(super) fn wait_as_owner<T: IntoBlocking, E>(
+    owners: &Arc<Owners>,
+    host: &Arc<Host>,
+    future: impl Future<Output = Result<T, E>>,
+) -> Result<T::Blocking, Error<E>> {
+    super::thread::for_whom(owners, || wait(host, future))
+}
+
+/// Runs a function under a lock that was acquired for it.
+pub(super) fn run<G, T, R>(
+    name: &LockName,
+    acquired: Result<G, Error<AcquireError>>,
+    work: impl FnOnce(&G) -> T,
+    check: impl FnOnce(&G) -> Result<(), Lost>,
+    release: impl FnOnce(G) -> Result<R, Error<ReleaseError>>,
+) -> Result<T, Error<RunError>> {
+    let guard = acquired.map_err(|error| error.map(RunError::Acquire))?;
+    let result = work(&guard);
+    check(&guard).map_err(|lost| Error::Failed(RunError::Lost(lost)))?;
+    if let Err(error) = release(guard) {
+        tracing::warn!(lock = %name, %error, "not released");
+    }
+    Ok(result)
+}

@@ -65,21 +65,24 @@ impl Fault {
             Self::Silent => &[("publish(lock.channel, '0')", "")],
             Self::OtherChannel => &[("publish(lock.channel, '0')", "publish(lock.channel .. ':ours', '0')")],
             Self::OtherPayload => &[("publish(lock.channel, '0')", "publish(lock.channel, 'free')")],
-            Self::PublishesEarly => {
-                &[("if lock.freed and not lock.granted then", "if lock.freed and not lock.granted or lock.lowered then")]
-            }
+            Self::PublishesEarly => &[(
+                "if lock.freed and not lock.granted then",
+                "if lock.freed and not lock.granted or lock.lowered then",
+            )],
             Self::CountsOnce => &[(
                 "lock.count, lock.lease_ms = lock.count + 1,",
                 "lock.count, lock.lease_ms = math.max(lock.count, 1),",
             )],
             Self::NoOwner => &[
-                ("'leasehold', packed_holds(lock), lock.value, digits(lock.count))", "'leasehold', packed_holds(lock))"),
+                (
+                    "'leasehold', packed_holds(lock), lock.value, digits(lock.count))",
+                    "'leasehold', packed_holds(lock))",
+                ),
                 ("'leasehold', lowered[1], lock.value, lowered[2])", "'leasehold', lowered[1])"),
             ],
-            Self::ForgetsTheirs => &[(
-                "lock.count, lock.lease_ms = lock.count + 1,",
-                "lock.count, lock.lease_ms = #lock.holds,",
-            )],
+            Self::ForgetsTheirs => {
+                &[("lock.count, lock.lease_ms = lock.count + 1,", "lock.count, lock.lease_ms = #lock.holds,")]
+            }
             Self::ForEver => {
                 &[("digits(math.max(1, lock.ttl_ms)), EMPTY_LOCK, 'REPLACE'", "'0', EMPTY_LOCK, 'REPLACE'")]
             }
@@ -131,9 +134,8 @@ impl Fault {
 fn sent(lua: &str) -> String {
     let is_separator = |c: Option<&char>| c.is_none_or(|c| ",{}=~<>".contains(*c));
     let all: Vec<char> = lua.chars().collect();
-    let kept = (0..all.len()).filter(|at| {
-        all[*at] != ' ' || !(is_separator(all[..*at].last()) || is_separator(all.get(at + 1)))
-    });
+    let kept = (0..all.len())
+        .filter(|at| all[*at] != ' ' || !(is_separator(all[..*at].last()) || is_separator(all.get(at + 1))));
     kept.map(|at| all[at]).collect()
 }
 

@@ -240,7 +240,8 @@ const REENTRANT_READS: &str =
 const REENTRANT_GRANTS: &str =
     prelude!(REENTRANT_READS, PUBLISH, CHANGE, RECORD_HOLDER, REENTRANT_CHANGE, QUEUED_GRANT);
 
-const SHARED_READS: &str = prelude!(FORMAT, NUMBERS, LOCK, CHECK_RECORD, SHARED_READ, PARSE_RECORD, SHARED_HOLDERS);
+const SHARED_READS: &str =
+    prelude!(FORMAT, NUMBERS, LOCK, CHECK_RECORD, SHARED_READ, PARSE_RECORD, SHARED_HOLDERS);
 const SHARED_GRANTS: &str =
     prelude!(SHARED_READS, PUBLISH, CHANGE, SHARED_CHANGE, QUEUE, SHARED_GRANT, COMMIT);
 
@@ -283,7 +284,9 @@ pub(super) const REENTRANT: Texts = Texts {
     inspect: script!("reentrant inspect": REENTRANT_READS, INSPECT_TAIL),
     evict: script!("reentrant evict": REENTRANT_GRANTS, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("reentrant force_release": REENTRANT_GRANTS, EVICT_COMMON, FORCE_RELEASE_TAIL),
-    raise_fence: Some(script!("reentrant raise_fence": REENTRANT_LOCK, REENTRANT_RAISE_FENCE_TAIL)),
+    raise_fence: Some(
+        script!("reentrant raise_fence": REENTRANT_LOCK, CHECK_RECORD, REENTRANT_RAISE_FENCE_TAIL),
+    ),
 };
 
 /// Of all shared kinds: the last argument of a call names the kind.
@@ -400,7 +403,10 @@ mod tests {
             "return a--'\n",
         );
         let stripped = strip::<200>(tricky);
-        assert_eq!(stripped.text(), "local a='--' .. \"-- '\"\na='\\'--' - -1\nb={1,' , ',{}}~=c<=d\nreturn a\n");
+        assert_eq!(
+            stripped.text(),
+            "local a='--' .. \"-- '\"\na='\\'--' - -1\nb={1,' , ',{}}~=c<=d\nreturn a\n"
+        );
         assert_eq!(tokens(tricky), tokens(stripped.text()));
     }
 
@@ -528,7 +534,8 @@ mod tests {
             for (place, expected) in [
                 ("local key", "=lock.key\n"),
                 ("local key,", "=lock.key,"),
-                ("{key=", "KEYS[1]}"),
+                ("{key=", "KEYS[1]"),
+                ("{key=KEYS[1],record=", "KEYS[2]}"),
                 ("new_lock(", "KEYS[1],KEYS[2],KEYS[#KEYS],"),
                 ("read_string(", "lock.key)"),
                 ("delete_holds(", "key,"),
@@ -556,10 +563,18 @@ mod tests {
                 let (command, rest) = call.trim_start().split_once([',', ')']).unwrap_or_default();
                 let rest = rest.trim_start();
                 // `key` is one of KEYS, in a loop over them.
-                let declared =
-                    ["KEYS[", "unpack(KEYS)", "key,", "key)", "lock.key", "lock.record", "lock.audit", "session_record,"]
-                        .iter()
-                        .any(|key| rest.starts_with(key));
+                let declared = [
+                    "KEYS[",
+                    "unpack(KEYS)",
+                    "key,",
+                    "key)",
+                    "lock.key",
+                    "lock.record",
+                    "lock.audit",
+                    "session_record,",
+                ]
+                .iter()
+                .any(|key| rest.starts_with(key));
                 assert!(
                     declared || matches!(command, "'TIME'" | "'PUBLISH'" | "'SPUBLISH'"),
                     "{command} {rest}"
@@ -575,8 +590,8 @@ mod tests {
     }
 
     const KEYWORDS: [&str; 21] = [
-        "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil",
-        "not", "or", "repeat", "return", "then", "true", "until", "while",
+        "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local",
+        "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
     ];
     const BUILTINS: [&str; 10] =
         ["ipairs", "math", "pairs", "pcall", "redis", "string", "table", "tonumber", "type", "unpack"];
@@ -691,7 +706,12 @@ mod tests {
     #[test]
     fn no_fragment_reads_a_variable_of_another() {
         for script in all_texts() {
-            assert_eq!(undeclared(&parts_of(script)), [""; 0], "{}", script.lines().next().unwrap_or_default());
+            assert_eq!(
+                undeclared(&parts_of(script)),
+                [""; 0],
+                "{}",
+                script.lines().next().unwrap_or_default()
+            );
         }
     }
 

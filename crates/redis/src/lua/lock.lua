@@ -22,7 +22,7 @@
 --   head, tail           the ids of the first and the last entry, or ''
 --   entries              the entries that have been parsed, by id; false if there is none
 --   entry_id, entry_text the entry that was read with the record
--- What `commit` writes: see commit.lua
+-- What `commit` writes: see change.lua
 --   fields, stale        fields of the record to write, by name; and fields to delete
 --   new_kept_ms          the new life of the record
 --   freed                whether the lock becomes free
@@ -31,7 +31,7 @@
 --   messages             pairs of a session and a text
 --   new_audit            the new audit
 --
--- The kinds add what only they need: see reentrant_read.lua, reentrant_change.lua, shared_read.lua and string_change.lua.
+-- The kinds add what only they need: see announce_free.lua, string_change.lua, and the reentrant and shared fragments.
 
 local function new_lock(key, record, audit, mailboxes, channel)
   return {

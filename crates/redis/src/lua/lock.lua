@@ -6,7 +6,7 @@
 -- The keys and arguments of the script
 --   key, record, audit   KEYS[1], KEYS[2], and the last of KEYS
 --   mailboxes            prefix of all mailbox channels, as publish.lua takes them
---   channel              the last argument: a channel, of an Election and a ReentrantMutex
+--   channel              the last argument, which depends on the kind: a channel, or the kind of a shared lock
 -- The lock's key, as `read_lock` of its kind finds it
 --   value, other_type    see the file of the kind
 --   ttl_ms               its remaining life, once it is known; -1 if it never expires

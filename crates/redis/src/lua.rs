@@ -4,9 +4,12 @@
 //! strips and joins them, so that a connection sends no comments. Nothing is joined at run time, and values of users are
 //! arguments, never text of a script.
 //!
-//! 1. Stripping removes comments, blank lines and indentation, and nothing else.
+//! 1. Stripping removes comments, blank lines, indentation, and spaces that only readers need, and nothing else.
 //! 2. The first line of a script is a comment with its name: `-- leasehold <kind> <script>`. It tells scripts apart in a
 //!    server's slow log, and to a server that is a model.
+//! 3. The head and the tail of a script read KEYS and ARGV. All other fragments declare functions and constants (in
+//!    capitals), which get what they need as arguments: most of them the table that lock.lua describes. A fragment uses
+//!    constants and functions of the fragments before it, and none of their variables.
 
 /// A fragment without comments.
 struct Stripped<const N: usize> {
@@ -21,7 +24,12 @@ impl<const N: usize> Stripped<N> {
     }
 }
 
-/// Removes comments, blank lines, indentation and trailing spaces (1). Long brackets, and strings over several lines, fail
+/// Whether a byte outside of a string ends the token before it, and begins none that a space could split or join.
+const fn is_separator(byte: u8) -> bool {
+    matches!(byte, b'\n' | b',' | b'{' | b'}' | b'=' | b'~' | b'<' | b'>')
+}
+
+/// Removes comments, blank lines and needless spaces (1). Long brackets, and strings over several lines, fail
 /// the build: no fragment needs them.
 const fn strip<const N: usize>(source: &str) -> Stripped<N> {
     let source = source.as_bytes();
@@ -56,8 +64,8 @@ const fn strip<const N: usize>(source: &str) -> Stripped<N> {
                 bytes[len] = b'\n';
                 len += 1;
             }
-        } else if byte == b' ' && (len == 0 || bytes[len - 1] == b'\n') {
-            // Indentation.
+        } else if byte == b' ' && (len == 0 || is_separator(bytes[len - 1]) || is_separator(next)) {
+            // Nothing would run together.
         } else {
             assert!(byte != b'\t' && byte != b'\r', "a fragment has spaces and newlines only");
             assert!(byte != b'[' || (next != b'[' && next != b'='), "a fragment has no long brackets");
@@ -125,10 +133,16 @@ macro_rules! fragments {
             STRIPPED.text()
         };)+
 
-        /// The name of each fragment, its source, and its stripped text.
+        /// The file of each fragment, its source, and its stripped text.
         #[cfg(test)]
         const FRAGMENTS: &[(&str, &str, &str)] =
             &[$(($file, include_str!(concat!("lua/", $file, ".lua")), $name)),+];
+
+        /// The files of the heads and tails of scripts, which read KEYS and ARGV (3).
+        #[cfg(test)]
+        fn is_tail(file: &str) -> bool {
+            [$((stringify!($name), $file)),+].iter().any(|(name, of)| *of == file && name.ends_with("_TAIL"))
+        }
     };
 }
 
@@ -136,6 +150,7 @@ fragments! {
     FORMAT = "format";
     NUMBERS = "numbers";
     PUBLISH = "publish";
+    LOCK = "lock";
 
     STRING_READ = "string_read";
     REENTRANT_READ = "reentrant_read";
@@ -208,23 +223,25 @@ pub(super) struct Texts {
 
 // What each kind reads, what it changes, and how it grants. The quick paths of a Mutex come before its preludes, and need
 // the constants of the format.
-const STRING_RECORD: &str = prelude!(STRING_READ, FETCH_RECORD, CHECK_RECORD, NUMBERS, PARSE_RECORD);
+const STRING_RECORD: &str = prelude!(NUMBERS, LOCK, STRING_READ, CHECK_RECORD, FETCH_RECORD);
+const STRING_HOLDERS: &str = prelude!(PARSE_RECORD, STRING_HOLDER, DESCRIBE);
 const STRING_CHANGES: &str = prelude!(PUBLISH, CHANGE, RECORD_HOLDER, STRING_CHANGE);
 const QUEUED_GRANT: &str = prelude!(QUEUE, GRANT, COMMIT);
 
-const MUTEX_READS: &str = prelude!(STRING_RECORD, MUTEX_KIND, STRING_HOLDER, DESCRIBE);
-const MUTEX_CHANGES: &str = prelude!(MUTEX_READS, STRING_CHANGES);
+const MUTEX_READS: &str = prelude!(STRING_RECORD, MUTEX_KIND, STRING_HOLDERS);
+const MUTEX_CHANGES: &str = prelude!(MUTEX_READS, STRING_CHANGES, ANNOUNCE_FREE);
 
-const ELECTION_READS: &str = prelude!(FORMAT, STRING_RECORD, ELECTION_KIND, STRING_HOLDER, DESCRIBE);
+const ELECTION_READS: &str = prelude!(FORMAT, STRING_RECORD, ELECTION_KIND, STRING_HOLDERS);
 const ELECTION_GRANTS: &str = prelude!(ELECTION_READS, STRING_CHANGES, ELECTION_CHANGE, QUEUED_GRANT);
 
 const REENTRANT_LOCK: &str = prelude!(FORMAT, NUMBERS, REENTRANT_READ);
 const REENTRANT_READS: &str =
-    prelude!(REENTRANT_LOCK, FETCH_RECORD, CHECK_RECORD, PARSE_RECORD, REENTRANT_HOLDERS, DESCRIBE);
+    prelude!(REENTRANT_LOCK, LOCK, CHECK_RECORD, FETCH_RECORD, PARSE_RECORD, REENTRANT_HOLDERS, DESCRIBE);
 const REENTRANT_GRANTS: &str =
     prelude!(REENTRANT_READS, PUBLISH, CHANGE, RECORD_HOLDER, REENTRANT_CHANGE, QUEUED_GRANT);
 
-const SHARED_READS: &str = prelude!(FORMAT, NUMBERS, SHARED_READ, CHECK_RECORD, PARSE_RECORD, SHARED_HOLDERS);
+const SHARED_READS: &str =
+    prelude!(FORMAT, NUMBERS, LOCK, CHECK_RECORD, SHARED_READ, PARSE_RECORD, SHARED_HOLDERS);
 const SHARED_GRANTS: &str =
     prelude!(SHARED_READS, PUBLISH, CHANGE, SHARED_CHANGE, QUEUE, SHARED_GRANT, COMMIT);
 
@@ -235,7 +252,7 @@ pub(super) const MUTEX: Texts = Texts {
         FORMAT, ACQUIRE_QUICK_TAIL, MUTEX_CHANGES, QUEUED_GRANT, EVICT_COMMON, ACQUIRE_TAIL),
     extend: STRING_EXTEND,
     release: script!("mutex release":
-        FORMAT, RELEASE_QUICK_TAIL, MUTEX_CHANGES, ANNOUNCE_FREE, QUEUED_GRANT, RELEASE_TAIL),
+        FORMAT, RELEASE_QUICK_TAIL, MUTEX_CHANGES, QUEUED_GRANT, RELEASE_TAIL),
     release_and_rest: Some(script!("mutex release_and_rest":
         FORMAT, MUTEX_CHANGES, QUEUED_GRANT, RELEASE_TAIL)),
     inspect: script!("mutex inspect": FORMAT, MUTEX_READS, INSPECT_TAIL),
@@ -267,7 +284,9 @@ pub(super) const REENTRANT: Texts = Texts {
     inspect: script!("reentrant inspect": REENTRANT_READS, INSPECT_TAIL),
     evict: script!("reentrant evict": REENTRANT_GRANTS, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("reentrant force_release": REENTRANT_GRANTS, EVICT_COMMON, FORCE_RELEASE_TAIL),
-    raise_fence: Some(script!("reentrant raise_fence": REENTRANT_LOCK, REENTRANT_RAISE_FENCE_TAIL)),
+    raise_fence: Some(
+        script!("reentrant raise_fence": REENTRANT_LOCK, CHECK_RECORD, REENTRANT_RAISE_FENCE_TAIL),
+    ),
 };
 
 /// Of all shared kinds: the last argument of a call names the kind.
@@ -380,10 +399,14 @@ mod tests {
             "local a = '--' .. \"-- '\" -- a comment\n",
             "  -- indented\n",
             "  a = '\\'--' - -1 -- [[ not long\n",
+            "  b = { 1, ' , ', {} } ~= c <= d\n",
             "return a--'\n",
         );
         let stripped = strip::<200>(tricky);
-        assert_eq!(stripped.text(), "local a = '--' .. \"-- '\"\na = '\\'--' - -1\nreturn a\n");
+        assert_eq!(
+            stripped.text(),
+            "local a='--' .. \"-- '\"\na='\\'--' - -1\nb={1,' , ',{}}~=c<=d\nreturn a\n"
+        );
         assert_eq!(tokens(tricky), tokens(stripped.text()));
     }
 
@@ -433,11 +456,11 @@ mod tests {
         assert_eq!(crc64(b"123456789"), 0xe9c6_d914_c4b8_d9ca, "the check value in Redis's crc64.c");
         let escaped = payload(b"\x04\x01\x06format\x011\x09\x00");
         for text in [MUTEX.acquire, HEARTBEAT, ACQUIRE_ALL] {
-            assert!(text.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
+            assert!(text.contains(&format!("EMPTY_RECORD='{escaped}'")), "{escaped}");
         }
         assert_eq!(leasehold_core::FORMAT, 1, "the payload and check_record.lua name the format");
         let escaped = payload(b"\x04\x01\x09leasehold\x04none\x09\x00");
-        assert!(REENTRANT.acquire.contains(&format!("EMPTY_LOCK = '{escaped}'")), "{escaped}");
+        assert!(REENTRANT.acquire.contains(&format!("EMPTY_LOCK='{escaped}'")), "{escaped}");
         for kind in Kind::ALL.into_iter().filter(|kind| kind.is_shared()) {
             let word = kind.word();
             let mut bytes = b"\x04\x01\x09leasehold".to_vec();
@@ -445,10 +468,10 @@ mod tests {
             bytes.extend_from_slice(word.as_bytes());
             bytes.extend_from_slice(b"\x09\x00");
             let escaped = payload(&bytes);
-            assert!(SHARED.acquire.contains(&format!("{word} = '{escaped}'")), "{escaped}");
+            assert!(SHARED.acquire.contains(&format!("{word}='{escaped}'")), "{escaped}");
         }
         let escaped = payload(b"\x05\x01\x01-\0\0\0\0\0\0\0\0\x09\x00");
-        assert!(HEARTBEAT.contains(&format!("EMPTY_INDEX = '{escaped}'")), "{escaped}");
+        assert!(HEARTBEAT.contains(&format!("EMPTY_INDEX='{escaped}'")), "{escaped}");
     }
 
     #[test]
@@ -457,8 +480,8 @@ mod tests {
         let mutex = [MUTEX.acquire, MUTEX.inspect, ACQUIRE_ALL].map(|text| (text, "ELECTION_MARK"));
         let election = [ELECTION.acquire, ELECTION.inspect].map(|text| (text, "MARK"));
         for (text, name) in mutex.into_iter().chain(election) {
-            assert!(text.contains(&format!("local {name} = '{mark}'\n")), "{text}");
-            assert!(text.contains(&format!("string.sub(value, 1, #{name}) ")), "{text}");
+            assert!(text.contains(&format!("local {name}='{mark}'\n")), "{text}");
+            assert!(text.contains(&format!("string.sub(value,1,#{name})")), "{text}");
         }
         assert_eq!(Kind::Mutex.rest(None), "rest\n0", "as in string_holder.lua and acquire_all.lua");
     }
@@ -466,33 +489,33 @@ mod tests {
     #[test]
     fn the_scripts_know_the_numbers_of_the_model() {
         let contains = |text: &str, expected: &str| assert!(text.contains(expected), "{expected}\n{text}");
-        let record_kept_ms = format!("RECORD_KEPT_MS = {}\n", leasehold_core::RECORD_KEPT.as_millis());
-        let greatest_fence = format!("GREATEST_FENCE = {}\n", FencingToken::MAX);
+        let record_kept_ms = format!("RECORD_KEPT_MS={}\n", leasehold_core::RECORD_KEPT.as_millis());
+        let greatest_fence = format!("GREATEST_FENCE={}\n", FencingToken::MAX);
         // Of each hold the first characters after the session's, and a mark.
         let session = SessionId::from_random([0; 12]);
         let (short, random) =
             (12, HoldId::from_random(session, [0; 16]).token().find('.').expect("a dot") + 1);
-        let ended = format!("ENDED_FROM, ENDED_TO = {}, {}\n", random + 1, random + short);
-        let ended_kept = format!("ENDED_KEPT = {}\n", (Endings::MOST - 1) * (short + 1));
-        let session_length = format!("SESSION_LENGTH = {}\n", session.to_string().len());
+        let ended = format!("ENDED_FROM,ENDED_TO={},{}\n", random + 1, random + short);
+        let ended_kept = format!("ENDED_KEPT={}\n", (Endings::MOST - 1) * (short + 1));
+        let session_length = format!("SESSION_LENGTH={}\n", session.to_string().len());
         for expected in [record_kept_ms, greatest_fence, ended, ended_kept, session_length] {
             contains(FORMAT, &expected);
         }
-        contains(FORMAT, "PERIOD_US, SHORT_LEASE_MS = 100000000, 1000000\n");
-        contains(EVICT_COMMON, &format!("AUDIT_ENTRIES = {}\n", Audit::MOST));
-        contains(CHANGE, &format!("AUDIT_KEPT_MS = '{}'\n", leasehold_core::AUDIT_KEPT.as_millis()));
-        contains(SHARED_INSPECT_TAIL, &format!("MAX_DESCRIBED = {}\n", leasehold_core::MAX_SHARED_HOLDERS));
+        contains(FORMAT, "PERIOD_US,SHORT_LEASE_MS=100000000,1000000\n");
+        contains(EVICT_COMMON, &format!("AUDIT_ENTRIES={}\n", Audit::MOST));
+        contains(CHANGE, &format!("AUDIT_KEPT_MS='{}'\n", leasehold_core::AUDIT_KEPT.as_millis()));
+        contains(SHARED_INSPECT_TAIL, &format!("MAX_DESCRIBED={}\n", leasehold_core::MAX_SHARED_HOLDERS));
         for script in [MUTEX, REENTRANT, ELECTION, SHARED]
             .iter()
             .flat_map(|texts| [texts.release, texts.evict, texts.force_release])
         {
             let ended = script.split("'.'").skip(1);
-            assert!(ended.filter(|rest| rest.contains("string.sub(ended or '', 1, ENDED_KEPT)")).count() > 0);
-            contains(script, "string.sub(hold, ENDED_FROM, ENDED_TO)");
+            assert!(ended.filter(|rest| rest.contains("string.sub(ended or '',1,ENDED_KEPT)")).count() > 0);
+            contains(script, "string.sub(hold,ENDED_FROM,ENDED_TO)");
         }
         // Declared once: no fragment has a number of the format besides.
         for (name, _, stripped) in FRAGMENTS.iter().filter(|(name, ..)| *name != "format") {
-            for number in ["3600000", "9007199254740991", "18, 29", ", 91)", "~= 48", "== 10 ", "100000000"] {
+            for number in ["3600000", "9007199254740991", "18,29", ",91)", "~=48", "==10 ", "100000000"] {
                 assert!(!stripped.contains(number), "{name}: {number}");
             }
         }
@@ -506,20 +529,214 @@ mod tests {
     fn every_key_of_a_command_is_a_declared_one() {
         for script in all_texts() {
             assert!(!script.starts_with("#!"), "Redis 6.2 knows no headers");
-            let loops = script.split(" key in ").skip(1).all(|rest| rest.starts_with("ipairs(KEYS) do"));
-            assert!(loops && !script.contains("local key"), "`key` is one that is declared");
+            let loops = script.split("key in ").skip(1).all(|rest| rest.starts_with("ipairs(KEYS) do"));
+            assert!(loops, "`key` is one that is declared");
+            for (place, expected) in [
+                ("local key", "=lock.key\n"),
+                ("local key,", "=lock.key,"),
+                ("{key=", "KEYS[1]"),
+                ("{key=KEYS[1],record=", "KEYS[2]}"),
+                ("new_lock(", "KEYS[1],KEYS[2],KEYS[#KEYS],"),
+                ("read_string(", "lock.key)"),
+                ("delete_holds(", "key,"),
+                ("session_alive_ms(", "lock,KEYS[3],"),
+            ] {
+                let mut parts = script.split(place);
+                let mut before = parts.next().unwrap_or_default();
+                for rest in parts {
+                    let is_declaration = before.ends_with("local function ");
+                    let is_other = place == "local key" && rest.starts_with(',');
+                    let values = if place == "local key," { rest.split_once('=') } else { None };
+                    let fits = match values {
+                        Some((_, values)) => values.starts_with("lock.key,"),
+                        None => rest.starts_with(expected),
+                    };
+                    assert!(fits || is_declaration || is_other, "{place} {rest}");
+                    before = rest;
+                }
+            }
+            for key in ["lock.key", "lock.record", "lock.audit", "session_record"] {
+                assert!(!script.contains(&format!("{key}=")), "{key} is one that is declared");
+            }
             let calls = script.split("redis.call(").skip(1);
             for call in calls.chain(script.split("redis.pcall(").skip(1)) {
                 let (command, rest) = call.trim_start().split_once([',', ')']).unwrap_or_default();
                 let rest = rest.trim_start();
                 // `key` is one of KEYS, in a loop over them.
-                let declared =
-                    ["KEYS[", "unpack(KEYS)", "key,", "key)"].iter().any(|key| rest.starts_with(key));
+                let declared = [
+                    "KEYS[",
+                    "unpack(KEYS)",
+                    "key,",
+                    "key)",
+                    "lock.key",
+                    "lock.record",
+                    "lock.audit",
+                    "session_record,",
+                ]
+                .iter()
+                .any(|key| rest.starts_with(key));
                 assert!(
                     declared || matches!(command, "'TIME'" | "'PUBLISH'" | "'SPUBLISH'"),
                     "{command} {rest}"
                 );
             }
         }
+    }
+    /// The names that a fragment reads or writes and does not declare, and those that it declares for later ones.
+    #[derive(Default)]
+    struct Names<'a> {
+        free: BTreeSet<&'a str>,
+        exported: BTreeSet<&'a str>,
+    }
+
+    const KEYWORDS: [&str; 21] = [
+        "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local",
+        "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
+    ];
+    const BUILTINS: [&str; 10] =
+        ["ipairs", "math", "pairs", "pcall", "redis", "string", "table", "tonumber", "type", "unpack"];
+
+    fn is_name(token: &str) -> bool {
+        token.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && !KEYWORDS.contains(&token)
+    }
+
+    /// The names in a list that begins at `tokens[at]`, and the index of the token after it.
+    fn name_list<'a>(tokens: &[&'a str], mut at: usize) -> (Vec<&'a str>, usize) {
+        let mut names = Vec::new();
+        while tokens.get(at).is_some_and(|token| is_name(token) || *token == ",") {
+            names.extend(is_name(tokens[at]).then_some(tokens[at]));
+            at += 1;
+        }
+        (names, at)
+    }
+
+    /// Follows the scopes of a stripped fragment. A local is in scope from the end of its line on.
+    fn names(text: &str) -> Names<'_> {
+        let mut names = Names::default();
+        let mut scopes: Vec<BTreeSet<&str>> = vec![BTreeSet::new()];
+        let (mut brackets, mut loop_names) = (Vec::new(), Vec::new());
+        for line in text.lines() {
+            let tokens = tokens(line);
+            let (mut at, mut declared, mut depth, mut is_closed_late) = (0, Vec::new(), 0, false);
+            while at < tokens.len() {
+                let (token, previous) = (tokens[at], at.checked_sub(1).map_or("", |before| tokens[before]));
+                at += 1;
+                match token {
+                    "local" if tokens.get(at) != Some(&"function") => {
+                        depth = scopes.len() - 1;
+                        (declared, at) = name_list(&tokens, at);
+                    }
+                    "for" => (loop_names, at) = name_list(&tokens, at),
+                    "function" => {
+                        if tokens[at] != "(" {
+                            assert_eq!(previous, "local", "{line}");
+                            if let [global] = &mut scopes[..] {
+                                global.insert(tokens[at]);
+                                names.exported.insert(tokens[at]);
+                            }
+                            scopes.last_mut().expect("a scope").insert(tokens[at]);
+                            at += 1;
+                        }
+                        let (parameters, after) = name_list(&tokens, at + 1);
+                        scopes.push(parameters.into_iter().collect());
+                        at = after + 1;
+                    }
+                    "do" => scopes.push(std::mem::take(&mut loop_names).into_iter().collect()),
+                    "then" | "repeat" => scopes.push(BTreeSet::new()),
+                    "else" => *scopes.last_mut().expect("a scope") = BTreeSet::new(),
+                    "elseif" | "end" => drop(scopes.pop()),
+                    // Its condition sees the locals of the loop.
+                    "until" => is_closed_late = true,
+                    "{" | "(" | "[" => brackets.push(token),
+                    "}" | ")" | "]" => drop(brackets.pop()),
+                    _ => {
+                        let is_key = brackets.last() == Some(&"{") && tokens.get(at) == Some(&"=");
+                        let is_used = is_name(token) && !is_key && !matches!(previous, "." | ":");
+                        if is_used && !scopes.iter().any(|scope| scope.contains(token)) {
+                            names.free.insert(token);
+                        }
+                    }
+                }
+            }
+            let is_constant = |name: &&str| !name.contains(|c: char| c.is_ascii_lowercase());
+            if depth == 0 {
+                names.exported.extend(declared.iter().copied().filter(is_constant));
+            }
+            // The scope may have ended on this line.
+            if let Some(scope) = scopes.get_mut(depth) {
+                scope.extend(declared);
+            }
+            if is_closed_late {
+                scopes.pop();
+            }
+        }
+        assert_eq!((scopes.len(), brackets.len()), (1, 0), "every scope ends: {text}");
+        names
+    }
+
+    /// The names that fragments of a script read although no fragment before declares them for others (3).
+    fn undeclared(fragments: &[(&str, &str)]) -> Vec<String> {
+        let (mut declared, mut found) = (BTreeSet::from(BUILTINS), Vec::new());
+        for (file, text) in fragments {
+            let Names { free, exported } = names(text);
+            let is_allowed = |name: &&str| is_tail(file) && matches!(*name, "KEYS" | "ARGV");
+            found.extend(
+                free.iter()
+                    .filter(|name| !declared.contains(*name) && !is_allowed(name))
+                    .map(|name| format!("{file}: {name}")),
+            );
+            declared.extend(exported);
+        }
+        found
+    }
+
+    /// The fragments of a script, by file and text.
+    fn parts_of(script: &'static str) -> Vec<(&'static str, &'static str)> {
+        let (_, mut rest) = script.split_once('\n').expect("a name");
+        let mut parts = Vec::new();
+        while !rest.is_empty() {
+            let fits = FRAGMENTS.iter().filter(|(_, _, text)| rest.starts_with(text));
+            let (file, _, text) = fits.max_by_key(|(_, _, text)| text.len()).expect("a script is fragments");
+            parts.push((*file, *text));
+            rest = &rest[text.len()..];
+        }
+        parts
+    }
+
+    #[test]
+    fn no_fragment_reads_a_variable_of_another() {
+        for script in all_texts() {
+            assert_eq!(
+                undeclared(&parts_of(script)),
+                [""; 0],
+                "{}",
+                script.lines().next().unwrap_or_default()
+            );
+        }
+    }
+
+    #[test]
+    fn a_variable_of_another_fragment_is_found() {
+        let numbers = ("numbers", NUMBERS);
+        for (text, expected) in [
+            ("local function f()\nreturn now_ms\nend\n", &["x: now_ms"][..]),
+            ("local function f(a)\nlocal b=a\nreturn function(c)\nreturn b+c+d\nend\nend\n", &["x: d"]),
+            ("local function f(lock)\nlock.value,value=value,1\nend\n", &["x: value"]),
+            ("local function f(lock)\nlocal ended=ended\nreturn{ended=lock.ended}\nend\n", &["x: ended"]),
+            ("local function f(a)\nfor i,b in ipairs(a) do\na[i]=digits(b)\nend\nreturn b\nend\n", &["x: b"]),
+            ("local function f()\nreturn KEYS[1],ARGV[1]\nend\n", &["x: ARGV", "x: KEYS"]),
+            ("local function f()\nrepeat\nlocal last=now()\nuntil last\nreturn NONE\nend\n", &["x: NONE"]),
+            ("local A=1\nlocal function f()\nif A then\nlocal b=A\nelse\nreturn b\nend\nend\n", &["x: b"]),
+        ] {
+            assert_eq!(undeclared(&[numbers, ("x", text)]), expected, "{text}");
+        }
+        // A function that comes later is no function yet.
+        assert_eq!(undeclared(&[("x", "local function f()\nreturn now()\nend\n"), numbers]), ["x: now"]);
+        // In a real script.
+        let planted = QUEUE.replace("lock.queued==1", "queued==1");
+        let mut parts = parts_of(MUTEX.acquire);
+        let queue = parts.iter_mut().find(|(file, _)| *file == "queue").expect("it queues");
+        queue.1 = &planted;
+        assert_eq!(undeclared(&parts), ["queue: queued"]);
     }
 }

@@ -28,11 +28,11 @@ const MUTANTS: [Mutant; 31] = [
         name: "the record is created by HSET, and its expiry follows",
         edits: &[
             (
-                "redis.call('RESTORE', KEYS[2], digits(new_record_ttl_ms or record_ttl(0)), EMPTY_RECORD)",
-                "new_record_ttl_ms = new_record_ttl_ms or record_ttl(0)
+                "redis.call('RESTORE', lock.record, digits(kept_ms or record_ttl(lock, 0)), EMPTY_RECORD)",
+                "kept_ms = kept_ms or record_ttl(lock, 0)
                 texts[#texts + 1], texts[#texts + 2] = 'format', '1'",
             ),
-            ("if record_exists and new_record_ttl_ms", "if new_record_ttl_ms"),
+            ("if lock.has_record and kept_ms", "if kept_ms"),
         ],
         said: "never expires",
     },
@@ -40,8 +40,8 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Mutex,
         name: "the lock is given by SET, and its expiry follows",
         edits: &[(
-            "redis.call('SET', KEYS[1], granted.token, 'PX', granted.lease_ms)",
-            "redis.call('SET', KEYS[1], granted.token) redis.call('PEXPIRE', KEYS[1], granted.lease_ms)",
+            "redis.call('SET', lock.key, granted.token, 'PX', granted.lease_ms)",
+            "redis.call('SET', lock.key, granted.token) redis.call('PEXPIRE', lock.key, granted.lease_ms)",
         )],
         said: "never expires",
     },
@@ -49,9 +49,9 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Mutex,
         name: "the lock is given before the record is written",
         edits: &[(
-            "write_record()\nwrite_lock()",
-            "write_lock()
-            write_record()",
+            "write_record(lock)\nwrite_lock(lock)",
+            "write_lock(lock)
+            write_record(lock)",
         )],
         said: "it left",
     },
@@ -79,10 +79,10 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Mutex,
         name: "a release is written down before the lock is freed",
         edits: &[(
-            "if freed then\nredis.call('DEL', KEYS[1])",
-            "  if freed then
-              if record_exists and ended then redis.call('HSET', KEYS[2], 'ended', ended) end
-              redis.call('DEL', KEYS[1])",
+            "if lock.freed then\nredis.call('DEL', lock.key)",
+            "  if lock.freed then
+              if lock.has_record and lock.ended then redis.call('HSET', lock.record, 'ended', lock.ended) end
+              redis.call('DEL', lock.key)",
         )],
         said: "it left",
     },
@@ -118,8 +118,8 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Mutex,
         name: "a lock that is handed on is not freed before",
         edits: &[(
-            "if freed then\nredis.call('DEL', KEYS[1])",
-            "if freed then\nif not granted then redis.call('DEL', KEYS[1]) end",
+            "if lock.freed then\nredis.call('DEL', lock.key)",
+            "if lock.freed then\nif not lock.granted then redis.call('DEL', lock.key) end",
         )],
         said: "it left",
     },
@@ -127,9 +127,9 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Mutex,
         name: "the ends of the queue are written before its places",
         edits: &[(
-            "redis.call('HSET', KEYS[2], unpack(texts))",
-            "if new_fields.queue then redis.call('HSET', KEYS[2], 'queue', new_fields.queue) end
-            redis.call('HSET', KEYS[2], unpack(texts))",
+            "redis.call('HSET', lock.record, unpack(texts))",
+            "if lock.fields.queue then redis.call('HSET', lock.record, 'queue', lock.fields.queue) end
+            redis.call('HSET', lock.record, unpack(texts))",
         )],
         said: "a place with 1 of 8 parts",
     },
@@ -137,16 +137,16 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Mutex,
         name: "places that are over are removed before the queue is written",
         edits: &[(
-            "local function write_changes()\n",
-            "local function write_changes()
-            for field in pairs(stale_fields) do redis.call('HDEL', KEYS[2], field) end\n",
+            "local function write_changes(lock)\n",
+            "local function write_changes(lock)
+            for field in pairs(lock.stale) do redis.call('HDEL', lock.record, field) end\n",
         )],
         said: "a place with 1 of 8 parts|places, but a queue",
     },
     Mutant {
         kind: Kind::Mutex,
         name: "places that are over are not emptied with the record",
-        edits: &[("set_field('w:' .. id, '')", "new_fields['w:' .. id] = nil")],
+        edits: &[("set_field(lock, 'w:' .. id, '')", "lock.fields['w:' .. id] = nil")],
         said: "places, but a queue",
     },
     Mutant {
@@ -154,10 +154,10 @@ const MUTANTS: [Mutant; 31] = [
         name: "a grant is told before it is given",
         edits: &[
             (
-                "local function write_changes()\n",
-                "local function write_changes()
-                for _, message in ipairs(messages) do publish(ARGV[3] .. message[1], message[2], true) end
-                messages = {}\n",
+                "local function write_changes(lock)\n",
+                "local function write_changes(lock)
+                for _, message in ipairs(lock.messages) do publish(lock.mailboxes .. message[1], message[2], true) end
+                lock.messages = {}\n",
             ),
         ],
         said: "and told",
@@ -166,9 +166,9 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Mutex,
         name: "who took a lock is written down before it is taken",
         edits: &[(
-            "if freed then\nredis.call('DEL', KEYS[1])",
-            "  if new_audit then redis.pcall('SET', KEYS[#KEYS], new_audit, 'PX', AUDIT_KEPT_MS) end
-          if freed then\nredis.call('DEL', KEYS[1])",
+            "if lock.freed then\nredis.call('DEL', lock.key)",
+            "  if lock.new_audit then redis.pcall('SET', lock.audit, lock.new_audit, 'PX', AUDIT_KEPT_MS) end
+          if lock.freed then\nredis.call('DEL', lock.key)",
         )],
         said: "it left",
     },
@@ -197,29 +197,29 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Reentrant,
         name: "a hash is made by HSET, and its expiry follows",
         edits: &[(
-            "redis.call('RESTORE', KEYS[1], digits(math.max(1, lock_ttl_ms)), EMPTY_LOCK, 'REPLACE')",
-            "redis.call('DEL', KEYS[1])
-            redis.call('HSET', KEYS[1], 'leasehold', packed_holds(), value, digits(hold_count))
-            redis.call('PEXPIRE', KEYS[1], digits(lock_ttl_ms))",
+            "redis.call('RESTORE', key, digits(math.max(1, lock.ttl_ms)), EMPTY_LOCK, 'REPLACE')",
+            "redis.call('DEL', key)
+            redis.call('HSET', key, 'leasehold', packed_holds(lock), lock.value, digits(lock.count))
+            redis.call('PEXPIRE', key, digits(lock.ttl_ms))",
         )],
         said: "never expires",
     },
     Mutant {
         kind: Kind::Reentrant,
         name: "a hash is made before the record is written",
-        edits: &[("write_record()\nwrite_lock()", "write_lock()\n write_record()")],
+        edits: &[("write_record(lock)\nwrite_lock(lock)", "write_lock(lock)\n write_record(lock)")],
         said: "it left",
     },
     Mutant {
         kind: Kind::Reentrant,
         name: "a hold is added before its key lasts as long",
         edits: &[
-            ("elseif reentered then\nredis.call('PEXPIRE', KEYS[1], digits(lock_ttl_ms))", ""),
+            ("elseif is_new then\nredis.call('PEXPIRE', key, digits(lock.ttl_ms))", ""),
             (
-                "has_expired then\nredis.call('HSET', KEYS[1], 'leasehold', packed_holds(), value, digits(hold_count))\nend",
+                "has_expired then\nredis.call('HSET', key, 'leasehold', packed_holds(lock), lock.value, digits(lock.count))\nend",
                 "has_expired then
-                redis.call('HSET', KEYS[1], 'leasehold', packed_holds(), value, digits(hold_count))
-                if reentered then redis.call('PEXPIRE', KEYS[1], digits(lock_ttl_ms)) end
+                redis.call('HSET', key, 'leasehold', packed_holds(lock), lock.value, digits(lock.count))
+                if lock.reentered then redis.call('PEXPIRE', key, digits(lock.ttl_ms)) end
                 end",
             ),
         ],
@@ -229,9 +229,9 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Reentrant,
         name: "holds and count are written one after the other",
         edits: &[(
-            "has_expired then\nredis.call('HSET', KEYS[1], 'leasehold', packed_holds(), value, digits(hold_count))\nend",
+            "has_expired then\nredis.call('HSET', key, 'leasehold', packed_holds(lock), lock.value, digits(lock.count))\nend",
             "has_expired then
-            redis.call('HSET', KEYS[1], 'leasehold', packed_holds()) redis.call('HSET', KEYS[1], value, digits(hold_count))
+            redis.call('HSET', key, 'leasehold', packed_holds(lock)) redis.call('HSET', key, lock.value, digits(lock.count))
             end",
         )],
         said: "a field of ours beside 0 others|it left",
@@ -240,8 +240,8 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Reentrant,
         name: "a release of one of several is written down before the count is lowered",
         edits: &[(
-            "if lowered[3] then redis.call('PEXPIRE', KEYS[1], digits(lowered[3])) else redis.call('HDEL', KEYS[1], '') end",
-            "if record_exists and ended then redis.call('HSET', KEYS[2], 'ended', ended) end",
+            "if lowered[3] then redis.call('PEXPIRE', lock.key, digits(lowered[3])) else redis.call('HDEL', lock.key, '') end",
+            "if lock.has_record and lock.ended then redis.call('HSET', lock.record, 'ended', lock.ended) end",
         )],
         said: "it left",
     },
@@ -249,12 +249,12 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Reentrant,
         name: "clients of Redisson's hear that a lock is free before it is",
         edits: &[
-            ("if freed and not granted then", "if freed and not granted and messages[1] then"),
+            ("if lock.freed and not lock.granted then", "if lock.freed and not lock.granted and lock.messages[1] then"),
             (
-                "if freed then\nredis.call('DEL', KEYS[1])",
-                "if freed then
-                if not granted and not messages[1] then publish(channel, '0') end
-                redis.call('DEL', KEYS[1])",
+                "if lock.freed then\nredis.call('DEL', lock.key)",
+                "if lock.freed then
+                if not lock.granted and not lock.messages[1] then publish(lock.channel, '0') end
+                redis.call('DEL', lock.key)",
             ),
         ],
         said: "and told",
@@ -263,11 +263,11 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Semaphore,
         name: "a hash of parts is made by HSET, and its expiry follows",
         edits: &[
-            ("redis.call('RESTORE', KEYS[1], longest_left_ms(), EMPTY_LOCK[KIND])", "lock_exists = false"),
+            ("redis.call('RESTORE', key, longest_left_ms(lock), EMPTY_LOCK[lock.kind])", "lock.exists = false"),
             (
-                "redis.call('HSET', KEYS[1], unpack(new_holds))",
-                "redis.call('HSET', KEYS[1], 'leasehold', KIND, unpack(new_holds))
-                redis.call('PEXPIRE', KEYS[1], longest_left_ms())",
+                "redis.call('HSET', key, unpack(new_holds))",
+                "redis.call('HSET', key, 'leasehold', lock.kind, unpack(new_holds))
+                redis.call('PEXPIRE', key, longest_left_ms(lock))",
             ),
         ],
         said: "never expires",
@@ -275,7 +275,7 @@ const MUTANTS: [Mutant; 31] = [
     Mutant {
         kind: Kind::Semaphore,
         name: "a part is given before the record is written",
-        edits: &[("write_record()\nwrite_lock()", "write_lock()\n write_record()")],
+        edits: &[("write_record(lock)\nwrite_lock(lock)", "write_lock(lock)\n write_record(lock)")],
         said: "it left",
     },
     Mutant {
@@ -283,12 +283,12 @@ const MUTANTS: [Mutant; 31] = [
         name: "a part is given before its key lasts as long",
         edits: &[
             (
-                "redis.call('PEXPIRE', KEYS[1], longest_left_ms())\ndelete_holds(expired_ids)",
-                "delete_holds(expired_ids)",
+                "redis.call('PEXPIRE', key, longest_left_ms(lock))\ndelete_holds(key, lock.expired)",
+                "delete_holds(key, lock.expired)",
             ),
             (
-                "redis.call('HSET', KEYS[1], unpack(new_holds))",
-                "redis.call('HSET', KEYS[1], unpack(new_holds)) redis.call('PEXPIRE', KEYS[1], longest_left_ms())",
+                "redis.call('HSET', key, unpack(new_holds))",
+                "redis.call('HSET', key, unpack(new_holds)) redis.call('PEXPIRE', key, longest_left_ms(lock))",
             ),
         ],
         said: "later",
@@ -310,9 +310,9 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::RwLock,
         name: "a release of one of several is written down before the hold is removed",
         edits: &[(
-            "delete_holds(removed)\n",
-            "    if record_exists and ended then redis.call('HSET', KEYS[2], 'ended', ended) end
-            delete_holds(removed)\n",
+            "delete_holds(key, removed)\n",
+            "    if lock.has_record and lock.ended then redis.call('HSET', lock.record, 'ended', lock.ended) end
+            delete_holds(key, removed)\n",
         )],
         said: "it left",
     },
@@ -320,9 +320,9 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Barrier,
         name: "those who meet are let in one after the other",
         edits: &[(
-            "redis.call('HSET', KEYS[1], unpack(new_holds))",
+            "redis.call('HSET', key, unpack(new_holds))",
             "for i = 1, #new_holds, 2 do
-              redis.call('HSET', KEYS[1], new_holds[i], new_holds[i + 1])
+              redis.call('HSET', key, new_holds[i], new_holds[i + 1])
             end",
         )],
         said: "it left",
@@ -331,10 +331,10 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Latch,
         name: "a latch waiter is notified before the latch is open",
         edits: &[(
-            "local function write_changes()\n",
-            "local function write_changes()
-            for _, message in ipairs(messages) do publish(ARGV[3] .. message[1], message[2], true) end
-            messages = {}\n",
+            "local function write_changes(lock)\n",
+            "local function write_changes(lock)
+            for _, message in ipairs(lock.messages) do publish(lock.mailboxes .. message[1], message[2], true) end
+            lock.messages = {}\n",
         )],
         said: "and told",
     },
@@ -342,8 +342,8 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Semaphore,
         name: "a number of permits is written before the record is made",
         edits: &[(
-            "redis.call('RESTORE', KEYS[2], digits(new_record_ttl_ms or record_ttl(0)), EMPTY_RECORD)",
-            "new_record_ttl_ms, record_exists = new_record_ttl_ms or record_ttl(0), true
+            "redis.call('RESTORE', lock.record, digits(kept_ms or record_ttl(lock, 0)), EMPTY_RECORD)",
+            "kept_ms, lock.has_record = kept_ms or record_ttl(lock, 0), true
                 texts[#texts + 1], texts[#texts + 2] = 'format', '1'",
         )],
         said: "never expires",

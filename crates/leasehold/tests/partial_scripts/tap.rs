@@ -163,7 +163,8 @@ fn serve(mut client: TcpStream, server: u16, control: &Mutex<Control>) -> io::Re
 impl Control {
     fn load(&mut self, text: &[u8]) -> io::Result<Value> {
         let original = String::from_utf8(text.to_vec()).map_err(io::Error::other)?;
-        let edited = self.edits.iter().fold(original.clone(), |text, (from, to)| text.replace(from, to));
+        let edited =
+            self.edits.iter().fold(original.clone(), |text, (from, to)| text.replace(&sent(from), to));
         let wrapped = PRELUDE.replace(PLACEHOLDER, &edited);
         let mut sha = |text: &str| -> io::Result<String> {
             let sha = self.connection.call(&["SCRIPT", "LOAD", text])?.ok()?;
@@ -229,6 +230,15 @@ impl Control {
             How::Failed(error) => Value::Error(format!("ERR {error}")),
         })
     }
+}
+
+/// Lua as the scripts have it, without the spaces that only readers need. No string in an edit has such a space.
+fn sent(lua: &str) -> String {
+    let is_separator = |c: Option<&char>| c.is_none_or(|c| ",{}=~<>".contains(*c));
+    let all: Vec<char> = lua.chars().collect();
+    let kept = (0..all.len())
+        .filter(|at| all[*at] != ' ' || !(is_separator(all[..*at].last()) || is_separator(all.get(at + 1))));
+    kept.map(|at| all[at]).collect()
 }
 
 /// The words of a command.

@@ -42,20 +42,24 @@
 -- A script, because three decisions must be atomic: is the lock free, which waiter is next, and which
 -- fencing token follows.
 
-local request = read_request(claim, 4)
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local failed = read_lock(lock, claim)
+if failed then return failed end
+
+local request = request_of(claim, ARGV[#ARGV - 1], unpack(ARGV, 4, 9))
 local reply, inspected, alive_ms
 if KEYS[3] then
-  reply = settled_reply(request)
+  reply = settled_reply(lock, request)
   if not reply then
-    local alive, unreadable = session_alive_ms(ARGV[10])
+    local alive, unreadable = session_alive_ms(lock, KEYS[3], ARGV[10])
     -- A session whose record is unreadable is not known to be dead.
     if alive then
       inspected, alive_ms = ARGV[10], alive
     elseif not unreadable then
-      evict(ARGV[10], request.label)
+      evict(lock, ARGV[10], request.label)
     end
   end
 end
-reply = reply or acquire(request, inspected, alive_ms)
-commit(reply)
+reply = reply or acquire(lock, request, inspected, alive_ms)
+commit(lock, reply)
 return reply

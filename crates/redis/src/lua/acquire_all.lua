@@ -105,7 +105,7 @@ for i = 1, #KEYS / 2 do
 end
 if not all_free then return replies end
 
-now()
+local now_ms, now_us = now()
 for i, state in ipairs(states) do
   local at = PER_LOCK * i
   local hold, own, lease_ms = ARGV[at], ARGV[at + 1], ARGV[at + 2]

@@ -1,11 +1,6 @@
--- Announces that a Mutex became free to clients that wait outside of a queue. Part of release, after string_change.lua.
---
--- ARGV[#]  with 'tell' in ARGV[4]: the channel of the message
+-- Announces that a Mutex became free to clients that wait outside of a queue, if its releaser wants it: `lock.announces`.
 
-if ARGV[4] == 'tell' then
-  local channel = ARGV[#ARGV]
-  function announce_free()
-    if freed then redis.pcall('PUBLISH', channel, 'free') end
-  end
+local function announce_free(lock)
+  if lock.announces and lock.freed then redis.pcall('PUBLISH', lock.channel, 'free') end
 end
 

@@ -1,6 +1,6 @@
--- Checks the format of the record in `fields`. Provides `record_exists`, `last_fence`, `ended` and `has_waiters`.
+-- Checks the format of the record, and takes over what it says.
 --
--- KEYS[2]  the record: a HASH
+-- `lock.record`  a HASH
 --            format           1. A script does not touch a record of another format
 --            last             the newest fencing token
 --            reserved         of a Mutex: the greatest fencing token reserved for the hold in `tenant`, then ' tell' if its
@@ -29,13 +29,20 @@
 --
 -- The \n between the parts is the only control character in these texts.
 
-if fields.err then
-  if string.sub(fields.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return fields end
-  return { 'format', redis.call('TYPE', KEYS[2]).ok }
+-- `fields` is the reply to HMGET: format, last, tenant, ended, queue, the entry with this id, reserved. Returns an error reply, or
+-- nil.
+local function check_record(lock, id, fields)
+  if fields.err then
+    if string.sub(fields.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return fields end
+    return { 'format', redis.call('TYPE', lock.record).ok }
+  end
+  local format, last, queue = fields[1], fields[2], fields[5]
+  if format and format ~= '1' then return { 'format', format } end
+  lock.has_record, lock.fence, lock.tenant, lock.ended = format, last and tonumber(last), fields[3], fields[4]
+  lock.queue, lock.entry_id, lock.entry_text, lock.reserved = queue, id, fields[6], fields[7]
+  if queue then
+    local size, ticket, head, tail = string.match(queue, '^(%d+) (%d+) (%S*) (%S*)$')
+    lock.queued, lock.next_ticket, lock.head, lock.tail = tonumber(size), tonumber(ticket), head, tail
+  end
 end
-local record_exists = fields[1]
-if record_exists and record_exists ~= '1' then return { 'format', record_exists } end
-local last_fence = fields[2] and tonumber(fields[2])
-local ended = fields[4]
-local has_waiters = fields[5] and string.byte(fields[5]) ~= BYTE_ZERO
 

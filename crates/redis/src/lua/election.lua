@@ -1,14 +1,14 @@
--- What sets an Election apart from a Mutex, which is a STRING as well. Follows string_read.lua and parse_record.lua.
+-- What sets an Election apart from a Mutex, which is a STRING as well. Follows string_read.lua and fetch_record.lua.
 
 -- Prefix of the token in the lock's key.
 local MARK = 'election\n'
-if value and string.sub(value, 1, #MARK) ~= MARK then value, other_type = false, 'string' end
 
-local unmarked_claim = claim_of
-function claim_of(hold, own)
-  local marked = unmarked_claim(hold, own)
-  marked.token = MARK .. marked.token
-  return marked
+-- As in mutex.lua.
+local function read_lock(lock, claim)
+  local value, other_type, failed = read_string(lock.key)
+  if failed then return failed end
+  if value and string.sub(value, 1, #MARK) ~= MARK then value, other_type = false, 'string' end
+  lock.value, lock.other_type = value, other_type
+  return fetch_record(lock, claim.session)
 end
-claim = claim_of(ARGV[1], ARGV[2])
 

@@ -1,12 +1,9 @@
--- Announces the leader of an Election. Follows string_change.lua.
---
--- ARGV[#]  the channel of the message, a hint for observers
-
-local channel = ARGV[#ARGV]
+-- Announces the leader of an Election. Follows string_change.lua. `lock.channel` is for observers, and its messages are hints.
 
 -- There is another leader, or a new token of the same one, or none.
-function announce_free()
-  local message = new_fields.last and 'leader ' .. new_fields.last or (freed or rest_value) and 'nobody'
-  if message then publish(channel, message) end
+local function announce_free(lock)
+  local last = lock.fields.last
+  local message = last and 'leader ' .. last or (lock.freed or lock.rest_value) and 'nobody'
+  if message then publish(lock.channel, message) end
 end
 

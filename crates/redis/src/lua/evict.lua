@@ -19,11 +19,15 @@
 -- A script, because the session must not come back to life between the check and the eviction. The DEL comes first, and no
 -- later error is a reason to keep the lock with the dead session.
 
-if other_type then return { 'kind', other_type } end
-local alive, unreadable = session_alive_ms(ARGV[1])
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local failed = read_lock(lock, claim)
+if failed then return failed end
+
+if lock.other_type then return { 'kind', lock.other_type } end
+local alive, unreadable = session_alive_ms(lock, KEYS[3], ARGV[1])
 if unreadable then return unreadable end
 if alive then return { 'alive' } end
-local fence, entries_left = evict(ARGV[1], ARGV[4])
-if not value then grant_next() end
-commit()
+local fence, entries_left = evict(lock, ARGV[1], ARGV[4])
+if not lock.value then grant_next(lock) end
+commit(lock)
 return { 'gone', fence, entries_left }

@@ -1,79 +1,66 @@
 -- Ends holds against the will of their holder, and keeps the audit. Part of acquire, evict and force_release, after commit.lua.
 -- It decides; `commit` writes.
 --
--- KEYS[3]  the record of a session, in acquire and evict: a HASH, as heartbeat.lua describes it
--- KEYS[#]  the lock's audit, the last key: a STRING, a line per entry, newest first:
---            at_ms \t how \t fence or '' \t 1 if the holder is known, else 0 \t its label \t by
---
--- An acquire that names no session creates none of these functions.
-
-local end_by_force, audit_ending, evict, session_alive_ms
-if KEYS[3] then
+-- `lock.audit`  the lock's audit, the last key: a STRING, a line per entry, newest first:
+--                 at_ms \t how \t fence or '' \t 1 if the holder is known, else 0 \t its label \t by
 
 -- How many entries the audit keeps.
 local AUDIT_ENTRIES = 32
 
 -- Adds an entry to the audit; `label` is nil if the holder is not known.
-function audit_ending(how, fence, label, by)
+local function audit_ending(lock, how, fence, label, by)
   local at_ms = digits(now())
   local lines = { at_ms .. '\t' .. how .. '\t' .. fence .. '\t' .. (label and '1\t' .. label or '0\t') .. '\t' .. by }
   -- A key of another type is no audit.
-  local before = new_audit or redis.pcall('GET', KEYS[#KEYS])
+  local before = lock.new_audit or redis.pcall('GET', lock.audit)
   for line in string.gmatch(type(before) == 'string' and before or '', '[^\n]+') do
     if #lines == AUDIT_ENTRIES then break end
     lines[#lines + 1] = line
   end
-  new_audit = table.concat(lines, '\n')
+  lock.new_audit = table.concat(lines, '\n')
 end
 
 -- Ends the holds that match. Returns the fencing token of the first, or nil if none matches.
-function end_by_force(how, by, matches)
+local function end_by_force(lock, how, by, matches)
   local lost = {}
-  for _, holder in ipairs(holders()) do
+  for _, holder in ipairs(holders(lock)) do
     if matches(holder) then lost[#lost + 1] = holder end
   end
   if not lost[1] then return end
-  local fence = lost[1].fence or current_fence()
-  end_holds(matches)
-  if begin_record then begin_record(0) end
-  if record_exists or begin_record then
-    for _, holder in ipairs(lost) do
-      record_ending(holder.hold, how)
-      if keep_token then keep_token(holder.fence) end
-    end
-  end
-  audit_ending(how, fence and digits(fence) or '', lost[1].label, by)
+  local fence = fence_of(lock, lost[1])
+  end_holds(lock, matches)
+  for _, holder in ipairs(lost) do record_lost(lock, holder, how) end
+  audit_ending(lock, how, fence and digits(fence) or '', lost[1].label, by)
   -- Holds of a shared lock have a fencing token each, and people search the audit by token.
-  for i = 2, lost[1].fence and #lost or 1 do audit_ending(how, digits(lost[i].fence), lost[i].label, by) end
+  for i = 2, lost[1].fence and #lost or 1 do audit_ending(lock, how, digits(lost[i].fence), lost[i].label, by) end
   return fence
 end
 
 -- Ends what a dead session has of the lock. Returns the fencing token of its hold, or -1; and 1 if it had a queue entry, else 0.
-function evict(dead, by)
+local function evict(lock, dead, by)
   local entries_left = 0
-  local entries = first_id == '' and {} or entries_of_session and entries_of_session(dead) or { queue_entry(dead) or nil }
-  for _, entry in ipairs(entries) do
+  for _, entry in ipairs(lock.head == '' and {} or entries_of_session(lock, dead)) do
     if session_timeout_ms(entry) then
-      dequeue(entry.entry_id)
+      dequeue(lock, entry.entry_id)
       entries_left = 1
     end
   end
-  local fence = end_by_force('evicted', by, function(holder)
+  local fence = end_by_force(lock, 'evicted', by, function(holder)
     return session_timeout_ms(holder) and holder.session == dead
   end)
   return fence or -1, entries_left
 end
 
--- How long the session of KEYS[3] counts as alive, in ms, or false if it is dead; then the reply if its record is unreadable. A
--- session without a record may live on a server that lost its data. It counts as alive for as long as its client may trust
--- the hold that it has here.
-function session_alive_ms(session)
-  local found = redis.pcall('HMGET', KEYS[3], 'format', 'until')
+-- How long a session counts as alive, in ms, or false if it is dead; then the reply if its record is unreadable. `session_record`
+-- is a HASH, as heartbeat.lua describes it. A session without a record may live on a server that lost its data. It counts as alive
+-- for as long as its client may trust the hold that it has here.
+local function session_alive_ms(lock, session_record, session)
+  local found = redis.pcall('HMGET', session_record, 'format', 'until')
   if found.err then return false, found end
   if found[1] and found[1] ~= '1' then return false, { 'format', found[1] } end
   local until_ms = found[2] and tonumber(found[2])
   if not until_ms then
-    for _, holder in ipairs(holders()) do
+    for _, holder in ipairs(holders(lock)) do
       local timeout_ms = holder.session == session and session_timeout_ms(holder)
       if timeout_ms then until_ms = math.max(until_ms or 0, holder.since_ms + timeout_ms) end
     end
@@ -81,7 +68,5 @@ function session_alive_ms(session)
   end
   local left_ms = until_ms - now()
   return left_ms >= 0 and left_ms
-end
-
 end
 

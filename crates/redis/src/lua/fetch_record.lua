@@ -1,12 +1,12 @@
--- Fetches the record of a Mutex, an Election or a ReentrantMutex. Provides `fields` and `entry_per_hold`.
---
--- KEYS[2]  the record, as check_record.lua describes it
--- ARGV[1]  a hold, a session (whose queue entry is read), or empty
--- ARGV[2]  the user's own value, or empty
+-- Fetches the record of a Mutex, an Election or a ReentrantMutex. Follows check_record.lua.
 
 -- Each session has one entry in the queue, whatever the number of its holds that wait.
-local entry_per_hold = false
+local ENTRY_PER_HOLD = false
 
-local session = string.sub(ARGV[1], 1, SESSION_LENGTH)
+-- `id` is a session, whose queue entry is read, too. Returns an error reply, or nil.
+local function fetch_record(lock, id)
+  local fields =
+    redis.pcall('HMGET', lock.record, 'format', 'last', 'tenant', 'ended', 'queue', 'w:' .. id, 'reserved')
+  return check_record(lock, id, fields)
+end
 
-local fields = redis.pcall('HMGET', KEYS[2], 'format', 'last', 'tenant', 'ended', 'queue', 'w:' .. session, 'reserved')

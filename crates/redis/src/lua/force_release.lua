@@ -18,24 +18,29 @@
 -- A script, so that a client that acquired the lock since the operator looked does not lose it. The DEL comes first: it must
 -- work under full memory.
 
-if other_type then return { 'kind', other_type } end
-local holder, fence = first_holder(), current_fence()
-if ARGV[5] == 'hold' and holder and fence and digits(fence) == ARGV[6] then
-  local notified = {}
-  for _, lost in ipairs(holders()) do
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local failed = read_lock(lock, claim)
+if failed then return failed end
+
+if lock.other_type then return { 'kind', lock.other_type } end
+local holder = first_holder(lock)
+local fence = holder and fence_of(lock, holder)
+if ARGV[5] == 'hold' and fence and digits(fence) == ARGV[6] then
+  local messages, notified = lock.messages, {}
+  for _, lost in ipairs(holders(lock)) do
     if not notified[lost.session] then
       notified[lost.session], messages[#messages + 1] = true, { lost.session, 'freed ' .. ARGV[6] }
     end
   end
-  end_by_force('freed', ARGV[4], function() return true end)
+  end_by_force(lock, 'freed', ARGV[4], function() return true end)
   -- A client of another library may hold the ReentrantMutex, too.
-  free_lock()
-elseif ARGV[5] == 'stranger' and value and not holder and redis.sha1hex(value) == ARGV[6] then
-  free_lock()
-  audit_ending('freed', '', nil, ARGV[4])
+  free_lock(lock)
+elseif ARGV[5] == 'stranger' and lock.value and not holder and redis.sha1hex(lock.value) == ARGV[6] then
+  free_lock(lock)
+  audit_ending(lock, 'freed', '', nil, ARGV[4])
 else
-  return { 'changed', describe_holder({}) }
+  return { 'changed', describe_holder(lock, {}) }
 end
-grant_next()
-commit()
+grant_next(lock)
+commit(lock)
 return { 'freed' }

@@ -14,9 +14,13 @@
 --
 -- A script, so that holder, queue and status are of one instant.
 
-if other_type then return { 'kind', other_type } end
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local failed = read_lock(lock, claim)
+if failed then return failed end
+
+if lock.other_type then return { 'kind', lock.other_type } end
 local waiting = 0
-if first_id ~= '' then
+if lock.head ~= '' then
   local at_ms = now()
   for _, text in ipairs(redis.call('HVALS', KEYS[2])) do
     -- Only a queue entry begins with ticket, nonce and time.
@@ -24,9 +28,9 @@ if first_id ~= '' then
     if expires_ms and tonumber(expires_ms) >= at_ms then waiting = waiting + 1 end
   end
 end
-local reply = { waiting, claim.hold ~= '' and hold_status(claim) or '', describe_holder({}) }
+local reply = { waiting, claim.hold ~= '' and hold_status(lock, claim) or '', describe_holder(lock, {}) }
 if KEYS[3] then
-  reply[4] = value and not first_holder() and redis.sha1hex(value) or ''
+  reply[4] = lock.value and not first_holder(lock) and redis.sha1hex(lock.value) or ''
   local audit = redis.pcall('GET', KEYS[3])
   reply[5] = type(audit) == 'string' and audit or ''
 end

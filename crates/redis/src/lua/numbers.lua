@@ -5,14 +5,14 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
--- The server's time in ms, read at most once per script. Sets now_us, too.
-local now_us, now_ms
+-- The server's time in ms and in microseconds, read at most once per script.
+local now_ms, now_us
 local function now()
-  if not now_us then
+  if not now_ms then
     local time = redis.call('TIME')
     local s, us = tonumber(time[1]), tonumber(time[2])
-    now_us, now_ms = s * 1000000 + us, s * 1000 + math.floor(us / 1000)
+    now_ms, now_us = s * 1000 + math.floor(us / 1000), s * 1000000 + us
   end
-  return now_ms
+  return now_ms, now_us
 end
 

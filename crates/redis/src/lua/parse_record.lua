@@ -1,23 +1,12 @@
--- Parses the record on demand. Writes nothing. Follows check_record.lua and numbers.lua.
---
--- Scripts change these variables first and write them at the end, so no key is read twice.
+-- Parses the record on demand. Writes nothing. Follows the fragment of the kind, which has MARK and ENTRY_PER_HOLD.
 
 -- A claim: the hold, its own value, the token that the lock's key has for it, its session and the id of its queue entry.
 local function claim_of(hold, own)
   local session = string.sub(hold, 1, SESSION_LENGTH)
   return {
-    hold = hold, own = own, token = own == '' and hold or own, session = session,
-    entry_id = entry_per_hold and hold or session,
+    hold = hold, own = own, token = MARK .. (own == '' and hold or own), session = session,
+    entry_id = ENTRY_PER_HOLD and hold or session,
   }
-end
-
-local claim = claim_of(ARGV[1], ARGV[2])
-
--- The queue.
-local next_ticket, queue_size, first_id, last_id = 0, 0, '', ''
-if fields[5] then
-  queue_size, next_ticket, first_id, last_id = string.match(fields[5], '^(%d+) (%d+) (%S*) (%S*)$')
-  queue_size, next_ticket = tonumber(queue_size), tonumber(next_ticket)
 end
 
 -- The session timeout of a hold or a queue entry in ms, or nil if the death of the session does not end it.
@@ -26,22 +15,21 @@ local function session_timeout_ms(of)
 end
 
 -- The newest holder that the record knows, or false.
-local recorded
-local function recorded_holder()
+local function recorded_holder(lock)
+  local recorded = lock.recorded
   if recorded == nil then
     recorded = false
-    if fields[3] then
+    if lock.tenant then
       local hold, since_ms, life, own, label =
-        string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
+        string.match(lock.tenant, '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
       recorded = claim_of(hold, own)
       recorded.since_ms, recorded.life, recorded.label = tonumber(since_ms), life, label
     end
+    lock.recorded = recorded
   end
   return recorded
 end
 
--- Queue entries read so far, by id; false if there is none.
-local queue_entries = {}
 local function parse_entry(text)
   if not text or text == '' then return false end
   -- A ticket is negative if its entry was put before the first.
@@ -52,32 +40,35 @@ local function parse_entry(text)
   entry.lease_ms, entry.life, entry.label, entry.mode = lease_ms, life, label, mode
   return entry
 end
-local function queue_entry(id)
-  if queue_entries[id] == nil then
-    local text = fields[6]
-    if id ~= claim.entry_id then text = redis.call('HGET', KEYS[2], 'w:' .. id) end
-    queue_entries[id] = parse_entry(text)
+
+-- The queue entry with this id, or false.
+local function queue_entry(lock, id)
+  local entries = lock.entries
+  if entries[id] == nil then
+    local text = lock.entry_text
+    if id ~= lock.entry_id then text = redis.call('HGET', lock.record, 'w:' .. id) end
+    entries[id] = parse_entry(text)
   end
-  return queue_entries[id]
+  return entries[id]
 end
 
--- How a hold ended, as in the replies, or nil if `ended` does not list it.
-local function how_ended(hold)
-  local _, at = string.find(ended or '', string.sub(hold, ENDED_FROM, ENDED_TO), 1, true)
+-- How a hold ended, as in the replies, or nil if the record does not list it.
+local function listed_ending(lock, hold)
+  local ended = lock.ended or ''
+  local _, at = string.find(ended, string.sub(hold, ENDED_FROM, ENDED_TO), 1, true)
   local mark = at and string.sub(ended, at + 1, at + 1)
   return mark == '.' and 'released' or mark == '!' and 'evicted' or mark == '~' and 'freed' or nil
 end
 
 -- Whether the claim has a queue entry. The entry of its session may belong to another hold.
-local function is_queued(of)
-  local entry = queue_entry(of.entry_id)
+local function is_queued(lock, of)
+  local entry = queue_entry(lock, of.entry_id)
   return entry and entry.hold == of.hold
 end
 
 -- The remaining life of the lock's key; -1 if it never expires.
-local lock_ttl_ms
-local function lock_ttl()
-  lock_ttl_ms = lock_ttl_ms or redis.call('PTTL', KEYS[1])
-  return lock_ttl_ms
+local function lock_ttl(lock)
+  lock.ttl_ms = lock.ttl_ms or redis.call('PTTL', lock.key)
+  return lock.ttl_ms
 end
 

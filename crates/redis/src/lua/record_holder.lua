@@ -1,19 +1,22 @@
--- Records a new holder of a lock that is not shared. Follows change.lua.
-
--- Hooks of shared locks. Here a record exists whenever something is remembered, and it knows the holder's token.
-local begin_record, keep_token
+-- Records a new holder of a lock that is not shared, and how holds are lost. Follows change.lua.
 
 -- Records the claim as the newest holder, with a fencing token greater than every token issued or reserved before.
-local function record_holder(holder)
-  now()
-  local reserved = fields[7] and tonumber(string.match(fields[7], '^%d+')) or 0
-  local before = last_fence
-  last_fence = math.min(last_fence and math.max(last_fence + 1, reserved + 1, now_us) or now_us, GREATEST_FENCE)
-  recorded, holder.since_ms = holder, now_ms
-  set_field('last', digits(last_fence))
-  set_field('tenant', holder.hold .. '\n' .. digits(now_ms) .. '\n' .. holder.life .. '\n' .. holder.own .. '\n' .. holder.label)
+local function record_holder(lock, holder)
+  local now_ms, now_us = now()
+  local reserved = lock.reserved and tonumber(string.match(lock.reserved, '^%d+')) or 0
+  local before = lock.fence
+  local fence = math.min(before and math.max(before + 1, reserved + 1, now_us) or now_us, GREATEST_FENCE)
+  lock.fence, lock.recorded, holder.since_ms = fence, holder, now_ms
+  set_field(lock, 'last', digits(fence))
+  set_field(lock, 'tenant',
+    holder.hold .. '\n' .. digits(now_ms) .. '\n' .. holder.life .. '\n' .. holder.own .. '\n' .. holder.label)
   local lease_ms = tonumber(holder.lease_ms)
-  local same_period = before and math.floor(before / PERIOD_US) == math.floor(last_fence / PERIOD_US)
-  if not same_period or lease_ms >= SHORT_LEASE_MS then new_record_ttl_ms = record_ttl(lease_ms) end
+  local same_period = before and math.floor(before / PERIOD_US) == math.floor(fence / PERIOD_US)
+  if not same_period or lease_ms >= SHORT_LEASE_MS then lock.new_kept_ms = record_ttl(lock, lease_ms) end
+end
+
+-- Lists a hold that ends against the will of its holder. Without a record nothing is remembered.
+local function record_lost(lock, holder, how)
+  if lock.has_record then record_ending(lock, holder.hold, how) end
 end
 

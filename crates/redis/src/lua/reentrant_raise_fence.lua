@@ -15,30 +15,30 @@
 -- A script, because finding the hold and raising its token are one step. The record is written first: tokens that are issued
 -- later are greater than it says, whatever the lock's key says.
 
+local lock = { key = KEYS[1], record = KEYS[2] }
+local failed = read_holds(lock, ARGV[2] == '' and ARGV[1] or ARGV[2])
+if failed then return failed end
+
 local held
-for _, entry in ipairs(holds) do
+for _, entry in ipairs(lock.holds) do
   if entry.hold == ARGV[1] then held = true end
 end
 if not held then return 0 end
 
-local record = redis.pcall('HMGET', KEYS[2], 'format', 'last')
-if record.err then
-  if string.sub(record.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return record end
-  return { 'format', redis.call('TYPE', KEYS[2]).ok }
-end
-if not record[1] then return 0 end
-if record[1] ~= '1' then return { 'format', record[1] } end
+failed = check_record(lock, nil, redis.pcall('HMGET', KEYS[2], 'format', 'last'))
+if failed then return failed end
+if not lock.has_record then return 0 end
 
-local last, fence = tonumber(record[2] or 0), tonumber(ARGV[3])
+local last, fence = lock.fence or 0, tonumber(ARGV[3])
 local kept_ms = math.max(math.floor(math.max(last, fence) / 1000) - now(), 0) + RECORD_KEPT_MS
 if redis.call('PTTL', KEYS[2]) < kept_ms - RECORD_KEPT_MS / 2 then
   redis.call('PEXPIRE', KEYS[2], digits(kept_ms))
 end
 if fence > last then redis.call('HSET', KEYS[2], 'last', ARGV[3]) end
-if fence > (owner_fence or 0) then
-  owner_fence = fence
-  local ttl_ms = own_ttl_ms()
+if fence > (lock.owner_fence or 0) then
+  lock.owner_fence = fence
+  local ttl_ms = own_ttl_ms(lock)
   if ttl_ms then redis.call('PEXPIRE', KEYS[1], digits(ttl_ms)) end
-  redis.call('HSET', KEYS[1], 'leasehold', packed_holds(), value, digits(hold_count))
+  redis.call('HSET', KEYS[1], 'leasehold', packed_holds(lock), lock.value, digits(lock.count))
 end
 return 1

@@ -12,17 +12,21 @@
 -- A script, because finding the hold and ending it are one step. It leaves what a release leaves that is cut off after its first
 -- writes.
 
+local lock = { key = KEYS[1] }
+local failed = read_holds(lock, ARGV[2] == '' and ARGV[1] or ARGV[2])
+if failed then return failed end
+
 local held
-for _, entry in ipairs(holds) do held = held or entry.hold == ARGV[1] end
+for _, entry in ipairs(lock.holds) do held = held or entry.hold == ARGV[1] end
 if not held then return -1 end
-keep_holds(function(entry) return entry.hold ~= ARGV[1] end)
-if not value then
+keep_holds(lock, function(entry) return entry.hold ~= ARGV[1] end)
+if not lock.value then
   redis.call('DEL', KEYS[1])
   publish(ARGV[3], '0')
   return 0
 end
 -- The write that full memory does not refuse, as in reentrant_change.lua.
-local ttl_ms = own_ttl_ms()
+local ttl_ms = own_ttl_ms(lock)
 if ttl_ms then redis.call('PEXPIRE', KEYS[1], digits(ttl_ms)) else redis.call('HDEL', KEYS[1], '') end
-redis.call('HSET', KEYS[1], 'leasehold', packed_holds(), value, digits(hold_count))
-return hold_count
+redis.call('HSET', KEYS[1], 'leasehold', packed_holds(lock), lock.value, digits(lock.count))
+return lock.count

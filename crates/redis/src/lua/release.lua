@@ -22,28 +22,34 @@
 -- permission to publish. A number in ARGV[4] is sent only to the text of this script without release_quick.lua, which does not
 -- read it.
 
-local found = hold_status(claim)
-local holder = found == 'superseded' and describe_holder({}) or {}
-local resting
-if found == 'held' then
-  resting = start_rest and start_rest(tonumber(ARGV[4]))
-  if not resting then end_holds(function(holder) return holder.hold == claim.hold end) end
-  record_ending(claim.hold, 'released')
-  if not record_exists then new_record_ttl_ms = record_ttl(0) end
-  if resting then prolong_record(resting) end
-end
-if record_exists and is_queued(claim) then dequeue(claim.entry_id) end
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local failed = read_lock(lock, claim)
+if failed then return failed end
 
-local reply = { found, holder, hold_count and (value == claim.token and hold_count or 0) }
+local found = hold_status(lock, claim)
+local holder = found == 'superseded' and describe_holder(lock, {}) or {}
+local resting
+lock.announces = ARGV[4] == 'tell'
+if found == 'held' then
+  resting = start_rest(lock, claim.hold, tonumber(ARGV[4]))
+  if not resting then end_holds(lock, function(holder) return holder.hold == claim.hold end) end
+  record_ending(lock, claim.hold, 'released')
+  if not lock.has_record then lock.new_kept_ms = record_ttl(lock, 0) end
+  if resting then prolong_record(lock, resting) end
+end
+if lock.has_record and is_queued(lock, claim) then dequeue(lock, claim.entry_id) end
+
+local reply = { found, holder, lock.count and (lock.value == claim.token and lock.count or 0) }
 local acquire_reply
 local grants = ARGV[4] ~= 'free' and ARGV[4] ~= 'tell' and not resting
 if ARGV[6] then
-  local request = read_request(claim_of(ARGV[5], ARGV[6]), 7)
+  local request = request_of(claim_of(ARGV[5], ARGV[6]), ARGV[#ARGV - 1], unpack(ARGV, 7, 12))
   -- A retry: the hold may have been granted and ended since.
-  acquire_reply = grants and acquire(request) or settled_reply(request) or reentered_reply(request) or taken_reply(request)
-elseif grants and not value and not other_type then
-  grant_next()
+  acquire_reply = grants and acquire(lock, request)
+    or settled_reply(lock, request) or reentered_reply(lock, request) or taken_reply(lock, request)
+elseif grants and not lock.value and not lock.other_type then
+  grant_next(lock)
 end
-commit(acquire_reply)
+commit(lock, acquire_reply)
 reply[#reply + 1] = acquire_reply
 return reply

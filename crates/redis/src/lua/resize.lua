@@ -18,13 +18,17 @@
 --
 -- A script, so that a late request does not undo a newer one.
 
-if other_type then return { 'kind', other_type } end
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local failed = read_lock(lock, claim)
+if failed then return failed end
+
+if lock.other_type then return { 'kind', lock.other_type } end
 local number = tonumber(ARGV[5])
 if number == 0 then return { 'range', 0, 0 } end
-if limit ~= tonumber(ARGV[4]) and limit ~= number then return { 'changed', limit or -1 } end
-begin_record(0)
-set_limit(number)
-prolong_record(0)
-grant_next()
-commit()
+if lock.limit ~= tonumber(ARGV[4]) and lock.limit ~= number then return { 'changed', lock.limit or -1 } end
+begin_record(lock, 0)
+set_limit(lock, number)
+prolong_record(lock, 0)
+grant_next(lock)
+commit(lock)
 return { 'resized' }

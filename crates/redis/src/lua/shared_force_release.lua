@@ -19,13 +19,18 @@
 -- A script, so that a hold that was granted since the operator looked is not ended. The HDEL, or DEL, comes first: it must work
 -- under full memory.
 
-if other_type then return { 'kind', other_type } end
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local failed = read_lock(lock, claim)
+if failed then return failed end
+
+if lock.other_type then return { 'kind', lock.other_type } end
+local messages = lock.messages
 local function is_named(held) return ARGV[5] == 'hold' and digits(held.fence) == ARGV[6] end
-for _, held in ipairs(holders()) do
+for _, held in ipairs(holders(lock)) do
   if is_named(held) then messages[#messages + 1] = { held.session, 'freed ' .. ARGV[6] } end
 end
-if not messages[1] then return { 'changed', describe_holder({}) } end
-end_by_force('freed', ARGV[4], is_named)
-grant_next()
-commit()
+if not messages[1] then return { 'changed', describe_holder(lock, {}) } end
+end_by_force(lock, 'freed', ARGV[4], is_named)
+grant_next(lock)
+commit(lock)
 return { 'freed' }

@@ -8,48 +8,48 @@ local MAX_WATCHED = 16
 
 -- The number of units in all: of a Semaphore as the record knows it, else as the mode says. Parties of a Barrier and users of a
 -- Latch have agreed on it.
-local function limit_of(mode)
+local function limit_of(lock, mode)
   local _, of = mode_numbers(mode)
-  return KIND == 'semaphore' and limit or of
+  return lock.kind == 'semaphore' and lock.limit or of
 end
 
 -- How many holds the request's owner has, in the given mode or in any.
-local function owner_holds(request, mode)
-  if KIND ~= 'rwlock' then return 0 end
+local function owner_holds(lock, request, mode)
+  if lock.kind ~= 'rwlock' then return 0 end
   local count = 0
-  for _, held in ipairs(shared_holds) do
+  for _, held in ipairs(lock.holds) do
     if held.owner == request.own and (not mode or held.mode == mode) then count = count + 1 end
   end
   return count
 end
 
 -- The entries at the front of the queue, MAX_VISITED at most: pairs of an id and its entry or false.
-local function front_entries()
-  local found, at = {}, first_id
+local function front_entries(lock)
+  local found, at, entries = {}, lock.head, lock.entries
   while at ~= '' and #found < MAX_VISITED do
     local n = 'n:' .. at
-    local after = new_fields[n]
-    if queue_entries[at] == nil then
-      local texts = redis.call('HMGET', KEYS[2], 'w:' .. at, n)
-      queue_entries[at], after = parse_entry(texts[1]), after or texts[2]
-    elseif not after and at ~= last_id then
-      after = redis.call('HGET', KEYS[2], n)
+    local after = lock.fields[n]
+    if entries[at] == nil then
+      local texts = redis.call('HMGET', lock.record, 'w:' .. at, n)
+      entries[at], after = parse_entry(texts[1]), after or texts[2]
+    elseif not after and at ~= lock.tail then
+      after = redis.call('HGET', lock.record, n)
     end
-    found[#found + 1] = { at, queue_entries[at] }
-    at = at ~= last_id and after or ''
+    found[#found + 1] = { at, entries[at] }
+    at = at ~= lock.tail and after or ''
   end
   return found
 end
 
 -- The entries of a session, from the front of the queue, MAX_VISITED at most.
-local function entries_of_session(session)
+local function entries_of_session(lock, session)
   local found = {}
-  for _, text in ipairs(redis.call('HVALS', KEYS[2])) do
+  for _, text in ipairs(redis.call('HVALS', lock.record)) do
     -- Only a queue entry begins like this.
     local hold = string.match(text, '^%-?%d+\n%x+\n%d+\n%d+\n%l%d*\n([^\n]*)\n')
     if hold and string.sub(hold, 1, SESSION_LENGTH) == session then
-      queue_entries[hold] = parse_entry(text)
-      found[#found + 1] = queue_entries[hold]
+      local entry = parse_entry(text)
+      lock.entries[hold], found[#found + 1] = entry, entry
     end
   end
   table.sort(found, function(a, b) return a.ticket < b.ticket end)
@@ -57,57 +57,58 @@ local function entries_of_session(session)
 end
 
 -- Whether the lock has no holds and no live queue entries, as far as one script looks.
-local function is_idle()
-  if shared_holds[1] or queue_size > MAX_VISITED then return false end
-  for _, found in ipairs(front_entries()) do
+local function is_idle(lock)
+  if lock.holds[1] or lock.queued > MAX_VISITED then return false end
+  for _, found in ipairs(front_entries(lock)) do
     if found[2] and found[2].expires_ms >= now() then return false end
   end
   return true
 end
 
 -- The reply to a request that can never be granted, or nil. It must not block the others.
-local function rejection(request)
-  local count, of = mode_numbers(request.mode)
-  if KIND == 'semaphore' then
-    local most = limit_of(request.mode)
+local function rejection(lock, request)
+  local kind, mode = lock.kind, request.mode
+  local count, of = mode_numbers(mode)
+  if kind == 'semaphore' then
+    local most = limit_of(lock, mode)
     return (count == 0 or count > most) and { 'range', count, most } or nil
-  elseif KIND == 'rwlock' then
-    local mode = request.mode
+  elseif kind == 'rwlock' then
     if mode == 'x' then
-      if owner_holds(request, 'w') + owner_holds(request, 'x') > 0 then return { 'deadlock' } end
-      return owner_holds(request, 'u') == 0 and { 'upgradable' } or nil
+      if owner_holds(lock, request, 'w') + owner_holds(lock, request, 'x') > 0 then return { 'deadlock' } end
+      return owner_holds(lock, request, 'u') == 0 and { 'upgradable' } or nil
     end
-    if mode == 'r' or mode == 'u' and owner_holds(request, 'w') > 0 then return end
-    return owner_holds(request) > 0 and { 'deadlock' } or nil
+    if mode == 'r' or mode == 'u' and owner_holds(lock, request, 'w') > 0 then return end
+    return owner_holds(lock, request) > 0 and { 'deadlock' } or nil
   end
-  if KIND == 'barrier' then
+  if kind == 'barrier' then
     if of == 0 or of > MAX_VISITED then return { 'range', of, MAX_VISITED } end
-  elseif of == 0 or count == 0 and string.sub(request.mode, 1, 1) == 'a' then
+  elseif of == 0 or count == 0 and string.sub(mode, 1, 1) == 'a' then
     -- An arrival counts at least once; a wait for arrivals does not count.
     return { 'range', count, of }
   end
-  return limit and limit ~= of and not is_idle() and { 'differ', of, limit } or nil
+  local limit = lock.limit
+  return limit and limit ~= of and not is_idle(lock) and { 'differ', of, limit } or nil
 end
 
 -- When a request can be admitted: 'now', 'later' (after others release), or 'never' as it stands.
-local function admission(request)
+local function admission(lock, request)
   local mode = request.mode
   local letter, free = string.sub(mode, 1, 1), false
   if letter == 'p' then
-    local count, most = mode_numbers(mode), limit_of(mode)
+    local count, most = mode_numbers(mode), limit_of(lock, mode)
     if count > most then return 'never' end
-    free = units_held + count <= most
+    free = lock.units + count <= most
   elseif letter == 'r' then
-    free = writers == 0
+    free = lock.writers == 0
   elseif letter == 'u' then
-    free = writers == 0 and upgradable == 0
+    free = lock.writers == 0 and lock.upgradable == 0
   elseif letter == 'w' then
-    free = not shared_holds[1]
+    free = not lock.holds[1]
   elseif letter == 'x' then
-    if owner_holds(request, 'u') == 0 then return 'never' end
-    free = writers == 0 and owner_holds(request) == #shared_holds
+    if owner_holds(lock, request, 'u') == 0 then return 'never' end
+    free = lock.writers == 0 and owner_holds(lock, request) == #lock.holds
   elseif letter == 't' then
-    free = units_held >= limit_of(mode)
+    free = lock.units >= limit_of(lock, mode)
   elseif letter == 'a' then
     free = true
   end
@@ -116,83 +117,86 @@ end
 
 -- Whether a request passes the queue: an arrival, a read of an owner that has a hold, and an upgrade, which would be first in
 -- the queue also if it does not wait.
-local function passes_queue(request)
+local function passes_queue(lock, request)
   local letter = string.sub(request.mode, 1, 1)
-  return letter == 'a' or (letter == 'r' or letter == 'u') and owner_holds(request) > 0
-    or letter == 'x' and admission(request) == 'now'
+  return letter == 'a' or (letter == 'r' or letter == 'u') and owner_holds(lock, request) > 0
+    or letter == 'x' and admission(lock, request) == 'now'
 end
 
-local function admit(request)
-  local number = limit_of(request.mode)
-  if number then set_limit(number) end
-  add_hold(request)
+local function admit(lock, request)
+  local number = limit_of(lock, request.mode)
+  if number then set_limit(lock, number) end
+  add_hold(lock, request)
 end
 
 -- Admits a queue entry, with a message unless it belongs to `request`, which gets a reply.
-local function grant_entry(entry, request)
-  admit(entry)
+local function grant_entry(lock, entry, request)
+  admit(lock, entry)
   if not request or request.hold ~= entry.hold then
-    messages[#messages + 1] = { entry.session, 'grant ' .. entry.nonce .. ' ' .. digits(last_fence) }
+    lock.messages[#lock.messages + 1] = { entry.session, 'grant ' .. entry.nonce .. ' ' .. digits(lock.fence) }
   end
 end
 
 -- Admits the parties of a Barrier together if enough have come, else none. `request` comes after all of them if it does not
 -- queue; `known` gets a reply.
-local function meet(request, known)
+local function meet(lock, request, known)
   local present, extra = {}, request
-  for _, found in ipairs(front_entries()) do
+  for _, found in ipairs(front_entries(lock)) do
     local entry = found[2]
     if entry and entry.expires_ms >= now() then
       present[#present + 1] = entry
       if request and entry.hold == request.hold then extra = nil end
     else
-      dequeue(found[1])
+      dequeue(lock, found[1])
     end
   end
-  if queue_size ~= #present then extra = nil end
+  if lock.queued ~= #present then extra = nil end
   local _, asked = mode_numbers(extra and extra.mode or '')
-  local of = limit or asked
+  local of = lock.limit or asked
   if not of or of == 0 or #present + (extra and 1 or 0) < of then return end
   for i = 1, math.min(of, #present) do
-    dequeue(present[i].entry_id)
-    grant_entry(present[i], known)
+    dequeue(lock, present[i].entry_id)
+    grant_entry(lock, present[i], known)
   end
-  if extra and #present < of then admit(extra) end
+  if extra and #present < of then admit(lock, extra) end
 end
 
 -- Admits the next entries of the queue; `request` gets a reply.
-local function serve_queue(request)
-  if KIND == 'barrier' then return meet(nil, request) end
+local function serve_queue(lock, request)
+  if lock.kind == 'barrier' then return meet(lock, nil, request) end
   for _ = 1, MAX_VISITED do
-    if first_id == '' then break end
-    local entry = queue_entry(first_id)
-    local when = entry and entry.expires_ms >= now() and admission(entry) or 'never'
+    local id = lock.head
+    if id == '' then break end
+    local entry = queue_entry(lock, id)
+    local when = entry and entry.expires_ms >= now() and admission(lock, entry) or 'never'
     if when == 'later' then return end
-    dequeue(first_id)
-    if when == 'now' then grant_entry(entry, request) end
+    dequeue(lock, id)
+    if when == 'now' then grant_entry(lock, entry, request) end
   end
 end
 
 -- The same; then admits the request if the queue is empty.
-local function grant_next(request)
-  if other_type then return end
-  if KIND == 'barrier' then return meet(request, request) end
-  serve_queue(request)
-  if request and first_id == '' and not is_held_by(request) and admission(request) == 'now' then admit(request) end
+local function grant_next(lock, request)
+  if lock.other_type then return end
+  if lock.kind == 'barrier' then return meet(lock, request, request) end
+  serve_queue(lock, request)
+  if request and lock.head == '' and not is_held_by(lock, request) and admission(lock, request) == 'now' then
+    admit(lock, request)
+  end
 end
 
 -- The reply to a request that has to wait. Its predecessor is the entry before it in the queue, or else the first session after
 -- `inspected` whose holds block it: successive polls inspect each of them in turn.
-local function taken_reply(request, position, inspected, alive_ms)
-  local blocking, before = {}, nil
-  if KIND == 'semaphore' or KIND == 'rwlock' then
-    for _, held in ipairs(holders()) do
+local function taken_reply(lock, request, position, inspected, alive_ms)
+  local blocking, before, id = {}, nil, request.entry_id
+  if lock.kind == 'semaphore' or lock.kind == 'rwlock' then
+    for _, held in ipairs(holders(lock)) do
       if held.owner == '' or held.owner ~= request.own then blocking[#blocking + 1] = held end
     end
   end
-  if position ~= -1 and queue_entry(request.entry_id) and first_id ~= request.entry_id then
-    local link = new_fields['p:' .. request.entry_id] or redis.call('HGET', KEYS[2], 'p:' .. request.entry_id)
-    before = link and queue_entry(link)
+  if position ~= -1 and queue_entry(lock, id) and lock.head ~= id then
+    local link = lock.fields['p:' .. id] or redis.call('HGET', lock.record, 'p:' .. id)
+    before = link and queue_entry(lock, link)
   end
   local sessions, known = {}, { [request.session] = true }
   for _, of in ipairs(before and { before } or blocking) do
@@ -212,39 +216,39 @@ local function taken_reply(request, position, inspected, alive_ms)
 end
 
 -- `inspected` is a session that is known to live for `alive_ms`, or nil.
-local function acquire(request, inspected, alive_ms)
-  local reply = settled_reply(request)
+local function acquire(lock, request, inspected, alive_ms)
+  local reply, id = settled_reply(lock, request), request.entry_id
   if reply then return reply end
   -- First the entries that can be admitted: another hold of this owner may be among them, which changes what it can get.
-  serve_queue(request)
-  if is_held_by(request) then return granted_reply(request) end
-  reply = rejection(request)
+  serve_queue(lock, request)
+  if is_held_by(lock, request) then return granted_reply(lock, request) end
+  reply = rejection(lock, request)
   if reply then
     -- The client will not poll again, so its entry must not block the queue.
-    if first_id ~= '' and queue_entry(request.entry_id) then
-      dequeue(request.entry_id)
-      grant_next()
+    if lock.head ~= '' and queue_entry(lock, id) then
+      dequeue(lock, id)
+      grant_next(lock)
     end
     return reply
   end
   -- With an empty queue and a free lock no entry is needed.
-  if first_id == '' and admission(request) == 'now' or passes_queue(request) then
-    if first_id ~= '' and queue_entry(request.entry_id) then dequeue(request.entry_id) end
-    admit(request)
+  if lock.head == '' and admission(lock, request) == 'now' or passes_queue(lock, request) then
+    if lock.head ~= '' and queue_entry(lock, id) then dequeue(lock, id) end
+    admit(lock, request)
     -- Others may have waited for this arrival.
-    grant_next()
+    grant_next(lock)
   else
     if request.nonce ~= '' then
-      local number = limit_of(request.mode)
-      if number then set_limit(number) end
-      enqueue(request)
+      local number = limit_of(lock, request.mode)
+      if number then set_limit(lock, number) end
+      enqueue(lock, request)
     end
-    grant_next(request)
+    grant_next(lock, request)
   end
-  if is_held_by(request) then return granted_reply(request) end
+  if is_held_by(lock, request) then return granted_reply(lock, request) end
   -- Computed last: entries before this one may just have been admitted.
-  local queued = request.nonce ~= '' and queue_entry(request.entry_id)
-  local position = queued and position_of(queued) or -1
-  return taken_reply(request, position, inspected, alive_ms)
+  local queued = request.nonce ~= '' and queue_entry(lock, id)
+  local position = queued and position_of(lock, queued) or -1
+  return taken_reply(lock, request, position, inspected, alive_ms)
 end
 

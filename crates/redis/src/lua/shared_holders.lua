@@ -1,34 +1,40 @@
 -- The holders of a shared lock, and their description. Writes nothing. Follows parse_record.lua.
+--
+-- It adds to `lock`
+--   in_order  whether its holds are in order
 
--- The limit that the record knows, or nil.
-local limit = fields[7] and tonumber(fields[7]) or nil
+local function is_held_by(lock, of)
+  return lock.by_id[of.hold] ~= nil
+end
 
-local function is_held_by(of)
-  return hold_by_id[of.hold] ~= nil
+-- How a hold ended, as in the replies, or nil if that is not known.
+local function how_ended(lock, hold)
+  return listed_ending(lock, hold)
 end
 
 -- All holds, oldest first. Only the greatest possible fencing token can occur twice.
-local in_order
-local function holders()
-  if not in_order then
-    table.sort(shared_holds, function(a, b)
+local function holders(lock)
+  if not lock.in_order then
+    table.sort(lock.holds, function(a, b)
       if a.fence ~= b.fence then return a.fence < b.fence end
       return a.hold < b.hold
     end)
-    in_order = true
+    lock.in_order = true
   end
-  return shared_holds
+  return lock.holds
 end
 
 -- Each hold has a fencing token of its own.
-local current_fence
+local function fence_of(_, held)
+  return held.fence
+end
 
 -- What became of a claim. Holds beside it do not supersede it.
-local function hold_status(of)
-  if is_held_by(of) then return 'held' end
-  if not record_exists then return other_type and 'superseded' or 'forgotten' end
-  if is_queued(of) then return 'queued' end
-  return how_ended(of.hold) or (other_type and 'superseded' or 'vanished')
+local function hold_status(lock, of)
+  if is_held_by(lock, of) then return 'held' end
+  if not lock.has_record then return lock.other_type and 'superseded' or 'forgotten' end
+  if is_queued(lock, of) then return 'queued' end
+  return how_ended(lock, of.hold) or (lock.other_type and 'superseded' or 'vanished')
 end
 
 -- Appends a description of a hold to `reply`: remaining ms, fencing token, time of the grant, label, session or '', owner or '',
@@ -46,12 +52,12 @@ local function describe(held, reply)
 end
 
 -- The same of the first hold; the remaining life of a key that is no such lock; nothing for a free lock.
-local function describe_holder(reply)
-  if other_type then
-    reply[#reply + 1] = lock_ttl()
+local function describe_holder(lock, reply)
+  if lock.other_type then
+    reply[#reply + 1] = lock_ttl(lock)
     return reply
   end
-  local first = holders()[1]
+  local first = holders(lock)[1]
   return first and describe(first, reply) or reply
 end
 

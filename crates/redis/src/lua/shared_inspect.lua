@@ -18,9 +18,13 @@
 -- How many holds the reply describes, so that it is bounded.
 local MAX_DESCRIBED = 4096
 
-if other_type then return { 'kind', other_type } end
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local failed = read_lock(lock, claim)
+if failed then return failed end
+
+if lock.other_type then return { 'kind', lock.other_type } end
 local waiting = 0
-if first_id ~= '' then
+if lock.head ~= '' then
   local at_ms = now()
   for _, text in ipairs(redis.call('HVALS', KEYS[2])) do
     -- Only a queue entry begins with ticket, nonce and time.
@@ -29,11 +33,11 @@ if first_id ~= '' then
   end
 end
 local described = {}
-for i, held in ipairs(holders()) do
+for i, held in ipairs(holders(lock)) do
   if i > MAX_DESCRIBED then break end
   described[i] = describe(held, {})
 end
-local reply = { waiting, claim.hold ~= '' and hold_status(claim) or '', limit or -1, described }
+local reply = { waiting, claim.hold ~= '' and hold_status(lock, claim) or '', lock.limit or -1, described }
 if KEYS[3] then
   local audit = redis.pcall('GET', KEYS[3])
   reply[5] = type(audit) == 'string' and audit or ''

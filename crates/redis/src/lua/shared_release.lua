@@ -19,22 +19,29 @@
 -- The HDEL of the hold comes first, or the DEL of the key, and no later error is a reason to keep the hold: a release must work
 -- under full memory, and without permission to publish.
 
-local found = hold_status(claim)
-local holder = found == 'superseded' and describe_holder({}) or {}
-local held = hold_by_id[claim.hold]
-if found == 'held' then end_holds(function(other) return other.hold == claim.hold end) end
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local failed = read_lock(lock, claim)
+if failed then return failed end
+
+local found = hold_status(lock, claim)
+local holder = found == 'superseded' and describe_holder(lock, {}) or {}
+local held = lock.by_id[claim.hold]
+if found == 'held' then end_holds(lock, function(other) return other.hold == claim.hold end) end
 -- A release at a Latch or a Barrier is final, also if nothing of the hold exists: its acquire may arrive later, would be counted,
 -- and would admit others.
-local is_final = (KIND == 'latch' or KIND == 'barrier') and not other_type and not how_ended(claim.hold)
+local is_final = (lock.kind == 'latch' or lock.kind == 'barrier') and not lock.other_type and not how_ended(lock, claim.hold)
 if found == 'held' or is_final then
-  begin_record(0)
-  record_ending(claim.hold, 'released')
-  keep_token(held and held.fence)
+  begin_record(lock, 0)
+  record_ending(lock, claim.hold, 'released')
+  keep_token(lock, held and held.fence)
 end
-if record_exists and first_id ~= '' and queue_entry(claim.entry_id) then dequeue(claim.entry_id) end
+if lock.has_record and lock.head ~= '' and queue_entry(lock, claim.entry_id) then dequeue(lock, claim.entry_id) end
 
 local acquire_reply
-if ARGV[6] then acquire_reply = acquire(read_request(claim_of(ARGV[5], ARGV[6]), 7)) end
-grant_next()
-commit(acquire_reply)
+if ARGV[6] then
+  local request = request_of(claim_of(ARGV[5], ARGV[6]), ARGV[#ARGV - 1], unpack(ARGV, 7, 12))
+  acquire_reply = acquire(lock, request)
+end
+grant_next(lock)
+commit(lock, acquire_reply)
 return { found, holder, acquire_reply }

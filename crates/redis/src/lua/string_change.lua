@@ -1,64 +1,65 @@
 -- Changes the key of a Mutex or an Election. Follows record_holder.lua.
 
--- Hooks of other kinds: these locks are not reentrant, announce nothing by default, and have one queue entry per session.
-local reenter, announce_free, entries_of_session
-
--- The value that marks the lock as resting, and the rest of its time.
-local rest_value, rest_ms
+-- It adds to `lock`
+--   rest_value, rest_ms  the value that marks the lock as resting, and the rest of its time
 
 -- Makes the claim the holder of the free lock.
-local function set_holder(holder)
-  granted, value, lock_ttl_ms = holder, holder.token, tonumber(holder.lease_ms)
+local function set_holder(lock, holder)
+  lock.granted, lock.value, lock.ttl_ms = holder, holder.token, tonumber(holder.lease_ms)
 end
+
+-- These locks are not reentrant.
+local function reenter() end
 
 -- The reply to a claim that holds the lock. Repairs what a cut-off may have left undone.
-local function granted_reply(request)
-  local holder = recorded_holder()
-  local known = last_fence and holder and holder.hold == request.hold and holder.own == request.own
-  if not known then record_holder(request) end
-  if lock_ttl() == -1 then
-    new_lock_ttl, lock_ttl_ms = request.lease_ms, tonumber(request.lease_ms)
+local function granted_reply(lock, request)
+  local holder = recorded_holder(lock)
+  local known = lock.fence and holder and holder.hold == request.hold and holder.own == request.own
+  if not known then record_holder(lock, request) end
+  if lock_ttl(lock) == -1 then
+    lock.new_ttl, lock.ttl_ms = request.lease_ms, tonumber(request.lease_ms)
   end
-  return { 'granted', last_fence, lock_ttl_ms, first_id ~= '' and 1 or 0 }
+  return { 'granted', lock.fence, lock.ttl_ms, lock.head ~= '' and 1 or 0 }
 end
 
-local function free_lock()
-  freed, value, lock_ttl_ms = true, false, nil
+local function free_lock(lock)
+  lock.freed, lock.value, lock.ttl_ms = true, false, nil
 end
 
 -- Ends the holds that match; there is one at most.
-local function end_holds()
-  free_lock()
+local function end_holds(lock)
+  free_lock(lock)
 end
 
 -- Keeps the lock taken until `for_ms` after the grant of the hold that is released. Returns the remaining ms, or nil if that
 -- time is over.
-local function start_rest(for_ms)
+local function start_rest(lock, hold, for_ms)
   if not for_ms then return end
-  local holder = recorded_holder()
-  local known = holder and holder.hold == claim.hold
+  local holder = recorded_holder(lock)
+  local known = holder and holder.hold == hold
   local left_ms = (known and holder.since_ms or now()) + for_ms - now()
   if left_ms <= 0 then return end
-  value = MARK .. 'rest\n' .. digits(known and last_fence or 0)
-  rest_value, rest_ms, lock_ttl_ms = value, digits(left_ms), left_ms
+  lock.value = resting_value(known and lock.fence or 0)
+  lock.rest_value, lock.rest_ms, lock.ttl_ms = lock.value, digits(left_ms), left_ms
   return left_ms
 end
 
 -- Step 1 of change.lua. Returns whether a hold ended.
-local function write_ended()
-  if freed then
-    redis.call('DEL', KEYS[1])
-  elseif rest_value then
+local function write_ended(lock)
+  if lock.freed then
+    redis.call('DEL', lock.key)
+  elseif lock.rest_value then
     -- Full memory does not refuse PEXPIRE, and refuses nothing after it. A cut-off in between leaves the hold, which ends when
     -- the rest would.
-    redis.call('PEXPIRE', KEYS[1], rest_ms)
-    redis.call('SET', KEYS[1], rest_value, 'PX', rest_ms)
+    redis.call('PEXPIRE', lock.key, lock.rest_ms)
+    redis.call('SET', lock.key, lock.rest_value, 'PX', lock.rest_ms)
   end
-  return freed or rest_value
+  return lock.freed or lock.rest_value
 end
 
-local function write_lock()
-  if granted then redis.call('SET', KEYS[1], granted.token, 'PX', granted.lease_ms) end
-  if new_lock_ttl then redis.call('PEXPIRE', KEYS[1], new_lock_ttl) end
+local function write_lock(lock)
+  local granted = lock.granted
+  if granted then redis.call('SET', lock.key, granted.token, 'PX', granted.lease_ms) end
+  if lock.new_ttl then redis.call('PEXPIRE', lock.key, lock.new_ttl) end
 end
 

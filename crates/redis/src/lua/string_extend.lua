@@ -52,7 +52,7 @@ local function reserve()
   local last = record[3] and tonumber(record[3])
   local upto, notifies = string.match(record[5] or '', '^(%d+) ?(%l*)$')
   upto = upto and tonumber(upto) or 0
-  now()
+  local _, now_us = now()
   local first = math.min(math.max(math.max(last, upto) + 1, now_us - (BLOCK - AHEAD)), GREATEST_FENCE)
   local count = math.min(math.max(tonumber(ARGV[6]), 1), BLOCK)
   local most = math.max(math.min(first + count - 1, now_us + AHEAD - 1, GREATEST_FENCE), first)

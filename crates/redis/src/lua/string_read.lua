@@ -1,11 +1,12 @@
--- Reads the key of a Mutex or an Election. Provides `value` and `other_type`.
+-- Reads the key of a Mutex or an Election.
 --
--- KEYS[1]  the lock: a STRING whose value is the holder's token, the format that clients of other libraries use
+-- `lock.key`  a STRING whose value is the holder's token, the format that clients of other libraries use
 
--- `value` is false if the key does not exist. `other_type` is the type of the key if it is no lock of this kind.
-local value, other_type = redis.pcall('GET', KEYS[1]), nil
-if type(value) == 'table' then
-  if string.sub(value.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return value end
-  value, other_type = false, redis.call('TYPE', KEYS[1]).ok
+-- Returns the value, or false if the key does not exist; the type of the key if it is no such lock; and an error reply or nil.
+local function read_string(key)
+  local value = redis.pcall('GET', key)
+  if type(value) ~= 'table' then return value end
+  if string.sub(value.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return false, nil, value end
+  return false, redis.call('TYPE', key).ok
 end
 

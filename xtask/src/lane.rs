@@ -45,8 +45,16 @@ struct Done {
     title: String,
     took: Duration,
     succeeded: bool,
-    /// How long each case took, where the job is a test binary.
-    cases: Vec<(String, Duration)>,
+    /// What each case came to, where the job is a test binary.
+    cases: Vec<Case>,
+}
+
+/// A test that was run.
+#[derive(Debug, PartialEq, Eq)]
+struct Case {
+    name: String,
+    passed: bool,
+    took: Duration,
 }
 
 /// `cargo xtask check`.
@@ -274,7 +282,7 @@ fn run_job(mut job: Job, log: &PathBuf) -> Result<Done> {
     let took = start.elapsed();
     let text = fs::read(log).with_context(|| format!("failed to read {}", log.display()))?;
     let text = String::from_utf8_lossy(&text);
-    let cases = case_times(&text);
+    let cases = cases_run(&text);
     let count = if cases.is_empty() { String::new() } else { format!(", {} cases", cases.len()) };
     if status.success() {
         println!("ok      {:>6.1} s  {}{count}", took.as_secs_f64(), job.title);
@@ -290,29 +298,36 @@ fn run_job(mut job: Job, log: &PathBuf) -> Result<Done> {
 }
 
 /// The lines `test NAME ... ok <0.123s>` of a test binary.
-fn case_times(output: &str) -> Vec<(String, Duration)> {
-    let time = |line: &str| {
+fn cases_run(output: &str) -> Vec<Case> {
+    let case = |line: &str| {
         let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
-        let (_, seconds) = rest.strip_suffix("s>")?.rsplit_once('<')?;
-        Some((name.to_owned(), Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
+        let (result, seconds) = rest.strip_suffix("s>")?.rsplit_once(" <")?;
+        let took = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
+        Some(Case { name: name.to_owned(), passed: result == "ok", took })
     };
-    output.lines().filter_map(time).collect()
+    output.lines().filter_map(case).collect()
 }
 
-/// Prints what took longest, and fails if a job has failed.
+/// Prints what took longest and, in libtest's form, the sum; fails if a job has failed.
 fn report(done: Vec<Done>, took: Duration) -> Result<()> {
     let failed: Vec<String> =
         done.iter().filter(|done| !done.succeeded).map(|done| done.title.clone()).collect();
     let mut cases: Vec<(String, Duration)> = Vec::new();
     let mut parts: Vec<(String, Duration)> = Vec::new();
+    let mut passed = 0;
     for Done { title, took, cases: own, .. } in done {
-        cases.extend(own.into_iter().map(|(case, took)| (format!("{title}: {case}"), took)));
+        passed += own.iter().filter(|case| case.passed).count();
+        cases.extend(own.into_iter().map(|case| (format!("{title}: {}", case.name), case.took)));
         parts.push((title, took));
     }
-    let count = cases.len();
+    let failures = cases.len() - passed;
     print_slowest("parts", parts);
     print_slowest("cases", cases);
-    println!("\n{count} cases in {:.0} s", took.as_secs_f64());
+    println!(
+        "\ntest result: {}. {passed} passed; {failures} failed; finished in {:.2}s",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        took.as_secs_f64()
+    );
     if !failed.is_empty() {
         bail!("failed: {}", failed.join("; "));
     }
@@ -342,12 +357,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_times_of_cases_are_read() {
+    fn the_results_and_times_of_cases_are_read() {
         let output = "running 2 tests\ntest a::one ... ok <0.250s>\ntest b ... FAILED <1.500s>\n\
                       test c ... ignored\ntest result: FAILED. 1 passed; finished in 1.75s\n";
-        let expected =
-            [("a::one".into(), Duration::from_millis(250)), ("b".into(), Duration::from_millis(1500))];
-        assert_eq!(case_times(output), expected);
+        let case = |name: &str, passed, millis| {
+            let (name, took) = (name.to_owned(), Duration::from_millis(millis));
+            Case { name, passed, took }
+        };
+        assert_eq!(cases_run(output), [case("a::one", true, 250), case("b", false, 1500)]);
     }
 
     #[test]

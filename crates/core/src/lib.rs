@@ -2,47 +2,34 @@
 //!
 //! This crate owns the vocabulary of Leasehold (names, hold ids, leases, fencing tokens, the keys of a lock),
 //! the operations that a store executes ([`Op`], [`Reply`], [`Notification`], and [`SessionOp`] for sessions), their
-//! meaning ([`model`]), and the state machines that decide what a client sends and when ([`contender`] acquires
-//! a lock, [`renewal`] keeps it, [`cohort`] hands it on inside a process, [`heartbeat`] keeps a session alive).
+//! meaning ([`model`]), and the state machines that decide what a client sends and when ([`contender`](machine::contender) acquires
+//! a lock, [`renewal`](machine::renewal) keeps it, [`cohort`](machine::cohort) hands it on inside a process, [`heartbeat`](machine::heartbeat) keeps a session alive).
 //!
 //! It deliberately has no sockets, no clock, no threads and no source of randomness. `now` and random bits
 //! come in as arguments, so that the same code runs in production, in the embedded stores and in a simulated
 //! world.
 
-mod audit;
-pub mod cohort;
-pub mod contender;
-mod fence;
-pub mod heartbeat;
-mod id;
-mod key;
-mod label;
-mod lease;
+pub mod machine;
 pub mod model;
-mod name;
-pub mod observe;
 mod op;
-pub mod renewal;
-mod retry;
-mod session;
-mod time;
+mod types;
 
-pub use audit::{AuditEntry, Ended, Fingerprint, ParseFingerprintError};
-pub use fence::{FencingToken, ParseFencingTokenError};
-pub use id::{HoldId, Nonce, ParseIdError, Partition, SessionId};
-pub use key::{KeyError, KeySpace, LockKeys};
-pub use label::{Label, LabelError, OwnValue, OwnValueError};
-pub use lease::{Lease, LeaseError};
-pub use name::{LockName, NameError};
+pub use op::session::{Heartbeat, HeartbeatReply, SessionEntry, SessionMetadata, SessionOp, SessionReply};
 pub use op::{
     Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Executed, Extend, Extended, FenceRaised,
     ForceRelease, ForceReleased, HoldStatus, Holder, Inspect, Inspection, Kind, Liveness, Lock, LockMode,
     MAX_SHARED_HOLDERS, MultiAcquired, Notification, NotificationError, ObservedHolder, Op, Predecessor,
     RESERVED_OWNER, RaiseFence, Refused, Release, ReleaseAction, Released, Reply, Resize, Resized,
 };
-pub use retry::{Backoff, RetryPolicy};
-pub use session::{Heartbeat, HeartbeatReply, SessionEntry, SessionMetadata, SessionOp, SessionReply};
-pub use time::{Moment, drift, whole_millis};
+pub use types::audit::{AuditEntry, Ended, Fingerprint, ParseFingerprintError};
+pub use types::fence::{FencingToken, ParseFencingTokenError};
+pub use types::id::{HoldId, Nonce, ParseIdError, Partition, SessionId};
+pub use types::key::{KeyError, KeySpace, LockKeys};
+pub use types::label::{Label, LabelError, OwnValue, OwnValueError};
+pub use types::lease::{Lease, LeaseError};
+pub use types::name::{LockName, NameError};
+pub use types::retry::{Backoff, RetryPolicy};
+pub use types::time::{Moment, drift, whole_millis};
 
 /// The first lease of every hold, unless the caller requested a shorter one.
 ///

@@ -22,7 +22,7 @@
 //! `upgradably reads`, `upgrades` or `writes`. A client of a Latch `arrives <hold> 1 of 3` or `awaits <hold>
 //! 3`; at a Barrier it `meets <hold> 3`. The brackets after a holder show its mode.
 
-use leasehold_core::cohort::{Reserve, TokenBlock};
+use leasehold_core::machine::cohort::{Reserve, TokenBlock};
 use leasehold_core::model::{Content, Entries, LockState, SessionStatus, Value};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended,

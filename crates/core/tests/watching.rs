@@ -5,7 +5,7 @@
 //! without one. The waiter needs everything that the others hold, so it is admitted when the last of them is
 //! gone.
 
-use leasehold_core::contender::{AcquireTerms, Contender, ContenderAction};
+use leasehold_core::machine::contender::{AcquireTerms, Contender, ContenderAction};
 use leasehold_core::model::{LockState, SessionStatus, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, HoldId, Kind, Label, Liveness, LockMode, Moment, Op, Predecessor, Reply,

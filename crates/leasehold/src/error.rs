@@ -5,9 +5,9 @@
 
 use crate::LostReason;
 use crate::engine::NotExtended;
-use crate::owner::Owner;
+use crate::guard::owner::Owner;
 use crate::store::{Fault, StoreUrlError};
-use leasehold_core::contender::WaitStatus;
+use leasehold_core::machine::contender::WaitStatus;
 use leasehold_core::{
     FencingToken, Holder, KeyError, LeaseError, LockName, NameError, OwnValueError, Refused,
 };

@@ -73,57 +73,40 @@
 #[cfg(not(unix))]
 compile_error!("leasehold supports Unix only: it uses Unix clocks and file semantics");
 
-mod attach;
-mod barrier;
 pub mod blocking;
 mod client;
-mod detached;
-mod earlier;
-mod election;
 mod engine;
 mod error;
 mod guard;
-mod inventory;
-mod latch;
-mod monitor;
-mod multi;
-mod mutex;
-mod once_per;
-mod owner;
-mod reentrant;
-mod request;
-mod rwlock;
-mod semaphore;
-mod session_info;
-mod status;
+mod lock;
 pub mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
 
-pub use attach::AttachError;
-pub use barrier::{Barrier, BarrierWaitResult};
+pub use client::inventory::LockInfo;
+pub use client::monitor::{Eviction, Monitor, MonitorReport};
+pub use client::session_info::SessionInfo;
 pub use client::{Client, ClientBuilder};
-pub use detached::{DetachedHold, DetachedTextError};
-pub use election::{Election, Leader, Leaders, Leadership};
 pub use engine::{LostReason, ShutdownError, Unreturned};
 pub use error::{
     AcquireError, ConnectError, Contention, ExtendError, ForceReleaseError, InspectError, LockError, Lost,
     MultiReleaseError, ReleaseError, ResizeError, RunError,
 };
 pub use guard::Guard;
-pub use inventory::LockInfo;
-pub use latch::Latch;
-pub use monitor::{Eviction, Monitor, MonitorReport};
-pub use multi::{MultiAttempt, MultiGuard, MultiMutex};
-pub use mutex::Mutex;
-pub use once_per::{OncePer, PeriodGuard};
-pub use owner::{Owner, OwnerError};
-pub use reentrant::{ReentrantGuard, ReentrantMutex, Released};
-pub use request::Attempt;
-pub use rwlock::{ConversionError, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
-pub use semaphore::{Permit, Semaphore};
-pub use session_info::SessionInfo;
-pub use status::{FullStatus, SharedHolder, Status};
+pub use guard::attach::AttachError;
+pub use guard::detached::{DetachedHold, DetachedTextError};
+pub use guard::owner::{Owner, OwnerError};
+pub use guard::status::{FullStatus, SharedHolder, Status};
+pub use lock::barrier::{Barrier, BarrierWaitResult};
+pub use lock::election::{Election, Leader, Leaders, Leadership};
+pub use lock::latch::Latch;
+pub use lock::multi::{MultiAttempt, MultiGuard, MultiMutex};
+pub use lock::mutex::Mutex;
+pub use lock::once_per::{OncePer, PeriodGuard};
+pub use lock::reentrant::{ReentrantGuard, ReentrantMutex, Released};
+pub use lock::request::Attempt;
+pub use lock::rwlock::{ConversionError, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
+pub use lock::semaphore::{Permit, Semaphore};
 
 /// What a store implementation needs: operations, replies, ids, keys, and the [model](leasehold_core::model)
 /// that defines what each operation means.

@@ -3,10 +3,8 @@
 //! The trait and the stores that need no server are in `leasehold-store`, those on servers and files in crates of their own.
 //! For a store of one's own, operations, replies and the model are in [`leasehold::core`](crate::core).
 
-mod url;
-
-pub(crate) use url::StoreConfig;
-pub use url::{StoreKind, StoreUrl, StoreUrlError};
+pub(crate) use crate::client::connect::StoreConfig;
+pub use crate::client::connect::{StoreKind, StoreUrl, StoreUrlError};
 
 #[cfg(feature = "redis")]
 pub use leasehold_redis::{

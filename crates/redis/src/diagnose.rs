@@ -4,7 +4,7 @@
 //! the requests. Only INFO is read, never CONFIG, because the users that the documentation recommends may run INFO
 //! only.
 
-use super::version::{field, number, numbers};
+use super::config::version::{field, number, numbers};
 use leasehold_store::{Diagnosis, FaultKind, Finding, FindingKind, Role, Severity};
 use redis::{Pipeline, Value};
 use std::borrow::Cow;
@@ -115,18 +115,18 @@ impl Holes {
 }
 
 /// Adds the requests for all sections.
-pub(super) fn ask(pipeline: &mut Pipeline) {
+pub(crate) fn ask(pipeline: &mut Pipeline) {
     for section in SECTIONS {
         pipeline.cmd("INFO").arg(section);
     }
 }
 
 /// Number of replies to these requests.
-pub(super) const ASKED: usize = SECTIONS.len();
+pub(crate) const ASKED: usize = SECTIONS.len();
 
 /// Joins the replies to one text, which is empty if the user lacks permission. Fails if the server requires
 /// authentication first.
-pub(super) fn read(replies: &[Value]) -> Result<String, FaultKind> {
+pub(crate) fn read(replies: &[Value]) -> Result<String, FaultKind> {
     replies.iter().map(text_of).collect()
 }
 
@@ -141,7 +141,7 @@ fn text_of(reply: &Value) -> Result<Cow<'_, str>, FaultKind> {
 }
 
 /// The findings in an INFO text, the most serious first. A missing field is no finding.
-pub(super) fn judge(info: &str) -> Vec<Finding> {
+pub(crate) fn judge(info: &str) -> Vec<Finding> {
     let mut findings: Vec<_> =
         [eviction(info), full_memory(info), persistence(info), replica(info), lua(info)]
             .into_iter()
@@ -153,7 +153,7 @@ pub(super) fn judge(info: &str) -> Vec<Finding> {
 
 /// Same as [`judge`], for a server that may be a node of a quorum. A node that needs no minimum uptime, but loses its
 /// data in a restart, could grant a lock twice.
-pub(super) fn judge_for(info: &str, min_uptime: Option<Duration>) -> Vec<Finding> {
+pub(crate) fn judge_for(info: &str, min_uptime: Option<Duration>) -> Vec<Finding> {
     let mut findings = judge(info);
     if min_uptime == Some(Duration::ZERO) {
         let forgets = |hazard: &&mut Finding| hazard.kind == FindingKind::NotPersistent;
@@ -238,7 +238,7 @@ fn shown(word: &str) -> String {
 }
 
 /// Reason to refuse a server that must be the `primary`, or that is used in `strict` mode.
-pub(super) fn refusal(findings: &[Finding], primary: bool, strict: bool) -> Option<FaultKind> {
+pub(crate) fn refusal(findings: &[Finding], primary: bool, strict: bool) -> Option<FaultKind> {
     let serious: Vec<_> =
         findings.iter().filter(|hazard| strict && hazard.severity >= Severity::Warning).cloned().collect();
     // A read-only replica may be promoted at any time, so it is waited for.
@@ -251,7 +251,7 @@ pub(super) fn refusal(findings: &[Finding], primary: bool, strict: bool) -> Opti
 }
 
 /// Adds the findings of an INFO text. An empty text is a finding of its own.
-pub(super) fn note(info: &str, min_uptime: Option<Duration>, found: &mut Diagnosis) {
+pub(crate) fn note(info: &str, min_uptime: Option<Duration>, found: &mut Diagnosis) {
     found.findings = judge_for(info, min_uptime);
     if info.is_empty() {
         found.findings.push(Finding::new(FindingKind::NotTold, Severity::Notice));

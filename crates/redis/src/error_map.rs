@@ -4,8 +4,8 @@
 //! 2. Only the server's own part of an error text is passed on: what follows "with args beginning with" is what the
 //!    client sent, and may be a token.
 
-use super::address::Address;
-use super::tls;
+use super::config::address::Address;
+use super::config::tls;
 use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase, TlsFault};
 use redis::{ErrorKind, RedisError, ServerError};
 use std::error::Error;
@@ -17,30 +17,30 @@ const NO_RESP3: &str = "it does not support RESP3, as every server that Leasehol
 
 /// Meaning of an error reply.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ErrorMeaning {
+pub(crate) struct ErrorMeaning {
     /// The fault.
-    pub(super) kind: FaultKind,
+    pub(crate) kind: FaultKind,
     /// Whether the operation was executed (1).
-    pub(super) executed: Executed,
+    pub(crate) executed: Executed,
     /// Whether another connection may lead to a server that can.
-    pub(super) elsewhere: bool,
+    pub(crate) elsewhere: bool,
 }
 
 impl ErrorMeaning {
     /// The outcome of the operation that got the error.
-    pub(super) fn outcome<T>(self, node: &Arc<str>) -> Outcome<T> {
+    pub(crate) fn outcome<T>(self, node: &Arc<str>) -> Outcome<T> {
         let fault = Fault::new(self.kind, Phase::Reply, Arc::clone(node));
         Outcome::Failed(self.executed, fault)
     }
 }
 
 /// Whether a cluster node reports that the slot is elsewhere, is migrating or has no primary.
-pub(super) fn goes_elsewhere(error: &ServerError) -> bool {
+pub(crate) fn goes_elsewhere(error: &ServerError) -> bool {
     matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN")
 }
 
 /// Interprets an error reply.
-pub(super) fn judge(error: &ServerError) -> ErrorMeaning {
+pub(crate) fn judge(error: &ServerError) -> ErrorMeaning {
     judge_text(error.code(), error.details().unwrap_or_default())
 }
 
@@ -98,7 +98,7 @@ fn shown(code: &str, details: &str) -> String {
 }
 
 /// The fault of a failed connection attempt.
-pub(super) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>) -> Fault {
+pub(crate) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>) -> Fault {
     let fault = |kind, phase| Fault::new(kind, phase, Arc::clone(node));
     if let Some((_, error)) = error.clone().into_server_errors().and_then(|errors| errors.first().cloned()) {
         // The command contained a password, so no text is shown except known ones.

@@ -3,9 +3,9 @@
 //! The other modules define what an operation means and where it goes. An operation that a node does not execute here
 //! at once is sent by them.
 
-use super::address::Address;
 use super::cluster::{Cluster, Split, is_split, is_unknown_script};
-use super::reply;
+use super::config::address::Address;
+use super::script::reply;
 use super::script::{Call, goes_by_token};
 use super::store::{Attended, EXTENDS_AT_ONCE, Line, RECORDS_AT_ONCE, RedisStore, refused};
 use futures_util::future::join_all;
@@ -37,7 +37,7 @@ impl RedisStore {
     /// Sends several operations, in one pipeline to each primary. Operations whose slot has moved are sent again,
     /// slot by slot; a call that cannot be executed as a whole because its slot migrates is split into single
     /// operations.
-    pub(super) async fn send_all_in(
+    pub(crate) async fn send_all_in(
         &self,
         cluster: &Cluster,
         ops: &[(Lock, Op)],
@@ -151,7 +151,7 @@ impl RedisStore {
     }
 
     /// Reads the indexes of all slots, then the records they name.
-    pub(super) async fn list_in(
+    pub(crate) async fn list_in(
         &self,
         cluster: &Cluster,
         deadline: Instant,
@@ -236,7 +236,7 @@ impl RedisStore {
     }
 
     /// The diagnosis of each primary; an unreachable one is a finding.
-    pub(super) async fn look_all_over(
+    pub(crate) async fn look_all_over(
         &self,
         cluster: &Cluster,
         deadline: Instant,

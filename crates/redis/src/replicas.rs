@@ -10,14 +10,14 @@
 //! 3. Read and write use the lock's own key, so that both go to the node that has the hold, also while its slot
 //!    migrates. If nothing was written, the reply of WAIT means nothing.
 
-use super::address::Address;
 use super::cluster::{Cluster, Redirect, is_unknown_script, redirect};
 use super::config::RedisConfig;
+use super::config::address::Address;
+use super::conn::link::{Link, Lost, Wire};
+use super::conn::mailbox::Mailboxes;
 use super::error_map::{ErrorMeaning, goes_elsewhere, judge};
-use super::link::{Link, Lost, Wire};
-use super::mailbox::Mailboxes;
-use super::reply;
 use super::script::Call;
+use super::script::reply;
 use super::session_keys::SessionKeys;
 use super::site::ConnPurpose;
 use leasehold_core::{Claim, Extend, Extended, Lock, LockKeys, Op, Reply};
@@ -65,7 +65,7 @@ struct Links {
 
 /// Requests acknowledgements from the replicas of a server, or of a primary of a cluster.
 #[derive(Debug)]
-pub(super) struct Replicas {
+pub(crate) struct Replicas {
     config: RedisConfig,
     wanted: u32,
     links: Mutex<Links>,
@@ -73,14 +73,14 @@ pub(super) struct Replicas {
 
 impl Replicas {
     /// Requires `wanted` replicas, over links of its own.
-    pub(super) const fn new(config: RedisConfig, wanted: u32) -> Self {
+    pub(crate) const fn new(config: RedisConfig, wanted: u32) -> Self {
         Self { config, wanted, links: Mutex::new(Links { to: BTreeMap::new(), primaries: Vec::new() }) }
     }
 
     /// Waits until enough replicas acknowledge a hold. Commands may still be executed after a failure, which changes
     /// nothing. So the request is repeated until the deadline if the connection breaks or leads to another server, or
     /// if the slot migrates.
-    pub(super) async fn confirm(
+    pub(crate) async fn confirm(
         &self,
         cluster: Option<&Cluster>,
         home: &SessionKeys<'_>,

@@ -5,11 +5,11 @@ use std::sync::{Mutex, PoisonError};
 
 /// The findings that were logged: each once, however many connections are made.
 #[derive(Debug, Default)]
-pub(super) struct ReportedFindings(Mutex<Vec<FindingKind>>);
+pub(crate) struct ReportedFindings(Mutex<Vec<FindingKind>>);
 
 impl ReportedFindings {
     /// Logs the warnings that were not logged yet.
-    pub(super) fn warn(&self, node: &str, findings: &[Finding]) {
+    pub(crate) fn warn(&self, node: &str, findings: &[Finding]) {
         let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for finding in findings.iter().filter(|finding| finding.severity >= Severity::Warning) {
             if !reported.contains(&finding.kind) {

@@ -11,15 +11,15 @@ const OF_SLOT: char = '\n';
 
 /// The sessions of one partition.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SessionKeys<'a> {
-    pub(super) keys: &'a KeySpace,
+pub(crate) struct SessionKeys<'a> {
+    pub(crate) keys: &'a KeySpace,
     /// Set in a cluster.
-    pub(super) slot: Option<u16>,
+    pub(crate) slot: Option<u16>,
 }
 
 impl SessionKeys<'_> {
     /// The record of a session.
-    pub(super) fn session(&self, session: SessionId) -> String {
+    pub(crate) fn session(&self, session: SessionId) -> String {
         match self.slot {
             None => self.keys.session(session),
             Some(slot) => self.keys.session_in(slot, session),
@@ -27,7 +27,7 @@ impl SessionKeys<'_> {
     }
 
     /// The index of all sessions.
-    pub(super) fn sessions(&self) -> String {
+    pub(crate) fn sessions(&self) -> String {
         match self.slot {
             None => self.keys.sessions(),
             Some(slot) => self.keys.sessions_in(slot),
@@ -35,7 +35,7 @@ impl SessionKeys<'_> {
     }
 
     /// The channel of a session's mailbox.
-    pub(super) fn mailbox(&self, session: SessionId) -> String {
+    pub(crate) fn mailbox(&self, session: SessionId) -> String {
         match self.slot {
             None => self.keys.mailbox(session),
             Some(slot) => format!("{}{session}", self.keys.mailboxes_in(slot)),
@@ -43,7 +43,7 @@ impl SessionKeys<'_> {
     }
 
     /// Prefix of all mailbox channels, as passed to the scripts.
-    pub(super) fn mailboxes(&self) -> Cow<'_, str> {
+    pub(crate) fn mailboxes(&self) -> Cow<'_, str> {
         match self.slot {
             None => self.keys.mailboxes().into(),
             Some(slot) => format!("{OF_SLOT}{}", self.keys.mailboxes_in(slot)).into(),
@@ -52,7 +52,7 @@ impl SessionKeys<'_> {
 
     /// The channel on which the release of a lock, or the leader of an election, is published; `None` for other
     /// kinds.
-    pub(super) fn said(&self, kind: Kind, keys: &LockKeys) -> Option<String> {
+    pub(crate) fn said(&self, kind: Kind, keys: &LockKeys) -> Option<String> {
         match kind {
             Kind::Reentrant => Some(keys.released_channel()),
             Kind::Election => Some(self.keys.leader_channel(keys)),
@@ -61,7 +61,7 @@ impl SessionKeys<'_> {
     }
 
     /// Any other channel, as passed to the scripts.
-    pub(super) fn channel(&self, channel: String) -> String {
+    pub(crate) fn channel(&self, channel: String) -> String {
         match self.slot {
             None => channel,
             Some(_) => format!("{OF_SLOT}{channel}"),

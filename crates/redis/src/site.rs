@@ -1,16 +1,16 @@
 //! How a server is found: at an address, by Sentinels, or in a cluster.
 //!
-//! Owns the configured addresses. [`sentinel`](super::sentinel) queries Sentinels, and [`cluster`](super::cluster) the
+//! Owns the configured addresses. [`sentinel`](super::conn::sentinel) queries Sentinels, and [`cluster`](super::cluster) the
 //! nodes of a cluster.
 
-use super::address::{Address, Login};
+use super::config::address::{Address, Login};
 use leasehold_store::{Fault, FaultKind, Phase};
 use std::fmt;
 use std::sync::Arc;
 
 /// How the server is found.
 #[derive(Debug, Clone)]
-pub(super) enum ServerLocation {
+pub(crate) enum ServerLocation {
     /// At a fixed address.
     At(Address),
     /// Where the Sentinels report it.
@@ -23,7 +23,7 @@ pub(super) enum ServerLocation {
 
 /// The purpose of a connection to a node of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ConnPurpose {
+pub(crate) enum ConnPurpose {
     /// Operations.
     Calls,
     /// Subscriptions.
@@ -32,28 +32,28 @@ pub(super) enum ConnPurpose {
 
 /// The Sentinels that know the address of a primary, and its name.
 #[derive(Debug, Clone)]
-pub(super) struct Group {
-    pub(super) sentinels: Vec<Address>,
-    pub(super) name: String,
+pub(crate) struct Group {
+    pub(crate) sentinels: Vec<Address>,
+    pub(crate) name: String,
     /// Whether connections use TLS.
-    pub(super) tls: bool,
+    pub(crate) tls: bool,
     /// The login at the Sentinels.
-    pub(super) login: Login,
+    pub(crate) login: Login,
 }
 
 impl Group {
     /// A group of at least one Sentinel, and their name of the primary.
-    pub(super) fn new(sentinels: Vec<Address>, name: String, tls: bool) -> Self {
+    pub(crate) fn new(sentinels: Vec<Address>, name: String, tls: bool) -> Self {
         Self { sentinels, name, tls, login: Login::default() }
     }
 
     /// Whether connections to the Sentinels and the primary use TLS.
-    pub(super) const fn is_tls(&self) -> bool {
+    pub(crate) const fn is_tls(&self) -> bool {
         self.tls
     }
 
     #[cfg(test)]
-    pub(super) fn spelled_out(&self) -> String {
+    pub(crate) fn spelled_out(&self) -> String {
         let kind = if self.tls { "tls" } else { "tcp" };
         let user = self.login.username.as_ref().map(|user| format!(" by {user}")).unwrap_or_default();
         let password = self.login.password.as_ref().map(|password| format!(" with {password}"));
@@ -70,19 +70,19 @@ impl fmt::Display for Group {
 
 /// The configured nodes of a cluster, from which the others are found.
 #[derive(Debug, Clone)]
-pub(super) struct Seeds {
-    pub(super) nodes: Vec<Address>,
+pub(crate) struct Seeds {
+    pub(crate) nodes: Vec<Address>,
     tls: bool,
 }
 
 impl Seeds {
     /// At least one node.
-    pub(super) const fn new(nodes: Vec<Address>, tls: bool) -> Self {
+    pub(crate) const fn new(nodes: Vec<Address>, tls: bool) -> Self {
         Self { nodes, tls }
     }
 
     /// Whether connections use TLS.
-    pub(super) const fn is_tls(&self) -> bool {
+    pub(crate) const fn is_tls(&self) -> bool {
         self.tls
     }
 }
@@ -95,7 +95,7 @@ impl fmt::Display for Seeds {
 }
 
 /// The fault if a single server is configured, but the server is part of a cluster.
-pub(super) fn no_one_server(node: &Arc<str>) -> Fault {
+pub(crate) fn no_one_server(node: &Arc<str>) -> Fault {
     let text = "it is a cluster, and this is for one server".to_owned();
     Fault::new(FaultKind::Unsupported(text), Phase::Connect, Arc::clone(node))
 }

@@ -7,15 +7,15 @@
 //!    migrates and some keys of a lock have already moved, the store executes as much of an operation as the
 //!    remaining keys allow: a holder can still renew and release.
 
-use super::borrowed::BorrowedConnection;
 use super::cluster::{self, Cluster, Node, SLOTS, Split, is_unknown_script};
 use super::config::RedisConfig;
+use super::conn::borrowed::BorrowedConnection;
+use super::conn::link::{Link, Lost, Wire};
+use super::conn::mailbox::Mailboxes;
 use super::diagnose;
 use super::error_map::judge;
-use super::link::{Link, Lost, Wire};
-use super::mailbox::Mailboxes;
 use super::replicas::Replicas;
-use super::reply::{self, Malformed};
+use super::script::reply::{self, Malformed};
 use super::script::{Call, goes_by_token};
 use super::session_keys::SessionKeys;
 use super::site::ServerLocation;
@@ -41,9 +41,9 @@ use tokio::time::Instant;
 /// How many times one operation is sent at most, for a server whose scripts are flushed continually (1).
 const SENT_AT_MOST: u32 = 4;
 /// Limit of extends in one call: a server executes one call at a time, so all other requests wait for it.
-pub(super) const EXTENDS_AT_ONCE: usize = 64;
+pub(crate) const EXTENDS_AT_ONCE: usize = 64;
 /// Number of session records read in one request: other requests wait while the server answers it.
-pub(super) const RECORDS_AT_ONCE: usize = 256;
+pub(crate) const RECORDS_AT_ONCE: usize = 256;
 /// Number of clock readings; the one with the shortest round trip is the most precise.
 const CLOCK_READINGS: usize = 5;
 /// Clock difference from which a finding is reported. Clocks that NTP synchronizes differ by less.
@@ -74,7 +74,7 @@ pub struct RedisStore {
 }
 
 /// Outcome of a session operation that did not succeed.
-pub(super) type Attended = Outcome<SessionReply>;
+pub(crate) type Attended = Outcome<SessionReply>;
 
 /// How the store reaches the server.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ enum Way {
 }
 
 /// A connection to send on.
-pub(super) enum Line<'a> {
+pub(crate) enum Line<'a> {
     Link(&'a Link, Wire),
     BorrowedConnection(&'a BorrowedConnection),
     Node(Arc<Node>, Option<Wire>),
@@ -194,7 +194,7 @@ impl RedisStore {
     }
 
     /// The cluster, if the store is on one.
-    pub(super) fn cluster(&self) -> Option<&Cluster> {
+    pub(crate) fn cluster(&self) -> Option<&Cluster> {
         match &*self.way {
             Way::Cluster(cluster) => Some(cluster),
             Way::Link(_) | Way::BorrowedConnection(_) => None,
@@ -207,7 +207,7 @@ impl RedisStore {
     }
 
     /// Session keys for a partition.
-    pub(super) fn home_at(&self, place: Partition) -> SessionKeys<'_> {
+    pub(crate) fn home_at(&self, place: Partition) -> SessionKeys<'_> {
         SessionKeys { keys: &self.keys, slot: self.cluster().map(|_| place.as_u16() % SLOTS) }
     }
 
@@ -219,11 +219,11 @@ impl RedisStore {
         }
     }
 
-    pub(super) fn fault(&self, kind: FaultKind, phase: Phase) -> Fault {
+    pub(crate) fn fault(&self, kind: FaultKind, phase: Phase) -> Fault {
         Fault::new(kind, phase, Arc::clone(self.node()))
     }
 
-    pub(super) fn call(&self, lock: &Lock, op: &Op) -> Result<(LockKeys, Call), Fault> {
+    pub(crate) fn call(&self, lock: &Lock, op: &Op) -> Result<(LockKeys, Call), Fault> {
         let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
         if let Some(refused) = op.misfit(lock.kind) {
             return Err(unusable(refused.to_string()));
@@ -246,7 +246,7 @@ impl RedisStore {
         }
     }
 
-    pub(super) async fn send(&self, lock: &Lock, op: &Op, deadline: Instant) -> Outcome {
+    pub(crate) async fn send(&self, lock: &Lock, op: &Op, deadline: Instant) -> Outcome {
         let (keys, call) = match self.call(lock, op) {
             Ok(call) => call,
             Err(fault) => return Outcome::Failed(Executed::No, fault),
@@ -286,7 +286,7 @@ impl RedisStore {
 
     /// Sends a script call, and returns the server's reply and the connection it came on. Set `with_script` if the
     /// server is known to lack the script.
-    pub(super) async fn reply<T>(
+    pub(crate) async fn reply<T>(
         &self,
         slot: u16,
         call: &Call,
@@ -392,7 +392,7 @@ impl RedisStore {
     }
 
     /// Outcomes of the operations that one call covers.
-    pub(super) fn outcomes(&self, ops: &[(Lock, Op)], value: &Value, line: &Line<'_>) -> Vec<Outcome> {
+    pub(crate) fn outcomes(&self, ops: &[(Lock, Op)], value: &Value, line: &Line<'_>) -> Vec<Outcome> {
         match (ops, value) {
             ([(_, op)], value) => vec![self.outcome(op, value, line)],
             (ops, Value::Array(values)) if values.len() == ops.len() => {
@@ -414,7 +414,7 @@ impl RedisStore {
     }
 
     /// Converts an error reply to its outcome.
-    pub(super) fn no_error<T>(&self, value: &Value, line: &Line<'_>) -> Result<(), Outcome<T>> {
+    pub(crate) fn no_error<T>(&self, value: &Value, line: &Line<'_>) -> Result<(), Outcome<T>> {
         let Value::ServerError(error) = value else { return Ok(()) };
         let mut verdict = judge(error);
         let node = match line {
@@ -437,7 +437,7 @@ impl RedisStore {
         Err(verdict.outcome(node))
     }
 
-    pub(super) fn well_formed<T, U>(&self, read: Result<T, Malformed>) -> Result<T, Outcome<U>> {
+    pub(crate) fn well_formed<T, U>(&self, read: Result<T, Malformed>) -> Result<T, Outcome<U>> {
         let fault = |malformed: Malformed| self.fault(FaultKind::Failed(malformed.to_string()), Phase::Reply);
         read.map_err(|malformed| Outcome::Failed(Executed::Unknown, fault(malformed)))
     }
@@ -533,7 +533,7 @@ impl RedisStore {
 
     /// Reads the server's settings, and compares its clock with the local clock. If the user lacks permissions, the
     /// result is incomplete.
-    pub(super) async fn look_over(&self, slot: u16, deadline: Instant) -> Result<Diagnosis, Attended> {
+    pub(crate) async fn look_over(&self, slot: u16, deadline: Instant) -> Result<Diagnosis, Attended> {
         let mut questions = Pipeline::with_capacity(diagnose::ASKED + 1);
         diagnose::ask(&mut questions);
         questions.cmd("ACL").arg("WHOAMI");
@@ -579,7 +579,7 @@ impl RedisStore {
 
     /// Sends plain commands, without scripts. `forgives` gets the index of a command and its reply, and decides
     /// whether an error is acceptable.
-    pub(super) async fn plain(
+    pub(crate) async fn plain(
         &self,
         slot: u16,
         pipeline: &Pipeline,
@@ -838,7 +838,7 @@ fn is_apart(clock: &ClockDifference) -> bool {
 }
 
 /// The outcome of an operation that was not sent.
-pub(super) const fn refused<T>(fault: Fault) -> Outcome<T> {
+pub(crate) const fn refused<T>(fault: Fault) -> Outcome<T> {
     Outcome::Failed(Executed::No, fault)
 }
 
@@ -858,7 +858,7 @@ fn deadline(within: Duration) -> Instant {
     Instant::now() + within.min(FAR)
 }
 
-pub(super) fn is_wrong_type(value: &Value) -> bool {
+pub(crate) fn is_wrong_type(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.code() == "WRONGTYPE")
 }
 

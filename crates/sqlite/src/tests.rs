@@ -3,7 +3,7 @@
 use super::SqliteStore;
 use super::life::Sessions;
 use super::machine::Machine;
-use leasehold_core::cohort::{BLOCK, Reserve};
+use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, FencingToken,
     ForceRelease, ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Inspect, Inspection, Label,

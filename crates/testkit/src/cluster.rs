@@ -4,18 +4,18 @@
 //! promoted.
 
 use std::io;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::resp::Value;
 use crate::server::{RedisServer, RedisServerBuilder};
+use crate::wait::wait_until;
 
 /// How many slots a cluster has.
 const SLOTS: usize = 16_384;
 /// After how long without a reply a node counts as failed, in milliseconds.
 const NODE_TIMEOUT_MS: &str = "1000";
 /// How long they may take to agree, or to promote a replica.
-const PATIENCE: Duration = Duration::from_secs(40);
+const LIMIT: Duration = Duration::from_secs(40);
 
 /// Primaries, each with its replicas, that share all slots. All of them are killed on drop.
 ///
@@ -257,17 +257,11 @@ impl Cluster {
         self.nodes.iter().filter(|node| node.pid().is_some())
     }
 
-    fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while !is_so()? {
-            if Instant::now() >= deadline {
-                let said = self.running().next().map(|node| node.cli(&["CLUSTER", "NODES"]));
-                let text = format!("waited for {what} in vain for {PATIENCE:?}; a node says: {said:?}");
-                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+    fn wait_until(&self, state: &str, probe: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+        wait_until(state, LIMIT, probe, || {
+            let nodes = self.running().next().map(|node| node.cli(&["CLUSTER", "NODES"]));
+            format!("a node reports {nodes:?}")
+        })
     }
 }
 

@@ -21,6 +21,7 @@ mod resp;
 mod sentinels;
 mod server;
 mod signal;
+mod wait;
 
 pub use authority::Authority;
 pub use cancel::cancel_at_every_await;

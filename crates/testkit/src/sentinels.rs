@@ -3,17 +3,17 @@
 //! Owns booting them in order, and finding the primary. The Sentinels alone decide about a failover.
 
 use std::io;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::server::{RedisServer, RedisServerBuilder};
+use crate::wait::wait_until;
 
 /// What the Sentinels call the primary.
 const NAME: &str = "main";
 /// How many Sentinels there are, and how many of them have to find a primary dead.
 const SENTINELS: (usize, usize) = (3, 2);
 /// How long they may take to know of one another, or of a new primary.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// A primary and its replicas, with three Sentinels. All of them are killed on drop.
 ///
@@ -139,9 +139,9 @@ impl Sentinels {
     }
 
     /// Waits until a Sentinel reports another primary.
-    pub fn told(&self, old: usize) -> io::Result<()> {
+    pub fn reported(&self, old: usize) -> io::Result<()> {
         let old = self.servers[old].port().to_string();
-        self.wait_until("a Sentinel to tell of the new primary", || {
+        self.wait_until("a Sentinel to report the new primary", || {
             let port = |sentinel: &RedisServer| {
                 let answer = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).ok()?;
                 answer.elements().get(1)?.text().map(str::to_owned)
@@ -150,21 +150,15 @@ impl Sentinels {
         })
     }
 
-    /// Has the Sentinels make a replica the primary although nothing has failed.
+    /// Has the Sentinels make a replica the primary although nothing has failed. Waits until a Sentinel accepts: it
+    /// refuses while it finds no suitable replica.
     pub fn fail_over(&self) -> io::Result<()> {
-        self.sentinels[0].cli(&["SENTINEL", "FAILOVER", NAME])?.ok().map(drop)
+        self.wait_until("a Sentinel to start a failover", || {
+            self.sentinels[0].cli(&["SENTINEL", "FAILOVER", NAME])?.ok().map(|_| true)
+        })
     }
 
-    fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while !is_so()? {
-            if Instant::now() >= deadline {
-                let log = self.sentinels[0].log_tail();
-                let text = format!("waited for {what} in vain for {PATIENCE:?}; a Sentinel says: {log}");
-                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+    fn wait_until(&self, state: &str, probe: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+        wait_until(state, LIMIT, probe, || format!("the log of a Sentinel: {}", self.sentinels[0].log_tail()))
     }
 }

@@ -31,10 +31,10 @@ use crate::resp::{RespConnection, Value};
 use crate::signal;
 
 /// How long a server may take to boot: a few ms as a rule, longer with data to load on a busy machine.
-const BOOT_PATIENCE: Duration = Duration::from_secs(20);
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a raw command may take.
-const CALL_PATIENCE: Duration = Duration::from_secs(5);
+const CALL_LIMIT: Duration = Duration::from_secs(20);
 
 /// How many ports are tried before it is not the ports' fault.
 const BOOT_ATTEMPTS: usize = 20;
@@ -411,7 +411,7 @@ impl RedisServerBuilder {
     }
 
     fn await_ready(&self, child: &mut Child, dir: &Path, port: u16) -> Result<(), BootError> {
-        let deadline = Instant::now() + BOOT_PATIENCE;
+        let deadline = Instant::now() + BOOT_LIMIT;
         loop {
             let why_not = match self.readiness(child.id(), dir, port) {
                 Ok(Readiness::Ready) => return Ok(()),
@@ -454,9 +454,9 @@ impl RedisServerBuilder {
 
     fn connect(&self, dir: &Path, port: u16) -> io::Result<RespConnection> {
         let mut connection = if self.tls {
-            RespConnection::open_unix(&socket_path(dir), CALL_PATIENCE)?
+            RespConnection::open_unix(&socket_path(dir), CALL_LIMIT)?
         } else {
-            RespConnection::open(port, CALL_PATIENCE)?
+            RespConnection::open(port, CALL_LIMIT)?
         };
         if let Some(password) = &self.password
             && let Value::Error(text) = connection.call(&["AUTH", password])?

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// How long a process may take to stop, to go on, or to be gone: the kernel needs microseconds, a busy machine more.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Stops the process and returns when *all* of its threads stand still: the signal alone is only a request.
 pub(crate) fn stop(child: &Child) -> io::Result<()> {
@@ -44,7 +44,7 @@ fn send(child: &Child, signal: Signal) -> io::Result<()> {
 /// Waits for a change of state without reaping: the child's exit status stays for [`Child::wait`].
 fn wait_for(child: &Child, change: WaitIdOptions) -> io::Result<()> {
     let pid = pid(child)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LIMIT;
     loop {
         let options = change | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if waitid(WaitId::Pid(pid), options)?.is_some() {

@@ -1,7 +1,7 @@
 //! Tests of the conformance suite: a correct store passes, and a store with a flaw fails the case that covers it.
 
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::cohort::BLOCK;
+use leasehold_core::machine::cohort::BLOCK;
 use leasehold_core::model::{
     Alive, Content, Entries, LockState, QueueEntryId, SessionStatus, Sessions, SharedHold, SharedHolders,
     Value, all_alive,

@@ -18,7 +18,7 @@ use super::entries::{Entries, Entry};
 use super::record::{LOOKS_AT_MOST, QueueEntryId, Record, RecordedHolder, Reserved, SHORT_LEASE_MS};
 use super::session::{Alive, SessionStatus, all_alive};
 use super::shared_holders::SharedHolders;
-use crate::cohort::{Reserve, TokenBlock};
+use crate::machine::cohort::{Reserve, TokenBlock};
 use crate::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, FenceRaised,
     FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection,

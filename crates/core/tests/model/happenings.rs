@@ -4,7 +4,7 @@
 //! 2. No session checks its own life.
 
 use crate::reserving::is_note;
-use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
+use leasehold_core::machine::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::model::{LockState, QueueEntry, QueueEntryId, Record, Sessions};
 use leasehold_core::{
     Acquire, AuditEntry, Claim, Enqueue, Evict, Evicted, Extend, Extended, FencingToken, ForceReleased,

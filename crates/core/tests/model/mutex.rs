@@ -10,7 +10,7 @@ use super::happenings::{
     has_ended, lives_with, order, places, session, waits, watcher,
 };
 use crate::reserving::Onlooker;
-use leasehold_core::cohort::Reserve;
+use leasehold_core::machine::cohort::Reserve;
 use leasehold_core::model::{
     Audit, Content, LockState, QueueEntryId, RecordedHolder, SessionStatus, Sessions, Value, all_alive,
 };

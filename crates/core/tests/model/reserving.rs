@@ -15,7 +15,7 @@
 use crate::happenings::{
     START_US, any_attendance, any_claim, any_lease_ms, any_op, any_reserve, ask, session, watcher,
 };
-use leasehold_core::cohort::{BLOCK, Reserve};
+use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, LockState, Sessions, Value, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, ForceRelease, HoldId, HoldStatus, Inspect,

@@ -6,7 +6,7 @@
 use super::host::Host;
 use super::{Error, call};
 use crate::error::{AcquireError, ReleaseError, RunError};
-use crate::owner::Owners;
+use crate::guard::owner::Owners;
 use crate::{
     Attempt, BarrierWaitResult, DetachedHold, FullStatus, Leader, LockInfo, Lost, MultiAttempt, Released,
     SessionInfo, Status,

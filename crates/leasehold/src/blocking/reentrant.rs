@@ -3,7 +3,7 @@
 use super::Error;
 use super::facade::run;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
-use crate::owner::Owner;
+use crate::guard::owner::Owner;
 use crate::{Attempt, FullStatus, Released, Status};
 use leasehold_core::{FencingToken, LockName, ObservedHolder};
 use std::time::Duration;

@@ -4,7 +4,7 @@ use super::Error;
 use super::facade::{IntoBlocking, run};
 use super::host::{Host, refuse_async};
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
-use crate::owner::Owner;
+use crate::guard::owner::Owner;
 use crate::{Attempt, FullStatus, Status};
 use leasehold_core::{FencingToken, Lease, LockName, ObservedHolder};
 use std::fmt;

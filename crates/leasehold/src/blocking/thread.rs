@@ -5,7 +5,7 @@
 //! 2. A tokio runtime runs one job after another on its threads. There each job has its own owner; otherwise
 //!    it would enter locks that an earlier job on the thread still holds.
 
-use crate::owner::{Owner, Owners};
+use crate::guard::owner::{Owner, Owners};
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 

@@ -14,7 +14,7 @@ use super::{
     NotReleased, Uncertain, acquire, confirm, read_release,
 };
 use crate::store::{Fault, FaultKind, Phase};
-use leasehold_core::contender::Grant;
+use leasehold_core::machine::contender::Grant;
 use leasehold_core::{
     Claim, Executed, Extend, Extended, FencingToken, HoldId, Lease, LeaseError, Liveness, Lock, Moment, Op,
     Release, ReleaseAction, Reply, SessionId, drift, whole_millis,
@@ -70,20 +70,20 @@ pub(crate) async fn acquire_detached(
     mut pursuit: AcquireParams,
     lease: Lease,
 ) -> Result<Detached, NotDetached> {
-    let seats = Arc::new(LockTable::new(engine.environment.clone()));
+    let locks = Arc::new(LockTable::new(engine.environment.clone()));
     let place = engine.store.partition(lock);
-    let seat = seats.seat(lock, place, session);
-    engine.seats.receive(&seat);
+    let entry = locks.entry(lock, place, session);
+    engine.locks.receive(&entry);
     // A client that does not queue receives no messages.
     let mailbox = if pursuit.terms.queue {
         let mailbox = Mailbox { store: &*engine.store, place, session };
-        open(engine, &mailbox, seats, &mut pursuit).await.map_err(NotDetached::AcquireFailure)?;
+        open(engine, &mailbox, locks, &mut pursuit).await.map_err(NotDetached::AcquireFailure)?;
         Some(mailbox)
     } else {
         None
     };
     let AcquiredHold { hold, grant, inside, kept: _ } =
-        acquire(engine, &seat, &pursuit).await.map_err(NotDetached::AcquireFailure)?;
+        acquire(engine, &entry, &pursuit).await.map_err(NotDetached::AcquireFailure)?;
     let mut unkept = Unkept { engine, hold, kept: false };
     drop(inside);
     drop(mailbox);
@@ -96,13 +96,13 @@ pub(crate) async fn acquire_detached(
 async fn open(
     engine: &Engine,
     mailbox: &Mailbox<'_>,
-    seats: Arc<LockTable>,
+    locks: Arc<LockTable>,
     pursuit: &mut AcquireParams,
 ) -> Result<(), AcquireFailure> {
     let now = engine.environment.now();
     let call = engine.timings.call;
     let within = pursuit.limit.map_or(call, |limit| limit.since(now).min(call));
-    let Err(fault) = engine.store.open_mailbox(mailbox.place, mailbox.session, seats, within).await else {
+    let Err(fault) = engine.store.open_mailbox(mailbox.place, mailbox.session, locks, within).await else {
         return Ok(());
     };
     let over = pursuit.limit.is_some_and(|limit| limit <= engine.environment.now());
@@ -280,17 +280,17 @@ pub(crate) async fn attach(
     let may_last_until = engine.environment.now() + (within + lease).max(may_last);
     match extend(engine, lock, &claim, lease, within).await {
         Ok(valid_until) => {
-            let seat = if lock.kind.is_shared() { engine.own_seat(lock) } else { engine.seat(lock) };
+            let entry = if lock.kind.is_shared() { engine.own_entry(lock) } else { engine.entry(lock) };
             // It lives by its lease alone, even if the client that attaches it has a session.
-            let session = Arc::new(Session::new(seat.place, claim.hold.session(), Liveness::Lease, FAR));
-            let entry = Arc::downgrade(&seat);
-            let hold = Arc::new(Hold::new(lock.clone(), claim, fence, valid_until, session, entry));
+            let session = Arc::new(Session::new(entry.place, claim.hold.session(), Liveness::Lease, FAR));
+            let weak = Arc::downgrade(&entry);
+            let hold = Arc::new(Hold::new(lock.clone(), claim, fence, valid_until, session, weak));
             hold.may_last(may_last_until);
             // Another handle released it while it was extended.
             let released = || NotAttached::NotExtended(NotExtended::Lost(LostReason::Released));
             reserved.fill(&hold).ok_or_else(released)?;
-            seat.occupy(&hold);
-            Ok((seat, hold))
+            entry.occupy(&hold);
+            Ok((entry, hold))
         }
         Err(Unextended::NotHeld) => {
             let reason = why(engine, lock, &claim, in_time).await;

@@ -1,8 +1,8 @@
 //! A hold: what this process holds at the store. Shared by its guard and the keeper.
 
-use super::reservation::{Heard, Rest};
+use super::local::reservation::{Heard, Rest};
 use super::session::Session;
-use leasehold_core::cohort::TokenBlock;
+use leasehold_core::machine::cohort::TokenBlock;
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
 use leasehold_store::Environment;
 use leasehold_store::sync::{AtomicBool, AtomicU64, OnceLock};
@@ -81,9 +81,9 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// What a hold, and its keeper, report to the seat that the hold occupies.
+/// What a hold, and its keeper, report to the entry that the hold occupies.
 pub(super) trait HoldEvents: Send + Sync {
-    /// The hold is over: it does not occupy the seat any more.
+    /// The hold is over: it does not occupy the entry any more.
     fn vacate(&self, hold: &Hold);
 
     /// Handles the store's reply about a reserved token block. With an empty queue the hold may have to be returned.
@@ -113,7 +113,7 @@ pub(crate) struct Hold {
     /// The token by which the store knows the hold. Differs from `fence` after a hand-off inside the process.
     pub(super) known_as: FencingToken,
     pub(super) session: Arc<Session>,
-    seat: Weak<dyn HoldEvents>,
+    entry: Weak<dyn HoldEvents>,
     /// Microseconds of the client's clock; zero once the hold is lost.
     valid_until: AtomicU64,
     /// Microseconds of the same clock: until when the store is known to keep the hold. The next holder of a hand-off
@@ -143,7 +143,7 @@ impl Hold {
         fence: FencingToken,
         valid_until: Moment,
         session: Arc<Session>,
-        seat: Weak<dyn HoldEvents>,
+        entry: Weak<dyn HoldEvents>,
     ) -> Self {
         Self {
             lock,
@@ -151,7 +151,7 @@ impl Hold {
             fence,
             known_as: fence,
             session,
-            seat,
+            entry,
             valid_until: AtomicU64::new(valid_until.as_micros()),
             kept_until: AtomicU64::new(valid_until.as_micros()),
             passed: AtomicBool::new(false),
@@ -173,7 +173,7 @@ impl Hold {
             fence,
             self.valid_until(),
             self.session.clone(),
-            self.seat.clone(),
+            self.entry.clone(),
         );
         next.may_last_until.store(self.may_last_until.load(Ordering::Acquire), Ordering::Release);
         next.kept_until.store(self.kept_until.load(Ordering::Acquire), Ordering::Release);
@@ -196,8 +196,8 @@ impl Hold {
     }
 
     /// Its lock entry, if that still exists.
-    pub(super) fn seat(&self) -> Option<Arc<dyn HoldEvents>> {
-        self.seat.upgrade()
+    pub(super) fn entry(&self) -> Option<Arc<dyn HoldEvents>> {
+        self.entry.upgrade()
     }
 
     /// Until when the hold is valid; [`Moment::ZERO`] once it is lost.
@@ -296,8 +296,8 @@ impl Hold {
         self.doubt();
         if self.is_passed() {
             // Its last guard was released, so there is no holder to inform. Queued tasks send their own requests.
-            if let Some(seat) = self.seat.upgrade() {
-                seat.vacate(self);
+            if let Some(entry) = self.entry.upgrade() {
+                entry.vacate(self);
             }
             return;
         }
@@ -317,8 +317,8 @@ impl Hold {
         for signal in [&self.signal, &self.shared].into_iter().filter_map(OnceLock::get) {
             signal.cancel();
         }
-        if let Some(seat) = self.seat.upgrade() {
-            seat.vacate(self);
+        if let Some(entry) = self.entry.upgrade() {
+            entry.vacate(self);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The engine: the only code that waits for, renews and releases locks. Every kind of lock uses it.
 //!
 //! A *hold* is what the process holds at the store; a guard is the handle that a task has to it. The tasks of a
-//! process that want the same lock queue at its lock entry ([`seat`]). The task at the front of that queue contends
+//! process that want the same lock queue at its lock entry ([`entry`]). The task at the front of that queue contends
 //! at the store for the whole process.
 //!
 //! 1. A process has at most one acquire request in flight per lock, except after a task dropped its request.
@@ -9,69 +9,56 @@
 //! 3. A future dropped at any await leaves either nothing behind or a cleanup with the keeper.
 
 mod acquire;
-mod acquire_deadline;
-mod confirm;
 mod detached;
-mod heartbeat;
 mod hold;
-mod keep_id;
 mod keeper;
-mod lock_entry;
+mod local;
 mod loss;
 mod observe;
-mod pursuit;
 #[cfg(all(test, shuttle))]
 mod races;
-mod reentrant_bypass;
 mod release;
-mod renewal_batcher;
-mod reservation;
 mod session;
-mod several;
 mod shutdown;
 mod shutdown_gate;
-mod wait_queue;
 
+pub(crate) use acquire::confirm::confirm;
+pub(crate) use acquire::params::{AcquireFailure, AcquireParams};
+pub(crate) use acquire::several::{MultiBlocked, acquire_all};
 pub(crate) use acquire::{AcquiredHold, acquire, take_kept};
-pub(crate) use confirm::confirm;
 pub(crate) use detached::{
     Detached, NotAttached, NotDetached, NotExtended, acquire_detached, attach, extend_detached, own_session,
     release_detached,
 };
 pub(crate) use hold::Hold;
 pub use hold::LostReason;
-pub(crate) use keep_id::KeepId;
-pub(crate) use lock_entry::LockEntry;
-pub(crate) use lock_entry::handoff::ReleasePolicy;
+pub(crate) use keeper::keep_id::KeepId;
+pub(crate) use local::lock_entry::LockEntry;
+pub(crate) use local::lock_entry::handoff::ReleasePolicy;
 pub(crate) use loss::announce;
 pub(crate) use observe::Watching;
-pub(crate) use pursuit::{AcquireFailure, AcquireParams};
 use release::read_release;
 pub(crate) use release::{NotReleased, abandon, carry_on, release};
 pub(crate) use session::Session;
-pub(crate) use several::{MultiBlocked, acquire_all};
 pub use shutdown::{ShutdownError, Unreturned};
 
-use crate::store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, Store};
+use crate::store::{Executed, Fault, FaultKind, Outcome, Phase, Store};
 use detached::Attached;
 use futures_util::future::BoxFuture;
-use keeper::{Keeper, KeeperHandle};
-use leasehold_core::contender::AcquireTerms;
+use keeper::Keeper;
 use leasehold_core::{
-    Label, Lock, Moment, Notification, Op, Partition, Reply, SessionEntry, SessionId, SessionMetadata,
-    SessionOp, SessionReply,
+    Label, Lock, Moment, Op, Partition, Reply, SessionEntry, SessionId, SessionMetadata, SessionOp,
+    SessionReply,
 };
-use leasehold_store::sync::{Mutex, MutexGuard, OnceLock};
 use leasehold_store::{Environment, jitter};
-use lock_entry::Cleared;
+use local::lock_table::LockTable;
 use session::{SessionFactory, Sessions, fresh_id};
 use shutdown_gate::ShutdownGate;
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, btree_map};
+use std::collections::{BTreeMap, btree_map};
 use std::fmt;
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Time limits of the engine.
@@ -99,7 +86,7 @@ pub(crate) struct Engine {
     pub(crate) timings: Timings,
     pub(crate) keeper: Keeper,
     gate: Arc<ShutdownGate>,
-    seats: Arc<LockTable>,
+    locks: Arc<LockTable>,
     attached: Attached,
 }
 
@@ -123,11 +110,11 @@ impl Engine {
         timings: Timings,
     ) -> Result<Arc<Self>, StartError> {
         let label = about.label.clone();
-        let seats = Arc::new(LockTable::new(environment.clone()));
+        let locks = Arc::new(LockTable::new(environment.clone()));
         let birth = SessionFactory {
             store: store.clone(),
             environment: environment.clone(),
-            post: seats.clone(),
+            post: locks.clone(),
             about: about.to_json(),
             timings,
         };
@@ -143,10 +130,9 @@ impl Engine {
             store.close_mailbox(Partition::ONLY, id);
             StartError::Keeper(error)
         })?;
-        // Set only here.
-        let _ = seats.keeper.set(keeper.ear());
+        locks.set_keeper(keeper.ear());
         let (attached, gate) = (Attached::default(), Arc::default());
-        Ok(Arc::new(Self { store, environment, sessions, label, timings, keeper, gate, seats, attached }))
+        Ok(Arc::new(Self { store, environment, sessions, label, timings, keeper, gate, locks, attached }))
     }
 
     /// Waits until no cleanup and no background work of the store is in flight.
@@ -156,16 +142,16 @@ impl Engine {
     }
 
     /// The process's shared entry for a lock.
-    pub(crate) fn seat(&self, lock: &Lock) -> Arc<LockEntry> {
+    pub(crate) fn entry(&self, lock: &Lock) -> Arc<LockEntry> {
         let place = self.store.partition(lock);
-        self.seats.seat(lock, place, self.sessions.id_at(place))
+        self.locks.entry(lock, place, self.sessions.id_at(place))
     }
 
     /// An entry for a single acquisition of a lock with several simultaneous holders: tasks of one process do not
     /// wait for each other, and each has its own entry in the store's queue.
-    pub(crate) fn own_seat(&self, lock: &Lock) -> Arc<LockEntry> {
+    pub(crate) fn own_entry(&self, lock: &Lock) -> Arc<LockEntry> {
         let place = self.store.partition(lock);
-        self.seats.own_seat(lock, place, self.sessions.id_at(place))
+        self.locks.own_entry(lock, place, self.sessions.id_at(place))
     }
 
     /// Closes the mailboxes of all sessions.
@@ -227,7 +213,7 @@ fn together(entries: Vec<SessionEntry>) -> Vec<SessionEntry> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        for kept in self.seats.part() {
+        for kept in self.locks.part() {
             self.keeper.part_with(kept);
         }
         // Close the keeper first: it may be about to begin another session.
@@ -319,163 +305,4 @@ async fn insist<'a, T>(
 fn odd_reply(reply: Reply) -> (Fault, Executed) {
     let executed = if matches!(reply, Reply::Refused(_)) { Executed::No } else { Executed::Unknown };
     (Fault::odd_reply(reply), executed)
-}
-
-/// All lock entries of a client. As its notification sink, passes grants to the entries, and notices about holds to
-/// the keeper.
-struct LockTable {
-    environment: Arc<dyn Environment>,
-    table: Mutex<Table>,
-    /// Set once the keeper runs. Before that there is no hold that a message could concern.
-    keeper: OnceLock<KeeperHandle>,
-}
-
-#[derive(Default)]
-struct Table {
-    by_lock: HashMap<Lock, u32>,
-    slots: Vec<Weak<LockEntry>>,
-    free: Vec<u32>,
-    /// Entries of other sessions that are closed together with the client's own.
-    guests: Vec<Weak<LockEntry>>,
-    /// Set once the client is shut down: new entries are closed from the start.
-    closed: bool,
-}
-
-impl LockTable {
-    fn new(environment: Arc<dyn Environment>) -> Self {
-        Self { environment, table: Mutex::default(), keeper: OnceLock::new() }
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn seat(self: &Arc<Self>, lock: &Lock, place: Partition, session: SessionId) -> Arc<LockEntry> {
-        let mut table = self.table();
-        if let Some(slot) = table.by_lock.get(lock)
-            && let Some(seat) = table.slots.get(*slot as usize).and_then(Weak::upgrade)
-        {
-            return seat;
-        }
-        let (slot, seat) = self.new_seat(&mut table, lock, place, session);
-        table.by_lock.insert(lock.clone(), slot);
-        seat
-    }
-
-    fn own_seat(self: &Arc<Self>, lock: &Lock, place: Partition, session: SessionId) -> Arc<LockEntry> {
-        self.new_seat(&mut self.table(), lock, place, session).1
-    }
-
-    fn new_seat(
-        self: &Arc<Self>,
-        table: &mut Table,
-        lock: &Lock,
-        place: Partition,
-        session: SessionId,
-    ) -> (u32, Arc<LockEntry>) {
-        let slot = table.free.pop().unwrap_or_else(|| {
-            table.slots.push(Weak::new());
-            u32::try_from(table.slots.len() - 1).unwrap_or(u32::MAX)
-        });
-        let (all, left) = (Arc::downgrade(self), lock.clone());
-        let seat = Arc::new(LockEntry::new(lock.clone(), place, session, slot, move |kept| {
-            if let Some(all) = all.upgrade() {
-                all.remove(&left, slot);
-                if let (Some(kept), Some(keeper)) = (kept, all.keeper.get()) {
-                    keeper.part_with(kept);
-                }
-            }
-        }));
-        if table.closed {
-            // A new entry is empty, so nothing needs to be released.
-            seat.close();
-        }
-        if let Some(place) = table.slots.get_mut(slot as usize) {
-            *place = Arc::downgrade(&seat);
-        }
-        (slot, seat)
-    }
-
-    /// Joins the queues of several locks in one step, so that two such callers have the same order in all of them.
-    fn join_all(&self, seats: &[&Arc<LockEntry>], terms: &Arc<AcquireTerms>) -> Vec<u64> {
-        let _table = self.table();
-        seats.iter().map(|seat| seat.join(terms.clone())).collect()
-    }
-
-    fn remove(&self, lock: &Lock, slot: u32) {
-        let mut table = self.table();
-        if let Entry::Occupied(entry) = table.by_lock.entry(lock.clone())
-            && *entry.get() == slot
-        {
-            entry.remove();
-        }
-        table.free.push(slot);
-    }
-
-    /// Registers an entry of another session, to be closed with these.
-    fn receive(&self, guest: &Arc<LockEntry>) {
-        let mut table = self.table();
-        table.guests.retain(|guest| guest.strong_count() > 0);
-        table.guests.push(Arc::downgrade(guest));
-        if table.closed {
-            // A new entry is empty, so nothing needs to be released.
-            guest.close();
-        }
-    }
-
-    /// Closes all present and future entries.
-    fn close(&self) -> Vec<(Arc<LockEntry>, Cleared)> {
-        let mut table = self.table();
-        table.closed = true;
-        let seats: Vec<_> = table.slots.iter().chain(&table.guests).filter_map(Weak::upgrade).collect();
-        // An entry that is dropped removes itself from the table, which takes this mutex.
-        drop(table);
-        seats
-            .into_iter()
-            .map(|seat| {
-                let cleared = seat.close();
-                (seat, cleared)
-            })
-            .collect()
-    }
-
-    /// Takes all holds that are kept in the process for later acquisitions.
-    fn part(&self) -> Vec<KeepId> {
-        let seats: Vec<_> = self.table().slots.iter().filter_map(Weak::upgrade).collect();
-        seats.iter().filter_map(|seat| seat.part()).collect()
-    }
-
-    fn by_slot(&self, slot: u32) -> Option<Arc<LockEntry>> {
-        self.table().slots.get(slot as usize).and_then(Weak::upgrade)
-    }
-}
-
-impl NotificationSink for LockTable {
-    fn deliver(&self, wake: Notification) {
-        match wake {
-            Notification::Grant { nonce, fence, .. } => {
-                if let Some(seat) = self.by_slot(nonce.slot()) {
-                    seat.handle_grant(nonce, fence, self.environment.now());
-                }
-            }
-            Notification::ForceReleased { fence, .. } => {
-                if let Some(keeper) = self.keeper.get() {
-                    keeper.hear_freed(fence);
-                }
-            }
-            Notification::Wanted { fence, .. } => {
-                if let Some(keeper) = self.keeper.get() {
-                    keeper.hear_wanted(fence);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn resubscribed(&self) {
-        let seats: Vec<_> = self.table().slots.iter().filter_map(Weak::upgrade).collect();
-        for seat in seats {
-            seat.handle_news(self.environment.now());
-        }
-    }
 }

@@ -4,7 +4,7 @@
 
 use super::Engine;
 use crate::store::{Fault, Subscription};
-use leasehold_core::observe::{LeaderChange, LeaderObserver};
+use leasehold_core::machine::observe::{LeaderChange, LeaderObserver};
 use leasehold_core::{Inspect, Lock, Moment, Op, Reply};
 use leasehold_store::jitter;
 use std::sync::Arc;

@@ -10,10 +10,10 @@
 //!    does not find. Then the result is *unknown*, not *lost*, unless the store knows how the hold ended.
 //! 6. A hold that the next local waiter can take over without the store is [handed on](super::passing) instead.
 
-use super::keep_id::KeepId;
 use super::keeper::Retired;
-use super::lock_entry::Asker;
-use super::lock_entry::handoff::{Passed, ReleasePolicy};
+use super::keeper::keep_id::KeepId;
+use super::local::lock_entry::Asker;
+use super::local::lock_entry::handoff::{Passed, ReleasePolicy};
 use super::loss::reason;
 use super::{Answer, Engine, Hold, LockEntry, LostReason, Uncertain, odd_reply};
 use crate::store::{Fault, FaultKind, Phase};
@@ -46,7 +46,7 @@ enum ReleaseObserver {
 /// Releases a hold or hands it on. Returns how many holds its owner still has.
 pub(crate) async fn release(
     engine: &Engine,
-    seat: &Arc<LockEntry>,
+    entry: &Arc<LockEntry>,
     hold: &Arc<Hold>,
     keep: KeepId,
     parting: ReleasePolicy,
@@ -55,22 +55,22 @@ pub(crate) async fn release(
         engine.keeper.ended().await;
         return Err(NotReleased::Lost(hold.reason(engine.environment.now())));
     }
-    if pass_on(engine, seat, hold, keep, parting) {
+    if pass_on(engine, entry, hold, keep, parting) {
         return Ok(0);
     }
-    release_at_store(engine, seat, hold, keep, (parting.free_every, ReleaseObserver::Caller)).await
+    release_at_store(engine, entry, hold, keep, (parting.free_every, ReleaseObserver::Caller)).await
 }
 
 /// Keeps a hold in the process for the next waiter or for later acquisitions (6). Does not wait.
 fn pass_on(
     engine: &Engine,
-    seat: &LockEntry,
+    entry: &LockEntry,
     hold: &Arc<Hold>,
     keep: KeepId,
     parting: ReleasePolicy,
 ) -> bool {
     let _inside = engine.gate.inside();
-    let Some(Passed { call, watch }) = seat.pass_on(hold, keep, parting, engine.environment.now()) else {
+    let Some(Passed { call, watch }) = entry.pass_on(hold, keep, parting, engine.environment.now()) else {
         return false;
     };
     if let Some(call) = call {
@@ -86,14 +86,14 @@ fn pass_on(
 /// goes with it.
 ///
 /// Cancel safety: if the future is dropped, the keeper continues the release.
-pub(super) async fn give_back(engine: &Engine, seat: &Arc<LockEntry>, hold: &Arc<Hold>, keep: KeepId) {
+pub(super) async fn give_back(engine: &Engine, entry: &Arc<LockEntry>, hold: &Arc<Hold>, keep: KeepId) {
     // The hold has no guard that the result would concern.
-    let _ = release_at_store(engine, seat, hold, keep, (None, ReleaseObserver::None)).await;
+    let _ = release_at_store(engine, entry, hold, keep, (None, ReleaseObserver::None)).await;
 }
 
 async fn release_at_store(
     engine: &Engine,
-    seat: &Arc<LockEntry>,
+    entry: &Arc<LockEntry>,
     hold: &Arc<Hold>,
     keep: KeepId,
     (free_every, hearer): (Option<u32>, ReleaseObserver),
@@ -105,7 +105,7 @@ async fn release_at_store(
     }
     let begun_in_time = engine.environment.now() < hold.valid_until();
     let mut departure =
-        PendingRelease { engine, seat, hold, keep, done: false, cut: false, next: None, asked: None };
+        PendingRelease { engine, entry, hold, keep, done: false, cut: false, next: None, asked: None };
     let result = departure.run(free_every).await;
     if let (Some(Err(NotReleased::Fault { .. })), ReleaseObserver::None) = (&result, hearer) {
         carry_on(engine, hold);
@@ -163,18 +163,18 @@ async fn given_up(
 /// A guard was dropped: the keeper releases its hold as soon as it can.
 pub(crate) fn abandon(
     engine: &Engine,
-    seat: &LockEntry,
+    entry: &LockEntry,
     hold: &Arc<Hold>,
     keep: KeepId,
     parting: ReleasePolicy,
 ) {
     let _inside = engine.gate.inside();
     // Otherwise the shutdown releases it (4).
-    if !engine.gate.is_closed() && !pass_on(engine, seat, hold, keep, parting) {
+    if !engine.gate.is_closed() && !pass_on(engine, entry, hold, keep, parting) {
         if engine.keeper.retire(keep).giving_back.is_none() {
             engine.keeper.give_back(hold);
         }
-        seat.vacate(hold);
+        entry.vacate(hold);
         engine.keeper.forget(keep);
     }
 }
@@ -191,7 +191,7 @@ pub(crate) fn carry_on(engine: &Engine, hold: &Hold) {
 /// A release in flight. If it is dropped early, the keeper continues it.
 struct PendingRelease<'a> {
     engine: &'a Engine,
-    seat: &'a Arc<LockEntry>,
+    entry: &'a Arc<LockEntry>,
     hold: &'a Arc<Hold>,
     keep: KeepId,
     done: bool,
@@ -208,9 +208,9 @@ impl PendingRelease<'_> {
     async fn run(&mut self, free_every: Option<u32>) -> Option<Result<u64, NotReleased>> {
         let environment = &self.engine.environment;
         let (begun, valid_until) = (environment.now(), self.hold.valid_until());
-        let session = self.engine.sessions.present(self.seat.place);
+        let session = self.engine.sessions.present(self.entry.place);
         let random = &mut || environment.random();
-        let (free, next) = self.seat.depart(self.hold, free_every, &session, environment.now(), random);
+        let (free, next) = self.entry.depart(self.hold, free_every, &session, environment.now(), random);
         let (nonce, next): (Option<Nonce>, Option<Acquire>) = next.unzip();
         self.next = nonce;
         self.asked = next.as_ref().map(|next| next.claim.hold);
@@ -245,7 +245,7 @@ impl PendingRelease<'_> {
     fn answered(&self, nonce: Nonce, answer: Result<&Acquired, Executed>) {
         let environment = &self.engine.environment;
         let random = &mut || environment.random();
-        for claim in self.seat.handle_answer(Asker::RELEASE, nonce, answer, environment.now(), random) {
+        for claim in self.entry.handle_answer(Asker::RELEASE, nonce, answer, environment.now(), random) {
             self.engine.keeper.undo(&self.engine.store, &self.hold.lock, claim);
         }
     }
@@ -265,17 +265,17 @@ impl Drop for PendingRelease<'_> {
             } else {
                 // No store has failed, but the lock may arrive with a reply that no task awaits: the front re-checks,
                 // even if it has sent its own request in the meantime.
-                self.seat.handle_news(environment.now());
+                self.entry.handle_news(environment.now());
             }
         }
-        if let Some(claim) = self.asked.and_then(|asked| self.seat.arrived(asked)) {
+        if let Some(claim) = self.asked.and_then(|asked| self.entry.arrived(asked)) {
             self.engine.keeper.undo(&self.engine.store, &self.hold.lock, claim);
         }
         if !self.done {
             self.engine.keeper.give_back(self.hold);
         }
         // Vacate first: a hold in a lock entry that the keeper does not know counts as newly acquired.
-        self.seat.vacate(self.hold);
+        self.entry.vacate(self.hold);
         self.engine.keeper.forget(self.keep);
     }
 }

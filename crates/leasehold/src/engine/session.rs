@@ -11,7 +11,7 @@
 
 use super::Timings;
 use crate::store::{Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};
-use leasehold_core::heartbeat::HeartbeatSchedule;
+use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::{
     Heartbeat, HeartbeatReply, Liveness, Moment, Partition, SessionId, SessionOp, SessionReply, whole_millis,
 };

@@ -9,7 +9,7 @@
 //!    on the user's own connection; the store's reply then says what became of the first one. The keeper's connection
 //!    is used only if this is not answered.
 
-use super::keeper::farewell::ShutdownReport;
+use super::keeper::shutdown_report::ShutdownReport;
 use super::keeper::{Handed, Owed};
 use super::{Engine, LostReason};
 use leasehold_core::{FIRST_LEASE, LockName, Moment, drift};
@@ -96,8 +96,8 @@ impl Engine {
         let mut handed = self.keeper.hand_over();
         let mut known: BTreeSet<_> = handed.iter().map(|handed| handed.hold.claim.hold).collect();
         let mut claims = Vec::new();
-        for (seat, cleared) in self.seats.close() {
-            claims.extend(cleared.claims.into_iter().map(|claim| (seat.lock.clone(), claim)));
+        for (entry, cleared) in self.locks.close() {
+            claims.extend(cleared.claims.into_iter().map(|claim| (entry.lock.clone(), claim)));
             // A hold that its task has just acquired, before the keeper received it. The task may be extending it in
             // order to detach it.
             let occupants = cleared.occupants.into_iter();

@@ -1,7 +1,7 @@
 //! Runs a service in the scope of the owner received with the request.
 
 use super::HEADER;
-use crate::owner::{Owner, OwnerError, Scoped};
+use crate::guard::owner::{Owner, OwnerError, Scoped};
 use http::{HeaderMap, Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Sends the owner along with a request.
 
 use super::HEADER;
-use crate::owner::Owner;
+use crate::guard::owner::Owner;
 use http::{HeaderValue, Request};
 use std::task::{Context, Poll};
 use tower_layer::Layer;

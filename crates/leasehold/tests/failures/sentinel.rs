@@ -46,7 +46,7 @@ async fn row_30_a_killed_primary_is_followed() {
     sentinels.servers()[at].kill().expect("killed");
     tokio::task::block_in_place(|| sentinels.promoted(at)).expect("promoted");
     let promoted = Instant::now();
-    tokio::task::block_in_place(|| sentinels.told(at)).expect("the Sentinels report it");
+    tokio::task::block_in_place(|| sentinels.reported(at)).expect("the Sentinels report it");
     let told = Instant::now();
     let after = |instant| {
         let sections = sections.lock().expect("no panic");

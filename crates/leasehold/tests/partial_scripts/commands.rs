@@ -4,7 +4,7 @@ use crate::Broken;
 use crate::fixture::Fixture;
 use crate::keyspace::Keyspace;
 use crate::tap::WHOLE;
-use leasehold_core::cohort::{BLOCK, Reserve};
+use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, Heartbeat, HoldId, Inspect, Kind,
     Label, Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction,

@@ -3,7 +3,7 @@
 use crate::play::Play;
 use crate::world::WITHIN;
 use leasehold::store::{Notification, Op, Outcome, Reply, SessionOp, SessionReply, Store};
-use leasehold_core::cohort::BLOCK;
+use leasehold_core::machine::cohort::BLOCK;
 use leasehold_core::model::LockState;
 use leasehold_core::{
     Acquired, Ended, Evicted, Extend, Extended, ForceReleased, HeartbeatReply, HoldStatus, LockMode, Refused,

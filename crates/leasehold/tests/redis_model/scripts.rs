@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use leasehold::store::{Op, Reply};
-use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
+use leasehold_core::machine::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Extend, Extended, FencingToken, Inspect, Kind, Label, Liveness,
     LockMode, OwnValue, Release, ReleaseAction,

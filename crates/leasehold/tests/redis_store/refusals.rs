@@ -8,7 +8,7 @@ use leasehold::store::{
     FaultKind, Lock, Notification, Op, Outcome, Permissions, RedisConfig, RedisStore, Reply, ServerVersion,
     SessionOp, SessionReply, Store, TlsFault,
 };
-use leasehold_core::cohort::{BLOCK, Reserve};
+use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Claim, Evict, Evicted, Extend, Extended, ForceRelease, ForceReleased, HeartbeatReply,
     HoldStatus, Inspect, MultiAcquired, ObservedHolder, OwnValue, Partition, Refused, Release, ReleaseAction,

@@ -21,7 +21,7 @@ use crate::host::{Pace, lock};
 use crate::storm::server_time_us;
 use crate::tapped::Said;
 use leasehold::{FencingToken, Moment, Owner, Released, SessionId};
-use leasehold_core::cohort::TokenBlock;
+use leasehold_core::machine::cohort::TokenBlock;
 use leasehold_core::{
     Acquire, Acquired, Extended, HoldId, HoldStatus, Inspection, MultiAcquired, Notification, Op, Reply,
 };

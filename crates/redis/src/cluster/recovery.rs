@@ -9,7 +9,7 @@
 //!    passes the turn to the next.
 
 use super::{Node, PAUSE};
-use crate::link::spaced;
+use crate::conn::link::spaced;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;

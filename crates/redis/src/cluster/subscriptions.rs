@@ -14,14 +14,14 @@
 //! 4. Calls rarely wait on such a connection, so their timeouts do not detect its loss. It is probed at intervals,
 //!    and replaced if it does not respond.
 
-use super::super::address::Address;
-use super::super::error_map::judge;
-use super::super::link::{LASTED, Link, Wire, spaced};
-use super::super::mailbox::Mailboxes;
-use super::super::messages::LOOK;
-use super::super::site::ConnPurpose;
 use super::topology::{Map, Redirect, redirect};
 use super::{PAUSE, RENEWAL, Shared};
+use crate::config::address::Address;
+use crate::conn::link::{LASTED, Link, Wire, spaced};
+use crate::conn::mailbox::Mailboxes;
+use crate::conn::messages::LOOK;
+use crate::error_map::judge;
+use crate::site::ConnPurpose;
 use futures_util::future::join_all;
 use leasehold_core::{Notification, SessionId};
 use leasehold_store::watched::Watched;
@@ -41,7 +41,7 @@ const AT_ONCE: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The subscriptions. Dropping them ends their tasks.
-pub(in super::super) struct Subscriptions {
+pub(crate) struct Subscriptions {
     shared: Arc<Shared>,
     heard: Arc<Watched<Heard>>,
     /// The task that starts one task for each node with subscriptions; `None` before the first.
@@ -80,7 +80,7 @@ impl Subscriptions {
     }
 
     /// Opens the mailbox of a session, on a channel of a slot.
-    pub(in super::super) async fn open_mailbox(
+    pub(crate) async fn open_mailbox(
         &self,
         (slot, channel): (u16, String),
         session: SessionId,
@@ -103,14 +103,14 @@ impl Subscriptions {
     }
 
     /// Closes a mailbox.
-    pub(in super::super) fn close_mailbox(&self, channel: &str) {
+    pub(crate) fn close_mailbox(&self, channel: &str) {
         self.heard.modify(|heard| heard.channels.remove(channel).is_some());
     }
 
     /// Subscribes to a channel of a slot to which other libraries publish.
     ///
     /// Cancel safety: dropping the future ends the subscription.
-    pub(in super::super) async fn listen(
+    pub(crate) async fn listen(
         &self,
         (slot, channel): (u16, String),
         deadline: Instant,
@@ -449,7 +449,7 @@ fn is_of(data: &[Value], channel: &str) -> bool {
 /// The address that a link leads to.
 fn link_address(link: &Link) -> Option<Address> {
     match link.config().site() {
-        super::super::site::ServerLocation::Member(address, _) => Some(address.clone()),
+        crate::site::ServerLocation::Member(address, _) => Some(address.clone()),
         _ => None,
     }
 }

@@ -1,19 +1,19 @@
 //! The slot map of a cluster, as one node reports it.
 
-use super::super::address::Address;
+use crate::config::address::Address;
 use crate::error_map::judge;
 use leasehold_store::FaultKind;
 use redis::{Cmd, Pipeline, Value, cmd, from_redis_value_ref};
 
 /// Number of slots.
-pub(in super::super) const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 /// Reported host of a node that prefers a hostname but has announced none, or whose hostname has not spread yet.
 /// Unlike an empty host, it does not mean the node that was asked.
 const UNNAMED: &str = "?";
 
 /// The slot map. It is replaced as a whole.
 #[derive(Debug, Clone)]
-pub(in super::super) struct Map {
+pub(crate) struct Map {
     /// Epoch of the cluster's configuration, as the reporting node knows it.
     pub(super) epoch: u64,
     /// Primaries that have slots.
@@ -106,18 +106,18 @@ fn at(asked: &Address, host: &str, port: u16) -> Option<Address> {
 
 impl Map {
     /// The primary of a slot.
-    pub(in super::super) fn primary(&self, slot: u16) -> Option<&Address> {
+    pub(crate) fn primary(&self, slot: u16) -> Option<&Address> {
         let number = self.slots.get(usize::from(slot))?.checked_sub(1)?;
         self.primaries.get(usize::from(number))
     }
 
     /// All primaries that have slots.
-    pub(in super::super) fn primaries(&self) -> &[Address] {
+    pub(crate) fn primaries(&self) -> &[Address] {
         &self.primaries
     }
 
     /// The slots of one primary.
-    pub(in super::super) fn slots_of(&self, primary: &Address) -> Vec<u16> {
+    pub(crate) fn slots_of(&self, primary: &Address) -> Vec<u16> {
         (0..SLOTS).filter(|slot| self.primary(*slot) == Some(primary)).collect()
     }
 
@@ -149,7 +149,7 @@ impl Map {
 
 /// Where an operation must go in place of the node that received it. Nothing was executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) enum Redirect {
+pub(crate) enum Redirect {
     /// To this node, from now on.
     Moved(Address),
     /// To this node, once: the slot is migrating, and keys that are missing here may be there.
@@ -163,7 +163,7 @@ pub(in super::super) enum Redirect {
 }
 
 /// Parses the redirect in a reply of the node at `asked`.
-pub(in super::super) fn redirect(asked: &Address, value: &Value) -> Option<Redirect> {
+pub(crate) fn redirect(asked: &Address, value: &Value) -> Option<Redirect> {
     let Value::ServerError(error) = value else { return None };
     let named = |to: fn(Address) -> Redirect| {
         let (host, port) = error.details()?.split_once(' ')?.1.trim().rsplit_once(':')?;

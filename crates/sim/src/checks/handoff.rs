@@ -4,7 +4,7 @@ use super::{Check, CheckContext, CheckResult, Health};
 use crate::event::{Event, Execution, GuardId, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
-use leasehold_core::cohort::{HANDOVERS, TURN};
+use leasehold_core::machine::cohort::{HANDOVERS, TURN};
 use leasehold_core::model::QueueEntryId;
 use leasehold_core::{Acquired, Extended, FencingToken, HoldId, Notification, Op, Reply};
 use std::collections::BTreeMap;

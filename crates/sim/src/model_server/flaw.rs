@@ -1,6 +1,6 @@
 //! Deliberate defects of the server. A server has at most one.
 
-use leasehold_core::cohort::TokenBlock;
+use leasehold_core::machine::cohort::TokenBlock;
 use leasehold_core::model::{Alive, Content, LockState, Value};
 use leasehold_core::{
     Acquire, Acquired, Extended, FencingToken, HoldStatus, MultiAcquired, Notification, Op, Released, Reply,

@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use leasehold::store::{
     Capabilities, Executed, Fault, Lock, NotificationSink, Op, Outcome, SessionOp, SessionReply, Store,
 };
-use leasehold_core::cohort::{BLOCK, TokenBlock};
+use leasehold_core::machine::cohort::{BLOCK, TokenBlock};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, HoldId, HoldStatus,
     Inspection, KeyError, Liveness, MultiAcquired, Nonce, Notification, Partition, Release, Released, Reply,

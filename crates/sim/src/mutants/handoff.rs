@@ -1,7 +1,7 @@
 //! Server mutants of local hand-off: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use leasehold_core::cohort::{BLOCK, TokenBlock};
+use leasehold_core::machine::cohort::{BLOCK, TokenBlock};
 use leasehold_core::model::{Alive, LockState, Reserved};
 use leasehold_core::{Acquired, Extend, Extended, FencingToken, Notification, Op, Reply};
 

@@ -4,7 +4,7 @@ use super::inbox::GrantMessage;
 use super::inbox::Inbox;
 use super::unsupported::Unsupported;
 use crate::Random;
-use leasehold_core::cohort::Reserve;
+use leasehold_core::machine::cohort::Reserve;
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, FencingToken, ForceRelease,
     ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,

@@ -5,7 +5,7 @@
 //! compares.
 
 use super::Random;
-use leasehold_core::cohort::{BLOCK, Reserve};
+use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Sessions, SharedHolders, Value};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, Heartbeat, HoldId,

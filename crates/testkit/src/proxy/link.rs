@@ -29,7 +29,7 @@ use crate::frame::{Splitter, arguments};
 const QUEUE: usize = 1024;
 
 /// How long the server may take to accept, and to answer late commands.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// How to end a link from outside.
 #[derive(Debug, Clone, Default)]
@@ -85,7 +85,7 @@ impl Drop for Registration {
 async fn run(client: TcpStream, registration: Registration) {
     let ends = registration.ends.clone();
     let traffic = async {
-        let connecting = timeout(PATIENCE, TcpStream::connect(registration.shared.server)).await;
+        let connecting = timeout(LIMIT, TcpStream::connect(registration.shared.server)).await;
         // A server that is down is a connection that breaks.
         let Ok(Ok(server)) = connecting else { return };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
@@ -234,7 +234,7 @@ impl Link {
             }
         }
         // A close right behind late commands would lose them (2).
-        let _ = timeout(PATIENCE, self.late_answered()).await;
+        let _ = timeout(LIMIT, self.late_answered()).await;
     }
 
     async fn late_answered(&self) {

@@ -2,8 +2,8 @@
 //!
 //! What a shutdown owes is recorded here as well, so that it can report what was left undone.
 
-use super::super::{Hold, call};
 use super::{KeepId, Shared, State};
+use crate::engine::{Hold, call};
 use crate::store::{Outcome, Store};
 use leasehold_core::{Claim, Lock, Moment, Op, Release, ReleaseAction};
 use std::sync::Arc;

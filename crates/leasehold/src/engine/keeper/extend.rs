@@ -1,9 +1,9 @@
 //! Extending holds in batches, and handling the results.
 
-use super::super::Hold;
-use super::super::loss::announce;
-use super::super::renewal_batcher::BATCH;
 use super::{KeepId, Shared, State};
+use crate::engine::Hold;
+use crate::engine::keeper::renewal_batcher::BATCH;
+use crate::engine::loss::announce;
 use crate::store::Outcome;
 use futures_util::future::join_all;
 use leasehold_core::{Extend, Extended, Moment, Op, Reply, whole_millis};

@@ -4,13 +4,13 @@
 //! The order of waiters is up to the lock entry, and how often a hold may change hands to the core. A lock entry's
 //! mutex is never taken while the keeper's is held; the other order is allowed.
 
-use super::super::Hold;
-use super::super::reservation::{Call, Heard, Rest};
 use super::extend::Gone;
 use super::{KeepId, Keeper, KeeperHandle, Kept, LostReason, Shared, State};
+use crate::engine::Hold;
+use crate::engine::local::reservation::{Call, Heard, Rest};
 use crate::store::Outcome;
-use leasehold_core::cohort::{BLOCK, Reserve};
-use leasehold_core::renewal::{HoldLimits, RenewalPlan};
+use leasehold_core::machine::cohort::{BLOCK, Reserve};
+use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan};
 use leasehold_core::{Extend, Extended, FencingToken, Lease, Moment, Op, Reply, whole_millis};
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub(super) async fn call(shared: Arc<Shared>, called: Called) {
     };
     drop(in_flight);
     // The present holder, or the queue, handles the reply.
-    match hold.seat().map(|seat| seat.handle_reserved(&hold, reserved, call.tell, sent_at)) {
+    match hold.entry().map(|entry| entry.handle_reserved(&hold, reserved, call.tell, sent_at)) {
         Some(Heard::GiveBack) => shared.part_with(id),
         Some(Heard::Ask(call)) => shared.call_for(id, call),
         Some(Heard::Noted) | None => {}
@@ -211,8 +211,8 @@ impl Shared {
 
     /// Checks the lock entry of a hold that was kept for later acquisitions.
     pub(super) fn end_rest(&self, id: KeepId, hold: &Hold, now: Moment) {
-        let Some(seat) = hold.seat() else { return self.part_with(id) };
-        match seat.end_rest(now) {
+        let Some(entry) = hold.entry() else { return self.part_with(id) };
+        match entry.end_rest(now) {
             Rest::InUse => {}
             Rest::Until(until) => {
                 // The time to wake was computed before.
@@ -228,7 +228,7 @@ impl Shared {
 impl KeeperHandle {
     /// A notification says that another process wants the lock whose hold has this token. It may be forged: then a
     /// hold kept for later acquisitions is returned to the store. Does not wait.
-    pub(in crate::engine) fn hear_wanted(&self, fence: FencingToken) {
+    pub(in crate::engine) fn wanted(&self, fence: FencingToken) {
         let Some(shared) = self.0.upgrade() else { return };
         let now = shared.environment.now();
         let of_it = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
@@ -238,7 +238,7 @@ impl KeeperHandle {
             ids.filter_map(|id| Some((id, state.kept.get(&id)?.hold.clone()))).collect()
         };
         for (id, hold) in known {
-            if hold.seat().is_some_and(|seat| seat.handle_wanted(&hold, now)) {
+            if hold.entry().is_some_and(|entry| entry.handle_wanted(&hold, now)) {
                 shared.part_with(id);
             }
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::session::fresh_id;
 use crate::engine::{LockEntry, Session};
 use crate::store::{MemoryStore, NotificationSink, Outcome};
-use leasehold_core::renewal::RenewalPlan;
+use leasehold_core::machine::renewal::RenewalPlan;
 use leasehold_core::{
     Acquire, FencingToken, HoldId, Label, LockMode, Notification, Op, Release, ReleaseAction,
 };
@@ -60,18 +60,18 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
         // The next scheduled extend is a minute ahead, or there is none.
         tenure.handle_extended(environment.now(), 180 * SECOND, false);
         let id = keeper.keep(hold.clone(), tenure).expect("no shutdown has begun");
-        keeper.ear().hear_freed(hold.fence);
+        keeper.ear().force_released(hold.fence);
         tokio::time::sleep(SECOND / 20).await;
         hold.check(&*environment).expect("the store was asked and still keeps it");
 
         let release = Release { claim: hold.claim.clone(), pass: ReleaseAction::Grant, next: None };
         assert!(matches!(store.execute(&hold.lock, &Op::Release(release), SECOND).await, Outcome::Done(_)));
-        keeper.ear().hear_freed(hold.fence);
+        keeper.ear().force_released(hold.fence);
         let told = tokio::time::timeout(5 * SECOND, hold.signal().cancelled()).await;
         told.expect("reported at once, not a minute later");
         assert_eq!(hold.reason(environment.now()), LostReason::Released);
         keeper.retire(id);
-        keeper.ear().hear_freed(hold.fence);
+        keeper.ear().force_released(hold.fence);
         keeper.close();
     }
 }

@@ -3,7 +3,7 @@
 use super::environment::Still;
 use super::wire::Server;
 use crate::engine::{Engine, Timings};
-use crate::owner::Owners;
+use crate::guard::owner::Owners;
 use crate::{Client, Guard, Mutex, ReleaseError};
 use leasehold_core::{Label, Lock, SessionMetadata};
 use shuttle::thread;

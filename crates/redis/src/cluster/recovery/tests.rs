@@ -1,8 +1,8 @@
 //! Calls in a cluster of two scripted nodes.
 
-use super::super::tests::{Commands, reply};
-use super::super::*;
 use super::Patient;
+use crate::cluster::tests::{Commands, reply};
+use crate::cluster::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::{AsyncWriteExt, BufReader, DuplexStream, duplex, split};
 

@@ -4,7 +4,7 @@ use crate::Random;
 use crate::conformance::GrantMessage;
 use crate::conformance::client::{TestClient, millis};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::cohort::{BLOCK, Reserve};
+use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Value, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Holder, Inspect, Kind, Lock, LockMode,

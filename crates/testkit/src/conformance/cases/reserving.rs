@@ -3,7 +3,7 @@
 use super::sessions::{keeps, lapses, take};
 use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::cohort::{BLOCK, Reserve};
+use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquired, Claim, Evicted, Extend, Extended, FencingToken, ForceReleased, HoldStatus, ObservedHolder, Op,
     Refused, ReleaseAction, Reply,

@@ -1,0 +1,122 @@
+//! The bypass request of a task, past the local queue: a ReentrantMutex admits its owner again at once, wherever that
+//! owner holds it.
+//!
+//! The request does not queue at the store. If the lock is held by another owner the task stays in the local queue,
+//! and sends another request only when it is [called](ReentrantBypass::call).
+//!
+//! 1. A call is never lost: one that arrives while a request is in flight takes effect after the reply, since the
+//!    reply may be older.
+//! 2. A request without a reply is sent again: the owner may hold the lock and wait for this very task.
+
+use crate::engine::Session;
+use leasehold_core::machine::contender::{
+    AcquireTerms, Contender, ContenderAction, Grant, Random, WaitStatus,
+};
+use leasehold_core::{Acquired, Claim, Executed, Moment, Nonce};
+use std::time::Duration;
+
+/// One task's bypass request.
+pub(in crate::engine) struct ReentrantBypass {
+    contender: Contender,
+    /// Set while there is a reason to send a request, or a grant to take.
+    wanted: bool,
+}
+
+impl ReentrantBypass {
+    /// A bypass to be sent at once: the owner may hold the lock already, in any process.
+    pub(in crate::engine) fn new(session: leasehold_core::SessionId, slot: u32) -> Self {
+        Self { contender: Contender::new(session, slot), wanted: true }
+    }
+
+    /// The owner holds the lock.
+    pub(in crate::engine) fn call(&mut self) {
+        self.wanted = true;
+        self.contender.handle_news(Moment::ZERO);
+    }
+
+    /// Whether there is anything to do.
+    pub(in crate::engine) fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
+    /// Whether it acquired the lock, which waits to be taken.
+    pub(in crate::engine) fn is_won(&self, now: Moment) -> bool {
+        self.contender.is_won(now)
+    }
+
+    /// The next step.
+    pub(in crate::engine) fn poll(
+        &mut self,
+        now: Moment,
+        terms: &AcquireTerms,
+        random: Random<'_>,
+    ) -> ContenderAction {
+        let terms = AcquireTerms { queue: false, ..terms.clone() };
+        let step = self.contender.poll(now, &terms, random);
+        if matches!(step, ContenderAction::Ask(..)) {
+            self.wanted = false;
+        }
+        step
+    }
+
+    /// The grant, if there is one.
+    pub(in crate::engine) fn take(&mut self) -> Option<Grant> {
+        self.contender.take()
+    }
+
+    /// Handles the reply to its request, or its absence (2). The claim returned must be released at the store.
+    pub(in crate::engine) fn handle_answer(
+        &mut self,
+        nonce: Nonce,
+        answer: Result<&Acquired, Executed>,
+        now: Moment,
+        random: Random<'_>,
+    ) -> Option<Claim> {
+        match answer {
+            Ok(reply) => {
+                self.contender.handle_reply(nonce, reply, now, random);
+                self.wanted |= !matches!(reply, Acquired::Taken { .. });
+            }
+            Err(executed) => {
+                self.contender.handle_fault(nonce, executed, now, random);
+                self.wanted = true;
+            }
+        }
+        self.contender.renounce()
+    }
+
+    /// Its request was not sent.
+    pub(in crate::engine) fn unask(&mut self, nonce: Nonce) {
+        self.contender.unask(nonce);
+        self.wanted = true;
+    }
+
+    /// Switches to another session. The claim returned must be released at the store.
+    pub(in crate::engine) fn change_session(&mut self, session: &Session) -> Option<Claim> {
+        if self.contender.session() == session.id {
+            return None;
+        }
+        self.wanted = true;
+        self.contender.change_session(session.id)
+    }
+
+    /// Does nothing more before the next call.
+    pub(in crate::engine) fn rest(&mut self) {
+        self.wanted = false;
+    }
+
+    /// Gives up. The claim returned must be released at the store.
+    pub(in crate::engine) fn give_up(&mut self) -> Option<Claim> {
+        self.contender.give_up()
+    }
+
+    /// How long the store has not answered.
+    pub(in crate::engine) fn silence(&self, now: Moment) -> Duration {
+        self.contender.silence(now)
+    }
+
+    /// What blocked the lock, as of the last reply.
+    pub(in crate::engine) fn standing(&self) -> &WaitStatus {
+        self.contender.standing()
+    }
+}

@@ -1,0 +1,186 @@
+//! What a client does with a detached hold: extends it, releases it, or makes it a guard.
+//!
+//! It says what is asked of the engine. It does not keep anything: a [`DetachedHold`] that is dropped changes nothing.
+
+use crate::client::Client;
+use crate::engine::{self, Engine, LostReason, NotAttached, NotExtended, NotReleased, ReleasePolicy};
+use crate::error::{ExtendError, ReleaseError};
+use crate::guard::Guard;
+use crate::guard::detached::DetachedHold;
+use leasehold_core::Executed;
+use leasehold_core::machine::renewal::{RenewalPlan, RenewalSchedule};
+use leasehold_core::{Lease, LockName, ReleaseAction, whole_millis};
+use std::time::Duration;
+
+/// Why a detached hold could not be turned into a guard.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{AttachError, Client};
+/// use std::time::Duration;
+///
+/// let client = Client::connect("memory:").await?;
+/// let hold = client.mutex("index")?.lease(Duration::from_secs(60)).acquire_detached().await?;
+/// match hold.attach(&client).await {
+///     Ok(guard) => guard.release().await?,
+///     Err(AttachError::Already { lock }) => println!("this process already attached or released {lock}"),
+///     // The hold is returned, and can be attached later unless it is lost.
+///     Err(AttachError::NotExtended { hold, error }) => println!("{hold:?}: {error}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// This client has a guard of that hold, had one, or was asked to release the hold.
+    #[error(
+        "this client has attached or released this hold of `{lock}` before: there is one guard of a hold"
+    )]
+    Already {
+        /// The lock.
+        lock: LockName,
+    },
+    /// The hold could not be extended, so its remaining time is unknown.
+    #[error("{error}")]
+    NotExtended {
+        /// The hold, unchanged.
+        hold: Box<DetachedHold>,
+        /// Why it was not extended.
+        #[source]
+        error: ExtendError,
+    },
+}
+
+impl DetachedHold {
+    /// Extends the hold so that it lasts `lease` from now, if it would end earlier. A call never shortens the
+    /// hold.
+    ///
+    /// Fails if the hold is lost, with the reason, and if the store does not reply within the client's call
+    /// timeout; then the hold lasts at least as long as before. A client of a different store reports the
+    /// hold as lost.
+    ///
+    /// Cancel safety: if the future is dropped, the hold may have been extended.
+    pub async fn extend(&mut self, client: &Client, lease: impl Into<Lease>) -> Result<(), ExtendError> {
+        let engine = &*client.engine;
+        let lease = lease.into().remaining(engine.environment.wall())?;
+        let in_time = self.is_in_time(engine);
+        // Whatever the result, the hold may last until then from here on.
+        let latest = engine.environment.wall() + engine.timings.call + lease;
+        let before = self.ends_by;
+        self.ends_by = before.max(latest);
+        match engine::extend_detached(engine, &self.lock, &self.claim, lease, in_time).await {
+            Ok(()) => {
+                self.ends_by = before.max(engine.environment.wall() + lease);
+                Ok(())
+            }
+            Err(why) => Err(ExtendError::of(why, self.name(), self.fencing_token())),
+        }
+    }
+
+    /// Releases the lock and hands it to the next waiter. Releasing again is not an error as long as no other
+    /// client has held the lock since, so a release can be retried after an error.
+    ///
+    /// Fails if the hold was lost before, with the reason, and if the store does not reply within the
+    /// client's call timeout: then the hold ends with its lease at the latest. A client of a different store
+    /// reports the hold as lost: with [`LostReason::StoreLostData`](crate::LostReason::StoreLostData) while
+    /// the lease runs.
+    ///
+    /// If this client has [attached](Self::attach) the hold, its guard is lost from now on. A guard of the
+    /// hold in another process learns of the release only at its next renewal.
+    ///
+    /// Cancel safety: if the future is dropped, the hold may have been released; this client can no longer
+    /// attach it.
+    pub async fn release(&self, client: &Client) -> Result<(), ReleaseError> {
+        self.give_up(client, ReleaseAction::Grant).await
+    }
+
+    /// Releases the hold, but keeps the lock taken, without a holder, until `at_least` has passed since it was
+    /// acquired, by the store's clock. Then the lock is granted to the next waiter. Until then no waiter is notified,
+    /// and its status is [resting](crate::Status::rests). Repeating the call is no error.
+    ///
+    /// The rest cannot be lengthened or ended by anything that is sent about this hold. Only
+    /// [force](crate::Mutex::force_release) ends it earlier.
+    ///
+    /// Fails as [`release`](Self::release) does.
+    ///
+    /// Cancel safety: as [`release`](Self::release).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Client;
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::connect("memory:").await?;
+    /// let digest = client.mutex("digest")?.lease(Duration::from_secs(600));
+    /// let hold = digest.acquire_detached().await?;
+    /// hold.release_not_before(&client, Duration::from_secs(60)).await?;
+    /// assert!(digest.try_acquire().await?.granted().is_none(), "a minute is not over yet");
+    /// assert!(digest.inspect().await?.rests);
+    /// # Ok(()) }
+    /// ```
+    pub async fn release_not_before(&self, client: &Client, at_least: Duration) -> Result<(), ReleaseError> {
+        self.give_up(client, ReleaseAction::Rest { for_ms: whole_millis(at_least) }).await
+    }
+
+    async fn give_up(&self, client: &Client, pass: ReleaseAction) -> Result<(), ReleaseError> {
+        let engine = &*client.engine;
+        let (in_time, may_last) = (self.is_in_time(engine), self.may_last(engine));
+        let released = engine::release_detached(engine, &self.lock, &self.claim, pass, in_time, may_last);
+        released.await.map_err(|error| match error {
+            NotReleased::Lost(reason) => ReleaseError::Lost(reason),
+            NotReleased::Fault { fault, executed: Executed::No } => ReleaseError::Store(fault),
+            NotReleased::Fault { fault, executed: Executed::Unknown } => ReleaseError::Unknown(fault),
+        })
+    }
+
+    /// Turns the hold into an ordinary guard of this client: its watchdog renews the hold, dropping the guard
+    /// releases it, and its loss is reported.
+    ///
+    /// The hold is first extended to the client's watchdog lease, and is valid for that long, counted from
+    /// the request. A hold has one guard: a client can attach it only once, from whichever copy of its text.
+    /// Two *processes* must not both attach it, since a release by one ends the hold of the other.
+    ///
+    /// Fails if the hold cannot be extended, because it is lost or the store does not reply; the error
+    /// returns the hold. Also fails if this client has already attached or released it.
+    ///
+    /// Cancel safety: if the future is dropped, the hold stays detached: it may have been extended, and ends
+    /// with its lease. Its text stays valid.
+    pub async fn attach(self, client: &Client) -> Result<Guard, AttachError> {
+        let engine = &client.engine;
+        let lease = engine.timings.watchdog;
+        let (in_time, may_last) = (self.is_in_time(engine), self.may_last(engine));
+        let ours = (self.claim.clone(), self.fencing_token());
+        match engine::attach(engine, &self.lock, ours, lease, in_time, may_last).await {
+            Ok((entry, hold)) => {
+                let tenure = RenewalSchedule::new(
+                    RenewalPlan::Renew { lease },
+                    hold.valid_until(),
+                    engine.environment.now(),
+                );
+                let Some(keep) = engine.keeper.keep(hold.clone(), tenure) else {
+                    let why = NotExtended::Lost(LostReason::ShutDown);
+                    let error = ExtendError::of(why, self.name(), self.fencing_token());
+                    return Err(AttachError::NotExtended { hold: Box::new(self), error });
+                };
+                Ok(Guard::new(engine.clone(), entry, hold, keep, None, ReleasePolicy::default()))
+            }
+            Err(NotAttached::Already) => Err(AttachError::Already { lock: self.lock.name }),
+            Err(NotAttached::NotExtended(why)) => {
+                let error = ExtendError::of(why, self.name(), self.fencing_token());
+                Err(AttachError::NotExtended { hold: Box::new(self), error })
+            }
+        }
+    }
+
+    /// Whether the lease still runs, according to the hint. The hint is late by one call at most.
+    fn is_in_time(&self, engine: &Engine) -> bool {
+        engine.environment.wall() + engine.timings.call < self.ends_by
+    }
+
+    /// How much longer the store may keep the hold.
+    fn may_last(&self, engine: &Engine) -> Duration {
+        // At least its lease: the hint comes from another clock.
+        self.ends_by.duration_since(engine.environment.wall()).unwrap_or_default().max(self.lease())
+    }
+}

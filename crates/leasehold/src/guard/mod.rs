@@ -1,0 +1,297 @@
+//! The guard: what a task receives when it acquires a lock.
+
+pub(crate) mod attach;
+pub(crate) mod detached;
+pub(crate) mod earlier;
+pub(crate) mod owner;
+pub(crate) mod status;
+
+use crate::engine::{self, AcquireFailure, Engine, Hold, KeepId, LockEntry, NotReleased, ReleasePolicy};
+use crate::error::{ExtendError, Lost, ReleaseError};
+use crate::guard::earlier::Earlier;
+use crate::store::Fault;
+use leasehold_core::machine::renewal::ExtendRequest;
+use leasehold_core::{
+    Executed, Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis,
+};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// A held lock.
+///
+/// [`release`](Self::release) releases the lock and returns whether that succeeded. Dropping the guard
+/// releases the lock too: in the background, as soon as possible, and without a result.
+///
+/// A lease can end before its guard is dropped, for example if the process was suspended or the network was
+/// down for too long. Therefore:
+///
+/// - call [`check`](Self::check) before each action that must not happen without the lock;
+/// - use [`lost`](Self::lost) to stop long-running work;
+/// - pass the [`fencing_token`](Self::fencing_token) to every resource that can reject stale tokens.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// # async fn rebuild_index() {}
+/// let guard = client.mutex("index")?.acquire().await?;
+/// tokio::select! {
+///     lost = guard.lost() => eprintln!("stopped: {lost}"),
+///     () = rebuild_index() => guard.release().await?,
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "dropping a guard releases its lock"]
+pub struct Guard {
+    engine: Arc<Engine>,
+    entry: Arc<LockEntry>,
+    hold: Arc<Hold>,
+    keep: KeepId,
+    lease: Option<Lease>,
+    /// The leases that an extend takes into account beside its own.
+    earlier: Earlier,
+    parting: ReleasePolicy,
+    /// Set once the guard is no longer responsible for releasing the hold.
+    spent: bool,
+}
+
+impl Guard {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        entry: Arc<LockEntry>,
+        hold: Arc<Hold>,
+        keep: KeepId,
+        lease: Option<Lease>,
+        parting: ReleasePolicy,
+    ) -> Self {
+        Self { engine, entry, hold, keep, lease, earlier: Earlier::default(), parting, spent: false }
+    }
+
+    /// Records the leases under which the owner already held the lock.
+    pub(crate) fn after(mut self, earlier: Earlier) -> Self {
+        self.earlier = earlier;
+        self
+    }
+
+    /// Sets what happens to the hold when the guard is released or dropped.
+    pub(crate) fn parting(mut self, parting: ReleasePolicy) -> Self {
+        self.parting = parting;
+        self
+    }
+
+    /// Waits until replicas have acknowledged the hold, if the store was configured to require that. Fails if
+    /// the hold ended meanwhile: the wait took longer than its lease.
+    pub(crate) async fn confirmed(&self, limit: Option<Moment>) -> Result<(), AcquireFailure> {
+        engine::confirm(&self.engine, &self.hold, limit).await?;
+        self.hold.check(&*self.engine.environment).map_err(|_| AcquireFailure::TooSlow)
+    }
+
+    /// Returns the lock's name.
+    pub fn name(&self) -> &LockName {
+        &self.hold.lock.name
+    }
+
+    /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the lock.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.hold.fence
+    }
+
+    /// Returns until when the hold is valid, on the clock of [`Moment`]: as far as its lease and its client's
+    /// [session](crate::ClientBuilder::session) both reach. Every renewal and every heartbeat moves it
+    /// forward. [`Moment::ZERO`] once the hold is known to be lost.
+    pub fn valid_until(&self) -> Moment {
+        self.hold.valid_until()
+    }
+
+    /// Returns how long the hold is still valid: zero if it no longer is. At most 3 s at first, whatever the
+    /// lease: the keeper extends the hold in the background.
+    pub fn remaining(&self) -> Duration {
+        self.valid_until().since(self.engine.environment.now())
+    }
+
+    /// Checks that the lock is still held. Fails once [`valid_until`](Self::valid_until) has passed, or once
+    /// the hold is known to be lost.
+    ///
+    /// Needs no network. It reads a clock that keeps running while the machine is suspended, so it fails even
+    /// where no timer has fired yet.
+    pub fn check(&self) -> Result<(), Lost> {
+        self.hold.check(&*self.engine.environment).map_err(|_| self.loss())
+    }
+
+    /// Returns whether the hold ends at its cap and nothing extends it beyond
+    /// [`valid_until`](Self::valid_until): see [`Mutex::max_hold`](crate::Mutex::max_hold) and
+    /// [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+    pub fn is_capped(&self) -> bool {
+        self.hold.is_capped()
+    }
+
+    /// Waits until the lock is lost, and returns the reason. Does not complete while the lock is held. After
+    /// the machine was suspended it may complete late, as timers do; [`check`](Self::check) does not.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn lost(&self) -> Lost {
+        self.hold.signal().cancelled().await;
+        self.loss()
+    }
+
+    /// Returns a token that is cancelled when the lock is lost, for work spread over tasks. It outlives the
+    /// guard, and a release never cancels it.
+    pub fn lost_signal(&self) -> CancellationToken {
+        // A child token, so that a caller that cancels it does not signal the loss to other tasks.
+        self.hold.signal().child_token()
+    }
+
+    /// Extends the hold now, to the configured lease counted from now, or to the watchdog lease if none is
+    /// configured. If the hold has a cap, it is extended up to the cap at most. A call never shortens the
+    /// hold.
+    ///
+    /// Fails if the lock is lost; with [`ExtendError::Capped`] if the hold has reached its cap; or if the
+    /// store does not reply within the call timeout. Unless the lock is lost, the hold lasts at least as long
+    /// as before.
+    ///
+    /// Cancel safety: if the future is dropped, the hold may have been extended; the guard then still counts
+    /// with the earlier end.
+    pub async fn extend(&self) -> Result<(), ExtendError> {
+        let lease = match self.lease {
+            Some(lease) => self.earlier.with(lease.remaining(self.engine.environment.wall())?),
+            None => self.engine.timings.watchdog,
+        };
+        self.extend_by(ExtendRequest::UpTo(lease)).await
+    }
+
+    /// Extends the hold so that it lasts `lease` from now, if it would end earlier. Otherwise like
+    /// [`extend`](Self::extend), except that it also fails with [`ExtendError::Capped`] if the cap allows
+    /// less than `lease`: then nothing is sent.
+    pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
+        self.extend_by(ExtendRequest::Exactly(lease.into().remaining(self.engine.environment.wall())?)).await
+    }
+
+    /// Releases the lock and hands it to the next waiter.
+    ///
+    /// Fails if the lock was lost before, with the reason, and if the store does not reply within the call
+    /// timeout: then the hold ends with its lease at the latest. Once this has returned, nothing more is sent
+    /// about the hold.
+    ///
+    /// Cancel safety: if the future is dropped, the lock is released in the background.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.give_back().await.map(drop)
+    }
+
+    /// Releases this hold, and returns how many holds of the lock its owner still has.
+    pub(crate) async fn give_back(mut self) -> Result<u64, ReleaseError> {
+        // From here on the departure releases the hold, even if this future is dropped.
+        self.spent = true;
+        let released = engine::release(&self.engine, &self.entry, &self.hold, self.keep, self.parting).await;
+        released.map_err(|error| match error {
+            NotReleased::Lost(reason) => ReleaseError::Lost(reason),
+            NotReleased::Fault { fault, executed: Executed::No } => ReleaseError::Store(fault),
+            NotReleased::Fault { fault, executed: Executed::Unknown } => ReleaseError::Unknown(fault),
+        })
+    }
+
+    /// Releases the lock; if the store does not reply, in the background, with no result for the user.
+    pub(crate) async fn hand_on(self) -> Result<(), ReleaseError> {
+        let (engine, hold) = (self.engine.clone(), self.hold.clone());
+        let released = self.release().await;
+        if let Err(ReleaseError::Store(_) | ReleaseError::Unknown(_)) = &released {
+            engine::carry_on(&engine, &hold);
+        }
+        released
+    }
+
+    /// Runs a future, and drops it if the lock is lost.
+    ///
+    /// Cancel safety: if the future is dropped, the inner one is dropped with it.
+    pub(crate) async fn unless_lost<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+        let lost = self.lost_signal();
+        tokio::select! {
+            biased;
+            () = lost.cancelled() => Err(self.loss()),
+            result = work => Ok(result),
+        }
+    }
+
+    /// The hold's claim, for tests that check what is sent about it.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn claim(&self) -> &leasehold_core::Claim {
+        &self.hold.claim
+    }
+
+    /// Attaches a shared signal that is cancelled when this hold is lost.
+    pub(crate) fn share_signal(&self, signal: &CancellationToken) {
+        self.hold.share_signal(signal);
+    }
+
+    /// The loss, once its reason has been published to all guards.
+    pub(crate) fn told(&self) -> Option<Lost> {
+        self.hold.loss().map(|_| self.loss())
+    }
+
+    pub(crate) fn loss(&self) -> Lost {
+        Lost {
+            lock: self.name().clone(),
+            fence: self.hold.fence,
+            reason: self.hold.reason(self.engine.environment.now()),
+        }
+    }
+
+    async fn extend_by(&self, wish: ExtendRequest) -> Result<(), ExtendError> {
+        self.check()?;
+        let engine = &self.engine;
+        let claim = self.hold.claim.clone();
+        let sent_at = engine.environment.now();
+        let allowed = engine.keeper.allow(self.keep, sent_at, wish);
+        let (lease, keep_record) = allowed.map_err(|left| ExtendError::Capped { left })?;
+        let lease_ms = whole_millis(lease);
+        let op = Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None });
+        let within = engine.timings.call.min(self.remaining());
+        self.hold.may_last(sent_at + within + lease);
+        let reply = engine.unless_shut(engine.call(&self.hold.lock, &op, within)).await;
+        let Some(reply) = reply else {
+            // A shutdown signals the loss to all guards, if not yet then in a moment.
+            self.hold.signal().cancelled().await;
+            return Err(self.loss().into());
+        };
+        match reply {
+            Ok(Reply::Extend(Extended::Extended)) => {
+                engine.keeper.prolonged(self.keep, sent_at, lease);
+                self.check().map_err(ExtendError::Lost)
+            }
+            Ok(Reply::Extend(Extended::NotHeld)) => Err(self.found_gone().await.into()),
+            Ok(odd) => Err(ExtendError::Store(Fault::odd_reply(odd))),
+            Err(failed) => Err(ExtendError::Store(failed.fault)),
+        }
+    }
+
+    /// Marks the hold as lost after the store reported that it is gone.
+    async fn found_gone(&self) -> Lost {
+        let engine = &self.engine;
+        let in_time = self.hold.check(&*engine.environment).is_ok();
+        self.hold.doubt();
+        engine.keeper.found_lost(self.keep);
+        let announced =
+            engine::announce(&*engine.store, &*engine.environment, engine.timings, &self.hold, in_time);
+        // If a shutdown cuts this off, the loss is reported without its specific reason.
+        engine.unless_shut(announced).await;
+        self.loss()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.spent {
+            engine::abandon(&self.engine, &self.entry, &self.hold, self.keep, self.parting);
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("lock", self.name())
+            .field("fence", &self.hold.fence)
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,301 @@
+//! The state of a lock of any kind, and the operations of an operator on it.
+
+use crate::client::session_info::{self, SessionInfo};
+use crate::error::{Contention, ForceReleaseError, InspectError, ResizeError};
+use crate::guard::owner::Owner;
+use crate::lock::request::Request;
+use crate::store::{Fault, Outcome};
+use leasehold_core::Executed;
+use leasehold_core::{
+    AuditEntry, Ended, FencingToken, ForceRelease, ForceReleased, Holder, Inspect, Inspection, LockMode,
+    ObservedHolder, Op, Reply, Resize, Resized, SessionId,
+};
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime};
+
+/// How often a resize is retried while other clients change the number too.
+const RESIZES: u32 = 16;
+
+/// The state of a lock.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let nightly = leasehold::Client::connect("memory:").await?.mutex("nightly")?;
+/// let guard = nightly.acquire().await?;
+/// let status = nightly.inspect().await?;
+/// if let (Some(holder), Some(remaining)) = (&status.holder, status.remaining) {
+///     println!("held by {holder} for {remaining:?} unless it is renewed, {} waiting", status.waiting);
+/// }
+/// assert!(status.ours && status.fence == Some(guard.fencing_token()));
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// The holder's label, if the lock is held by a client of this library.
+    pub holder: Option<String>,
+    /// Whether the lock is held.
+    pub held: bool,
+    /// Whether the last holder is done but left the lock taken until a later time:
+    /// [`OncePer`](crate::OncePer),
+    /// [`DetachedHold::release_not_before`](crate::DetachedHold::release_not_before). The lock counts as
+    /// [held](Self::held) then, though no client works under it.
+    pub rests: bool,
+    /// When it was acquired, by the store's clock.
+    pub since: Option<SystemTime>,
+    /// How much longer it is held, unless it is extended; `None` if it is free, or held without an expiry.
+    pub remaining: Option<Duration>,
+    /// The owner that holds a ReentrantMutex, whichever library its client uses; `None` for a Mutex.
+    pub owner: Option<Owner>,
+    /// How many holds the owner has; for a Mutex, 1 if it is held.
+    pub count: u64,
+    /// The holder's fencing token.
+    pub fence: Option<FencingToken>,
+    /// The session whose death would end the hold; `None` if it ends with its lease alone.
+    pub session: Option<SessionId>,
+    /// The number of waiters: sessions, or single holds where each has its own queue entry.
+    pub waiting: u64,
+    /// All holders of a lock that can be shared, oldest first; at most 4096. The holder above is the first.
+    pub sharers: Vec<SharedHolder>,
+    /// The total number of permits, arrivals or parties, if known.
+    pub limit: Option<u32>,
+    /// Whether a task of this client holds the lock, as far as the client itself knows.
+    pub ours: bool,
+}
+
+/// One holder of a lock that can be shared.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::LockMode;
+///
+/// let index = leasehold::Client::connect("memory:").await?.rwlock("index")?;
+/// let guard = index.read().await?;
+/// let status = index.inspect().await?;
+/// assert_eq!((status.sharers.len(), status.sharers[0].portion), (1, LockMode::Read));
+/// index.force_release(status.sharers[0].seen().expect("it has a fencing token")).await?;
+/// # drop(guard);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SharedHolder {
+    /// The holder's label.
+    pub holder: Option<String>,
+    /// The mode in which it holds the lock.
+    pub portion: LockMode,
+    /// The owner, for an RwLock.
+    pub owner: Option<Owner>,
+    /// When it was acquired, by the store's clock.
+    pub since: Option<SystemTime>,
+    /// How much longer it is held, unless it is extended.
+    pub remaining: Option<Duration>,
+    /// The holder's fencing token.
+    pub fence: Option<FencingToken>,
+    /// The session whose death would end the hold; `None` if it ends with its lease alone.
+    pub session: Option<SessionId>,
+}
+
+impl SharedHolder {
+    /// Returns this hold as an argument of `force_release`.
+    pub fn seen(&self) -> Option<ObservedHolder> {
+        self.fence.map(ObservedHolder::Hold)
+    }
+
+    fn of(holder: &Holder) -> Self {
+        Self {
+            holder: holder.label.as_ref().map(ToString::to_string),
+            portion: holder.portion,
+            owner: holder.owner.clone().map(Owner::told),
+            since: holder.since_ms.map(instant),
+            remaining: holder.remaining_ms.map(Duration::from_millis),
+            fence: holder.fence,
+            session: holder.session,
+        }
+    }
+}
+
+fn instant(ms: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+}
+
+impl Status {
+    /// Returns how many permits are held, or how many arrivals have been counted, as far as their
+    /// [holders](Self::sharers) are listed.
+    pub fn taken(&self) -> u64 {
+        self.sharers.iter().map(|sharer| u64::from(sharer.portion.count())).sum()
+    }
+
+    pub(crate) fn of(seen: &Inspection, ours: bool) -> Self {
+        let holder = seen.holder.as_ref();
+        Self {
+            held: holder.is_some(),
+            rests: holder.is_some_and(|h| h.rests),
+            holder: holder.and_then(|h| h.label.as_ref()).map(ToString::to_string),
+            since: holder.and_then(|h| h.since_ms).map(instant),
+            remaining: holder.and_then(|h| h.remaining_ms).map(Duration::from_millis),
+            owner: holder.and_then(|h| h.owner.clone()).map(Owner::told),
+            count: holder.map_or(0, |h| h.count),
+            fence: holder.and_then(|h| h.fence),
+            session: holder.and_then(|h| h.session),
+            waiting: seen.waiting,
+            sharers: seen.sharers.iter().map(SharedHolder::of).collect(),
+            limit: seen.limit,
+            ours,
+        }
+    }
+}
+
+/// The state of a lock with the details an operator needs:
+/// [`Mutex::inspect_full`](crate::Mutex::inspect_full).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let nightly = leasehold::Client::connect("memory:").await?.mutex("nightly")?;
+/// let guard = nightly.acquire().await?;
+/// let details = nightly.inspect_full().await?;
+/// if let Some(about) = details.behind.as_ref().and_then(|session| session.about.as_ref()) {
+///     println!("held by {} on {}, process {}", about.program, about.host, about.pid);
+/// }
+/// for entry in &details.audit {
+///     println!("{:?} by {}", entry.how, entry.by);
+/// }
+/// assert_eq!(details.seen, Some(leasehold::ObservedHolder::Hold(guard.fencing_token())));
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FullStatus {
+    /// The state of the lock.
+    pub status: Status,
+    /// The holder's session; `None` if the holder has none, or the store has forgotten it.
+    pub behind: Option<SessionInfo>,
+    /// The holder as observed now, for a [forced release](crate::Mutex::force_release); `None` if the lock is
+    /// not held.
+    pub seen: Option<ObservedHolder>,
+    /// The sessions of all holders of a lock that can be shared, as far as the store knows them.
+    pub sessions: Vec<SessionInfo>,
+    /// The audit of holds that another client ended, by eviction of a dead holder or by force: the last 32,
+    /// kept for a week, latest first.
+    pub audit: Vec<AuditEntry>,
+}
+
+impl FullStatus {
+    /// Returns the session of one of the holders in [`Status::sharers`].
+    pub fn shared_holder_session(&self, sharer: &SharedHolder) -> Option<&SessionInfo> {
+        self.sessions.iter().find(|session| Some(session.session) == sharer.session)
+    }
+}
+
+impl Request {
+    /// Returns the state of the lock.
+    pub(crate) async fn inspect(&self) -> Result<Status, InspectError> {
+        let seen = self.look(false).await?;
+        Ok(Status::of(&seen, self.is_ours(&seen)))
+    }
+
+    /// Returns the state of the lock with the details an operator needs.
+    pub(crate) async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
+        let seen = self.look(true).await?;
+        let status = Status::of(&seen, self.is_ours(&seen));
+        let of_sharers = status.sharers.iter().filter_map(|sharer| sharer.session);
+        let concerned: HashSet<_> = status.session.into_iter().chain(of_sharers).collect();
+        let mut sessions = Vec::new();
+        if !concerned.is_empty() {
+            sessions = session_info::sessions(&self.engine).await?;
+            sessions.retain(|session| concerned.contains(&session.session));
+        }
+        let behind = sessions.iter().find(|session| Some(session.session) == status.session).cloned();
+        if status.sharers.is_empty() {
+            sessions.clear();
+        }
+        let holder = status.fence.map(ObservedHolder::Hold).or(seen.stranger.map(ObservedHolder::Stranger));
+        Ok(FullStatus { seen: holder, status, behind, sessions, audit: seen.audit })
+    }
+
+    /// Whether a task of this client holds the lock.
+    fn is_ours(&self, seen: &Inspection) -> bool {
+        let own = Some(self.engine.sessions.id_at(self.entry.place));
+        if self.entry.lock.kind.is_shared() {
+            seen.sharers.iter().any(|sharer| sharer.session == own)
+        } else {
+            self.entry.is_occupied(self.engine.environment.now())
+        }
+    }
+
+    /// Changes the number of permits.
+    pub(crate) async fn resize(&self, limit: u32) -> Result<(), ResizeError> {
+        let mut seen = None;
+        for _ in 0..RESIZES {
+            let op = Op::Resize(Resize { seen, limit });
+            let reply = self.engine.call(&self.entry.lock, &op, self.engine.timings.call).await;
+            let reply = reply.map_err(|failed| match failed.executed {
+                Executed::No => ResizeError::Store(failed.fault),
+                Executed::Unknown => ResizeError::Unknown(failed.fault),
+            })?;
+            match reply {
+                Reply::Resize(Resized::Done) => return Ok(()),
+                Reply::Resize(Resized::Changed { limit: known }) => seen = known,
+                Reply::Refused(refused) if refused.is_of_the_asked() => {
+                    return Err(ResizeError::Impossible(refused));
+                }
+                odd => return Err(ResizeError::Store(Fault::odd_reply(odd))),
+            }
+        }
+        Err(ResizeError::Contended { limit: seen })
+    }
+
+    /// Releases by force the hold that was observed.
+    pub(crate) async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
+        let op = Op::ForceRelease(ForceRelease { seen, by: self.engine.label.clone() });
+        match self.send_free(seen, &op).await? {
+            Reply::ForceRelease(ForceReleased::ForceReleased) => Ok(()),
+            Reply::ForceRelease(ForceReleased::Changed { holder }) => {
+                if self.was_freed_by_us(seen).await? {
+                    return Ok(());
+                }
+                Err(ForceReleaseError::Changed { now: Box::new(Contention { holder, ahead: None }) })
+            }
+            odd => Err(ForceReleaseError::Store(Fault::odd_reply(odd))),
+        }
+    }
+
+    async fn send_free(&self, seen: ObservedHolder, op: &Op) -> Result<Reply, ForceReleaseError> {
+        let (lock, within) = (&self.entry.lock, self.engine.timings.call);
+        match seen {
+            ObservedHolder::Hold(_) => {
+                self.engine.call(lock, op, within).await.map_err(|failed| match failed.executed {
+                    Executed::No => ForceReleaseError::Store(failed.fault),
+                    Executed::Unknown => ForceReleaseError::Unknown(failed.fault),
+                })
+            }
+            // Not resent: a second request could not tell its own effect from another client's.
+            ObservedHolder::Stranger(_) => match self.engine.store.execute(lock, op, within).await {
+                Outcome::Done(reply) => Ok(reply),
+                Outcome::Failed(Executed::No, fault) => Err(ForceReleaseError::Store(fault)),
+                Outcome::Failed(Executed::Unknown, fault) => Err(ForceReleaseError::Unknown(fault)),
+            },
+        }
+    }
+
+    /// Whether our own request released a hold that is gone: the reply to the first attempt may have been
+    /// lost.
+    async fn was_freed_by_us(&self, seen: ObservedHolder) -> Result<bool, ForceReleaseError> {
+        let ObservedHolder::Hold(fence) = seen else { return Ok(false) };
+        let looked =
+            self.look(true).await.map_err(|InspectError(fault)| ForceReleaseError::Unknown(fault))?;
+        let ours = |entry: &AuditEntry| {
+            entry.how == Ended::ForceReleased && entry.fence == Some(fence) && entry.by == self.engine.label
+        };
+        Ok(looked.audit.iter().any(ours))
+    }
+
+    pub(crate) async fn look(&self, in_full: bool) -> Result<Inspection, InspectError> {
+        let op = Op::Inspect(Inspect { claim: None, in_full });
+        let reply = self.engine.call(&self.entry.lock, &op, self.engine.timings.call).await;
+        match reply.map_err(|failed| failed.fault)? {
+            Reply::Inspect(seen) => Ok(seen),
+            odd => Err(Fault::odd_reply(odd).into()),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Barrier: a fixed number of tasks wait for one another, and continue together.
+
+use crate::engine::Engine;
+use crate::error::{AcquireError, ForceReleaseError, InspectError};
+use crate::guard::status::{FullStatus, Status};
+use crate::lock::request::{Asker, Request};
+use leasehold_core::{FencingToken, Lease, Lock, LockMode, LockName, ObservedHolder};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the store remembers an admitted party, so that a process that was suspended finds out when it
+/// resumes, unless its session has lapsed by then.
+const MET: Duration = Duration::from_secs(60);
+
+/// A barrier: a point at which a fixed number of tasks, in any processes, wait for one another.
+///
+/// When the last of them arrives, all are admitted in one step, or none. Then the barrier can be used again:
+/// the next tasks wait for one another anew. A task that gives up, or dies, no longer counts. The store
+/// learns of a task that gave up in the background, which [`Client::flush`](crate::Client::flush) waits
+/// for, and of a death when the session ends.
+///
+/// All clients that use a barrier at the same time must give the same number of parties; a client with a
+/// different number is refused.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = leasehold::Client::connect("memory:").await?;
+/// let ready = client.barrier("all-ready", 2)?;
+/// let (one, other) = tokio::join!(ready.wait(), ready.wait());
+/// assert!(one?.fence != other?.fence);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Barrier {
+    request: Request,
+    of: u32,
+}
+
+/// The result of waiting at a [`Barrier`] until all parties have arrived.
+///
+/// See [`Barrier`] for an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BarrierWaitResult {
+    /// The fencing token of this pass: different for each party, and greater than every token of earlier
+    /// passes.
+    pub fence: FencingToken,
+}
+
+impl Barrier {
+    /// The largest number of parties: the store admits them in one step, which must stay short.
+    pub const MOST: u32 = 64;
+
+    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, of: u32) -> Self {
+        let mut request = Request::new(engine, lock);
+        request.lease(Lease::For(MET));
+        Self { request, of }
+    }
+
+    /// Returns the barrier's name.
+    pub fn name(&self) -> &LockName {
+        self.request.name()
+    }
+
+    /// Waits until all parties have arrived, this task among them, without a time limit.
+    ///
+    /// Fails with [`AcquireError::Impossible`] if other clients use a different number of parties, and if the
+    /// store refuses the request or does not reply for the client's [outage
+    /// limit](crate::ClientBuilder::outage_limit).
+    ///
+    /// Cancel safety: if the future is dropped, this task no longer counts, unless all parties had arrived by
+    /// then.
+    pub async fn wait(&self) -> Result<BarrierWaitResult, AcquireError> {
+        self.wait_within(None).await
+    }
+
+    /// Waits at most `limit`: fails with [`AcquireError::TimedOut`] then. Otherwise like
+    /// [`wait`](Self::wait), including cancel safety.
+    pub async fn wait_timeout(&self, limit: Duration) -> Result<BarrierWaitResult, AcquireError> {
+        self.wait_within(Some(limit)).await
+    }
+
+    /// Returns the current state of the barrier: the number of waiters. Changes nothing.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn inspect(&self) -> Result<Status, InspectError> {
+        self.request.inspect().await
+    }
+
+    /// Returns the current state with the details an operator needs: like
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_full).
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
+        self.request.inspect_full().await
+    }
+
+    /// Removes one admitted party that was [seen](crate::SharedHolder::seen): like
+    /// [`Mutex::force_release`](crate::Mutex::force_release). Parties that have already passed are not
+    /// affected.
+    ///
+    /// Cancel safety: if the future is dropped, the party may have been removed, or may still be.
+    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(seen).await
+    }
+
+    async fn wait_within(&self, limit: Option<Duration>) -> Result<BarrierWaitResult, AcquireError> {
+        let asker = Asker { portion: LockMode::Meet { of: self.of }, ..Asker::default() };
+        let kept = self.request.acquire(&asker, limit).await?;
+        // This hold excludes no client, so its release need not be awaited.
+        Ok(BarrierWaitResult { fence: kept.guard.fencing_token() })
+    }
+}

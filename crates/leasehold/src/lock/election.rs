@@ -1,0 +1,382 @@
+//! Leader election: one leader at a time, which other clients can observe.
+
+use crate::engine::{Engine, Watching};
+use crate::error::{
+    AcquireError, ExtendError, ForceReleaseError, InspectError, Lost, ReleaseError, RunError,
+};
+use crate::guard::Guard;
+use crate::guard::status::{FullStatus, Status};
+use crate::lock::request::{Asker, Attempt, Request, settings};
+use futures_util::Stream;
+use leasehold_core::machine::observe::LeaderChange;
+use leasehold_core::{FencingToken, Holder, Lease, Lock, LockName, Moment, ObservedHolder, SessionId};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio_util::sync::CancellationToken;
+
+/// A leader election: of all candidates, one leads at a time.
+///
+/// A candidate [campaigns](Self::campaign): it waits in a queue until it leads. The resulting [`Leadership`]
+/// is renewed by a watchdog, as a lock is. If the leader dies, or is cut off from the store, the next
+/// candidate follows; a leader that cannot renew steps down by its own clock before that. An election
+/// guarantees what a [`Mutex`](crate::Mutex) guarantees, and every client that [observes](Self::observe) it
+/// is notified of the current leader.
+///
+/// A leader that was suspended or slow can still have a write in flight when the next one leads. Where two
+/// concurrent writers would do harm, pass the [fencing token](Leadership::fencing_token) to the resource that
+/// is written to.
+///
+/// An Election is a lock kind of its own: while a leader exists, a Mutex or ReentrantMutex of the same name
+/// is refused, with an error that says that the name is used for something else.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = leasehold::Client::builder("memory:").label("scheduler on web-3").connect().await?;
+/// # async fn assign_work(_fence: u64) {}
+/// let scheduler = client.election("scheduler")?;
+/// let leadership = scheduler.campaign().await?;
+/// tokio::select! {
+///     lost = leadership.lost() => eprintln!("no longer the leader: {lost}"),
+///     () = assign_work(leadership.fencing_token().as_u64()) => leadership.resign().await?,
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Election {
+    request: Request,
+}
+
+impl Election {
+    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock) -> Self {
+        Self { request: Request::new(engine, lock) }
+    }
+
+    settings! {
+        /// Sets a term: a leadership ends with this lease and is not renewed. Without this setting, a
+        /// watchdog renews it for as long as it is kept: see [`Mutex::lease`](crate::Mutex::lease).
+        pub fn lease(self, lease: impl Into<Lease>) -> Self;
+
+        /// Caps how long one leadership lasts, however it is renewed, so that another candidate can lead: see
+        /// [`Mutex::max_hold`](crate::Mutex::max_hold).
+        pub fn max_hold(self, cap: Duration) -> Self;
+
+        /// Caps how often a leadership is renewed: see [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+        pub fn max_renewals(self, most: u32) -> Self;
+
+        /// Limits how long [`campaign`](Self::campaign) waits. Without this setting, it waits forever.
+        pub fn wait(self, limit: Duration) -> Self;
+    }
+
+    /// Returns the election's name.
+    pub fn name(&self) -> &LockName {
+        self.request.name()
+    }
+
+    /// Campaigns until it leads, for as long as [`wait`](Self::wait) allows, or without a limit.
+    ///
+    /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses the request or does not
+    /// reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
+    ///
+    /// Cancel safety: if the future is dropped, the campaign ends: its queue entry is given up, and a
+    /// leadership that may have begun is ended in the background.
+    pub async fn campaign(&self) -> Result<Leadership, AcquireError> {
+        self.campaign_within(self.request.wait).await
+    }
+
+    /// Campaigns for at most `limit`. Otherwise like [`campaign`](Self::campaign), including cancel safety.
+    pub async fn campaign_timeout(&self, limit: Duration) -> Result<Leadership, AcquireError> {
+        self.campaign_within(Some(limit)).await
+    }
+
+    /// Tries once: leads if there is no leader and no other candidate waits.
+    ///
+    /// Fails if the store does not reply within the call timeout, or refuses the request. An existing leader
+    /// is not an error: it is [`Attempt::Taken`].
+    ///
+    /// Cancel safety: if the future is dropped, a leadership that may have begun is ended in the background.
+    pub async fn try_campaign(&self) -> Result<Attempt<Leadership>, AcquireError> {
+        let tried = self.request.try_acquire(&Asker::default()).await?;
+        Ok(tried.map(|kept| Leadership { guard: kept.guard }))
+    }
+
+    /// Campaigns, runs a future while it leads, and drops the future if it no longer leads. The closure
+    /// receives the leadership.
+    ///
+    /// Fails if it is not elected, or no longer leads before the future completes. If resigning fails, that
+    /// is not an error, since the future has completed by then; it is logged as a warning.
+    ///
+    /// Cancel safety: if the future is dropped, the inner future is dropped with it, and the leadership is
+    /// resigned in the background.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn assign_work() -> u32 { 3 }
+    /// let scheduler = leasehold::Client::connect("memory:").await?.election("scheduler")?;
+    /// let assigned = scheduler.lead(async |_leadership| assign_work().await).await?;
+    /// assert_eq!(assigned, 3);
+    /// # Ok(()) }
+    /// ```
+    pub async fn lead<T>(&self, work: impl AsyncFnOnce(&Leadership) -> T) -> Result<T, RunError> {
+        let leadership = self.campaign().await?;
+        let result = leadership.guard.unless_lost(work(&leadership)).await?;
+        if let Err(error) = leadership.resign().await {
+            tracing::warn!(election = %self.name(), %error, "not resigned");
+        }
+        Ok(result)
+    }
+
+    /// Returns the current leader; `None` if there is none.
+    ///
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn leader(&self) -> Result<Option<Leader>, InspectError> {
+        let seen = self.request.look(false).await?;
+        Ok(seen.holder.filter(|holder| !holder.rests).and_then(Leader::of))
+    }
+
+    /// Observes the leaders: starts with the current leader, and continues with each new one.
+    ///
+    /// Nothing is sent before the first call of [`next`](Leaders::next).
+    pub fn observe(&self) -> Leaders {
+        let Request { engine, entry, .. } = &self.request;
+        Leaders { watching: Watching::new(engine.clone(), entry.lock.clone()) }
+    }
+
+    /// Returns the current state of the election. Changes nothing.
+    ///
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn inspect(&self) -> Result<Status, InspectError> {
+        self.request.inspect().await
+    }
+
+    /// Returns the current state of the election, the leader's session, and the audit of leaderships that
+    /// other clients ended: like
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_full), including errors and cancel safety.
+    pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
+        self.request.inspect_full().await
+    }
+
+    /// Deposes the leader that was [seen](FullStatus::seen), dead or alive; the next candidate in the queue
+    /// leads: like [`Mutex::force_release`](crate::Mutex::force_release), including errors and cancel safety.
+    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(seen).await
+    }
+
+    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
+        change(&mut self.request);
+        self
+    }
+
+    async fn campaign_within(&self, limit: Option<Duration>) -> Result<Leadership, AcquireError> {
+        let kept = self.request.acquire(&Asker::default(), limit).await?;
+        Ok(Leadership { guard: kept.guard })
+    }
+}
+
+/// The guard of a leader: it leads for as long as this is valid.
+///
+/// [`resign`](Self::resign) ends the leadership and returns whether that succeeded. Dropping it resigns too,
+/// in the background, as soon as possible. See [`Guard`] for what a lease means for work that must have only
+/// one worker.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// # fn assign(_: u32) {}
+/// let leadership = client.election("scheduler")?.campaign().await?;
+/// for job in 0..3 {
+///     leadership.check()?; // still the leader? no network needed
+///     assign(job);
+/// }
+/// leadership.resign().await?;
+/// # Ok(()) }
+/// ```
+#[must_use = "dropping a leadership resigns it"]
+pub struct Leadership {
+    guard: Guard,
+}
+
+impl Leadership {
+    /// Returns the election's name.
+    pub fn name(&self) -> &LockName {
+        self.guard.name()
+    }
+
+    /// Returns the fencing token of this leadership: a number greater than that of every earlier one.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.guard.fencing_token()
+    }
+
+    /// Returns until when the leadership is valid: like [`Guard::valid_until`].
+    pub fn valid_until(&self) -> Moment {
+        self.guard.valid_until()
+    }
+
+    /// Returns how long the leadership is still valid: like [`Guard::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.guard.remaining()
+    }
+
+    /// Checks that this is still the leader: like [`Guard::check`], by the local clock and without the
+    /// network. It fails before another leader can be elected.
+    pub fn check(&self) -> Result<(), Lost> {
+        self.guard.check()
+    }
+
+    /// Returns whether the leadership ends at its cap: like [`Guard::is_capped`].
+    pub fn is_capped(&self) -> bool {
+        self.guard.is_capped()
+    }
+
+    /// Waits until this is no longer the leader, and returns the reason: like [`Guard::lost`].
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn lost(&self) -> Lost {
+        self.guard.lost().await
+    }
+
+    /// Returns a token that is cancelled when this is no longer the leader: like [`Guard::lost_signal`].
+    pub fn lost_signal(&self) -> CancellationToken {
+        self.guard.lost_signal()
+    }
+
+    /// Extends the leadership now: like [`Guard::extend`], including errors and cancel safety.
+    pub async fn extend(&self) -> Result<(), ExtendError> {
+        self.guard.extend().await
+    }
+
+    /// Extends the leadership so that it lasts `lease` from now, if it would end earlier: like
+    /// [`Guard::extend_to`], including errors and cancel safety.
+    pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
+        self.guard.extend_to(lease).await
+    }
+
+    /// Resigns: the next candidate in the queue leads.
+    ///
+    /// Fails if the leadership had already ended, with the reason, and if the store does not reply within the
+    /// call timeout: then it ends with its lease at the latest. Once this has returned, nothing more is sent
+    /// about it.
+    ///
+    /// Cancel safety: if the future is dropped, the leadership is resigned in the background.
+    pub async fn resign(self) -> Result<(), ReleaseError> {
+        self.guard.release().await
+    }
+}
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Leadership").field(&self.guard).finish()
+    }
+}
+
+/// The current leader, as seen by other clients: [`Election::leader`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = leasehold::Client::builder("memory:").label("web-3").connect().await?;
+/// let scheduler = client.election("scheduler")?;
+/// assert_eq!(scheduler.leader().await?, None);
+/// let leadership = scheduler.campaign().await?;
+/// let leader = scheduler.leader().await?.expect("there is a leader");
+/// assert_eq!((leader.label.as_str(), leader.fence), ("web-3", leadership.fencing_token()));
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leader {
+    /// The label of its client.
+    pub label: String,
+    /// Its fencing token: greater than that of every earlier leader.
+    pub fence: FencingToken,
+    /// When it was elected, by the store's clock.
+    pub since: SystemTime,
+    /// The session that its leadership depends on; `None` if it ends with its lease alone.
+    pub session: Option<SessionId>,
+}
+
+impl Leader {
+    /// The leader that this holder is, if it is a client of this library.
+    fn of(holder: Holder) -> Option<Self> {
+        let Holder { label, fence, since_ms, session, .. } = holder;
+        Some(Self {
+            label: label?.to_string(),
+            fence: fence?,
+            since: SystemTime::UNIX_EPOCH + Duration::from_millis(since_ms?),
+            session,
+        })
+    }
+}
+
+/// The successive leaders of an election: [`Election::observe`].
+///
+/// Each leader is reported once, in order of the fencing tokens. A leader whose term was so short that it
+/// ended between two polls is left out. On Redis, changes are announced by message; a message is only a hint,
+/// and each is followed by a poll. Observers also poll without a message: when the leader's lease would end,
+/// and every 5 to 10 s. On other stores, and where no messages can arrive, they poll every 250 to 500 ms; the
+/// memory store notifies at once.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let client = leasehold::Client::builder("memory:").label("web-3").connect().await?;
+/// let scheduler = client.election("scheduler")?;
+/// let mut leaders = scheduler.observe();
+/// assert_eq!(leaders.next().await?, None); // there is no leader yet
+///
+/// let leadership = scheduler.campaign().await?;
+/// let leader = leaders.next().await?.expect("there is a leader");
+/// println!("{} leads since {:?}", leader.label, leader.since);
+///
+/// leadership.resign().await?;
+/// assert_eq!(leaders.next().await?, None);
+/// # Ok(()) }
+/// ```
+#[must_use = "nothing is observed until `next` is called"]
+pub struct Leaders {
+    watching: Watching,
+}
+
+impl Leaders {
+    /// Returns the next leader, or `None` once there is none. The first call returns the current state at
+    /// once; later calls wait until it changes.
+    ///
+    /// Fails if a poll gets no reply within the call timeout, or is refused. It can be called again: the next
+    /// poll follows after a pause, so that a loop of calls does not spin.
+    ///
+    /// Cancel safety: if the future is dropped nothing is lost: the next call returns what this one would
+    /// have.
+    pub async fn next(&mut self) -> Result<Option<Leader>, InspectError> {
+        Ok(match self.watching.news().await? {
+            LeaderChange::Leader(holder) => Leader::of(holder),
+            LeaderChange::NoLeader => None,
+        })
+    }
+
+    /// Converts this into a stream, which does not end. It continues after an error.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use futures_util::StreamExt;
+    /// use std::pin::pin;
+    ///
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// let mut leaders = pin!(client.election("scheduler")?.observe().into_stream());
+    /// assert_eq!(leaders.next().await.expect("the stream does not end")?, None);
+    /// # Ok(()) }
+    /// ```
+    pub fn into_stream(self) -> impl Stream<Item = Result<Option<Leader>, InspectError>> + Send {
+        futures_util::stream::unfold(self, async |mut leaders| {
+            let next = leaders.next().await;
+            Some((next, leaders))
+        })
+    }
+}
+
+impl fmt::Debug for Leaders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leaders").finish_non_exhaustive()
+    }
+}

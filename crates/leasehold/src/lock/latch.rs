@@ -1,0 +1,170 @@
+//! Countdown latch: releases all waiters after `n` arrivals.
+
+use crate::engine::Engine;
+use crate::error::{AcquireError, ForceReleaseError, InspectError};
+use crate::guard::detached::DetachedHold;
+use crate::guard::status::{FullStatus, Status};
+use crate::lock::request::{Asker, Attempt, Request};
+use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the store remembers an admitted waiter, so that a process that was suspended finds out when it
+/// resumes.
+const KNOWN: Duration = Duration::from_secs(60);
+
+/// A countdown latch across processes: opens after a number of arrivals.
+///
+/// [Waiting](Self::wait) on an open latch returns at once. An arrival outlives its process: the store
+/// remembers it for an hour, or for the time set with [`remember`](Self::remember), and the latch closes
+/// again once it has been forgotten. So use a latch for one occasion, and name it after that:
+/// `import/2026-11-22`.
+///
+/// All clients that use a latch at the same time must give the same number of arrivals; a client with a
+/// different number is refused.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let loaded = leasehold::Client::connect("memory:").await?.latch("shards-loaded", 2)?;
+/// let waiting = tokio::spawn({
+///     let loaded = loaded.clone();
+///     async move { loaded.wait().await }
+/// });
+/// loaded.arrive().await?;
+/// loaded.arrive().await?;
+/// waiting.await??;
+/// assert!(loaded.is_open().await?);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Latch {
+    request: Request,
+    of: u32,
+}
+
+impl Latch {
+    /// How long an arrival is remembered by default.
+    pub const REMEMBERED: Duration = Duration::from_secs(3600);
+
+    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, of: u32) -> Self {
+        let mut request = Request::new(engine, lock);
+        request.lease(Lease::For(Self::REMEMBERED));
+        Self { request, of }
+    }
+
+    /// Sets how long arrivals of this handle are remembered. Default: one hour.
+    #[must_use]
+    pub fn remember(mut self, span: Duration) -> Self {
+        self.request.lease(Lease::For(span));
+        self
+    }
+
+    /// Returns the latch's name.
+    pub fn name(&self) -> &LockName {
+        self.request.name()
+    }
+
+    /// Counts one arrival: like [`arrive_many`](Self::arrive_many), including cancel safety.
+    pub async fn arrive(&self) -> Result<(), AcquireError> {
+        self.arrive_many(1).await
+    }
+
+    /// Counts `count` arrivals in one step. If that opens the latch, all waiters are notified.
+    ///
+    /// Fails with [`AcquireError::Impossible`] if `count` is zero, or if other clients use a different
+    /// number; with [`AcquireError::Unknown`] or [`AcquireError::NotKept`] if the store did not reply: such
+    /// an arrival is undone in the background, and may have opened the latch by then.
+    ///
+    /// Cancel safety: if the future is dropped, an arrival that may have been counted is undone in the
+    /// background. It may have opened the latch by then.
+    pub async fn arrive_many(&self, count: u32) -> Result<(), AcquireError> {
+        let asker = Asker { portion: LockMode::Arrive { count, of: self.of }, ..Asker::default() };
+        let tried: Attempt<DetachedHold> = self.request.try_acquire_detached(&asker).await?;
+        match tried {
+            // From here on the store keeps the arrival, and no process releases it.
+            Attempt::Granted(_) => Ok(()),
+            Attempt::Taken(contention) => {
+                Err(AcquireError::OutOfTries { lock: self.name().clone(), contention: Box::new(contention) })
+            }
+        }
+    }
+
+    /// Waits until the latch is open, without a time limit.
+    ///
+    /// Fails with [`AcquireError::Impossible`] if other clients use a different number of arrivals, and if
+    /// the store refuses the request or does not reply for the client's [outage
+    /// limit](crate::ClientBuilder::outage_limit).
+    ///
+    /// Cancel safety: dropping the future changes nothing for other clients.
+    pub async fn wait(&self) -> Result<(), AcquireError> {
+        self.wait_within(None).await
+    }
+
+    /// Waits at most `limit` until the latch is open: fails with [`AcquireError::TimedOut`] then. Otherwise
+    /// like [`wait`](Self::wait), including cancel safety.
+    pub async fn wait_timeout(&self, limit: Duration) -> Result<(), AcquireError> {
+        self.wait_within(Some(limit)).await
+    }
+
+    /// Returns how many arrivals are remembered, as far as the store reports them: at most 4096, where one
+    /// call of `arrive_many` counts once.
+    ///
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn arrived(&self) -> Result<u64, InspectError> {
+        let status = self.inspect().await?;
+        Ok(status.taken())
+    }
+
+    /// Returns whether the latch is open, whatever the number of arrivals: it makes one attempt to pass.
+    ///
+    /// Fails like [`wait`](Self::wait), and if the store does not reply within the call timeout.
+    ///
+    /// Cancel safety: dropping the future changes nothing for other clients.
+    pub async fn is_open(&self) -> Result<bool, AcquireError> {
+        let (request, asker) = self.waiting();
+        Ok(request.try_acquire(&asker).await?.granted().is_some())
+    }
+
+    /// Returns the current state of the latch: the clients that arrived, and the number of waiters. Changes
+    /// nothing.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn inspect(&self) -> Result<Status, InspectError> {
+        self.request.inspect().await
+    }
+
+    /// Returns the current state with the details an operator needs: like
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_full).
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
+        self.request.inspect_full().await
+    }
+
+    /// Takes back one arrival that was [seen](crate::SharedHolder::seen): like
+    /// [`Mutex::force_release`](crate::Mutex::force_release). Waiters that have already passed are not
+    /// affected.
+    ///
+    /// Cancel safety: if the future is dropped, the arrival may have been taken back, or may still be.
+    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(seen).await
+    }
+
+    async fn wait_within(&self, limit: Option<Duration>) -> Result<(), AcquireError> {
+        let (request, asker) = self.waiting();
+        let kept = request.acquire(&asker, limit).await?;
+        // This hold excludes no client, so its release need not be awaited.
+        drop(kept.guard);
+        Ok(())
+    }
+
+    /// The request of a waiter.
+    fn waiting(&self) -> (Request, Asker) {
+        let asker = Asker { portion: LockMode::Await { of: self.of }, ..Asker::default() };
+        let mut request = self.request.clone();
+        request.lease(Lease::For(KNOWN));
+        (request, asker)
+    }
+}

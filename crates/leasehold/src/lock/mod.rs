@@ -1,0 +1,12 @@
+//! The kinds of locks: each takes settings and gives a guard. None has a loop of its own.
+
+pub(crate) mod barrier;
+pub(crate) mod election;
+pub(crate) mod latch;
+pub(crate) mod multi;
+pub(crate) mod mutex;
+pub(crate) mod once_per;
+pub(crate) mod reentrant;
+pub(crate) mod request;
+pub(crate) mod rwlock;
+pub(crate) mod semaphore;

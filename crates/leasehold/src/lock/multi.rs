@@ -1,0 +1,448 @@
+//! Several locks, acquired together: [`MultiMutex`].
+
+use crate::engine::{self, AcquireFailure, Engine, MultiBlocked};
+use crate::error::{AcquireError, Contention, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
+use crate::guard::Guard;
+use crate::lock::request::{Asker, Request, settings};
+use futures_util::future::join_all;
+use leasehold_core::{FencingToken, Lease, LeaseError, LockName, Moment};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How many rounds try to acquire all locks without holding any while waiting. After that the locks are
+/// acquired in order of their names, which succeeds however many other clients want some of them.
+const ROUNDS: u32 = 2;
+
+/// How many times to start over in order if one hold ends before the last lock is acquired.
+const LAPS: u32 = 3;
+
+/// Several [mutexes](crate::Mutex) that are acquired together: all of them, or none.
+///
+/// While it waits for one lock it holds none of the others, so it does not block clients that need only
+/// those. If a lock is taken, it waits in that lock's fair queue, and once it holds that lock it requests the
+/// others in one step. If other locks are taken again and again, it acquires the locks one after the other,
+/// in order of their names. Every `MultiMutex` that waits while holding locks does so in that order, so no
+/// two wait for each other; and each queue is fair, so every client acquires its locks eventually as long as
+/// no client keeps one forever. This does not apply to a caller that separately holds a
+/// [`Mutex`](crate::Mutex) or another `MultiMutex` while it acquires this one.
+///
+/// Each lock is an ordinary [`Mutex`](crate::Mutex), which other clients, also those of other libraries, can
+/// acquire alone. On SQLite, in memory and on a single Redis server, all locks are acquired in one step.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = leasehold::Client::connect("memory:").await?;
+/// # async fn transfer(_from: &str, _to: &str) {}
+/// let accounts = client.multi_mutex(["account/7", "account/3"])?;
+/// let both = accounts.acquire().await?;
+/// transfer("account/7", "account/3").await;
+/// both.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MultiMutex {
+    engine: Arc<Engine>,
+    /// In order of their names, without duplicates; at least one. All have the same settings.
+    requests: Vec<Request>,
+}
+
+/// The result of a single attempt to acquire several locks.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, MultiAttempt};
+///
+/// let client = Client::connect("memory:").await?;
+/// let stock = client.mutex("stock")?.acquire().await?;
+/// match client.multi_mutex(["till", "stock"])?.try_acquire().await? {
+///     MultiAttempt::Granted(_) => unreachable!("one of them is taken"),
+///     MultiAttempt::Taken { lock, contention } => println!("{lock} is {contention}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping a guard releases its locks"]
+pub enum MultiAttempt<G = MultiGuard> {
+    /// All locks are held.
+    Granted(G),
+    /// No lock is held: at least one is taken.
+    Taken {
+        /// The first lock found taken. There may be others.
+        lock: LockName,
+        /// What stands in the way.
+        contention: Contention,
+    },
+}
+
+impl<G> MultiAttempt<G> {
+    /// Returns the guard, if all locks are held.
+    pub fn granted(self) -> Option<G> {
+        match self {
+            Self::Granted(held) => Some(held),
+            Self::Taken { .. } => None,
+        }
+    }
+
+    /// Converts the guard of granted locks.
+    pub(crate) fn map<H>(self, wrap: impl FnOnce(G) -> H) -> MultiAttempt<H> {
+        match self {
+            Self::Granted(held) => MultiAttempt::Granted(wrap(held)),
+            Self::Taken { lock, contention } => MultiAttempt::Taken { lock, contention },
+        }
+    }
+}
+
+/// The lock that prevented acquiring all.
+struct Blocked {
+    at: usize,
+    missed: AcquireFailure,
+}
+
+impl MultiMutex {
+    /// How many locks can be acquired together: other requests wait while a store acquires them in one step.
+    pub const MOST: usize = 64;
+
+    pub(crate) fn of(engine: Arc<Engine>, mut requests: Vec<Request>) -> Result<Self, LockError> {
+        requests.sort_by(|a, b| a.name().cmp(b.name()));
+        requests.dedup_by(|a, b| a.name() == b.name());
+        match requests.len() {
+            0 => Err(LockError::NoName),
+            named if named > Self::MOST => Err(LockError::TooManyNames { named, most: Self::MOST }),
+            _ => Ok(Self { engine, requests }),
+        }
+    }
+
+    settings! {
+        /// Sets the lease of each hold: like [`Mutex::lease`](crate::Mutex::lease). If the locks were
+        /// acquired one after the other, the lease of all counts from the last acquisition.
+        pub fn lease(self, lease: impl Into<Lease>) -> Self;
+
+        /// Caps how long each hold lasts: like [`Mutex::max_hold`](crate::Mutex::max_hold).
+        pub fn max_hold(self, cap: Duration) -> Self;
+
+        /// Caps how often each hold is renewed: like [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+        pub fn max_renewals(self, most: u32) -> Self;
+
+        /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
+        pub fn wait(self, limit: Duration) -> Self;
+    }
+
+    /// Returns the names of the locks, in order.
+    pub fn names(&self) -> impl Iterator<Item = &LockName> {
+        self.requests.iter().map(Request::name)
+    }
+
+    /// Tries once: acquires all locks if all are free and no other client waits for any of them.
+    ///
+    /// Fails like [`Mutex::try_acquire`](crate::Mutex::try_acquire).
+    ///
+    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
+    /// background.
+    pub async fn try_acquire(&self) -> Result<MultiAttempt, AcquireError> {
+        let call = self.engine.timings.call;
+        let limit = self.engine.environment.now() + call;
+        match self.take(None, Some(limit)).await? {
+            Ok(guards) => Ok(MultiAttempt::Granted(MultiGuard::of(&self.engine, guards))),
+            Err(Blocked { at, missed: AcquireFailure::Taken(standing) }) => Ok(MultiAttempt::Taken {
+                lock: self.requests[at].name().clone(),
+                contention: (*standing).into(),
+            }),
+            Err(Blocked { at, missed }) => Err(self.requests[at].error(missed, call)),
+        }
+    }
+
+    /// Acquires all of the locks, and waits for as long as [`wait`](Self::wait) allows, or without a limit.
+    ///
+    /// Fails like [`Mutex::acquire`](crate::Mutex::acquire), naming the lock that was taken; and with
+    /// [`AcquireError::Lost`] if a lease or a cap is too short to hold the first locks while waiting for the
+    /// others.
+    ///
+    /// Cancel safety: if the future is dropped, nothing is held: queue entries are given up, and locks
+    /// acquired so far are released in the background.
+    pub async fn acquire(&self) -> Result<MultiGuard, AcquireError> {
+        let wait = self.requests.first().and_then(|request| request.wait);
+        self.acquire_within(wait).await
+    }
+
+    /// Acquires all of the locks within `limit`. Otherwise like [`acquire`](Self::acquire), including cancel
+    /// safety.
+    pub async fn acquire_timeout(&self, limit: Duration) -> Result<MultiGuard, AcquireError> {
+        self.acquire_within(Some(limit)).await
+    }
+
+    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
+        self.requests.iter_mut().for_each(change);
+        self
+    }
+
+    async fn acquire_within(&self, wait: Option<Duration>) -> Result<MultiGuard, AcquireError> {
+        let start = self.engine.environment.now();
+        // A zero limit still allows one attempt.
+        let limit = wait.map(|wait| start + if wait.is_zero() { self.engine.timings.call } else { wait });
+        let failed =
+            |at: usize, missed| self.requests[at].error(missed, self.engine.environment.now().since(start));
+        let mut first: Option<usize> = None;
+        for _ in 0..ROUNDS {
+            let held = match first {
+                None => None,
+                Some(at) => match self.requests[at].pursue(&Asker::default(), limit, false).await? {
+                    Ok(kept) => Some((at, kept.guard)),
+                    Err(missed) => return Err(failed(at, missed)),
+                },
+            };
+            let rest = self.take(held.as_ref().map(|(at, _)| *at), limit).await?;
+            match (rest, held) {
+                (Ok(guards), None) => return Ok(MultiGuard::of(&self.engine, guards)),
+                (Ok(mut guards), Some((at, guard))) => {
+                    guards.insert(at, guard);
+                    // If the first lock was lost meanwhile, the round failed, as if another lock had been
+                    // taken.
+                    if let Ok(all) = self.together(guards, limit).await {
+                        return Ok(all);
+                    }
+                }
+                (Err(Blocked { at, missed: AcquireFailure::Taken(standing) }), held) => {
+                    if wait.is_some_and(|wait| wait.is_zero()) {
+                        return Err(failed(at, AcquireFailure::TimedOut(standing)));
+                    }
+                    if let Some((_, guard)) = held {
+                        // Hand the lock on before waiting for anything. A failure here is no reason to give
+                        // up.
+                        self.until(limit, guard.hand_on()).await;
+                    }
+                    if limit.is_some_and(|limit| limit <= self.engine.environment.now()) {
+                        return Err(failed(at, AcquireFailure::TimedOut(standing)));
+                    }
+                    first = Some(at);
+                }
+                (Err(Blocked { at, missed }), _) => return Err(failed(at, missed)),
+            }
+        }
+        self.in_order(limit, start).await
+    }
+
+    /// Acquires one lock after the other, in order of their names. Locks held so far are renewed; if a lease
+    /// or a cap ends one of them too early, it starts over, and gives up after a few times.
+    async fn in_order(&self, limit: Option<Moment>, start: Moment) -> Result<MultiGuard, AcquireError> {
+        let mut laps = 1;
+        loop {
+            let mut guards = Vec::with_capacity(self.requests.len());
+            for request in &self.requests {
+                match request.pursue(&Asker::default(), limit, false).await? {
+                    Ok(kept) => guards.push(kept.guard),
+                    Err(missed) => {
+                        return Err(request.error(missed, self.engine.environment.now().since(start)));
+                    }
+                }
+            }
+            match self.together(guards, limit).await {
+                Ok(all) => return Ok(all),
+                Err(lost) if laps == LAPS => return Err(AcquireError::Lost(lost)),
+                Err(_) => laps += 1,
+            }
+        }
+    }
+
+    /// Joins locks that were acquired one after the other: the lease of all counts from now. If one was lost
+    /// meanwhile, fails and releases the others.
+    async fn together(&self, guards: Vec<Guard>, limit: Option<Moment>) -> Result<MultiGuard, Lost> {
+        let all = MultiGuard::of(&self.engine, guards);
+        if self.requests.iter().any(Request::ends_with_its_lease) {
+            // The locks are held even if this extension fails. A watchdog extends without help.
+            self.until(limit, all.extend()).await;
+        }
+        match all.check() {
+            Ok(()) => Ok(all),
+            Err(lost) => {
+                self.until(limit, join_all(all.guards.into_iter().map(Guard::hand_on))).await;
+                Err(lost)
+            }
+        }
+    }
+
+    /// Runs `work` until the time limit. Work dropped at the limit either continues in the background or is
+    /// not needed.
+    async fn until<T>(&self, limit: Option<Moment>, work: impl Future<Output = T>) {
+        let time_is_up = async {
+            match limit {
+                Some(limit) => self.engine.environment.sleep_until(limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = work => {}
+            () = time_is_up => {}
+        }
+    }
+
+    /// Acquires all locks but one that is already held, in one step, without waiting.
+    async fn take(
+        &self,
+        held: Option<usize>,
+        limit: Option<Moment>,
+    ) -> Result<Result<Vec<Guard>, Blocked>, LeaseError> {
+        let wanted: Vec<_> = (0..self.requests.len()).filter(|at| Some(*at) != held).collect();
+        let Some(first) = wanted.first().map(|at| &self.requests[*at]) else { return Ok(Ok(Vec::new())) };
+        let (asker, span) = (Asker::default(), first.span()?);
+        let pursuit = first.pursuit(&asker, span.wanted(), limit, true, None);
+        let entries: Vec<_> = wanted.iter().map(|at| &self.requests[*at].entry).collect();
+        let won = match engine::acquire_all(&self.engine, &entries, &pursuit).await {
+            Ok(won) => won,
+            Err(MultiBlocked { at, missed }) => return Ok(Err(Blocked { at: wanted[at], missed })),
+        };
+        // Every hold is passed to the keeper before anything fails: then dropping their guards releases them.
+        let kept: Vec<_> = wanted
+            .iter()
+            .zip(won)
+            .map(|(at, won)| (*at, self.requests[*at].keep(&asker, won, span, &self.requests[*at].entry)))
+            .collect();
+        let mut held = Vec::with_capacity(kept.len());
+        let mut blocked = None;
+        for (at, kept) in kept {
+            match kept? {
+                Ok(kept) => held.push((at, kept)),
+                Err(missed) => blocked = Some(Blocked { at, missed }),
+            }
+        }
+        if let Some(blocked) = blocked {
+            return Ok(Err(blocked));
+        }
+        let confirmed = held.into_iter().map(async |(at, kept)| {
+            let confirmed = self.requests[at].confirmed(kept, limit).await;
+            confirmed.map(|kept| kept.guard).map_err(|missed| Blocked { at, missed })
+        });
+        Ok(join_all(confirmed).await.into_iter().collect())
+    }
+}
+
+/// Several locks that are held together.
+///
+/// They are lost together: when one of them is lost, the guard counts as lost. [`release`](Self::release)
+/// releases all of them; dropping the guard does so in the background.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = leasehold::Client::connect("memory:").await?;
+/// # async fn pay() {}
+/// let both = client.multi_mutex(["till", "stock"])?.acquire().await?;
+/// for (name, token) in both.fencing_tokens() {
+///     println!("{name}: {token}");
+/// }
+/// tokio::select! {
+///     lost = both.lost() => eprintln!("stopped: {lost}"),
+///     () = pay() => both.release().await?,
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "dropping a guard releases its locks"]
+pub struct MultiGuard {
+    engine: Arc<Engine>,
+    guards: Vec<Guard>,
+    /// Cancelled when any of them is lost.
+    signal: CancellationToken,
+}
+
+impl MultiGuard {
+    fn of(engine: &Arc<Engine>, guards: Vec<Guard>) -> Self {
+        let signal = CancellationToken::new();
+        for guard in &guards {
+            guard.share_signal(&signal);
+        }
+        Self { engine: engine.clone(), guards, signal }
+    }
+
+    /// Returns each lock's name and fencing token: a number greater than that of every earlier hold of that
+    /// lock.
+    pub fn fencing_tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)> {
+        self.guards.iter().map(|guard| (guard.name(), guard.fencing_token()))
+    }
+
+    /// Returns the fencing token of one of the locks; `None` if no lock has that name.
+    pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
+        let guard = self.guards.iter().find(|guard| guard.name().as_str() == name)?;
+        Some(guard.fencing_token())
+    }
+
+    /// Checks that all locks are still held. Fails once one of the holds has ended, or is known to be lost.
+    /// Needs no network; like [`Guard::check`].
+    pub fn check(&self) -> Result<(), Lost> {
+        self.guards.iter().try_for_each(Guard::check)
+    }
+
+    /// Returns whether one of the holds ends at its cap: like [`Guard::is_capped`].
+    pub fn is_capped(&self) -> bool {
+        self.guards.iter().any(Guard::is_capped)
+    }
+
+    /// Returns until when all holds are valid: like [`Guard::valid_until`].
+    pub fn valid_until(&self) -> Moment {
+        self.guards.iter().map(Guard::valid_until).min().unwrap_or(Moment::ZERO)
+    }
+
+    /// Returns how long all holds are still valid: like [`Guard::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.valid_until().since(self.engine.environment.now())
+    }
+
+    /// Waits until one of the locks is lost, and returns which and why. Does not complete while all are held.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn lost(&self) -> Lost {
+        loop {
+            self.signal.cancelled().await;
+            // Another hold may be known to be lost while its reason is not known yet.
+            if let Some(lost) = self.guards.iter().find_map(Guard::told) {
+                return lost;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Returns a token that is cancelled when one of the locks is lost: like [`Guard::lost_signal`].
+    pub fn lost_signal(&self) -> CancellationToken {
+        self.signal.child_token()
+    }
+
+    /// Extends all holds now: like [`Guard::extend`].
+    ///
+    /// Fails like that method, with the first error; the other holds may have been extended.
+    ///
+    /// Cancel safety: if the future is dropped, some holds may have been extended.
+    pub async fn extend(&self) -> Result<(), ExtendError> {
+        join_all(self.guards.iter().map(Guard::extend)).await.into_iter().collect()
+    }
+
+    /// Extends all holds so that they last `lease` from now, if they would end earlier: like
+    /// [`Guard::extend_to`].
+    ///
+    /// Errors and cancel safety: as for [`extend`](Self::extend).
+    pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
+        let lease = lease.into();
+        join_all(self.guards.iter().map(|guard| guard.extend_to(lease))).await.into_iter().collect()
+    }
+
+    /// Releases all locks, and hands each to its next waiter. A failure with one lock does not prevent the
+    /// release of the others.
+    ///
+    /// Fails with the locks that were not released, and the reason for each: like [`Guard::release`].
+    ///
+    /// Cancel safety: if the future is dropped, the locks are released in the background.
+    pub async fn release(self) -> Result<(), MultiReleaseError> {
+        let release = |guard: Guard| async {
+            let name = guard.name().clone();
+            guard.release().await.map_err(|error| (name, error))
+        };
+        let released = join_all(self.guards.into_iter().map(release)).await;
+        let failed: Vec<(LockName, ReleaseError)> = released.into_iter().filter_map(Result::err).collect();
+        if failed.is_empty() { Ok(()) } else { Err(MultiReleaseError { failed }) }
+    }
+}
+
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.guards).finish()
+    }
+}

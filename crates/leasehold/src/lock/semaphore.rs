@@ -1,0 +1,240 @@
+//! Counting semaphore with up to `n` permits, resizable at run time.
+
+use crate::engine::Engine;
+use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
+use crate::guard::Guard;
+use crate::guard::status::{FullStatus, Status};
+use crate::lock::request::{Asker, Attempt, Request, settings};
+use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, RetryPolicy};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A counting semaphore across tasks, processes and hosts.
+///
+/// Permits expire and are renewed like a [`Mutex`](crate::Mutex): those of a dead process are available again
+/// when its session ends, and a late release never adds a permit. Waiting is fair: waiters acquire permits in
+/// the order of their requests, even if the first wants more than are free and a later one wants fewer. Each
+/// hold has its own fencing token.
+///
+/// The store keeps the number of permits: the one given by the first client that acquires, until the
+/// semaphore is [resized](Self::resize) or has not been used for an hour.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Attempt, Client};
+///
+/// let uploads = Client::connect("memory:").await?.semaphore("uploads", 3)?;
+/// let one = uploads.acquire().await?;
+/// let two = uploads.acquire_many(2).await?;
+/// assert!(matches!(uploads.try_acquire().await?, Attempt::Taken(_)));
+/// two.release().await?;
+/// one.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Semaphore {
+    request: Request,
+    of: u32,
+}
+
+impl Semaphore {
+    /// The largest number of permits.
+    pub const MOST: u32 = u32::MAX;
+
+    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, of: u32) -> Self {
+        Self { request: Request::new(engine, lock), of }
+    }
+
+    settings! {
+        /// Sets the lease: a hold ends when its lease ends. Without this setting, a watchdog renews the hold
+        /// for as long as its [`Permit`] lives.
+        pub fn lease(self, lease: impl Into<Lease>) -> Self;
+
+        /// Caps how long a hold lasts, however it is renewed: like
+        /// [`Mutex::max_hold`](crate::Mutex::max_hold).
+        pub fn max_hold(self, cap: Duration) -> Self;
+
+        /// Caps how often a hold is renewed: like [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+        pub fn max_renewals(self, most: u32) -> Self;
+
+        /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
+        pub fn wait(self, limit: Duration) -> Self;
+
+        /// Polls by this policy instead of queueing: like [`Mutex::retry`](crate::Mutex::retry).
+        pub fn retry(self, policy: RetryPolicy) -> Self;
+    }
+
+    /// Returns the semaphore's name.
+    pub fn name(&self) -> &LockName {
+        self.request.name()
+    }
+
+    /// Tries once to acquire a permit: succeeds if one is free and no other client waits. Like
+    /// [`try_acquire_many`](Self::try_acquire_many).
+    ///
+    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
+    /// background.
+    pub async fn try_acquire(&self) -> Result<Attempt<Permit>, AcquireError> {
+        self.try_acquire_many(1).await
+    }
+
+    /// Tries once to acquire `count` permits: succeeds if they are free and no other client waits.
+    ///
+    /// Fails with [`AcquireError::Impossible`] if `count` is zero or exceeds the number of permits; and if
+    /// the store does not reply within the call timeout, or refuses the request.
+    ///
+    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
+    /// background.
+    pub async fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, AcquireError> {
+        let tried = self.request.try_acquire(&self.asker(count)).await?;
+        Ok(tried.map(|kept| Permit { guard: kept.guard, count }))
+    }
+
+    /// Acquires a permit, and waits for as long as [`wait`](Self::wait) allows, or without a limit. Like
+    /// [`acquire_many`](Self::acquire_many), including cancel safety.
+    pub async fn acquire(&self) -> Result<Permit, AcquireError> {
+        self.acquire_many(1).await
+    }
+
+    /// Acquires `count` permits, all at once, and waits for as long as [`wait`](Self::wait) allows, or
+    /// without a limit.
+    ///
+    /// Fails with [`AcquireError::Impossible`] if `count` is zero or exceeds the number of permits; with
+    /// [`AcquireError::TimedOut`] at the limit; and if the store refuses the request or does not reply for
+    /// the client's [outage limit](crate::ClientBuilder::outage_limit).
+    ///
+    /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
+    /// happened is undone in the background.
+    pub async fn acquire_many(&self, count: u32) -> Result<Permit, AcquireError> {
+        self.acquire_within(count, self.request.wait).await
+    }
+
+    /// Acquires `count` permits within `limit`. Otherwise like [`acquire_many`](Self::acquire_many),
+    /// including cancel safety.
+    pub async fn acquire_many_timeout(&self, count: u32, limit: Duration) -> Result<Permit, AcquireError> {
+        self.acquire_within(count, Some(limit)).await
+    }
+
+    /// Acquires a permit within `limit`. Otherwise like [`acquire_many`](Self::acquire_many), including
+    /// cancel safety.
+    pub async fn acquire_timeout(&self, limit: Duration) -> Result<Permit, AcquireError> {
+        self.acquire_within(1, Some(limit)).await
+    }
+
+    /// Runs a future with a permit, and drops the future if the permit is lost: like
+    /// [`Mutex::run`](crate::Mutex::run), including errors and cancel safety.
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, RunError> {
+        let permit = self.acquire().await?;
+        let result = permit.guard.unless_lost(work(&permit)).await?;
+        if let Err(error) = permit.release().await {
+            tracing::warn!(lock = %self.name(), %error, "not released");
+        }
+        Ok(result)
+    }
+
+    /// Changes the number of permits for all processes. If it grows, waiters are admitted at once. If it
+    /// shrinks, current holders keep their permits, and no waiter is admitted until there is room; a waiter
+    /// that wants more permits than there are now fails with [`AcquireError::Impossible`].
+    ///
+    /// Fails with [`ResizeError::Impossible`] for 0; with [`ResizeError::Contended`] if other clients kept
+    /// changing the number meanwhile; and if the store does not reply within the call timeout, or refuses the
+    /// request.
+    ///
+    /// Cancel safety: if the future is dropped, the number may have been changed, or may still be; but it
+    /// never overwrites a later change by another client.
+    pub async fn resize(&self, permits: u32) -> Result<(), ResizeError> {
+        self.request.resize(permits).await
+    }
+
+    /// Returns the current state of the semaphore: all holders of permits, the number of permits, and the
+    /// number of waiters. Changes nothing.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn inspect(&self) -> Result<Status, InspectError> {
+        self.request.inspect().await
+    }
+
+    /// Returns the current state with the details an operator needs: like
+    /// [`Mutex::inspect_full`](crate::Mutex::inspect_full).
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
+        self.request.inspect_full().await
+    }
+
+    /// Releases by force the permits of one hold that was [seen](crate::SharedHolder::seen), dead or alive: like
+    /// [`Mutex::force_release`](crate::Mutex::force_release).
+    ///
+    /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
+    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(seen).await
+    }
+
+    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
+        change(&mut self.request);
+        self
+    }
+
+    async fn acquire_within(&self, count: u32, limit: Option<Duration>) -> Result<Permit, AcquireError> {
+        let kept = self.request.acquire(&self.asker(count), limit).await?;
+        Ok(Permit { guard: kept.guard, count })
+    }
+
+    fn asker(&self, count: u32) -> Asker {
+        Asker { portion: LockMode::Permits { count, of: self.of }, ..Asker::default() }
+    }
+}
+
+/// One or more permits of a [`Semaphore`], held as one hold.
+///
+/// [Releasing](Self::release) or dropping it returns the permits. A hold can end before its permit is
+/// dropped: the methods of [`Guard`] check for that.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn upload() {}
+/// let uploads = leasehold::Client::connect("memory:").await?.semaphore("uploads", 3)?;
+/// let permit = uploads.acquire().await?;
+/// tokio::select! {
+///     lost = permit.lost() => eprintln!("stopped: {lost}"),
+///     () = upload() => permit.release().await?,
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "dropping a permit releases it"]
+pub struct Permit {
+    guard: Guard,
+    count: u32,
+}
+
+impl Permit {
+    /// Returns the number of permits in this hold.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Releases the permits, and admits the next waiters: like [`Guard::release`], including errors and
+    /// cancel safety.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.guard.release().await
+    }
+}
+
+impl Deref for Permit {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.guard
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit")
+            .field("guard", &self.guard)
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}

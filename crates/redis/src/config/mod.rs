@@ -1,0 +1,462 @@
+//! Location of a Redis store, and the settings of its connections.
+
+pub(crate) mod acl;
+pub(crate) mod address;
+pub(crate) mod certificates;
+pub(crate) mod connector;
+pub(crate) mod quorum;
+pub(crate) mod tls;
+pub(crate) mod url;
+pub(crate) mod version;
+
+use super::config::address::{Address, Login, Protocol};
+use super::config::certificates::{Certificates, Pem};
+use super::config::connector::Connector;
+use super::reported::ReportedFindings;
+use super::site::{ConnPurpose, Group, ServerLocation};
+use leasehold_core::{KeyError, KeySpace};
+use leasehold_store::{Environment, System};
+use redis::{ConnectionInfo, RedisResult};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Address and connection settings of a Redis or Valkey server.
+///
+/// Parse a URL, then set secrets and other values that should not stand in a URL:
+///
+/// ```
+/// use leasehold::store::RedisConfig;
+///
+/// # let secret = String::from("from a file");
+/// let config: RedisConfig = "rediss://locks.example:6380/1?prefix=app:".parse()?;
+/// let config = config.username("locks").password(secret);
+/// assert_eq!(config.address(), "locks.example:6380");
+/// assert!(!format!("{config:?}").contains("from a file"));
+/// # Ok::<(), leasehold::store::UrlError>(())
+/// ```
+///
+/// | URL | Meaning |
+/// |---|---|
+/// | `redis://[user[:password]@]host[:port][/db]` | plain TCP |
+/// | `rediss://…` | TLS with certificate verification; never falls back to plain text |
+/// | `redis+unix:///path` | Unix socket |
+/// | `redis+sentinel://[user[:password]@]host[:port],…/name[/db]` | the current primary of the group `name`, which these Sentinels report; `rediss+sentinel://` uses TLS for the Sentinels and for the server |
+/// | `redis+cluster://[user[:password]@]host[:port],…` | a cluster, discovered through these nodes; `rediss+cluster://` uses TLS for all nodes |
+/// | `?prefix=` | prefix of all keys and channels |
+/// | `?replicas=` | number of replicas that must acknowledge a hold: [`replicas`](Self::replicas) |
+/// | `?user=`, `?password=`, `?db=` | the same as in front of and behind the host; needed for sockets |
+/// | `?ca=`, `?cert=`, `?key=` | with TLS, PEM files: the authority that signed the server's certificate, in place of the public ones; the client's certificate and its key, if the server requires one. The files are read for each connection |
+/// | `?sentinel_user=`, `?sentinel_password=` | credentials for the Sentinels; user and password are those of the server |
+/// | `?protocol=resp2` | use RESP2, for proxies and services without RESP3: [`resp2`](RedisConfig::resp2) |
+/// | `?strict=1` | refuse a server with unsafe [findings](leasehold_store::Finding): [`strict`](RedisConfig::strict) |
+///
+/// Percent-encode characters that have a meaning in a URL.
+#[derive(Clone)]
+pub struct RedisConfig {
+    site: ServerLocation,
+    login: Login,
+    db: u32,
+    protocol: Protocol,
+    /// Number of replicas that must acknowledge a hold before it counts.
+    replicas: u32,
+    keys: KeySpace,
+    connect_timeout: Duration,
+    certificates: Certificates,
+    /// Set for a node of a quorum: minimum uptime before the node grants locks.
+    min_uptime: Option<Duration>,
+    /// Whether to refuse a server with unsafe findings.
+    strict: bool,
+    /// Findings already logged, by any connection made from this configuration, the keeper's included.
+    reported: Arc<ReportedFindings>,
+    /// Set if the user supplies the streams.
+    connector: Option<Connector>,
+    /// Clock and randomness of the connections.
+    environment: Arc<dyn Environment>,
+}
+
+impl RedisConfig {
+    pub(crate) fn at(site: ServerLocation) -> Self {
+        Self {
+            site,
+            login: Login::default(),
+            db: 0,
+            protocol: Protocol::Resp3,
+            replicas: 0,
+            keys: KeySpace::default(),
+            connect_timeout: CONNECT_TIMEOUT,
+            certificates: Certificates::default(),
+            min_uptime: None,
+            strict: false,
+            reported: Arc::default(),
+            connector: None,
+            environment: Arc::new(System),
+        }
+    }
+
+    /// Sets the user to authenticate as. Without a password, the client authenticates with an empty one: a user that
+    /// the server does not know is an error, and never falls back to the default user.
+    #[must_use]
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.login.username = Some(username.into());
+        self
+    }
+
+    /// Sets the password. Without a user, it is that of the default user.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.login.password = Some(password.into());
+        self
+    }
+
+    /// Sets the number of the database. Default: 0.
+    #[must_use]
+    pub const fn db(mut self, db: u32) -> Self {
+        self.db = db;
+        self
+    }
+
+    /// Sets how many replicas must acknowledge a hold before an acquire succeeds. Default: none. If too few
+    /// acknowledge it in time, the acquire fails with
+    /// [`FaultKind::Unconfirmed`](leasehold_store::FaultKind::Unconfirmed), and the lock is released again.
+    ///
+    /// Each acquire then takes one more round trip, plus the time until the replicas acknowledge. This narrows the
+    /// window in which a fail-over loses a hold, but does not close it: a replica that has not acknowledged may be
+    /// promoted, and renewals do not wait for replicas. See `WAIT` in the Redis documentation.
+    #[must_use]
+    pub const fn replicas(mut self, replicas: u32) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Uses RESP2 in place of RESP3, for proxies and services that support nothing newer. Same as `?protocol=resp2`
+    /// in a URL.
+    ///
+    /// Messages then need a connection of their own, so each client opens twice as many connections. Nothing else
+    /// changes. Cluster nodes always use RESP3, because sharded messages need it.
+    ///
+    /// ```
+    /// use leasehold::store::RedisConfig;
+    ///
+    /// let config = RedisConfig::from_url("redis://behind-a-proxy.example")?.resp2();
+    /// # let _ = config;
+    /// # Ok::<(), leasehold::store::UrlError>(())
+    /// ```
+    #[must_use]
+    pub const fn resp2(mut self) -> Self {
+        self.protocol = Protocol::Resp2;
+        self
+    }
+
+    /// Uses RESP3, the default.
+    pub(crate) const fn resp3(mut self) -> Self {
+        self.protocol = Protocol::Resp3;
+        self
+    }
+
+    /// Sets the prefix of all keys and channels. Fails if the prefix is longer than [`KeySpace::MAX_PREFIX`] bytes,
+    /// or contains braces or control characters.
+    pub fn prefix(mut self, prefix: &str) -> Result<Self, KeyError> {
+        self.keys = KeySpace::new(prefix)?;
+        Ok(self)
+    }
+
+    /// Limits the time of one connection attempt, handshake included. Default: 2 s. A call never exceeds its own
+    /// deadline, whatever this value is.
+    #[must_use]
+    pub const fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.connect_timeout = connect_timeout;
+        self
+    }
+
+    /// Sets the certificate of the authority that signed the server's certificate, as PEM, in place of the public
+    /// authorities. The text may contain several. Same as `?ca=`, without a file.
+    ///
+    /// Connecting fails if the text is no PEM certificate, or if the URL does not use TLS.
+    #[must_use]
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.roots = Some(Pem::text(pem));
+        self
+    }
+
+    /// Refuses a server whose settings or version can break the guarantees of locks, in place of a warning in the
+    /// log: any [`Finding`](leasehold_store::Finding) that is more severe than a notice. Same as `?strict=1` in a URL.
+    ///
+    /// The check runs each time a connection is made, reconnections included. A server that has become unsafe
+    /// meanwhile is refused from then on, and the holds on it end with their leases: an unavailable lock is better
+    /// than one that can vanish. A read-only replica is still waited for, as without this setting. If the user may
+    /// not run `INFO`, nothing is known about the server, and it is not refused.
+    ///
+    /// ```no_run
+    /// use leasehold::store::{FaultKind, RedisConfig, RedisStore};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = RedisConfig::from_url("redis://locks.example")?.strict();
+    /// match RedisStore::connect(config).await {
+    ///     Ok(store) => drop(store),
+    ///     Err(fault) => match &fault.kind {
+    ///         FaultKind::Hazardous(findings) => findings.iter().for_each(|hazard| eprintln!("{hazard}")),
+    ///         _ => return Err(fault.into()),
+    ///     },
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// Tolerates hazards, whatever the URL says.
+    #[must_use]
+    pub const fn lenient(mut self) -> Self {
+        self.strict = false;
+        self
+    }
+
+    /// Sets the client's certificate chain and its private key, both as PEM, for servers that require one (mTLS). The
+    /// key must not have a passphrase. Same as `?cert=` and `?key=`, without files. Sentinels receive the
+    /// certificate, too.
+    ///
+    /// Connecting fails if a text is not valid PEM, if the key does not belong to the certificate, or if the URL does
+    /// not use TLS. No error and no `Debug` output shows any part of the key.
+    ///
+    /// ```
+    /// use leasehold::store::RedisConfig;
+    ///
+    /// # let (certificate, key) = (String::from("from a vault"), String::from("a secret from a vault"));
+    /// let config: RedisConfig = "rediss://locks.example:6380".parse()?;
+    /// let config = config.client_certificate(certificate, key);
+    /// assert!(!format!("{config:?}").contains("from a vault"));
+    /// # Ok::<(), leasehold::store::UrlError>(())
+    /// ```
+    #[must_use]
+    pub fn client_certificate(mut self, cert_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.own = Some(Pem::text(cert_pem));
+        self.certificates.key = Some(Pem::text(key_pem));
+        self
+    }
+
+    /// Changes the certificates. Returns `None` if the connection does not use TLS.
+    pub(crate) fn with_certificates(mut self, change: impl FnOnce(&mut Certificates)) -> Option<Self> {
+        let by_tls = match &self.site {
+            ServerLocation::At(address) | ServerLocation::Member(address, _) => address.is_tls(),
+            ServerLocation::Named(group) => group.is_tls(),
+            ServerLocation::Cluster(seeds) => seeds.is_tls(),
+        };
+        by_tls.then(|| {
+            change(&mut self.certificates);
+            self
+        })
+    }
+
+    /// Opens the streams to the server in place of the client library: for a tunnel, a proxy, or a simulated network.
+    /// The function receives the [`address`](Self::address), and is called once for each connection attempt, the
+    /// keeper's connection included, within [`connect_timeout`](Self::connect_timeout).
+    ///
+    /// The stream is used as it is. If the path needs TLS, the connector must provide it: a `rediss://` URL with a
+    /// connector is refused on connecting, so that no secret travels in plain text.
+    ///
+    /// ```no_run
+    /// use leasehold::{Client, store::{RedisConfig, RedisStore}};
+    /// use tokio::net::UnixStream;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config: RedisConfig = "redis://locks.internal".parse()?;
+    /// let config = config.connector(|_address| UnixStream::connect("/run/tunnel-to-locks.sock"));
+    /// let client = Client::with_store(RedisStore::connect(config).await?).connect().await?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn connector<F, R, S>(mut self, open: F) -> Self
+    where
+        F: Fn(String) -> R + Send + Sync + 'static,
+        R: Future<Output = io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        self.connector = Some(Connector::new(open));
+        self
+    }
+
+    /// Replaces the machine's clock and randomness for the connections, for simulations.
+    /// `ClientBuilder::environment` sets those of the client, and also these where it opens
+    /// a URL.
+    #[must_use]
+    pub fn environment(self, environment: impl Environment) -> Self {
+        self.in_world(Arc::new(environment))
+    }
+
+    /// Like `environment`, for one that is shared.
+    #[must_use]
+    pub fn in_world(mut self, environment: Arc<dyn Environment>) -> Self {
+        self.environment = environment;
+        self
+    }
+
+    /// Returns `host:port`, or the path of the socket: the name of the server in messages. For Sentinels: the name of
+    /// the primary and their addresses. For a cluster: the nodes that the URL names. Contains no user and no
+    /// password.
+    pub fn address(&self) -> String {
+        match &self.site {
+            ServerLocation::At(address) | ServerLocation::Member(address, _) => address.to_string(),
+            ServerLocation::Named(group) => group.to_string(),
+            ServerLocation::Cluster(seeds) => seeds.to_string(),
+        }
+    }
+
+    /// Returns the same settings for one node of the cluster.
+    pub(crate) fn of_member(&self, address: &Address, errand: ConnPurpose) -> Self {
+        // The acknowledgement of replicas is requested separately.
+        Self { site: ServerLocation::Member(address.clone(), errand), replicas: 0, ..self.clone() }
+    }
+
+    pub(crate) fn node(&self) -> Arc<str> {
+        self.address().into()
+    }
+
+    pub(crate) const fn keys(&self) -> &KeySpace {
+        &self.keys
+    }
+
+    /// Limit of one connection attempt.
+    pub(crate) const fn patience(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    pub(crate) const fn database(&self) -> u32 {
+        self.db
+    }
+
+    /// Protocol for the server, and for the Sentinels that watch it.
+    pub(crate) const fn protocol(&self) -> Protocol {
+        match self.site {
+            ServerLocation::At(_) | ServerLocation::Named(_) => self.protocol,
+            ServerLocation::Cluster(_) | ServerLocation::Member(..) => Protocol::Resp3,
+        }
+    }
+
+    pub(crate) const fn certificates(&self) -> &Certificates {
+        &self.certificates
+    }
+
+    /// Makes the server a node of a quorum, which grants locks once it has been up for `min_uptime`.
+    pub(crate) const fn node_after(mut self, min_uptime: Duration) -> Self {
+        self.min_uptime = Some(min_uptime);
+        self
+    }
+
+    /// Minimum uptime before the server grants locks, if it is a node of a quorum.
+    pub(crate) const fn min_uptime(&self) -> Option<Duration> {
+        self.min_uptime
+    }
+
+    pub(crate) const fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    pub(crate) fn reported(&self) -> &ReportedFindings {
+        &self.reported
+    }
+
+    pub(crate) const fn opener(&self) -> Option<&Connector> {
+        self.connector.as_ref()
+    }
+
+    pub(crate) const fn surroundings(&self) -> &Arc<dyn Environment> {
+        &self.environment
+    }
+
+    pub(crate) const fn wanted_replicas(&self) -> u32 {
+        self.replicas
+    }
+
+    pub(crate) const fn login(&self) -> &Login {
+        &self.login
+    }
+
+    /// Whether the server or its Sentinels have a password here, an empty one included: an empty one may replace another in
+    /// the same URL.
+    pub fn has_password(&self) -> bool {
+        let of_sentinels = match &self.site {
+            ServerLocation::Named(group) => group.login.password.is_some(),
+            ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => false,
+        };
+        self.login.password.is_some() || of_sentinels
+    }
+
+    pub(crate) const fn site(&self) -> &ServerLocation {
+        &self.site
+    }
+
+    /// Changes the Sentinel settings. Returns `None` without Sentinels.
+    pub(crate) fn with_sentinels(mut self, change: impl FnOnce(&mut Group)) -> Option<Self> {
+        match &mut self.site {
+            ServerLocation::Named(group) => change(group),
+            ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => return None,
+        }
+        Some(self)
+    }
+
+    /// Connection parameters of the server at `address`, for the client library.
+    pub(crate) fn connection_info(&self, address: &Address) -> RedisResult<ConnectionInfo> {
+        address.connection_info(self.login.settings(self.protocol()).set_db(self.db.into()))
+    }
+
+    /// Connection parameters of a Sentinel, for the client library.
+    pub(crate) fn sentinel_info(&self, group: &Group, address: &Address) -> RedisResult<ConnectionInfo> {
+        address.connection_info(group.login.settings(self.protocol()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn spelled_out(&self) -> String {
+        let kind = match &self.site {
+            ServerLocation::At(address) | ServerLocation::Member(address, _) => match address {
+                Address::Tcp { tls: true, .. } => "tls".to_owned(),
+                Address::Tcp { .. } => "tcp".to_owned(),
+                Address::Unix(_) => "unix".to_owned(),
+            },
+            ServerLocation::Named(group) => group.spelled_out(),
+            ServerLocation::Cluster(seeds) if seeds.is_tls() => "tls".to_owned(),
+            ServerLocation::Cluster(_) => "tcp".to_owned(),
+        };
+        let address = self.address().replace(['[', ']'], "");
+        let Login { username, password } = &self.login;
+        let user = username.as_ref().map(|user| format!(" user {user}")).unwrap_or_default();
+        let password = password.as_ref().map(|password| format!(" password {password}"));
+        let password = password.unwrap_or_default();
+        let Certificates { roots, own, key } = &self.certificates;
+        let files = [("ca", roots), ("cert", own), ("key", key)].map(|(what, pem)| match pem {
+            Some(Pem::File(path)) => format!(" {what} {}", path.display()),
+            _ => String::new(),
+        });
+        let replicas =
+            if self.replicas == 0 { String::new() } else { format!(" {} replicas", self.replicas) };
+        let strict = if self.strict { " strict" } else { "" };
+        let resp2 = if self.protocol == Protocol::Resp2 { " resp2" } else { "" };
+        let (db, prefix, files) = (self.db, self.keys.prefix(), files.concat());
+        format!("{kind} {address} db {db} prefix `{prefix}`{user}{password}{files}{replicas}{resp2}{strict}")
+    }
+}
+
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisConfig")
+            .field("site", &self.site)
+            .field("login", &self.login)
+            .field("db", &self.db)
+            .field("protocol", &self.protocol)
+            .field("replicas", &self.replicas)
+            .field("prefix", &self.keys.prefix())
+            .field("connect_timeout", &self.connect_timeout)
+            .field("certificates", &self.certificates)
+            .field("min_uptime", &self.min_uptime)
+            .field("strict", &self.strict)
+            .field("connector", &self.connector.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,196 @@
+//! A connection that the user supplies, and which the store never makes again.
+
+use super::link::Lost;
+use super::mailbox::Mailboxes;
+use super::open::unsubscribed;
+use leasehold_core::SessionId;
+use leasehold_store::{Fault, FaultKind, NotificationSink, Phase, Publisher, Subscription};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, PushInfo, RedisResult, Value};
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Limit for an unsubscription, during which other subscriptions wait.
+const MUTED_WITHIN: Duration = Duration::from_secs(2);
+
+/// The user's connection.
+#[derive(Debug)]
+pub(crate) struct BorrowedConnection {
+    conn: MultiplexedConnection,
+    node: Arc<str>,
+    mailboxes: Arc<Mailboxes>,
+    /// Source of the push messages, and the task that forwards them once a mailbox is open.
+    pushes: Mutex<Pushes>,
+}
+
+#[derive(Debug)]
+enum Pushes {
+    /// The user supplied no push messages, so waiters only poll.
+    None,
+    /// No subscription yet.
+    Unheard(Receiver<PushInfo>),
+    /// The forwarding task, which may have ended with its runtime.
+    Heard(JoinHandle<()>),
+}
+
+impl BorrowedConnection {
+    pub(crate) fn new(
+        conn: MultiplexedConnection,
+        mailboxes: Mailboxes,
+        pushes: Option<Receiver<PushInfo>>,
+    ) -> Self {
+        let pushes = pushes.map_or(Pushes::None, Pushes::Unheard);
+        let node = "the given connection".into();
+        Self { conn, node, mailboxes: Arc::new(mailboxes), pushes: Mutex::new(pushes) }
+    }
+
+    pub(crate) fn node(&self) -> &Arc<str> {
+        &self.node
+    }
+
+    /// Whether the connection delivers push messages.
+    pub(crate) fn has_messages(&self) -> bool {
+        match &*self.pushes.lock().unwrap_or_else(PoisonError::into_inner) {
+            Pushes::None => false,
+            Pushes::Unheard(_) => true,
+            Pushes::Heard(task) => !task.is_finished(),
+        }
+    }
+
+    pub(crate) async fn call(&self, cmd: &Cmd, deadline: Instant) -> Result<Value, Lost> {
+        let mut conn = self.conn.clone();
+        within(deadline, conn.send_packed_command(cmd)).await
+    }
+
+    pub(crate) async fn call_all(&self, pipeline: &Pipeline, deadline: Instant) -> Result<Vec<Value>, Lost> {
+        let mut conn = self.conn.clone();
+        within(deadline, conn.send_packed_commands(pipeline, 0, pipeline.len())).await
+    }
+
+    pub(crate) async fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn NotificationSink>,
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        if !self.hears() {
+            return Ok(());
+        }
+        self.mailboxes.open(session, post);
+        let (turns, channel) = (self.mailboxes.turns(), self.mailboxes.channel(session));
+        let subscribed = turns.begin(self.subscribe(&channel, deadline), &self.node, deadline).await;
+        if subscribed.is_err() {
+            self.mailboxes.close(session);
+        }
+        subscribed
+    }
+
+    /// Subscribes to a channel of another library; `None` without push messages.
+    pub(crate) async fn listen(
+        &self,
+        channel: &str,
+        deadline: Instant,
+    ) -> Result<Option<Subscription>, Fault> {
+        if !self.hears() {
+            return Ok(None);
+        }
+        let (bell, name) = (Publisher::default(), channel.to_owned());
+        let number = self.mailboxes.others().add(channel, bell.clone());
+        let (conn, mailboxes) = (self.conn.clone(), Arc::downgrade(&self.mailboxes));
+        let listening = Subscription::new(&bell, move || {
+            let Some(mailboxes) = mailboxes.upgrade() else { return };
+            if mailboxes.others().remove(&name, number) {
+                mute(conn, mailboxes, name);
+            }
+        });
+        let turns = self.mailboxes.others().turns();
+        turns.begin(self.subscribe(channel, deadline), &self.node, deadline).await?;
+        bell.ring();
+        Ok(Some(listening))
+    }
+
+    async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
+        let mut conn = self.conn.clone();
+        match timeout_at(deadline, conn.subscribe(channel)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(unsubscribed(error, &self.node)),
+            Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Reply, Arc::clone(&self.node))),
+        }
+    }
+
+    pub(crate) fn close_mailbox(&self, session: SessionId) {
+        if !self.mailboxes.close(session) {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (mut conn, mailboxes) = (self.conn.clone(), Arc::clone(&self.mailboxes));
+        runtime.spawn(async move {
+            let _turn = mailboxes.turns().next().await;
+            if !mailboxes.is_open(session) {
+                // If this fails, the connection is gone, and the subscription with it.
+                let _ = timeout(MUTED_WITHIN, conn.unsubscribe(mailboxes.channel(session))).await;
+            }
+        });
+    }
+
+    /// Starts the forwarding task at the first use. Returns false without push messages.
+    fn hears(&self) -> bool {
+        let mut pushes = self.pushes.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *pushes, Pushes::None) {
+            Pushes::None => false,
+            Pushes::Unheard(receiver) => {
+                *pushes = Pushes::Heard(tokio::spawn(hand_on(receiver, Arc::clone(&self.mailboxes))));
+                true
+            }
+            heard @ Pushes::Heard(_) => {
+                *pushes = heard;
+                true
+            }
+        }
+    }
+}
+
+impl Drop for BorrowedConnection {
+    fn drop(&mut self) {
+        if let Pushes::Heard(task) = self.pushes.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
+    }
+}
+
+/// Unsubscribes in the background from a channel without subscribers.
+fn mute(mut conn: MultiplexedConnection, mailboxes: Arc<Mailboxes>, channel: String) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    runtime.spawn(async move {
+        let _turn = mailboxes.others().turns().next().await;
+        if !mailboxes.others().is_heard(&channel) {
+            // If this fails, the connection is gone, and the subscription with it.
+            let _ = timeout(MUTED_WITHIN, conn.unsubscribe(channel)).await;
+        }
+    });
+}
+
+/// Forwards messages while the connection can deliver any.
+async fn hand_on(mut pushes: Receiver<PushInfo>, mailboxes: Arc<Mailboxes>) {
+    loop {
+        match pushes.recv().await {
+            Ok(push) => mailboxes.deliver(&push),
+            Err(RecvError::Lagged(_)) => mailboxes.resubscribed(),
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+async fn within<T>(deadline: Instant, reply: impl Future<Output = RedisResult<T>>) -> Result<T, Lost> {
+    match timeout_at(deadline, reply).await {
+        Ok(Ok(reply)) => Ok(reply),
+        // The user may have set a timeout on the connection.
+        Ok(Err(error)) if error.is_timeout() => Err(Lost::TimedOut),
+        Ok(Err(error)) => Err(Lost::Broken(error)),
+        Err(_) => Err(Lost::TimedOut),
+    }
+}

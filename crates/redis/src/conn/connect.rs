@@ -1,0 +1,176 @@
+//! Making one connection: dialled, logged in, checked, its scripts loaded, its mailboxes subscribed.
+//!
+//! It is handed out only when all of that is done.
+
+use super::mailbox::Mailboxes;
+use super::messages::Messages;
+use super::open::{Driver, Opened, broken, open_to_hear, unsubscribed};
+use super::sentinel::PrimaryReport;
+use crate::config::RedisConfig;
+use crate::config::address::Address;
+use crate::config::version;
+use crate::diagnose;
+use crate::error_map::unconnected;
+use crate::script;
+use crate::site::{ConnPurpose, ServerLocation, no_one_server};
+use leasehold_store::{Fault, FaultKind, Phase};
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, PushInfo};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A connection that is ready.
+#[derive(Debug, Clone)]
+pub(crate) struct ReadyConnection {
+    pub(crate) conn: MultiplexedConnection,
+    pub(crate) messages: Messages,
+    /// What the Sentinels report of the server, if its address is from them.
+    pub(crate) sighting: Option<PrimaryReport>,
+    /// Set if it is a node of a quorum.
+    pub(crate) voting: Option<VoteDelay>,
+    _driver: Driver,
+}
+
+/// When the server of a connection gives locks, as a node of a quorum. It is the same server for as long as that lasts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct VoteDelay {
+    from: Instant,
+    needed: Duration,
+}
+
+impl VoteDelay {
+    /// One that has `needed` to be up, and says that it is, for the last time or as the primary, for `up`.
+    fn new(needed: Duration, up: Duration) -> Self {
+        if needed.is_zero() {
+            return Self { from: Instant::now(), needed };
+        }
+        // It counts in whole seconds of its clock.
+        let needed = needed + Duration::from_secs(1);
+        Self { from: Instant::now() + needed.saturating_sub(up), needed }
+    }
+
+    /// Why it gives none now, if it gives none.
+    pub(crate) fn refusal(self) -> Option<FaultKind> {
+        let left = self.from.saturating_duration_since(Instant::now());
+        let up = Duration::from_secs(self.needed.saturating_sub(left).as_secs());
+        (!left.is_zero()).then_some(FaultKind::TooYoung { up, needed: self.needed })
+    }
+}
+
+/// Makes a connection that hands its messages to `on_push`, within the time that one attempt has. A `hint` is where
+/// Sentinels have seen the server lately.
+pub(crate) async fn open_connection(
+    config: &RedisConfig,
+    node: &Arc<str>,
+    mailboxes: &Mailboxes,
+    hint: Option<PrimaryReport>,
+    on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+) -> Result<ReadyConnection, Fault> {
+    let attempt = async {
+        let mut dialled = match config.site() {
+            ServerLocation::At(address) | ServerLocation::Member(address, _) => {
+                connect(config, address, None, node, on_push).await?
+            }
+            ServerLocation::Cluster(_) => return Err(no_one_server(node)),
+            ServerLocation::Named(group) => {
+                let sighting = group.find(config, hint).await?;
+                let (address, node) =
+                    (sighting.address.clone(), format!("{} ({node})", sighting.address).into());
+                connect(config, &address, Some(sighting), &node, on_push).await?
+            }
+        };
+        subscribe(&mut dialled.messages, node, mailboxes).await?;
+        Ok(dialled)
+    };
+    match tokio::time::timeout(config.patience(), attempt).await {
+        Ok(result) => result,
+        Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
+    }
+}
+
+/// Connects to the server at an address, and greets it.
+async fn connect(
+    config: &RedisConfig,
+    address: &Address,
+    sighting: Option<PrimaryReport>,
+    node: &Arc<str>,
+    on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+) -> Result<ReadyConnection, Fault> {
+    let unconnected = |error| unconnected(error, address, node);
+    let info = config.connection_info(address).map_err(unconnected)?;
+    let opened = open_to_hear(config, address, &info, config.patience(), on_push).await;
+    let (Opened { mut conn, driver }, messages) = opened.map_err(unconnected)?;
+    let speaks = !matches!(config.site(), ServerLocation::Member(_, ConnPurpose::Messages));
+    let info = greet(&mut conn, speaks, node).await?;
+    let primary = sighting.is_some() || matches!(config.site(), ServerLocation::Member(..));
+    judge_server(&info, config, primary, node)
+        .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
+    let voting = voting(&info, config, sighting.as_ref());
+    let voting = voting.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
+    Ok(ReadyConnection { conn, messages, sighting, voting, _driver: driver })
+}
+
+/// Names the connection, loads the scripts if it `speaks`, and gives what the server says of itself.
+async fn greet(conn: &mut MultiplexedConnection, speaks: bool, node: &Arc<str>) -> Result<String, Fault> {
+    let mut greeting = Pipeline::with_capacity(20);
+    greeting.cmd("CLIENT").arg("SETNAME").arg("leasehold");
+    diagnose::ask(&mut greeting);
+    if speaks {
+        script::load_usual(&mut greeting);
+    }
+    let replies = conn.send_packed_commands(&greeting, 0, greeting.len()).await;
+    let replies = replies.map_err(|error| broken(error, node))?;
+    // A user may be forbidden to name connections, to ask for the version or to load scripts: if that matters, the
+    // first operation says so.
+    let told = replies.get(1..=diagnose::ASKED).unwrap_or_default();
+    diagnose::read(told).map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
+}
+
+/// When a server gives locks, if it is a node of a quorum: once whatever it may have forgotten is over. It forgets when it is
+/// started; and a replica does not know of all when it becomes the primary.
+fn voting(
+    info: &str,
+    config: &RedisConfig,
+    sighting: Option<&PrimaryReport>,
+) -> Result<Option<VoteDelay>, FaultKind> {
+    let Some(needed) = config.min_uptime() else { return Ok(None) };
+    if needed.is_zero() {
+        return Ok(Some(VoteDelay::new(needed, Duration::ZERO)));
+    }
+    let Some(up) = version::number(info, "uptime_in_seconds") else {
+        let what = "it does not report its uptime, so it may have forgotten a vote: allow INFO to the user, or set `min_uptime=0s` if it keeps every write";
+        return Err(FaultKind::Unsupported(what.to_owned()));
+    };
+    let up = Duration::from_secs(up);
+    let up = sighting.map_or(up, |sighting| sighting.primary_for.min(up));
+    Ok(Some(VoteDelay::new(needed, up)))
+}
+
+/// Checks the version of a server and its hazards, and whether it is the `primary` that others say it is.
+fn judge_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
+    version::check(info, matches!(config.site(), ServerLocation::Member(..)))?;
+    let findings = diagnose::judge_for(info, config.min_uptime());
+    if let Some(refusal) = diagnose::refusal(&findings, primary, config.is_strict()) {
+        return Err(refusal);
+    }
+    config.reported().warn(node, &findings);
+    Ok(())
+}
+
+async fn subscribe(messages: &mut Messages, node: &Arc<str>, mailboxes: &Mailboxes) -> Result<(), Fault> {
+    let open = mailboxes.all();
+    if !open.is_empty() {
+        let channels: Vec<_> = open.iter().map(|(session, _)| mailboxes.channel(*session)).collect();
+        messages.subscribe(channels).await.map_err(|error| unsubscribed(error, node))?;
+    }
+    let others = mailboxes.others().all();
+    if others.is_empty() {
+        return Ok(());
+    }
+    match messages.subscribe(others).await {
+        // Without permission to subscribe to channels of other libraries, waiters poll.
+        Err(error) if error.clone().into_server_errors().is_none() => Err(unsubscribed(error, node)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,47 @@
+//! Asking a server which one it is, on a connection of its own.
+
+use super::open::{broken, open};
+use crate::config::RedisConfig;
+use crate::config::version::ServerVersion;
+use crate::diagnose;
+use crate::error_map::{judge, unconnected};
+use crate::site::ServerLocation;
+use leasehold_store::{Fault, FaultKind, Phase};
+use redis::{Value, cmd};
+use std::sync::Arc;
+
+impl ServerVersion {
+    /// Asks a server, on a connection of its own. Fails if it cannot be reached, or does not tell.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind.
+    pub async fn ask(config: &RedisConfig) -> Result<Self, Fault> {
+        ask(config, &config.node()).await
+    }
+}
+
+/// Asks a server which one it is, within the time of one attempt.
+async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fault> {
+    let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
+    let asked = async {
+        let address = match config.site() {
+            ServerLocation::At(address) | ServerLocation::Member(address, _) => address.clone(),
+            ServerLocation::Named(group) => group.find(config, None).await?.address,
+            ServerLocation::Cluster(seeds) => seeds.find(config, node).await?,
+        };
+        let unconnected = |error| unconnected(error, &address, node);
+        let info = config.connection_info(&address).map_err(unconnected)?;
+        let opened = open(config, &address, &info, config.patience()).await;
+        let mut opened = opened.map_err(unconnected)?;
+        let reply = opened.conn.send_packed_command(cmd("INFO").arg("server")).await;
+        let reply = reply.map_err(|error| broken(error, node))?;
+        if let Value::ServerError(error) = &reply {
+            return Err(fault(judge(error).kind));
+        }
+        let version = ServerVersion::of_info(&diagnose::read(&[reply]).map_err(fault)?);
+        version.ok_or_else(|| fault(FaultKind::Failed("it does not say which server it is".to_owned())))
+    };
+    match tokio::time::timeout(config.patience(), asked).await {
+        Ok(result) => result,
+        Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
+    }
+}

@@ -1,0 +1,14 @@
+//! Connections: made, made again when they break, supplied by the user, found through Sentinels; and the messages that
+//! they deliver.
+//!
+//! Nothing here sends an operation a second time, and nothing polls: both are the engine's.
+
+pub(crate) mod borrowed;
+pub(crate) mod channels;
+pub(crate) mod connect;
+pub(crate) mod identify;
+pub(crate) mod link;
+pub(crate) mod mailbox;
+pub(crate) mod messages;
+pub(crate) mod open;
+pub(crate) mod sentinel;

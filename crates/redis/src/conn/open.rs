@@ -1,0 +1,148 @@
+//! Opening a connection: the stream, as the user has said, encrypted, or just so; and the login.
+
+use super::messages::{self, Messages};
+use crate::config::RedisConfig;
+use crate::config::address::{Address, Protocol};
+use crate::config::connector::BoxStream;
+use crate::config::tls;
+use crate::error_map::judge;
+use leasehold_store::{Fault, FaultKind, Phase};
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio_util::task::AbortOnDropHandle;
+
+/// A connection that is logged in.
+pub(crate) struct Opened {
+    pub(crate) conn: MultiplexedConnection,
+    pub(crate) driver: Driver,
+}
+
+/// Moves the bytes of a stream that the user has opened, or that is encrypted, until the last clone is gone. The client
+/// library does so by itself for those that it opens.
+pub(crate) type Driver = Option<Arc<AbortOnDropHandle<()>>>;
+
+/// Opens a connection to an address, and logs in, in an attempt that has that long.
+pub(crate) async fn open(
+    config: &RedisConfig,
+    address: &Address,
+    info: &ConnectionInfo,
+    within: Duration,
+) -> RedisResult<Opened> {
+    open_by(config, address, info, within, settings()).await
+}
+
+/// The same, with its messages.
+pub(crate) async fn open_to_hear(
+    config: &RedisConfig,
+    address: &Address,
+    info: &ConnectionInfo,
+    within: Duration,
+    on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+) -> RedisResult<(Opened, Messages)> {
+    if config.protocol() == Protocol::Resp2 {
+        return open_both(config, address, info, within, Arc::new(on_push)).await;
+    }
+    let push = move |push| {
+        on_push(push);
+        Ok::<(), Infallible>(())
+    };
+    let opened = open_by(config, address, info, within, settings().set_push_sender(push)).await?;
+    let messages = Messages::Pushed(opened.conn.clone());
+    Ok((opened, messages))
+}
+
+/// Opens two connections, where one cannot be for both: for calls, and for messages.
+async fn open_both(
+    config: &RedisConfig,
+    address: &Address,
+    info: &ConnectionInfo,
+    within: Duration,
+    on_push: Arc<impl Fn(PushInfo) + Send + Sync + 'static>,
+) -> RedisResult<(Opened, Messages)> {
+    let calls = stream(config, address, within).await?;
+    let on_end = {
+        let on_push = Arc::clone(&on_push);
+        move || on_push(messages::ended())
+    };
+    let opened = greet_over(calls, info, settings(), on_end).await?;
+    let connection = PubSub::new(info.redis_settings(), stream(config, address, within).await?).await?;
+    Ok((opened, Messages::apart(connection, on_push)))
+}
+
+/// The time limits are ours: the client library's would end a call whose reply is still to come.
+fn settings() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
+}
+
+/// Opens one connection. The client library does so by itself where nothing speaks against it.
+async fn open_by(
+    config: &RedisConfig,
+    address: &Address,
+    info: &ConnectionInfo,
+    within: Duration,
+    settings: AsyncConnectionConfig,
+) -> RedisResult<Opened> {
+    if config.opener().is_some() || address.is_tls() {
+        return greet_over(stream(config, address, within).await?, info, settings, || {}).await;
+    }
+    config.certificates().for_plain_text()?;
+    let conn = Client::open(info.clone())?.get_multiplexed_async_connection_with_config(&settings).await?;
+    Ok(Opened { conn, driver: None })
+}
+
+/// Opens a stream to an address: as the user has said, encrypted, or just so.
+async fn stream(config: &RedisConfig, address: &Address, within: Duration) -> RedisResult<BoxStream> {
+    if !address.is_tls() {
+        config.certificates().for_plain_text()?;
+    }
+    if let Some(connector) = config.opener() {
+        if address.is_tls() {
+            let text = "a connector brings its own TLS: write `redis` in place of `rediss` with it";
+            return Err((ErrorKind::InvalidClientConfig, text).into());
+        }
+        return Ok(connector.open(address.to_string()).await?);
+    }
+    Ok(match address {
+        // A shorter limit, so that a TLS timeout is reported as such and not as the end of the attempt.
+        Address::Tcp { host, port, tls: true } => {
+            Box::new(tls::open(config, host, *port, within / 8 * 7).await?)
+        }
+        Address::Tcp { host, port, tls: false } => Box::new(tls::connect(host, *port).await?),
+        Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
+    })
+}
+
+/// Logs in over an open stream. `on_end` is called when the connection ends, unless the driver was dropped before.
+async fn greet_over(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    info: &ConnectionInfo,
+    settings: AsyncConnectionConfig,
+    on_end: impl FnOnce() + Send + 'static,
+) -> RedisResult<Opened> {
+    let (conn, driver) =
+        MultiplexedConnection::new_with_config(info.redis_settings(), stream, settings).await?;
+    let driver = async move {
+        driver.await;
+        on_end();
+    };
+    let driver = Arc::new(AbortOnDropHandle::new(tokio::spawn(driver)));
+    Ok(Opened { conn, driver: Some(driver) })
+}
+
+/// The fault of a subscription that was not made.
+pub(crate) fn unsubscribed(error: RedisError, node: &Arc<str>) -> Fault {
+    let refusal = error.clone().into_server_errors().and_then(|errors| errors.first().cloned());
+    match refusal {
+        Some((_, refusal)) => Fault::new(judge(&refusal).kind, Phase::Handshake, Arc::clone(node)),
+        None => broken(error, node),
+    }
+}
+
+pub(crate) fn broken(error: RedisError, node: &Arc<str>) -> Fault {
+    Fault::new(FaultKind::Disconnected, Phase::Handshake, Arc::clone(node)).because(error)
+}

@@ -1,0 +1,325 @@
+//! The Sentinels of a primary: where the primary is, and when it moves.
+//!
+//! Owns the requests to the Sentinels and the choice among their answers. On connecting, the server itself confirms
+//! that it is a primary. The link makes the connections to the server, and decides when.
+//!
+//! 1. A partitioned Sentinel reports an old primary, so all of them are asked at once. The answer that more than half
+//!    agree on is accepted at once. Otherwise, when all have answered or timed out, the answer with the greatest
+//!    epoch is accepted, and among those the most frequent.
+//! 2. The client subscribes to every Sentinel: the one that leads a fail-over reports it up to two seconds before the
+//!    others. A published message is only a hint to ask that Sentinel. In case it gets lost, each Sentinel is also
+//!    polled.
+//! 3. Only an answer with a later epoch is a reason to leave a server. Two Sentinels may name the same server
+//!    differently, or one may lag behind; a client that accepted both in turn would never settle.
+
+use super::messages::Messages;
+use super::open::{Opened, open, open_to_hear};
+use crate::config::RedisConfig;
+use crate::config::address::Address;
+use crate::error_map::unconnected;
+use crate::site::{Group, ServerLocation};
+use futures_util::StreamExt;
+use futures_util::future::select_all;
+use futures_util::stream::FuturesUnordered;
+use leasehold_store::{Fault, FaultKind, Phase};
+use redis::{Pipeline, PushInfo, PushKind, Value, from_redis_value_ref};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// Limit for connecting to one Sentinel, and for its answer.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Interval at which a subscribed Sentinel is polled, and an unreachable one retried: between this and twice as much.
+const LOOK: Duration = Duration::from_secs(1);
+/// What a Sentinel publishes when a primary moves: that it has promoted a replica, and that the configuration has
+/// changed.
+const NEWS: [&str; 2] = ["+promoted-slave", "+switch-master"];
+
+/// Where a primary was seen.
+#[derive(Debug, Clone)]
+pub(crate) struct PrimaryReport {
+    pub(crate) address: Address,
+    /// Epoch of the reported configuration; `None` if the user lacks permission to read it.
+    epoch: Option<u64>,
+    /// Minimum time since the server became the primary, as far as this Sentinel knows. Sentinels see a promotion at
+    /// different times.
+    pub(crate) primary_for: Duration,
+}
+
+/// Compares address and epoch only.
+impl PartialEq for PrimaryReport {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.address, self.epoch) == (&other.address, other.epoch)
+    }
+}
+
+impl PrimaryReport {
+    /// Whether this is a reason to leave a server for another (3). The known epoch grows each time, so a client does
+    /// not switch forever.
+    fn supersedes(&self, known: &Self) -> bool {
+        known.epoch.is_some() && self.epoch > known.epoch && self.address != known.address
+    }
+}
+
+impl Group {
+    /// Finds the primary (1). Returns once a majority agrees on a configuration at least as recent as the `hint`.
+    /// Otherwise waits for all Sentinels, and returns the most recent report, or the hint if none replies.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub(crate) async fn find(
+        &self,
+        config: &RedisConfig,
+        hint: Option<PrimaryReport>,
+    ) -> Result<PrimaryReport, Fault> {
+        let mut asked: FuturesUnordered<_> =
+            self.sentinels.iter().map(|sentinel| self.look(config, sentinel)).collect();
+        let (mut seen, mut trouble) = (Vec::new(), None);
+        while let Some(answer) = asked.next().await {
+            match answer {
+                Ok(sighting) => {
+                    seen.push(sighting.clone());
+                    let votes = votes(&seen, &sighting);
+                    let behind = hint.as_ref().is_some_and(|hint| hint.epoch > sighting.epoch);
+                    if votes > self.sentinels.len() / 2 && !behind {
+                        return Ok(sighting);
+                    }
+                }
+                Err(fault) => {
+                    tracing::debug!(node = %fault.node, %fault, "a Sentinel does not report the primary");
+                    trouble = Some(more_hopeful(trouble, fault));
+                }
+            }
+        }
+        let best = seen.iter().max_by_key(|sighting| (sighting.epoch, votes(&seen, sighting))).cloned();
+        best.or(hint).ok_or_else(|| trouble.unwrap_or_else(|| self.silent()))
+    }
+
+    /// Asks one Sentinel for the address.
+    async fn look(&self, config: &RedisConfig, sentinel: &Address) -> Result<PrimaryReport, Fault> {
+        let node = named(sentinel);
+        let asked = async {
+            let unconnected = |error| unconnected(error, sentinel, &node);
+            let info = config.sentinel_info(self, sentinel).map_err(unconnected)?;
+            let mut opened = open(config, sentinel, &info, PATIENCE).await.map_err(unconnected)?;
+            self.ask(&mut opened, &node).await
+        };
+        // Shorter than one connection attempt, so that a few unreachable Sentinels do not use it up.
+        match timeout(PATIENCE.min(config.patience() / 4), asked).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Fault::new(FaultKind::Unreachable, Phase::Connect, Arc::clone(&node))),
+        }
+    }
+
+    /// Asks one connected Sentinel.
+    async fn ask(&self, sentinel: &mut Opened, node: &Arc<str>) -> Result<PrimaryReport, Fault> {
+        let mut question = Pipeline::with_capacity(2);
+        question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+        question.cmd("SENTINEL").arg("MASTER").arg(&self.name);
+        let answers = sentinel.conn.send_packed_commands(&question, 0, question.len()).await;
+        let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
+        let answers = answers.map_err(|error| fault(FaultKind::Disconnected).because(error))?;
+        let address = match answers.first() {
+            Some(Value::Nil) => return Err(fault(self.unknown())),
+            Some(Value::ServerError(error)) => return Err(fault(crate::error_map::judge(error).kind)),
+            Some(address) => from_redis_value_ref::<(String, u16)>(address).ok(),
+            None => None,
+        };
+        let Some((host, port)) = address else {
+            let text = "the server does not report a primary: is it a Sentinel?".to_owned();
+            return Err(fault(FaultKind::Failed(text)));
+        };
+        let record: Option<HashMap<String, String>> =
+            answers.get(1).and_then(|record| from_redis_value_ref(record).ok());
+        let record = record.unwrap_or_default();
+        let epoch = record.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        let primary_for = primary_for(&record, &host, port);
+        Ok(PrimaryReport { address: Address::Tcp { host, port, tls: self.tls }, epoch, primary_for })
+    }
+
+    fn unknown(&self) -> FaultKind {
+        FaultKind::Unusable(format!("it knows no primary named `{}`: see its `sentinel monitor`", self.name))
+    }
+
+    fn silent(&self) -> Fault {
+        Fault::new(FaultKind::Unreachable, Phase::Connect, self.to_string())
+    }
+}
+
+/// Minimum time since the server became the primary: the age of the Sentinel's record of that role.
+///
+/// During a fail-over, the Sentinel that leads it reports the new address before its record contains it. The rest of
+/// the record then describes the old primary, and nothing is known about the new one except that it was no primary
+/// before.
+fn primary_for(record: &HashMap<String, String>, host: &str, port: u16) -> Duration {
+    let is = |field: &str, value: &str| record.get(field).is_some_and(|found| found == value);
+    let moves = record.get("flags").is_some_and(|flags| flags.contains("failover_in_progress"));
+    if !is("ip", host) || !is("port", &port.to_string()) || moves {
+        return Duration::ZERO;
+    }
+    let since = record.get("role-reported-time").and_then(|since| since.parse().ok());
+    Duration::from_millis(since.unwrap_or(0))
+}
+
+/// Number of Sentinels that report the same.
+fn votes(seen: &[PrimaryReport], sighting: &PrimaryReport) -> usize {
+    seen.iter().filter(|other| *other == sighting).count()
+}
+
+/// Name of a Sentinel in messages.
+fn named(sentinel: &Address) -> Arc<str> {
+    format!("the Sentinel {sentinel}").into()
+}
+
+/// Of two faults, returns the transient one. A permanent fault of one Sentinel must not end an attempt that a short
+/// outage of the others would not end.
+pub(crate) fn more_hopeful(earlier: Option<Fault>, fault: Fault) -> Fault {
+    match earlier {
+        Some(earlier) if earlier.is_transient() || !fault.is_transient() => earlier,
+        _ => fault,
+    }
+}
+
+/// Subscriptions to the Sentinels (2).
+pub(crate) struct SentinelWatch<'a> {
+    posts: Vec<SentinelListener<'a>>,
+}
+
+/// Subscription to one Sentinel.
+struct SentinelListener<'a> {
+    config: &'a RedisConfig,
+    group: &'a Group,
+    sentinel: &'a Address,
+    node: Arc<str>,
+    ear: Option<SentinelSubscription>,
+}
+
+/// A connection that signals each published message.
+struct SentinelSubscription {
+    sentinel: Opened,
+    heard: Arc<Notify>,
+    /// Set when the connection has ended.
+    ended: Arc<AtomicBool>,
+    _messages: Messages,
+}
+
+impl<'a> SentinelWatch<'a> {
+    /// Subscribes to nothing if the server has a fixed address.
+    pub(crate) fn new(config: &'a RedisConfig) -> Self {
+        let posts = match config.site() {
+            ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => Vec::new(),
+            ServerLocation::Named(group) => {
+                let post =
+                    |sentinel| SentinelListener { config, group, sentinel, node: named(sentinel), ear: None };
+                group.sentinels.iter().map(post).collect()
+            }
+        };
+        Self { posts }
+    }
+
+    /// Waits until the primary is no longer at the `known` address; forever if no address is known.
+    ///
+    /// Cancel safety: a later call continues where this one stopped.
+    pub(crate) async fn moved(&mut self, known: Option<&PrimaryReport>) -> PrimaryReport {
+        match known {
+            Some(known) if !self.posts.is_empty() => {
+                let posts = self.posts.iter_mut().map(|post| Box::pin(post.moved(known)));
+                select_all(posts).await.0
+            }
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+impl SentinelListener<'_> {
+    async fn moved(&mut self, known: &PrimaryReport) -> PrimaryReport {
+        loop {
+            match timeout(PATIENCE, self.look()).await {
+                Ok(Some(seen)) if seen.supersedes(known) => return seen,
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => self.ear = None,
+            }
+            let a_while = LOOK + leasehold_store::jitter(&**self.config.surroundings(), LOOK);
+            match &self.ear {
+                // Polls even without a message.
+                Some(ear) => drop(timeout(a_while, ear.heard.notified()).await),
+                None => tokio::time::sleep(a_while).await,
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Option<PrimaryReport> {
+        let ear = match self.ear.take().filter(|ear| !ear.ended.load(Ordering::SeqCst)) {
+            Some(ear) => ear,
+            None => self.listen().await?,
+        };
+        self.group.ask(&mut self.ear.insert(ear).sentinel, &self.node).await.ok()
+    }
+
+    async fn listen(&self) -> Option<SentinelSubscription> {
+        let heard = Arc::new(Notify::new());
+        let ended = Arc::new(AtomicBool::new(false));
+        let (bell, end) = (heard.clone(), ended.clone());
+        // A message about another primary costs one needless request.
+        let on_push = move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                end.store(true, Ordering::SeqCst);
+            }
+            bell.notify_one();
+        };
+        let info = self.config.sentinel_info(self.group, self.sentinel).ok()?;
+        let opened = open_to_hear(self.config, self.sentinel, &info, PATIENCE, on_push).await;
+        let (sentinel, mut messages) = opened.ok()?;
+        match messages.subscribe(&NEWS[..]).await {
+            // A user without permission to subscribe still polls.
+            Err(error) if error.clone().into_server_errors().is_none() => return None,
+            _ => {}
+        }
+        Some(SentinelSubscription { sentinel, heard, ended, _messages: messages })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(host: &str, epoch: u64) -> PrimaryReport {
+        let address = Address::Tcp { host: host.to_owned(), port: 1, tls: false };
+        PrimaryReport { address, epoch: Some(epoch), primary_for: Duration::ZERO }
+    }
+
+    #[test]
+    fn only_a_later_epoch_is_a_reason_to_leave_a_server() {
+        assert!(seen("b", 2).supersedes(&seen("a", 1)));
+        assert!(!seen("b", 1).supersedes(&seen("a", 1)), "two names of one server, or a lagging Sentinel");
+        assert!(!seen("b", 1).supersedes(&seen("a", 2)));
+        assert!(!seen("a", 2).supersedes(&seen("a", 1)));
+        let unknown = |host| PrimaryReport { epoch: None, ..seen(host, 0) };
+        assert!(!unknown("b").supersedes(&unknown("a")) && !seen("b", 1).supersedes(&unknown("a")));
+    }
+
+    #[test]
+    fn a_replica_that_is_promoted_has_not_the_age_of_its_predecessor() {
+        let record = |ip: &str, flags: &str| -> HashMap<String, String> {
+            let fields = [("ip", ip), ("port", "7"), ("flags", flags), ("role-reported-time", "3600000")];
+            fields.map(|(field, value)| (field.to_owned(), value.to_owned())).into()
+        };
+        assert_eq!(primary_for(&record("a", "master"), "a", 7), Duration::from_secs(3600));
+        assert_eq!(primary_for(&record("a", "master"), "b", 7), Duration::ZERO, "record of another server");
+        assert_eq!(primary_for(&record("a", "master"), "a", 8), Duration::ZERO, "record of another server");
+        let moves = "master,s_down,o_down,failover_in_progress";
+        assert_eq!(primary_for(&record("a", moves), "a", 7), Duration::ZERO);
+        assert_eq!(primary_for(&HashMap::new(), "a", 7), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_permanent_fault_of_one_sentinel_does_not_hide_a_transient_one() {
+        let fault = |kind| Fault::new(kind, Phase::Connect, "a");
+        let (silent, wrong) = (fault(FaultKind::Unreachable), fault(FaultKind::Unauthenticated));
+        assert_eq!(more_hopeful(Some(silent.clone()), wrong.clone()).kind, silent.kind);
+        assert_eq!(more_hopeful(Some(wrong.clone()), silent.clone()).kind, silent.kind);
+        assert_eq!(more_hopeful(Some(wrong.clone()), wrong.clone()).kind, wrong.kind);
+    }
+}

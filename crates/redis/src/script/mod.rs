@@ -1,0 +1,476 @@
+//! The calls of the scripts: which script an operation needs, and its keys and arguments.
+//!
+//! Not here: the texts of the scripts ([`lua`](super::lua)), and the meaning of the replies ([`reply`](super::script::reply)).
+
+pub(crate) mod reply;
+
+use super::lua::{self, Texts};
+use super::session_keys::SessionKeys;
+use leasehold_core::model::SessionRecord;
+use leasehold_core::{
+    Acquire, Claim, Extend, Heartbeat, Kind, Liveness, Lock, LockKeys, LockName, ObservedHolder, Op, Release,
+    ReleaseAction,
+};
+use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs, ToSingleRedisArg};
+use std::borrow::{Borrow, Cow};
+use std::fmt;
+use std::sync::LazyLock;
+
+/// A script, and its SHA-1, by which the server knows it.
+#[derive(Debug)]
+struct Script {
+    text: &'static str,
+    sha: String,
+}
+
+impl Script {
+    fn new(text: &'static str) -> Self {
+        Self { text, sha: redis::Script::new(text).get_hash().to_owned() }
+    }
+}
+
+/// The scripts on one kind of lock.
+struct OfKind {
+    acquire: Script,
+    extend: Script,
+    release: Script,
+    release_and_rest: Option<Script>,
+    inspect: Script,
+    evict: Script,
+    force_release: Script,
+    raise_fence: Option<Script>,
+}
+
+impl OfKind {
+    fn new(texts: &Texts) -> Self {
+        let Texts { acquire, extend, release, release_and_rest, inspect, evict, force_release, raise_fence } =
+            texts;
+        Self {
+            release_and_rest: release_and_rest.map(Script::new),
+            raise_fence: raise_fence.map(Script::new),
+            acquire: Script::new(acquire),
+            extend: Script::new(extend),
+            release: Script::new(release),
+            inspect: Script::new(inspect),
+            evict: Script::new(evict),
+            force_release: Script::new(force_release),
+        }
+    }
+
+    /// Those that a client of such a lock calls over and over.
+    fn usual(&self) -> [&Script; 3] {
+        [&self.acquire, &self.extend, &self.release]
+    }
+}
+
+struct Scripts {
+    mutex: OfKind,
+    reentrant: OfKind,
+    election: OfKind,
+    shared: OfKind,
+    resize: Script,
+    extend: Script,
+    acquire_all: Script,
+    heartbeat: Script,
+    release_by_token: Script,
+    reentrant_release_by_token: Script,
+    shared_release_by_token: Script,
+    rewrite_expiry: Script,
+}
+
+static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
+    mutex: OfKind::new(&lua::MUTEX),
+    reentrant: OfKind::new(&lua::REENTRANT),
+    election: OfKind::new(&lua::ELECTION),
+    shared: OfKind::new(&lua::SHARED),
+    resize: Script::new(lua::RESIZE),
+    extend: Script::new(lua::EXTEND),
+    acquire_all: Script::new(lua::ACQUIRE_ALL),
+    heartbeat: Script::new(lua::HEARTBEAT),
+    release_by_token: Script::new(lua::RELEASE_BY_TOKEN),
+    reentrant_release_by_token: Script::new(lua::REENTRANT_RELEASE_BY_TOKEN),
+    shared_release_by_token: Script::new(lua::SHARED_RELEASE_BY_TOKEN),
+    rewrite_expiry: Script::new(lua::REWRITE_EXPIRY),
+});
+
+/// Adds SCRIPT LOAD of the scripts that most clients call. The others are loaded with their first call: together they are long,
+/// and when many clients reconnect at once, the server compiles each text for each of them.
+pub(crate) fn load_usual(pipeline: &mut Pipeline) {
+    let Scripts { mutex, reentrant, extend, acquire_all, heartbeat, .. } = &*SCRIPTS;
+    let of_kinds = [mutex, reentrant].into_iter().flat_map(OfKind::usual);
+    for script in of_kinds.chain([extend, acquire_all, heartbeat]) {
+        pipeline.add_command(load(script));
+    }
+}
+
+fn load(script: &Script) -> Cmd {
+    let mut cmd = Cmd::with_capacity(3, script.text.len() + 16);
+    cmd.arg("SCRIPT").arg("LOAD").arg(script.text);
+    cmd
+}
+
+/// An argument in its `Display` form.
+struct Shown<T>(T);
+
+impl<T: fmt::Display> ToRedisArgs for Shown<T> {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        out.write_arg_fmt(&self.0);
+    }
+}
+
+impl<T: fmt::Display> ToSingleRedisArg for Shown<T> {}
+
+/// The call of a script.
+pub(crate) struct Call {
+    script: &'static Script,
+    cmd: Cmd,
+    /// Set if it may acquire a lock.
+    takes: bool,
+}
+
+impl Call {
+    /// The call for an operation on a lock of that kind with these keys; `home` has the keys of the sessions. `None` if there is
+    /// no script for the operation, or for the kind.
+    pub(crate) fn new(op: &Op, kind: Kind, home: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
+        let mailboxes = &*home.mailboxes();
+        let scripts = match kind {
+            Kind::Mutex => &SCRIPTS.mutex,
+            Kind::Reentrant => &SCRIPTS.reentrant,
+            Kind::Election => &SCRIPTS.election,
+            shared if shared.is_shared() => &SCRIPTS.shared,
+            _ => return None,
+        };
+        let (name, record) = (keys.name(), keys.record());
+        let mut call = match op {
+            Op::Acquire(ask) => {
+                let mut call = match ask.ahead {
+                    None => Self::of(&scripts.acquire, &[name, record]),
+                    Some(ahead) => {
+                        Self::of(&scripts.acquire, &[name, record, &home.session(ahead), &keys.audit()])
+                    }
+                };
+                call.claim(&ask.claim).cmd.arg(mailboxes);
+                let mut call = call.terms(ask);
+                if let Some(ahead) = ask.ahead {
+                    call.cmd.arg(ahead.to_string());
+                }
+                call.portion(kind, ask)
+            }
+            Op::Extend(extend) if goes_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
+            Op::Extend(extend) => {
+                // A call with one key also works while a slot of a cluster moves, and these kinds need no record to extend.
+                let alone = !kind.is_one_string() && !extend.keep_record;
+                let keys: &[&str] = if alone { &[name] } else { &[name, record] };
+                let mut call = Self::of(&scripts.extend, keys);
+                let keep = if extend.keep_record { "1" } else { "" };
+                call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep);
+                if kind.is_one_string() {
+                    call.cmd.arg(kind.mark());
+                }
+                if let Some(reserve) = extend.reserve {
+                    call.cmd.arg(reserve.tokens).arg(if reserve.tell { "1" } else { "" });
+                }
+                call
+            }
+            Op::Release(release) => Self::release(scripts, release, kind, mailboxes, keys)?,
+            Op::Inspect(inspect) => {
+                let mut call = if inspect.in_full {
+                    Self::of(&scripts.inspect, &[name, record, &keys.audit()])
+                } else {
+                    Self::of(&scripts.inspect, &[name, record])
+                };
+                match &inspect.claim {
+                    Some(claim) => call.claim(claim),
+                    None => call.empty(2),
+                };
+                call
+            }
+            Op::Evict(evict) => {
+                let mut call =
+                    Self::of(&scripts.evict, &[name, record, &home.session(evict.dead), &keys.audit()]);
+                call.cmd.arg(evict.dead.to_string()).arg("").arg(mailboxes).arg(evict.by.as_str());
+                call
+            }
+            Op::ForceRelease(free) => {
+                let mut call = Self::of(&scripts.force_release, &[name, record, &keys.audit()]);
+                call.empty(2).cmd.arg(mailboxes).arg(free.by.as_str());
+                match free.seen {
+                    ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
+                    ObservedHolder::Stranger(fingerprint) => {
+                        call.cmd.arg("stranger").arg(fingerprint.to_string())
+                    }
+                };
+                call
+            }
+            Op::Resize(resize) if kind == Kind::Semaphore => {
+                let mut call = Self::of(&SCRIPTS.resize, &[name, record]);
+                let seen = resize.seen.map_or_else(String::new, |seen| seen.to_string());
+                call.empty(2).cmd.arg(mailboxes).arg(seen).arg(resize.limit);
+                call
+            }
+            Op::RaiseFence(raise) => {
+                let mut call = Self::of(scripts.raise_fence.as_ref()?, &[name, record]);
+                call.claim(&raise.claim).cmd.arg(raise.fence.to_string());
+                call
+            }
+            _ => return None,
+        };
+        if kind.is_shared() {
+            call.cmd.arg(kind.word());
+        }
+        // The channel on which a script announces a free lock to clients of Redisson, or a change of the leader to observers.
+        let said = match kind {
+            _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::RaiseFence(_)) => None,
+            Kind::Mutex if matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. })) => {
+                Some(home.keys.told_channel(keys))
+            }
+            Kind::Reentrant | Kind::Election => home.said(kind, keys),
+            _ => None,
+        };
+        if let Some(channel) = said {
+            call.cmd.arg(home.channel(channel));
+        }
+        call.takes = matches!(op, Op::Acquire(_) | Op::Release(Release { next: Some(_), .. }));
+        Some(call)
+    }
+
+    fn release(
+        scripts: &'static OfKind,
+        release: &Release,
+        kind: Kind,
+        mailboxes: &str,
+        keys: &LockKeys,
+    ) -> Option<Self> {
+        let (script, pass) = match release.pass {
+            ReleaseAction::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
+            ReleaseAction::Tell if kind == Kind::Mutex => (&scripts.release, "tell".into()),
+            // All waiters of a ReentrantMutex subscribe to Redisson's channel.
+            ReleaseAction::Tell => (&scripts.release, "free".into()),
+            ReleaseAction::Grant | ReleaseAction::Free => (&scripts.release, "grant".into()),
+            ReleaseAction::Rest { for_ms } => (scripts.release_and_rest.as_ref()?, for_ms.to_string().into()),
+        };
+        let mut call = Self::of(script, &[keys.name(), keys.record()]);
+        call.claim(&release.claim).cmd.arg(mailboxes).arg(&*pass);
+        Some(match &release.next {
+            Some(next) => {
+                call.claim(&next.claim);
+                call.terms(next).portion(kind, next)
+            }
+            None => call,
+        })
+    }
+
+    /// The reduced form of an operation, with the lock's own key alone, or without the keys that seldom exist: while a
+    /// slot of a cluster moves, and some of the keys have moved already. `None` if that would be another operation.
+    /// [`reply::release_by_token`](super::script::reply::release_by_token) parses the reply to a [release](Op::Release); other
+    /// replies are the usual ones.
+    pub(crate) fn lesser(op: &Op, kind: Kind, home: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
+        match op {
+            // Another client may hold the lock by the same value of the user's own: only the record tells.
+            Op::Extend(Extend { claim, .. }) | Op::Release(Release { claim, .. })
+                if kind.is_one_string() && claim.value.is_some() =>
+            {
+                None
+            }
+            Op::Extend(extend) => {
+                let extend = Extend { keep_record: false, reserve: None, ..extend.clone() };
+                Self::new(&Op::Extend(extend), kind, home, keys)
+            }
+            Op::Acquire(ask) => {
+                ask.ahead?;
+                Self::new(&Op::Acquire(Acquire { ahead: None, ..ask.clone() }), kind, home, keys)
+            }
+            Op::Release(Release { claim, pass: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
+                let name = [keys.name()];
+                let mut call = match kind {
+                    Kind::Mutex | Kind::Election => {
+                        let mut call = Self::of(&SCRIPTS.release_by_token, &name);
+                        call.cmd.arg(kind.token(claim));
+                        call
+                    }
+                    Kind::Reentrant => {
+                        let mut call = Self::of(&SCRIPTS.reentrant_release_by_token, &name);
+                        call.claim(claim);
+                        call
+                    }
+                    Kind::Semaphore | Kind::RwLock => {
+                        let mut call = Self::of(&SCRIPTS.shared_release_by_token, &name);
+                        call.cmd.arg(claim.hold.token()).arg(kind.word());
+                        call
+                    }
+                    // Such a hold blocks no other client, and late requests for it must be recognised by the record.
+                    _ => return None,
+                };
+                if let Some(channel) = home.said(kind, keys) {
+                    call.cmd.arg(home.channel(channel));
+                }
+                Some(call)
+            }
+            _ => None,
+        }
+    }
+
+    /// The single call for several extends by token, of locks with these keys.
+    pub(crate) fn extends<K: Borrow<LockKeys>>(extends: &[(K, Kind, &Extend)]) -> Self {
+        let keys: Vec<_> = extends.iter().map(|(keys, ..)| keys.borrow().name()).collect();
+        let mut call = Self::of(&SCRIPTS.extend, &keys);
+        for (_, kind, extend) in extends {
+            call.cmd.arg(kind.token(&extend.claim)).arg(extend.lease_ms);
+        }
+        call
+    }
+
+    /// The call that acquires all of several Mutexes with these keys, or none. All share the terms of the first request, but
+    /// for claim and lease.
+    pub(crate) fn acquire_all(asks: &[(LockKeys, &Acquire)]) -> Self {
+        let keys: Vec<_> = asks.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]).collect();
+        let mut call = Self::of(&SCRIPTS.acquire_all, &keys);
+        if let Some((_, ask)) = asks.first() {
+            call.cmd.arg(ask.label.as_str()).arg(life(ask.life));
+        }
+        for (_, ask) in asks {
+            call.claim(&ask.claim).cmd.arg(ask.lease_ms);
+        }
+        call
+    }
+
+    /// The call that begins a session, or keeps it alive.
+    pub(crate) fn beat(beat: &Heartbeat, home: &SessionKeys<'_>) -> Self {
+        Self::beat_at(beat, &[&home.session(beat.session), &home.sessions()])
+    }
+
+    /// The same without the index, as in [`lesser`](Self::lesser).
+    pub(crate) fn lesser_beat(beat: &Heartbeat, home: &SessionKeys<'_>) -> Self {
+        Self::beat_at(beat, &[&home.session(beat.session)])
+    }
+
+    fn beat_at(beat: &Heartbeat, keys: &[&str]) -> Self {
+        let Heartbeat { session, alive_ms, begin, held, left } = beat;
+        let mut call = Self::of(&SCRIPTS.heartbeat, keys);
+        let begins = if begin.is_some() { "1" } else { "" };
+        let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::kept_ms(*alive_ms));
+        cmd.arg(begins).arg(begin.as_deref().unwrap_or_default()).arg(held.len());
+        for lock in held.iter().chain(left) {
+            cmd.arg(field_of(lock));
+        }
+        call
+    }
+
+    /// The call that writes the expiry of a lock's key again, unchanged.
+    pub(crate) fn touch(keys: &LockKeys) -> Self {
+        Self::of(&SCRIPTS.rewrite_expiry, &[keys.name()])
+    }
+
+    /// Whether it may acquire a lock for its caller, not only for a waiter.
+    pub(crate) fn takes(&self) -> bool {
+        self.takes
+    }
+
+    /// The command.
+    pub(crate) fn cmd(&self) -> &Cmd {
+        &self.cmd
+    }
+
+    /// The command, after the loading of its script.
+    pub(crate) fn with_load(&self) -> Pipeline {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.add_command(self.load()).add_command(self.cmd.clone());
+        pipeline
+    }
+
+    /// The loading of its script.
+    pub(crate) fn load(&self) -> Cmd {
+        load(self.script)
+    }
+
+    fn of(script: &'static Script, keys: &[&str]) -> Self {
+        // A release with an acquire has 20 arguments; claims, numbers and a short label fit beside the keys. Extends
+        // have two for each key.
+        let (arguments, bytes) = (20.max(3 + 3 * keys.len()), 256.max(64 + 48 * keys.len()));
+        let mut cmd = Cmd::with_capacity(arguments, bytes + keys.iter().map(|key| key.len()).sum::<usize>());
+        cmd.arg("EVALSHA").arg(&script.sha).arg(keys.len());
+        for key in keys {
+            cmd.arg(*key);
+        }
+        Self { script, cmd, takes: false }
+    }
+
+    fn claim(&mut self, claim: &Claim) -> &mut Self {
+        let own = claim.value.as_ref().map_or("", |value| value.as_str());
+        self.cmd.arg(&claim.hold.token_bytes()[..]).arg(own);
+        self
+    }
+
+    fn terms(mut self, ask: &Acquire) -> Self {
+        self.cmd.arg(ask.lease_ms).arg(ask.label.as_str());
+        match &ask.queue {
+            Some(queue) => {
+                self.cmd.arg(Shown(queue.nonce)).arg(queue.kept_ms);
+            }
+            None => {
+                self.empty(2);
+            }
+        }
+        match ask.adopt_ms {
+            Some(adopt_ms) => self.cmd.arg(adopt_ms),
+            None => self.cmd.arg(""),
+        };
+        self.cmd.arg(life(ask.life));
+        self
+    }
+
+    /// The mode, of a shared lock.
+    fn portion(mut self, kind: Kind, ask: &Acquire) -> Self {
+        if kind.is_shared() {
+            self.cmd.arg(ask.portion.word());
+        }
+        self
+    }
+
+    fn empty(&mut self, count: usize) -> &mut Self {
+        for _ in 0..count {
+            self.cmd.arg("");
+        }
+        self
+    }
+}
+
+/// What ends a hold, as an argument.
+fn life(life: Liveness) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result>> {
+    Shown(fmt::from_fn(move |f| match life {
+        Liveness::Session { alive_ms } => write!(f, "s{alive_ms}"),
+        Liveness::Lease => f.write_str("l"),
+    }))
+}
+
+/// Whether the token alone identifies the hold, and only its end changes: such extends share a call.
+pub(crate) fn goes_by_token(kind: Kind, extend: &Extend) -> bool {
+    kind.is_one_string() && extend.claim.value.is_none() && !extend.keep_record && extend.reserve.is_none()
+}
+
+/// The field of a held lock in a session's record.
+fn field_of(lock: &Lock) -> String {
+    format!("l:{}:{}", lock.kind.word(), lock.name)
+}
+
+/// The lock of such a field.
+pub(crate) fn lock_of(field: &str) -> Option<Lock> {
+    let (kind, name) = field.strip_prefix("l:")?.split_once(':')?;
+    Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_found_again_by_what_a_session_calls_it() {
+        for name in ["job", "a:b", "l:mutex:job", "{orders}/42", "two words"] {
+            let lock = Lock::mutex(name.parse().expect("a good name"));
+            assert_eq!(lock_of(&field_of(&lock)), Some(lock), "{name}");
+        }
+        for field in ["until", "about", "l:", "l:mutex:", "l:other:job", "mutex:job"] {
+            assert_eq!(lock_of(field), None, "{field}");
+        }
+    }
+}

@@ -1,0 +1,542 @@
+//! Parses replies of the scripts into the core's types.
+
+use super::lock_of;
+use leasehold_core::machine::cohort::{BLOCK, TokenBlock};
+use leasehold_core::{
+    Acquired, AuditEntry, Ended, Entered, Evicted, Extended, FenceRaised, FencingToken, Fingerprint,
+    ForceReleased, HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op,
+    OwnValue, Predecessor, Refused, Released, Reply, Resized, SessionEntry, SessionId,
+};
+use redis::Value;
+
+/// A reply that no script gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the reply is not one that the script gives: is the command renamed, or is there a proxy that changes replies?"
+)]
+pub(crate) struct Malformed;
+
+type Read<T> = Result<T, Malformed>;
+
+/// Parses the reply to an operation.
+pub(crate) fn read(op: &Op, value: &Value) -> Read<Reply> {
+    if let Some(refused) = refused(value) {
+        return Ok(Reply::Refused(refused?));
+    }
+    match op {
+        Op::Acquire(ask) => match whole_lease(value, ask.lease_ms) {
+            Some(granted) => granted.map(Reply::Acquire),
+            None => acquired(value).map(Reply::Acquire),
+        },
+        Op::Extend(_) => extended(value).map(Reply::Extend),
+        Op::Release(_) => released(value).map(Reply::Release),
+        Op::Inspect(_) => inspection(value).map(Reply::Inspect),
+        Op::Evict(_) => evicted(value).map(Reply::Evict),
+        Op::ForceRelease(_) => freed(value).map(Reply::ForceRelease),
+        Op::Resize(_) => resized(value).map(Reply::Resize),
+        Op::RaiseFence(_) => raised(value).map(Reply::RaiseFence),
+        _ => Err(Malformed),
+    }
+}
+
+/// Parses the reply to a release that checks the lock's key alone. `None` if the hold was not found there: the record
+/// may still contain it.
+pub(crate) fn release_by_token(value: &Value) -> Read<Option<Released>> {
+    match value {
+        Value::Int(-1) => Ok(None),
+        left => Ok(Some(Released { found: HoldStatus::Held, left: number(left)?, holder: None, next: None })),
+    }
+}
+
+/// Parses the reply to an acquire of `locks` locks together.
+pub(crate) fn shares(locks: usize, value: &Value) -> Read<Vec<MultiAcquired>> {
+    let items = items(value)?;
+    let share = |item: &Value| match text(item) {
+        Ok("open") => Ok(MultiAcquired::Open),
+        Ok("held") => Ok(MultiAcquired::Held),
+        Ok(_) => Err(Malformed),
+        Err(_) => match refused(item) {
+            Some(refused) => Ok(MultiAcquired::InTheWay(Err(refused?))),
+            None => acquired(item).map(|acquired| match acquired {
+                granted @ Acquired::Granted { .. } => MultiAcquired::Had(granted),
+                other => MultiAcquired::InTheWay(Ok(other)),
+            }),
+        },
+    };
+    if items.len() == locks { items.iter().map(share).collect() } else { Err(Malformed) }
+}
+
+/// The refusal in a reply, if it is one: the operation is not valid for the lock.
+fn refused(value: &Value) -> Option<Read<Refused>> {
+    let Value::Array(items) = value else { return None };
+    let numbers = |first, second| Ok((part(first)?, part(second)?));
+    match items.as_slice() {
+        [word] if text(word) == Ok("deadlock") => Some(Ok(Refused::WouldDeadlock)),
+        [word] if text(word) == Ok("upgradable") => Some(Ok(Refused::NothingToUpgrade)),
+        [word, found] => match text(word) {
+            Ok("kind") => Some(text(found).map(|found| Refused::WrongKind { found: found.to_owned() })),
+            Ok("format") => Some(text(found).map(|found| Refused::Format { found: found.to_owned() })),
+            _ => None,
+        },
+        [word, first, second] => match text(word) {
+            Ok("range") => {
+                Some(numbers(first, second).map(|(count, limit)| Refused::OutOfRange { count, limit }))
+            }
+            Ok("differ") => {
+                Some(numbers(first, second).map(|(asked, known)| Refused::Disagreement { asked, known }))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The short form of the usual reply: the fencing token alone, if the lock was free and has no waiters.
+fn whole_lease(value: &Value, lease_ms: u64) -> Option<Read<Acquired>> {
+    let fence = text(value).ok()?;
+    let granted = |fence| Acquired::Granted {
+        fence: FencingToken::new(fence),
+        remaining_ms: lease_ms,
+        others_wait: false,
+        entered: None,
+    };
+    Some(fence.parse().map(granted).map_err(|_| Malformed))
+}
+
+fn acquired(value: &Value) -> Read<Acquired> {
+    match items(value)? {
+        [word, fence, remaining, others, entered @ ..] if text(word) == Ok("granted") => {
+            Ok(Acquired::Granted {
+                fence: FencingToken::new(number(fence)?),
+                remaining_ms: number(remaining)?,
+                others_wait: number(others)? == 1,
+                entered: match entered {
+                    [] => None,
+                    [count, lease_ms] => Some(Entered { count: number(count)?, lease_ms: number(lease_ms)? }),
+                    _ => return Err(Malformed),
+                },
+            })
+        }
+        [word, position, ahead, alive, who @ ..] if text(word) == Ok("taken") => {
+            // -1, which is not a count, means no place in the queue, or a liveness that was not requested.
+            let ahead = session(ahead)?.map(|session| Predecessor { session, alive_ms: number(alive).ok() });
+            // Only a lock with several holders reports the others: a text, in front of the time that the holder has
+            // left.
+            let (others, who) = match who {
+                [others @ (Value::BulkString(_) | Value::SimpleString(_)), who @ ..] => (text(others)?, who),
+                who => ("", who),
+            };
+            let others = others.split_whitespace().map(|session| session.parse().map_err(|_| Malformed));
+            Ok(Acquired::Taken {
+                holder: holder(who)?,
+                position: number(position).ok(),
+                ahead,
+                others: others.collect::<Read<_>>()?,
+            })
+        }
+        [word, how] if text(word) == Ok("spent") => text(how).and_then(ended).map(Acquired::Spent),
+        _ => Err(Malformed),
+    }
+}
+
+fn extended(value: &Value) -> Read<Extended> {
+    if let Value::Array(reserved) = value {
+        let [first, count, waits] = reserved.as_slice() else { return Err(Malformed) };
+        let count = number(count)?;
+        let count = u32::try_from(count).ok().filter(|count| (1..=BLOCK).contains(count)).ok_or(Malformed)?;
+        let block = TokenBlock::new(FencingToken::new(number(first)?), count);
+        return Ok(Extended::Reserved { block, others_wait: number(waits)? != 0 });
+    }
+    match number(value)? {
+        0 => Ok(Extended::NotHeld),
+        1 => Ok(Extended::Extended),
+        _ => Err(Malformed),
+    }
+}
+
+fn released(value: &Value) -> Read<Released> {
+    // The short form of the usual reply: the lock was held, and there is nothing else to report.
+    if text(value) == Ok("held") {
+        return Ok(Released { found: HoldStatus::Held, left: 0, holder: None, next: None });
+    }
+    // Only a ReentrantMutex reports how many times the owner still holds it.
+    let (found, who, left, next) = match items(value)? {
+        [found, who] => (found, who, 0, None),
+        [found, who, Value::Int(left)] => (found, who, *left, None),
+        [found, who, Value::Int(left), next] => (found, who, *left, Some(next)),
+        [found, who, next] => (found, who, 0, Some(next)),
+        _ => return Err(Malformed),
+    };
+    let left = u64::try_from(left).map_err(|_| Malformed)?;
+    let next = next.map(|next| match refused(next) {
+        Some(refused) => refused.map(Err),
+        None => acquired(next).map(Ok),
+    });
+    let (found, holder) = (text(found).and_then(fate)?, holder(items(who)?)?);
+    Ok(Released { found, left, holder, next: next.transpose()? })
+}
+
+fn inspection(value: &Value) -> Read<Inspection> {
+    let (waiting, found, who, full) = match items(value)? {
+        [waiting, found, limit @ Value::Int(_), sharers, audit @ ..] => {
+            return shared(waiting, found, limit, sharers, audit);
+        }
+        [waiting, found, who] => (waiting, found, who, None),
+        [waiting, found, who, stranger, audit] => (waiting, found, who, Some((stranger, audit))),
+        _ => return Err(Malformed),
+    };
+    let fate = asked_fate(found)?;
+    let (stranger, audit) = match full {
+        None => (None, Vec::new()),
+        Some((stranger, audit)) => (fingerprint(stranger)?, entries(text(audit)?)),
+    };
+    Ok(Inspection {
+        holder: holder(items(who)?)?,
+        waiting: number(waiting)?,
+        fate,
+        stranger,
+        audit,
+        limit: None,
+        sharers: Vec::new(),
+    })
+}
+
+/// Parses the inspection of a lock with several holders.
+fn shared(
+    waiting: &Value,
+    found: &Value,
+    limit: &Value,
+    sharers: &Value,
+    audit: &[Value],
+) -> Read<Inspection> {
+    let sharers = items(sharers)?.iter().map(|who| holder(items(who)?)?.ok_or(Malformed));
+    let sharers = sharers.collect::<Read<Vec<_>>>()?;
+    Ok(Inspection {
+        holder: sharers.first().cloned(),
+        waiting: number(waiting)?,
+        fate: asked_fate(found)?,
+        stranger: None,
+        audit: match audit {
+            [] => Vec::new(),
+            [audit] => entries(text(audit)?),
+            _ => return Err(Malformed),
+        },
+        sharers,
+        // -1, which is not a count, means no limit.
+        limit: part(limit).ok(),
+    })
+}
+
+/// The status of the hold in the request, if there was one.
+fn asked_fate(found: &Value) -> Read<Option<HoldStatus>> {
+    match text(found)? {
+        "" => Ok(None),
+        word => fate(word).map(Some),
+    }
+}
+
+fn fingerprint(value: &Value) -> Read<Option<Fingerprint>> {
+    match text(value)? {
+        "" => Ok(None),
+        digits => digits.parse().map(Some).map_err(|_| Malformed),
+    }
+}
+
+/// The audit entries. Skips lines that are not valid entries, so that the others can still be read.
+pub(crate) fn entries(audit: &str) -> Vec<AuditEntry> {
+    audit.split('\n').filter_map(entry).collect()
+}
+
+fn entry(line: &str) -> Option<AuditEntry> {
+    let fields: Vec<_> = line.split('\t').collect();
+    let [at_ms, how, fence, known, whose, by] = fields[..] else { return None };
+    let fence = (!fence.is_empty()).then(|| fence.parse()).transpose().ok()?;
+    let whose = (known == "1").then(|| Label::new(whose)).transpose().ok()?;
+    Some(AuditEntry {
+        at_ms: at_ms.parse().ok()?,
+        how: ended(how).ok()?,
+        fence,
+        whose,
+        by: Label::new(by).ok()?,
+    })
+}
+
+fn evicted(value: &Value) -> Read<Evicted> {
+    match items(value)? {
+        [word] if text(word) == Ok("alive") => Ok(Evicted::Alive),
+        [word, fence, place] if text(word) == Ok("gone") => Ok(Evicted::Gone {
+            // -1, which is not a count, means no hold.
+            hold: number(fence).ok().map(FencingToken::new),
+            place: number(place)? == 1,
+        }),
+        _ => Err(Malformed),
+    }
+}
+
+fn freed(value: &Value) -> Read<ForceReleased> {
+    match items(value)? {
+        [word] if text(word) == Ok("freed") => Ok(ForceReleased::ForceReleased),
+        [word, who] if text(word) == Ok("changed") => {
+            Ok(ForceReleased::Changed { holder: holder(items(who)?)? })
+        }
+        _ => Err(Malformed),
+    }
+}
+
+fn resized(value: &Value) -> Read<Resized> {
+    match items(value)? {
+        [word] if text(word) == Ok("resized") => Ok(Resized::Done),
+        // -1, which is not a count, means no limit.
+        [word, limit] if text(word) == Ok("changed") => Ok(Resized::Changed { limit: part(limit).ok() }),
+        _ => Err(Malformed),
+    }
+}
+
+fn raised(value: &Value) -> Read<FenceRaised> {
+    match number(value)? {
+        0 => Ok(FenceRaised::NotHeld),
+        1 => Ok(FenceRaised::FenceRaised),
+        _ => Err(Malformed),
+    }
+}
+
+/// Parses the reply to a heartbeat.
+pub(crate) fn beaten(value: &Value) -> Read<Result<HeartbeatReply, Refused>> {
+    if let Some(refused) = refused(value) {
+        return refused.map(Err);
+    }
+    match number(value)? {
+        0 => Ok(Ok(HeartbeatReply::Lapsed)),
+        1 => Ok(Ok(HeartbeatReply::Alive)),
+        _ => Err(Malformed),
+    }
+}
+
+/// Parses the index of sessions. Skips members that are not sessions.
+pub(crate) fn sessions(value: &Value) -> Read<Vec<SessionId>> {
+    let members = items(value)?.iter().map(text).collect::<Read<Vec<_>>>()?;
+    Ok(members.into_iter().filter_map(|member| member.parse().ok()).collect())
+}
+
+/// Parses a text that the server chose, without a check.
+pub(crate) fn word(value: &Value) -> Read<String> {
+    text(value).map(str::to_owned)
+}
+
+/// Parses the server's clock, in milliseconds.
+pub(crate) fn now_ms(value: &Value) -> Read<u64> {
+    now_us(value).map(|us| us / 1000)
+}
+
+/// Parses the server's clock, in microseconds.
+pub(crate) fn now_us(value: &Value) -> Read<u64> {
+    let [s, us] = items(value)? else { return Err(Malformed) };
+    let part = |value| text(value)?.parse::<u64>().map_err(|_| Malformed);
+    part(s)?.checked_mul(1_000_000).and_then(|s_us| s_us.checked_add(part(us).ok()?)).ok_or(Malformed)
+}
+
+/// Parses the record of a session at `now_ms`; `None` if there is none, or if another version wrote it.
+pub(crate) fn session_entry(session: SessionId, now_ms: u64, value: &Value) -> Read<Option<SessionEntry>> {
+    let fields = fields(value)?;
+    let field = |name: &str| fields.iter().find(|(field, _)| *field == name).map(|(_, text)| *text);
+    let until_ms = field("until").and_then(|until| until.parse::<u64>().ok());
+    let (Some("1"), Some(until_ms)) = (field("format"), until_ms) else { return Ok(None) };
+    let mut held: Vec<_> = fields.iter().filter_map(|(field, _)| lock_of(field)).collect();
+    held.sort_unstable();
+    Ok(Some(SessionEntry {
+        session,
+        alive_ms: until_ms.checked_sub(now_ms),
+        about: field("about").unwrap_or_default().to_owned(),
+        held,
+    }))
+}
+
+/// The fields of a hash, in RESP3 or RESP2 form.
+fn fields(value: &Value) -> Read<Vec<(&str, &str)>> {
+    match value {
+        Value::Map(pairs) => pairs.iter().map(|(field, value)| Ok((text(field)?, text(value)?))).collect(),
+        Value::Array(items) => {
+            let pairs = items.chunks_exact(2).map(|pair| Ok((text(&pair[0])?, text(&pair[1])?)));
+            pairs.collect()
+        }
+        _ => Err(Malformed),
+    }
+}
+
+/// A session, or `None` for an empty text.
+fn session(value: &Value) -> Read<Option<SessionId>> {
+    match text(value)? {
+        "" => Ok(None),
+        session => session.parse().map(Some).map_err(|_| Malformed),
+    }
+}
+
+fn holder(who: &[Value]) -> Read<Option<Holder>> {
+    let stranger = |remaining| Holder {
+        label: None,
+        owner: None,
+        count: 1,
+        // -1, which is not a count, means a key without an expiry.
+        remaining_ms: number(remaining).ok(),
+        fence: None,
+        since_ms: None,
+        session: None,
+        portion: LockMode::Whole,
+        rests: false,
+    };
+    match who {
+        [] => Ok(None),
+        [remaining] => Ok(Some(stranger(remaining))),
+        [remaining, fence, since, label, lives_with, owner @ ..] => {
+            let rests = text(lives_with) == Ok("rests");
+            let ours = Holder {
+                rests,
+                label: Some(Label::new(text(label)?).map_err(|_| Malformed)?),
+                fence: Some(FencingToken::new(number(fence)?)),
+                since_ms: Some(number(since)?),
+                session: if rests { None } else { session(lives_with)? },
+                ..stranger(remaining)
+            };
+            owned(ours, owner).map(Some)
+        }
+        [remaining, owner @ ..] => owned(stranger(remaining), owner).map(Some),
+    }
+}
+
+/// A holder with its owner. For a ReentrantMutex: the owner and its hold count. For a shared lock: the owner or
+/// nothing, and the holder's share.
+fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
+    match owner {
+        [] => Ok(holder),
+        [owner, portion @ (Value::BulkString(_) | Value::SimpleString(_))] => {
+            let owner = match text(owner)? {
+                "" => None,
+                owner => Some(OwnValue::new(owner).map_err(|_| Malformed)?),
+            };
+            Ok(Holder { owner, portion: LockMode::of_word(text(portion)?).ok_or(Malformed)?, ..holder })
+        }
+        [owner, count] => {
+            // A client of another library may use any text as its name.
+            let owner = text(owner).ok().and_then(|owner| OwnValue::new(owner).ok());
+            Ok(Holder { owner, count: number(count)?, ..holder })
+        }
+        _ => Err(Malformed),
+    }
+}
+
+fn fate(word: &str) -> Read<HoldStatus> {
+    match word {
+        "held" => Ok(HoldStatus::Held),
+        "queued" => Ok(HoldStatus::Queued),
+        "vanished" => Ok(HoldStatus::Vanished),
+        "superseded" => Ok(HoldStatus::Superseded),
+        "forgotten" => Ok(HoldStatus::Forgotten),
+        how => ended(how).map(HoldStatus::Ended),
+    }
+}
+
+fn ended(how: &str) -> Read<Ended> {
+    match how {
+        "released" => Ok(Ended::Released),
+        "evicted" => Ok(Ended::Evicted),
+        "freed" => Ok(Ended::ForceReleased),
+        _ => Err(Malformed),
+    }
+}
+
+fn items(value: &Value) -> Read<&[Value]> {
+    match value {
+        Value::Array(items) => Ok(items),
+        _ => Err(Malformed),
+    }
+}
+
+fn text(value: &Value) -> Read<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).map_err(|_| Malformed),
+        Value::SimpleString(text) => Ok(text),
+        _ => Err(Malformed),
+    }
+}
+
+/// A non-negative count.
+fn number(value: &Value) -> Read<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).map_err(|_| Malformed),
+        _ => Err(Malformed),
+    }
+}
+
+/// A number of permits, arrivals or parties.
+fn part(value: &Value) -> Read<u32> {
+    u32::try_from(number(value)?).map_err(|_| Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::{Evict, ForceRelease, Inspect, ObservedHolder};
+
+    #[test]
+    fn what_no_script_says_is_no_reply() {
+        let by = || Label::new("test").expect("a plain text is a label");
+        for op in [
+            Op::Inspect(Inspect { claim: None, in_full: true }),
+            Op::Evict(Evict { dead: SessionId::from_random([7; 12]), by: by() }),
+            Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(FencingToken::new(1)), by: by() }),
+        ] {
+            for value in [
+                Value::Nil,
+                Value::Okay,
+                Value::Int(7),
+                Value::Array(vec![]),
+                Value::Array(vec![Value::Nil; 3]),
+                Value::Array(vec![bulk("gone"), bulk("freed"), bulk("alive")]),
+            ] {
+                assert_eq!(read(&op, &value), Err(Malformed), "{value:?}");
+            }
+        }
+        for value in [Value::Nil, Value::Int(2), Value::Array(vec![])] {
+            assert_eq!(beaten(&value), Err(Malformed), "{value:?}");
+        }
+    }
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_session_is_read_as_either_protocol_has_it() {
+        let session = SessionId::from_random([7; 12]);
+        let texts =
+            ["format", "1", "until", "5000", "about", "{}", "l:mutex:b", "1", "l:mutex:a", "1", "new", "x"];
+        let pairs = texts.chunks(2).map(|pair| (bulk(pair[0]), bulk(pair[1])));
+        let flat = Value::Array(texts.iter().map(|text| bulk(text)).collect());
+        for value in [Value::Map(pairs.collect()), flat] {
+            let entry = session_entry(session, 4_000, &value).expect("well formed").expect("a session");
+            assert_eq!((entry.alive_ms, entry.about.as_str()), (Some(1_000), "{}"));
+            let held: Vec<_> = entry.held.iter().map(|lock| lock.name.to_string()).collect();
+            assert_eq!(held, ["a", "b"]);
+            let entry = session_entry(session, 5_001, &value).expect("well formed").expect("a session");
+            assert_eq!(entry.alive_ms, None);
+        }
+        // No record, one of another version, and one that was cut off at its start.
+        for texts in [&[][..], &["format", "2", "until", "5000"], &["format", "1"]] {
+            let value = Value::Array(texts.iter().map(|text| bulk(text)).collect());
+            assert_eq!(session_entry(session, 0, &value), Ok(None), "{texts:?}");
+        }
+    }
+
+    #[test]
+    fn an_audit_is_read_line_by_line() {
+        let text = "1762000000123\tfreed\t17\t1\tweb-1 7\tops\nno line of ours\n\
+            1762000000122\tevicted\t\t0\t\t";
+        let found = entries(text);
+        assert_eq!(found.len(), 2);
+        let label = |text| Label::new(text).expect("a plain text is a label");
+        assert_eq!(found[0].whose, Some(label("web-1 7")));
+        assert_eq!((found[0].how, found[0].fence), (Ended::ForceReleased, Some(FencingToken::new(17))));
+        assert_eq!((found[1].whose.clone(), found[1].fence, found[1].by.clone()), (None, None, label("")));
+        assert_eq!(entries(""), []);
+    }
+}

@@ -1,24 +1,24 @@
-//! Faults planted between Leasehold's clients and the server.
+//! Defects of Leasehold's clients, planted into what they send.
 //!
-//! Owns what each fault changes: a few words of the scripts, or a channel. The code under test is the released one;
-//! [`Wire`](crate::wire::Wire) changes what it sends.
+//! Owns what each mutant changes: a few words of the scripts, or a channel. The code under test is the released one;
+//! [`MutantProxy`](crate::mutant_proxy::MutantProxy) changes its requests on the way to the server.
 
 use clap::ValueEnum;
 
-/// What is wrong with ours.
+/// A defect of Leasehold's clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Fault {
-    /// Takes the lock of a client of theirs for a free one.
+pub(crate) enum Mutant {
+    /// Acquires a lock that another library holds.
     IgnoresTaken,
     /// Lets every owner enter.
     IgnoresOwner,
-    /// Does not listen to their channel.
-    Deaf,
+    /// Does not subscribe to the library's channel.
+    IgnoresMessages,
     /// Publishes nothing when it leaves the lock free.
-    Silent,
-    /// Publishes on another channel than theirs.
+    PublishesNothing,
+    /// Publishes on another channel.
     OtherChannel,
-    /// Publishes what they do not understand.
+    /// Publishes a payload that the library does not understand.
     OtherPayload,
     /// Publishes at releases that keep the lock, too.
     PublishesEarly,
@@ -26,34 +26,34 @@ pub(crate) enum Fault {
     CountsOnce,
     /// Writes no field of the owner.
     NoOwner,
-    /// Writes its own holds for the count, and forgets theirs.
-    ForgetsTheirs,
-    /// Makes keys that have no expiry.
-    ForEver,
-    /// Sets the end of their lock while it waits.
-    LengthensTheirs,
-    /// Writes its field into their lock while it waits.
-    WritesIntoTheirs,
-    /// Says that it has renewed, and has not.
+    /// Replaces the hold count by the number of Leasehold's holds.
+    IgnoresForeignHolds,
+    /// Makes keys without an expiry.
+    NoExpiry,
+    /// Sets the expiry of a foreign lock while it waits.
+    ExtendsForeignLock,
+    /// Writes its field into a foreign lock while it waits.
+    WritesIntoForeignLock,
+    /// Reports a renewal, and has sent none.
     NoRenewal,
-    /// Takes a hold that is gone for one that was renewed.
-    BelievesForEver,
-    /// Says that it has freed their lock by force, and leaves the count.
-    FreesNothing,
-    /// Leaves the owner's count when it releases.
-    LeavesCount,
+    /// Takes a hold that is gone for a renewed one.
+    IgnoresLoss,
+    /// Reports a forced release of a foreign lock, and keeps the count.
+    ForceReleasesNothing,
+    /// Keeps the owner's count at a release.
+    KeepsCount,
     /// Releases without comparing.
-    ReleasesAny,
+    ReleasesWithoutComparing,
 }
 
-/// Words of a script, and what stands there instead.
+/// A part of a script, and its replacement.
 type Edit = (&'static str, &'static str);
 
-impl Fault {
-    /// What it changes in the scripts.
+impl Mutant {
+    /// Its changes of the scripts.
     pub(crate) fn edits(self) -> &'static [Edit] {
         match self {
-            Self::Deaf => &[],
+            Self::IgnoresMessages => &[],
             Self::IgnoresTaken => &[(
                 "if not lock.value and grant_next(lock, request) == request then",
                 "if not first_holder(lock) and grant_next(lock, request) == request then",
@@ -62,7 +62,7 @@ impl Fault {
                 "if not lock.value or lock.value ~= request.token then return false end",
                 "if not lock.value then return false end",
             )],
-            Self::Silent => &[("publish(lock.channel, '0')", "")],
+            Self::PublishesNothing => &[("publish(lock.channel, '0')", "")],
             Self::OtherChannel => &[("publish(lock.channel, '0')", "publish(lock.channel .. ':ours', '0')")],
             Self::OtherPayload => &[("publish(lock.channel, '0')", "publish(lock.channel, 'free')")],
             Self::PublishesEarly => &[(
@@ -80,58 +80,58 @@ impl Fault {
                 ),
                 ("'leasehold', lowered[1], lock.value, lowered[2])", "'leasehold', lowered[1])"),
             ],
-            Self::ForgetsTheirs => {
+            Self::IgnoresForeignHolds => {
                 &[("lock.count, lock.lease_ms = lock.count + 1,", "lock.count, lock.lease_ms = #lock.holds,")]
             }
-            Self::ForEver => {
+            Self::NoExpiry => {
                 &[("digits(math.max(1, lock.ttl_ms)), EMPTY_LOCK, 'REPLACE'", "'0', EMPTY_LOCK, 'REPLACE'")]
             }
-            Self::LengthensTheirs => &[(
+            Self::ExtendsForeignLock => &[(
                 "local position = request.nonce ~= ''",
                 "if not first_holder(lock) then redis.call('PEXPIRE', lock.key, '60000') end local position = request.nonce ~= ''",
             )],
-            Self::WritesIntoTheirs => &[(
+            Self::WritesIntoForeignLock => &[(
                 "local position = request.nonce ~= ''",
                 "if lock.value and not first_holder(lock) then redis.call('HSET', lock.key, 'leasehold', '0 0\\n' .. lock.value) end \
                  local position = request.nonce ~= ''",
             )],
             Self::NoRenewal => &[("if not extended then return 0 end", "do return 1 end")],
-            Self::BelievesForEver => {
+            Self::IgnoresLoss => {
                 &[("if not extended then return 0 end", "if not extended then return 1 end")]
             }
-            Self::FreesNothing => &[(
+            Self::ForceReleasesNothing => &[(
                 "free_lock(lock)\naudit_ending(lock, 'freed', '', nil, ARGV[4])",
                 "audit_ending(lock, 'freed', '', nil, ARGV[4])",
             )],
-            Self::LeavesCount => &[(
+            Self::KeepsCount => &[(
                 "if lock.freed then\nredis.call('DEL', lock.key)",
                 "if lock.freed then\nredis.call('HDEL', lock.key, 'leasehold')",
             )],
-            Self::ReleasesAny => &[
+            Self::ReleasesWithoutComparing => &[
                 ("local found = hold_status(lock, claim)", "local found = 'held'"),
                 ("end_holds(lock, function(holder) return holder.hold == claim.hold end)", "free_lock(lock)"),
             ],
         }
     }
 
-    /// A script with the fault in it, or `None` if it concerns none of this one's words.
-    pub(crate) fn planted(self, script: &str) -> Option<String> {
-        let planted =
-            self.edits().iter().fold(script.to_owned(), |text, (old, new)| text.replace(&sent(old), new));
-        (planted != script).then_some(planted)
+    /// A script with the mutant's changes, or `None` if it has none of the changed parts.
+    pub(crate) fn apply_to(self, script: &str) -> Option<String> {
+        let changed =
+            self.edits().iter().fold(script.to_owned(), |text, (old, new)| text.replace(&as_sent(old), new));
+        (changed != script).then_some(changed)
     }
 
-    /// The channel that is listened to in place of another.
+    /// The channel that is subscribed to in place of another.
     pub(crate) fn channel(self, channel: &str) -> String {
         match self {
-            Self::Deaf => channel.replace("redisson_lock__channel:", "no_messages_here:"),
+            Self::IgnoresMessages => channel.replace("redisson_lock__channel:", "no_messages_here:"),
             _ => channel.to_owned(),
         }
     }
 }
 
-/// Lua as the scripts have it, without the spaces that only readers need. No string in an edit has such a space.
-fn sent(lua: &str) -> String {
+/// Lua as the scripts are sent, without the spaces that only readers need. No string in an edit has such a space.
+fn as_sent(lua: &str) -> String {
     let is_separator = |c: Option<&char>| c.is_none_or(|c| ",{}=~<>".contains(*c));
     let all: Vec<char> = lua.chars().collect();
     let kept = (0..all.len())
@@ -144,17 +144,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_changed_stands_in_our_scripts() {
+    fn each_changed_part_is_in_a_script() {
         let lua = concat!(env!("CARGO_MANIFEST_DIR"), "/../redis/src/lua");
         let files = std::fs::read_dir(lua).expect("the scripts are there");
         let texts: Vec<_> = files
             .map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("a text"))
-            .map(|text| sent(&text.lines().map(str::trim).collect::<Vec<_>>().join("\n")))
+            .map(|text| as_sent(&text.lines().map(str::trim).collect::<Vec<_>>().join("\n")))
             .collect();
-        for fault in Fault::value_variants() {
-            for (old, _) in fault.edits() {
-                let found = texts.iter().map(|text| text.matches(&sent(old)).count()).sum::<usize>();
-                assert!(found > 0, "{fault:?} would change nothing: `{old}` is in no script");
+        for mutant in Mutant::value_variants() {
+            for (old, _) in mutant.edits() {
+                let found = texts.iter().map(|text| text.matches(&as_sent(old)).count()).sum::<usize>();
+                assert!(found > 0, "{mutant:?} would change nothing: `{old}` is in no script");
             }
         }
     }

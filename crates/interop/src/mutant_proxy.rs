@@ -1,4 +1,4 @@
-//! A relay between Leasehold's clients and a server, which plants a fault into what they send.
+//! A proxy between Leasehold's clients and a server that applies a mutant to their requests.
 //!
 //! Owns a port on loopback, and the digests of the changed scripts: a client calls a script by the digest of the text that it
 //! loaded, and the server has another text. Replies pass unchanged.
@@ -13,54 +13,53 @@ use anyhow::Result;
 use leasehold_testkit::{RedisServer, Splitter};
 use sha1_smol::Sha1;
 
-use crate::planted::Fault;
+use crate::mutants::Mutant;
 
-/// A port that leads to a server, with a fault on the way. Its threads end with the process: each of their connections
-/// ends with its client.
+/// The port of a proxy. Its threads end with the process: each of their connections ends with its client.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(crate) struct MutantProxy {
     port: u16,
 }
 
-/// What all connections of a wire know.
+/// What all connections of a proxy share.
 #[derive(Debug)]
-struct Planted {
+struct Shared {
     server: SocketAddr,
-    fault: Fault,
-    /// What the server calls a script that the client calls so.
-    names: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
+    mutant: Mutant,
+    /// The digest of a changed script, by the digest that the client knows.
+    digests: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
 }
 
-impl Wire {
-    /// Lays a wire to a server.
-    pub(crate) fn to(server: &RedisServer, fault: Fault) -> Result<Self> {
+impl MutantProxy {
+    /// Starts a proxy in front of a server.
+    pub(crate) fn start(server: &RedisServer, mutant: Mutant) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
         let server = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
-        let planted = Arc::new(Planted { server, fault, names: Mutex::default() });
-        thread::Builder::new().name("wire".into()).spawn(move || {
+        let shared = Arc::new(Shared { server, mutant, digests: Mutex::default() });
+        thread::Builder::new().name("mutant-proxy".into()).spawn(move || {
             for client in listener.incoming().flatten() {
                 // The client reports a connection that fails.
-                let _ = planted.connect(client);
+                let _ = shared.connect(client);
             }
         })?;
         Ok(Self { port })
     }
 
-    /// The server's URL, by way of the wire.
+    /// The server's URL, through the proxy.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 }
 
-impl Planted {
+impl Shared {
     fn connect(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
         let server = TcpStream::connect(self.server)?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
-        let (from, to, planted) = (client.try_clone()?, server.try_clone()?, Arc::clone(self));
+        let (from, to, shared) = (client.try_clone()?, server.try_clone()?, Arc::clone(self));
         thread::Builder::new().spawn(move || {
-            let _ = planted.requests(from, &to);
+            let _ = shared.forward_requests(from, &to);
             let _ = to.shutdown(Shutdown::Both);
         })?;
         thread::Builder::new().spawn(move || {
@@ -70,8 +69,8 @@ impl Planted {
         Ok(())
     }
 
-    /// Passes on what a client sends, until it has nothing more to say.
-    fn requests(&self, mut from: TcpStream, mut to: &TcpStream) -> io::Result<()> {
+    /// Forwards a client's requests until the end of its output.
+    fn forward_requests(&self, mut from: TcpStream, mut to: &TcpStream) -> io::Result<()> {
         let (mut requests, mut chunk) = (Splitter::requests(), [0; 16_384]);
         loop {
             match from.read(&mut chunk)? {
@@ -79,31 +78,31 @@ impl Planted {
                 length => requests.push(&chunk[..length]),
             }
             while let Some(frame) = requests.next_frame().map_err(io::Error::other)? {
-                to.write_all(&self.changed(frame))?;
+                to.write_all(&self.apply_mutant(frame))?;
             }
         }
     }
 
-    /// A request with the fault in it.
-    fn changed(&self, frame: Vec<u8>) -> Vec<u8> {
+    /// A request with the mutant's changes.
+    fn apply_mutant(&self, frame: Vec<u8>) -> Vec<u8> {
         let mut words = words(&frame).unwrap_or_default();
         let verb = words.first().map(|verb| verb.to_ascii_uppercase()).unwrap_or_default();
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
         match (verb.as_slice(), &mut words[..]) {
             (b"SCRIPT", [_, _, script]) => {
-                let Some(planted) = self.fault.planted(&String::from_utf8_lossy(script)) else {
+                let Some(changed) = self.mutant.apply_to(&String::from_utf8_lossy(script)) else {
                     return frame;
                 };
-                names.insert(name_of(script), name_of(planted.as_bytes()));
-                *script = planted.into_bytes();
+                digests.insert(digest(script), digest(changed.as_bytes()));
+                *script = changed.into_bytes();
             }
-            (b"EVALSHA", [_, name, ..]) => {
-                let Some(planted) = names.get(name) else { return frame };
-                name.clone_from(planted);
+            (b"EVALSHA", [_, known, ..]) => {
+                let Some(changed) = digests.get(known) else { return frame };
+                known.clone_from(changed);
             }
             (b"SUBSCRIBE", [_, channels @ ..]) => {
                 for channel in channels {
-                    *channel = self.fault.channel(&String::from_utf8_lossy(channel)).into_bytes();
+                    *channel = self.mutant.channel(&String::from_utf8_lossy(channel)).into_bytes();
                 }
             }
             _ => return frame,
@@ -112,8 +111,8 @@ impl Planted {
     }
 }
 
-/// What the server calls a script.
-fn name_of(script: &[u8]) -> Vec<u8> {
+/// The server's name of a script.
+fn digest(script: &[u8]) -> Vec<u8> {
     Sha1::from(script).digest().to_string().into_bytes()
 }
 
@@ -129,7 +128,7 @@ fn words(frame: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(words)
 }
 
-/// The number on the first line, which begins with that sign, and what is behind the line.
+/// The number on the first line, which begins with that sign, and the bytes after the line.
 fn number(bytes: &[u8], sign: u8) -> Option<(usize, &[u8])> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
     let digits = bytes[..end].strip_prefix(&[sign])?;

@@ -1,4 +1,4 @@
-//! How a worker process talks with the process that measures: requests and replies, a line each.
+//! The protocol between a worker and the process that measures: requests and replies, a line each.
 
 use anyhow::{Context, Result};
 use std::io::Write;
@@ -16,7 +16,7 @@ impl Requests {
     }
 
     pub(crate) async fn next(&mut self) -> Result<String> {
-        self.0.next_line().await?.context("the measuring process is gone")
+        self.0.next_line().await?.context("the measuring process has ended")
     }
 }
 

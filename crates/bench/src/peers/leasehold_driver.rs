@@ -1,8 +1,8 @@
 //! Leasehold's own driver, with the bench protocol of `drivers/README.md` as the other libraries' drivers.
 
-use super::driver::{Section, together};
-use crate::protocol::{Requests, reply};
-use crate::section::now_ns;
+use super::driver::{Acquisition, merge};
+use crate::critical_section::now_ns;
+use crate::worker::protocol::{Requests, reply};
 use anyhow::{Context, Result, bail};
 use leasehold::{Client, Guard, Mutex};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) const NAME: &str = "leasehold";
 
 /// Answers requests until `stop`.
-pub(crate) async fn drive(url: &str) -> Result<()> {
+pub(crate) async fn run(url: &str) -> Result<()> {
     let client = Client::connect(url).await?;
     let mut held = BTreeMap::new();
     let mut requests = Requests::new();
@@ -41,18 +41,19 @@ async fn answer(client: &Client, held: &mut BTreeMap<String, Guard>, request: &s
         }
         ["release", name, pause_us] => {
             tokio::time::sleep(Duration::from_micros(pause_us.parse()?)).await;
-            let guard = held.remove(name).context("it is not held")?;
+            let guard = held.remove(name).context("the lock is not held")?;
             let called_ns = now_ns();
             guard.release().await?;
             Ok(format!("released {called_ns}"))
         }
         ["contend", name, tasks, ms] => {
-            let all = together(&[sections(&client.mutex(name)?, tasks.parse()?, ms.parse()?).await?]);
+            let all = merge(&[acquisitions(&client.mutex(name)?, tasks.parse()?, ms.parse()?).await?]);
             Ok(format!("contended {} {} {}", all.sections, all.handovers, all.served))
         }
         ["trace", name, tasks, ms] => {
             let mut answer = "trace".to_owned();
-            for (acquired_ns, task) in sections(&client.mutex(name)?, tasks.parse()?, ms.parse()?).await? {
+            for (acquired_ns, task) in acquisitions(&client.mutex(name)?, tasks.parse()?, ms.parse()?).await?
+            {
                 write!(answer, " {task}@{acquired_ns}")?;
             }
             Ok(answer)
@@ -62,7 +63,7 @@ async fn answer(client: &Client, held: &mut BTreeMap<String, Guard>, request: &s
 }
 
 /// The acquisitions of all tasks.
-async fn sections(mutex: &Mutex, tasks: u32, ms: u64) -> Result<Vec<Section>> {
+async fn acquisitions(mutex: &Mutex, tasks: u32, ms: u64) -> Result<Vec<Acquisition>> {
     let until_ns = now_ns() + ms * 1_000_000;
     let tasks: Vec<_> =
         (0..tasks).map(|task| tokio::spawn(run_task(mutex.clone(), task, until_ns))).collect();
@@ -73,15 +74,15 @@ async fn sections(mutex: &Mutex, tasks: u32, ms: u64) -> Result<Vec<Section>> {
     Ok(all)
 }
 
-async fn run_task(mutex: Mutex, task: u32, until_ns: u64) -> Result<Vec<Section>> {
-    let mut seen = Vec::new();
+async fn run_task(mutex: Mutex, task: u32, until_ns: u64) -> Result<Vec<Acquisition>> {
+    let mut acquired = Vec::new();
     while now_ns() < until_ns {
         let guard = mutex.acquire().await?;
         let acquired_ns = now_ns();
         guard.release().await?;
         if acquired_ns < until_ns {
-            seen.push((acquired_ns, task));
+            acquired.push((acquired_ns, task));
         }
     }
-    Ok(seen)
+    Ok(acquired)
 }

@@ -329,7 +329,7 @@ pub struct NewGuard {
     /// The owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnerId>,
     /// The lock mode.
-    pub portion: LockMode,
+    pub mode: LockMode,
     /// How many holds the owner has, including this one, as reported to the task.
     pub count: u64,
     /// Set if it is one of several locks under one guard.
@@ -428,7 +428,7 @@ pub struct Held {
     /// The owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnValue>,
     /// The lock mode.
-    pub portion: LockMode,
+    pub mode: LockMode,
     /// Its token.
     pub fence: FencingToken,
     /// Until when, in true time; `None` if it never ends.
@@ -527,7 +527,7 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
             let held = |entry: &leasehold_core::model::Entry| Held {
                 hold: entry.hold,
                 owner: Some(entries.owner.clone()),
-                portion: LockMode::Whole,
+                mode: LockMode::Whole,
                 fence: entries.fence.unwrap_or(FencingToken::new(0)),
                 // No entry outlasts its key.
                 until: Some(ends(expires_ms.map_or(entry.until_ms, |at_ms| at_ms.min(entry.until_ms)))),
@@ -540,7 +540,7 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
             let held = |part: &leasehold_core::model::SharedHold| Held {
                 hold: part.hold,
                 owner: part.owner.clone(),
-                portion: part.portion,
+                mode: part.mode,
                 fence: part.fence,
                 // No part outlasts its key.
                 until: Some(ends(expires_ms.map_or(part.until_ms, |at_ms| at_ms.min(part.until_ms)))),
@@ -569,7 +569,7 @@ fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Op
     Some(Held {
         hold,
         owner: None,
-        portion: LockMode::Whole,
+        mode: LockMode::Whole,
         fence,
         until,
         life: tenant.life,
@@ -651,8 +651,8 @@ fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::
 
 fn show_acquire(ask: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "acquire {} for {} ms", Short(&ask.claim.hold), ask.lease_ms)?;
-    if ask.portion != LockMode::Whole {
-        write!(f, " ({:?})", ask.portion)?;
+    if ask.mode != LockMode::Whole {
+        write!(f, " ({:?})", ask.mode)?;
     }
     if let Some(value) = &ask.claim.value {
         write!(f, " as {}", value.as_str())?;
@@ -735,8 +735,8 @@ impl fmt::Display for Event<'_> {
                 }
                 for held in holds(done.state, done.clock) {
                     write!(f, "; held by {} until {:?}", Short(&held.hold), held.until)?;
-                    if held.portion != LockMode::Whole {
-                        write!(f, " ({:?})", held.portion)?;
+                    if held.mode != LockMode::Whole {
+                        write!(f, " ({:?})", held.mode)?;
                     }
                 }
                 match &done.state.value {

@@ -102,7 +102,7 @@ fn acquire(of: u8, hold: u8, queue: bool) -> Acquire {
         adopt_ms: None,
         life: Liveness::Session { alive_ms: 10_000 },
         ahead: None,
-        portion: LockMode::Whole,
+        mode: LockMode::Whole,
     }
 }
 

@@ -80,9 +80,9 @@ pub struct AcquireTerms {
     pub queue: bool,
     /// Set to look as often at the head of the queue as clients do that do not queue: where such clients
     /// share the lock, or where no message can arrive.
-    pub look_often: bool,
+    pub poll_often: bool,
     /// The requested mode.
-    pub portion: LockMode,
+    pub mode: LockMode,
     /// Set if each request is for a new hold, because a store without a queue may have undone the previous
     /// one in part, or be about to.
     pub fresh: bool,
@@ -152,8 +152,8 @@ pub struct WaitStatus {
 ///     adopt: None,
 ///     life: Liveness::Session { alive_ms: 10_000 },
 ///     queue: true,
-///     look_often: false,
-///     portion: LockMode::Whole,
+///     poll_often: false,
+///     mode: LockMode::Whole,
 ///     fresh: false,
 /// };
 /// let mut random = { let mut drawn = 0; move || { drawn += 1; drawn } }; // use unpredictable bits in production
@@ -214,8 +214,8 @@ struct Attempt {
     life: Liveness,
     /// For how long the queue entry was requested.
     kept: Duration,
-    look_often: bool,
-    portion: LockMode,
+    poll_often: bool,
+    mode: LockMode,
     /// Set if no other request is for this hold.
     fresh: bool,
     /// The last few requests.
@@ -308,7 +308,7 @@ impl Contender {
     /// hold.
     pub fn ask(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> (Nonce, Acquire) {
         let nonce = Nonce::new(self.slot, random());
-        let keeps_out = !matches!(terms.portion, LockMode::Await { .. } | LockMode::Meet { .. });
+        let keeps_out = !matches!(terms.mode, LockMode::Await { .. } | LockMode::Meet { .. });
         let lease = if keeps_out { terms.lease.min(FIRST_LEASE) } else { terms.lease };
         let kept = (self.look_interval() * 2 + LOOK_EVERY).min(LONGEST_PLACE);
         let (session, ahead) = (self.session, self.next_watched().map(|(session, _)| session));
@@ -316,15 +316,15 @@ impl Contender {
             claim: Claim { hold: fresh_hold(session, random), value: terms.value.clone() },
             life: terms.life,
             kept,
-            look_often: terms.look_often,
-            portion: terms.portion,
+            poll_often: terms.poll_often,
+            mode: terms.mode,
             fresh: terms.fresh,
             sent: VecDeque::with_capacity(NONCES),
             may_be_there: false,
             may_have_been_there: false,
         });
         attempt.kept = kept;
-        attempt.look_often = terms.look_often;
+        attempt.poll_often = terms.poll_often;
         if attempt.sent.len() == NONCES {
             attempt.sent.pop_front();
         }
@@ -341,7 +341,7 @@ impl Contender {
             adopt_ms: terms.adopt.map(whole_millis),
             life: terms.life,
             ahead,
-            portion: terms.portion,
+            mode: terms.mode,
         };
         (nonce, ask)
     }
@@ -349,7 +349,7 @@ impl Contender {
     /// Whether the requested hold fits other terms; if it does not, the caller must give it up.
     pub fn suits(&self, terms: &AcquireTerms) -> bool {
         let fits = |attempt: &Attempt| {
-            (&attempt.claim.value, attempt.life, attempt.portion) == (&terms.value, terms.life, terms.portion)
+            (&attempt.claim.value, attempt.life, attempt.mode) == (&terms.value, terms.life, terms.mode)
         };
         self.attempt.as_ref().is_none_or(fits)
     }
@@ -587,7 +587,7 @@ impl Contender {
             return between(SPLIT_LOOK.0, most, random());
         }
         let head = self.standing.position.unwrap_or(0) == 0;
-        let look_often = self.attempt.as_ref().is_some_and(|attempt| attempt.look_often);
+        let poll_often = self.attempt.as_ref().is_some_and(|attempt| attempt.poll_often);
         let unheard = !self.hears && holder.is_some_and(Holder::is_stranger);
         // The lock is free with this client behind it: it was left free, or the waiters before are long dead,
         // so no grant would arrive. At a latch or a barrier there is nothing to take; the arriving clients
@@ -595,8 +595,8 @@ impl Contender {
         let gathers = self
             .attempt
             .as_ref()
-            .is_some_and(|attempt| matches!(attempt.portion, LockMode::Await { .. } | LockMode::Meet { .. }));
-        let often = (holder.is_none() && !gathers) || (head && (look_often || unheard));
+            .is_some_and(|attempt| matches!(attempt.mode, LockMode::Await { .. } | LockMode::Meet { .. }));
+        let often = (holder.is_none() && !gathers) || (head && (poll_often || unheard));
         let pause = if often {
             between(STRANGER_LOOK.0, STRANGER_LOOK.1, random())
         } else {
@@ -652,8 +652,8 @@ mod tests {
             adopt: None,
             life: Liveness::Session { alive_ms: 10_000 },
             queue: true,
-            look_often: false,
-            portion: LockMode::Whole,
+            poll_often: false,
+            mode: LockMode::Whole,
             fresh: false,
         }
     }
@@ -683,7 +683,7 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
             rests: false,
         };
         Acquired::Taken { holder: Some(holder), position: Some(position), ahead: None, others: Vec::new() }
@@ -826,11 +826,11 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
             rests: false,
         };
         let ours = Holder { label: Label::new("other").ok(), ..stranger.clone() };
-        for (holder, position, look_often, soon) in [
+        for (holder, position, poll_often, soon) in [
             (Some(stranger.clone()), 0, false, true),
             (Some(stranger), 1, false, false),
             (Some(ours.clone()), 0, true, true),
@@ -839,7 +839,7 @@ mod tests {
         ] {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-            let (nonce, _) = asked(contender.poll(ms(0), &AcquireTerms { look_often, ..terms() }, random));
+            let (nonce, _) = asked(contender.poll(ms(0), &AcquireTerms { poll_often, ..terms() }, random));
             let taken = Acquired::Taken {
                 holder: holder.clone(),
                 position: Some(position),
@@ -869,7 +869,7 @@ mod tests {
                 fence: None,
                 since_ms: None,
                 session: None,
-                portion: LockMode::Whole,
+                mode: LockMode::Whole,
                 rests: false,
             });
             contender.handle_reply(
@@ -997,7 +997,7 @@ mod tests {
     // ---- a new hold for each request (6) ----
 
     fn fresh() -> AcquireTerms {
-        AcquireTerms { queue: false, look_often: true, fresh: true, ..terms() }
+        AcquireTerms { queue: false, poll_often: true, fresh: true, ..terms() }
     }
 
     #[test]
@@ -1180,7 +1180,7 @@ mod tests {
                 adopt_ms: None,
                 life,
                 ahead: None,
-                portion: LockMode::Whole,
+                mode: LockMode::Whole,
             }
         };
         let random = &mut counter();

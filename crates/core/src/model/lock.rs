@@ -37,8 +37,8 @@ use std::fmt;
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let label = Label::new("a worker").expect("a short text is a label");
-///     let (life, ahead, portion) = (Liveness::Session { alive_ms: 10_000 }, None, LockMode::Whole);
-///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead, portion })
+///     let (life, ahead, mode) = (Liveness::Session { alive_ms: 10_000 }, None, LockMode::Whole);
+///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead, mode })
 /// };
 /// let granted = |reply| matches!(reply, Reply::Acquire(Acquired::Granted { .. }));
 ///
@@ -228,7 +228,7 @@ impl LockState {
 
     /// Whether a lock could be acquired.
     fn probe(&self, now: Now, ask: &Acquire) -> MultiAcquired {
-        if self.kind.is_shared() || !ask.portion.suits(self.kind) {
+        if self.kind.is_shared() || !ask.mode.suits(self.kind) {
             // Shared locks cannot be acquired together with others.
             return MultiAcquired::InTheWay(Err(Refused::NoSuchPart));
         }
@@ -935,7 +935,7 @@ impl LockState {
                 .map(|tenant| tenant.claim.hold.session()),
             rests: self.rests(),
             label: tenant.map(|tenant| tenant.label),
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
         })
     }
 

@@ -164,8 +164,8 @@ pub struct QueueEntry {
     /// A description of the waiter, for people to read.
     pub label: Label,
     /// The mode for which it waits.
-    #[serde(default)]
-    pub portion: LockMode,
+    #[serde(rename = "portion", default)] // as in the databases that exist
+    pub mode: LockMode,
 }
 
 impl Record {
@@ -229,7 +229,7 @@ impl Record {
         } else {
             let first = self.tickets.first_key_value().map(|(first, _)| *first);
             let ticket = match first {
-                Some(first) if ask.portion == LockMode::Upgrade => first - 1,
+                Some(first) if ask.mode == LockMode::Upgrade => first - 1,
                 _ => {
                     self.tail += 1;
                     self.tail - 1
@@ -246,7 +246,7 @@ impl Record {
             life: ask.life,
             claim: ask.claim.clone(),
             label: ask.label.clone(),
-            portion: ask.portion,
+            mode: ask.mode,
         };
         self.places.insert(id, place);
         self.keep(now_ms, queue.kept_ms);

@@ -26,7 +26,8 @@ pub struct SharedHold {
     /// Its owner, for an RwLock.
     pub owner: Option<OwnValue>,
     /// Its mode.
-    pub portion: LockMode,
+    #[serde(rename = "portion")] // as in the databases that exist
+    pub mode: LockMode,
     /// Its fencing token.
     pub fence: FencingToken,
     /// Until when it counts, in milliseconds of the store's clock.
@@ -47,7 +48,7 @@ impl SharedHolders {
 
     /// How many permits or arrivals are taken.
     pub fn count(&self) -> u64 {
-        self.holds.iter().map(|part| u64::from(part.portion.count())).sum()
+        self.holds.iter().map(|part| u64::from(part.mode.count())).sum()
     }
 
     /// The holds of an owner.
@@ -95,7 +96,7 @@ impl SharedHold {
             fence: Some(self.fence),
             since_ms: Some(self.since_ms),
             session: self.life.ends_with_session().then(|| self.hold.session()),
-            portion: self.portion,
+            mode: self.mode,
             rests: false,
         }
     }

@@ -51,7 +51,7 @@ pub(super) fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_
         adopt_ms,
         life: Liveness::Session { alive_ms: 10_000 },
         ahead: None,
-        portion: LockMode::Whole,
+        mode: LockMode::Whole,
     }
 }
 

@@ -51,7 +51,7 @@ fn claim(kind: Kind, s: u8, n: u8) -> Claim {
 }
 
 /// The mode that the `n`th hold requests (2).
-fn portion(kind: Kind, s: u8, n: u8) -> LockMode {
+fn mode(kind: Kind, s: u8, n: u8) -> LockMode {
     let at = u32::from(s * HOLDS + n);
     match kind {
         Kind::Semaphore => LockMode::Permits { count: at % 4, of: 3 + u32::from(at % 7 == 0) },
@@ -70,7 +70,7 @@ fn portion(kind: Kind, s: u8, n: u8) -> LockMode {
 }
 
 fn any_hold(kind: Kind) -> impl Strategy<Value = (Claim, LockMode)> {
-    (0..SESSIONS, 0..HOLDS).prop_map(move |(s, n)| (claim(kind, s, n), portion(kind, s, n)))
+    (0..SESSIONS, 0..HOLDS).prop_map(move |(s, n)| (claim(kind, s, n), mode(kind, s, n)))
 }
 
 fn any_ask(kind: Kind) -> impl Strategy<Value = Acquire> {
@@ -82,9 +82,9 @@ fn any_ask(kind: Kind) -> impl Strategy<Value = Acquire> {
     ];
     let ahead = proptest::option::weighted(0.3, (0..SESSIONS).prop_map(session));
     (any_hold(kind), any_lease_ms(), queue, life, ahead).prop_map(
-        |((claim, portion), lease_ms, queue, life, ahead)| {
+        |((claim, mode), lease_ms, queue, life, ahead)| {
             let ahead = ahead.filter(|ahead| *ahead != claim.hold.session());
-            Acquire { life, ahead, portion, ..ask(claim, lease_ms, queue, None) }
+            Acquire { life, ahead, mode, ..ask(claim, lease_ms, queue, None) }
         },
     )
 }
@@ -291,10 +291,7 @@ impl Environment {
             assert_eq!(after.is_none(), ends(part), "{part:?} of {:#?}", before.state);
             if let Some(after) = after {
                 assert!(after.until_ms >= part.until_ms, "it was shortened: {part:?}");
-                assert_eq!(
-                    (after.fence, after.portion, &after.owner),
-                    (part.fence, part.portion, &part.owner)
-                );
+                assert_eq!((after.fence, after.mode, &after.owner), (part.fence, part.mode, &part.owner));
             } else {
                 lost += 1;
                 assert!(
@@ -372,9 +369,9 @@ impl Environment {
             assert_eq!(part.since_ms, self.now_ms());
         }
         assert!(grants.len() <= LOOKS_AT_MOST);
-        let taken: u64 = now.iter().map(|part| u64::from(part.portion.count())).sum();
+        let taken: u64 = now.iter().map(|part| u64::from(part.mode.count())).sum();
         for part in &fresh {
-            match part.portion {
+            match part.mode {
                 LockMode::Permits { .. } => {
                     assert!(taken <= u64::from(limit_of(&self.state).expect("it is known")));
                 }
@@ -383,7 +380,7 @@ impl Environment {
             }
         }
         if self.state.kind == Kind::Barrier {
-            let of = fresh.first().and_then(|part| part.portion.of());
+            let of = fresh.first().and_then(|part| part.mode.of());
             assert!(
                 fresh.is_empty() || of == u32::try_from(fresh.len()).ok(),
                 "all parties, or none: {fresh:#?}"
@@ -417,7 +414,7 @@ impl Environment {
             let owners = |held: &&SharedHold| {
                 part.owner.is_some() && held.owner == part.owner && held.hold != part.hold
             };
-            let passes = match part.portion {
+            let passes = match part.mode {
                 LockMode::Arrive { .. } | LockMode::Upgrade => true,
                 LockMode::Read | LockMode::Upgradable => {
                     after.holds.iter().chain(&before.holds).any(|held| owners(&held))
@@ -492,13 +489,13 @@ impl Environment {
     /// Only a request that can never succeed is refused.
     fn check_refusal(&self, before: &Before, ask: &Acquire, refused: &Refused) {
         let own = |part: &&SharedHold| part.owner.is_some() && part.owner == ask.claim.value;
-        let owns = |portion| before.holds.iter().filter(own).any(|part| part.portion == portion);
+        let owns = |mode| before.holds.iter().filter(own).any(|part| part.mode == mode);
         let true_it_is = match refused {
             Refused::OutOfRange { count, limit } => *count == 0 || count > limit,
             Refused::WouldDeadlock => before.holds.iter().chain(&self.stands().holds).any(|part| own(&part)),
             Refused::NothingToUpgrade => {
                 // It may have been removed with a dead session in the same step.
-                !self.stands().holds.iter().filter(own).any(|part| part.portion == LockMode::Upgradable)
+                !self.stands().holds.iter().filter(own).any(|part| part.mode == LockMode::Upgradable)
                     && !owns(LockMode::Upgrade)
             }
             Refused::Disagreement { known, .. } => limit_of(&before.state) == Some(*known),
@@ -565,16 +562,16 @@ impl Environment {
             assert!(first.expires_ms >= self.now_ms(), "a dead one in front: {first:?}");
         }
         let limit = limit_of(&self.state);
-        let taken: u64 = now.holds.iter().map(|part| u64::from(part.portion.count())).sum();
-        let writes = |part: &SharedHold| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
-        let room = match first.portion {
+        let taken: u64 = now.holds.iter().map(|part| u64::from(part.mode.count())).sum();
+        let writes = |part: &SharedHold| matches!(part.mode, LockMode::Write | LockMode::Upgrade);
+        let room = match first.mode {
             LockMode::Permits { count, .. } => {
                 let limit = limit.expect("a waiter has set the limit");
                 count > limit || taken + u64::from(count) <= u64::from(limit)
             }
             LockMode::Read => !now.holds.iter().any(writes),
             LockMode::Upgradable => {
-                !now.holds.iter().any(|part| writes(part) || part.portion == LockMode::Upgradable)
+                !now.holds.iter().any(|part| writes(part) || part.mode == LockMode::Upgradable)
             }
             LockMode::Write => now.holds.is_empty(),
             LockMode::Upgrade => {
@@ -614,15 +611,15 @@ fn is_settled(before: &Before, op: &Op, reply: &Reply) -> bool {
 fn check_readers(holds: &[SharedHold]) {
     for part in holds {
         assert!(part.owner.is_some());
-        if matches!(part.portion, LockMode::Write | LockMode::Upgrade) {
+        if matches!(part.mode, LockMode::Write | LockMode::Upgrade) {
             assert!(holds.iter().all(|other| other.owner == part.owner), "beside a writer: {holds:#?}");
-            let writes = |other: &&SharedHold| matches!(other.portion, LockMode::Write | LockMode::Upgrade);
+            let writes = |other: &&SharedHold| matches!(other.mode, LockMode::Write | LockMode::Upgrade);
             assert_eq!(holds.iter().filter(writes).count(), 1, "an owner writes once: {holds:#?}");
         }
     }
     let upgradable: BTreeSet<_> = holds
         .iter()
-        .filter(|part| part.portion == LockMode::Upgradable)
+        .filter(|part| part.mode == LockMode::Upgradable)
         .map(|part| part.owner.as_ref().map(OwnValue::as_str))
         .collect();
     assert!(upgradable.len() <= 1, "{holds:#?}");

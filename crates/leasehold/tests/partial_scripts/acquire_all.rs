@@ -18,16 +18,7 @@ fn ask(n: u8, lease_ms: u64) -> Acquire {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]));
     let (life, label) =
         (Liveness::Session { alive_ms: 10_000 }, Label::new("test").expect("a plain text is a label"));
-    Acquire {
-        claim,
-        lease_ms,
-        label,
-        queue: None,
-        adopt_ms: None,
-        life,
-        ahead: None,
-        portion: LockMode::Whole,
-    }
+    Acquire { claim, lease_ms, label, queue: None, adopt_ms: None, life, ahead: None, mode: LockMode::Whole }
 }
 
 fn lock(name: &str) -> Lock {

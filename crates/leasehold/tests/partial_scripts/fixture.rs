@@ -430,10 +430,10 @@ fn place_id(kind: Kind, text: &str) -> Result<QueueEntryId, Broken> {
 }
 
 fn place(text: &str, kind: Kind) -> Result<QueueEntry, Broken> {
-    let (text, portion) = match text.rsplit_once('\n') {
+    let (text, mode) = match text.rsplit_once('\n') {
         Some((text, word)) if kind.is_shared() => {
-            let portion = LockMode::of_word(word).filter(|portion| portion.suits(kind));
-            (text, portion.ok_or_else(|| Broken(format!("a place of a portion `{word}`")))?)
+            let mode = LockMode::of_word(word).filter(|mode| mode.suits(kind));
+            (text, mode.ok_or_else(|| Broken(format!("a place of a mode `{word}`")))?)
         }
         _ => (text, LockMode::Whole),
     };
@@ -449,7 +449,7 @@ fn place(text: &str, kind: Kind) -> Result<QueueEntry, Broken> {
         life: self::life(life)?,
         claim: claim(hold, own)?,
         label: Label::new(label).map_err(broken)?,
-        portion,
+        mode,
     })
 }
 

@@ -177,7 +177,7 @@ impl<'a> Play<'a> {
             adopt_ms: None,
             life: Liveness::Session { alive_ms: 10_000 },
             ahead: None,
-            portion: whole(self.fixture.kind),
+            mode: whole(self.fixture.kind),
         }
     }
 

@@ -119,7 +119,7 @@ impl Play<'_> {
             adopt_ms: None,
             life: Liveness::Session { alive_ms: 10_000 },
             ahead: None,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
         })
     }
 

@@ -301,7 +301,7 @@ fn texts_of_users_are_texts() {
                 adopt_ms: None,
                 life: Liveness::Session { alive_ms: 10_000 },
                 ahead: None,
-                portion: LockMode::Whole,
+                mode: LockMode::Whole,
             })
         };
         play.check(&ask(&holder));
@@ -322,7 +322,7 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
         adopt_ms: None,
         life: Liveness::Session { alive_ms: 10_000 },
         ahead: None,
-        portion: LockMode::Whole,
+        mode: LockMode::Whole,
     })
 }
 

@@ -41,15 +41,13 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     if let Some(limit) = record.limit {
         put("limit", limit.to_string());
     }
-    for (of, QueueEntry { ticket, nonce, expires_ms, lease_ms, life, claim, label, portion }) in
-        &record.places
-    {
+    for (of, QueueEntry { ticket, nonce, expires_ms, lease_ms, life, claim, label, mode }) in &record.places {
         let (hold, own, life) = (claim.hold.token(), own(claim), letter(*life));
         let mut place =
             format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{life}\n{hold}\n{own}\n{label}");
-        if *portion != LockMode::Whole {
+        if *mode != LockMode::Whole {
             place.push('\n');
-            place.push_str(&portion.word());
+            place.push_str(&mode.word());
         }
         put(&format!("w:{}", of.word()), place);
     }

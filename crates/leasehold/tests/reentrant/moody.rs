@@ -55,7 +55,7 @@ impl Moody {
                 fence: None,
                 since_ms: None,
                 session: None,
-                portion: LockMode::Whole,
+                mode: LockMode::Whole,
                 rests: false,
             };
             let position = ask.queue.as_ref().map(|_| 0);

@@ -175,7 +175,7 @@ pub(crate) fn ask(claim: &Claim, queue: bool) -> Acquire {
         adopt_ms: None,
         life: Liveness::Session { alive_ms: 10_000 },
         ahead: None,
-        portion: LockMode::Whole,
+        mode: LockMode::Whole,
     }
 }
 

@@ -154,7 +154,7 @@ impl Call {
                 if let Some(ahead) = ask.ahead {
                     call.cmd.arg(ahead.to_string());
                 }
-                call.portion(kind, ask)
+                call.mode(kind, ask)
             }
             Op::Extend(extend) if goes_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
             Op::Extend(extend) => {
@@ -254,7 +254,7 @@ impl Call {
         Some(match &release.next {
             Some(next) => {
                 call.claim(&next.claim);
-                call.terms(next).portion(kind, next)
+                call.terms(next).mode(kind, next)
             }
             None => call,
         })
@@ -420,9 +420,9 @@ impl Call {
     }
 
     /// The mode, of a shared lock.
-    fn portion(mut self, kind: Kind, ask: &Acquire) -> Self {
+    fn mode(mut self, kind: Kind, ask: &Acquire) -> Self {
         if kind.is_shared() {
-            self.cmd.arg(ask.portion.word());
+            self.cmd.arg(ask.mode.word());
         }
         self
     }

@@ -381,7 +381,7 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
         fence: None,
         since_ms: None,
         session: None,
-        portion: LockMode::Whole,
+        mode: LockMode::Whole,
         rests: false,
     };
     match who {
@@ -408,12 +408,12 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
 fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
     match owner {
         [] => Ok(holder),
-        [owner, portion @ (Value::BulkString(_) | Value::SimpleString(_))] => {
+        [owner, mode @ (Value::BulkString(_) | Value::SimpleString(_))] => {
             let owner = match text(owner)? {
                 "" => None,
                 owner => Some(OwnValue::new(owner).map_err(|_| Malformed)?),
             };
-            Ok(Holder { owner, portion: LockMode::of_word(text(portion)?).ok_or(Malformed)?, ..holder })
+            Ok(Holder { owner, mode: LockMode::of_word(text(mode)?).ok_or(Malformed)?, ..holder })
         }
         [owner, count] => {
             // A client of another library may use any text as its name.

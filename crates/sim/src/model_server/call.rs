@@ -123,7 +123,7 @@ impl OnLock {
                 if with_session {
                     ask.ahead = Some(parsed(rest.text()?)?);
                 }
-                ask.portion = rest.portion(kind)?;
+                ask.mode = rest.mode(kind)?;
                 Op::Acquire(ask)
             }
             Script::Resize => {
@@ -155,7 +155,7 @@ impl OnLock {
                 } else {
                     let claim = rest.claim()?;
                     let mut next = rest.acquire(claim)?;
-                    next.portion = rest.portion(kind)?;
+                    next.mode = rest.mode(kind)?;
                     Some(next)
                 };
                 Op::Release(Release { claim: claim.ok_or_else(malformed)?, pass, next })
@@ -239,11 +239,11 @@ impl<'a> Rest<'a> {
             adopt_ms => Some(parsed(adopt_ms)?),
         };
         let life = self.life()?;
-        Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead: None, portion: LockMode::Whole })
+        Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead: None, mode: LockMode::Whole })
     }
 
     /// The lock mode, of a kind that has modes.
-    fn portion(&mut self, kind: Kind) -> Read<LockMode> {
+    fn mode(&mut self, kind: Kind) -> Read<LockMode> {
         if kind.is_shared() {
             LockMode::of_word(self.text()?).ok_or_else(malformed)
         } else {
@@ -266,7 +266,7 @@ impl<'a> Rest<'a> {
                     adopt_ms: None,
                     life,
                     ahead: None,
-                    portion: LockMode::Whole,
+                    mode: LockMode::Whole,
                 };
                 Ok(((*lock).to_owned(), ask))
             }

@@ -277,9 +277,9 @@ fn who(holder: Option<&Holder>) -> Vec<Value> {
             Value::bulk(session),
         ]);
     }
-    if holder.portion != LockMode::Whole {
+    if holder.mode != LockMode::Whole {
         let owner = holder.owner.as_ref().map_or("", |owner| owner.as_str());
-        who.extend([owner, &holder.portion.word()].map(Value::bulk));
+        who.extend([owner, &holder.mode.word()].map(Value::bulk));
     } else if let Some(owner) = &holder.owner {
         who.extend([Value::bulk(owner.as_str()), Value::number(holder.count)]);
     }

@@ -558,7 +558,7 @@ impl LockEntry {
             fence: Some(hold.fence),
             since_ms: None,
             session: None,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
             rests: false,
         };
         WaitStatus { holder: Some(holder), position: None, ahead: None, as_of: Some(now) }
@@ -702,9 +702,9 @@ mod tests {
             adopt: None,
             life: Liveness::Session { alive_ms: 10_000 },
             queue: true,
-            look_often: false,
+            poll_often: false,
             fresh: false,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
         })
     }
 
@@ -767,7 +767,7 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
             rests: false,
         };
         Acquired::Taken { holder: Some(holder), position: Some(0), ahead: None, others: Vec::new() }

@@ -192,9 +192,9 @@ mod tests {
             adopt: None,
             life: Liveness::Session { alive_ms: 10_000 },
             queue: true,
-            look_often: false,
+            poll_often: false,
             fresh: false,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
         })
     }
 

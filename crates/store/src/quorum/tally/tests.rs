@@ -24,7 +24,7 @@ fn holder(who: &str) -> Holder {
         fence: None,
         since_ms: None,
         session: None,
-        portion: LockMode::Whole,
+        mode: LockMode::Whole,
         rests: false,
     }
 }

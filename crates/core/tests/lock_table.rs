@@ -283,12 +283,12 @@ impl Scenario {
             Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), kept_ms }
         });
         let adopt_ms = after("adopting", words);
-        let life =
+        let liveness =
             if taken("detached", words) { Liveness::Lease } else { Liveness::Session { alive_ms: 10_000 } };
-        let ahead = taken("after", words).then(|| words.next().expect("a client").to_owned());
-        let ahead = ahead.map(|ahead| self.session(&ahead));
+        let predecessor = taken("after", words).then(|| words.next().expect("a client").to_owned());
+        let predecessor = predecessor.map(|predecessor| self.session(&predecessor));
         let label = Label::new(who).expect("a plain text");
-        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead, mode }
+        Acquire { claim, lease_ms, label, queue, adopt_ms, liveness, predecessor, mode }
     }
 
     /// An acquire of a shared lock.
@@ -366,17 +366,18 @@ impl Scenario {
                 let entered = entered.unwrap_or_default();
                 format!("granted {}, {remaining_ms} left{entered}{others}", self.token(*fence))
             }
-            Acquired::Taken { holder, position, ahead, others } => {
+            Acquired::Taken { holder, position, predecessor, others } => {
                 let place = position.map(|place| format!(", place {place}")).unwrap_or_default();
-                let ahead = ahead.map(|ahead| {
-                    let known = ahead.alive_ms.map(|ms| format!(", alive for {ms}")).unwrap_or_default();
-                    format!(", after {}{known}", self.person(ahead.session))
+                let predecessor = predecessor.map(|predecessor| {
+                    let known =
+                        predecessor.alive_ms.map(|ms| format!(", alive for {ms}")).unwrap_or_default();
+                    format!(", after {}{known}", self.person(predecessor.session))
                 });
                 let others: Vec<_> = others.iter().map(|session| self.person(*session)).collect();
                 let others =
                     if others.is_empty() { String::new() } else { format!(" and {}", others.join(", ")) };
-                let ahead = ahead.unwrap_or_default() + &others;
-                format!("taken by {}{place}{ahead}", self.holder(holder.as_ref()))
+                let predecessor = predecessor.unwrap_or_default() + &others;
+                format!("taken by {}{place}{predecessor}", self.holder(holder.as_ref()))
             }
             Acquired::Spent(how) => format!("spent: {}", fate(HoldStatus::Ended(*how))),
         }

@@ -45,7 +45,7 @@ fn terms(mode: LockMode) -> AcquireTerms {
         label: Label::new("waiter").expect("a plain text"),
         value: None,
         adopt: None,
-        life: Liveness::Session { alive_ms: LIVES_MS },
+        liveness: Liveness::Session { alive_ms: LIVES_MS },
         queue: true,
         poll_often: false,
         fresh: false,
@@ -72,8 +72,8 @@ impl Scene {
                 label: Label::new("holder").expect("a plain text"),
                 queue: None,
                 adopt_ms: None,
-                life: Liveness::Session { alive_ms: LIVES_MS },
-                ahead: None,
+                liveness: Liveness::Session { alive_ms: LIVES_MS },
+                predecessor: None,
                 mode: LockMode::Permits { count: 1, of },
             };
             lock.apply(now_ms * 1000, &Op::Acquire(ask), &all_alive);
@@ -239,10 +239,10 @@ fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
         while now < end {
             match contender.poll(now, &terms(mode), &mut random) {
                 ContenderAction::Ask(nonce, ask) => {
-                    assert_eq!((ask.lease_ms, ask.ahead), (60_000, None));
+                    assert_eq!((ask.lease_ms, ask.predecessor), (60_000, None));
                     looks += 1;
-                    let (holder, position, ahead, others) = (None, Some(0), None, Vec::new());
-                    let taken = Acquired::Taken { holder, position, ahead, others };
+                    let (holder, position, predecessor, others) = (None, Some(0), None, Vec::new());
+                    let taken = Acquired::Taken { holder, position, predecessor, others };
                     contender.handle_reply(nonce, &taken, now, &mut random);
                 }
                 ContenderAction::Sleep(until) => now = until,
@@ -284,12 +284,12 @@ fn it_checks_each_holder_before_it_checks_one_again() {
     while about.len() < 4 {
         match contender.poll(now, &terms(LockMode::Write), &mut random) {
             ContenderAction::Ask(nonce, ask) => {
-                let first = ask.ahead.unwrap_or(all[0]);
-                about.push(ask.ahead);
-                let alive_ms = ask.ahead.map(|_| 600_000);
+                let first = ask.predecessor.unwrap_or(all[0]);
+                about.push(ask.predecessor);
+                let alive_ms = ask.predecessor.map(|_| 600_000);
                 let others = all.iter().copied().filter(|session| *session != first).collect();
-                let ahead = Some(Predecessor { session: first, alive_ms });
-                let taken = Acquired::Taken { holder: None, position: Some(0), ahead, others };
+                let predecessor = Some(Predecessor { session: first, alive_ms });
+                let taken = Acquired::Taken { holder: None, position: Some(0), predecessor, others };
                 contender.handle_reply(nonce, &taken, now, &mut random);
             }
             ContenderAction::Sleep(until) => now = until,

@@ -98,8 +98,8 @@ impl Stand {
                 label: about.label.clone(),
                 queue: None,
                 adopt_ms: None,
-                life: Liveness::Session { alive_ms: 10_000 },
-                ahead: None,
+                liveness: Liveness::Session { alive_ms: 10_000 },
+                predecessor: None,
                 mode: *mode,
             };
             let granted = store.execute(&lock, &Op::Acquire(ask), S).await;

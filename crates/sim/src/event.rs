@@ -501,7 +501,7 @@ impl Execution<'_> {
     pub fn evicts(&self) -> Option<SessionId> {
         match self.op {
             Op::Evict(evict) => Some(evict.dead),
-            Op::Acquire(ask) => ask.ahead,
+            Op::Acquire(ask) => ask.predecessor,
             _ => None,
         }
     }
@@ -531,7 +531,7 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
                 fence: entries.fence.unwrap_or(FencingToken::new(0)),
                 // No entry outlasts its key.
                 until: Some(ends(expires_ms.map_or(entry.until_ms, |at_ms| at_ms.min(entry.until_ms)))),
-                life: entry.life,
+                life: entry.liveness,
                 since_ms: entry.since_ms,
             };
             entries.holds.iter().map(held).collect()
@@ -544,7 +544,7 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
                 fence: part.fence,
                 // No part outlasts its key.
                 until: Some(ends(expires_ms.map_or(part.until_ms, |at_ms| at_ms.min(part.until_ms)))),
-                life: part.life,
+                life: part.liveness,
                 since_ms: part.since_ms,
             };
             parts.holds.iter().map(held).collect()
@@ -572,7 +572,7 @@ fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Op
         mode: LockMode::Whole,
         fence,
         until,
-        life: tenant.life,
+        life: tenant.liveness,
         since_ms: tenant.since_ms,
     })
 }
@@ -661,7 +661,7 @@ fn show_acquire(ask: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.kept_ms),
         None => Ok(()),
     }?;
-    match &ask.ahead {
+    match &ask.predecessor {
         Some(ahead) => write!(f, ", behind {ahead}"),
         None => Ok(()),
     }
@@ -678,9 +678,9 @@ fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "granted {fence} for {remaining_ms} ms")?;
             entered.map_or(Ok(()), |entered| write!(f, ", {} times", entered.count))
         }
-        Acquired::Taken { holder, position, ahead, .. } => {
+        Acquired::Taken { holder, position, predecessor, .. } => {
             let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
-            write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {ahead:?}")
+            write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {predecessor:?}")
         }
         Acquired::Spent(how) => write!(f, "spent: {how:?}"),
     }

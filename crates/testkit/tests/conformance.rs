@@ -301,7 +301,7 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
             release.claim = Claim::new(HoldId::from_random(SessionId::from_random([0xee; 12]), [0; 16]));
         }
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
-        (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.life = Liveness::Session { alive_ms: 1 },
+        (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.liveness = Liveness::Session { alive_ms: 1 },
         (Flaw::FreesUnseen, Op::ForceRelease(free)) => {
             let last = state.record.as_ref().and_then(|record| record.last);
             free.seen = last.map_or(free.seen, ObservedHolder::Hold);
@@ -508,8 +508,8 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
     let waited = before.waiters().next().is_some();
     match (flaw, op, &mut *reply) {
         (Flaw::WaitsForEver, Op::Acquire(_), reply) if hopeless => {
-            let (holder, position, ahead, others) = (None, None, None, Vec::new());
-            *reply = Reply::Acquire(Acquired::Taken { holder, position, ahead, others });
+            let (holder, position, predecessor, others) = (None, None, None, Vec::new());
+            *reply = Reply::Acquire(Acquired::Taken { holder, position, predecessor, others });
         }
         (Flaw::KeepsHopelessPlaces, Op::Resize(_), _) => {
             if let (Some(record), Some(old)) = (&mut state.record, &before.record) {

@@ -91,8 +91,8 @@ impl LockState {
         let position = queued.and_then(|record| record.position(id));
         let in_the_way = self.in_the_way(ask);
         let holder = in_the_way.first().map(|part| part.holder(now.ms));
-        let (ahead, others) = self.watched(ask, position, asked);
-        Ok(Acquired::Taken { holder, position, ahead, others })
+        let (predecessor, others) = self.watched(ask, position, asked);
+        Ok(Acquired::Taken { holder, position, predecessor, others })
     }
 
     pub(super) fn release_part(
@@ -176,10 +176,10 @@ impl LockState {
             .parts()
             .iter()
             .flat_map(|parts| &parts.holds)
-            .filter(|part| goes(part.life, &part.hold))
+            .filter(|part| goes(part.liveness, &part.hold))
             .cloned()
             .collect();
-        self.keep_parts(now, |part| !goes(part.life, &part.hold));
+        self.keep_parts(now, |part| !goes(part.liveness, &part.hold));
         for SharedHold { hold, fence, label, .. } in &lost {
             self.note_end(now, *hold, Some(*fence), how);
             let (fence, whose) = (Some(*fence), Some(label.clone()));
@@ -414,10 +414,10 @@ impl LockState {
         record.limit = limit;
         record.keep(now.ms, lease_ms);
         let owner = tenant.claim.value.filter(|_| self.kind.has_owners());
-        let RecordedHolder { claim: Claim { hold, .. }, since_ms, life, label } =
+        let RecordedHolder { claim: Claim { hold, .. }, since_ms, liveness, label } =
             RecordedHolder { claim: Claim::new(tenant.claim.hold), ..tenant };
         let until_ms = now.ms + lease_ms;
-        let part = SharedHold { hold, owner, mode, fence, until_ms, since_ms, life, label };
+        let part = SharedHold { hold, owner, mode, fence, until_ms, since_ms, liveness, label };
         let empty = Value { content: Content::SharedHolders(SharedHolders::default()), expires_ms: None };
         let value = self.value.get_or_insert(empty);
         if let Content::SharedHolders(parts) = &mut value.content {
@@ -467,18 +467,18 @@ impl LockState {
         asked: Option<SessionId>,
     ) -> (Option<Predecessor>, Vec<SessionId>) {
         let own = ask.claim.hold.session();
-        let can_die = |life: Liveness, hold: HoldId| {
-            (life.ends_with_session() && hold.session() != own).then(|| hold.session())
+        let can_die = |liveness: Liveness, hold: HoldId| {
+            (liveness.ends_with_session() && hold.session() != own).then(|| hold.session())
         };
-        let ahead = |session| Predecessor { session, alive_ms: None };
+        let predecessor = |session| Predecessor { session, alive_ms: None };
         let queue = self.record.as_ref().filter(|_| position.is_some());
         if let Some(before) =
             queue.and_then(|record| record.before(QueueEntryId::of(self.kind, &ask.claim.hold)))
         {
-            return (can_die(before.life, before.claim.hold).map(ahead), Vec::new());
+            return (can_die(before.liveness, before.claim.hold).map(predecessor), Vec::new());
         }
         let mut sessions: Vec<_> =
-            self.in_the_way(ask).iter().filter_map(|part| can_die(part.life, part.hold)).collect();
+            self.in_the_way(ask).iter().filter_map(|part| can_die(part.liveness, part.hold)).collect();
         let mut seen = std::collections::BTreeSet::new();
         sessions.retain(|session| seen.insert(*session));
         if let Some(at) = sessions.iter().position(|session| asked == Some(*session)) {
@@ -486,6 +486,6 @@ impl LockState {
         }
         sessions.truncate(WATCHED_AT_MOST);
         let mut sessions = sessions.into_iter();
-        (sessions.next().map(ahead), sessions.collect())
+        (sessions.next().map(predecessor), sessions.collect())
     }
 }

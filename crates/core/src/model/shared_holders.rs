@@ -35,7 +35,8 @@ pub struct SharedHold {
     /// When it was acquired, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends it before its time.
-    pub life: Liveness,
+    #[serde(rename = "life")] // as in the databases that exist
+    pub liveness: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,
 }
@@ -59,8 +60,8 @@ impl SharedHolders {
     /// The holds as recorded holders.
     pub(super) fn lessees(&self) -> impl Iterator<Item = RecordedHolder> {
         self.holds.iter().map(|part| {
-            let SharedHold { hold, owner, since_ms, life, label, .. } = part.clone();
-            RecordedHolder { claim: Claim { hold, value: owner }, since_ms, life, label }
+            let SharedHold { hold, owner, since_ms, liveness, label, .. } = part.clone();
+            RecordedHolder { claim: Claim { hold, value: owner }, since_ms, liveness, label }
         })
     }
 
@@ -95,7 +96,7 @@ impl SharedHold {
             remaining_ms: Some(self.until_ms - now_ms),
             fence: Some(self.fence),
             since_ms: Some(self.since_ms),
-            session: self.life.ends_with_session().then(|| self.hold.session()),
+            session: self.liveness.ends_with_session().then(|| self.hold.session()),
             mode: self.mode,
             rests: false,
         }

@@ -76,15 +76,15 @@ fn any_hold(kind: Kind) -> impl Strategy<Value = (Claim, LockMode)> {
 fn any_ask(kind: Kind) -> impl Strategy<Value = Acquire> {
     let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
     let queue = prop_oneof![1 => Just(None), 4 => (any::<u64>(), kept_ms).prop_map(Some)];
-    let life = prop_oneof![
+    let liveness = prop_oneof![
         3 => any_lease_ms().prop_map(|alive_ms| Liveness::Session { alive_ms }),
         1 => Just(Liveness::Lease)
     ];
-    let ahead = proptest::option::weighted(0.3, (0..SESSIONS).prop_map(session));
-    (any_hold(kind), any_lease_ms(), queue, life, ahead).prop_map(
-        |((claim, mode), lease_ms, queue, life, ahead)| {
-            let ahead = ahead.filter(|ahead| *ahead != claim.hold.session());
-            Acquire { life, ahead, mode, ..ask(claim, lease_ms, queue, None) }
+    let predecessor = proptest::option::weighted(0.3, (0..SESSIONS).prop_map(session));
+    (any_hold(kind), any_lease_ms(), queue, liveness, predecessor).prop_map(
+        |((claim, mode), lease_ms, queue, liveness, predecessor)| {
+            let predecessor = predecessor.filter(|predecessor| *predecessor != claim.hold.session());
+            Acquire { liveness, predecessor, mode, ..ask(claim, lease_ms, queue, None) }
         },
     )
 }
@@ -92,7 +92,7 @@ fn any_ask(kind: Kind) -> impl Strategy<Value = Acquire> {
 fn any_op(kind: Kind) -> impl Strategy<Value = Op> {
     let next = (any_hold(kind), proptest::option::weighted(0.2, any_ask(kind)));
     let release = next.prop_map(|((claim, _), next)| {
-        let next = next.map(|next| Acquire { ahead: None, ..next });
+        let next = next.map(|next| Acquire { predecessor: None, ..next });
         let next =
             next.filter(|next| next.claim.hold.session() == claim.hold.session() && next.claim != claim);
         Op::Release(Release { claim, pass: ReleaseAction::Grant, next })
@@ -174,11 +174,15 @@ impl Environment {
             Event::DeleteRecord => self.state.record = None,
             Event::Bury(dead) => {
                 let (fence, _) = self.state.bury(self.now_us, *dead, &watcher());
-                self.check_ended(&before, &|part| lives_with(part.life, &part.hold, *dead), Ended::Evicted);
-                let first = before.holds.iter().find(|part| lives_with(part.life, &part.hold, *dead));
+                self.check_ended(
+                    &before,
+                    &|part| lives_with(part.liveness, &part.hold, *dead),
+                    Ended::Evicted,
+                );
+                let first = before.holds.iter().find(|part| lives_with(part.liveness, &part.hold, *dead));
                 assert_eq!(fence, first.map(|part| part.fence));
                 assert!(!self.stands().queue.iter().any(|place| lives_with(
-                    place.life,
+                    place.liveness,
                     &place.claim.hold,
                     *dead
                 )));
@@ -211,7 +215,7 @@ impl Environment {
         let ends = |part: &SharedHold| match op {
             Op::Release(release) => part.hold == release.claim.hold,
             Op::ForceRelease(free) => free.seen == ObservedHolder::Hold(part.fence),
-            _ => dead.is_some_and(|dead| lives_with(part.life, &part.hold, dead)),
+            _ => dead.is_some_and(|dead| lives_with(part.liveness, &part.hold, dead)),
         };
         let how = match op {
             Op::Release(_) => Ended::Released,
@@ -239,7 +243,7 @@ impl Environment {
             Op::Acquire(ask) => {
                 let settled = before.holds.iter().any(|part| part.hold == ask.claim.hold)
                     || has_ended(&before.state, &ask.claim.hold);
-                ask.ahead.filter(|_| !settled)
+                ask.predecessor.filter(|_| !settled)
             }
             Op::Evict(evict) => Some(evict.dead),
             _ => None,
@@ -248,7 +252,7 @@ impl Environment {
             SessionStatus::Alive(_) => false,
             SessionStatus::Lapsed => true,
             // It counts as alive for as long as its client may rely on any of its holds.
-            SessionStatus::Unknown => !before.holds.iter().any(|part| match part.life {
+            SessionStatus::Unknown => !before.holds.iter().any(|part| match part.liveness {
                 Liveness::Session { alive_ms } => {
                     part.hold.session() == *named && part.since_ms.saturating_add(alive_ms) >= self.now_ms()
                 }
@@ -432,7 +436,7 @@ impl Environment {
     /// Replies are true.
     fn check_reply(&self, before: &Before, op: &Op, reply: &Reply) {
         match (op, reply) {
-            (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, ahead, others, .. })) => {
+            (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, predecessor, others, .. })) => {
                 let queue = self.stands().queue;
                 let at = queue.iter().position(|place| place.claim.hold == ask.claim.hold);
                 assert_eq!(position.is_some(), ask.queue.is_some());
@@ -442,12 +446,13 @@ impl Environment {
                     )
                 );
                 let own = ask.claim.hold.session();
-                let mut told: Vec<_> = ahead.iter().map(|ahead| ahead.session).collect();
+                let mut told: Vec<_> = predecessor.iter().map(|predecessor| predecessor.session).collect();
                 told.extend(others);
                 assert!(!told.contains(&own), "no session waits for its own death");
                 if at == Some(0) && !matches!(self.state.kind, Kind::Latch | Kind::Barrier) {
                     let others = |part: &&SharedHold| part.owner.is_none() || part.owner != ask.claim.value;
-                    let die = |part: &SharedHold| part.life.ends_with_session().then(|| part.hold.session());
+                    let die =
+                        |part: &SharedHold| part.liveness.ends_with_session().then(|| part.hold.session());
                     let all: BTreeSet<_> = self
                         .stands()
                         .holds
@@ -639,8 +644,10 @@ fn untroubled(next: Option<&Result<Acquired, Refused>>) -> Option<Result<Acquire
 /// determines it before it admits a waiter, which may be of that session.
 fn as_doubted_before(first: &Acquired, second: &Acquired) -> Acquired {
     let mut second = second.clone();
-    if let (Acquired::Taken { ahead: Some(first), .. }, Acquired::Taken { ahead: Some(second), .. }) =
-        (first, &mut second)
+    if let (
+        Acquired::Taken { predecessor: Some(first), .. },
+        Acquired::Taken { predecessor: Some(second), .. },
+    ) = (first, &mut second)
         && first.session == second.session
     {
         second.alive_ms = second.alive_ms.min(first.alive_ms);
@@ -657,8 +664,8 @@ fn limit_of(state: &LockState) -> Option<u32> {
     state.record.as_ref().and_then(|record| record.limit)
 }
 
-fn lives_with(life: Liveness, hold: &HoldId, session: SessionId) -> bool {
-    life.ends_with_session() && hold.session() == session
+fn lives_with(liveness: Liveness, hold: &HoldId, session: SessionId) -> bool {
+    liveness.ends_with_session() && hold.session() == session
 }
 
 fn play(kind: Kind, steps: &[(i64, Event)]) {

@@ -54,8 +54,8 @@ fn claim(kind: Kind, n: u8) -> Claim {
 }
 
 fn request(kind: Kind, n: u8, mode: LockMode) -> Acquire {
-    let life = if n == 1 { Liveness::Lease } else { Liveness::Session { alive_ms: 10_000 } };
-    Acquire { life, mode, ..ask(claim(kind, n), 30_000, Some((n.into(), 21_000)), None) }
+    let liveness = if n == 1 { Liveness::Lease } else { Liveness::Session { alive_ms: 10_000 } };
+    Acquire { liveness, mode, ..ask(claim(kind, n), 30_000, Some((n.into(), 21_000)), None) }
 }
 
 /// Executes these operations, a millisecond apart. Session 9 is dead.

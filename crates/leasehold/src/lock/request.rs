@@ -497,7 +497,7 @@ impl Request {
             label: self.engine.label.clone(),
             value: asker.value.clone(),
             adopt: self.adopt,
-            life: if asker.by_lease { Liveness::Lease } else { life },
+            liveness: if asker.by_lease { Liveness::Lease } else { life },
             queue: !once && self.retry.is_none() && queues,
             poll_often: self.parting.free_every.is_some()
                 || !queues

@@ -16,9 +16,18 @@ const NAMES: [&str; 3] = ["job", "till", "stock"];
 
 fn ask(n: u8, lease_ms: u64) -> Acquire {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]));
-    let (life, label) =
+    let (liveness, label) =
         (Liveness::Session { alive_ms: 10_000 }, Label::new("test").expect("a plain text is a label"));
-    Acquire { claim, lease_ms, label, queue: None, adopt_ms: None, life, ahead: None, mode: LockMode::Whole }
+    Acquire {
+        claim,
+        lease_ms,
+        label,
+        queue: None,
+        adopt_ms: None,
+        liveness,
+        predecessor: None,
+        mode: LockMode::Whole,
+    }
 }
 
 fn lock(name: &str) -> Lock {

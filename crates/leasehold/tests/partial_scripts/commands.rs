@@ -237,8 +237,8 @@ fn takings() -> Vec<Way> {
     let free = |seen| Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") });
     let hold = || ObservedHolder::Hold(FencingToken::new(START_US));
     let look = |n: u8, ahead: u8| {
-        let ahead = Some(claim(ahead).hold.session());
-        Op::Acquire(Acquire { ahead, ..ask(claim(n), Some(60_000)) })
+        let predecessor = Some(claim(ahead).hold.session());
+        Op::Acquire(Acquire { predecessor, ..ask(claim(n), Some(60_000)) })
     };
     vec![
         (
@@ -679,8 +679,8 @@ fn ask(claim: Claim, kept_ms: Option<u64>) -> Acquire {
         label,
         queue,
         adopt_ms: None,
-        life: Liveness::Session { alive_ms: 0 },
-        ahead: None,
+        liveness: Liveness::Session { alive_ms: 0 },
+        predecessor: None,
         mode: LockMode::Whole,
     }
 }

@@ -175,8 +175,8 @@ impl<'a> Play<'a> {
             label,
             queue,
             adopt_ms: None,
-            life: Liveness::Session { alive_ms: 10_000 },
-            ahead: None,
+            liveness: Liveness::Session { alive_ms: 10_000 },
+            predecessor: None,
             mode: whole(self.fixture.kind),
         }
     }

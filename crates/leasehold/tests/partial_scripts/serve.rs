@@ -117,8 +117,8 @@ impl Play<'_> {
             label,
             queue,
             adopt_ms: None,
-            life: Liveness::Session { alive_ms: 10_000 },
-            ahead: None,
+            liveness: Liveness::Session { alive_ms: 10_000 },
+            predecessor: None,
             mode: LockMode::Whole,
         })
     }

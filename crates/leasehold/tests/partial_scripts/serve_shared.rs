@@ -142,8 +142,17 @@ impl Play<'_> {
     fn look_for(&self, claim: &Claim, mode: LockMode) -> Op {
         let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms: 7_200_000 });
         let label = Label::new("test").expect("a plain text is a label");
-        let life = Liveness::Session { alive_ms: 10_000 };
+        let liveness = Liveness::Session { alive_ms: 10_000 };
         let (claim, lease_ms) = (claim.clone(), 30_000);
-        Op::Acquire(Acquire { claim, lease_ms, label, queue, adopt_ms: None, life, ahead: None, mode })
+        Op::Acquire(Acquire {
+            claim,
+            lease_ms,
+            label,
+            queue,
+            adopt_ms: None,
+            liveness,
+            predecessor: None,
+            mode,
+        })
     }
 }

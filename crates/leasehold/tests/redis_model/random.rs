@@ -83,7 +83,7 @@ impl Play<'_> {
                 _ => "woken",
             });
         }
-        if let Reply::Acquire(Acquired::Taken { ahead: Some(ahead), .. }) = reply {
+        if let Reply::Acquire(Acquired::Taken { predecessor: Some(ahead), .. }) = reply {
             seen(if ahead.alive_ms.is_some() { "ahead, and its life" } else { "ahead" });
         }
         match reply {

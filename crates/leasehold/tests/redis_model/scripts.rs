@@ -299,8 +299,8 @@ fn texts_of_users_are_texts() {
                 label,
                 queue,
                 adopt_ms: None,
-                life: Liveness::Session { alive_ms: 10_000 },
-                ahead: None,
+                liveness: Liveness::Session { alive_ms: 10_000 },
+                predecessor: None,
                 mode: LockMode::Whole,
             })
         };
@@ -320,8 +320,8 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
         label,
         queue,
         adopt_ms: None,
-        life: Liveness::Session { alive_ms: 10_000 },
-        ahead: None,
+        liveness: Liveness::Session { alive_ms: 10_000 },
+        predecessor: None,
         mode: LockMode::Whole,
     })
 }

@@ -59,7 +59,8 @@ impl Moody {
                 rests: false,
             };
             let position = ask.queue.as_ref().map(|_| 0);
-            let taken = Acquired::Taken { holder: Some(holder), position, ahead: None, others: Vec::new() };
+            let taken =
+                Acquired::Taken { holder: Some(holder), position, predecessor: None, others: Vec::new() };
             return Outcome::Done(Reply::Acquire(taken));
         }
         let outcome = self.inner.execute(lock, op, within).await;

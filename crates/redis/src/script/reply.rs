@@ -117,9 +117,10 @@ fn acquired(value: &Value) -> Read<Acquired> {
                 },
             })
         }
-        [word, position, ahead, alive, who @ ..] if text(word) == Ok("taken") => {
+        [word, position, predecessor, alive, who @ ..] if text(word) == Ok("taken") => {
             // -1, which is not a count, means no place in the queue, or a liveness that was not requested.
-            let ahead = session(ahead)?.map(|session| Predecessor { session, alive_ms: number(alive).ok() });
+            let predecessor =
+                session(predecessor)?.map(|session| Predecessor { session, alive_ms: number(alive).ok() });
             // Only a lock with several holders reports the others: a text, in front of the time that the holder has
             // left.
             let (others, who) = match who {
@@ -130,7 +131,7 @@ fn acquired(value: &Value) -> Read<Acquired> {
             Ok(Acquired::Taken {
                 holder: holder(who)?,
                 position: number(position).ok(),
-                ahead,
+                predecessor,
                 others: others.collect::<Read<_>>()?,
             })
         }

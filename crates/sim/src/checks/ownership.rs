@@ -199,7 +199,7 @@ fn places(done: &Execution<'_>) -> BTreeMap<QueueEntryId, Partition> {
     let places = done.state.record.iter().flat_map(|record| record.places.iter());
     let seen = |place: &leasehold_core::model::QueueEntry| Partition {
         kept_ms: place.expires_ms,
-        life: place.life,
+        life: place.liveness,
         mode: place.mode,
         owner: place.claim.value.clone(),
     };

@@ -289,7 +289,7 @@ fn queue(at: Instant, done: &Execution<'_>, old: &[Partition]) -> Vec<Partition>
             claim: place.claim.clone(),
             mode: place.mode,
             until: done.clock.shows_at((place.expires_ms + 1) * 1000),
-            can_die: place.life.ends_with_session(),
+            can_die: place.liveness.ends_with_session(),
             behind,
             first_since,
         }

@@ -121,7 +121,7 @@ impl OnLock {
                 rest.text()?.clone_into(&mut mailboxes);
                 let mut ask = rest.acquire(claim)?;
                 if with_session {
-                    ask.ahead = Some(parsed(rest.text()?)?);
+                    ask.predecessor = Some(parsed(rest.text()?)?);
                 }
                 ask.mode = rest.mode(kind)?;
                 Op::Acquire(ask)
@@ -238,8 +238,17 @@ impl<'a> Rest<'a> {
             "" => None,
             adopt_ms => Some(parsed(adopt_ms)?),
         };
-        let life = self.life()?;
-        Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead: None, mode: LockMode::Whole })
+        let liveness = self.life()?;
+        Ok(Acquire {
+            claim,
+            lease_ms,
+            label,
+            queue,
+            adopt_ms,
+            liveness,
+            predecessor: None,
+            mode: LockMode::Whole,
+        })
     }
 
     /// The lock mode, of a kind that has modes.
@@ -253,7 +262,7 @@ impl<'a> Rest<'a> {
 
     /// The arguments of an acquire of several locks, with two keys each.
     fn acquire_all(mut self, keys: &[&str]) -> Read<Vec<(String, Acquire)>> {
-        let (label, life) = (self.label()?, self.life()?);
+        let (label, liveness) = (self.label()?, self.life()?);
         let locks = keys.chunks(2).map(|keys| match keys {
             [lock, _record] => {
                 let (claim, lease_ms) = (self.claim()?.ok_or_else(malformed)?, self.number()?);
@@ -264,8 +273,8 @@ impl<'a> Rest<'a> {
                     label,
                     queue: None,
                     adopt_ms: None,
-                    life,
-                    ahead: None,
+                    liveness,
+                    predecessor: None,
                     mode: LockMode::Whole,
                 };
                 Ok(((*lock).to_owned(), ask))

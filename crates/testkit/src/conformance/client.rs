@@ -57,7 +57,7 @@ pub struct Taken {
     /// The queue position.
     pub position: Option<u64>,
     /// The session to watch: its lapse would bring this client closer to the lock.
-    pub ahead: Option<Predecessor>,
+    pub predecessor: Option<Predecessor>,
     /// The others of those, of a lock that several have.
     pub others: Vec<SessionId>,
 }
@@ -105,8 +105,8 @@ impl TestClient {
             label: self.label(),
             queue: None,
             adopt_ms: None,
-            life: Liveness::Session { alive_ms: 1_000 },
-            ahead: None,
+            liveness: Liveness::Session { alive_ms: 1_000 },
+            predecessor: None,
             mode: alone(self.lock.kind),
         }
     }
@@ -449,7 +449,9 @@ pub(super) fn entered(granted: &Granted) -> Entered {
 /// The refusal in a reply.
 pub(super) fn taken(reply: Acquired) -> Taken {
     match reply {
-        Acquired::Taken { holder, position, ahead, others } => Taken { holder, position, ahead, others },
+        Acquired::Taken { holder, position, predecessor, others } => {
+            Taken { holder, position, predecessor, others }
+        }
         other => panic!("expected to find the lock taken, got {other:?}"),
     }
 }

@@ -48,7 +48,7 @@ fn part(kind: Kind, hold: &str, text: &str) -> Result<SharedHold, String> {
         fence: FencingToken::new(parsed(fence)?),
         until_ms: parsed(until_ms)?,
         since_ms: parsed(since_ms)?,
-        life: life(lives)?,
+        liveness: life(lives)?,
         label: parsed_by(label, Label::new)?,
     })
 }

@@ -323,9 +323,9 @@ impl Workload {
         let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, kept_ms });
         let adopt_ms = (self.random.below(3) == 0).then_some(2_000);
         let session = |alive_ms| Liveness::Session { alive_ms };
-        let life = *self.random.pick(&[session(1), session(5_000), session(600_000), Liveness::Lease]);
-        let ahead = (self.random.below(2) == 0).then(|| self.likely_session(state));
-        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead, mode: self.mode() }
+        let liveness = *self.random.pick(&[session(1), session(5_000), session(600_000), Liveness::Lease]);
+        let predecessor = (self.random.below(2) == 0).then(|| self.likely_session(state));
+        Acquire { claim, lease_ms, label, queue, adopt_ms, liveness, predecessor, mode: self.mode() }
     }
 
     /// Some part of a lock, as a rule by the same number of them in all.

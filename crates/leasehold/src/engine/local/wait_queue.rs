@@ -190,7 +190,7 @@ mod tests {
             label,
             value: None,
             adopt: None,
-            life: Liveness::Session { alive_ms: 10_000 },
+            liveness: Liveness::Session { alive_ms: 10_000 },
             queue: true,
             poll_often: false,
             fresh: false,

@@ -138,7 +138,7 @@ fn voted(votes: &str) -> String {
         let taken = |holder| Acquired::Taken {
             holder: Some(holder),
             position: None,
-            ahead: None,
+            predecessor: None,
             others: Vec::new(),
         };
         tally.note(

@@ -295,11 +295,16 @@ impl<'a> Contest<'a> {
                 same && self.same_token(*fence, *b_fence)
             }
             (
-                Acquired::Taken { holder, position, ahead, others },
-                Acquired::Taken { holder: b_holder, position: b_position, ahead: b_ahead, others: b_others },
+                Acquired::Taken { holder, position, predecessor, others },
+                Acquired::Taken {
+                    holder: b_holder,
+                    position: b_position,
+                    predecessor: b_ahead,
+                    others: b_others,
+                },
             ) => {
-                let watched = (ahead.map(|ahead| ahead.session), others)
-                    == (b_ahead.map(|ahead| ahead.session), b_others);
+                let watched = (predecessor.map(|predecessor| predecessor.session), others)
+                    == (b_ahead.map(|predecessor| predecessor.session), b_others);
                 let watched = watched || !self.lock.kind.is_shared();
                 watched && position == b_position && self.same_holder(holder.as_ref(), b_holder.as_ref())
             }

@@ -163,7 +163,7 @@ pub async fn permits_of_the_dead_come_back(fixture: &Fixture) {
     let kept = b.take_part(of_two(1)).await;
     let (claim, _) = c.enqueue_part(of_two(1)).await;
     fixture.outlive(fixture.short(), &a).await;
-    let look = Acquire { ahead: Some(a.session), ..c.look_part(&claim, of_two(1)) };
+    let look = Acquire { predecessor: Some(a.session), ..c.look_part(&claim, of_two(1)) };
     c.granted(&look).await;
     assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(b.fate(&kept).await, HoldStatus::Held, "the living keep theirs");
@@ -206,17 +206,17 @@ pub async fn the_first_waiter_watches_all_holders(fixture: &Fixture) {
     b.take_part(of_two(1)).await;
     let (claim, behind) = (c.claim(), d.claim());
     let standing = c.taken(&c.look_part(&claim, of_two(1))).await;
-    assert_eq!(standing.ahead.map(|ahead| ahead.session), Some(a.session));
+    assert_eq!(standing.predecessor.map(|ahead| ahead.session), Some(a.session));
     assert_eq!(standing.others, [b.session]);
     for (asked, other) in [(&b, &a), (&a, &b)] {
-        let look = Acquire { ahead: Some(asked.session), ..c.look_part(&claim, of_two(1)) };
+        let look = Acquire { predecessor: Some(asked.session), ..c.look_part(&claim, of_two(1)) };
         let standing = c.taken(&look).await;
-        let ahead = standing.ahead.expect("both stand in the way");
+        let ahead = standing.predecessor.expect("both stand in the way");
         assert_eq!((ahead.session, standing.others.as_slice()), (asked.session, [other.session].as_slice()));
         assert!(ahead.alive_ms.is_some(), "it lives");
     }
     let standing = d.taken(&d.look_part(&behind, of_two(1))).await;
-    assert_eq!(standing.ahead.map(|ahead| ahead.session), Some(c.session));
+    assert_eq!(standing.predecessor.map(|ahead| ahead.session), Some(c.session));
     assert_eq!(standing.others, []);
 }
 

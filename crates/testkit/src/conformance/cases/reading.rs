@@ -193,8 +193,8 @@ pub async fn a_dead_reader_keeps_no_writer_waiting(fixture: &Fixture) {
     let reading = b.take_part(Read).await;
     let (writing, nonce) = c.enqueue_part(Write).await;
     fixture.outlive(fixture.short(), &a).await;
-    let standing = c.taken(&Acquire { ahead: Some(a.session), ..c.look_part(&writing, Write) }).await;
-    assert_eq!(standing.ahead.map(|ahead| ahead.session), Some(b.session), "the dead one is gone");
+    let standing = c.taken(&Acquire { predecessor: Some(a.session), ..c.look_part(&writing, Write) }).await;
+    assert_eq!(standing.predecessor.map(|ahead| ahead.session), Some(b.session), "the dead one is gone");
     assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::Evicted));
     b.release(&reading).await;
     assert_ne!(c.message().await.nonce, nonce, "it answers the last look");

@@ -237,8 +237,8 @@ fn takings() -> Vec<Way> {
     let free = |seen| Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") });
     let hold = || ObservedHolder::Hold(FencingToken::new(START_US));
     let look = |n: u8, ahead: u8| {
-        let ahead = Some(claim(ahead).hold.session());
-        Op::Acquire(Acquire { ahead, ..ask(claim(n), Some(60_000)) })
+        let predecessor = Some(claim(ahead).hold.session());
+        Op::Acquire(Acquire { predecessor, ..ask(claim(n), Some(60_000)) })
     };
     vec![
         (
@@ -490,8 +490,8 @@ fn entries() -> Vec<Way> {
 }
 
 /// An acquire of a part, to wait for it.
-fn take_part(n: u8, portion: LockMode) -> Op {
-    Op::Acquire(Acquire { portion, ..ask(claim(n), Some(60_000)) })
+fn take_part(n: u8, mode: LockMode) -> Op {
+    Op::Acquire(Acquire { mode, ..ask(claim(n), Some(60_000)) })
 }
 
 /// Of a Semaphore with two permits.
@@ -589,7 +589,7 @@ fn permits() -> Vec<Way> {
 /// Of an RwLock: each session has an owner of its own, but the fifth has the first one's.
 fn readers() -> Vec<Way> {
     let owned = |n: u8| Claim { value: OwnValue::new(format!("owner {}", n % 4)).ok(), ..claim(n) };
-    let take = |n: u8, portion: LockMode| Op::Acquire(Acquire { portion, ..ask(owned(n), Some(60_000)) });
+    let take = |n: u8, mode: LockMode| Op::Acquire(Acquire { mode, ..ask(owned(n), Some(60_000)) });
     let release = |n: u8| Op::Release(Release { claim: owned(n), pass: ReleaseAction::Grant, next: None });
     let (read, write) = (|n: u8| take(n, LockMode::Read), |n: u8| take(n, LockMode::Write));
     vec![
@@ -679,9 +679,9 @@ fn ask(claim: Claim, kept_ms: Option<u64>) -> Acquire {
         label,
         queue,
         adopt_ms: None,
-        life: Liveness::Session { alive_ms: 0 },
-        ahead: None,
-        portion: LockMode::Whole,
+        liveness: Liveness::Session { alive_ms: 0 },
+        predecessor: None,
+        mode: LockMode::Whole,
     }
 }
 

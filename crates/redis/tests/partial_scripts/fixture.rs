@@ -431,10 +431,10 @@ fn place_id(kind: Kind, text: &str) -> Result<QueueEntryId, Broken> {
 }
 
 fn place(text: &str, kind: Kind) -> Result<QueueEntry, Broken> {
-    let (text, portion) = match text.rsplit_once('\n') {
+    let (text, mode) = match text.rsplit_once('\n') {
         Some((text, word)) if kind.is_shared() => {
-            let portion = LockMode::of_word(word).filter(|portion| portion.suits(kind));
-            (text, portion.ok_or_else(|| Broken(format!("a place of a portion `{word}`")))?)
+            let mode = LockMode::of_word(word).filter(|mode| mode.suits(kind));
+            (text, mode.ok_or_else(|| Broken(format!("a place of a mode `{word}`")))?)
         }
         _ => (text, LockMode::Whole),
     };
@@ -447,20 +447,20 @@ fn place(text: &str, kind: Kind) -> Result<QueueEntry, Broken> {
         nonce: parsed(nonce)?,
         expires_ms: parsed(expires_ms)?,
         lease_ms: parsed(lease_ms)?,
-        life: self::life(life)?,
+        liveness: self::life(life)?,
         claim: claim(hold, own)?,
         label: Label::new(label).map_err(broken)?,
-        portion,
+        mode,
     })
 }
 
 fn tenant(text: &str) -> Result<RecordedHolder, Broken> {
     let words: Vec<_> = text.splitn(5, '\n').collect();
-    let [hold, since_ms, life, own, label] = words[..] else {
+    let [hold, since_ms, liveness, own, label] = words[..] else {
         return Err(Broken(format!("a holder with {} of 5 parts", words.len())));
     };
-    let (life, label) = (self::life(life)?, Label::new(label).map_err(broken)?);
-    Ok(RecordedHolder { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, life, label })
+    let (liveness, label) = (self::life(liveness)?, Label::new(label).map_err(broken)?);
+    Ok(RecordedHolder { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, liveness, label })
 }
 
 fn life(text: &str) -> Result<Liveness, Broken> {

@@ -10,7 +10,7 @@ use crate::trouble::Trouble;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::{HeartbeatReply, SessionOp, SessionReply};
-use leasehold_sim::{Data, Flaw, ModelServer, ObservedHolder};
+use leasehold_sim::{Data, ModelServer, Observation, ServerMutant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -50,10 +50,10 @@ pub(crate) struct Run {
 }
 
 /// Runs a seed, on a server with a flaw if one is given.
-pub(crate) fn run(seed: u64, flaw: Option<Flaw>) -> Run {
+pub(crate) fn run(seed: u64, mutant: Option<ServerMutant>) -> Run {
     let record = Arc::new(Record::default());
     {
-        let mut storm = Storm::new(seed, flaw, Arc::clone(&record));
+        let mut storm = Storm::new(seed, mutant, Arc::clone(&record));
         storm.blow();
         // The hosts are dropped with the simulation.
         drop(storm);
@@ -83,7 +83,7 @@ struct Storm {
 }
 
 impl Storm {
-    fn new(seed: u64, flaw: Option<Flaw>, record: Arc<Record>) -> Self {
+    fn new(seed: u64, mutant: Option<ServerMutant>, record: Arc<Record>) -> Self {
         let chance = Chance::new(seed, 0);
         let latency = if chance.one_in(2) { chance.millis(6, 60) } else { chance.millis(60, 400) };
         let sim = turmoil::Builder::new()
@@ -107,7 +107,7 @@ impl Storm {
         };
         let mut storm = Self {
             sim,
-            server: server(&record, flaw),
+            server: server(&record, mutant),
             record,
             next_start: Arc::new(Mutex::new(Data::Kept)),
             clients,
@@ -230,7 +230,7 @@ impl Storm {
             }
             Trouble::ClientDown(who) => self.sim.crash(client(who)),
             Trouble::ServerDown => self.sim.crash(SERVER),
-            Trouble::Mute => self.server.mute(true),
+            Trouble::Mute => self.server.set_drops_messages(true),
         }
         self.troubles.push((self.sim.elapsed() + lasts, trouble));
     }
@@ -256,7 +256,7 @@ impl Storm {
             }
             Trouble::ClientDown(who) => self.sim.bounce(client(who)),
             Trouble::ServerDown => self.restart_server(),
-            Trouble::Mute => self.server.mute(false),
+            Trouble::Mute => self.server.set_drops_messages(false),
         }
     }
 
@@ -295,26 +295,26 @@ pub(crate) fn server_time_us(elapsed: Duration) -> u64 {
 }
 
 /// The server, which writes everything it does into the trace.
-fn server(record: &Arc<Record>, flaw: Option<Flaw>) -> ModelServer {
+fn server(record: &Arc<Record>, mutant: Option<ServerMutant>) -> ModelServer {
     let clock = Arc::<Clock>::default();
     let (record, read) = (Arc::clone(record), Arc::clone(&clock));
-    let observer = move |seen: ObservedHolder<'_>| {
+    let observer = move |seen: Observation<'_>| {
         match seen {
-            ObservedHolder::Connected(_) => record.count("connections"),
-            ObservedHolder::Executed { key, op, reply, wakes, .. } => {
+            Observation::Connected(_) => record.count("connections"),
+            Observation::Executed { key, op, reply, notifications: wakes, .. } => {
                 record.executed(clock.elapsed(), key, op, reply, wakes);
             }
-            ObservedHolder::Together { asks, shares, .. } => record.asked_together(asks, shares),
-            ObservedHolder::Attended {
+            Observation::MultiExecuted { requests, replies, .. } => record.asked_together(requests, replies),
+            Observation::SessionExecuted {
                 op: SessionOp::Heartbeat(beat),
                 reply: SessionReply::Heartbeat(HeartbeatReply::Alive),
                 ..
             } => {
                 record.beaten(clock.elapsed(), beat.session);
             }
-            ObservedHolder::Ended(_) | ObservedHolder::Command { .. } | ObservedHolder::Attended { .. } => {}
+            Observation::Ended(_) | Observation::Command { .. } | Observation::SessionExecuted { .. } => {}
         }
         record.say(clock.elapsed(), SERVER, format_args!("{seen:?}"));
     };
-    ModelServer::with(move || server_time_us(read.elapsed()), observer, flaw)
+    ModelServer::with(move || server_time_us(read.elapsed()), observer, mutant)
 }

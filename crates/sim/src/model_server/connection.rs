@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::reply::{self, Failure, Value};
 use super::script::{self, Script};
-use super::{ModelServer, ObservedHolder};
+use super::{ModelServer, Observation};
 use leasehold_core::SessionOp;
 use leasehold_testkit::{Splitter, arguments};
 use std::borrow::Cow;
@@ -14,8 +14,8 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 /// The reply to INFO.
 const INFO: &str = "# Server\r\nredis_version:8.8.2\r\nredis_mode:standalone\r\n";
 
-/// A connection. It listens to nothing any more once it is dropped.
-pub(super) struct Session<'a> {
+/// A connection. Dropping it ends its subscriptions.
+pub(super) struct Connection<'a> {
     server: &'a ModelServer,
     number: u64,
     outbox: UnboundedSender<Vec<u8>>,
@@ -25,7 +25,7 @@ pub(super) struct Session<'a> {
 pub(super) async fn serve(server: &ModelServer, stream: impl AsyncRead + AsyncWrite) -> io::Result<()> {
     let (mut input, mut output) = tokio::io::split(stream);
     let (outbox, mut written) = unbounded_channel();
-    let session = Session::open(server, outbox);
+    let connection = Connection::open(server, outbox);
     let reading = async {
         let mut requests = Splitter::requests();
         let mut chunk = [0; 4096];
@@ -36,7 +36,7 @@ pub(super) async fn serve(server: &ModelServer, stream: impl AsyncRead + AsyncWr
             }
             requests.push(&chunk[..length]);
             while let Some(frame) = requests.next_frame().map_err(io::Error::other)? {
-                session.answer(&arguments(&frame));
+                connection.answer(&arguments(&frame));
             }
         }
     };
@@ -53,14 +53,14 @@ pub(super) async fn serve(server: &ModelServer, stream: impl AsyncRead + AsyncWr
     }
 }
 
-impl<'a> Session<'a> {
+impl<'a> Connection<'a> {
     fn open(server: &'a ModelServer, outbox: UnboundedSender<Vec<u8>>) -> Self {
         let number = {
             let mut state = server.state();
             state.connections += 1;
             state.connections
         };
-        server.tell(ObservedHolder::Connected(number));
+        server.notify_observer(Observation::Connected(number));
         Self { server, number, outbox }
     }
 
@@ -78,7 +78,7 @@ impl<'a> Session<'a> {
         match command.as_str() {
             "SUBSCRIBE" | "UNSUBSCRIBE" => {
                 for channel in words.iter().skip(1) {
-                    self.listen(&command, channel).write(&mut bytes);
+                    self.change_subscription(&command, channel).write(&mut bytes);
                 }
             }
             "EVALSHA" => Value::from(self.call(first, arguments)).write(&mut bytes),
@@ -89,12 +89,12 @@ impl<'a> Session<'a> {
             _ => Value::from(plain(&command, first)).write(&mut bytes),
         }
         if command != "EVALSHA" {
-            let shown = if command == "HELLO" || command == "AUTH" {
+            let logged = if command == "HELLO" || command == "AUTH" {
                 &command
             } else {
                 &format!("{command} {first}")
             };
-            self.server.tell(ObservedHolder::Command { connection: self.number, command: shown });
+            self.server.notify_observer(Observation::Command { connection: self.number, command: logged });
         }
         // Fails if the connection is closing.
         let _ = self.outbox.send(bytes);
@@ -103,13 +103,13 @@ impl<'a> Session<'a> {
     fn call(&self, sha: &str, arguments: &[Vec<u8>]) -> Result<Value, Failure> {
         let known = self.server.state().scripts.get(sha).copied();
         let (script, kind) = known.ok_or_else(|| Failure::new("NOSCRIPT No matching script."))?;
-        let call = Call::read(script, kind, arguments.get(2..).unwrap_or_default())?;
+        let call = Call::parse(script, kind, arguments.get(2..).unwrap_or_default())?;
         Ok(self.server.execute(self, &call))
     }
 
     /// The commands that end sessions and list them.
     fn execute_session(&self, command: &str, key: &str, words: &[Cow<'_, str>]) -> Result<Value, Failure> {
-        let unknown = || Failure::new(format!("ERR this server is a model, and knows no such {command}"));
+        let unknown = || Failure::new(format!("ERR this model server does not support this {command}"));
         let of_key = || key.rsplit_once(':').and_then(|(index, id)| Some((index, id.parse().ok()?)));
         match (command, words.len()) {
             ("TIME", 1) => Ok(reply::time(self.server.now_us(&self.server.state()))),
@@ -127,7 +127,7 @@ impl<'a> Session<'a> {
                 let (index, session) = of_key().ok_or_else(unknown)?;
                 Ok(reply::of_sessions(&self.server.execute_session(self, index, &SessionOp::End(session))))
             }
-            // The index of a model has no others than those that have a record.
+            // The model's index has no session without a record.
             ("ZREM", 3) => Ok(Value::Integer(0)),
             _ => Err(unknown()),
         }
@@ -135,7 +135,7 @@ impl<'a> Session<'a> {
 
     fn load(&self, subcommand: &str, text: Option<&impl AsRef<str>>) -> Result<Value, Failure> {
         let ("LOAD", Some(text)) = (subcommand, text) else {
-            return Err(Failure::new("ERR this server is a model, and knows SCRIPT LOAD alone"));
+            return Err(Failure::new("ERR this model server supports only SCRIPT LOAD"));
         };
         let script = Script::of(text.as_ref())?;
         let sha = script::sha(text.as_ref());
@@ -143,31 +143,32 @@ impl<'a> Session<'a> {
         Ok(Value::bulk(sha))
     }
 
-    /// Begins or ends to listen to a channel.
-    fn listen(&self, command: &str, channel: &str) -> Value {
+    /// Subscribes to a channel, or unsubscribes.
+    fn change_subscription(&self, command: &str, channel: &str) -> Value {
         let mut state = self.server.state();
         if command == "SUBSCRIBE" {
-            let listeners = state.channels.entry(channel.to_owned()).or_default();
-            listeners.insert(self.number, self.outbox.clone());
-        } else if let Some(listeners) = state.channels.get_mut(channel) {
-            listeners.remove(&self.number);
+            let subscribers = state.channels.entry(channel.to_owned()).or_default();
+            subscribers.insert(self.number, self.outbox.clone());
+        } else if let Some(subscribers) = state.channels.get_mut(channel) {
+            subscribers.remove(&self.number);
         }
-        state.channels.retain(|_, listeners| !listeners.is_empty());
-        let open = state.channels.values().filter(|listeners| listeners.contains_key(&self.number)).count();
+        state.channels.retain(|_, subscribers| !subscribers.is_empty());
+        let open =
+            state.channels.values().filter(|subscribers| subscribers.contains_key(&self.number)).count();
         let open = Value::Integer(i64::try_from(open).unwrap_or(i64::MAX));
         Value::Push(vec![Value::bulk(command.to_ascii_lowercase()), Value::bulk(channel), open])
     }
 }
 
-impl Drop for Session<'_> {
+impl Drop for Connection<'_> {
     fn drop(&mut self) {
         let mut state = self.server.state();
-        for listeners in state.channels.values_mut() {
-            listeners.remove(&self.number);
+        for subscribers in state.channels.values_mut() {
+            subscribers.remove(&self.number);
         }
-        state.channels.retain(|_, listeners| !listeners.is_empty());
+        state.channels.retain(|_, subscribers| !subscribers.is_empty());
         drop(state);
-        self.server.tell(ObservedHolder::Ended(self.number));
+        self.server.notify_observer(Observation::Ended(self.number));
     }
 }
 
@@ -178,7 +179,7 @@ fn plain(command: &str, first: &str) -> Result<Value, Failure> {
             let server = (Value::bulk("server"), Value::bulk("redis"));
             Ok(Value::Map(vec![server, (Value::bulk("proto"), Value::Integer(3))]))
         }
-        ("HELLO", _) => Err(Failure::new("NOPROTO this server speaks RESP3 alone")),
+        ("HELLO", _) => Err(Failure::new("NOPROTO this server supports only RESP3")),
         ("INFO", _) => Ok(Value::Verbatim(INFO.to_owned())),
         ("PING", "") => Ok(Value::Status("PONG")),
         ("CLIENT" | "SELECT", _) => Ok(Value::Status("OK")),

@@ -8,36 +8,36 @@ use leasehold_core::{
 
 /// A deliberate defect of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flaw {
-    /// A release ends whatever hold it finds, without comparing it.
+pub enum ServerMutant {
+    /// A release ends the current hold without comparing.
     ReleasesAnyHold,
-    /// A hold ends after half the lease that its holder received.
+    /// A hold ends after half of the granted lease.
     EndsLeasesEarly,
     /// A hold never ends by itself.
     NeverEndsLeases,
-    /// Fencing tokens begin again where the data was lost.
+    /// Fencing tokens begin again after a data loss.
     ForgetsTokens,
-    /// Reserves fencing tokens that are far ahead of the clock, and gives smaller ones after that.
+    /// Reserves fencing tokens far ahead of the clock, and grants smaller ones after that.
     ReservesAhead,
-    /// Reports a hold released, and keeps it.
-    ForgetsReleases,
-    /// Takes every client for the owner of a ReentrantMutex.
-    MixesOwners,
+    /// Reports a hold as released, and keeps it.
+    ReleasesNothing,
+    /// Every client counts as the owner of a ReentrantMutex.
+    AnyOwnerEnters,
     /// The release of any hold frees a ReentrantMutex.
     InnerReleaseFrees,
-    /// Gives every hold of a ReentrantMutex a token of its own.
-    EntryHasItsToken,
+    /// Every hold of a ReentrantMutex has a token of its own.
+    EntryHasOwnToken,
     /// Acquires some of several locks, and reports all.
-    TakesSome,
+    AcquiresSomeOfMany,
 }
 
-impl Flaw {
+impl ServerMutant {
     /// The time that the server uses.
-    pub(super) fn clock(self, now_us: u64, lost_us: u64) -> u64 {
-        if self == Self::ForgetsTokens { now_us - lost_us } else { now_us }
+    pub(super) fn clock(self, now_us: u64, data_lost_us: u64) -> u64 {
+        if self == Self::ForgetsTokens { now_us - data_lost_us } else { now_us }
     }
 
-    /// Executes an operation, wrongly.
+    /// Executes an operation with the defect.
     pub(super) fn apply(
         self,
         lock: &mut LockState,
@@ -55,14 +55,14 @@ impl Flaw {
             _ => op,
         };
         let before = lock.stands(now_us).cloned();
-        self.spoil_entries(lock, op);
+        self.mutate_entries(lock, op);
         let mut result = lock.apply(now_us, op, alive);
-        if self == Self::ForgetsReleases
-            && let (Some(stood), Reply::Release(Released { found: HoldStatus::Held, .. })) =
+        if self == Self::ReleasesNothing
+            && let (Some(held), Reply::Release(Released { found: HoldStatus::Held, .. })) =
                 (&before, &result.0)
         {
-            lock.value = Some(stood.clone());
-            // Grants it to no other waiter.
+            lock.value = Some(held.clone());
+            // No other waiter is granted the lock.
             result.1.clear();
         }
         if self == Self::ReservesAhead
@@ -71,11 +71,11 @@ impl Flaw {
         {
             *block = TokenBlock::new(FencingToken::new(first.as_u64() + 60_000_000), block.left());
         }
-        self.spoil_ends(lock, now_us, before.as_ref());
+        self.mutate_expiry(lock, now_us, before.as_ref());
         result
     }
 
-    /// Takes all of several locks, or none, wrongly.
+    /// Acquires several locks with the defect.
     pub(super) fn take_all(
         self,
         locks: &mut [(&mut LockState, &Acquire)],
@@ -84,12 +84,12 @@ impl Flaw {
         let before: Vec<_> = locks.iter_mut().map(|(lock, _)| lock.stands(now_us).cloned()).collect();
         let mut shares = LockState::take_all(locks, now_us);
         let some = shares.iter().any(|share| matches!(share, MultiAcquired::Open));
-        if self == Self::TakesSome && some {
-            let alone = |(lock, ask): &mut (&mut LockState, &Acquire)| {
-                let share = LockState::take_all(&mut [(&mut **lock, *ask)], now_us).remove(0);
+        if self == Self::AcquiresSomeOfMany && some {
+            let one_by_one = |(lock, acquire): &mut (&mut LockState, &Acquire)| {
+                let share = LockState::take_all(&mut [(&mut **lock, *acquire)], now_us).remove(0);
                 let fence =
                     lock.record.as_ref().and_then(|record| record.last).unwrap_or(FencingToken::new(1));
-                let (remaining_ms, others_wait, entered) = (ask.lease_ms, false, None);
+                let (remaining_ms, others_wait, entered) = (acquire.lease_ms, false, None);
                 match share {
                     MultiAcquired::InTheWay(_) => {
                         MultiAcquired::Had(Acquired::Granted { fence, remaining_ms, others_wait, entered })
@@ -97,19 +97,19 @@ impl Flaw {
                     had => had,
                 }
             };
-            shares = locks.iter_mut().map(alone).collect();
+            shares = locks.iter_mut().map(one_by_one).collect();
         }
         for ((lock, _), before) in locks.iter_mut().zip(before) {
-            self.spoil_ends(lock, now_us, before.as_ref());
+            self.mutate_expiry(lock, now_us, before.as_ref());
         }
         shares
     }
 
-    fn spoil_entries(self, lock: &mut LockState, op: &Op) {
+    fn mutate_entries(self, lock: &mut LockState, op: &Op) {
         let Some(Value { content: Content::Entries(entries), .. }) = &mut lock.value else { return };
         match (self, op) {
-            (Self::MixesOwners, Op::Acquire(ask)) => {
-                entries.owner = ask.claim.value.clone().unwrap_or_else(|| entries.owner.clone());
+            (Self::AnyOwnerEnters, Op::Acquire(acquire)) => {
+                entries.owner = acquire.claim.value.clone().unwrap_or_else(|| entries.owner.clone());
             }
             (Self::InnerReleaseFrees, Op::Release(release))
                 if entries.entry(&release.claim.hold).is_some() =>
@@ -117,14 +117,16 @@ impl Flaw {
                 entries.holds.retain(|entry| entry.hold == release.claim.hold);
                 entries.count = 1;
             }
-            (Self::EntryHasItsToken, Op::Acquire(ask)) if entries.entry(&ask.claim.hold).is_none() => {
+            (Self::EntryHasOwnToken, Op::Acquire(acquire))
+                if entries.entry(&acquire.claim.hold).is_none() =>
+            {
                 entries.fence = entries.fence.map(|fence| FencingToken::new(fence.as_u64() + 1));
             }
             _ => {}
         }
     }
 
-    fn spoil_ends(self, lock: &mut LockState, now_us: u64, before: Option<&Value>) {
+    fn mutate_expiry(self, lock: &mut LockState, now_us: u64, before: Option<&Value>) {
         match (self, &mut lock.value) {
             (Self::EndsLeasesEarly, Some(value)) if before != Some(value) => {
                 let now_ms = now_us / 1000;

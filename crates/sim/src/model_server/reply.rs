@@ -12,7 +12,7 @@ use leasehold_core::{
 pub(super) struct Failure(String);
 
 impl Failure {
-    /// Its code, in capitals, and its text.
+    /// An error of a code, in capitals, and a text.
     pub(super) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -101,12 +101,14 @@ pub(super) fn time(now_us: u64) -> Value {
 /// The reply to a session call: a heartbeat's result, the number ended, or the members of the index.
 pub(super) fn of_sessions(reply: &SessionReply) -> Value {
     match reply {
-        SessionReply::Heartbeat(beaten) => Value::Integer(i64::from(*beaten == HeartbeatReply::Alive)),
+        SessionReply::Heartbeat(heartbeat_reply) => {
+            Value::Integer(i64::from(*heartbeat_reply == HeartbeatReply::Alive))
+        }
         SessionReply::End => Value::Integer(1),
         SessionReply::List(entries) => {
             Value::Array(entries.iter().map(|entry| Value::bulk(entry.session.to_string())).collect())
         }
-        _ => Value::Failure(Failure::new("ERR the model has an answer that this server cannot write")),
+        _ => Value::Failure(Failure::new("ERR this server cannot encode the reply of the model")),
     }
 }
 
@@ -124,7 +126,7 @@ pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
     Value::Map(fields.map(|(field, text)| (Value::Bulk(field), Value::Bulk(text))).collect())
 }
 
-/// The reply to an operation as its script gives it.
+/// The reply of the script of an operation.
 pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
     match reply {
         Reply::Acquire(acquired) => of_acquire(kind, acquired),
@@ -134,9 +136,9 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
                 Ok(acquired) => of_acquire(kind, acquired),
                 Err(refused) => of_refusal(refused),
             });
-            let said = [Value::bulk(fate(*found)), Value::Array(who(holder.as_ref()))];
+            let values = [Value::bulk(hold_status(*found)), Value::Array(holder_fields(holder.as_ref()))];
             let left = (kind == Kind::Reentrant).then(|| Value::number(*left));
-            Value::Array(said.into_iter().chain(left).chain(next).collect())
+            Value::Array(values.into_iter().chain(left).chain(next).collect())
         }
         Reply::RaiseFence(raised) => Value::Integer(i64::from(*raised == FenceRaised::FenceRaised)),
         Reply::Resize(Resized::Done) => Value::Array(vec![Value::bulk("resized")]),
@@ -145,11 +147,12 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
         }
         Reply::Inspect(seen) if kind.is_shared() => {
             let Inspection { waiting, fate: found, sharers, limit, .. } = seen;
-            let sharers = sharers.iter().map(|holder| Value::Array(who(Some(holder)))).collect();
-            let said = [Value::number(*waiting), Value::bulk(found.map_or("", fate)), limit_of(*limit)];
+            let sharers = sharers.iter().map(|holder| Value::Array(holder_fields(Some(holder)))).collect();
+            let values =
+                [Value::number(*waiting), Value::bulk(found.map_or("", hold_status)), limit_of(*limit)];
             let in_full = matches!(op, Op::Inspect(inspect) if inspect.in_full);
             let audit = in_full.then(|| of_audit(seen));
-            Value::Array(said.into_iter().chain([Value::Array(sharers)]).chain(audit).collect())
+            Value::Array(values.into_iter().chain([Value::Array(sharers)]).chain(audit).collect())
         }
         Reply::Inspect(seen) => of_inspection(seen, matches!(op, Op::Inspect(inspect) if inspect.in_full)),
         Reply::Evict(Evicted::Alive) => Value::Array(vec![Value::bulk("alive")]),
@@ -159,10 +162,10 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
         }
         Reply::ForceRelease(ForceReleased::ForceReleased) => Value::Array(vec![Value::bulk("freed")]),
         Reply::ForceRelease(ForceReleased::Changed { holder }) => {
-            Value::Array(vec![Value::bulk("changed"), Value::Array(who(holder.as_ref()))])
+            Value::Array(vec![Value::bulk("changed"), Value::Array(holder_fields(holder.as_ref()))])
         }
         Reply::Refused(refused) => of_refusal(refused),
-        _ => Value::Failure(Failure::new("ERR the model has an answer that this server cannot write")),
+        _ => Value::Failure(Failure::new("ERR this server cannot encode the reply of the model")),
     }
 }
 
@@ -181,21 +184,21 @@ pub(super) fn of_shares(shares: &[MultiAcquired]) -> Value {
 
 fn of_inspection(seen: &Inspection, in_full: bool) -> Value {
     let Inspection { holder, waiting, fate: found, stranger, .. } = seen;
-    let who = Value::Array(who(holder.as_ref()));
-    let mut said = vec![Value::number(*waiting), Value::bulk(found.map_or("", fate)), who];
+    let holder = Value::Array(holder_fields(holder.as_ref()));
+    let mut values = vec![Value::number(*waiting), Value::bulk(found.map_or("", hold_status)), holder];
     if in_full {
         let stranger = stranger.map_or_else(String::new, |stranger| stranger.to_string());
-        said.extend([Value::bulk(stranger), of_audit(seen)]);
+        values.extend([Value::bulk(stranger), of_audit(seen)]);
     }
-    Value::Array(said)
+    Value::Array(values)
 }
 
-/// The text of an audit.
+/// An audit as text.
 fn of_audit(seen: &Inspection) -> Value {
     Value::bulk(seen.audit.iter().map(of_entry).collect::<Vec<_>>().join("\n"))
 }
 
-/// How many there are in all, or -1.
+/// A limit, or -1.
 fn limit_of(limit: Option<u32>) -> Value {
     limit.map_or(Value::Integer(-1), |limit| Value::Integer(limit.into()))
 }
@@ -203,21 +206,21 @@ fn limit_of(limit: Option<u32>) -> Value {
 /// An audit entry as text.
 fn of_entry(entry: &AuditEntry) -> String {
     let fence = entry.fence.map_or_else(String::new, |fence| fence.to_string());
-    let (known, whose) = entry.whose.as_ref().map_or((0, ""), |whose| (1, whose.as_str()));
-    format!("{}\t{}\t{fence}\t{known}\t{whose}\t{}", entry.at_ms, ended(entry.how), entry.by)
+    let (is_known, owner) = entry.whose.as_ref().map_or((0, ""), |owner| (1, owner.as_str()));
+    format!("{}\t{}\t{fence}\t{is_known}\t{owner}\t{}", entry.at_ms, ended(entry.how), entry.by)
 }
 
 fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
     match acquired {
         Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
-            let said = [
+            let values = [
                 Value::bulk("granted"),
                 Value::number(fence.as_u64()),
                 Value::number(*remaining_ms),
                 Value::Integer((*others_wait).into()),
             ];
             let entered = entered.map(|entered| [entered.count, entered.lease_ms].map(Value::number));
-            Value::Array(said.into_iter().chain(entered.into_iter().flatten()).collect())
+            Value::Array(values.into_iter().chain(entered.into_iter().flatten()).collect())
         }
         Acquired::Taken { holder, position, predecessor, others } => {
             let position = position.map_or(Value::Integer(-1), Value::number);
@@ -225,10 +228,10 @@ fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
             let alive = predecessor
                 .and_then(|predecessor| predecessor.alive_ms)
                 .map_or(Value::Integer(-1), Value::number);
-            let said = [Value::bulk("taken"), position, Value::bulk(session), alive];
+            let values = [Value::bulk("taken"), position, Value::bulk(session), alive];
             let others: Vec<_> = others.iter().map(ToString::to_string).collect();
             let others = kind.is_shared().then(|| Value::bulk(others.join(" ")));
-            Value::Array(said.into_iter().chain(others).chain(who(holder.as_ref())).collect())
+            Value::Array(values.into_iter().chain(others).chain(holder_fields(holder.as_ref())).collect())
         }
         Acquired::Spent(how) => Value::Array(vec![Value::bulk("spent"), Value::bulk(ended(*how))]),
     }
@@ -262,17 +265,17 @@ fn of_refusal(refused: &Refused) -> Value {
     Value::Array([word, found].map(Value::bulk).into())
 }
 
-/// What another client may learn of the holder.
-fn who(holder: Option<&Holder>) -> Vec<Value> {
+/// The holder, as other clients may see it.
+fn holder_fields(holder: Option<&Holder>) -> Vec<Value> {
     let Some(holder) = holder else { return Vec::new() };
-    let mut who = vec![holder.remaining_ms.map_or(Value::Integer(-1), Value::number)];
+    let mut fields = vec![holder.remaining_ms.map_or(Value::Integer(-1), Value::number)];
     if let (Some(label), Some(since_ms)) = (&holder.label, holder.since_ms) {
         let fence = holder.fence.map_or(0, FencingToken::as_u64);
         let session = match holder.session {
             _ if holder.rests => "rests".to_owned(),
             session => session.map_or_else(String::new, |session| session.to_string()),
         };
-        who.extend([
+        fields.extend([
             Value::number(fence),
             Value::number(since_ms),
             Value::bulk(label.as_str()),
@@ -281,15 +284,15 @@ fn who(holder: Option<&Holder>) -> Vec<Value> {
     }
     if holder.mode != LockMode::Whole {
         let owner = holder.owner.as_ref().map_or("", |owner| owner.as_str());
-        who.extend([owner, &holder.mode.word()].map(Value::bulk));
+        fields.extend([owner, &holder.mode.word()].map(Value::bulk));
     } else if let Some(owner) = &holder.owner {
-        who.extend([Value::bulk(owner.as_str()), Value::number(holder.count)]);
+        fields.extend([Value::bulk(owner.as_str()), Value::number(holder.count)]);
     }
-    who
+    fields
 }
 
-fn fate(fate: HoldStatus) -> &'static str {
-    match fate {
+fn hold_status(status: HoldStatus) -> &'static str {
+    match status {
         HoldStatus::Held => "held",
         HoldStatus::Queued => "queued",
         HoldStatus::Ended(how) => ended(how),

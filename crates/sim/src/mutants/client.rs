@@ -4,7 +4,8 @@ use crate::mutants::Mutant;
 use crate::world::store::SimStore;
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Capabilities, Executed, Fault, Lock, NotificationSink, Op, Outcome, SessionOp, SessionReply, Store,
+    Capabilities, Executed, Fault, FaultKind, Lock, NotificationSink, Op, Outcome, Phase, SessionOp,
+    SessionReply, Store,
 };
 use leasehold_core::machine::cohort::{BLOCK, TokenBlock};
 use leasehold_core::{
@@ -75,13 +76,24 @@ impl MutantStore {
             (Mutant::PeriodHoldIsNotExtended, Op::Extend(_)) if self.is_of_period(lock) => {
                 return Outcome::Done(Reply::Extend(Extended::Extended));
             }
+            (Mutant::ExtendIsNotSent, Op::Extend(_)) => {
+                return Outcome::Failed(Executed::No, fault(FaultKind::Unreachable));
+            }
             _ => {}
         }
         let op_sent = self.mutate_op(mutant, lock, op);
         let sent_at = self.inner.world.now();
-        let outcome = self.inner.execute(lock, &op_sent, within).await;
+        let mut outcome = self.inner.execute(lock, &op_sent, within).await;
         self.record_outcome(lock, &op_sent, &outcome);
         let took = self.inner.world.now().since(sent_at);
+        if mutant == Mutant::PollsWithoutPause {
+            for _ in 0..100 {
+                if !matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))) {
+                    break;
+                }
+                outcome = self.inner.execute(lock, &op_sent, within).await;
+            }
+        }
         self.mutate_outcome(mutant, lock, &op_sent, took, outcome)
     }
 
@@ -112,6 +124,12 @@ impl MutantStore {
                 Op::Inspect(inspect),
             ) if inspect.claim.is_none() => {
                 self.make_stale(mutant, lock, inspection);
+            }
+            (Mutant::ContentionIsAnError, Outcome::Done(Reply::Acquire(Acquired::Taken { .. })), _) => {
+                return Outcome::Failed(Executed::No, fault(FaultKind::Forbidden));
+            }
+            (Mutant::LostReleaseIsSuccess, Outcome::Done(Reply::Release(released)), _) => {
+                released.found = HoldStatus::Held;
             }
             (Mutant::UnknownIsNo, Outcome::Failed(Executed::Unknown, fault), _) => {
                 return Outcome::Failed(Executed::No, fault.clone());
@@ -427,6 +445,11 @@ impl Store for MutantStore {
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
         self.inner.check(lock)
     }
+}
+
+/// A fault that no server has caused.
+fn fault(kind: FaultKind) -> Fault {
+    Fault::new(kind, Phase::Connect, "the simulated server")
 }
 
 /// A mailbox with a mutant.

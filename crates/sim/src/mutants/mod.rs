@@ -40,6 +40,8 @@ pub enum Mutant {
     ReleaseGrantsNothing,
     /// A grant is not published.
     GrantIsNotPublished,
+    /// A client of another library overwrites a held lock.
+    ForeignSetOverwrites,
     /// A new hold's key gets no expiry.
     KeyWithoutExpiry,
     /// The token is its predecessor plus one, and restarts at 1 if there is none.
@@ -145,6 +147,16 @@ pub enum Mutant {
     NoUndo,
     /// A waiter that gives up stays in the queue.
     QueueEntryIsNotRemoved,
+    /// A contended lock is reported as an error.
+    ContentionIsAnError,
+    /// A waiter polls without a pause.
+    PollsWithoutPause,
+    /// Timers fire late.
+    TimersAreLate,
+    /// Holds are not renewed: their extends fail.
+    ExtendIsNotSent,
+    /// A release that finds its hold lost is reported as a success.
+    LostReleaseIsSuccess,
     /// A hold whose release had no reply is acquired again.
     ReleasedHoldIsReused,
     /// A hold is renewed once more after its release.
@@ -189,7 +201,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 79] = [
+    pub const ALL: [Self; 85] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -198,6 +210,7 @@ impl Mutant {
         Self::LastInFirstOut,
         Self::ReleaseGrantsNothing,
         Self::GrantIsNotPublished,
+        Self::ForeignSetOverwrites,
         Self::KeyWithoutExpiry,
         Self::TokenThatCounts,
         Self::TokenOfTheClock,
@@ -249,6 +262,11 @@ impl Mutant {
         Self::UnknownAcquireIsYes,
         Self::NoUndo,
         Self::QueueEntryIsNotRemoved,
+        Self::ContentionIsAnError,
+        Self::PollsWithoutPause,
+        Self::TimersAreLate,
+        Self::ExtendIsNotSent,
+        Self::LostReleaseIsSuccess,
         Self::ReleasedHoldIsReused,
         Self::RenewedAfterRelease,
         Self::ClockStopsWithProcess,

@@ -61,7 +61,11 @@ impl Environment for ProcessEnvironment {
     }
 
     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
-        Box::pin(self.sim.scheduler.sleep_until(self.shows_at(at)))
+        let late = match self.sim.mutant {
+            Some(Mutant::TimersAreLate) => Duration::from_secs(1),
+            _ => Duration::ZERO,
+        };
+        Box::pin(self.sim.scheduler.sleep_until(self.shows_at(at) + late))
     }
 
     fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {

@@ -144,15 +144,15 @@ impl Server {
     }
 
     /// Acquires a lock as a client of another library does: `SET name value NX PX lease` for a Mutex; for a
-    /// ReentrantMutex an entry of one owner without Leasehold's fields.
-    fn set(&mut self, now: Instant, lock: LockId, value: &str, lease: Duration) -> bool {
+    /// ReentrantMutex an entry of one owner without Leasehold's fields. With `overwrites`, without the `NX`.
+    fn set(&mut self, now: Instant, lock: LockId, value: &str, lease: Duration, overwrites: bool) -> bool {
         let now_ms = self.clock.reading_us(now) / 1000;
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(1);
         let state = state(&mut self.locks, &self.kinds, lock);
         let is_current = |value: &Value| value.expires_ms.is_none_or(|at_ms| at_ms >= now_ms);
         // A foreign value would block an Election forever.
         let allows_none = state.kind.is_shared() || state.kind == Kind::Election;
-        let is_held = state.value.as_ref().is_some_and(is_current);
+        let is_held = state.value.as_ref().is_some_and(is_current) && !overwrites;
         if allows_none || !self.is_up || is_held {
             return false;
         }
@@ -223,7 +223,8 @@ impl Sim {
     /// A foreign client acquires a free lock. Returns whether it was free.
     pub(crate) fn foreign_set(&self, lock: LockId, value: &str, lease: Duration) -> bool {
         let now = self.scheduler.now();
-        let is_set = self.net().server.set(now, lock, value, lease);
+        let overwrites = self.mutant == Some(Mutant::ForeignSetOverwrites);
+        let is_set = self.net().server.set(now, lock, value, lease, overwrites);
         if is_set {
             self.record(&Event::Foreign(lock, Some(now + lease * 9 / 10)));
         }

@@ -8,6 +8,7 @@ use crate::{install, shell};
 /// A proof, which prints its figures.
 struct Proof {
     name: &'static str,
+    package: &'static str,
     arguments: &'static [&'static str],
     setting: Setting,
 }
@@ -24,35 +25,45 @@ const PROOFS: [Proof; 6] = [
     // The rounds of a quorum in many orders of events.
     Proof {
         name: "rounds",
-        arguments: &["--test", "quorum_rounds", "--", "--nocapture"],
+        package: "leasehold-store",
+        arguments: &["--test", "quorum", "--", "rounds::", "--nocapture"],
         setting: Setting::Variable("LEASEHOLD_STATES", "30000000"),
     },
     // Four processes count to a thousand over a quorum whose nodes are killed, stopped and emptied.
     Proof {
         name: "quorum",
+        package: "leasehold",
         arguments: &["--test", "failures", "--", "quorum::", "--nocapture", "--test-threads", "1"],
         setting: Setting::Variable("LEASEHOLD_QUORUM_ROUNDS", "250"),
     },
     // A minute of load on a cluster while slots move and a primary dies.
     Proof {
         name: "cluster",
+        package: "leasehold",
         arguments: &["--test", "failures", "--", "cluster_load::", "--nocapture"],
         setting: Setting::Variable("LEASEHOLD_CLUSTER_SECONDS", "60"),
     },
     // Every script in many states, ended after each of its commands.
     Proof {
         name: "cutoffs",
+        package: "leasehold-redis",
         arguments: &["--test", "partial_scripts", "--", "a_script", "--nocapture"],
         setting: Setting::Variable("LEASEHOLD_SEQUENCES", "4000"),
     },
     // Random sequences of operations on a server and on the model.
     Proof {
         name: "scripts",
-        arguments: &["--test", "redis_model", "--", "the_scripts_of_", "--nocapture"],
+        package: "leasehold-redis",
+        arguments: &["--test", "scripts", "--", "the_scripts_of_", "--nocapture"],
         setting: Setting::Variable("LEASEHOLD_SEQUENCES", "10000"),
     },
     // The rows of docs/reference/failure-modes.md.
-    Proof { name: "valkey", arguments: &["--test", "failures"], setting: Setting::OnValkey },
+    Proof {
+        name: "valkey",
+        package: "leasehold",
+        arguments: &["--test", "failures"],
+        setting: Setting::OnValkey,
+    },
 ];
 
 /// Runs the named proofs, or all.
@@ -63,12 +74,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     }
     install::redis()?;
     let is_named = |proof: &&Proof| arguments.is_empty() || arguments.iter().any(|name| name == proof.name);
-    for Proof { arguments, setting, .. } in PROOFS.iter().filter(is_named) {
+    for Proof { package, arguments, setting, .. } in PROOFS.iter().filter(is_named) {
         let (name, value) = match setting {
             Setting::Variable(name, value) => (*name, OsString::from(value)),
             Setting::OnValkey => ("LEASEHOLD_TEST_SERVER", install::valkey()?.into()),
         };
-        let mut cargo = shell::cargo(["test", "--release", "--package", "leasehold"]);
+        let mut cargo = shell::cargo(["test", "--release", "--package", package]);
         cargo.args(*arguments).env(name, value);
         shell::run(cargo)?;
     }

@@ -74,7 +74,7 @@ impl Stand {
     }
 
     /// The same with shared holds of a lock.
-    async fn dying_with(&self, lock: Lock, portions: &[LockMode]) -> SessionId {
+    async fn dying_with(&self, lock: Lock, modes: &[LockMode]) -> SessionId {
         let store = self.store().await;
         let session = SessionId::from_random(rand::random());
         store.open_mailbox(Partition::ONLY, session, Arc::new(Deaf), S).await.expect("it opens");
@@ -91,16 +91,16 @@ impl Stand {
         let beat = Heartbeat { session, alive_ms: 300, begin, held: vec![lock.clone()], left: vec![] };
         let begun = store.execute_session(Partition::ONLY, &SessionOp::Heartbeat(beat), S).await;
         assert!(matches!(begun, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))), "{begun:?}");
-        for portion in portions {
+        for mode in modes {
             let ask = Acquire {
                 claim: Claim::new(HoldId::from_random(session, rand::random())),
                 lease_ms: 60_000,
                 label: about.label.clone(),
                 queue: None,
                 adopt_ms: None,
-                life: Liveness::Session { alive_ms: 10_000 },
-                ahead: None,
-                portion: *portion,
+                liveness: Liveness::Session { alive_ms: 10_000 },
+                predecessor: None,
+                mode: *mode,
             };
             let granted = store.execute(&lock, &Op::Acquire(ask), S).await;
             assert!(
@@ -188,7 +188,7 @@ async fn people_find_all_who_share_a_lock(place: &Stand) {
     let [index, uploads] = found.as_slice() else { panic!("two: {found:?}") };
     assert_eq!((index.name.as_str(), index.kind), ("index", Kind::RwLock));
     for ((sharer, guard), client) in index.status.sharers.iter().zip(&reading).zip([&one, &other]) {
-        assert_eq!((sharer.portion, sharer.fence), (LockMode::Read, Some(guard.fencing_token())));
+        assert_eq!((sharer.mode, sharer.fence), (LockMode::Read, Some(guard.fencing_token())));
         assert_eq!((sharer.owner.as_ref(), sharer.session), (Some(guard.owner()), Some(client.session())));
         let about = index.shared_holder_session(sharer).and_then(|session| session.about.as_ref());
         assert_eq!(about.expect("it is known").pid, std::process::id());

@@ -2,7 +2,8 @@
 //!
 //! This crate owns what a test needs *around* a lock: real servers on free ports ([`RedisServer`]), their clocks
 //! ([`FrozenClock`], [`ShiftedClock`]) and certificates ([`Authority`]), a faulty network ([`Proxy`]), processes that
-//! can be killed and stopped ([`Worker`]), and futures that are dropped at any await ([`cancel_at_every_await`]).
+//! can be killed and stopped ([`Worker`]), futures that are dropped at any await ([`cancel_at_every_await`]), and logged
+//! warnings ([`Warnings`]).
 //! These know nothing of locks. The [`conformance`] suite defines what a store of locks must do.
 //!
 //! It is for Unix with a C compiler (the clocks), `openssl` (the certificates) and `redis-server` on the path.
@@ -22,6 +23,7 @@ mod sentinels;
 mod server;
 mod signal;
 mod wait;
+mod warnings;
 
 pub use authority::Authority;
 pub use cancel::cancel_at_every_await;
@@ -35,3 +37,4 @@ pub use random::Random;
 pub use resp::{RespConnection, Value};
 pub use sentinels::Sentinels;
 pub use server::{RedisServer, RedisServerBuilder};
+pub use warnings::Warnings;

@@ -53,7 +53,7 @@ impl<'a> Having<'a> {
     }
 
     fn of(sharer: &'a SharedHolder, behind: Option<&'a SessionInfo>) -> Self {
-        let (portion, count) = match sharer.portion {
+        let (portion, count) = match sharer.mode {
             LockMode::Permits { count, .. } => ("permits", Some(count)),
             LockMode::Read => ("read", None),
             LockMode::Upgradable => ("upgradable_read", None),

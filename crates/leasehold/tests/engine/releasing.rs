@@ -195,7 +195,7 @@ async fn what_a_writer_gives_back_and_is_not_told_of_is_given_back_by_the_keeper
         is_down.store(false, Ordering::SeqCst);
         sleep(3_000 * MS).await;
         let there = rwlock.inspect().await.expect("an answer").sharers;
-        let there: Vec<_> = there.iter().map(|sharer| sharer.portion).collect();
+        let there: Vec<_> = there.iter().map(|sharer| sharer.mode).collect();
         assert_eq!(there, left, "{failing}, {downgraded}");
         drop(read);
     }

@@ -1,10 +1,9 @@
 //! Server settings that endanger locks, and the warnings about them: rows 36 to 38.
 
 use crate::scene::{MS, client, mutex, server};
-use crate::warnings::Warnings;
 use leasehold::store::{Diagnosis, FaultKind, FindingKind, Severity};
 use leasehold::{Client, ConnectError, LostReason};
-use leasehold_testkit::{RedisServer, ShiftedClock};
+use leasehold_testkit::{RedisServer, ShiftedClock, Warnings};
 use std::time::Duration;
 
 async fn examined(url: &str) -> Diagnosis {
@@ -24,9 +23,9 @@ async fn row_36_an_eviction_policy_is_told_or_refused() {
         let server =
             RedisServer::builder().config("maxmemory-policy", policy).config("maxmemory", "100mb").start();
         let server = server.expect("redis-server boots");
-        let warnings = Warnings::listen();
+        let warnings = Warnings::record();
         let ours = mutex(&client(&server.url()).await);
-        let told = warnings.with("removes held locks");
+        let told = warnings.containing("removes held locks");
         assert!(matches!(&told[..], [told] if told.contains(policy)), "{told:?}");
         let refused = Client::connect(&format!("{}?strict=1", server.url())).await;
         let Err(ConnectError::Store(fault)) = refused else { panic!("{refused:?}") };

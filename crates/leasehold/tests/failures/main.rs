@@ -4,7 +4,7 @@
 //! Most tests use a Mutex; `entries` covers the ReentrantMutex, `together` and `sets` several locks at once.
 //!
 //! Behaviour common to all stores is tested in `tests/mutex` and `tests/reentrant`; the scripts in
-//! `tests/redis_model`.
+//! `crates/redis/tests/scripts`.
 
 mod cluster;
 mod cluster_load;
@@ -28,5 +28,3 @@ mod shards;
 mod storm;
 mod together;
 mod waiting;
-#[path = "../common/warnings.rs"]
-mod warnings;

@@ -289,9 +289,7 @@ pub(crate) async fn all_who_share_are_told(site: &Site) {
     let told: Vec<_> = status
         .sharers
         .iter()
-        .map(|sharer| {
-            (sharer.holder.clone().expect("a label"), sharer.portion, sharer.fence.expect("a token"))
-        })
+        .map(|sharer| (sharer.holder.clone().expect("a label"), sharer.mode, sharer.fence.expect("a token")))
         .collect();
     assert_eq!(
         told,

@@ -1,0 +1,471 @@
+//! The Redis store passes the conformance suite: on Redis and Valkey, alone and behind Sentinels, in shards, in a cluster
+//! and by quorum, and as a user with minimal permissions.
+
+use futures_util::future::{BoxFuture, ready};
+use leasehold_core::{Inspect, KeyError, Kind, LockName};
+use leasehold_redis::{Permissions, QuorumConfig, RedisConfig, RedisStore, ServerVersion};
+use leasehold_store::{Executed, Fault, FaultKind, Lock, Op, Outcome, Store};
+use leasehold_testkit::conformance::{self, StoreUnderTest};
+use leasehold_testkit::{Cluster, FrozenClock, Quorum, RedisServer, RedisServerBuilder, Sentinels, Value};
+use std::io;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+/// The only client user of a server, and the prefix of its locks, which is full of characters that are special in a
+/// pattern.
+const LEAST: (&str, &str) = ("locks", "app?[*]\\:");
+
+struct Redis {
+    place: Borrowed<Partition>,
+    /// Where locks begin: no other server has this prefix.
+    prefix: String,
+    /// Set if clients log in as that user.
+    least: bool,
+    /// Set if clients use RESP2.
+    resp2: bool,
+}
+
+/// Running servers.
+struct Partition {
+    servers: Servers,
+    /// Their clock, if the suite sets it.
+    clock: Option<FrozenClock>,
+}
+
+/// How clients reach a server.
+enum Servers {
+    AtItsAddress(RedisServer),
+    BySentinels(Sentinels),
+    Shards(Vec<RedisServer>),
+    InCluster(Arc<Cluster>),
+}
+
+/// A pool of servers that cases reuse, because they boot slowly: as many as cases that run concurrently. It ends with
+/// the last case that runs.
+struct Pool<T>(Mutex<Weak<Mutex<Vec<T>>>>);
+
+impl<T> Pool<T> {
+    const fn new() -> Self {
+        Self(Mutex::new(Weak::new()))
+    }
+
+    fn borrow(&self, boot: impl FnOnce() -> T) -> Borrowed<T> {
+        let mut home = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = home.upgrade().unwrap_or_default();
+        *home = Arc::downgrade(&idle);
+        drop(home);
+        let free = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        Borrowed { idle, it: Some(free.unwrap_or_else(boot)) }
+    }
+}
+
+/// A server of the pool, for one case. After a failed case it is not reused.
+struct Borrowed<T> {
+    idle: Arc<Mutex<Vec<T>>>,
+    it: Option<T>,
+}
+
+impl<T> Deref for Borrowed<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.it.as_ref().expect("it is present until it is returned")
+    }
+}
+
+impl<T> Drop for Borrowed<T> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).extend(self.it.take());
+        }
+    }
+}
+
+/// A cluster that cases share, even concurrently: its nodes take seconds to form it. It ends with the last case that
+/// runs.
+struct Shared(Mutex<Weak<Cluster>>);
+
+impl Shared {
+    const fn new() -> Self {
+        Self(Mutex::new(Weak::new()))
+    }
+
+    fn get(&self, settings: &RedisServerBuilder) -> Arc<Cluster> {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cluster) = shared.upgrade() {
+            return cluster;
+        }
+        let cluster = Arc::new(Cluster::with(3, 1, settings).expect("nodes that agree"));
+        *shared = Arc::downgrade(&cluster);
+        cluster
+    }
+}
+
+impl Redis {
+    fn at(place: Borrowed<Partition>) -> Self {
+        static CASES: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("case-{}:", CASES.fetch_add(1, Ordering::Relaxed));
+        Self { place, prefix, least: false, resp2: false }
+    }
+
+    /// Servers whose clock the suite sets.
+    fn of(pool: &Pool<Partition>, boot: impl FnOnce(RedisServerBuilder) -> io::Result<Servers>) -> Self {
+        Self::at(pool.borrow(|| {
+            let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
+            let servers = boot(RedisServer::builder().clock(&clock)).expect("servers that boot");
+            Partition { servers, clock: Some(clock) }
+        }))
+    }
+
+    fn alone(pool: &Pool<Partition>) -> Self {
+        Self::of(pool, |settings| settings.start().map(Servers::AtItsAddress))
+    }
+
+    fn of_valkey(pool: &Pool<Partition>) -> Self {
+        // Between two reads of the clock it counts with the processor, so its clock cannot be set at once.
+        Self::at(pool.borrow(|| {
+            let server = RedisServer::builder().valkey().start().expect("a server that boots");
+            Partition { servers: Servers::AtItsAddress(server), clock: None }
+        }))
+    }
+
+    /// Three primaries with a replica each.
+    fn in_cluster(pool: &Pool<Partition>, shared: &Shared, settings: &RedisServerBuilder) -> Self {
+        Self::at(pool.borrow(|| Partition { servers: Servers::InCluster(shared.get(settings)), clock: None }))
+    }
+
+    fn by_sentinels(pool: &Pool<Partition>) -> Self {
+        Self::of(pool, |settings| Sentinels::with(1, &settings).map(Servers::BySentinels))
+    }
+
+    fn of_shards(pool: &Pool<Partition>) -> Self {
+        Self::of(pool, |settings| {
+            let servers = (0..3).map(|_| settings.clone().start());
+            servers.collect::<io::Result<_>>().map(Servers::Shards)
+        })
+    }
+
+    /// Messages arrive on a connection of their own.
+    fn by_resp2(pool: &Pool<Partition>) -> Self {
+        Self { resp2: true, ..Self::alone(pool) }
+    }
+
+    /// Clients have the minimal permissions that the library prints.
+    async fn by_a_least_user(resp2: bool) -> Self {
+        let (user, prefix) = LEAST;
+        // All cases have the same prefix, so each has a server of its own.
+        let mut server = Self { prefix: prefix.to_owned(), resp2, ..Self::alone(&Pool::new()) };
+        server.least = true;
+        let config = server.config();
+        let version = ServerVersion::ask(&config.clone().username("default")).await.expect("a version");
+        let permissions = Permissions::of(&config).expect("a good prefix").on(version);
+        // The rules of the printed line, with a password in place of its placeholder.
+        let rules = permissions.rules();
+        let command = ["ACL", "SETUSER", user, "reset", "on", ">password"].into_iter();
+        let command: Vec<_> = command.chain(rules.iter().map(String::as_str)).collect();
+        server.told(&command).ok().expect("the server takes the list");
+        server
+    }
+
+    /// The configuration of its clients.
+    fn config(&self) -> RedisConfig {
+        let url = match &self.place.servers {
+            Servers::AtItsAddress(server) => server.url(),
+            Servers::BySentinels(sentinels) => sentinels.url(),
+            Servers::Shards(_) => unreachable!("it is not one server"),
+            Servers::InCluster(cluster) => cluster.url(),
+        };
+        let config = RedisConfig::from_url(&url).expect("a good URL");
+        let config = config.prefix(&self.prefix).expect("a good prefix");
+        let config = if self.resp2 { config.resp2() } else { config };
+        if self.least { config.username(LEAST.0).password("password") } else { config }
+    }
+
+    /// The key of a lock.
+    fn key(&self, lock: &Lock) -> String {
+        [&self.prefix, lock.name.as_str()].concat()
+    }
+
+    /// The configurations of the servers, if there are several.
+    fn shards(&self) -> Option<Vec<RedisConfig>> {
+        let Servers::Shards(shards) = &self.place.servers else { return None };
+        let addresses: Vec<_> = shards.iter().map(|shard| format!("127.0.0.1:{}", shard.port())).collect();
+        let url = format!("redis+shard://{}?prefix={}", addresses.join(","), self.prefix);
+        Some(RedisConfig::shards_from_url(&url).expect("a good URL"))
+    }
+
+    /// Runs a command at the server of a lock that clients would not send.
+    async fn cli(&self, lock: &Lock, command: &[&str]) {
+        let Servers::Shards(servers) = &self.place.servers else {
+            self.told(command);
+            return;
+        };
+        let shards =
+            RedisStore::connect_shards(self.shards().expect("several")).await.expect("servers that run");
+        let at = |server: &&RedisServer| shards.shard_of(lock).ends_with(&format!(":{}", server.port()));
+        servers.iter().find(at).expect("one of them").cli(command).expect("a reply");
+    }
+
+    fn told(&self, command: &[&str]) -> Value {
+        let reply = match &self.place.servers {
+            Servers::AtItsAddress(server) => server.cli(command),
+            Servers::BySentinels(sentinels) => sentinels.primary().and_then(|server| server.cli(command)),
+            Servers::Shards(_) => unreachable!("it is not one server"),
+            // Every command that is sent to one node has a key.
+            Servers::InCluster(cluster) => cluster.cli_at(command[1], command),
+        };
+        reply.expect("a reply")
+    }
+}
+
+impl StoreUnderTest for Redis {
+    fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
+        Box::pin(async {
+            match self.shards() {
+                Some(shards) => Arc::new(RedisStore::connect_shards(shards).await.expect("servers that run"))
+                    as Arc<dyn Store>,
+                None => Arc::new(RedisStore::connect(self.config()).await.expect("a server that runs")),
+            }
+        })
+    }
+
+    fn advance(&self, by: Duration) -> Option<BoxFuture<'_, ()>> {
+        self.place.clock.as_ref()?.advance(by).expect("a clock that moves");
+        Some(Box::pin(ready(())))
+    }
+
+    fn delete_key<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, ()>> {
+        Some(Box::pin(async { self.cli(lock, &["DEL", &self.key(lock)]).await }))
+    }
+
+    fn put_foreign<'a>(
+        &'a self,
+        lock: &'a Lock,
+        value: &'a str,
+        expiry: Option<Duration>,
+    ) -> Option<BoxFuture<'a, ()>> {
+        Some(Box::pin(async move {
+            let name = &*self.key(lock);
+            let token = [lock.kind.mark(), value].concat();
+            let put = match lock.kind {
+                Kind::Reentrant => vec!["HSET", name, value, "1"],
+                _ => vec!["SET", name, &token],
+            };
+            // Whatever the key contained before.
+            for command in [vec!["DEL", name], put] {
+                self.cli(lock, &command).await;
+            }
+            if let Some(expiry) = expiry {
+                self.cli(lock, &["PEXPIRE", name, &expiry.as_millis().to_string()]).await;
+            }
+        }))
+    }
+
+    fn put_other_type<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, String>> {
+        Some(Box::pin(async {
+            self.cli(lock, &["RPUSH", &self.key(lock), "x"]).await;
+            "list".to_owned()
+        }))
+    }
+
+    fn refused_names(&self) -> Vec<(LockName, KeyError)> {
+        let name = |text| LockName::new(text).expect("a good name");
+        vec![(name("a}b"), KeyError::Brace), (name("leasehold:{x}:record:mutex:x"), KeyError::Reserved)]
+    }
+}
+
+/// A quorum of five servers with one clock, which the suite sets.
+struct RedisQuorum(Borrowed<(Quorum, FrozenClock)>);
+
+impl RedisQuorum {
+    fn of(pool: &Pool<(Quorum, FrozenClock)>) -> Self {
+        Self(pool.borrow(|| {
+            let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
+            let servers = Quorum::with(5, &RedisServer::builder().clock(&clock)).expect("servers that boot");
+            (servers, clock)
+        }))
+    }
+
+    /// Runs a command on each.
+    fn cli(&self, command: &[&str]) {
+        for server in self.0.0.each() {
+            server.cli(command).expect("a reply");
+        }
+    }
+}
+
+impl StoreUnderTest for RedisQuorum {
+    fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
+        Box::pin(async {
+            // They vote from the start, and have time enough on a busy machine.
+            let url = format!("{}?min_uptime=0s&node_timeout=10s", self.0.0.url());
+            let config = QuorumConfig::from_url(&url).expect("a good URL");
+            Arc::new(RedisStore::connect_quorum(config).await.expect("servers that run")) as Arc<dyn Store>
+        })
+    }
+
+    fn advance(&self, by: Duration) -> Option<BoxFuture<'_, ()>> {
+        self.0.1.advance(by).expect("a clock that moves");
+        Some(Box::pin(ready(())))
+    }
+
+    fn delete_key<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, ()>> {
+        self.cli(&["DEL", lock.name.as_str()]);
+        Some(Box::pin(ready(())))
+    }
+
+    fn put_foreign<'a>(
+        &'a self,
+        lock: &'a Lock,
+        value: &'a str,
+        expiry: Option<Duration>,
+    ) -> Option<BoxFuture<'a, ()>> {
+        let name = lock.name.as_str();
+        let put = match lock.kind {
+            Kind::Reentrant => vec!["HSET", name, value, "1"],
+            _ => vec!["SET", name, value],
+        };
+        for command in [vec!["DEL", name], put] {
+            self.cli(&command);
+        }
+        if let Some(expiry) = expiry {
+            self.cli(&["PEXPIRE", name, &expiry.as_millis().to_string()]);
+        }
+        Some(Box::pin(ready(())))
+    }
+
+    fn put_other_type<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, String>> {
+        self.cli(&["RPUSH", lock.name.as_str(), "x"]);
+        Some(Box::pin(ready("list".to_owned())))
+    }
+
+    fn refused_names(&self) -> Vec<(LockName, KeyError)> {
+        let name = |text| LockName::new(text).expect("a good name");
+        vec![(name("a}b"), KeyError::Brace), (name("leasehold:{x}:record:mutex:x"), KeyError::Reserved)]
+    }
+}
+
+mod redis {
+    use super::{Partition, Pool, Redis, conformance};
+    static POOL: Pool<Partition> = Pool::new();
+    conformance::suite!(Redis::alone(&POOL));
+}
+
+mod valkey {
+    use super::{Partition, Pool, Redis, conformance};
+    static POOL: Pool<Partition> = Pool::new();
+    conformance::suite!(Redis::of_valkey(&POOL));
+}
+
+mod redis_by_resp2 {
+    use super::{Partition, Pool, Redis, conformance};
+    static POOL: Pool<Partition> = Pool::new();
+    conformance::suite!(Redis::by_resp2(&POOL));
+}
+
+mod redis_by_sentinels {
+    use super::{Partition, Pool, Redis, conformance};
+    static POOL: Pool<Partition> = Pool::new();
+    conformance::suite!(Redis::by_sentinels(&POOL));
+}
+
+mod redis_by_shards {
+    use super::{Partition, Pool, Redis, conformance};
+    static POOL: Pool<Partition> = Pool::new();
+    conformance::suite!(Redis::of_shards(&POOL));
+}
+
+mod redis_cluster {
+    use super::{Partition, Pool, Redis, RedisServer, Shared, conformance};
+    static POOL: Pool<Partition> = Pool::new();
+    static SHARED: Shared = Shared::new();
+    conformance::suite!(Redis::in_cluster(&POOL, &SHARED, &RedisServer::builder()));
+}
+
+mod valkey_cluster {
+    use super::{Partition, Pool, Redis, RedisServer, Shared, conformance};
+    static POOL: Pool<Partition> = Pool::new();
+    static SHARED: Shared = Shared::new();
+    conformance::suite!(Redis::in_cluster(&POOL, &SHARED, &RedisServer::builder().valkey()));
+}
+
+/// The cases that a quorum supports; the others are refused.
+mod redis_quorum {
+    use super::{FrozenClock, Pool, Quorum, RedisQuorum, conformance};
+    static POOL: Pool<(Quorum, FrozenClock)> = Pool::new();
+    conformance::suite!(mutex: RedisQuorum::of(&POOL));
+    conformance::suite!(reentrant: RedisQuorum::of(&POOL));
+}
+
+mod redis_by_a_least_user {
+    use super::{Redis, conformance};
+    conformance::suite!(Redis::by_a_least_user(false).await);
+}
+
+/// The same with messages on a connection of their own: no command of it is denied.
+mod redis_by_a_least_user_and_resp2 {
+    use super::{Redis, conformance};
+    conformance::suite!(election: Redis::by_a_least_user(true).await);
+}
+
+#[tokio::test]
+async fn row_45_a_user_with_minimal_permissions_is_denied_nothing_by_resp2() {
+    let server = Redis::by_a_least_user(true).await;
+    let store = server.store().await;
+    // Longer than the interval of the ping on the message connection.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let lock = Lock::mutex(LockName::new("job").expect("a good name"));
+    let look = Op::Inspect(Inspect { claim: None, in_full: false });
+    let outcome = store.execute(&lock, &look, Duration::from_secs(10)).await;
+    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(server.told(&["ACL", "LOG"]).elements().is_empty());
+}
+
+/// The premise of the suite above: its clients are that user, and the user has no other permissions.
+#[tokio::test]
+async fn row_45_the_suite_runs_as_a_user_with_minimal_permissions() {
+    let server = Redis::by_a_least_user(false).await;
+    let store = server.store().await;
+    let clients = server.told(&["CLIENT", "LIST"]);
+    let clients = clients.text().expect("a list").lines().filter(|line| line.contains("name=leasehold"));
+    let users: Vec<_> = clients.map(|line| line.contains("user=locks ")).collect();
+    assert_eq!(users, [true], "one connection, and it belongs to that user");
+    drop(store);
+    let may = |command: &[&str]| {
+        let said = server.told(&[&["ACL", "DRYRUN", LEAST.0][..], command].concat());
+        said.text() == Some("OK")
+    };
+    let (own, beside) = ("app?[*]\\:job", "appx*:job");
+    assert!(may(&["SET", own, "x"]) && may(&["GET", own]) && may(&["HGETALL", own]));
+    for forbidden in [
+        &["SET", beside, "x"][..],
+        &["GET", "job"],
+        &["GET", "leasehold:{sessions}"],
+        &["KEYS", "*"],
+        &["SCAN", "0"],
+        &["FLUSHALL"],
+        &["CONFIG", "GET", "*"],
+        &["SCRIPT", "FLUSH"],
+        &["CLIENT", "LIST"],
+        &["CLIENT", "KILL", "ID", "1"],
+        &["EVAL", "return 1", "0"],
+        &["SUBSCRIBE", "news"],
+        &["PUBLISH", "leasehold:mailbox:x", "x"],
+        &["PSUBSCRIBE", "*"],
+        &["ACL", "WHOAMI"],
+        &["SELECT", "1"],
+    ] {
+        assert!(!may(forbidden), "{forbidden:?}");
+    }
+    let config = server.config().prefix("").expect("no prefix");
+    let outside = RedisStore::connect(config).await.expect("the user may log in");
+    let lock = Lock::mutex(LockName::new("job").expect("a good name"));
+    let look = Op::Inspect(Inspect { claim: None, in_full: false });
+    let outcome = outside.execute(&lock, &look, Duration::from_secs(10)).await;
+    assert!(
+        matches!(outcome, Outcome::Failed(Executed::No, Fault { kind: FaultKind::Forbidden, .. })),
+        "{outcome:?}"
+    );
+}

@@ -1,0 +1,750 @@
+//! Which commands each script sends on each of its ways: what a cut-off can come between, and what an operation costs.
+
+use crate::Broken;
+use crate::fixture::Fixture;
+use crate::keyspace::Keyspace;
+use crate::tap::WHOLE;
+use leasehold_core::machine::cohort::{BLOCK, Reserve};
+use leasehold_core::{
+    Acquire, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, Heartbeat, HoldId, Inspect, Kind,
+    Label, Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction,
+    Resize, SessionId,
+};
+
+const START_US: u64 = 1_762_000_000_000_000;
+
+/// What it is, what was done before, the operation, and its commands.
+type Way = (&'static str, Vec<Op>, Op, &'static str);
+
+#[test]
+fn every_way_has_its_commands() {
+    let ways = acquires().into_iter().chain(releases()).chain(takings()).chain(others());
+    have_their_commands(Kind::Mutex, ways);
+}
+
+#[test]
+fn every_way_of_an_election_has_its_commands() {
+    have_their_commands(Kind::Election, elections());
+}
+
+#[test]
+fn every_way_of_a_reentrant_mutex_has_its_commands() {
+    have_their_commands(Kind::Reentrant, entries());
+}
+
+#[test]
+fn every_way_of_a_semaphore_has_its_commands() {
+    have_their_commands(Kind::Semaphore, permits());
+}
+
+#[test]
+fn every_way_of_an_rwlock_has_its_commands() {
+    have_their_commands(Kind::RwLock, readers());
+}
+
+#[test]
+fn every_way_of_a_latch_has_its_commands() {
+    have_their_commands(Kind::Latch, arrivals());
+}
+
+#[test]
+fn every_way_of_a_barrier_has_its_commands() {
+    have_their_commands(Kind::Barrier, meetings());
+}
+
+fn have_their_commands(kind: Kind, ways: impl IntoIterator<Item = Way>) {
+    let mut fixture = Fixture::new(kind);
+    for (name, before, op, expected) in ways {
+        let found =
+            commands(&mut fixture, &before, &op).unwrap_or_else(|Broken(what)| panic!("{name}: {what}"));
+        println!("| {name} | {} | `{found}` |", found.split(' ').count());
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
+fn every_beat_has_its_commands() {
+    let mut fixture = Fixture::new(Kind::Mutex);
+    for (name, before, beat, expected) in beats() {
+        fixture.redis.load(Keyspace::default());
+        let mut now_us = START_US;
+        for beat in before.iter().chain([&beat]) {
+            fixture.redis.set_now_us(now_us);
+            fixture.run_beat(beat, WHOLE).unwrap_or_else(|Broken(what)| panic!("{name}: {what}"));
+            now_us += 2_000;
+        }
+        let found = fixture.redis.executed();
+        println!("| {name} | {} | `{found}` |", found.split(' ').count());
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+fn beats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> {
+    let begin = |n: u8| Heartbeat { begin: Some("{}".to_owned()), ..beat(n) };
+    let lock = || Lock::mutex("job".parse().expect("a good name"));
+    let many = |count: u32| {
+        let name = |n: u32| format!("job-{n}").parse().expect("a good name");
+        (0..count).map(|n| Lock::mutex(name(n))).collect::<Vec<_>>()
+    };
+    vec![
+        ("the first session", vec![], begin(1), "HMGET TIME RESTORE HSET PTTL RESTORE ZADD ZREMRANGEBYSCORE"),
+        (
+            "another session",
+            vec![begin(1)],
+            begin(2),
+            "HMGET TIME RESTORE HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
+        ),
+        ("beat", vec![begin(1)], beat(1), "HMGET TIME PTTL PEXPIRE HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE"),
+        (
+            "beat that tells of locks",
+            vec![begin(1)],
+            Heartbeat { held: vec![lock()], left: vec![lock()], ..beat(1) },
+            "HMGET TIME PTTL PEXPIRE HSET HDEL HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
+        ),
+        (
+            "beat that tells of 2500 locks",
+            vec![begin(1)],
+            Heartbeat { held: many(2_500), left: many(1_001), ..beat(1) },
+            "HMGET TIME PTTL PEXPIRE HSET HDEL HDEL HSET HSET HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
+        ),
+        ("beat of a session that is not known", vec![], beat(1), "HMGET TIME"),
+    ]
+}
+
+fn beat(n: u8) -> Heartbeat {
+    let (session, alive_ms) = (SessionId::from_random([n; 12]), 10_000);
+    Heartbeat { session, alive_ms, begin: None, held: vec![], left: vec![] }
+}
+
+/// The commands of an operation after others, 2 ms apart.
+fn commands(fixture: &mut Fixture, before: &[Op], op: &Op) -> Result<String, Broken> {
+    fixture.redis.load(Keyspace::default());
+    let mut now_us = START_US;
+    for op in before.iter().chain([op]) {
+        fixture.redis.set_now_us(now_us);
+        fixture.run(op, WHOLE)?;
+        now_us += 2_000;
+    }
+    Ok(fixture.redis.executed())
+}
+
+fn acquires() -> Vec<Way> {
+    let left_free = || [queue(), vec![give(1, ReleaseAction::Free, None)]].concat();
+    vec![
+        ("acquire of a new lock", vec![], take(1), "HMGET TIME SET RESTORE HSET"),
+        (
+            "acquire of a free lock that was used before",
+            vec![take(1), release(1)],
+            take(2),
+            "HMGET TIME SET HSET",
+        ),
+        (
+            "the same, for half an hour",
+            vec![take(1), release(1)],
+            Op::Acquire(Acquire { lease_ms: 1_800_000, ..ask(claim(2), Some(60_000)) }),
+            "HMGET TIME SET PEXPIRE HSET",
+        ),
+        ("acquire that is sent again", vec![take(1)], take(1), "HMGET TIME SET GET HMGET PTTL"),
+        (
+            "acquire of a lock that is held: not to wait",
+            vec![take(1)],
+            try_to_take(2),
+            "HMGET TIME SET GET HMGET PTTL",
+        ),
+        ("the same, to wait", vec![take(1)], take(2), "HMGET TIME SET GET HMGET TIME PTTL PTTL HSET"),
+        ("the same, behind others", queue(), take(4), "HMGET GET HMGET TIME PTTL HGET HGET PTTL HSET"),
+        ("look of one who waits", queue(), take(3), "HMGET GET HMGET TIME PTTL HGET HGET PTTL HSET"),
+        (
+            "acquire of a lock whose holder is told of others: not to wait",
+            vec![take(1), reserve(1, 1)],
+            try_to_take(2),
+            "HMGET TIME SET GET HMGET PTTL PUBLISH",
+        ),
+        (
+            "the same, to wait",
+            vec![take(1), reserve(1, 1)],
+            take(2),
+            "HMGET TIME SET GET HMGET TIME PTTL PTTL HSET PUBLISH",
+        ),
+        (
+            "look of one who was granted the lock",
+            [queue(), vec![release(1)]].concat(),
+            take(2),
+            "HMGET GET HMGET PTTL",
+        ),
+        (
+            "acquire of a lock that was left free, by the first who waits",
+            left_free(),
+            take(2),
+            "HMGET GET HMGET HMGET TIME HSET SET HDEL",
+        ),
+        (
+            "the same, by another, which grants it to the first",
+            left_free(),
+            take(4),
+            "HMGET GET HMGET HGET HMGET TIME PTTL HGET HSET SET HDEL PUBLISH",
+        ),
+    ]
+}
+
+fn releases() -> Vec<Way> {
+    let dead = || vec![take(1), doomed(2), doomed(3)];
+    vec![
+        ("release without a waiter", vec![take(1)], release(1), "HMGET GET DEL HSET"),
+        ("the same, of a user's own value", vec![own()], release_own(), "GET HMGET DEL HSET"),
+        ("release that grants", queue(), release(1), "HMGET GET HMGET TIME DEL HSET SET HDEL PUBLISH"),
+        (
+            "release that grants, and queues again",
+            queue(),
+            give(1, ReleaseAction::Grant, Some(4)),
+            "GET HMGET HGET HMGET TIME HGET PTTL HGET DEL HSET SET HDEL PUBLISH",
+        ),
+        (
+            "release that leaves the lock free for others",
+            queue(),
+            give(1, ReleaseAction::Free, None),
+            "HMGET GET HMGET DEL HSET",
+        ),
+        (
+            "release that grants to the third, behind two dead",
+            [dead(), vec![take(4)]].concat(),
+            release(1),
+            "HMGET GET HMGET TIME GET HMGET HGET HMGET TIME HGET HMGET HGET DEL HSET SET HDEL PUBLISH",
+        ),
+        (
+            "release that acquires again",
+            vec![take(1)],
+            give(1, ReleaseAction::Grant, Some(4)),
+            "GET HMGET TIME DEL HSET SET",
+        ),
+        (
+            "release that leaves the lock resting",
+            vec![take(1)],
+            rest(1),
+            "GET HMGET TIME PTTL PEXPIRE SET HSET",
+        ),
+        ("the same, sent again", vec![take(1), rest(1)], rest(1), "GET HMGET"),
+        ("release that is sent again", vec![take(1), release(1)], release(1), "HMGET GET GET HMGET"),
+        ("release of one who waits", queue(), release(2), "HMGET GET GET HMGET HMGET HSET HDEL"),
+        ("release of one who is not known", vec![take(1)], release(2), "HMGET GET GET HMGET PTTL"),
+    ]
+}
+
+/// No session has begun here, so all are dead.
+fn takings() -> Vec<Way> {
+    let evict =
+        |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
+    let free = |seen| Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") });
+    let hold = || ObservedHolder::Hold(FencingToken::new(START_US));
+    let look = |n: u8, ahead: u8| {
+        let predecessor = Some(claim(ahead).hold.session());
+        Op::Acquire(Acquire { predecessor, ..ask(claim(n), Some(60_000)) })
+    };
+    vec![
+        (
+            "acquire of a free lock that names a session",
+            vec![take(1), release(1)],
+            look(2, 1),
+            "HMGET TIME SET HSET",
+        ),
+        (
+            "look of the first, who finds the holder dead",
+            queue(),
+            look(2, 1),
+            "HMGET GET HMGET HMGET TIME HGET GET HMGET DEL HSET SET HDEL SET",
+        ),
+        (
+            "look of the second, who finds the first dead",
+            queue(),
+            look(3, 2),
+            "HMGET GET HMGET HMGET HGET HMGET TIME PTTL PTTL HSET HDEL",
+        ),
+        (
+            "eviction of a holder",
+            queue(),
+            evict(1),
+            "GET HMGET HMGET TIME GET HGET HMGET DEL HSET SET HDEL PUBLISH SET",
+        ),
+        ("eviction of one who waits", queue(), evict(2), "GET HMGET HMGET HMGET HSET HDEL"),
+        ("eviction of one who has nothing", vec![take(1)], evict(2), "GET HMGET HMGET"),
+        (
+            "freed from its holder",
+            queue(),
+            free(hold()),
+            "GET HMGET TIME GET HGET HMGET DEL HSET SET HDEL PUBLISH PUBLISH SET",
+        ),
+        (
+            "the same, without a waiter",
+            vec![take(1)],
+            free(hold()),
+            "GET HMGET TIME GET DEL HSET PUBLISH SET",
+        ),
+        ("not freed", vec![take(1)], free(ObservedHolder::Hold(FencingToken::new(1))), "GET HMGET PTTL"),
+        (
+            "inspect in full",
+            vec![take(1), free(hold())],
+            Op::Inspect(Inspect { claim: None, in_full: true }),
+            "GET HMGET GET",
+        ),
+    ]
+}
+
+fn others() -> Vec<Way> {
+    let mut own_extend = extend(1, false);
+    if let Op::Extend(extend) = &mut own_extend {
+        extend.claim = own_claim();
+    }
+    vec![
+        ("extend", vec![take(1)], extend(1, false), "MGET PEXPIRE"),
+        (
+            "extend that keeps the record",
+            vec![take(1)],
+            extend(1, true),
+            "GET HMGET PTTL PEXPIRE TIME PTTL PEXPIRE",
+        ),
+        ("extend of a user's own value", vec![own()], own_extend, "GET HMGET PTTL PEXPIRE"),
+        (
+            "extend that reserves tokens",
+            vec![take(1)],
+            reserve(1, 90_000_000),
+            "GET HMGET PTTL PEXPIRE TIME HSET",
+        ),
+        ("the same, that lengthens nothing", vec![take(1)], reserve(1, 1), "GET HMGET PTTL TIME HSET"),
+        (
+            "the same, that keeps the record",
+            vec![take(1)],
+            keeping(reserve(1, 90_000_000)),
+            "GET HMGET PTTL PEXPIRE TIME PTTL PEXPIRE HSET",
+        ),
+        ("the same, of a hold that is gone", vec![take(1), release(1)], reserve(1, 1), "GET"),
+        ("extend of a hold that is gone", vec![], extend(1, false), "MGET"),
+        ("raise of a token", vec![take(1)], raise(1, START_US + 9_000_000), "GET HMGET TIME PTTL HSET"),
+        ("the same, to what it is", vec![take(1)], raise(1, START_US), "GET HMGET TIME PTTL"),
+        ("raise for a hold that is gone", vec![take(1), release(1)], raise(1, START_US), "GET"),
+        (
+            "release that notifies waiters",
+            vec![take(1)],
+            give(1, ReleaseAction::Tell, None),
+            "GET HMGET DEL HSET PUBLISH",
+        ),
+        ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None, in_full: false }), "GET HMGET"),
+        (
+            "inspect of a lock that others wait for",
+            queue(),
+            Op::Inspect(Inspect { claim: None, in_full: false }),
+            "GET HMGET TIME HVALS PTTL",
+        ),
+    ]
+}
+
+fn raise(n: u8, fence: u64) -> Op {
+    Op::RaiseFence(RaiseFence { claim: claim(n), fence: FencingToken::new(fence) })
+}
+
+/// Of an Election: as of a Mutex, without its short paths, and with the messages about the leader.
+fn elections() -> Vec<Way> {
+    vec![
+        ("acquire of a new lock", vec![], take(1), "GET HMGET TIME RESTORE HSET SET PUBLISH"),
+        (
+            "acquire of a free lock that was used before",
+            vec![take(1), release(1)],
+            take(2),
+            "GET HMGET TIME HSET SET PUBLISH",
+        ),
+        ("acquire that is sent again", vec![take(1)], take(1), "GET HMGET PTTL"),
+        ("acquire of a lock that is held: to wait", vec![take(1)], take(2), "GET HMGET TIME PTTL PTTL HSET"),
+        ("release without a waiter", vec![take(1)], release(1), "GET HMGET DEL HSET PUBLISH"),
+        (
+            "release that grants",
+            queue(),
+            release(1),
+            "GET HMGET HGET HMGET TIME DEL HSET SET HDEL PUBLISH PUBLISH",
+        ),
+        ("extend", vec![take(1)], extend(1, false), "MGET PEXPIRE"),
+        (
+            "extend that keeps the record",
+            vec![take(1)],
+            extend(1, true),
+            "GET HMGET PTTL PEXPIRE TIME PTTL PEXPIRE",
+        ),
+        (
+            "inspect of a held one",
+            vec![take(1)],
+            Op::Inspect(Inspect { claim: None, in_full: false }),
+            "GET HMGET PTTL",
+        ),
+    ]
+}
+
+/// Of a ReentrantMutex: the first two sessions have one owner, and each other one its own.
+#[allow(clippy::too_many_lines, reason = "a table")]
+fn entries() -> Vec<Way> {
+    let owned = |n: u8| {
+        let owner = if n < 3 { "ours".to_owned() } else { format!("owner {n}") };
+        Claim { value: OwnValue::new(owner).ok(), ..claim(n) }
+    };
+    let take = |n: u8| Op::Acquire(ask(owned(n), Some(60_000)));
+    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: ReleaseAction::Grant, next: None });
+    let extend = |n: u8, lease_ms: u64, keep_record: bool| {
+        Op::Extend(Extend { claim: owned(n), lease_ms, keep_record, reserve: None })
+    };
+    let evict =
+        |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
+    let free = || {
+        let seen = ObservedHolder::Hold(FencingToken::new(START_US));
+        Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") })
+    };
+    let raise =
+        |n: u8, fence: u64| Op::RaiseFence(RaiseFence { claim: owned(n), fence: FencingToken::new(fence) });
+    let twice = || vec![take(1), take(2)];
+    let queue = || vec![take(1), take(3), take(4)];
+    vec![
+        ("acquire of a new lock", vec![], take(1), "HMGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
+        (
+            "acquire of a free lock that was used before",
+            vec![take(1), release(1)],
+            take(3),
+            "HMGET HLEN HMGET TIME HSET RESTORE HSET",
+        ),
+        ("acquire that is sent again", vec![take(1)], take(1), "HMGET HLEN TIME HMGET"),
+        (
+            "raise of a token",
+            vec![take(1)],
+            raise(1, START_US + 9_000_000),
+            "HMGET HLEN TIME HMGET PTTL HSET PEXPIRE HSET",
+        ),
+        ("raise for a hold that is gone", vec![take(1)], raise(4, START_US), "HMGET HLEN HGET TIME"),
+        (
+            "acquire by the owner who has the lock",
+            vec![take(1)],
+            take(2),
+            "HMGET HLEN TIME HMGET PTTL PEXPIRE HSET",
+        ),
+        (
+            "the same, past others, of one who had queued",
+            [queue(), vec![release(3)]].concat(),
+            take(2),
+            "HMGET HLEN TIME HMGET PTTL PEXPIRE HSET",
+        ),
+        (
+            "acquire of a lock that is held: to wait",
+            vec![take(1)],
+            take(3),
+            "HMGET HLEN HGET TIME HMGET PTTL HSET",
+        ),
+        ("look of one who waits", queue(), take(4), "HMGET HLEN HGET TIME HMGET PTTL HGET HGET HSET"),
+        ("extend", vec![take(1)], extend(1, 90_000, false), "HMGET HLEN TIME PTTL PEXPIRE HSET"),
+        (
+            "extend that changes nothing",
+            vec![take(1), extend(1, 1, false)],
+            extend(1, 1, false),
+            "HMGET HLEN TIME PTTL",
+        ),
+        (
+            "extend that keeps the record",
+            vec![take(1)],
+            extend(1, 90_000_000, true),
+            "HMGET HLEN TIME PTTL PEXPIRE HSET HMGET PTTL PEXPIRE",
+        ),
+        ("extend of a hold that is gone", vec![], extend(1, 90_000, false), "HMGET HLEN"),
+        ("release without a waiter", vec![take(1)], release(1), "HMGET HLEN TIME HMGET DEL HSET PUBLISH"),
+        ("release of one of several", twice(), release(1), "HMGET HLEN TIME HMGET PEXPIRE HSET HSET"),
+        (
+            "release that grants",
+            queue(),
+            release(1),
+            "HMGET HLEN TIME HMGET HGET HMGET DEL HSET RESTORE HSET HDEL PUBLISH",
+        ),
+        ("release of one who is not known", vec![take(1)], release(3), "HMGET HLEN HGET TIME HMGET"),
+        (
+            "eviction of one of several",
+            twice(),
+            evict(1),
+            "HMGET HLEN HGET TIME HMGET HMGET GET PEXPIRE HSET HSET SET",
+        ),
+        (
+            "eviction of a holder",
+            queue(),
+            evict(1),
+            "HMGET HLEN HGET TIME HMGET HMGET GET HGET HMGET DEL HSET RESTORE HSET HDEL PUBLISH SET",
+        ),
+        (
+            "freed from its holders",
+            twice(),
+            free(),
+            "HMGET HLEN HGET TIME HMGET GET DEL HSET PUBLISH PUBLISH PUBLISH SET",
+        ),
+        (
+            "inspect of a free lock",
+            vec![],
+            Op::Inspect(Inspect { claim: None, in_full: false }),
+            "HMGET HLEN HMGET",
+        ),
+        (
+            "inspect of a held one",
+            vec![take(1)],
+            Op::Inspect(Inspect { claim: None, in_full: false }),
+            "HMGET HLEN HGET TIME HMGET",
+        ),
+    ]
+}
+
+/// An acquire of a part, to wait for it.
+fn take_part(n: u8, mode: LockMode) -> Op {
+    Op::Acquire(Acquire { mode, ..ask(claim(n), Some(60_000)) })
+}
+
+/// Of a Semaphore with two permits.
+fn permits() -> Vec<Way> {
+    let take = |n: u8, count: u32| take_part(n, LockMode::Permits { count, of: 2 });
+    let by = || Label::new("test").expect("a label");
+    let evict = |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: by() });
+    let free = |at_us: u64| {
+        Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(FencingToken::new(at_us)), by: by() })
+    };
+    let resize = |seen: Option<u32>, limit: u32| Op::Resize(Resize { seen, limit });
+    let two = || vec![take(1, 1), take(2, 1)];
+    let queue = || [two(), vec![take(3, 1), take(4, 1)]].concat();
+    vec![
+        ("acquire of a new lock", vec![], take(1, 1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
+        (
+            "acquire of one more permit",
+            vec![take(1, 1)],
+            take(2, 1),
+            "HGET HGETALL TIME HMGET PTTL HSET PEXPIRE HSET",
+        ),
+        ("acquire that is sent again", vec![take(1, 1)], take(1, 1), "HGET HGETALL TIME HMGET"),
+        ("acquire of what is not there: to wait", two(), take(3, 1), "HGET HGETALL TIME HMGET PTTL HSET"),
+        ("look of one who waits", queue(), take(4, 1), "HGET HGETALL TIME HMGET HGET PTTL HGET HSET"),
+        ("acquire of more than there are", vec![], take(1, 3), "HGET HLEN HMGET"),
+        ("extend", vec![take(1, 1)], extend(1, false), "HMGET TIME PTTL PEXPIRE HSET"),
+        (
+            "extend of one of several",
+            vec![take(1, 1), take(2, 1), extend(2, false)],
+            extend(1, false),
+            "HMGET TIME PTTL PEXPIRE HSET",
+        ),
+        (
+            "extend that changes nothing",
+            vec![take(1, 1), extend(1, false)],
+            short_extend(1),
+            "HMGET TIME PTTL",
+        ),
+        (
+            "extend that keeps the record",
+            vec![take(1, 1)],
+            extend(1, true),
+            "HMGET TIME PTTL PEXPIRE HSET HMGET PTTL PEXPIRE",
+        ),
+        ("release without a waiter", vec![take(1, 1)], release(1), "HGET HGETALL TIME HMGET DEL HSET"),
+        ("release of one of several", two(), release(1), "HGET HGETALL TIME HMGET HDEL PEXPIRE HSET"),
+        (
+            "release that grants",
+            queue(),
+            release(1),
+            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH",
+        ),
+        (
+            "release of two permits, that grants both",
+            vec![take(1, 2), take(2, 1), take(3, 1)],
+            release(1),
+            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET RESTORE HSET HDEL PUBLISH PUBLISH",
+        ),
+        ("release of one who waits", queue(), release(3), "HGET HGETALL TIME HMGET HMGET HGET HSET HDEL"),
+        (
+            "eviction of one of several",
+            queue(),
+            evict(1),
+            "HGET HGETALL TIME HMGET HMGET HVALS GET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH SET",
+        ),
+        (
+            "eviction of one who waits",
+            queue(),
+            evict(3),
+            "HGET HGETALL TIME HMGET HMGET HVALS HMGET HGET HSET HDEL",
+        ),
+        (
+            "freed from its holder",
+            queue(),
+            free(START_US),
+            "HGET HGETALL TIME HMGET GET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH PUBLISH SET",
+        ),
+        ("resize of a new one", vec![], resize(None, 5), "HGET HLEN HMGET RESTORE HSET"),
+        (
+            "resize that lets in two",
+            queue(),
+            resize(Some(2), 4),
+            "HGET HGETALL TIME HMGET PTTL HGET HMGET HGET HSET PEXPIRE HSET HDEL PUBLISH PUBLISH",
+        ),
+        ("resize that comes late", two(), resize(Some(1), 4), "HGET HGETALL TIME HMGET"),
+        (
+            "inspect of a lock that others wait for",
+            queue(),
+            Op::Inspect(Inspect { claim: None, in_full: true }),
+            "HGET HGETALL TIME HMGET HVALS GET",
+        ),
+    ]
+}
+
+/// Of an RwLock: each session has an owner of its own, but the fifth has the first one's.
+fn readers() -> Vec<Way> {
+    let owned = |n: u8| Claim { value: OwnValue::new(format!("owner {}", n % 4)).ok(), ..claim(n) };
+    let take = |n: u8, mode: LockMode| Op::Acquire(Acquire { mode, ..ask(owned(n), Some(60_000)) });
+    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: ReleaseAction::Grant, next: None });
+    let (read, write) = (|n: u8| take(n, LockMode::Read), |n: u8| take(n, LockMode::Write));
+    vec![
+        ("read", vec![], read(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
+        ("read beside another", vec![read(1)], read(2), "HGET HGETALL TIME HMGET PTTL HSET PEXPIRE HSET"),
+        (
+            "read behind a writer who waits",
+            vec![read(1), write(2)],
+            read(3),
+            "HGET HGETALL TIME HMGET HGET PTTL HSET",
+        ),
+        (
+            "read by an owner who reads, past a writer",
+            vec![read(1), write(2)],
+            read(5),
+            "HGET HGETALL TIME HMGET HGET PTTL HSET PEXPIRE HSET",
+        ),
+        (
+            "release of the last reader, which lets a writer in",
+            vec![read(1), write(2)],
+            release(1),
+            "HGET HGETALL TIME HMGET HGET PTTL DEL HSET RESTORE HSET HDEL PUBLISH",
+        ),
+        (
+            "release of the writer, which lets readers in",
+            vec![write(1), read(2), read(3)],
+            release(1),
+            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET RESTORE HSET HDEL PUBLISH PUBLISH",
+        ),
+        (
+            "upgrade before a writer who waits",
+            vec![take(1, LockMode::Upgradable), read(3), write(2)],
+            take(5, LockMode::Upgrade),
+            "HGET HGETALL TIME HMGET HGET PTTL HSET",
+        ),
+    ]
+}
+
+/// Of a Latch of two.
+fn arrivals() -> Vec<Way> {
+    let arrive = |n: u8| take_part(n, LockMode::Arrive { count: 1, of: 2 });
+    let wait = |n: u8| take_part(n, LockMode::Await { of: 2 });
+    vec![
+        ("arrival", vec![], arrive(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
+        ("wait for arrivals", vec![arrive(1)], wait(2), "HGET HGETALL TIME HMGET PTTL HSET"),
+        (
+            "the arrival that opens it for two",
+            vec![arrive(1), wait(2), wait(3)],
+            arrive(4),
+            "HGET HGETALL TIME HMGET HGET PTTL HMGET HGET HSET PEXPIRE HSET HDEL PUBLISH PUBLISH",
+        ),
+        (
+            "wait by another number",
+            vec![wait(2)],
+            take_part(3, LockMode::Await { of: 3 }),
+            "HGET HLEN HMGET HGET TIME",
+        ),
+    ]
+}
+
+/// Of a Barrier of three.
+fn meetings() -> Vec<Way> {
+    let meet = |n: u8| take_part(n, LockMode::Meet { of: 3 });
+    vec![
+        ("the first", vec![], meet(1), "HGET HLEN HMGET TIME RESTORE HSET"),
+        ("the second", vec![meet(1)], meet(2), "HGET HLEN HMGET HMGET TIME PTTL HSET"),
+        (
+            "the third, with whom all go on",
+            vec![meet(1), meet(2)],
+            meet(3),
+            "HGET HLEN HMGET HMGET HMGET TIME PTTL HGET HMGET HMGET HSET RESTORE HSET HDEL PUBLISH PUBLISH",
+        ),
+    ]
+}
+
+fn claim(n: u8) -> Claim {
+    Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]))
+}
+
+fn ask(claim: Claim, kept_ms: Option<u64>) -> Acquire {
+    let nonce = Nonce::new(0, 1);
+    let label = Label::new("test").expect("a plain text is a label");
+    let queue = kept_ms.map(|kept_ms| Enqueue { nonce, kept_ms });
+    Acquire {
+        claim,
+        lease_ms: 3_000,
+        label,
+        queue,
+        adopt_ms: None,
+        liveness: Liveness::Session { alive_ms: 0 },
+        predecessor: None,
+        mode: LockMode::Whole,
+    }
+}
+
+fn take(n: u8) -> Op {
+    Op::Acquire(ask(claim(n), Some(60_000)))
+}
+
+fn try_to_take(n: u8) -> Op {
+    Op::Acquire(ask(claim(n), None))
+}
+
+/// A take whose place is over before the next operation.
+fn doomed(n: u8) -> Op {
+    Op::Acquire(ask(claim(n), Some(1)))
+}
+
+/// One holds the lock, two wait.
+fn queue() -> Vec<Op> {
+    vec![take(1), take(2), take(3)]
+}
+
+fn release(n: u8) -> Op {
+    give(n, ReleaseAction::Grant, None)
+}
+
+fn rest(n: u8) -> Op {
+    give(n, ReleaseAction::Rest { for_ms: 60_000 }, None)
+}
+
+fn give(n: u8, pass: ReleaseAction, next: Option<u8>) -> Op {
+    let next = next.map(|n| ask(claim(n), Some(60_000)));
+    Op::Release(Release { claim: claim(n), pass, next })
+}
+
+fn own_claim() -> Claim {
+    Claim { value: OwnValue::new("own").ok(), ..claim(1) }
+}
+
+fn own() -> Op {
+    Op::Acquire(ask(own_claim(), Some(60_000)))
+}
+
+fn release_own() -> Op {
+    Op::Release(Release { claim: own_claim(), pass: ReleaseAction::Grant, next: None })
+}
+
+fn short_extend(n: u8) -> Op {
+    Op::Extend(Extend { claim: claim(n), lease_ms: 1, keep_record: false, reserve: None })
+}
+
+/// Reserves tokens; the holder is notified of waiters.
+fn reserve(n: u8, lease_ms: u64) -> Op {
+    let reserve = Some(Reserve { tokens: BLOCK, tell: true });
+    Op::Extend(Extend { claim: claim(n), lease_ms, keep_record: false, reserve })
+}
+
+fn keeping(op: Op) -> Op {
+    match op {
+        Op::Extend(extend) => Op::Extend(Extend { keep_record: true, ..extend }),
+        other => other,
+    }
+}
+
+fn extend(n: u8, keep_record: bool) -> Op {
+    Op::Extend(Extend { claim: claim(n), lease_ms: 90_000_000, keep_record, reserve: None })
+}

@@ -1,0 +1,204 @@
+//! What came to pass, and whether that was enough: a generator that never gets anywhere would find nothing.
+
+use crate::invariants::Left;
+use leasehold_core::{Kind, Op};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+/// The lines of each script at which it was cut off.
+pub(crate) type Cuts = BTreeMap<Arc<str>, BTreeSet<usize>>;
+
+/// The kinds of operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum OpKind {
+    Acquire,
+    /// One that names the session ahead.
+    AcquireAhead,
+    Extend,
+    /// An extend that reserves fencing tokens, of a Mutex.
+    Reserve,
+    Release,
+    ReleaseAndAcquire,
+    Inspect,
+    Evict,
+    ForceRelease,
+    Resize,
+    RaiseFence,
+}
+
+/// Those that a lock of a kind has.
+pub(crate) fn op_kinds(kind: Kind) -> impl Iterator<Item = OpKind> {
+    OP_KINDS.into_iter().filter(move |op| match op {
+        OpKind::Resize => kind == Kind::Semaphore,
+        OpKind::Reserve => kind == Kind::Mutex,
+        OpKind::RaiseFence => kind.goes_by_majority(),
+        _ => true,
+    })
+}
+
+const OP_KINDS: [OpKind; 11] = [
+    OpKind::Acquire,
+    OpKind::AcquireAhead,
+    OpKind::Extend,
+    OpKind::Reserve,
+    OpKind::Release,
+    OpKind::ReleaseAndAcquire,
+    OpKind::Inspect,
+    OpKind::Evict,
+    OpKind::ForceRelease,
+    OpKind::Resize,
+    OpKind::RaiseFence,
+];
+
+impl OpKind {
+    pub(crate) fn of(op: &Op) -> Option<Self> {
+        match op {
+            Op::Acquire(ask) if ask.predecessor.is_some() => Some(Self::AcquireAhead),
+            Op::Acquire(_) => Some(Self::Acquire),
+            Op::Extend(extend) if extend.reserve.is_some() => Some(Self::Reserve),
+            Op::Extend(_) => Some(Self::Extend),
+            Op::Release(release) if release.next.is_some() => Some(Self::ReleaseAndAcquire),
+            Op::Release(_) => Some(Self::Release),
+            Op::Inspect(_) => Some(Self::Inspect),
+            Op::Evict(_) => Some(Self::Evict),
+            Op::ForceRelease(_) => Some(Self::ForceRelease),
+            Op::Resize(_) => Some(Self::Resize),
+            Op::RaiseFence(_) => Some(Self::RaiseFence),
+            _ => None,
+        }
+    }
+}
+
+/// What came to pass.
+#[derive(Default)]
+pub(crate) struct ObservedHolder {
+    /// How often a cut-off of an operation left what.
+    left: BTreeMap<(OpKind, Left), u64>,
+    cuts: Cuts,
+}
+
+impl ObservedHolder {
+    pub(crate) fn left(&mut self, kind: OpKind, left: Left) {
+        *self.left.entry((kind, left)).or_insert(0) += 1;
+    }
+
+    pub(crate) fn cut_at(&mut self, cuts: Cuts) {
+        for (script, lines) in cuts {
+            self.cuts.entry(script).or_default().extend(lines);
+        }
+    }
+
+    pub(crate) fn with(mut self, other: Self) -> Self {
+        for (what, times) in other.left {
+            *self.left.entry(what).or_insert(0) += times;
+        }
+        self.cut_at(other.cuts);
+        self
+    }
+
+    /// Whether every operation left all that it can, so many times at least, and every script was stopped at every
+    /// command.
+    pub(crate) fn check(&self, kinds: &[Kind], times_at_least: u64) {
+        let of_these_kinds = match kinds[0] {
+            Kind::Reentrant => &[
+                (OpKind::Acquire, Left::Lasting),
+                (OpKind::Extend, Left::Lasting),
+                (OpKind::RaiseFence, Left::Done),
+            ][..],
+            // Left resting, but not yet told from the hold before; and lengthened, before anything is reserved.
+            Kind::Mutex => &[
+                (OpKind::Acquire, Left::Unwritten),
+                (OpKind::AcquireAhead, Left::Unwritten),
+                (OpKind::Release, Left::Lasting),
+                (OpKind::Reserve, Left::Untouched),
+                (OpKind::Reserve, Left::Lasting),
+                (OpKind::Reserve, Left::Done),
+                (OpKind::RaiseFence, Left::Done),
+            ],
+            Kind::Election => &[(OpKind::Release, Left::Lasting)],
+            Kind::Semaphore => &[
+                (OpKind::Resize, Left::Untouched),
+                (OpKind::Resize, Left::Opened),
+                (OpKind::Resize, Left::Entered),
+                (OpKind::Resize, Left::Done),
+            ][..],
+            _ => &[],
+        };
+        for what in [
+            (OpKind::Acquire, Left::Untouched),
+            (OpKind::Acquire, Left::Opened),
+            (OpKind::Acquire, Left::Entered),
+            (OpKind::Acquire, Left::Done),
+            (OpKind::Extend, Left::Untouched),
+            (OpKind::Extend, Left::Done),
+            (OpKind::Release, Left::Untouched),
+            (OpKind::Release, Left::ForceReleased),
+            (OpKind::Release, Left::Opened),
+            (OpKind::Release, Left::Entered),
+            (OpKind::Release, Left::Done),
+            (OpKind::ReleaseAndAcquire, Left::ForceReleased),
+            (OpKind::ReleaseAndAcquire, Left::Opened),
+            (OpKind::ReleaseAndAcquire, Left::Entered),
+            (OpKind::ReleaseAndAcquire, Left::Done),
+            (OpKind::AcquireAhead, Left::ForceReleased),
+            (OpKind::AcquireAhead, Left::Entered),
+            (OpKind::AcquireAhead, Left::Unnoted),
+            (OpKind::AcquireAhead, Left::Done),
+            (OpKind::Evict, Left::Untouched),
+            (OpKind::Evict, Left::ForceReleased),
+            (OpKind::Evict, Left::Entered),
+            (OpKind::Evict, Left::Unnoted),
+            (OpKind::Evict, Left::Done),
+            (OpKind::ForceRelease, Left::Untouched),
+            (OpKind::ForceRelease, Left::ForceReleased),
+            (OpKind::ForceRelease, Left::Entered),
+            (OpKind::ForceRelease, Left::Unnoted),
+            (OpKind::ForceRelease, Left::Done),
+        ]
+        .iter()
+        .chain(of_these_kinds)
+        {
+            let times = self.left.get(what).copied().unwrap_or(0);
+            assert!(times >= times_at_least, "{what:?} came {times} times only");
+        }
+        // A Mutex is extended by its token, or by more, and left resting by a script of its own; so is an Election extended;
+        // a Semaphore has one for its size; and what a quorum can have, one for its token. A beat is one of them.
+        let scripts = match kinds[0] {
+            Kind::Mutex => 10,
+            Kind::Reentrant | Kind::Election | Kind::Semaphore => 8,
+            _ => 7,
+        };
+        assert_eq!(self.cuts.len(), scripts, "so many scripts there are");
+        let mut missed = self.missed();
+        // An Election is extended by the script of a Mutex, for which alone something is reserved.
+        missed.retain(|text| kinds[0] != Kind::Election || !text.contains("'HSET',KEYS[2],'reserved'"));
+        // What is said in a cluster alone, in the place of a PUBLISH: there are no channels of slots here.
+        missed.retain(|text| !text.contains("receivers"));
+        assert_eq!(missed, [""; 0], "never cut off there");
+    }
+
+    /// The commands at which no script was stopped. What scripts share is one text: what each operation can leave is said
+    /// above.
+    fn missed(&self) -> Vec<&str> {
+        let commands = self.cuts.iter().flat_map(|(script, cut_at)| {
+            let commands = (1..).zip(script.lines()).filter(|(_, text)| is_command(text));
+            commands.map(move |(line, text)| (text.trim(), cut_at.contains(&line)))
+        });
+        let mut stopped = BTreeMap::new();
+        for (text, cut) in commands {
+            *stopped.entry(text).or_insert(false) |= cut;
+        }
+        stopped.into_iter().filter_map(|(text, cut)| (!cut).then_some(text)).collect()
+    }
+}
+
+fn is_command(line: &str) -> bool {
+    line.contains("redis.call(") || line.contains("redis.pcall(")
+}
+
+impl fmt::Debug for ObservedHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cut-offs: {:?}", self.left.values().sum::<u64>(), self.left)
+    }
+}

@@ -1,0 +1,502 @@
+//! One lock on a real server, and some sessions: operations go in through the store, and the keys are read back into the
+//! model's state of a lock, and of sessions.
+//!
+//! Reading back is strict. A record that no sequence of whole scripts could have written is an error: an entry that no link
+//! leads to, a link to no entry, a wrong count, an unknown field.
+
+use crate::Broken;
+use crate::coverage::Cuts;
+use crate::keyspace::{Content, Entry, Keyspace};
+use crate::server::Server;
+use crate::tap::{How, WHOLE};
+use leasehold_core::model::{
+    Audit, Content as Lies, Endings, LockState, QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved,
+    SessionRecord, Sessions, Value as Stands,
+};
+use leasehold_core::{
+    Acquire, AuditEntry, Claim, Ended, FencingToken, Heartbeat, HeartbeatReply, HoldId, KeySpace, Kind,
+    Label, Liveness, LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, Partition, Release,
+    ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
+};
+use leasehold_redis::RedisStore;
+use leasehold_store::{Executed, Fault, Lock, Notification, Outcome, Store};
+use leasehold_testkit::conformance::{ForeignWrite, Workload, leader_announcement, parts, rlock};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::time::Duration;
+
+/// Prefix of all mailbox channels.
+pub(crate) const MAILBOXES: &str = "leasehold:mailbox:";
+
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// A change to the texts of the scripts: what is replaced, and by what.
+pub(crate) type Edit = (&'static str, &'static str);
+
+/// A server with one lock, and a store.
+pub(crate) struct Fixture {
+    pub(crate) kind: Kind,
+    lock: Lock,
+    pub(crate) keys: LockKeys,
+    pub(crate) space: KeySpace,
+    /// The holds that were requested or released, by their text in `ended`.
+    holds: BTreeMap<String, HoldId>,
+    /// The lines of each script at which it was cut off.
+    pub(crate) cuts: Cuts,
+    store: RedisStore,
+    runtime: tokio::runtime::Runtime,
+    /// Last, so that it outlives the store.
+    pub(crate) redis: Server,
+}
+
+impl Fixture {
+    /// With a lock of that kind.
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self::edited(kind, &[])
+    }
+
+    /// With scripts that are changed by `edits`.
+    pub(crate) fn edited(kind: Kind, edits: &[Edit]) -> Self {
+        let lock = Lock { kind, name: "job".parse().expect("a good name") };
+        let space = KeySpace::default();
+        let keys = space.lock(&lock).expect("a good name");
+        let redis = Server::start(edits).expect("a server starts");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let config = format!("redis://127.0.0.1:{}", redis.port()).parse().expect("a good URL");
+        let store = runtime.block_on(RedisStore::connect(config)).expect("the server answers");
+        let (holds, cuts) = (BTreeMap::new(), BTreeMap::new());
+        let fixture = Self { kind, lock, keys, space, holds, cuts, store, runtime, redis };
+        fixture.redis.watch(fixture.all_keys());
+        fixture
+    }
+
+    /// Deletes all keys, and forgets the holds: chance may create the same holds for other sessions.
+    pub(crate) fn begin_anew(&mut self) {
+        self.redis.load(Keyspace::default());
+        self.holds.clear();
+    }
+
+    /// Runs an operation for so many commands at most; returns its reply if it was not cut off.
+    pub(crate) fn run(&mut self, op: &Op, commands: usize) -> Result<Option<Reply>, Broken> {
+        let claims = match op {
+            Op::Acquire(ask) => [Some(&ask.claim), None],
+            Op::Release(release) => [Some(&release.claim), release.next.as_ref().map(|next| &next.claim)],
+            _ => [None, None],
+        };
+        for claim in claims.into_iter().flatten() {
+            let other = self.holds.insert(short(&claim.hold), claim.hold);
+            assert!(other.is_none_or(|other| other == claim.hold), "two holds have the same text in `ended`");
+        }
+        self.redis.begin(commands)?;
+        let outcome = self.runtime.block_on(self.store.execute(&self.lock, op, WITHIN));
+        self.reply(outcome)
+    }
+
+    /// Runs a heartbeat for so many commands at most; returns its reply if it was not cut off.
+    pub(crate) fn run_beat(
+        &mut self,
+        beat: &Heartbeat,
+        commands: usize,
+    ) -> Result<Option<Result<HeartbeatReply, Fault>>, Broken> {
+        self.redis.begin(commands)?;
+        let op = SessionOp::Heartbeat(beat.clone());
+        match self.runtime.block_on(self.store.execute_session(Partition::ONLY, &op, WITHIN)) {
+            // What a whole script replies is no error of the server.
+            Outcome::Failed(Executed::No, fault) => Ok(self.ended()?.then_some(Err(fault))),
+            outcome => match self.reply(outcome)? {
+                Some(SessionReply::Heartbeat(beaten)) => Ok(Some(Ok(beaten))),
+                None => Ok(None),
+                other => Err(Broken(format!("a heartbeat is answered {other:?}"))),
+            },
+        }
+    }
+
+    /// Runs an acquire of several Mutexes for so many commands at most; returns its reply if it was not cut off.
+    pub(crate) fn run_all(
+        &mut self,
+        asks: &[(Lock, Acquire)],
+        commands: usize,
+    ) -> Result<Option<Vec<MultiAcquired>>, Broken> {
+        self.redis.begin(commands)?;
+        let outcome = self.runtime.block_on(self.store.acquire_all(asks, WITHIN));
+        self.reply(outcome.expect("a server has a script for it"))
+    }
+
+    fn reply<T: std::fmt::Debug>(&mut self, outcome: Outcome<T>) -> Result<Option<T>, Broken> {
+        match (self.ended()?, outcome) {
+            (false, _) => Ok(None),
+            (true, Outcome::Done(reply)) => Ok(Some(reply)),
+            (true, other) => Err(Broken(format!("the script is answered {other:?}"))),
+        }
+    }
+
+    /// Whether the last script was not cut off.
+    fn ended(&mut self) -> Result<bool, Broken> {
+        let Some(ran) = self.redis.end() else { return Ok(true) };
+        match ran.how {
+            How::Whole => Ok(true),
+            How::CutOff(line) => {
+                self.cuts.entry(ran.original).or_default().insert(line);
+                Ok(false)
+            }
+            How::Failed(error) => Err(Broken(format!("the script says {error}"))),
+        }
+    }
+
+    /// Ends a session, as the store does.
+    pub(crate) fn end_session(&mut self, session: SessionId) -> Result<(), Broken> {
+        let (record, index) = (self.space.session(session), self.space.sessions());
+        self.command(&["DEL", &record])?;
+        self.command(&["ZREM", &index, &session.to_string()])
+    }
+
+    /// Runs an operation, compares what it does with what the model does, and gives the reply.
+    pub(crate) fn agree(
+        &mut self,
+        state: &mut LockState,
+        now_us: u64,
+        op: &Op,
+    ) -> Result<Option<Reply>, Broken> {
+        let sessions = self.sessions()?;
+        let found = self.run(op, WHOLE)?;
+        let before = state.clone();
+        let (expected, wakes) = state.apply(now_us, op, &|session| sessions.vital(now_us / 1000, session));
+        if found.as_ref() != Some(&expected) {
+            return Err(Broken(format!("{op:?}\n  is answered {found:?},\n  by the model {expected:?}")));
+        }
+        let told = self.redis.take_messages();
+        let expected = self.said(now_us, op, (&before, state), &wakes);
+        if told != expected {
+            return Err(Broken(format!("{op:?}\n  tells {told:?},\n  in the model {expected:?}")));
+        }
+        Ok(found)
+    }
+
+    /// The published messages, as channel and text: those of the model, the announcement to clients of Redisson that a
+    /// lock became free, the announcement of a free Mutex to clients without a queue entry, and those about the leader.
+    pub(crate) fn said(
+        &self,
+        now_us: u64,
+        op: &Op,
+        (before, after): (&LockState, &LockState),
+        wakes: &[Notification],
+    ) -> Vec<(String, String)> {
+        let wake = |wake: &Notification| (format!("{MAILBOXES}{}", wake.to()), wake.message());
+        let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
+        let tells = matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. }));
+        let free = match self.kind {
+            Kind::Reentrant if freed => Some((self.keys.released_channel(), "0".to_owned())),
+            Kind::Mutex if freed && tells => Some((self.space.told_channel(&self.keys), "free".to_owned())),
+            _ => None,
+        };
+        let leads = leader_announcement(before, after, now_us);
+        let leads = leads.map(|said| (self.space.leader_channel(&self.keys), said));
+        wakes.iter().map(wake).chain(free).chain(leads).collect()
+    }
+
+    /// Does to the keys, at which a lock stands like this, what a stranger does.
+    pub(crate) fn meddle(&mut self, stranger: ForeignWrite, state: &LockState) -> Result<(), Broken> {
+        for command in stranger.commands(&self.keys, state) {
+            self.command(&command.iter().map(String::as_str).collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    /// Executes a command that no script sends.
+    pub(crate) fn command(&mut self, words: &[&str]) -> Result<(), Broken> {
+        Ok(self.redis.command(words)?)
+    }
+
+    /// All keys of which something may stand.
+    pub(crate) fn all_keys(&self) -> Vec<String> {
+        let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
+        let sessions = Workload::sessions().map(|session| self.space.session(session));
+        lock.into_iter().chain([self.space.sessions()]).chain(sessions).collect()
+    }
+
+    /// What the model would know of the sessions at this state of the keys. A record that was cut off before its session
+    /// had begun is none.
+    pub(crate) fn sessions(&self) -> Result<Sessions, Broken> {
+        let mut records = BTreeMap::new();
+        for session in Workload::sessions() {
+            let key = self.space.session(session);
+            let record = match self.redis.keys().entry(&key) {
+                None => Ok(None),
+                Some(Entry { content: Content::Hash(hash), expires_ms: Some(expires_ms) }) => {
+                    Fields::of(hash).session(*expires_ms)
+                }
+                Some(entry) => Err(Broken(format!("a session of another type, or for ever: {entry:?}"))),
+            };
+            records.extend(record?.map(|record| (session, record)));
+        }
+        Ok(Sessions { records })
+    }
+
+    /// What the model would have at this state of the keys.
+    pub(crate) fn state(&self) -> Result<LockState, Broken> {
+        read_back(self.redis.keys(), self.kind, &self.keys, &self.holds)
+    }
+}
+
+/// A state without entries that are over, which may lie there for a while.
+pub(crate) fn live(state: &LockState, now_us: u64) -> LockState {
+    let mut state = state.clone();
+    state.held_by(now_us);
+    state
+}
+
+/// What a record says of a hold that has ended.
+fn short(hold: &HoldId) -> String {
+    hold.token()[17..29].to_owned()
+}
+
+fn read_back(
+    keyspace: &Keyspace,
+    kind: Kind,
+    keys: &LockKeys,
+    holds: &BTreeMap<String, HoldId>,
+) -> Result<LockState, Broken> {
+    let value = match keyspace.entry(keys.name()) {
+        Some(Entry { content, expires_ms }) => {
+            let content = match (content, kind) {
+                (Content::Text(text), _) => Some(Lies::Token(String::from_utf8_lossy(text).into_owned())),
+                (Content::Hash(hash), kind) if kind.is_shared() => {
+                    parts(kind, &Fields::of(hash).0).map_err(Broken)?
+                }
+                (Content::Hash(hash), Kind::Reentrant) => rlock(&Fields::of(hash).0).map_err(Broken)?,
+                (other, _) => Some(Lies::Other(other.kind().to_owned())),
+            };
+            content.map(|content| Stands { content, expires_ms: *expires_ms })
+        }
+        None => None,
+    };
+    let record = keyspace.entry(keys.record()).map(|entry| match (&entry.content, entry.expires_ms) {
+        (Content::Hash(hash), Some(expires_ms)) => Fields::of(hash).record(kind, expires_ms, holds),
+        (_, expires_ms) => Err(Broken(format!("a record of another type, or that expires {expires_ms:?}"))),
+    });
+    let audit = keyspace.entry(&keys.audit()).map(|entry| match (&entry.content, entry.expires_ms) {
+        (Content::Text(text), Some(expires_ms)) => audit(text, expires_ms),
+        (_, expires_ms) => Err(Broken(format!("an audit of another type, or that expires {expires_ms:?}"))),
+    });
+    Ok(LockState { kind, value, record: record.transpose()?, audit: audit.transpose()? })
+}
+
+fn audit(text: &[u8], expires_ms: u64) -> Result<Audit, Broken> {
+    let text = String::from_utf8_lossy(text);
+    let entries = text.split('\n').map(audit_entry).collect::<Result<_, _>>()?;
+    Ok(Audit { expires_ms, entries })
+}
+
+fn audit_entry(line: &str) -> Result<AuditEntry, Broken> {
+    let words: Vec<_> = line.split('\t').collect();
+    let [at_ms, how, fence, known, whose, by] = words[..] else {
+        return Err(Broken(format!("an audit entry `{line}`")));
+    };
+    let how = match how {
+        "released" => Ended::Released,
+        "evicted" => Ended::Evicted,
+        "freed" => Ended::ForceReleased,
+        other => return Err(Broken(format!("an audit entry of `{other}`"))),
+    };
+    Ok(AuditEntry {
+        at_ms: parsed(at_ms)?,
+        how,
+        fence: (!fence.is_empty()).then(|| parsed(fence).map(FencingToken::new)).transpose()?,
+        whose: (known == "1").then(|| Label::new(whose).map_err(broken)).transpose()?,
+        by: Label::new(by).map_err(broken)?,
+    })
+}
+
+/// The lock of a field in a session's record.
+fn lock_of(field: &str) -> Option<Lock> {
+    let (kind, name) = field.strip_prefix("l:")?.split_once(':')?;
+    Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
+}
+
+/// The tokens reserved for local hand-offs.
+fn reserved(text: &str) -> Result<Reserved, Broken> {
+    let (upto, tells) = text.strip_suffix(" tell").map_or((text, false), |upto| (upto, true));
+    Ok(Reserved { upto: FencingToken::new(parsed(upto)?), tells })
+}
+
+/// The fields of a record.
+struct Fields(BTreeMap<String, String>);
+
+impl Fields {
+    fn of(hash: &BTreeMap<Vec<u8>, Vec<u8>>) -> Self {
+        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+        Self(hash.iter().map(|(field, value)| (text(field), text(value))).collect())
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    fn record(
+        &self,
+        kind: Kind,
+        expires_ms: u64,
+        holds: &BTreeMap<String, HoldId>,
+    ) -> Result<Record, Broken> {
+        if self.field("format") != Some("1") {
+            return Err(Broken(format!("a record of format {:?}", self.field("format"))));
+        }
+        let last = self.field("last").map(|last| parsed::<u64>(last).map(FencingToken::new)).transpose()?;
+        let tenant = self.field("tenant").map(tenant).transpose()?;
+        let ended = self.field("ended").map(|ended| endings(ended, holds)).transpose()?.unwrap_or_default();
+        let reserved = self.field("reserved").map(reserved).transpose()?;
+        let mut record = Record {
+            expires_ms,
+            last,
+            reserved,
+            tenant,
+            ended,
+            tail: 0,
+            tickets: BTreeMap::new(),
+            places: BTreeMap::new(),
+            limit: self.field("limit").map(parsed).transpose()?,
+        };
+        self.queue(kind, &mut record)?;
+        let known = |field: &&str| match field.split_once(':') {
+            Some((link, of)) => matches!(link, "w" | "n" | "p") && place_id(kind, of).is_ok(),
+            None if kind.is_shared() => matches!(*field, "format" | "last" | "limit" | "ended" | "queue"),
+            None => matches!(*field, "format" | "last" | "reserved" | "tenant" | "ended" | "queue"),
+        };
+        match self.0.keys().map(String::as_str).find(|field| !known(field)) {
+            Some(field) => Err(Broken(format!("a field `{field}`"))),
+            None => Ok(record),
+        }
+    }
+
+    /// A session's record; none if it has not begun.
+    fn session(&self, expires_ms: u64) -> Result<Option<SessionRecord>, Broken> {
+        let mut held = std::collections::BTreeSet::new();
+        for field in self.0.keys().filter(|field| !matches!(field.as_str(), "format" | "until" | "about")) {
+            held.insert(lock_of(field).ok_or_else(|| Broken(format!("a session's field `{field}`")))?);
+        }
+        if self.field("format") != Some("1") {
+            return Err(Broken(format!("a session of format {:?}", self.field("format"))));
+        }
+        match (self.field("until"), self.field("about")) {
+            (Some(until), Some(about)) => Ok(Some(SessionRecord {
+                alive_until_ms: parsed(until)?,
+                expires_ms,
+                about: about.to_owned(),
+                held,
+            })),
+            (None, None) if held.is_empty() => Ok(None),
+            (until, _) => Err(Broken(format!("a session that is alive until {until:?}, half made"))),
+        }
+    }
+
+    /// Follows the links from the first place to the last. What they do not lead to is an error, but for places that are
+    /// empty, which are none.
+    fn queue(&self, kind: Kind, record: &mut Record) -> Result<(), Broken> {
+        let queue = self.field("queue").unwrap_or("0 0  ");
+        let words: Vec<_> = queue.split(' ').collect();
+        let [size, tail, first, last] = words[..] else { return Err(Broken(format!("a queue `{queue}`"))) };
+        record.tail = parsed(tail)?;
+        let (mut before, mut at) = ("", first);
+        while !at.is_empty() {
+            let text = self.field(&format!("w:{at}")).unwrap_or_default();
+            let (id, place) = (place_id(kind, at)?, place(text, kind)?);
+            if !before.is_empty() && self.field(&format!("p:{at}")) != Some(before) {
+                return Err(Broken(format!("the link back from {at} does not lead to {before}")));
+            }
+            let in_order = record.tickets.last_key_value().is_none_or(|(ticket, _)| *ticket < place.ticket);
+            if !in_order || place.ticket >= record.tail || QueueEntryId::of(kind, &place.claim.hold) != id {
+                return Err(Broken(format!("place {} of {at} is out of order", place.ticket)));
+            }
+            record.tickets.insert(place.ticket, id);
+            record.places.insert(id, place);
+            before = at;
+            at = if at == last { "" } else { self.field(&format!("n:{at}")).unwrap_or_default() };
+        }
+        let places =
+            self.0.iter().filter(|(field, text)| field.starts_with("w:") && !text.is_empty()).count();
+        if before != last || places != record.places.len() || parsed::<usize>(size)? != places {
+            return Err(Broken(format!("{places} places, but a queue `{queue}` that ends at {before}")));
+        }
+        Ok(())
+    }
+}
+
+/// Whose place a field is about.
+fn place_id(kind: Kind, text: &str) -> Result<QueueEntryId, Broken> {
+    if kind.is_shared() {
+        HoldId::from_token(text).map(QueueEntryId::Hold).map_err(broken)
+    } else {
+        parsed(text).map(QueueEntryId::Session)
+    }
+}
+
+fn place(text: &str, kind: Kind) -> Result<QueueEntry, Broken> {
+    let (text, mode) = match text.rsplit_once('\n') {
+        Some((text, word)) if kind.is_shared() => {
+            let mode = LockMode::of_word(word).filter(|mode| mode.suits(kind));
+            (text, mode.ok_or_else(|| Broken(format!("a place of a mode `{word}`")))?)
+        }
+        _ => (text, LockMode::Whole),
+    };
+    let words: Vec<_> = text.splitn(8, '\n').collect();
+    let [ticket, nonce, expires_ms, lease_ms, life, hold, own, label] = words[..] else {
+        return Err(Broken(format!("a place with {} of 8 parts", words.len())));
+    };
+    Ok(QueueEntry {
+        ticket: parsed(ticket)?,
+        nonce: parsed(nonce)?,
+        expires_ms: parsed(expires_ms)?,
+        lease_ms: parsed(lease_ms)?,
+        liveness: self::life(life)?,
+        claim: claim(hold, own)?,
+        label: Label::new(label).map_err(broken)?,
+        mode,
+    })
+}
+
+fn tenant(text: &str) -> Result<RecordedHolder, Broken> {
+    let words: Vec<_> = text.splitn(5, '\n').collect();
+    let [hold, since_ms, liveness, own, label] = words[..] else {
+        return Err(Broken(format!("a holder with {} of 5 parts", words.len())));
+    };
+    let (liveness, label) = (self::life(liveness)?, Label::new(label).map_err(broken)?);
+    Ok(RecordedHolder { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, liveness, label })
+}
+
+fn life(text: &str) -> Result<Liveness, Broken> {
+    match text {
+        life if life.starts_with('s') => Ok(Liveness::Session { alive_ms: parsed(&life[1..])? }),
+        "l" => Ok(Liveness::Lease),
+        other => Err(Broken(format!("a life `{other}`"))),
+    }
+}
+
+fn endings(text: &str, holds: &BTreeMap<String, HoldId>) -> Result<Endings, Broken> {
+    let ended = |at: usize| {
+        let (hold, mark) = (text.get(at..at + 12).unwrap_or_default(), text.get(at + 12..at + 13));
+        let how = match mark {
+            Some(".") => Ended::Released,
+            Some("!") => Ended::Evicted,
+            Some("~") => Ended::ForceReleased,
+            _ => return Err(Broken("a hold that ended in an unknown way".to_owned())),
+        };
+        let hold = holds.get(hold).ok_or_else(|| Broken("an unknown hold that ended".to_owned()))?;
+        Ok((*hold, how))
+    };
+    Ok(Endings { kept: (0..text.len()).step_by(13).map(ended).collect::<Result<_, _>>()? })
+}
+
+fn claim(hold: &str, own: &str) -> Result<Claim, Broken> {
+    let hold = HoldId::from_token(hold).map_err(broken)?;
+    let value = (!own.is_empty()).then(|| OwnValue::new(own).map_err(broken)).transpose()?;
+    Ok(Claim { hold, value })
+}
+
+fn parsed<T: std::str::FromStr<Err: Display>>(text: &str) -> Result<T, Broken> {
+    text.parse().map_err(broken)
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it stands behind `map_err`")]
+fn broken(error: impl Display) -> Broken {
+    Broken(error.to_string())
+}

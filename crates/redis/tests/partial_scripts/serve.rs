@@ -1,0 +1,191 @@
+//! Goes on after a partial script, until each client has held the lock.
+//!
+//! 1. Every later script does what the model does from the same state: in its reply, its messages, and finally its keys.
+//! 2. Only waiters are granted the lock. A client that was granted it finds it held when it releases it.
+//! 3. Each grant has a greater fencing token than all granted or reserved before, up to the maximum; or the token of the
+//!    owner's other holds.
+//! 4. Each waiter is served after a bounded number of polls: one each, one more each to queue again, and one for every 64
+//!    dead entries.
+//! 5. In the end the queue is empty.
+
+use crate::Broken;
+use crate::fixture::live;
+use crate::generator::Play;
+use leasehold_core::model::{Entry, LockState};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Enqueue, FencingToken, HoldId, HoldStatus, Kind, Label, Liveness, LockMode, Op,
+    Release, ReleaseAction, Reply,
+};
+use leasehold_testkit::conformance::ForeignWrite;
+use std::collections::BTreeMap;
+
+/// How many places one script looks at.
+const LOOKS_AT_MOST: usize = 64;
+
+impl Play<'_> {
+    /// Serves all waiters of `before`, all present waiters, and the requests in `op`.
+    pub(crate) fn serve_all(&mut self, before: &LockState, op: &Op) -> Result<(), Broken> {
+        if self.fixture.kind.is_shared() {
+            return self.serve_all_parts(before, op);
+        }
+        let mut last = last(before).max(last(&self.state));
+        let mut waiting = self.live(before);
+        waiting.extend(self.live(&self.state));
+        waiting.extend(asked_in(op).map(|ask| (ask.claim.hold.token(), ask.claim.clone())));
+        let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
+        self.end_holds()?;
+        let mut looks = 2 * waiting.len() + places / LOOKS_AT_MOST + 1;
+        while let Some(claim) = self.next_to_look(&waiting)? {
+            if looks == 0 {
+                return Err(Broken(format!("{} are never served", waiting.len())));
+            }
+            looks -= 1;
+            waiting.remove(&claim.hold.token());
+            // All holds of an owner of a ReentrantMutex have one token: one of them may have been polled for before.
+            let again = self.state.kind == Kind::Reentrant && self.holders().contains(&claim);
+            match self.send(&self.look(&claim))? {
+                Reply::Acquire(Acquired::Granted { fence, .. }) => {
+                    if fence <= last && fence != FencingToken::MAX && !(again && fence == last) {
+                        return Err(Broken(format!("token {fence} after {last}")));
+                    }
+                    last = fence;
+                    self.give_back(&claim)?;
+                }
+                // It held the lock before, and got that reply.
+                Reply::Acquire(Acquired::Spent(_)) => {}
+                Reply::Acquire(Acquired::Taken { .. }) => {
+                    waiting.insert(claim.hold.token(), claim);
+                }
+                other => return Err(Broken(format!("a look is answered {other:?}"))),
+            }
+        }
+        self.sweep(places)
+    }
+
+    /// The holder releases each of its holds; a foreign holder deletes its key.
+    fn end_holds(&mut self) -> Result<(), Broken> {
+        for claim in self.holders() {
+            // A client of Redisson's may have released one of them, and the last release has freed the lock.
+            if self.holders().contains(&claim) {
+                self.give_back(&claim)?;
+            }
+        }
+        if self.holders().is_empty() && live(&self.state, self.now_us).value.is_some() {
+            self.fixture.meddle(ForeignWrite::DeletesLock, &self.state)?;
+            ForeignWrite::DeletesLock.apply(&mut self.state, self.now_us);
+        }
+        Ok(())
+    }
+
+    /// The claims that have the lock, where they are ours.
+    fn holders(&self) -> Vec<Claim> {
+        holders(&live(&self.state, self.now_us))
+    }
+
+    fn give_back(&mut self, claim: &Claim) -> Result<(), Broken> {
+        let release = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
+        match self.send(&release)? {
+            Reply::Release(released) if released.found == HoldStatus::Held => Ok(()),
+            other => Err(Broken(format!("the holder's release is answered {other:?}"))),
+        }
+    }
+
+    /// The queue entries that have not expired.
+    fn live(&self, state: &LockState) -> BTreeMap<String, Claim> {
+        let places = state.record.iter().flat_map(|record| record.places.values());
+        let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);
+        live.map(|place| (place.claim.hold.token(), place.claim.clone())).collect()
+    }
+
+    /// The holder, if it is among the waiters, as it was notified; otherwise any waiter.
+    fn next_to_look(&self, waiting: &BTreeMap<String, Claim>) -> Result<Option<Claim>, Broken> {
+        match self.holders().pop() {
+            Some(claim) if !waiting.contains_key(&claim.hold.token()) => {
+                Err(Broken("the lock was given to one who does not wait".to_owned()))
+            }
+            Some(claim) => Ok(Some(claim)),
+            None => Ok(waiting.values().next().cloned()),
+        }
+    }
+
+    fn look(&self, claim: &Claim) -> Op {
+        let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms: 7_200_000 });
+        let label = Label::new("test").expect("a plain text is a label");
+        Op::Acquire(Acquire {
+            claim: claim.clone(),
+            lease_ms: 30_000,
+            label,
+            queue,
+            adopt_ms: None,
+            liveness: Liveness::Session { alive_ms: 10_000 },
+            predecessor: None,
+            mode: LockMode::Whole,
+        })
+    }
+
+    pub(crate) fn send(&mut self, op: &Op) -> Result<Reply, Broken> {
+        let reply = self.fixture.agree(&mut self.state, self.now_us, op)?;
+        reply.ok_or_else(|| Broken("it was cut off without being told".to_owned()))
+    }
+
+    /// Releases by a client without a hold remove dead queue entries.
+    fn sweep(&mut self, places: usize) -> Result<(), Broken> {
+        let stranger = self.workload.fresh(9);
+        for _ in 0..=places / LOOKS_AT_MOST {
+            self.send(&Op::Release(Release {
+                claim: stranger.clone(),
+                pass: ReleaseAction::Grant,
+                next: None,
+            }))?;
+        }
+        let found = self.fixture.state()?;
+        let left = found.record.as_ref().map_or(0, |record| record.places.len());
+        // Entries that are over may lie there until their key is.
+        let held = live(&found, self.now_us).value.is_some();
+        if found != self.state || held || left > 0 {
+            return Err(Broken(format!("in the end there is {found:?},\n  in the model {:?}", self.state)));
+        }
+        Ok(())
+    }
+}
+
+/// The claims that have the lock, where they are ours: the oldest first.
+fn holders(state: &LockState) -> Vec<Claim> {
+    match state.value.as_ref().and_then(|value| value.content.entries()) {
+        Some(entries) => {
+            let claim = |entry: &Entry| Claim { hold: entry.hold, value: Some(entries.owner.clone()) };
+            entries.holds.iter().map(claim).collect()
+        }
+        None => holder(state).cloned().into_iter().collect(),
+    }
+}
+
+/// The claim that has a Mutex, where it is one of ours.
+fn holder(state: &LockState) -> Option<&Claim> {
+    let tenant = state.record.as_ref()?.tenant.as_ref()?;
+    let stands = state.value.as_ref()?.content.token() == Some(&*state.kind.token(&tenant.claim));
+    let ended = |hold: &HoldId| {
+        let record = state.record.as_ref();
+        record.is_some_and(|record| record.ended.how(hold).is_some())
+    };
+    // A stranger may use the same value as a user of ours.
+    let own = tenant.claim.value.is_some() && ended(&tenant.claim.hold);
+    (stands && !own).then_some(&tenant.claim)
+}
+
+/// The greatest token that was given or reserved.
+fn last(state: &LockState) -> FencingToken {
+    let record = state.record.as_ref();
+    let reserved = record.and_then(|record| record.reserved).map(|reserved| reserved.upto);
+    record.and_then(|record| record.last).max(reserved).unwrap_or(FencingToken::new(0))
+}
+
+/// The acquire requests of an operation.
+pub(crate) fn asked_in(op: &Op) -> impl Iterator<Item = &Acquire> {
+    match op {
+        Op::Acquire(ask) => Some(ask),
+        Op::Release(release) => release.next.as_ref(),
+        _ => None,
+    }
+    .into_iter()
+}

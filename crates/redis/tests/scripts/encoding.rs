@@ -1,0 +1,120 @@
+//! The model's state in the form in which the scripts store it in Redis.
+
+use leasehold_core::model::{
+    Audit, QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved, SessionRecord,
+};
+use leasehold_core::{Claim, Ended, Liveness, LockMode};
+use leasehold_store::Notification;
+use leasehold_testkit::Value;
+use std::collections::BTreeMap;
+
+/// The fields of a lock record, as in its hash.
+pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
+    let mut fields = BTreeMap::from([("format".to_owned(), "1".to_owned())]);
+    let mut put = |field: &str, value: String| drop(fields.insert(field.to_owned(), value));
+    let own = |claim: &Claim| claim.value.as_ref().map_or("", |value| value.as_str()).to_owned();
+    if let Some(last) = record.last {
+        put("last", last.to_string());
+    }
+    if let Some(Reserved { upto, tells }) = record.reserved {
+        put("reserved", format!("{upto}{}", if tells { " tell" } else { "" }));
+    }
+    if let Some(RecordedHolder { claim, since_ms, liveness, label }) = &record.tenant {
+        let (hold, liveness) = (claim.hold.token(), letter(*liveness));
+        put("tenant", format!("{hold}\n{since_ms}\n{liveness}\n{}\n{label}", own(claim)));
+    }
+    let endings = record.ended.kept.iter().map(|(hold, how)| hold.token()[17..29].to_owned() + mark(*how));
+    let endings: String = endings.collect();
+    if !endings.is_empty() {
+        put("ended", endings);
+    }
+    let line: Vec<String> = record.tickets.values().map(QueueEntryId::word).collect();
+    if record.tail > 0 {
+        let (first, last) =
+            (line.first().cloned().unwrap_or_default(), line.last().cloned().unwrap_or_default());
+        put("queue", format!("{} {} {first} {last}", line.len(), record.tail));
+    }
+    for pair in line.windows(2) {
+        put(&format!("n:{}", pair[0]), pair[1].clone());
+        put(&format!("p:{}", pair[1]), pair[0].clone());
+    }
+    if let Some(limit) = record.limit {
+        put("limit", limit.to_string());
+    }
+    for (of, QueueEntry { ticket, nonce, expires_ms, lease_ms, liveness, claim, label, mode }) in
+        &record.places
+    {
+        let (hold, own, liveness) = (claim.hold.token(), own(claim), letter(*liveness));
+        let mut place =
+            format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{liveness}\n{hold}\n{own}\n{label}");
+        if *mode != LockMode::Whole {
+            place.push('\n');
+            place.push_str(&mode.word());
+        }
+        put(&format!("w:{}", of.word()), place);
+    }
+    fields
+}
+
+/// The fields of a session record.
+pub(crate) fn session_fields(record: &SessionRecord) -> BTreeMap<String, String> {
+    let held = record.held.iter().map(|lock| (format!("l:mutex:{}", lock.name), "1".to_owned()));
+    let until = record.alive_until_ms.to_string();
+    let rest = [("format", "1"), ("until", &until), ("about", &record.about)];
+    held.chain(rest.map(|(field, text)| (field.to_owned(), text.to_owned()))).collect()
+}
+
+/// The text of an audit.
+pub(crate) fn lines(audit: &Audit) -> String {
+    let lines = audit.entries.iter().map(|entry| {
+        let fence = entry.fence.map_or_else(String::new, |fence| fence.to_string());
+        let whose = entry.whose.as_ref().map_or_else(|| "0\t".to_owned(), |whose| format!("1\t{whose}"));
+        format!("{}\t{}\t{fence}\t{whose}\t{}", entry.at_ms, word(entry.how), entry.by)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+pub(crate) fn letter(life: Liveness) -> String {
+    match life {
+        Liveness::Session { alive_ms } => format!("s{alive_ms}"),
+        Liveness::Lease => "l".to_owned(),
+    }
+}
+
+pub(crate) fn word(how: Ended) -> &'static str {
+    match how {
+        Ended::Released => "released",
+        Ended::Evicted => "evicted",
+        Ended::ForceReleased => "freed",
+        _ => panic!("{how:?} is none of the model's"),
+    }
+}
+
+fn mark(how: Ended) -> &'static str {
+    match how {
+        Ended::Released => ".",
+        Ended::Evicted => "!",
+        Ended::ForceReleased => "~",
+        _ => panic!("{how:?} is none of the model's"),
+    }
+}
+
+/// The links before the first and after the last queue entry have no meaning, and may be left from before.
+pub(crate) fn without_loose_ends(mut fields: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let ends =
+        fields.get("queue").map(|queue| queue.split(' ').skip(2).map(str::to_owned).collect::<Vec<_>>());
+    if let Some([first, last]) = ends.as_deref() {
+        fields.remove(&format!("p:{first}"));
+        fields.remove(&format!("n:{last}"));
+    }
+    fields
+}
+
+pub(crate) fn pairs(hash: &Value) -> BTreeMap<String, String> {
+    let texts: Vec<_> = hash.elements().iter().map(|text| text.text().unwrap().to_owned()).collect();
+    texts.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+}
+
+pub(crate) fn said(wakes: &[Notification]) -> Vec<(String, String)> {
+    wakes.iter().map(|wake| (format!("m:leasehold:mailbox:{}", wake.to()), wake.message())).collect()
+}

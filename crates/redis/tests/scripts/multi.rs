@@ -1,0 +1,230 @@
+//! Several locks in one step of a store: `LockState::take_all` defines the meaning.
+//!
+//! Random operations on four locks, and occasionally an acquire of several of them: the replies of the store and of the
+//! model agree, and so do their reports about each lock.
+
+use leasehold_core::model::{LockState, Sessions, all_alive};
+use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Liveness, LockMode, MultiAcquired};
+use leasehold_redis::RedisStore;
+use leasehold_store::{Lock, Op, Outcome, Reply, Store};
+use leasehold_testkit::conformance::{ForeignWrite, Workload, WorkloadStep};
+use leasehold_testkit::{FrozenClock, RedisServer, RespConnection};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const START_US: u64 = 1_762_000_000_123_456;
+const WITHIN: Duration = Duration::from_secs(20);
+const LOCKS: usize = 4;
+const SEQUENCES: u64 = 120;
+const STEPS: u64 = 40;
+
+struct Fixture {
+    clock: FrozenClock,
+    server: RedisServer,
+    connection: RespConnection,
+    runtime: tokio::runtime::Runtime,
+    store: RedisStore,
+    seen: BTreeMap<&'static str, u64>,
+}
+
+/// One lock, in the model.
+struct One {
+    lock: Lock,
+    state: LockState,
+    workload: Workload,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let clock = FrozenClock::new(i64::try_from(START_US).unwrap()).unwrap();
+        let server = RedisServer::builder().clock(&clock).start().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let store = runtime.block_on(RedisStore::connect(server.url().parse().unwrap())).unwrap();
+        let connection = server.connect().unwrap();
+        Self { clock, server, connection, runtime, store, seen: BTreeMap::new() }
+    }
+
+    fn execute(&self, lock: &Lock, op: &Op) -> Reply {
+        match self.runtime.block_on(self.store.execute(lock, op, WITHIN)) {
+            Outcome::Done(reply) => reply,
+            other @ Outcome::Failed(..) => panic!("{op:?}: {other:?}"),
+        }
+    }
+
+    fn sequence(&mut self, seed: u64) {
+        let mut now_us = START_US;
+        self.clock.set_us(now_us.cast_signed()).unwrap();
+        let one = |n: usize| One {
+            lock: Lock::mutex(format!("{seed}/{n}").parse().unwrap()),
+            state: LockState::default(),
+            workload: Workload::new(seed * LOCKS as u64 + n as u64),
+        };
+        let mut locks: Vec<_> = (0..LOCKS).map(one).collect();
+        let sessions = Sessions::default();
+        for step in 0..STEPS {
+            let at = usize::try_from(locks[0].workload.random().below(LOCKS as u64)).unwrap();
+            let what = format!("seed {seed}, step {step}");
+            let by_us = locks[at].workload.time_us(&locks[at].state, &sessions, now_us).max(0);
+            now_us = now_us.saturating_add_signed(by_us);
+            self.clock.set_us(now_us.cast_signed()).unwrap();
+            if step % 3 == 2 {
+                self.take_some(&mut locks, now_us, &what);
+            } else {
+                self.do_something(&mut locks[at], now_us, &what);
+            }
+            self.compare(&mut locks, now_us, &what);
+        }
+        self.connection.call(&["FLUSHALL"]).unwrap().ok().unwrap();
+    }
+
+    fn do_something(&mut self, one: &mut One, now_us: u64, what: &str) {
+        match one.workload.happening(&one.state) {
+            WorkloadStep::Sent(op) | WorkloadStep::SentTwice(op) => {
+                let (expected, _) =
+                    one.state.apply(now_us, &op, &|_| leasehold_core::model::SessionStatus::Unknown);
+                assert_eq!(self.execute(&one.lock, &op), expected, "{what}: {op:?}");
+            }
+            WorkloadStep::Attended(_) => {}
+            WorkloadStep::ForeignWrite(stranger) => self.meddle(one, stranger, now_us),
+        }
+    }
+
+    fn meddle(&mut self, one: &mut One, stranger: ForeignWrite, now_us: u64) {
+        let keys = leasehold_core::KeySpace::default().lock(&one.lock).unwrap();
+        one.state.is_over(now_us);
+        for command in stranger.commands(&keys, &one.state) {
+            self.connection.call(&command).unwrap().ok().unwrap();
+        }
+        stranger.apply(&mut one.state, now_us);
+    }
+
+    /// Acquires some of the locks together, with claims that are new or were sent before.
+    fn take_some(&mut self, locks: &mut [One], now_us: u64, what: &str) {
+        let label = Label::new("all of them").unwrap();
+        let mut asked: Vec<(&mut One, Acquire)> = Vec::new();
+        for (n, one) in locks.iter_mut().enumerate() {
+            let random = one.workload.random();
+            if random.below(3) == 0 {
+                continue;
+            }
+            let claim = match one.state.record.as_ref().and_then(|record| record.tenant.clone()) {
+                Some(tenant) if random.below(2) == 0 => tenant.claim,
+                _ => Claim { value: None, ..one.workload.fresh(u8::try_from(n).unwrap()) },
+            };
+            let (liveness, label) = (Liveness::Session { alive_ms: 10_000 }, label.clone());
+            let lease_ms = 3_000;
+            let ask = Acquire {
+                claim,
+                lease_ms,
+                label,
+                queue: None,
+                adopt_ms: None,
+                liveness,
+                predecessor: None,
+                mode: LockMode::Whole,
+            };
+            asked.push((one, ask));
+        }
+        if asked.is_empty() {
+            return;
+        }
+        let asks: Vec<_> = asked.iter().map(|(one, ask)| (one.lock.clone(), ask.clone())).collect();
+        let abandoned = |state: &mut LockState| {
+            state.is_over(now_us);
+            state.value.is_none() && state.record.as_ref().is_some_and(|record| !record.places.is_empty())
+        };
+        let abandoned: Vec<_> = asked.iter_mut().map(|(one, _)| abandoned(&mut one.state)).collect();
+        let mut together: Vec<_> = asked.iter_mut().map(|(one, ask)| (&mut one.state, &*ask)).collect();
+        let expected = LockState::take_all(&mut together, now_us);
+        let found = self.runtime.block_on(self.store.acquire_all(&asks, WITHIN)).unwrap();
+        let Outcome::Done(found) = found else { panic!("{what}: {found:?}") };
+        assert_eq!(found, expected, "{what}: {asks:?}");
+        for (share, abandoned) in found.iter().zip(abandoned) {
+            let word = match share {
+                MultiAcquired::Had(_) if abandoned => "had, past the dead",
+                MultiAcquired::Had(Acquired::Granted { others_wait: true, .. }) => "had, awaited",
+                MultiAcquired::Had(_) => "had",
+                MultiAcquired::InTheWay(Ok(Acquired::Spent(_))) => "spent",
+                MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: None, .. })) => "awaited",
+                MultiAcquired::InTheWay(Ok(_)) => "taken",
+                MultiAcquired::InTheWay(Err(_)) => "refused",
+                MultiAcquired::Open => "open",
+                MultiAcquired::Held => "held",
+            };
+            *self.seen.entry(word).or_default() += 1;
+        }
+    }
+
+    fn compare(&mut self, locks: &mut [One], now_us: u64, what: &str) {
+        let look = Op::Inspect(Inspect { claim: None, in_full: true });
+        for one in locks {
+            let (expected, _) =
+                one.state.apply(now_us, &look, &|_| leasehold_core::model::SessionStatus::Unknown);
+            assert_eq!(self.execute(&one.lock, &look), expected, "{what}: {}", one.lock);
+        }
+    }
+}
+
+/// A holder and its waiters have died: the lock is free if one script can skip all of their queue entries.
+#[test]
+fn expired_queue_entries_do_not_count() {
+    let mut environment = Fixture::new();
+    environment.clock.set_us(START_US.cast_signed()).unwrap();
+    for (dead, had) in [(1, true), (64, true), (65, false)] {
+        let lock = Lock::mutex(format!("{dead} dead").parse().unwrap());
+        let mut one = One { lock, state: LockState::default(), workload: Workload::new(dead) };
+        let label = Label::new("test").unwrap();
+        let ask = |claim: Claim, queue| {
+            let (liveness, label) = (Liveness::Session { alive_ms: 10_000 }, label.clone());
+            Acquire {
+                claim,
+                lease_ms: 1_000,
+                label,
+                queue,
+                adopt_ms: None,
+                liveness,
+                predecessor: None,
+                mode: LockMode::Whole,
+            }
+        };
+        let fresh = |one: &mut One, n| Claim { value: None, ..one.workload.fresh(n) };
+        for n in 0..=u8::try_from(dead).unwrap() {
+            let queue = (n > 0).then(|| Enqueue { nonce: one.workload.nonce(), kept_ms: 900 });
+            let op = Op::Acquire(ask(fresh(&mut one, n), queue));
+            let (expected, _) = one.state.apply(START_US, &op, &all_alive);
+            assert_eq!(environment.execute(&one.lock, &op), expected);
+        }
+        let now_us = START_US + 1_001_000;
+        environment.clock.set_us(now_us.cast_signed()).unwrap();
+        let late = ask(fresh(&mut one, 200), None);
+        let expected = LockState::take_all(&mut [(&mut one.state, &late)], now_us);
+        let found =
+            environment.runtime.block_on(environment.store.acquire_all(&[(one.lock.clone(), late)], WITHIN));
+        let Some(Outcome::Done(found)) = found else { panic!("{dead}: {found:?}") };
+        assert_eq!(found, expected, "{dead}");
+        assert_eq!(matches!(found[0], MultiAcquired::Had(_)), had, "{dead}: {found:?}");
+        environment.compare(std::slice::from_mut(&mut one), now_us, "past the dead");
+        // The rest of the queue serves the next waiter.
+        let next = Op::Acquire(ask(
+            fresh(&mut one, 201),
+            Some(Enqueue { nonce: one.workload.nonce(), kept_ms: 900 }),
+        ));
+        let (expected, _) = one.state.apply(now_us, &next, &all_alive);
+        assert_eq!(environment.execute(&one.lock, &next), expected);
+        environment.clock.set_us(START_US.cast_signed()).unwrap();
+    }
+}
+
+#[test]
+fn the_script_means_what_the_model_means() {
+    let mut environment = Fixture::new();
+    (0..SEQUENCES).for_each(|seed| environment.sequence(seed));
+    println!("{:?}", environment.seen);
+    for what in
+        ["had", "had, awaited", "had, past the dead", "spent", "awaited", "taken", "refused", "open", "held"]
+    {
+        let times = environment.seen.get(what).copied().unwrap_or(0);
+        assert!(times >= SEQUENCES / 50, "`{what}` came {times} times only");
+    }
+    drop(environment.server);
+}

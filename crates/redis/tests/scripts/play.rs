@@ -1,0 +1,271 @@
+//! One sequence on one lock: each operation goes to the server and to the model, and all its results must agree.
+
+use crate::encoding::{fields, lines, pairs, said, session_fields, without_loose_ends};
+use crate::fixture::{DUMP, Found, START_US, WITHIN, World};
+use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, all_alive};
+use leasehold_core::{
+    Extend, Extended, FenceRaised, FencingToken, Heartbeat, HeartbeatReply, HoldStatus, Inspect, Kind,
+    LockKeys, Partition, Release, ReleaseAction, Released, SessionId,
+};
+use leasehold_store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
+use leasehold_testkit::Value;
+use leasehold_testkit::conformance::{Workload, leader_announcement, parts, rlock};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// One sequence on one lock.
+pub(crate) struct Play<'a> {
+    pub(crate) world: &'a mut World,
+    pub(crate) lock: Lock,
+    pub(crate) keys: LockKeys,
+    pub(crate) state: LockState,
+    pub(crate) sessions: Sessions,
+    pub(crate) index: Option<Index>,
+    pub(crate) workload: Workload,
+    pub(crate) trace: String,
+}
+
+/// The expected index of all sessions, which the model does not have because it needs none.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Index {
+    pub(crate) expires_ms: u64,
+    pub(crate) members: BTreeMap<String, u64>,
+}
+
+impl Index {
+    /// The index after a heartbeat of a session whose record expires at the given time.
+    pub(crate) fn after(index: Option<Self>, now_ms: u64, beat: &Heartbeat, expires_ms: u64) -> Self {
+        let members = || BTreeMap::from([("-".to_owned(), 0)]);
+        let mut index = index.unwrap_or_else(|| Self { expires_ms, members: members() });
+        index.expires_ms = index.expires_ms.max(expires_ms);
+        index.members.insert(beat.session.to_string(), expires_ms);
+        index.members.retain(|_, expires_ms| *expires_ms >= now_ms);
+        index
+    }
+
+    /// The index without a session.
+    pub(crate) fn without(mut self, session: SessionId) -> Option<Self> {
+        self.members.remove(&session.to_string());
+        (!self.members.is_empty()).then_some(self)
+    }
+}
+
+impl Play<'_> {
+    /// Sends one operation to both, and compares the results.
+    pub(crate) fn check(&mut self, op: &Op) -> Reply {
+        self.note(&format!("{op:?}"));
+        if self.world.flush_scripts {
+            self.raw(&["SCRIPT", "FLUSH", "SYNC"]);
+        }
+        let outcome = self.outcome(op);
+        let now_us = self.world.now_us;
+        let before = self.state.clone();
+        let was_held = is_held(&before, now_us);
+        let alive = |session| self.sessions.vital(now_us / 1000, session);
+        let (expected, wakes) = self.state.apply(now_us, op, &alive);
+        let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
+        assert_eq!(reply, expected, "replies\n{}", self.trace);
+        self.note(&format!("    {reply:?}"));
+        self.compare_keys();
+        let mut expected = said(&wakes);
+        if self.lock.kind == Kind::Reentrant && was_held && self.state.value.is_none() {
+            // No waiter was granted the lock, so Redisson clients are notified that it is free.
+            expected.push((self.keys.released_channel(), "0".to_owned()));
+            *self.world.seen.entry("published free").or_default() += 1;
+        }
+        let told = matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. }))
+            && self.lock.kind == Kind::Mutex;
+        if told && matches!(&reply, Reply::Release(Released { found: HoldStatus::Held, .. })) {
+            expected.push((self.world.keys.told_channel(&self.keys), "free".to_owned()));
+            *self.world.seen.entry("notified: free").or_default() += 1;
+        }
+        if let Some(said) = leader_announcement(&before, &self.state, now_us) {
+            expected.push((self.world.keys.leader_channel(&self.keys), said));
+            *self.world.seen.entry("published leader").or_default() += 1;
+        }
+        assert_eq!(self.heard(), expected, "messages\n{}", self.trace);
+        if let Reply::RaiseFence(raised) = &reply {
+            let greater = self.state.record.as_ref().map(|record| record.last)
+                != before.record.as_ref().map(|record| record.last);
+            let seen = if *raised == FenceRaised::FenceRaised && greater { "raised" } else { "not raised" };
+            *self.world.seen.entry(seen).or_default() += 1;
+        }
+        self.count(&reply, &wakes);
+        self.count_entries(&before, op, &reply);
+        self.count_rests(&reply);
+        self.count_reserved(&before, op, &reply);
+        self.count_parts(&before, op, &reply, &wakes);
+        let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.entries.clone());
+        if matches!(op, Op::Acquire(_)) && audit(&self.state) != audit(&before) {
+            *self.world.seen.entry("the dead ahead buried").or_default() += 1;
+        }
+        reply
+    }
+
+    /// Sends one operation to the server. An extend goes alone or in a batch: twice in the batch, unless it would
+    /// reserve tokens again, and beside extends of free locks.
+    pub(crate) fn outcome(&mut self, op: &Op) -> Outcome {
+        let among = matches!(op, Op::Extend(_)) && self.workload.random().below(2) == 0;
+        let World { runtime, store, seen, .. } = &mut *self.world;
+        if !among {
+            return runtime.block_on(store.execute(&self.lock, op, WITHIN));
+        }
+        *seen.entry("extended together").or_default() += 1;
+        let free = Lock { kind: self.lock.kind, name: "free".parse().unwrap() };
+        let reserves = matches!(op, Op::Extend(Extend { reserve: Some(_), .. }));
+        let times = if reserves { 1 } else { 2 };
+        let locks = [&[&free][..], &vec![&self.lock; times], &[&free]].concat();
+        let ops: Vec<_> = locks.into_iter().map(|lock| (lock.clone(), op.clone())).collect();
+        let mut outcomes = runtime.block_on(store.execute_all(&ops, WITHIN));
+        assert_eq!(outcomes.len(), ops.len());
+        for nobodys in [outcomes.pop(), Some(outcomes.remove(0))] {
+            let free = matches!(nobodys, Some(Outcome::Done(Reply::Extend(Extended::NotHeld))));
+            assert!(free, "{nobodys:?}\n{}", self.trace);
+        }
+        let first = outcomes.remove(0);
+        for again in &outcomes {
+            let same =
+                matches!((&first, again), (Outcome::Done(first), Outcome::Done(again)) if first == again);
+            assert!(same, "{first:?}, {again:?}\n{}", self.trace);
+        }
+        first
+    }
+
+    /// Sends one session operation to both, and compares the results.
+    pub(crate) fn execute_session(&mut self, op: &SessionOp) -> SessionReply {
+        self.note(&format!("{op:?}"));
+        if self.world.flush_scripts {
+            self.raw(&["SCRIPT", "FLUSH", "SYNC"]);
+        }
+        let outcome =
+            self.world.runtime.block_on(self.world.store.execute_session(Partition::ONLY, op, WITHIN));
+        let now_ms = self.world.now_us / 1000;
+        let expected = self.sessions.apply(now_ms, op);
+        let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
+        assert_eq!(reply, expected, "replies\n{}", self.trace);
+        self.note(&format!("    {reply:?}"));
+        let index = self.index.take().filter(|index| now_ms <= index.expires_ms);
+        self.index = match (op, &reply) {
+            (SessionOp::Heartbeat(beat), SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
+                Some(Index::after(index, now_ms, beat, self.sessions.records[&beat.session].expires_ms))
+            }
+            (SessionOp::End(session), _) => index.and_then(|index| index.without(*session)),
+            _ => index,
+        };
+        self.compare_keys();
+        assert_eq!(self.heard(), [], "messages\n{}", self.trace);
+        self.count_session(op, &reply);
+        reply
+    }
+
+    pub(crate) fn note(&mut self, what: &str) {
+        writeln!(self.trace, "{:>12} us: {what}", self.world.now_us.cast_signed() - START_US.cast_signed())
+            .unwrap();
+    }
+
+    pub(crate) fn compare_keys(&mut self) {
+        let now_ms = self.world.now_us / 1000;
+        let dump = self.dump();
+        let [lock, record, audit, index, sessions @ ..] = dump.elements() else { panic!("{dump:?}") };
+        let [lock, record, audit, index] = [lock, record, audit, index].map(|key| Found::of(key, now_ms));
+        let found = lock.and_then(|Found { kind, content, expires_ms }| {
+            let content = match (kind.as_str(), self.lock.kind) {
+                ("string", _) => Content::Token(content.text().unwrap().to_owned()),
+                ("hash", kind) if kind.is_shared() => {
+                    parts(kind, &pairs(&content)).unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?
+                }
+                ("hash", Kind::Reentrant) => {
+                    rlock(&pairs(&content)).unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?
+                }
+                _ => Content::Other(kind),
+            };
+            Some(Stands { content, expires_ms })
+        });
+        assert_eq!(found, self.state.value, "the lock\n{}", self.trace);
+        let expected = self.state.record.as_ref().map(|record| (fields(record), Some(record.expires_ms)));
+        let found = record.map(|found| (without_loose_ends(pairs(&found.content)), found.expires_ms));
+        assert_eq!(found, expected, "the record\n{}", self.trace);
+        let expected = self.state.audit.as_ref().map(|audit| (lines(audit), Some(audit.expires_ms)));
+        let found = audit.map(|found| (found.content.text().unwrap().to_owned(), found.expires_ms));
+        assert_eq!(found, expected, "the audit\n{}", self.trace);
+        let found = index.map(|found| Index {
+            expires_ms: found.expires_ms.expect("the index always expires"),
+            members: pairs(&found.content)
+                .into_iter()
+                .map(|(member, at)| (member, at.parse().unwrap()))
+                .collect(),
+        });
+        assert_eq!(found, self.index, "the index\n{}", self.trace);
+        for (session, found) in Workload::sessions().zip(sessions) {
+            let found = Found::of(found, now_ms).map(|found| (pairs(&found.content), found.expires_ms));
+            let expected = self.sessions.records.get(&session);
+            let expected = expected.map(|record| (session_fields(record), Some(record.expires_ms)));
+            assert_eq!(found, expected, "session {session}\n{}", self.trace);
+        }
+    }
+
+    /// The lock's keys, the index, and the session records.
+    pub(crate) fn all_keys(&self) -> Vec<String> {
+        let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
+        let sessions = Workload::sessions().map(|session| self.world.keys.session(session));
+        lock.into_iter().chain([self.world.keys.sessions()]).chain(sessions).collect()
+    }
+
+    /// Reads all keys, so that the server deletes expired ones even where no operation reads them before the clock
+    /// moves back.
+    pub(crate) fn dump(&mut self) -> Value {
+        let now_ms = self.world.now_us / 1000;
+        self.state.is_over(self.world.now_us);
+        self.sessions.records.retain(|_, record| now_ms <= record.expires_ms);
+        self.index.take_if(|index| now_ms > index.expires_ms);
+        if self.world.flush_scripts {
+            self.raw(&["SCRIPT", "LOAD", DUMP]);
+        }
+        let keys = self.all_keys();
+        let call = ["EVALSHA".to_owned(), self.world.dump.clone(), keys.len().to_string()];
+        self.raw(&[&call[..], &keys].concat())
+    }
+
+    pub(crate) fn field(&mut self, field: &str) -> String {
+        pairs(&self.dump().elements()[1].elements()[1])[field].clone()
+    }
+
+    /// All messages since the last call: those published before the PING arrive before its reply.
+    pub(crate) fn heard(&mut self) -> Vec<(String, String)> {
+        self.world.hearer.send(&["PING"]).unwrap();
+        let mut heard = Vec::new();
+        loop {
+            let message = self.world.hearer.receive().unwrap();
+            match message.elements() {
+                [kind, _, channel, text] if kind.text() == Some("pmessage") => {
+                    heard.push((channel.text().unwrap().to_owned(), text.text().unwrap().to_owned()));
+                }
+                _ => return heard,
+            }
+        }
+    }
+
+    pub(crate) fn raw(&mut self, command: &[impl AsRef<[u8]>]) -> Value {
+        self.world.looker.call(command).unwrap().ok().unwrap()
+    }
+
+    pub(crate) fn step_us(&mut self, by_us: i64) {
+        if by_us != 0 {
+            self.world.now_us = self.world.now_us.checked_add_signed(by_us).unwrap();
+            self.world.clock.set_us(self.world.now_us.cast_signed()).unwrap();
+        }
+    }
+
+    pub(crate) fn set_last(&mut self, last: u64) {
+        let record = self.keys.record().to_owned();
+        self.raw(&["HSET", &record, "last", &last.to_string()]);
+        self.state.record.as_mut().unwrap().last = Some(FencingToken::new(last));
+    }
+}
+
+/// Whether the lock of this kind is held.
+pub(crate) fn is_held(state: &LockState, now_us: u64) -> bool {
+    let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+    let (reply, _) = state.clone().apply(now_us, &inspect, &all_alive);
+    matches!(reply, Reply::Inspect(seen) if seen.holder.is_some())
+}

@@ -1,0 +1,118 @@
+//! The commands that the store sends, and the assignment of replies to operations.
+
+use crate::fixture::{LONG, acquire, claim, connect, execute, found, granted, nonce, release, take};
+use leasehold_core::{Acquired, Extend, Extended, HoldStatus, Inspect, Refused};
+use leasehold_store::{Executed, Fault, FaultKind, Lock, Op, Outcome, Reply, Store};
+use leasehold_testkit::RedisServer;
+
+#[tokio::test]
+async fn a_batch_has_an_outcome_for_each() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    server.cli(&["LPUSH", "list", "x"]).unwrap();
+    server.cli(&["SCRIPT", "FLUSH"]).unwrap();
+    let lock = |name: &str| Lock::mutex(name.parse().unwrap());
+    let ops = [
+        (lock("a"), take(&claim(1), None)),
+        (lock("list"), take(&claim(2), None)),
+        (lock("b}"), take(&claim(3), None)),
+        (lock("a"), take(&claim(4), None)),
+        (lock("a"), Op::Inspect(Inspect { claim: Some(claim(1)), in_full: false })),
+    ];
+    for _ in 0..2 {
+        let outcomes = store.execute_all(&ops, LONG).await;
+        let [first, second, third, fourth, fifth] = &outcomes[..] else { panic!("{outcomes:?}") };
+        assert!(matches!(first, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{first:?}");
+        assert!(matches!(second, Outcome::Done(Reply::Refused(Refused::WrongKind { .. }))), "{second:?}");
+        assert!(
+            matches!(third, Outcome::Failed(Executed::No, Fault { kind: FaultKind::Unusable(_), .. })),
+            "{third:?}"
+        );
+        assert!(matches!(fourth, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))), "{fourth:?}");
+        assert!(matches!(fifth, Outcome::Done(Reply::Inspect(seen)) if seen.fate == Some(HoldStatus::Held)));
+    }
+    assert!(store.execute_all(&[], LONG).await.is_empty());
+}
+
+/// Holds identified by their tokens are extended together, all others separately.
+#[tokio::test]
+async fn extends_that_follow_one_another_are_one_call() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    let lock = |n: u8| Lock::mutex(format!("job/{n}").parse().unwrap());
+    let extend = |n: u8| Extend { claim: claim(n), lease_ms: 90_000, keep_record: false, reserve: None };
+    for n in 0..100 {
+        if n % 10 != 3 {
+            let taken = store.execute(&lock(n), &take(&claim(n), None), LONG).await;
+            assert!(matches!(taken, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{taken:?}");
+        }
+    }
+    server.cli(&["DEL", "job/7"]).unwrap().ok().unwrap();
+    server.cli(&["LPUSH", "job/7", "x"]).unwrap().ok().unwrap();
+    let mut ops: Vec<_> = (0..100).map(|n| (lock(n), Op::Extend(extend(n)))).collect();
+    let kept = Extend { keep_record: true, ..extend(80) };
+    ops[80].1 = Op::Extend(kept);
+    ops[90].0 = Lock::mutex("b}".parse().unwrap());
+    for (flushed, requests) in [(false, 4), (true, 4)] {
+        if flushed {
+            server.cli(&["SCRIPT", "FLUSH"]).unwrap();
+        }
+        server.reset_counts().unwrap();
+        let outcomes = store.execute_all(&ops, LONG).await;
+        assert_eq!(outcomes.len(), ops.len());
+        for (n, outcome) in outcomes.iter().enumerate() {
+            let expected = match n {
+                7 => Extended::NotHeld,
+                90 => {
+                    assert!(matches!(
+                        outcome,
+                        Outcome::Failed(Executed::No, Fault { kind: FaultKind::Unusable(_), .. })
+                    ));
+                    continue;
+                }
+                n if n % 10 == 3 => Extended::NotHeld,
+                _ => Extended::Extended,
+            };
+            let right = matches!(outcome, Outcome::Done(Reply::Extend(extended)) if *extended == expected);
+            assert!(right, "{n}: {outcome:?}");
+        }
+        // 64, then those up to the hold that keeps its record, that one, and those after it; the last of these once
+        // more after a name that is refused.
+        let counts = server.command_counts().unwrap();
+        let calls = counts["evalsha"];
+        assert!(if flushed { calls > requests + 1 } else { calls == requests + 1 }, "{calls}");
+    }
+    let left_ms = server.cli(&["PTTL", "job/99"]).unwrap().integer().unwrap();
+    assert!((30_001..=90_000).contains(&left_ms), "{left_ms}");
+}
+
+/// An uncontended lock is cheap: this many commands inside the scripts, and no more.
+#[tokio::test]
+async fn the_commands_of_an_uncontended_lock_are_counted() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    granted(acquire(&store, &claim(1), None).await);
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
+    let mut counted = Vec::new();
+    for what in ["acquire", "extend", "release"] {
+        server.reset_counts().unwrap();
+        match what {
+            "acquire" => granted(acquire(&store, &claim(2), Some(nonce(1))).await),
+            "extend" => {
+                let op = Op::Extend(Extend {
+                    claim: claim(2),
+                    lease_ms: 30_000,
+                    keep_record: false,
+                    reserve: None,
+                });
+                drop(execute(&store, &op, LONG).await);
+            }
+            _ => assert_eq!(found(release(&store, &claim(2)).await), HoldStatus::Held),
+        }
+        let mut counts = server.command_counts().unwrap();
+        assert_eq!(counts.remove("evalsha"), Some(1), "one request");
+        counts.retain(|name, _| !name.starts_with("config") && name != "info");
+        counted.push(format!("{what}: {}", counts.values().sum::<u64>()));
+    }
+    assert_eq!(counted, ["acquire: 4", "extend: 2", "release: 4"]);
+}

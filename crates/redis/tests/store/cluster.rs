@@ -1,0 +1,51 @@
+//! A cluster, whose messages arrive on connections of their own.
+
+use crate::fixture::{Box, Heard, LONG, acquire, claim, found, granted, heard, nonce, release, session};
+use leasehold_core::{HoldStatus, Partition};
+use leasehold_redis::{RedisConfig, RedisStore};
+use leasehold_store::Store;
+use leasehold_testkit::{Cluster, Proxy, Then, command};
+use std::collections::BTreeMap;
+use tokio::net::TcpStream;
+
+/// A store that reaches each node through a proxy, although the nodes announce their own addresses.
+async fn proxied(cluster: &Cluster) -> (RedisStore, Vec<Proxy>) {
+    let proxies: Vec<_> = (0..3).map(|at| Proxy::to_server(cluster.node(at)).unwrap()).collect();
+    let ways: BTreeMap<_, _> =
+        (0..3).map(|at| (format!("127.0.0.1:{}", cluster.node(at).port()), proxies[at].port())).collect();
+    let config = RedisConfig::from_url(&cluster.url()).unwrap();
+    let config = config.connector(move |node| TcpStream::connect(("127.0.0.1", ways[&node])));
+    (RedisStore::connect(config).await.unwrap(), proxies)
+}
+
+/// For streams that the Redis client library does not open itself, such as TLS, a task of the connection moves the
+/// bytes: it must live until the nodes have returned the slot map.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_reached_by_whatever_way() {
+    let cluster = tokio::task::block_in_place(|| Cluster::start(3, 0)).unwrap();
+    let (store, proxies) = proxied(&cluster).await;
+    granted(acquire(&store, &claim(1), None).await);
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
+    assert!(proxies.iter().all(|proxy| proxy.accepted() > 0));
+}
+
+/// An idle subscription connection is pinged: kept if the reply arrives, replaced if not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_notices_that_messages_do_not_come_any_more() {
+    let cluster = tokio::task::block_in_place(|| Cluster::start(3, 0)).unwrap();
+    let at = cluster.owner(0).unwrap();
+    let (store, proxies) = proxied(&cluster).await;
+    let (mut hear, post) = Box::new_post();
+    store.open_mailbox(Partition::new(0), session(1), post, LONG).await.unwrap();
+    let before = proxies[at].accepted();
+    proxies[at].until_counted("PING", 1, LONG).await.unwrap();
+    proxies[at].swallow_replies(1, Then::Stall, command("PING"));
+    let told = heard(&mut hear).await;
+    assert!(matches!(told, Some(Heard::Renewed)), "{told:?}");
+    assert_eq!((proxies[at].count("PING"), proxies[at].accepted()), (2, before + 1));
+    let channels = cluster.node(at).cli(&["PUBSUB", "SHARDCHANNELS"]).unwrap();
+    let channel = channels.elements()[0].text().unwrap();
+    cluster.node(at).cli(&["SPUBLISH", channel, &format!("grant {} 1", nonce(5))]).unwrap();
+    let told = heard(&mut hear).await;
+    assert!(matches!(told, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(5))));
+}

@@ -1,0 +1,308 @@
+//! Findings about a server: logged once per store, refused by strict settings, and reported by a diagnosis.
+
+use crate::fixture::{LONG, acquire, claim, connect, granted};
+use leasehold_redis::{RedisConfig, RedisStore};
+use leasehold_sim::ModelServer;
+use leasehold_store::{Diagnosis, FaultKind, Finding, FindingKind, MemoryStore, Role, Severity, Store};
+use leasehold_testkit::{RedisServer, Warnings};
+use std::future::ready;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+/// A server that may evict locks.
+fn evicting(policy: &str) -> RedisServer {
+    let server =
+        RedisServer::builder().config("maxmemory", "100mb").config("maxmemory-policy", policy).start();
+    server.unwrap()
+}
+
+fn strict(server: &RedisServer) -> RedisConfig {
+    RedisConfig::from_url(&server.url()).unwrap().strict()
+}
+
+async fn examined(store: &RedisStore) -> Diagnosis {
+    store.diagnose(LONG).await.unwrap().pop().expect("it is a server")
+}
+
+fn found<'a>(findings: &'a [Finding], word: &str) -> Option<&'a Finding> {
+    findings.iter().find(|hazard| hazard.kind.word() == word)
+}
+
+/// Breaks all connections but the test's own.
+fn cut_all(server: &RedisServer) {
+    let cut = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"].map(String::from);
+    let killed = server.cli(&cut).unwrap().integer();
+    assert!(killed > Some(0), "there was none");
+}
+
+/// Waits until the store is connected: a call may have used a connection that was broken.
+async fn answers(store: &dyn Store) {
+    let waited = Instant::now();
+    while let Err(fault) = store.diagnose(LONG).await {
+        assert!(fault.is_transient() && waited.elapsed() < LONG, "{fault}");
+    }
+}
+
+/// The findings for which strict settings refuse the connection.
+async fn refusal(config: RedisConfig) -> Vec<Finding> {
+    let fault = RedisStore::connect(config).await.unwrap_err();
+    assert!(!fault.is_transient(), "{fault}");
+    let FaultKind::Hazardous(findings) = &fault.kind else { panic!("{fault}") };
+    for hazard in findings {
+        assert!(fault.to_string().contains(&hazard.to_string()), "{fault}");
+    }
+    findings.clone()
+}
+
+/// Once, although the keeper connects, too, and connections are replaced.
+#[tokio::test]
+async fn a_hazard_is_told_once_a_store() {
+    let server = evicting("allkeys-lru");
+    let warnings = Warnings::record();
+    let store = connect(&server).await;
+    let told = warnings.containing("eviction");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("allkeys-lru") && told[0].contains("maxmemory-policy noeviction"), "{told:?}");
+    assert!(told[0].contains(&server.port().to_string()), "{told:?}");
+    let fork = store.fork();
+    answers(&*fork).await;
+    cut_all(&server);
+    answers(&store).await;
+    answers(&*fork).await;
+    assert_eq!(warnings.containing("eviction"), told);
+    // Another finding is logged separately, and so is the same finding of another store.
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]).unwrap().ok().unwrap();
+    cut_all(&server);
+    answers(&*fork).await;
+    assert_eq!(warnings.containing("volatile-ttl").len(), 1);
+    drop(connect(&server).await);
+    assert_eq!(warnings.containing("volatile-ttl").len(), 2);
+}
+
+#[tokio::test]
+async fn a_server_without_a_limit_removes_nothing_yet() {
+    let server = RedisServer::builder().config("maxmemory-policy", "allkeys-lru").start().unwrap();
+    let warnings = Warnings::record();
+    let store = connect(&server).await;
+    assert!(warnings.containing("eviction").is_empty());
+    let findings = examined(&store).await.findings;
+    let hazard = found(&findings, "eviction").expect("the eviction policy is reported");
+    assert_eq!(hazard.severity, Severity::Notice);
+    assert_eq!(hazard.kind, FindingKind::Eviction { policy: "allkeys-lru".into(), maxmemory: 0 });
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_no_file_is_told_of_by_a_notice() {
+    let server = RedisServer::start().unwrap();
+    let warnings = Warnings::record();
+    let store = connect(&server).await;
+    assert!(warnings.containing("not_persistent").is_empty());
+    let told = examined(&store).await;
+    assert_eq!(told.append_only, Some(false));
+    assert_eq!(found(&told.findings, "not_persistent").map(|hazard| hazard.severity), Some(Severity::Notice));
+    let server = RedisServer::builder().appendonly().start().unwrap();
+    let told = examined(&connect(&server).await).await;
+    assert_eq!(told.append_only, Some(true));
+    assert_eq!(found(&told.findings, "not_persistent"), None);
+}
+
+#[tokio::test]
+async fn a_replica_is_told_of_and_waited_for_in_strict_mode() {
+    let primary = RedisServer::start().unwrap();
+    let at = format!("127.0.0.1 {}", primary.port());
+    let replica = RedisServer::builder().config("replicaof", &at).start().unwrap();
+    let warnings = Warnings::record();
+    let store = connect(&replica).await;
+    assert_eq!(warnings.containing("it is a replica, and accepts no writes").len(), 1);
+    let told = examined(&store).await;
+    assert_eq!(told.role, Some(Role::Replica));
+    assert_eq!(found(&told.findings, "replica").map(|hazard| hazard.severity), Some(Severity::Warning));
+    let store = connect(&primary).await;
+    let waited = Instant::now();
+    while examined(&store).await.replicas != Some(1) {
+        assert!(waited.elapsed() < LONG, "the replica does not come");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(examined(&store).await.role, Some(Role::Primary));
+    // A writable replica is worse: what is written there is lost.
+    replica.cli(&["CONFIG", "SET", "replica-read-only", "no"]).unwrap().ok().unwrap();
+    let findings = refusal(strict(&replica)).await;
+    assert_eq!(findings.iter().filter(|hazard| hazard.kind.word() == "replica").count(), 1, "{findings:?}");
+    drop(connect(&replica).await);
+    assert_eq!(warnings.containing("it is a replica that accepts writes").len(), 1);
+}
+
+/// Only the version that the server reports counts, so this server reports whatever the test sets.
+#[tokio::test]
+async fn a_version_with_holes_is_told_of_and_refused_in_strict_mode() {
+    let says = |text: &'static str| {
+        move |_| async move {
+            let (near, far) = tokio::io::duplex(65536);
+            tokio::spawn(pretend::serve(far, text));
+            Ok::<_, std::io::Error>(near)
+        }
+    };
+    let config = || RedisConfig::from_url("redis://said").unwrap();
+    let warnings = Warnings::record();
+    RedisStore::connect(config().connector(says("redis_version:7.0.15\r\n"))).await.unwrap();
+    let told = warnings.containing("lua_holes");
+    assert_eq!(told.len(), 1, "{told:?}");
+    for part in ["Redis 7.0.15", "CVE-2025-49844", "distributions may have fixed them", "Redis 7.2.14"] {
+        assert!(told[0].contains(part), "{part}: {told:?}");
+    }
+    let findings = refusal(config().strict().connector(says("redis_version:7.0.15\r\n"))).await;
+    assert_eq!(findings.iter().map(|hazard| hazard.kind.word()).collect::<Vec<_>>(), ["lua_holes"]);
+    // For a user without permission for INFO nothing is logged and nothing refused.
+    RedisStore::connect(config().strict().connector(says(""))).await.unwrap();
+    RedisStore::connect(config().strict().connector(says("redis_version:8.8.2\r\n"))).await.unwrap();
+    assert_eq!(warnings.containing("lua_holes").len(), 1);
+}
+
+/// Replies to a client's handshake, and reports a given text in INFO.
+mod pretend {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    /// Reads commands in sequence: arrays of bulk strings.
+    pub(super) async fn serve(mut stream: DuplexStream, text: &str) {
+        let (mut read, mut chunk) = (Vec::new(), vec![0; 16384]);
+        while let Ok(size @ 1..) = stream.read(&mut chunk).await {
+            read.extend_from_slice(&chunk[..size]);
+            while let Some((words, rest)) = command(&read) {
+                let reply = match (words[0].as_str(), text) {
+                    ("HELLO", _) => "%1\r\n+proto\r\n:3\r\n".to_owned(),
+                    ("INFO", "") => "-NOPERM this user has no permissions\r\n".to_owned(),
+                    ("INFO", text) if words[1] == "server" => format!("${}\r\n{text}\r\n", text.len()),
+                    ("INFO", _) => "$0\r\n\r\n".to_owned(),
+                    _ => "+OK\r\n".to_owned(),
+                };
+                read = rest;
+                if stream.write_all(reply.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn command(bytes: &[u8]) -> Option<(Vec<String>, Vec<u8>)> {
+        let line = |at: usize| {
+            let end = bytes[at..].windows(2).position(|pair| pair == b"\r\n")? + at;
+            Some((std::str::from_utf8(&bytes[at + 1..end]).ok()?.parse::<usize>().ok()?, end + 2))
+        };
+        let (count, mut at) = line(0)?;
+        let mut words = Vec::new();
+        for _ in 0..count {
+            let (len, start) = line(at)?;
+            words.push(String::from_utf8_lossy(bytes.get(start..start + len)?).into_owned());
+            at = start + len + 2;
+        }
+        (at <= bytes.len()).then(|| (words, bytes[at..].to_vec()))
+    }
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_ask_is_told_nothing() {
+    let server = evicting("allkeys-lru");
+    let rules = ["ACL", "SETUSER", "mute", "on", ">x", "~*", "&*", "+@all", "-info", "-acl|whoami", "-time"];
+    server.cli(&rules).unwrap().ok().unwrap();
+    let warnings = Warnings::record();
+    let store = RedisStore::connect(strict(&server).username("mute").password("x")).await.unwrap();
+    assert!(warnings.containing("").is_empty(), "{:?}", warnings.containing(""));
+    let told = examined(&store).await;
+    let words: Vec<_> = told.findings.iter().map(|hazard| hazard.kind.word()).collect();
+    assert_eq!(words, ["not_told"]);
+    assert_eq!((told.version, told.eviction_policy, told.clock, told.user), (None, None, None, None));
+    assert!(told.round_trip > Duration::ZERO);
+}
+
+#[tokio::test]
+async fn what_a_server_tells_of_itself_is_in_the_examination() {
+    let server = evicting("volatile-lru");
+    server.cli(&["ACL", "SETUSER", "locks", "on", ">x", "~*", "&*", "+@all"]).unwrap().ok().unwrap();
+    let config = RedisConfig::from_url(&server.url()).unwrap().username("locks").password("x");
+    let told = examined(&RedisStore::connect(config).await.unwrap()).await;
+    assert_eq!(told.node, format!("127.0.0.1:{}", server.port()));
+    assert_eq!((told.role, told.replicas), (Some(Role::Primary), Some(0)));
+    assert_eq!(told.maxmemory, Some(100 << 20));
+    assert!(told.used_memory.is_some_and(|used| used > 0));
+    assert_eq!(told.eviction_policy.as_deref(), Some("volatile-lru"));
+    assert_eq!(told.user.as_deref(), Some("locks"));
+    assert!(told.product.is_some() && told.version.is_some());
+    let clock = told.clock.expect("the server reports its time");
+    assert!(clock.uncertainty <= told.round_trip, "{clock:?}");
+    // Both read the same clock.
+    let uncertain = i64::try_from(clock.uncertainty.as_micros()).unwrap();
+    assert!(clock.ahead_us.abs() <= uncertain + 1000, "{clock:?}");
+    assert_eq!(found(&told.findings, "clock_apart"), None);
+    let mut severities = told.findings.iter().map(|hazard| hazard.severity);
+    assert_eq!(severities.next(), Some(Severity::Warning), "the most serious first");
+}
+
+/// With a server without findings strict settings change nothing; and a store without a server has no diagnosis.
+#[tokio::test]
+async fn a_server_in_order_serves_in_strict_mode() {
+    let server = ModelServer::new(|| 1_762_000_000_000_000);
+    let config = RedisConfig::from_url("redis://simulated?strict=1").unwrap();
+    let config = config.connector(move |_| {
+        let server = server.clone();
+        async move {
+            let (near, far) = tokio::io::duplex(65536);
+            tokio::spawn(async move { server.serve(far).await });
+            Ok::<_, std::io::Error>(near)
+        }
+    });
+    let store = RedisStore::connect(config).await.unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+    assert!(MemoryStore::new().diagnose(LONG).await.unwrap().is_empty());
+}
+
+/// A server that becomes unsafe during use is refused from the next connection on, and calls report that at once;
+/// after the setting is corrected it serves again.
+#[tokio::test]
+async fn strict_settings_are_looked_at_with_each_connection() {
+    const IN_ORDER: &str = "redis_version:8.8.2\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n";
+    const EVICTING: &str = "redis_version:8.8.2\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n";
+    let (said, serving) = (Arc::new(Mutex::new(IN_ORDER)), Arc::new(Mutex::new(Vec::new())));
+    let says = |text| {
+        *said.lock().unwrap() = text;
+        serving.lock().unwrap().drain(..).for_each(|served: JoinHandle<()>| served.abort());
+    };
+    let (answer, served) = (Arc::clone(&said), Arc::clone(&serving));
+    let config = RedisConfig::from_url("redis://said?strict=1").unwrap().connector(move |_| {
+        let (near, far) = tokio::io::duplex(65536);
+        let text = *answer.lock().unwrap();
+        served.lock().unwrap().push(tokio::spawn(pretend::serve(far, text)));
+        ready(Ok::<_, std::io::Error>(near))
+    });
+    let store = RedisStore::connect(config).await.unwrap();
+    answers(&store).await;
+    says(EVICTING);
+    let waited = Instant::now();
+    let fault = loop {
+        match store.diagnose(LONG).await {
+            Err(fault) if !fault.is_transient() => break fault,
+            _ => assert!(waited.elapsed() < LONG, "it is not refused"),
+        }
+    };
+    assert!(matches!(&fault.kind, FaultKind::Hazardous(findings) if findings.len() == 1), "{fault}");
+    // The store checks again with each connection: a new store is not needed.
+    says(IN_ORDER);
+    let waited = Instant::now();
+    while let Err(fault) = store.diagnose(LONG).await {
+        assert!(waited.elapsed() < LONG, "{fault}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A borrowed connection is not checked; an explicit diagnosis works.
+#[tokio::test]
+async fn a_lent_connection_can_be_looked_over() {
+    let server = evicting("allkeys-lru");
+    let client = redis::Client::open(server.url()).unwrap();
+    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let warnings = Warnings::record();
+    let store = RedisStore::from_connection(connection, "", None).unwrap();
+    let told = examined(&store).await;
+    assert!(found(&told.findings, "eviction").is_some(), "{told:?}");
+    assert!(told.clock.is_some() && warnings.containing("").is_empty());
+}

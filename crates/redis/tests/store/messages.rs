@@ -1,0 +1,94 @@
+//! Grants, and the mailboxes that receive them.
+
+use crate::fixture::{
+    Box, Heard, LONG, SHORT, acquire, claim, connect, eventually, execute, found, granted, heard, in_time,
+    nonce, refused, release, session, take,
+};
+use leasehold_core::{HoldStatus, Partition};
+use leasehold_redis::RedisStore;
+use leasehold_store::{FaultKind, Store};
+use leasehold_testkit::{Proxy, RedisServer, command};
+
+#[tokio::test]
+async fn a_grant_arrives_in_the_mailbox() {
+    let server = RedisServer::start().unwrap();
+    let (holder, waiter) = (connect(&server).await, connect(&server).await);
+    let (mut hear, post) = Box::new_post();
+    waiter.open_mailbox(Partition::ONLY, session(2), post, LONG).await.unwrap();
+    granted(acquire(&holder, &claim(1), None).await);
+    acquire(&waiter, &claim(2), Some(nonce(7))).await;
+    assert_eq!(found(release(&holder, &claim(1)).await), HoldStatus::Held);
+    let wake = heard(&mut hear).await;
+    let Some(Heard::Notification(wake)) = wake else { panic!("{wake:?}") };
+    assert_eq!((wake.to(), wake.nonce()), (session(2), Some(nonce(7))));
+    assert!(server.cli(&["GET", "job"]).unwrap().text() == Some(&*claim(2).token()));
+    waiter.close_mailbox(Partition::ONLY, session(2));
+    eventually(|| server.cli(&["PUBSUB", "CHANNELS"]).unwrap().elements().is_empty()).await;
+    // A mailbox on the connection that publishes.
+    let (mut hear, post) = Box::new_post();
+    holder.open_mailbox(Partition::ONLY, session(3), post, LONG).await.unwrap();
+    acquire(&holder, &claim(3), Some(nonce(8))).await;
+    assert_eq!(found(release(&holder, &claim(2)).await), HoldStatus::Held);
+    assert!(
+        matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(8)))
+    );
+}
+
+/// Failure row 44.
+#[tokio::test]
+async fn what_is_no_grant_is_ignored() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    let (mut hear, post) = Box::new_post();
+    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
+    let channel = format!("leasehold:mailbox:{}", session(1));
+    let grant = format!("grant {} 17", nonce(3));
+    for message in
+        ["", "grant", "released", "grant x y", &format!("{grant} more"), "\u{0}", &"x".repeat(1 << 20)]
+    {
+        server.cli(&["PUBLISH", &channel, message]).unwrap().ok().unwrap();
+    }
+    server.cli(&["PUBLISH", "leasehold:mailbox:", &grant]).unwrap().ok().unwrap();
+    // A well-formed grant is passed on: the nonce decides whether it is genuine.
+    server.cli(&["PUBLISH", &channel, &grant]).unwrap().ok().unwrap();
+    assert!(matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.fence().as_u64() == 17));
+    assert!(hear.try_recv().is_err());
+    granted(acquire(&store, &claim(1), None).await);
+}
+
+/// Failure row 21.
+#[tokio::test]
+async fn a_mailbox_is_open_again_after_a_restart_and_is_told() {
+    let mut server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    let (mut hear, post) = Box::new_post();
+    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
+    for round in 0..3 {
+        server.restart().unwrap();
+        let told = heard(&mut hear).await;
+        assert!(matches!(told, Some(Heard::Renewed)), "{told:?}");
+        let channel = format!("leasehold:mailbox:{}", session(1));
+        let hearers = server.cli(&["PUBLISH", &channel, &format!("grant {} 1", nonce(round))]).unwrap();
+        assert_eq!(hearers.integer(), Some(1));
+        assert!(
+            matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(round)))
+        );
+    }
+}
+
+#[tokio::test]
+async fn mailboxes_are_subscribed_before_the_first_call() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to_server(&server).unwrap();
+    let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
+    let (mut hear, post) = Box::new_post();
+    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
+    proxy.hold(1, command("SUBSCRIBE"));
+    proxy.cut();
+    proxy.until_held(1, LONG).await.unwrap();
+    let fault = refused(in_time(execute(&store, &take(&claim(1), None), SHORT)).await);
+    assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
+    let _late = proxy.release_held();
+    granted(acquire(&store, &claim(1), None).await);
+    assert!(matches!(heard(&mut hear).await, Some(Heard::Renewed)));
+}

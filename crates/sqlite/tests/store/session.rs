@@ -1,0 +1,186 @@
+//! One session, which uses the store as the engine does.
+
+use leasehold_core::{
+    Acquire, Acquired, Claim, Enqueue, FencingToken, Heartbeat, HeartbeatReply, HoldId, Inspect, Inspection,
+    Label, Liveness, Lock, LockMode, Nonce, Op, Partition, Release, ReleaseAction, Reply, SessionEntry,
+    SessionId, SessionOp, SessionReply,
+};
+use leasehold_sqlite::SqliteStore;
+use leasehold_store::{Fault, Notification, NotificationSink, Outcome, Store};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+pub(crate) const WITHIN: Duration = Duration::from_secs(10);
+/// How long a waiter sleeps between two polls, as in the engine: longer further back in the queue.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_STEP: Duration = Duration::from_millis(250);
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+/// How long a queue entry is kept: longer than any of those.
+const KEPT_MS: u64 = 21_000;
+pub(crate) const LEASE_MS: u64 = 60_000;
+
+pub(crate) struct Party {
+    pub(crate) store: SqliteStore,
+    pub(crate) session: SessionId,
+    pub(crate) wakes: mpsc::Receiver<Notification>,
+}
+
+struct Post(mpsc::Sender<Notification>);
+
+impl NotificationSink for Post {
+    fn deliver(&self, wake: Notification) {
+        // A party that is gone does not read its messages.
+        let _ = self.0.send(wake);
+    }
+
+    fn resubscribed(&self) {}
+}
+
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+}
+
+pub(crate) fn open(path: &Path) -> Result<SqliteStore, Fault> {
+    block_on(SqliteStore::open(path))
+}
+
+pub(crate) fn lock() -> Lock {
+    Lock::mutex("the lock".parse().unwrap())
+}
+
+impl Party {
+    pub(crate) fn join(path: &Path) -> Self {
+        Self::of(open(path).unwrap())
+    }
+
+    pub(crate) fn of(store: SqliteStore) -> Self {
+        let session = SessionId::from_random(rand::random());
+        let (post, wakes) = mpsc::channel();
+        block_on(store.open_mailbox(Partition::ONLY, session, Arc::new(Post(post)), WITHIN)).unwrap();
+        Self { store, session, wakes }
+    }
+
+    pub(crate) fn claim(&self) -> Claim {
+        Claim::new(HoldId::from_random(self.session, rand::random()))
+    }
+
+    pub(crate) fn execute(&self, op: &Op) -> Reply {
+        match block_on(self.store.execute(&lock(), op, WITHIN)) {
+            Outcome::Done(reply) => reply,
+            other @ Outcome::Failed(..) => panic!("{op:?}: {other:?}"),
+        }
+    }
+
+    pub(crate) fn acquired(&self, claim: &Claim, queue: bool) -> Acquired {
+        match self.execute(&Op::Acquire(ask(claim, queue))) {
+            Reply::Acquire(acquired) => acquired,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn try_acquire(&self) -> Option<(Claim, FencingToken)> {
+        let claim = self.claim();
+        match self.acquired(&claim, false) {
+            Acquired::Granted { fence, .. } => Some((claim, fence)),
+            _ => None,
+        }
+    }
+
+    /// Waits without a deadline.
+    pub(crate) fn acquire(&self) -> (Claim, FencingToken) {
+        let claim = self.claim();
+        let first = self.acquired(&claim, true);
+        self.await_grant(claim, first)
+    }
+
+    pub(crate) fn await_grant(&self, claim: Claim, mut last: Acquired) -> (Claim, FencingToken) {
+        loop {
+            let before = match last {
+                Acquired::Granted { fence, .. } => return (claim, fence),
+                Acquired::Taken { position, .. } => u32::try_from(position.unwrap()).unwrap(),
+                Acquired::Spent(how) => panic!("{how:?}"),
+            };
+            match self.wakes.recv_timeout((LOOK_EVERY + LOOK_STEP * before).min(LOOK_AT_LEAST_EVERY)) {
+                Ok(wake) => return (claim, wake.fence()),
+                Err(_) => last = self.acquired(&claim, true),
+            }
+        }
+    }
+
+    pub(crate) fn release(&self, claim: Claim) {
+        self.execute(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None }));
+    }
+
+    /// Releases, and queues again in the same step.
+    pub(crate) fn pass_on(&self, claim: Claim) -> (Claim, Acquired) {
+        let again = self.claim();
+        let next = Some(ask(&again, true));
+        match self.execute(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next })) {
+            Reply::Release(released) => (again, released.next.unwrap().unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> u64 {
+        self.inspect().waiting
+    }
+
+    pub(crate) fn inspect(&self) -> Inspection {
+        match self.execute(&Op::Inspect(Inspect { claim: None, in_full: true })) {
+            Reply::Inspect(inspection) => inspection,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Acquires a hold that does not end with its process.
+    pub(crate) fn acquire_detached(&self) -> FencingToken {
+        let detached = Acquire { liveness: Liveness::Lease, ..ask(&self.claim(), false) };
+        match self.execute(&Op::Acquire(detached)) {
+            Reply::Acquire(Acquired::Granted { fence, .. }) => fence,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn execute_session(&self, op: &SessionOp) -> SessionReply {
+        match block_on(self.store.execute_session(Partition::ONLY, op, WITHIN)) {
+            Outcome::Done(reply) => reply,
+            other @ Outcome::Failed(..) => panic!("{op:?}: {other:?}"),
+        }
+    }
+
+    pub(crate) fn begin(&self, about: &str) {
+        let (session, begin) = (self.session, Some(about.to_owned()));
+        let beat = Heartbeat { session, alive_ms: 1, begin, held: vec![], left: vec![] };
+        assert_eq!(
+            self.execute_session(&SessionOp::Heartbeat(beat)),
+            SessionReply::Heartbeat(HeartbeatReply::Alive)
+        );
+    }
+
+    pub(crate) fn list(&self) -> Vec<SessionEntry> {
+        match self.execute_session(&SessionOp::List) {
+            SessionReply::List(list) => list,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub(crate) fn ask(claim: &Claim, queue: bool) -> Acquire {
+    Acquire {
+        claim: claim.clone(),
+        lease_ms: LEASE_MS,
+        label: Label::new("party").unwrap(),
+        queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), kept_ms: KEPT_MS }),
+        adopt_ms: None,
+        liveness: Liveness::Session { alive_ms: 10_000 },
+        predecessor: None,
+        mode: LockMode::Whole,
+    }
+}
+
+pub(crate) fn place() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("locks.db");
+    (dir, path)
+}

@@ -1,0 +1,182 @@
+//! Workers: processes of the test binary that execute commands.
+
+use crate::session::Party;
+use leasehold_core::Acquired;
+use leasehold_store::Notification;
+use rustix::process::{Pid, Signal, WaitOptions};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// The path of the worker's store; set in workers only.
+const WORKER: &str = "LEASEHOLD_TEST_WORKER";
+
+pub(crate) struct Worker {
+    pub(crate) child: Child,
+    pub(crate) commands: ChildStdin,
+    pub(crate) answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Worker {
+    pub(crate) fn start(path: &Path) -> Self {
+        Self::run(path, Command::new(std::env::current_exe().unwrap()))
+    }
+
+    pub(crate) fn run(path: &Path, mut command: Command) -> Self {
+        let mut child = command
+            .args(["--exact", "worker::worker", "--nocapture", "--test-threads=1"])
+            .env(WORKER, path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let commands = child.stdin.take().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut worker = Self { child, commands, answers };
+        assert_eq!(worker.answer(), "ready");
+        worker
+    }
+
+    pub(crate) fn tell(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").unwrap();
+    }
+
+    pub(crate) fn answer(&mut self) -> String {
+        loop {
+            let line = self.answers.next().expect("the worker is there").unwrap();
+            // libtest prints its own output before the worker's first line.
+            if let Some((_, answer)) = line.split_once('@') {
+                return answer.to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.answer()
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn stop(&self) {
+        rustix::process::kill_process(self.pid(), Signal::STOP).unwrap();
+        rustix::process::waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap();
+    }
+
+    pub(crate) fn go_on(&self) {
+        rustix::process::kill_process(self.pid(), Signal::CONT).unwrap();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn worker() {
+    let Some(path) = std::env::var_os(WORKER).map(PathBuf::from) else { return };
+    let party = Party::join(&path);
+    let (mut held, mut writing) = (None, None);
+    answer("ready");
+    for command in std::io::stdin().lines() {
+        match command.unwrap().as_str() {
+            "acquire" => {
+                let (claim, fence) = party.acquire();
+                held = Some(claim);
+                answer(&fence.to_string());
+            }
+            "queue" => {
+                let claim = party.claim();
+                assert!(matches!(party.acquired(&claim, true), Acquired::Taken { .. }));
+                answer("queued");
+                // The worker does not poll: only a message can wake it.
+                let wake = party.wakes.recv().unwrap();
+                answer(&format!("woken {}", wake.fence()));
+                held = Some(claim);
+            }
+            "detach" => answer(&party.acquire_detached().to_string()),
+            "begin" => {
+                party.begin("about a worker");
+                answer(&party.session.to_string());
+            }
+            "await force" => {
+                answer("waiting");
+                match party.wakes.recv().unwrap() {
+                    Notification::ForceReleased { fence, .. } => answer(&format!("freed {fence}")),
+                    other => panic!("{other:?}"),
+                }
+            }
+            "release" => {
+                party.release(held.take().unwrap());
+                answer("released");
+            }
+            "write" => {
+                let connection = rusqlite::Connection::open(&path).unwrap();
+                connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+                writing = Some(connection);
+                answer("writing");
+            }
+            "count" => {
+                count(&party, &path.with_extension("count"), 100);
+                answer("counted");
+            }
+            "sign" => sign(&party, &path.with_extension("signed")),
+            "relay" => relay(&party),
+            other => panic!("{other}"),
+        }
+    }
+    drop(writing);
+}
+
+fn answer(text: &str) {
+    println!("@{text}");
+}
+
+/// Acquires the lock again and again and reports each acquire and release, until it is killed.
+fn relay(party: &Party) {
+    let now = || rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let nanos = |at: rustix::time::Timespec| at.tv_sec * 1_000_000_000 + at.tv_nsec;
+    let (mut claim, mut fence) = party.acquire();
+    loop {
+        let got = now();
+        std::thread::sleep(Duration::from_millis(5));
+        let gave = now();
+        let (again, acquired) = party.pass_on(claim);
+        answer(&format!("{fence} {} {}", nanos(got), nanos(gave)));
+        (claim, fence) = party.await_grant(again, acquired);
+    }
+}
+
+/// Reads a number from a file and writes its successor, many times.
+fn count(party: &Party, file: &Path, times: u32) {
+    for _ in 0..times {
+        let (claim, _) = party.acquire();
+        let number: u32 = std::fs::read_to_string(file).unwrap().parse().unwrap();
+        std::fs::write(file, (number + 1).to_string()).unwrap();
+        party.release(claim);
+    }
+}
+
+/// Writes its name into a file under the lock and reports whether it stayed there, until it is killed.
+fn sign(party: &Party, file: &Path) {
+    let name = party.session.to_string();
+    loop {
+        let (claim, _) = party.acquire();
+        std::fs::write(file, &name).unwrap();
+        std::thread::yield_now();
+        let alone = std::fs::read_to_string(file).unwrap() == name;
+        party.release(claim);
+        answer(if alone { "alone" } else { "two at once" });
+    }
+}

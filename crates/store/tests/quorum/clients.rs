@@ -1,0 +1,218 @@
+//! Clients, guards and waiters over a quorum.
+
+use crate::Five;
+use crate::node::Mood;
+use leasehold::{AcquireError, Client, LockError, Released};
+use leasehold_core::{Claim, FIRST_LEASE, Op};
+use leasehold_store::{FaultKind, Store};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+async fn client(five: &Five) -> Client {
+    Client::with_store(five.quorum.clone()).call_timeout(Duration::from_secs(2)).connect().await.unwrap()
+}
+
+/// The claims requested at each node, in order.
+fn asked(five: &Five) -> Vec<Vec<Claim>> {
+    let claims = |ops: Vec<Op>| {
+        ops.into_iter().filter_map(|op| match op {
+            Op::Acquire(ask) => Some(ask.claim),
+            _ => None,
+        })
+    };
+    five.nodes.iter().map(|node| claims(node.sent()).collect()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_exclude_one_another_and_their_tokens_grow() {
+    let five = Five::new();
+    let (inside, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let client = client(&five).await;
+        for _ in 0..2 {
+            let (client, inside, last) = (client.clone(), inside.clone(), last.clone());
+            tasks.push(tokio::spawn(async move {
+                let mutex = client.mutex("job").unwrap();
+                for _ in 0..5 {
+                    let guard = mutex.acquire().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                    let fence = guard.fencing_token().as_u64();
+                    assert!(last.swap(fence, Ordering::SeqCst) < fence, "a token went back");
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.release().await.unwrap();
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    for of_one in asked(&five) {
+        let different: BTreeSet<_> = of_one.iter().map(|claim| claim.hold.token()).collect();
+        assert_eq!(different.len(), of_one.len(), "each request is for a hold of its own");
+    }
+}
+
+/// The undo of one attempt never affects the next, which is for another hold.
+#[tokio::test]
+async fn an_attempt_without_an_answer_is_followed_by_another_hold() {
+    let five = Five::new();
+    five.nodes.iter().take(3).for_each(|node| node.set(Mood::Mute));
+    let client = client(&five).await;
+    let mutex = client.mutex("job").unwrap();
+    let waiting = tokio::spawn(async move { mutex.acquire().await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    five.nodes.iter().for_each(|node| node.set(Mood::Well));
+    let guard = waiting.await.unwrap().unwrap();
+    for of_one in asked(&five) {
+        let different: BTreeSet<_> = of_one.iter().map(|claim| claim.hold.token()).collect();
+        assert_eq!(different.len(), of_one.len());
+    }
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_message_of_any_node_wakes_a_waiter() {
+    let five = Five::new();
+    let (holder, waiter) = (client(&five).await, client(&five).await);
+    let guard = holder.mutex("job").unwrap().acquire().await.unwrap();
+    let mutex = waiter.mutex("job").unwrap();
+    let waiting = tokio::spawn(async move { mutex.acquire().await });
+    let looks = || asked(&five)[0].len();
+    while looks() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Each message causes at least one poll, however fast they follow; regular polls are 50 ms apart.
+    let before = looks();
+    for _ in 0..5 {
+        five.nodes[3].ring();
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    assert!(looks() - before >= 4, "only {} polls", looks() - before);
+    guard.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// A client that shuts down leaves nothing at any node, not even where a release did not wait for the node's reply.
+#[tokio::test]
+async fn a_client_that_ends_leaves_nothing_at_any_node() {
+    for ends in ["shutdown", "settle", "drop"] {
+        let five = Five::new();
+        let client = client(&five).await;
+        let guard = client.mutex("job").unwrap().acquire().await.unwrap();
+        client.flush().await;
+        assert_eq!(five.fences().await.into_iter().flatten().count(), 5);
+        for node in [1, 3] {
+            five.nodes[node].set(Mood::Late(Duration::from_millis(40)));
+        }
+        match ends {
+            "shutdown" => client.shutdown(Duration::from_secs(5)).await.unwrap(),
+            "settle" => {
+                drop(guard);
+                client.flush().await;
+            }
+            _ => {
+                drop((guard, client));
+                let start = Instant::now();
+                while five.fences().await.iter().any(Option::is_some) && start.elapsed() < FIRST_LEASE / 2 {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            }
+        }
+        assert_eq!(five.fences().await, [None; 5], "{ends}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_majority_an_acquire_ends_by_its_deadline_and_names_the_nodes() {
+    let five = Five::new();
+    let client = client(&five).await;
+    for node in [0, 1, 4] {
+        five.nodes[node].set(Mood::Down);
+    }
+    let mutex = client.mutex("job").unwrap().wait(Duration::from_millis(300));
+    let error = mutex.acquire().await.unwrap_err();
+    let (AcquireError::Store(fault) | AcquireError::Unknown(fault)) = &error else { panic!("{error:?}") };
+    let FaultKind::NoQuorum { nodes, .. } = &fault.kind else { panic!("{fault}") };
+    let named: BTreeSet<_> = nodes.iter().map(|fault| &*fault.node).collect();
+    assert_eq!(named, ["a", "b", "e"].into());
+    five.nodes.iter().for_each(|node| node.set(Mood::Well));
+    client.mutex("job").unwrap().acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_quorum_cannot_keep_is_refused_when_it_is_asked_for() {
+    let five = Five::new();
+    let store = five.quorum.clone().longest_lease(Some(Duration::from_secs(60)));
+    let client = Client::with_store(store.clone()).connect().await.unwrap();
+    let long = client.mutex("job").unwrap().lease(Duration::from_secs(61));
+    let error = long.acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Lease(_)) && error.to_string().contains("min_uptime"), "{error}");
+    assert!(asked(&five)[0].is_empty(), "nothing was sent");
+    client
+        .mutex("job")
+        .unwrap()
+        .lease(Duration::from_secs(60))
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+
+    // Nor a sum that only the second lease makes too long: the second hold is released, and the first stays.
+    let owner = client.owner();
+    let summed = client.reentrant_mutex("tree").unwrap().owned_by(&owner).sum_leases(true);
+    let summed = summed.lease(Duration::from_secs(40));
+    let first = summed.acquire().await.unwrap();
+    let error = summed.acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Lease(_)) && error.to_string().contains("80s"), "{error}");
+    first.check().unwrap();
+    let start = Instant::now();
+    while summed.hold_count().await.unwrap() != 1 {
+        assert!(start.elapsed() < Duration::from_secs(20), "the second entry is there still");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(first.release().await.unwrap(), Released::Free);
+
+    let watchdog = Client::with_store(store.clone()).watchdog_lease(Duration::from_secs(90)).connect().await;
+    assert!(watchdog.unwrap_err().to_string().contains("min_uptime"));
+    let refused = client.semaphore("seats", 3).unwrap_err();
+    assert!(matches!(refused, LockError::Key(_)) && refused.to_string().contains("quorum"), "{refused}");
+    assert!(client.election("boss").is_err() && client.rwlock("book").is_err());
+    assert!(client.latch("start", 2).is_err() && client.barrier("meet", 2).is_err());
+    assert!(store.fork().check(&leasehold_store::Lock::election("boss".parse().unwrap())).is_err());
+}
+
+#[tokio::test]
+async fn an_owner_enters_again_and_several_are_had_one_after_the_other() {
+    let five = Five::new();
+    let client = client(&five).await;
+    let owner = client.owner();
+    let reentrant = client.reentrant_mutex("tree").unwrap().owned_by(&owner);
+    let first = reentrant.acquire().await.unwrap();
+    let second = reentrant.acquire().await.unwrap();
+    assert!(second.fencing_token() >= first.fencing_token());
+    second.release().await.unwrap();
+    first.release().await.unwrap();
+
+    let set = client.multi_mutex(["one", "two", "three"]).unwrap();
+    let guard = set.acquire().await.unwrap();
+    assert!(client.mutex("two").unwrap().try_acquire().await.unwrap().granted().is_none());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_detached_hold_is_had_by_a_majority_too() {
+    let five = Five::new();
+    let (one, other) = (client(&five).await, client(&five).await);
+    let hold = one.mutex("job").unwrap().lease(Duration::from_secs(20)).acquire_detached().await.unwrap();
+    assert!(other.mutex("job").unwrap().try_acquire().await.unwrap().granted().is_none());
+    let guard = hold.attach(&other).await.unwrap();
+    guard.release().await.unwrap();
+    other.mutex("job").unwrap().acquire().await.unwrap().release().await.unwrap();
+}

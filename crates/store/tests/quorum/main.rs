@@ -1,0 +1,139 @@
+//! A quorum of memory stores with injected faults: which client acquires a lock, with which token, and the cleanup
+//! after a failed attempt.
+
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
+mod clients;
+mod node;
+mod rounds;
+mod votes;
+
+use leasehold_core::{
+    Acquire, Acquired, Claim, Extend, Extended, FencingToken, HoldId, HoldStatus, Inspect, Inspection, Label,
+    Liveness, LockMode, Op, Release, ReleaseAction, Released, Reply, SessionId,
+};
+use leasehold_store::{Executed, Fault, Lock, Outcome, QuorumStore, Store};
+use node::Node;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+/// The call timeout in these tests.
+const CALL: Duration = Duration::from_secs(5);
+
+/// Five nodes, and the quorum of them.
+pub(crate) struct Five {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) quorum: QuorumStore,
+    pub(crate) lock: Lock,
+}
+
+impl Five {
+    pub(crate) fn new() -> Self {
+        Self::ahead([Duration::ZERO; 5])
+    }
+
+    /// Nodes whose clocks are ahead by these amounts.
+    pub(crate) fn ahead(ahead: [Duration; 5]) -> Self {
+        let names = ["a", "b", "c", "d", "e"];
+        let nodes: Vec<_> =
+            names.into_iter().zip(ahead).map(|(name, ahead)| Node::new(name, ahead)).collect();
+        let stores = nodes.iter().map(|node| Arc::new(node.clone()) as Arc<dyn Store>);
+        let quorum = QuorumStore::new(stores).unwrap();
+        Self { nodes, quorum, lock: Lock::mutex("job".parse().unwrap()) }
+    }
+
+    pub(crate) async fn ask(&self, op: Op) -> Outcome {
+        self.quorum.execute(&self.lock, &op, CALL).await
+    }
+
+    pub(crate) async fn acquire(&self, claim: &Claim) -> Outcome {
+        self.ask(Op::Acquire(acquire(claim))).await
+    }
+
+    pub(crate) async fn granted(&self, claim: &Claim) -> FencingToken {
+        match self.acquire(claim).await {
+            Outcome::Done(Reply::Acquire(Acquired::Granted { fence, .. })) => fence,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn taken(&self, claim: &Claim) {
+        let outcome = self.acquire(claim).await;
+        assert!(matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))), "{outcome:?}");
+    }
+
+    pub(crate) async fn extend(&self, claim: &Claim) -> Result<Extended, Fault> {
+        let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: false, reserve: None };
+        match self.ask(Op::Extend(extend)).await {
+            Outcome::Done(Reply::Extend(extended)) => Ok(extended),
+            Outcome::Failed(Executed::Unknown, fault) => Err(fault),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, Fault> {
+        let release = Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None };
+        match self.ask(Op::Release(release)).await {
+            Outcome::Done(Reply::Release(released)) => Ok(released),
+            Outcome::Failed(Executed::Unknown, fault) => Err(fault),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn inspect(&self) -> Inspection {
+        match self.ask(Op::Inspect(Inspect { claim: None, in_full: false })).await {
+            Outcome::Done(Reply::Inspect(seen)) => seen,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The state of a hold at each node.
+    pub(crate) async fn fates(&self, claim: &Claim) -> Vec<HoldStatus> {
+        let inspect = Op::Inspect(Inspect { claim: Some(claim.clone()), in_full: false });
+        let mut fates = Vec::new();
+        for node in &self.nodes {
+            match node.at_the_node(&self.lock, &inspect).await {
+                Reply::Inspect(seen) => fates.extend(seen.fate),
+                other => panic!("{other:?}"),
+            }
+        }
+        fates
+    }
+
+    /// Waits until no node has the hold.
+    pub(crate) async fn until_nowhere(&self, claim: &Claim) {
+        let start = Instant::now();
+        while self.fates(claim).await.contains(&HoldStatus::Held) {
+            assert!(start.elapsed() < Duration::from_secs(20), "it is there still");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The token of the current holder at each node.
+    pub(crate) async fn fences(&self) -> Vec<Option<FencingToken>> {
+        let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+        let mut fences = Vec::new();
+        for node in &self.nodes {
+            match node.at_the_node(&self.lock, &inspect).await {
+                Reply::Inspect(seen) => fences.push(seen.holder.and_then(|holder| holder.fence)),
+                other => panic!("{other:?}"),
+            }
+        }
+        fences
+    }
+}
+
+/// A new hold.
+pub(crate) fn claim() -> Claim {
+    static LAST: AtomicU8 = AtomicU8::new(0);
+    let n = LAST.fetch_add(1, Ordering::Relaxed);
+    Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]))
+}
+
+pub(crate) fn acquire(claim: &Claim) -> Acquire {
+    let label = Label::new(format!("worker {}", claim.hold.session())).unwrap();
+    let (claim, liveness) = (claim.clone(), Liveness::Lease);
+    let (queue, adopt_ms, predecessor, mode) = (None, None, None, LockMode::Whole);
+    Acquire { claim, lease_ms: 3_000, label, queue, adopt_ms, liveness, predecessor, mode }
+}

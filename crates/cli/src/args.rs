@@ -4,7 +4,8 @@
 
 use crate::duration;
 use crate::output::exit::Exit;
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use crate::output::log::LogArgs;
+use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -131,7 +132,7 @@ impl RunArgs {
 
     /// The exit status if the lock was not acquired.
     pub(crate) fn conflict(&self) -> Exit {
-        Exit::of(self.conflict_exit_code.unwrap_or(Exit::CONFLICT))
+        Exit::new(self.conflict_exit_code.unwrap_or(Exit::CONFLICT))
     }
 }
 
@@ -455,26 +456,6 @@ pub(crate) struct StoreArgs {
 
     #[arg(long, value_name = "FILE", help = PASSWORD_HELP, long_help = PASSWORD_LONG)]
     pub(crate) password_file: Option<PathBuf>,
-}
-
-#[derive(Args)]
-#[command(next_help_heading = "Log")]
-pub(crate) struct LogArgs {
-    /// Log more on standard error; up to three times
-    #[arg(short, long, action = ArgAction::Count)]
-    pub(crate) verbose: u8,
-
-    /// Format of the messages on standard error
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub(crate) log_format: LogFormat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// Lines of text
-    Text,
-    /// One JSON object a line
-    Json,
 }
 
 const EXAMPLES: &str = "\

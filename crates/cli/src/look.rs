@@ -1,9 +1,10 @@
 //! Reads a lock of any kind, by its name alone.
 
-use crate::output::exit::{Exit, Failure};
+use crate::output::error_map::unexpected_type;
+use crate::output::failure::Failure;
 use anyhow::anyhow;
-use leasehold::core::{Kind, Refused};
-use leasehold::store::{Fault, FaultKind};
+use leasehold::core::Kind;
+use leasehold::store::FaultKind;
 use leasehold::{
     Barrier, Client, Election, ForceReleaseError, FullStatus, InspectError, KeyError, Latch, LockError,
     LockName, Mutex, ObservedHolder, ReentrantMutex, RwLock, Semaphore,
@@ -90,14 +91,14 @@ impl AnyLock {
 ///
 /// A held Mutex costs one request. Otherwise the other kinds are read concurrently, each once.
 pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Failure> {
-    let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing("use", name);
-    let failed = |error: InspectError| Failure::new(Exit::UNAVAILABLE, error).doing("inspect", name);
+    let unusable = |error: LockError| Failure::usage(error).failed_to("use", name);
+    let failed = |error: InspectError| Failure::unavailable(error).failed_to("inspect", name);
     let (mutex, others) = AnyLock::all(client, name).map_err(unusable)?;
     let (mut best, mut other) = match mutex.inspect_full().await {
         Ok(details) if details.status.held => return Ok(Looked { lock: mutex, details }),
         Ok(details) => (Some(Looked { lock: mutex, details }), None),
         // A lock of another kind, or another value.
-        Err(error) if stands_there(error.fault()).is_some() => (None, Some(error)),
+        Err(error) if unexpected_type(error.fault()).is_some() => (None, Some(error)),
         Err(error) => return Err(failed(error)),
     };
     for (lock, looked) in all_at_once(others).await {
@@ -106,7 +107,7 @@ pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Fai
                 best = Some(Looked { lock, details });
             }
             Ok(_) => {}
-            Err(error) if stands_there(error.fault()).is_some() => other = other.or(Some(error)),
+            Err(error) if unexpected_type(error.fault()).is_some() => other = other.or(Some(error)),
             // A store without locks of this kind has none of this name.
             Err(error) if matches!(error.fault().kind, FaultKind::Unusable(_)) => {}
             Err(error) => return Err(failed(error)),
@@ -114,7 +115,7 @@ pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Fai
     }
     best.ok_or_else(|| match other {
         Some(error) => failed(error),
-        None => Failure::new(Exit::UNAVAILABLE, anyhow!("nothing was found")).doing("inspect", name),
+        None => Failure::unavailable(anyhow!("nothing was found")).failed_to("inspect", name),
     })
 }
 
@@ -130,14 +131,6 @@ async fn all_at_once(locks: Vec<AnyLock>) -> Vec<(AnyLock, Result<FullStatus, In
     let mut all = looks.join_all().await;
     all.sort_by_key(|(at, ..)| *at);
     all.into_iter().map(|(_, lock, looked)| (lock, looked)).collect()
-}
-
-/// The type of the value at a lock's key, if it is not that of the expected kind.
-pub(crate) fn stands_there(fault: &Fault) -> Option<&str> {
-    match &fault.kind {
-        FaultKind::Meaningless(Refused::WrongKind { found }) => Some(found),
-        _ => None,
-    }
 }
 
 /// What is known of a lock, the most important first.

@@ -18,7 +18,8 @@ use args::{Arguments, Task};
 use clap::Parser;
 use commands::{acl, detached, doctor, free, lead, ls, monitor, run, show, wait};
 use leasehold::LockName;
-use output::exit::{Exit, Failure};
+use output::exit::Exit;
+use output::failure::Failure;
 use output::log;
 use std::process::ExitCode;
 
@@ -49,7 +50,7 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
         .enable_all()
         .build()
         .context("failed to start the runtime")
-        .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
+        .map_err(Failure::unavailable)?;
     runtime.block_on(async {
         match &arguments.task {
             Task::Run(args) => run::run(args).await,
@@ -87,6 +88,6 @@ fn lock_name(text: &str) -> Result<LockName, Failure> {
     LockName::new(text).map_err(|error| {
         let shown = text.escape_debug().take(60).collect::<String>();
         let cause = anyhow::Error::new(error).context(format!("`{shown}` cannot be the name of a lock"));
-        Failure::new(Exit::USAGE, cause)
+        Failure::usage(cause)
     })
 }

@@ -4,7 +4,7 @@
 //!    process list shows it to every user of the machine.
 //! 2. No code prints a [`Secret`].
 
-use crate::output::exit::{Exit, Failure};
+use crate::output::failure::Failure;
 use anyhow::{Context, Result, anyhow, bail};
 use std::fmt;
 use std::fs::File;
@@ -47,7 +47,7 @@ pub(crate) fn password(file: Option<&Path>, ask_environment: bool) -> Result<Opt
             .and_then(first_line)
             .with_context(|| format!("failed to read the password from `{}`", file.display()))
     };
-    secret.map(Some).map_err(|error| Failure::new(Exit::USAGE, error))
+    secret.map(Some).map_err(Failure::usage)
 }
 
 /// An environment variable, if it is set and not empty. An error does not show a value that is not UTF-8.
@@ -56,7 +56,7 @@ pub(crate) fn variable(name: &str) -> Result<Option<String>, Failure> {
         Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
         Err(std::env::VarError::NotPresent) => Ok(None),
         Err(std::env::VarError::NotUnicode(_)) => {
-            Err(Failure::new(Exit::USAGE, anyhow!("the environment variable {name} is not UTF-8 text")))
+            Err(Failure::usage(anyhow!("the environment variable {name} is not UTF-8 text")))
         }
     }
 }

@@ -4,10 +4,12 @@
 //! library's [`StoreUrl`] decides what a URL contains; a URL that it does not parse may contain a secret anywhere.
 
 use crate::args::StoreArgs;
-use crate::output::exit::{Exit, Failure};
+use crate::output::error_map::fault_exit;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
 use crate::secret::{self, variable};
 use anyhow::{Context, anyhow};
-use leasehold::store::{Diagnosis, Fault, FaultKind, RedisConfig, StoreKind, StoreUrl, StoreUrlError};
+use leasehold::store::{Diagnosis, RedisConfig, StoreKind, StoreUrl, StoreUrlError};
 use leasehold::{Client, ClientBuilder, ConnectError};
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
@@ -109,7 +111,7 @@ impl Partition {
 fn unopened(error: ConnectError, named: bool) -> Failure {
     let exit = match &error {
         ConnectError::Url(_) | ConnectError::Setting(_) => Exit::USAGE,
-        ConnectError::Store(fault) => exit_of(fault),
+        ConnectError::Store(fault) => fault_exit(fault),
         _ => Exit::UNAVAILABLE,
     };
     let which = if named { "" } else { " (the default, since neither --store nor LEASEHOLD_STORE is given)" };
@@ -149,11 +151,6 @@ pub(crate) fn servers(args: &StoreArgs) -> Result<Vec<RedisConfig>, Failure> {
     Ok(url.servers().iter().map(with_access).collect())
 }
 
-/// The exit status for a fault of the store.
-pub(crate) fn exit_of(fault: &Fault) -> Exit {
-    if matches!(fault.kind, FaultKind::Unusable(_)) { Exit::USAGE } else { Exit::UNAVAILABLE }
-}
-
 /// What a command inherits in place of the URL in the environment; `None` if that is passed on unchanged.
 pub(crate) fn for_command(url: &OsStr) -> Option<String> {
     if url.is_empty() {
@@ -189,7 +186,7 @@ fn unusable_argument(text: &str, error: StoreUrlError) -> Failure {
          process list",
         failure.message()
     );
-    Failure::new(Exit::USAGE, cause)
+    Failure::usage(cause)
 }
 
 /// The SQLite file in the user's state directory, which is created if necessary.
@@ -201,7 +198,7 @@ fn default_store() -> Result<String, Failure> {
         })?;
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
     made.with_context(|| format!("failed to create the directory of the locks, `{}`", dir.display()))
-        .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
+        .map_err(Failure::unavailable)?;
     let path = dir.join("locks.db");
     match path.to_str() {
         Some(path) => Ok(format!("sqlite:{path}")),
@@ -218,7 +215,7 @@ fn state_dir(xdg: Option<PathBuf>, home: Option<PathBuf>, root: bool) -> Option<
 }
 
 fn usage(text: &'static str) -> Failure {
-    Failure::new(Exit::USAGE, anyhow!(text))
+    Failure::usage(anyhow!(text))
 }
 
 #[cfg(test)]

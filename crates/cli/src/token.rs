@@ -8,7 +8,7 @@
 //!    holds that lock.
 //! 4. No message contains anything of its content.
 
-use crate::output::exit::{Exit, Failure};
+use crate::output::failure::Failure;
 use anyhow::{Context, anyhow};
 use leasehold::DetachedHold;
 use rustix::fs::{Mode, OFlags};
@@ -99,7 +99,7 @@ impl TokenFile {
             return Err(refused(path, "it is empty: no lock was acquired with it"));
         }
         let hold = text.trim().parse().map_err(|error| {
-            Failure::new(Exit::USAGE, anyhow::Error::new(error).context(shown(path, "cannot be used")))
+            Failure::usage(anyhow::Error::new(error).context(shown(path, "cannot be used")))
         })?;
         Ok((found, hold))
     }
@@ -234,12 +234,12 @@ fn shown(path: &Path, what: &str) -> String {
 }
 
 fn refused(path: &Path, why: &str) -> Failure {
-    Failure::new(Exit::USAGE, anyhow!("{}: {why}", shown(path, "cannot be used")))
+    Failure::usage(anyhow!("{}: {why}", shown(path, "cannot be used")))
 }
 
 fn unusable(path: &Path, why: &str, error: io::Error) -> Failure {
     let cause = Err::<(), _>(error).context(why.to_owned()).context(shown(path, "cannot be used"));
-    Failure::new(Exit::USAGE, cause.expect_err("it is an error"))
+    Failure::usage(cause.expect_err("it is an error"))
 }
 
 fn busy(path: &Path) -> Failure {

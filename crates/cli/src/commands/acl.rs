@@ -1,7 +1,9 @@
 //! `leasehold acl`: the minimal permissions for a user of the server.
 
 use crate::args::AclArgs;
-use crate::output::exit::{Exit, Failure};
+use crate::output::error_map::fault_exit;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
 use crate::output::log;
 use crate::output::report::print;
 use crate::store;
@@ -10,7 +12,7 @@ use leasehold::store::{Permissions, RedisConfig, ServerVersion};
 
 /// Prints the command that creates such a user.
 pub(crate) async fn acl(args: &AclArgs) -> Result<Exit, Failure> {
-    let unusable = |error: anyhow::Error| Failure::new(Exit::USAGE, error);
+    let unusable = |error: anyhow::Error| Failure::usage(error);
     let servers = store::servers(&args.store)?;
     let version = ask_any(&servers).await?;
     // Without a server only the prefix matters. Several servers need the same permissions.
@@ -29,7 +31,7 @@ pub(crate) async fn acl(args: &AclArgs) -> Result<Exit, Failure> {
     log::warning(&format!(
         "for {of}; what begins with `#` stands for the SHA-256 of a password, or write `>` and the password"
     ));
-    print(&(line + "\n")).map(|()| Exit::SUCCESS).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
+    print(&(line + "\n")).map(|()| Exit::SUCCESS)
 }
 
 /// The version of the first server that answers; `None` if there is no server.
@@ -46,7 +48,7 @@ async fn ask_any(servers: &[RedisConfig]) -> Result<Option<ServerVersion>, Failu
 
 async fn ask(config: &RedisConfig) -> Result<ServerVersion, Failure> {
     ServerVersion::ask(config).await.map_err(|fault| {
-        let exit = store::exit_of(&fault);
+        let exit = fault_exit(&fault);
         Failure::new(exit, anyhow::Error::new(fault).context("failed to read the version of the server"))
     })
 }

@@ -5,18 +5,17 @@
 //! 2. A token is discarded only if its hold is known to be over.
 
 use crate::args::{AcquireArgs, ExtendArgs, ReleaseArgs, StoreArgs};
-use crate::job::acquire_error::not_acquired;
 use crate::job::signals::Signals;
-use crate::output::exit::{Exit, Failure};
+use crate::output::error_map::{acquire_failure, extend_failure, release_failure};
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
 use crate::output::log;
-use crate::output::report::{Trouble, json_line, millis, print};
-use crate::output::stamp::rfc3339;
-use crate::store::{CALL, Partition, exit_of};
+use crate::output::report::{ErrorReport, json_line, millis, print_or_warn};
+use crate::output::timestamp::rfc3339;
+use crate::store::{CALL, Partition};
 use crate::token::TokenFile;
 use anyhow::{Context, anyhow};
-use leasehold::{
-    Attempt, Client, DetachedHold, ExtendError, Lease, LockName, LostReason, Mutex, ReleaseError,
-};
+use leasehold::{Attempt, Client, DetachedHold, Lease, LockName, Mutex};
 use serde::Serialize;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -26,17 +25,17 @@ pub(crate) async fn acquire(args: &AcquireArgs) -> Result<Exit, Failure> {
     let done = try_to_acquire(args).await;
     let hold = done.as_ref().ok();
     if args.json {
-        report(&AcquireReport {
+        print_or_warn(&json_line(&AcquireReport {
             name: &args.name,
             acquired: hold.is_some(),
             fence: hold.map(|hold| hold.fencing_token().as_u64()),
             lease_ms: hold.map(|hold| millis(hold.lease())),
             until: hold.map(|hold| rfc3339(hold.ends_by())),
             token_file: args.token_file.to_string_lossy().into_owned(),
-            error: done.as_ref().err().map(Trouble::from),
-        });
+            error: ErrorReport::from_result(&done),
+        }));
     } else if let Some(hold) = hold {
-        say(&format!("{}\n", hold.fencing_token()));
+        print_or_warn(&format!("{}\n", hold.fencing_token()));
     }
     done.map(|_| Exit::SUCCESS)
 }
@@ -47,14 +46,14 @@ pub(crate) async fn extend(args: &ExtendArgs) -> Result<Exit, Failure> {
     let done = try_to_extend(args, &mut of).await;
     if args.json {
         let hold = done.as_ref().ok();
-        report(&ExtendReport {
+        print_or_warn(&json_line(&ExtendReport {
             name: of.as_ref().map(|of| of.name.as_str()),
             extended: hold.is_some(),
             fence: of.as_ref().map(|of| of.fence),
             lease_ms: hold.map(|(_, lease)| millis(*lease)),
             until: hold.map(|(hold, _)| rfc3339(hold.ends_by())),
-            error: done.as_ref().err().map(Trouble::from),
-        });
+            error: ErrorReport::from_result(&done),
+        }));
     }
     done.map(|_| Exit::SUCCESS)
 }
@@ -64,12 +63,12 @@ pub(crate) async fn release(args: &ReleaseArgs) -> Result<Exit, Failure> {
     let mut of = None;
     let done = try_to_release(args, &mut of).await;
     if args.json {
-        report(&ReleaseReport {
+        print_or_warn(&json_line(&ReleaseReport {
             name: of.as_ref().map(|of| of.name.as_str()),
             released: done.is_ok(),
             fence: of.as_ref().map(|of| of.fence),
-            error: done.as_ref().err().map(Trouble::from),
-        });
+            error: ErrorReport::from_result(&done),
+        }));
     }
     done.map(|()| Exit::SUCCESS)
 }
@@ -82,7 +81,7 @@ struct AcquireReport<'a> {
     lease_ms: Option<u64>,
     until: Option<String>,
     token_file: String,
-    error: Option<Trouble>,
+    error: Option<ErrorReport>,
 }
 
 #[derive(Debug, Serialize)]
@@ -92,7 +91,7 @@ struct ExtendReport<'a> {
     fence: Option<u64>,
     lease_ms: Option<u64>,
     until: Option<String>,
-    error: Option<Trouble>,
+    error: Option<ErrorReport>,
 }
 
 #[derive(Debug, Serialize)]
@@ -100,7 +99,7 @@ struct ReleaseReport<'a> {
     name: Option<&'a str>,
     released: bool,
     fence: Option<u64>,
-    error: Option<Trouble>,
+    error: Option<ErrorReport>,
 }
 
 /// What a token belongs to.
@@ -114,17 +113,14 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
     check(args.lease)?;
     // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
     let place = Partition::of(&args.store)?.label(args.label.as_deref()).without_session();
-    let mut signals = Signals::catch()
-        .context("failed to catch signals")
-        .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
+    let mut signals = Signals::catch().context("failed to catch signals").map_err(Failure::unavailable)?;
     let mut token = TokenFile::prepare(&args.token_file)?;
     let client = tokio::select! {
         biased;
         signal = signals.ending() => return Err(interrupted(signal)),
         client = place.connect() => client?,
     };
-    let mutex =
-        client.mutex(name.clone()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", &name))?;
+    let mutex = client.mutex(name.clone()).map_err(|error| Failure::usage(error).failed_to("use", &name))?;
     let mutex = mutex.lease(args.lease);
     let acquired = tokio::select! {
         biased;
@@ -136,20 +132,20 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
         Err(failure) => Err(failure),
     };
     settle(&client, &name).await;
-    kept.map_err(|failure| failure.doing("acquire", &name))
+    kept.map_err(|failure| failure.failed_to("acquire", &name))
 }
 
 async fn seek(mutex: &Mutex, args: &AcquireArgs) -> Result<DetachedHold, Failure> {
-    let conflict = Exit::of(args.conflict_exit_code);
+    let conflict = Exit::new(args.conflict_exit_code);
     if args.once || args.wait == Some(Duration::ZERO) {
         return match mutex.try_acquire_detached().await {
             Ok(Attempt::Granted(hold)) => Ok(hold),
             Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
-            Err(error) => Err(not_acquired(error, conflict)),
+            Err(error) => Err(acquire_failure(error, conflict)),
         };
     }
     let mutex = args.wait.map_or_else(|| mutex.clone(), |limit| mutex.clone().wait(limit));
-    mutex.acquire_detached().await.map_err(|error| not_acquired(error, conflict))
+    mutex.acquire_detached().await.map_err(|error| acquire_failure(error, conflict))
 }
 
 /// Writes the token of a hold, or releases the hold (1).
@@ -176,7 +172,7 @@ async fn try_to_extend(args: &ExtendArgs, of: &mut Option<Of>) -> Result<(Detach
     let extended = hold.extend(&client, lease).await;
     settle(&client, hold.name()).await;
     if let Err(error) = extended {
-        return Err(not_extended(error).doing("extend", hold.name()));
+        return Err(extend_failure(error).failed_to("extend", hold.name()));
     }
     if let Err(failure) = token.rewrite(&hold) {
         // The end time in the file is only a hint, and the lock is held.
@@ -190,7 +186,7 @@ async fn try_to_release(args: &ReleaseArgs, of: &mut Option<Of>) -> Result<(), F
     let (token, hold) = TokenFile::open(&args.token_file).await?;
     *of = Some(told(&hold, name.as_ref())?);
     let client = connect(&args.store).await?;
-    let released = hold.release(&client).await.map_err(not_released);
+    let released = hold.release(&client).await.map_err(release_failure);
     settle(&client, hold.name()).await;
     // Another store does not know the lock either: this token may then be the only one that ends the hold (2).
     let over = match &released {
@@ -203,7 +199,7 @@ async fn try_to_release(args: &ReleaseArgs, of: &mut Option<Of>) -> Result<(), F
             "failed to remove the token file `{file}`, which is no longer needed: {error}"
         ));
     }
-    released.map_err(|failure| failure.doing("release", hold.name()))
+    released.map_err(|failure| failure.failed_to("release", hold.name()))
 }
 
 /// What a token belongs to; fails if that is another lock than the named one.
@@ -211,7 +207,7 @@ fn told(hold: &DetachedHold, name: Option<&LockName>) -> Result<Of, Failure> {
     match name {
         Some(name) if name != hold.name() => {
             let cause = anyhow!("the token belongs to the lock `{}`, not to `{name}`", hold.name());
-            Err(Failure::new(Exit::USAGE, cause))
+            Err(Failure::usage(cause))
         }
         _ => Ok(Of { name: hold.name().clone(), fence: hold.fencing_token().as_u64() }),
     }
@@ -232,46 +228,9 @@ pub(crate) async fn settle(client: &Client, name: &LockName) {
 
 fn check(lease: Duration) -> Result<(), Failure> {
     let checked = Lease::from(lease).check().context("invalid --lease");
-    checked.map(drop).map_err(|error| Failure::new(Exit::USAGE, error))
-}
-
-fn not_extended(error: ExtendError) -> Failure {
-    match &error {
-        ExtendError::Lost(lost) => lost_for(lost.reason.clone(), error),
-        ExtendError::Lease(_) => Failure::new(Exit::USAGE, error),
-        ExtendError::Store(fault) => Failure::new(exit_of(fault), error),
-        _ => Failure::new(Exit::UNAVAILABLE, error),
-    }
-}
-
-fn not_released(error: ReleaseError) -> Failure {
-    match &error {
-        ReleaseError::Lost(reason) => lost_for(reason.clone(), error),
-        ReleaseError::Store(fault) => Failure::new(exit_of(fault), error),
-        _ => Failure::new(Exit::UNAVAILABLE, error),
-    }
-}
-
-fn lost_for(reason: LostReason, error: impl Into<anyhow::Error>) -> Failure {
-    let error = error.into();
-    if reason == LostReason::StoreLostData {
-        let advice = anyhow!("{error}; or is this another store, or prefix, than the lock was acquired in?");
-        return Failure::lost(reason, advice);
-    }
-    Failure::lost(reason, error)
+    checked.map(drop).map_err(Failure::usage)
 }
 
 fn interrupted(signal: rustix::process::Signal) -> Failure {
-    Failure::new(Exit::of_named(signal), anyhow!("ended by a signal before the lock was acquired"))
-}
-
-/// Prints a report. What it reports has happened, whether or not the output is read.
-fn report(report: &impl Serialize) {
-    say(&json_line(report));
-}
-
-fn say(text: &str) {
-    if let Err(error) = print(text) {
-        log::warning(&format!("{error:#}"));
-    }
+    Failure::new(Exit::from_signal(signal), anyhow!("ended by a signal before the lock was acquired"))
 }

@@ -9,13 +9,14 @@
 use crate::args::LeadArgs;
 use crate::commands::run::{command, give_back, whole_lease};
 use crate::job::Ended;
-use crate::job::acquire_error::not_acquired;
 use crate::job::held::Held;
 use crate::job::signals::Signals;
 use crate::job::terms::{AcquireTerms, LEASE};
-use crate::output::exit::{Exit, Failure};
+use crate::output::error_map::acquire_failure;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
 use crate::output::log;
-use crate::output::report::{Trouble, json_line};
+use crate::output::report::{ErrorReport, json_line};
 use crate::store::{CALL, Partition};
 use anyhow::Context;
 use leasehold::{AcquireError, Client, Election, Leadership, LockName, Moment};
@@ -45,7 +46,7 @@ pub(crate) async fn lead(args: &LeadArgs) -> Result<Exit, Failure> {
         fence: course.fence,
         command_status: course.command.map(Exit::status),
         status: status.status(),
-        error: done.as_ref().err().map(Trouble::from),
+        error: ErrorReport::from_result(&done),
     }));
     Ok(status)
 }
@@ -69,7 +70,7 @@ struct Report<'a> {
     fence: Option<u64>,
     command_status: Option<u8>,
     status: u8,
-    error: Option<Trouble>,
+    error: Option<ErrorReport>,
 }
 
 async fn try_to_lead(args: &LeadArgs, course: &mut Course) -> Result<Exit, Failure> {
@@ -85,11 +86,11 @@ async fn try_to_lead(args: &LeadArgs, course: &mut Course) -> Result<Exit, Failu
         (false, None) => place,
     };
     let place = place.label(args.label.as_deref());
-    let unavailable = |error| Failure::new(Exit::UNAVAILABLE, error);
+    let unavailable = |error| Failure::unavailable(error);
     let mut signals = Signals::catch().context("failed to catch signals").map_err(unavailable)?;
     let client = tokio::select! {
         biased;
-        signal = signals.ending() => return Ok(Exit::of_named(signal)),
+        signal = signals.ending() => return Ok(Exit::from_signal(signal)),
         client = place.connect() => client?,
     };
     let outcome = again_and_again(&client, &name, &terms, args, &mut signals, course).await;
@@ -109,13 +110,13 @@ async fn again_and_again(
 ) -> Result<Exit, Failure> {
     let shown = format!("`{name}`");
     let election = client.election(name.clone());
-    let election = election.map_err(|error| Failure::new(Exit::USAGE, error).doing("use", name))?;
+    let election = election.map_err(|error| Failure::usage(error).failed_to("use", name))?;
     let (mut pause, longest) = PAUSES;
     loop {
         let leadership = tokio::select! {
             biased;
-            signal = signals.ending() => return Ok(Exit::of_named(signal)),
-            elected = campaign(client, &election) => elected.map_err(|failure| failure.doing("lead", name))?,
+            signal = signals.ending() => return Ok(Exit::from_signal(signal)),
+            elected = campaign(client, &election) => elected.map_err(|failure| failure.failed_to("lead", name))?,
         };
         course.led += 1;
         course.fence = Some(leadership.fencing_token().as_u64());
@@ -123,7 +124,7 @@ async fn again_and_again(
         let held = Held::Lead(leadership);
         let ended = match whole_lease(&held, terms).await {
             Ok(()) => command(client, &held, terms, &args.command, signals).await,
-            Err(failure) => Err(failure.doing("hold", name)),
+            Err(failure) => Err(failure.failed_to("hold", name)),
         };
         let began = ended.is_ok();
         course.command = ended.as_ref().ok().map(|ended| ended.exit).or(course.command);
@@ -143,13 +144,13 @@ async fn again_and_again(
                 } else {
                     tokio::select! {
                         biased;
-                        signal = signals.ending() => return Ok(Exit::of_named(signal)),
+                        signal = signals.ending() => return Ok(Exit::from_signal(signal)),
                         () = sleep(pause / 2 + share(client.now(), pause / 2)) => {}
                     }
                     pause = (pause * 2).min(longest);
                 }
             }
-            (Err(_), Some(signal)) if stopped => return Ok(Exit::of_named(signal)),
+            (Err(_), Some(signal)) if stopped => return Ok(Exit::from_signal(signal)),
             (outcome, _) => return outcome,
         }
     }
@@ -169,7 +170,7 @@ async fn campaign(client: &Client, election: &Election) -> Result<Leadership, Fa
             _ => true,
         };
         if !passes {
-            return Err(not_acquired(error, Exit::UNAVAILABLE));
+            return Err(acquire_failure(error, Exit::UNAVAILABLE));
         }
         log::warning(&format!("failed to lead `{}`: {error}; campaigning again", election.name()));
         sleep(pause / 2 + share(client.now(), pause / 2)).await;

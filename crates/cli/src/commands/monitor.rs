@@ -2,23 +2,21 @@
 
 use crate::args::MonitorArgs;
 use crate::job::signals::Signals;
-use crate::output::exit::{Exit, Failure};
-use crate::output::log;
-use crate::output::report::{json_line, print};
-use crate::output::session_info::plain;
-use crate::output::stamp::rfc3339;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::printable::printable;
+use crate::output::report::{json_line, print_or_warn};
+use crate::output::timestamp::rfc3339;
 use crate::store::Partition;
 use anyhow::Context;
-use leasehold::{Eviction, MonitorReport};
+use leasehold::{Eviction, FencingToken, Label, MonitorReport};
 use serde::Serialize;
 use std::time::SystemTime;
 
 /// Runs until a signal ends it, which is no failure.
 pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
     let place = Partition::of(&args.store)?.without_session().label(args.label.as_deref());
-    let mut signals = Signals::catch()
-        .context("failed to catch signals")
-        .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
+    let mut signals = Signals::catch().context("failed to catch signals").map_err(Failure::unavailable)?;
     let client = tokio::select! {
         biased;
         _ = signals.ending() => return Ok(Exit::SUCCESS),
@@ -28,14 +26,14 @@ pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
     if let Some(every) = args.every {
         monitor = monitor.every(every);
     }
-    let mut teller = Teller { json: args.json, in_trouble: false };
-    teller.line(&Event::Started { at: now(), version: env!("CARGO_PKG_VERSION") });
+    let mut printer = EventPrinter { json: args.json, in_trouble: false };
+    printer.print(&Event::Started { at: now(), version: env!("CARGO_PKG_VERSION") });
     tokio::select! {
         biased;
         _ = signals.ending() => {}
-        _ = monitor.run(|round| teller.tell(round)) => {}
+        _ = monitor.run(|round| printer.report(round)) => {}
     }
-    teller.line(&Event::Ended { at: now() });
+    printer.print(&Event::Ended { at: now() });
     Ok(Exit::SUCCESS)
 }
 
@@ -55,9 +53,9 @@ impl<'a> Event<'a> {
         Self::Evicted {
             at: now(),
             name: eviction.name.as_str(),
-            fence: eviction.fence.map(leasehold::FencingToken::as_u64),
+            fence: eviction.fence.map(FencingToken::as_u64),
             session: eviction.session.to_string(),
-            whose: eviction.whose.as_ref().map(leasehold::Label::as_str),
+            whose: eviction.whose.as_ref().map(Label::as_str),
         }
     }
 
@@ -65,7 +63,7 @@ impl<'a> Event<'a> {
         match self {
             Self::Started { at, version } => format!("{at} started leasehold {version}\n"),
             Self::Evicted { at, name, fence, session, whose } => {
-                let whose = plain(whose.unwrap_or("unknown"));
+                let whose = printable(whose.unwrap_or("unknown"));
                 match fence {
                     Some(fence) => {
                         format!("{at} evicted `{name}` (fence {fence}) from {whose}, session {session}\n")
@@ -81,32 +79,30 @@ impl<'a> Event<'a> {
 }
 
 /// Reports the results of rounds. Trouble is reported once, and its end once.
-struct Teller {
+struct EventPrinter {
     json: bool,
     in_trouble: bool,
 }
 
-impl Teller {
-    fn tell(&mut self, round: &MonitorReport) {
+impl EventPrinter {
+    fn report(&mut self, round: &MonitorReport) {
         for eviction in &round.evicted {
-            self.line(&Event::evicted(eviction));
+            self.print(&Event::evicted(eviction));
         }
         match &round.trouble {
             Some(fault) if !self.in_trouble => {
-                self.line(&Event::Trouble { at: now(), message: fault.to_string() });
+                self.print(&Event::Trouble { at: now(), message: fault.to_string() });
             }
-            None if self.in_trouble => self.line(&Event::Recovered { at: now() }),
+            None if self.in_trouble => self.print(&Event::Recovered { at: now() }),
             _ => {}
         }
         self.in_trouble = round.trouble.is_some();
     }
 
-    fn line(&mut self, event: &Event<'_>) {
+    fn print(&self, event: &Event<'_>) {
         let text = if self.json { json_line(event) } else { event.text() };
         // The locks of dead sessions are freed even if no reader is left for the output.
-        if let Err(error) = print(&text) {
-            log::warning(&format!("{error:#}"));
-        }
+        print_or_warn(&text);
     }
 }
 

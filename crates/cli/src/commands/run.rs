@@ -5,7 +5,6 @@
 //! 2. The command starts under a whole lease, not under the short first lease of a new hold.
 
 use crate::args::RunArgs;
-use crate::job::acquire_error::not_acquired;
 use crate::job::child::{self, Child};
 use crate::job::held::{self, Held, SharedGuard};
 use crate::job::owner::Who;
@@ -13,9 +12,11 @@ use crate::job::share::{self, Share};
 use crate::job::signals::Signals;
 use crate::job::terms::AcquireTerms;
 use crate::job::{self, Ended, Job};
-use crate::output::exit::{Exit, Failure};
+use crate::output::error_map::acquire_failure;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
 use crate::output::log;
-use crate::output::report::{Trouble, json_line};
+use crate::output::report::{ErrorReport, json_line};
 use crate::store::{CALL, Partition};
 use anyhow::{Context, anyhow};
 use leasehold::{
@@ -50,7 +51,7 @@ pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
         permits: course.permits,
         command_status: course.command.map(Exit::status),
         status: status.status(),
-        error: done.as_ref().err().map(Trouble::from),
+        error: ErrorReport::from_result(&done),
     }));
     Ok(status)
 }
@@ -88,7 +89,7 @@ struct Report<'a> {
     permits: Option<u32>,
     command_status: Option<u8>,
     status: u8,
-    error: Option<Trouble>,
+    error: Option<ErrorReport>,
 }
 
 async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure> {
@@ -101,7 +102,7 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
     let is_turn = args.once.once_per.is_some();
     if is_turn && names.len() > 1 {
         let cause = anyhow!("--once-per takes one lock, and {} are named", names.len());
-        return Err(Failure::new(Exit::USAGE, cause));
+        return Err(Failure::usage(cause));
     }
     let lives_by_session = !args.no_session && !is_turn && !matches!(who, Who::Inherited(_));
     let terms = AcquireTerms::of(args, lives_by_session && place.needs_beats())?;
@@ -114,7 +115,7 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
     let mut signals = Signals::catch().context("failed to catch signals").map_err(unavailable)?;
     let client = tokio::select! {
         biased;
-        signal = signals.ending() => return Ok(Exit::of_named(signal)),
+        signal = signals.ending() => return Ok(Exit::from_signal(signal)),
         client = place.connect() => client?,
     };
     let outcome = under_lock(&client, &names, (&who, share), &terms, args, &mut signals, course).await;
@@ -136,7 +137,7 @@ async fn under_lock(
     let shown = held::shown(names);
     let held = tokio::select! {
         biased;
-        signal = signals.ending() => return Ok(Exit::of_named(signal)),
+        signal = signals.ending() => return Ok(Exit::from_signal(signal)),
         acquired = acquire(client, names, who, share, args) => match acquired {
             // One of all instances runs the command, so the others have done their part.
             Err(failure) if failure.is_taken() && args.once.once_per.is_some() && args.conflict_exit_code.is_none() => {
@@ -155,7 +156,7 @@ async fn under_lock(
     tracing::info!(locks = %shown, "acquired");
     let ended = match whole_lease(&held, terms).await {
         Ok(()) => command(client, &held, terms, &args.command, signals).await,
-        Err(failure) => Err(failure.doing_to("hold", &shown)),
+        Err(failure) => Err(failure.failed_to_all("hold", &shown)),
     };
     course.command = ended.as_ref().ok().map(|ended| ended.exit);
     give_back(client, held, &shown, ended).await
@@ -169,10 +170,10 @@ async fn acquire(
     args: &RunArgs,
 ) -> Result<Held, Failure> {
     let shown = held::shown(names);
-    let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing_to("use", &shown);
+    let unusable = |error: LockError| Failure::usage(error).failed_to_all("use", &shown);
     if let (Some(share), [name]) = (share, names) {
         let acquired = share::acquire(client, name, share, who, args).await;
-        return acquired.map_err(|failure| failure.doing_to("acquire", &shown));
+        return acquired.map_err(|failure| failure.failed_to_all("acquire", &shown));
     }
     let acquired = match (names, who) {
         ([name], Who::None) if let Some(period) = args.once.once_per => {
@@ -189,7 +190,7 @@ async fn acquire(
         }
         (names, _) => several(client.multi_mutex(names.iter().cloned()).map_err(unusable)?, args).await,
     };
-    acquired.map_err(|failure| failure.doing_to("acquire", &shown))
+    acquired.map_err(|failure| failure.failed_to_all("acquire", &shown))
 }
 
 async fn turn(once: OncePer, args: &RunArgs) -> Result<Held, Failure> {
@@ -197,7 +198,7 @@ async fn turn(once: OncePer, args: &RunArgs) -> Result<Held, Failure> {
     match once.try_start().await {
         Ok(Attempt::Granted(turn)) => Ok(Held::PeriodGuard(turn)),
         Ok(Attempt::Taken(who)) => Err(Failure::taken(args.conflict(), anyhow!("{who}"))),
-        Err(error) => Err(not_acquired(error, args.conflict())),
+        Err(error) => Err(acquire_failure(error, args.conflict())),
     }
 }
 
@@ -211,14 +212,14 @@ async fn one(mutex: Mutex, args: &RunArgs) -> Result<Held, Failure> {
         return match mutex.try_acquire().await {
             Ok(Attempt::Granted(guard)) => Ok(Held::One(guard)),
             Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
-            Err(error) => Err(not_acquired(error, conflict)),
+            Err(error) => Err(acquire_failure(error, conflict)),
         };
     }
     let acquired = match args.wait {
         Some(limit) => mutex.acquire_timeout(limit).await,
         None => mutex.acquire().await,
     };
-    acquired.map(Held::One).map_err(|error| not_acquired(error, conflict))
+    acquired.map(Held::One).map_err(|error| acquire_failure(error, conflict))
 }
 
 async fn entry(lock: ReentrantMutex, args: &RunArgs) -> Result<Held, Failure> {
@@ -231,14 +232,14 @@ async fn entry(lock: ReentrantMutex, args: &RunArgs) -> Result<Held, Failure> {
         return match lock.try_acquire().await {
             Ok(Attempt::Granted(guard)) => Ok(Held::Entry(guard)),
             Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
-            Err(error) => Err(not_acquired(error, conflict)),
+            Err(error) => Err(acquire_failure(error, conflict)),
         };
     }
     let acquired = match args.wait {
         Some(limit) => lock.acquire_timeout(limit).await,
         None => lock.acquire().await,
     };
-    acquired.map(Held::Entry).map_err(|error| not_acquired(error, conflict))
+    acquired.map(Held::Entry).map_err(|error| acquire_failure(error, conflict))
 }
 
 async fn several(all: MultiMutex, args: &RunArgs) -> Result<Held, Failure> {
@@ -253,14 +254,14 @@ async fn several(all: MultiMutex, args: &RunArgs) -> Result<Held, Failure> {
             Ok(MultiAttempt::Taken { lock, contention }) => {
                 Err(Failure::taken(conflict, anyhow!("`{lock}` is {contention}")))
             }
-            Err(error) => Err(not_acquired(error, conflict)),
+            Err(error) => Err(acquire_failure(error, conflict)),
         };
     }
     let acquired = match args.wait {
         Some(limit) => all.acquire_timeout(limit).await,
         None => all.acquire().await,
     };
-    acquired.map(Held::Several).map_err(|error| not_acquired(error, conflict))
+    acquired.map(Held::Several).map_err(|error| acquire_failure(error, conflict))
 }
 
 /// Extends a new hold to its whole lease before the command starts (2).
@@ -275,7 +276,7 @@ pub(crate) async fn whole_lease(held: &Held, terms: &AcquireTerms) -> Result<(),
     };
     extended.map_err(|error| match &error {
         ExtendError::Lost(lost) => Failure::lost(lost.reason.clone(), error),
-        _ => Failure::new(Exit::UNAVAILABLE, error),
+        _ => Failure::unavailable(error),
     })
 }
 
@@ -313,7 +314,7 @@ pub(crate) async fn give_back(
     let capped = held.is_capped();
     let released = match held {
         // Without a command that could be started, another instance may take the turn.
-        Held::PeriodGuard(turn) if ended.as_ref().is_err_and(|failure| failure.exit.says_never_started()) => {
+        Held::PeriodGuard(turn) if ended.as_ref().is_err_and(|failure| failure.exit.is_not_started()) => {
             turn.give_up().await
         }
         held => held.release().await,
@@ -360,7 +361,7 @@ fn too_early(reason: &LostReason, late: bool) -> bool {
 }
 
 fn unavailable(error: anyhow::Error) -> Failure {
-    Failure::new(Exit::UNAVAILABLE, error)
+    Failure::unavailable(error)
 }
 
 #[cfg(test)]

@@ -2,24 +2,29 @@
 
 use crate::args::ShowArgs;
 use crate::look::{Looked, look};
-use crate::output::exit::{Exit, Failure};
-use crate::output::holders::{Counted, Having};
+use crate::output::audit_report::AuditReport;
+use crate::output::capacity::Capacity;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::holder_report::HolderReport;
+use crate::output::lines::Lines;
+use crate::output::printable::printable;
 use crate::output::report::{json_line, millis, print};
-use crate::output::session_info::{Behind, Taken, plain};
-use crate::output::stamp::rfc3339;
+use crate::output::session_report::SessionReport;
+use crate::output::timestamp::rfc3339;
 use crate::store::Partition;
+use leasehold::{FencingToken, Owner};
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 /// Prints the state of the lock.
 pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
     let client = Partition::of(&args.store)?.without_session().connect().await?;
-    let looked = look(&client, &name).await?;
-    let report = Report::of(name.as_str(), &looked, SystemTime::now());
+    let found = look(&client, &name).await?;
+    let report = Report::new(name.as_str(), &found, SystemTime::now());
     let text = if args.json { json_line(&report) } else { report.text() };
-    print(&text).map(|()| Exit::SUCCESS).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
+    print(&text).map(|()| Exit::SUCCESS)
 }
 
 /// The report. The fields of its JSON are stable.
@@ -37,16 +42,18 @@ struct Report<'a> {
     remaining_ms: Option<u64>,
     fence: Option<u64>,
     waiting: u64,
-    behind: Option<Behind<'a>>,
-    audit: Vec<Taken<'a>>,
+    #[serde(rename = "behind")]
+    session: Option<SessionReport<'a>>,
+    audit: Vec<AuditReport<'a>>,
     #[serde(flatten)]
-    counted: Counted,
-    sharers: Vec<Having<'a>>,
+    capacity: Capacity,
+    #[serde(rename = "sharers")]
+    holders: Vec<HolderReport<'a>>,
 }
 
 impl<'a> Report<'a> {
-    fn of(name: &'a str, looked: &'a Looked, now: SystemTime) -> Self {
-        let Looked { lock, details } = looked;
+    fn new(name: &'a str, found: &'a Looked, now: SystemTime) -> Self {
+        let Looked { lock, details } = found;
         let status = &details.status;
         let remaining = status.remaining.filter(|_| status.held);
         Self {
@@ -55,75 +62,78 @@ impl<'a> Report<'a> {
             held: status.held,
             rests: status.rests,
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),
-            owner: status.owner.as_ref().map(leasehold::Owner::as_str),
+            owner: status.owner.as_ref().map(Owner::as_str),
             count: status.count,
             since: status.since.map(rfc3339),
             until: remaining.and_then(|time| now.checked_add(time)).map(rfc3339),
             remaining_ms: remaining.map(millis),
-            fence: status.fence.filter(|_| status.held).map(leasehold::FencingToken::as_u64),
+            fence: status.fence.filter(|_| status.held).map(FencingToken::as_u64),
             waiting: status.waiting,
-            behind: details.behind.as_ref().map(Behind::of),
-            audit: details.audit.iter().map(Taken::of).collect(),
-            counted: Counted::of(lock.kind(), status),
-            sharers: Having::all(status, |sharer| details.shared_holder_session(sharer)),
+            session: details.behind.as_ref().map(SessionReport::new),
+            audit: details.audit.iter().map(AuditReport::new).collect(),
+            capacity: Capacity::new(lock.kind(), status),
+            holders: HolderReport::all(status, |holder| details.shared_holder_session(holder)),
         }
     }
 
     fn text(&self) -> String {
-        let mut text = String::new();
-        let mut line = |label: &str, value: &str| {
-            writeln!(text, "{label:<9}{value}").expect("writing to a string cannot fail");
-        };
-        line("name", self.name);
-        line("kind", self.kind);
-        if let Some(taken) = self.counted.text() {
-            line("taken", &taken);
+        let mut lines = Lines::default();
+        lines.push("name", self.name);
+        lines.push("kind", self.kind);
+        if let Some(taken) = self.capacity.text() {
+            lines.push("taken", &taken);
         }
-        if !self.sharers.is_empty() {
-            line("held", "yes");
-            for having in &self.sharers {
-                line("hold", &having.text());
+        if !self.holders.is_empty() {
+            lines.push("held", "yes");
+            for holder in &self.holders {
+                lines.push("hold", &holder.text());
             }
         } else if self.held {
-            line(
-                "held",
-                if self.rests { "no longer, but left resting: no client can acquire it yet" } else { "yes" },
-            );
-            line(
-                "holder",
-                &self.holder.map_or_else(|| "unknown: the holder has recorded no label".to_owned(), plain),
-            );
-            if let Some(owner) = self.owner {
-                let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
-                line("owner", &format!("{}, {times}", plain(owner)));
-            }
-            line("since", self.since.as_deref().unwrap_or("unknown"));
-            match (&self.until, self.remaining_ms) {
-                (Some(until), Some(ms)) => {
-                    let left = Duration::from_millis(ms);
-                    let renewed = if self.rests { "" } else { ", unless it is renewed" };
-                    line("until", &format!("{until} (in {left:?}{renewed})"));
-                }
-                _ => line("until", "for ever: it has no expiry"),
-            }
-            if let Some(behind) = &self.behind {
-                line("session", &format!("{}, {}", behind.session, behind.state()));
-                if let (Some(host), Some(pid), Some(program)) = (behind.host, behind.pid, behind.program) {
-                    line("host", &plain(host));
-                    line("process", &format!("{pid}, {}", plain(program)));
-                }
-                for (name, value) in &behind.labels {
-                    line("label", &format!("{}={}", plain(name), plain(value)));
-                }
-            }
-            line("fence", &self.fence.map_or_else(|| "none".to_owned(), |fence| fence.to_string()));
+            self.push_hold(&mut lines);
         } else {
-            line("held", "no");
+            lines.push("held", "no");
         }
-        line("waiting", &self.waiting.to_string());
-        for taken in &self.audit {
-            line("audit", &taken.text());
+        lines.push("waiting", &self.waiting.to_string());
+        for entry in &self.audit {
+            lines.push("audit", &entry.text());
         }
-        text
+        lines.into_text()
+    }
+
+    /// The hold of a lock that is not shared.
+    fn push_hold(&self, lines: &mut Lines) {
+        let held =
+            if self.rests { "no longer, but left resting: no client can acquire it yet" } else { "yes" };
+        lines.push("held", held);
+        let no_label = || "unknown: the holder has recorded no label".to_owned();
+        lines.push("holder", &self.holder.map_or_else(no_label, printable));
+        if let Some(owner) = self.owner {
+            let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
+            lines.push("owner", &format!("{}, {times}", printable(owner)));
+        }
+        lines.push("since", self.since.as_deref().unwrap_or("unknown"));
+        match (&self.until, self.remaining_ms) {
+            (Some(until), Some(ms)) => {
+                let remaining = Duration::from_millis(ms);
+                let renewed = if self.rests { "" } else { ", unless it is renewed" };
+                lines.push("until", &format!("{until} (in {remaining:?}{renewed})"));
+            }
+            _ => lines.push("until", "for ever: it has no expiry"),
+        }
+        if let Some(session) = &self.session {
+            push_session(session, lines);
+        }
+        lines.push("fence", &self.fence.map_or_else(|| "none".to_owned(), |fence| fence.to_string()));
+    }
+}
+
+fn push_session(session: &SessionReport<'_>, lines: &mut Lines) {
+    lines.push("session", &format!("{}, {}", session.session, session.state()));
+    if let (Some(host), Some(pid), Some(program)) = (session.host, session.pid, session.program) {
+        lines.push("host", &printable(host));
+        lines.push("process", &format!("{pid}, {}", printable(program)));
+    }
+    for (name, value) in &session.labels {
+        lines.push("label", &format!("{}={}", printable(name), printable(value)));
     }
 }

@@ -6,8 +6,9 @@
 use crate::args::WaitArgs;
 use crate::commands::lead::share;
 use crate::look::look;
-use crate::output::exit::{Exit, Failure};
-use crate::output::report::{Trouble, json_line, millis, print};
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::report::{ErrorReport, json_line, millis, print};
 use crate::store::Partition;
 use anyhow::anyhow;
 use leasehold::{Client, LockName, Moment, Status};
@@ -32,9 +33,9 @@ pub(crate) async fn wait(args: &WaitArgs) -> Result<Exit, Failure> {
             waited_ms: millis(course.waited),
             holder: course.holder.as_deref(),
             remaining_ms: course.remaining.map(millis),
-            error: done.as_ref().err().map(Trouble::from),
+            error: ErrorReport::from_result(&done),
         };
-        print(&json_line(&report)).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
+        print(&json_line(&report))?;
     }
     done
 }
@@ -57,7 +58,7 @@ struct Report<'a> {
     waited_ms: u64,
     holder: Option<&'a str>,
     remaining_ms: Option<u64>,
-    error: Option<Trouble>,
+    error: Option<ErrorReport>,
 }
 
 async fn try_to_wait(args: &WaitArgs, course: &mut Course) -> Result<Exit, Failure> {
@@ -78,7 +79,7 @@ async fn try_to_wait(args: &WaitArgs, course: &mut Course) -> Result<Exit, Failu
         if limit.is_some_and(|limit| limit <= now) {
             let who = status.holder.as_deref().unwrap_or("a client without a label");
             let cause = anyhow!("`{name}` is not free after {:?}: {who} holds it", course.waited);
-            return Err(Failure::taken(Exit::of(args.conflict_exit_code), cause));
+            return Err(Failure::taken(Exit::new(args.conflict_exit_code), cause));
         }
         sleep(next_look(now, pause, status.remaining, limit)).await;
         pause = (pause * 2).min(PAUSES.1);

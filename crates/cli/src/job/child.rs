@@ -101,10 +101,10 @@ pub(crate) fn exit_of(error: &io::Error) -> Exit {
 
 fn change(status: WaitStatus) -> Option<Change> {
     if let Some(status) = status.exit_status() {
-        return Some(Change::Ended(Exit::of(u8::try_from(status & 0xff).unwrap_or(u8::MAX))));
+        return Some(Change::Ended(Exit::new(u8::try_from(status & 0xff).unwrap_or(u8::MAX))));
     }
     if let Some(signal) = status.terminating_signal() {
-        return Some(Change::Ended(Exit::of_signal(signal)));
+        return Some(Change::Ended(Exit::from_raw_signal(signal)));
     }
     status.stopping_signal().map(Change::Stopped)
 }

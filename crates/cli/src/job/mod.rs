@@ -4,7 +4,6 @@
 //! 2. This module renews the lock itself only if the grace is so long that the keeper's renewals, at a third of the
 //!    lease, would come too late.
 
-pub(crate) mod acquire_error;
 pub(crate) mod child;
 pub(crate) mod held;
 pub(crate) mod owner;

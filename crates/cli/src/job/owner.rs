@@ -4,7 +4,7 @@
 //! the owner in its environment, as text, for nested commands.
 
 use crate::args::EnterArgs;
-use crate::output::exit::{Exit, Failure};
+use crate::output::failure::Failure;
 use crate::secret::variable;
 use anyhow::{Context, anyhow};
 use leasehold::Owner;
@@ -60,5 +60,5 @@ impl Who {
 }
 
 fn usage(error: anyhow::Error) -> Failure {
-    Failure::new(Exit::USAGE, error)
+    Failure::usage(error)
 }

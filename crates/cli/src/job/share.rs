@@ -1,10 +1,10 @@
 //! A command's hold of a lock that can be shared: a read lock, the write lock, or permits.
 
 use crate::args::{RunArgs, ShareArgs};
-use crate::job::acquire_error::not_acquired;
 use crate::job::held::{Held, SharedGuard};
 use crate::job::owner::Who;
-use crate::output::exit::{Exit, Failure};
+use crate::output::error_map::acquire_failure;
+use crate::output::failure::Failure;
 use anyhow::anyhow;
 use leasehold::{AcquireError, Attempt, Client, LockError, LockName, RwLock, Semaphore};
 
@@ -33,12 +33,12 @@ impl Share {
                 "--shared, --exclusive and --permits take one lock, and {names} are named: nest them, everywhere in the \
                  same order"
             );
-            return Err(Failure::new(Exit::USAGE, error));
+            return Err(Failure::usage(error));
         }
         match share {
             Self::Permits { count, of } if count > of => {
                 let error = anyhow!("--take {count} is more than --permits {of}");
-                Err(Failure::new(Exit::USAGE, error))
+                Err(Failure::usage(error))
             }
             share => Ok(Some(share)),
         }
@@ -53,7 +53,7 @@ pub(crate) async fn acquire(
     who: &Who,
     args: &RunArgs,
 ) -> Result<Held, Failure> {
-    let unusable = |error: LockError| Failure::new(Exit::USAGE, error);
+    let unusable = |error: LockError| Failure::usage(error);
     // The command of a plain run must not receive the owner.
     let owner = match who {
         Who::None => None,
@@ -101,10 +101,10 @@ fn tried<H>(tried: Result<Attempt<H>, AcquireError>, args: &RunArgs) -> Result<H
     match tried {
         Ok(Attempt::Granted(held)) => Ok(held),
         Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
-        Err(error) => Err(not_acquired(error, conflict)),
+        Err(error) => Err(acquire_failure(error, conflict)),
     }
 }
 
 fn waited<H>(waited: Result<H, AcquireError>, args: &RunArgs) -> Result<H, Failure> {
-    waited.map_err(|error| not_acquired(error, args.conflict()))
+    waited.map_err(|error| acquire_failure(error, args.conflict()))
 }

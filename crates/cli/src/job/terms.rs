@@ -1,7 +1,7 @@
 //! The lease, the session and the kill grace of a run, checked against each other.
 
 use crate::args::RunArgs;
-use crate::output::exit::{Exit, Failure};
+use crate::output::failure::Failure;
 use anyhow::{Context, anyhow};
 use leasehold::Lease;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl AcquireTerms {
         });
         let most = session.map_or(GRACE, |session| GRACE.min(session / GRACES));
         let grace = grace.unwrap_or(most.min(lease / 3));
-        Self { lease, grace, session }.check().map_err(|error| Failure::new(Exit::USAGE, error))
+        Self { lease, grace, session }.check().map_err(Failure::usage)
     }
 
     /// How long the lock can be trusted, at most, without an answer from the store.

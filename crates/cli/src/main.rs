@@ -6,10 +6,10 @@
 mod args;
 mod commands;
 mod duration;
+mod environment;
 mod job;
 mod look;
 mod output;
-mod secret;
 mod store;
 mod token;
 

@@ -4,7 +4,7 @@
 //!    it cannot be written, the lock is released.
 //! 2. A token is discarded only if its hold is known to be over.
 
-use crate::args::{AcquireArgs, ExtendArgs, ReleaseArgs, StoreArgs};
+use crate::args::{AcquireArgs, ExtendArgs, ReleaseArgs};
 use crate::job::signals::Signals;
 use crate::output::error_map::{acquire_failure, extend_failure, release_failure};
 use crate::output::exit::Exit;
@@ -12,13 +12,13 @@ use crate::output::failure::Failure;
 use crate::output::log;
 use crate::output::report::{ErrorReport, json_line, millis, print_or_warn};
 use crate::output::timestamp::rfc3339;
-use crate::store::{CALL, Partition};
+use crate::store::args::StoreArgs;
+use crate::store::client::{ClientConfig, flush};
 use crate::token::TokenFile;
 use anyhow::{Context, anyhow};
 use leasehold::{Attempt, Client, DetachedHold, Lease, LockName, Mutex};
 use serde::Serialize;
 use std::time::Duration;
-use tokio::time::timeout;
 
 /// Acquires a lock, and leaves its token in a file.
 pub(crate) async fn acquire(args: &AcquireArgs) -> Result<Exit, Failure> {
@@ -112,13 +112,13 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
     let name = crate::lock_name(&args.name)?;
     check(args.lease)?;
     // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
-    let place = Partition::of(&args.store)?.label(args.label.as_deref()).without_session();
+    let config = ClientConfig::from_args(&args.store)?.label(args.label.as_deref()).without_session();
     let mut signals = Signals::catch().context("failed to catch signals").map_err(Failure::unavailable)?;
     let mut token = TokenFile::prepare(&args.token_file)?;
     let client = tokio::select! {
         biased;
         signal = signals.ending() => return Err(interrupted(signal)),
-        client = place.connect() => client?,
+        client = config.connect() => client?,
     };
     let mutex = client.mutex(name.clone()).map_err(|error| Failure::usage(error).failed_to("use", &name))?;
     let mutex = mutex.lease(args.lease);
@@ -131,7 +131,7 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
         Ok(hold) => keep(hold, &mut token, &client).await,
         Err(failure) => Err(failure),
     };
-    settle(&client, &name).await;
+    flush(&client, &name).await;
     kept.map_err(|failure| failure.failed_to("acquire", &name))
 }
 
@@ -170,7 +170,7 @@ async fn try_to_extend(args: &ExtendArgs, of: &mut Option<Of>) -> Result<(Detach
     let client = connect(&args.store).await?;
     let lease = args.lease.unwrap_or(hold.lease());
     let extended = hold.extend(&client, lease).await;
-    settle(&client, hold.name()).await;
+    flush(&client, hold.name()).await;
     if let Err(error) = extended {
         return Err(extend_failure(error).failed_to("extend", hold.name()));
     }
@@ -187,7 +187,7 @@ async fn try_to_release(args: &ReleaseArgs, of: &mut Option<Of>) -> Result<(), F
     *of = Some(told(&hold, name.as_ref())?);
     let client = connect(&args.store).await?;
     let released = hold.release(&client).await.map_err(release_failure);
-    settle(&client, hold.name()).await;
+    flush(&client, hold.name()).await;
     // Another store does not know the lock either: this token may then be the only one that ends the hold (2).
     let over = match &released {
         Ok(()) => true,
@@ -214,16 +214,7 @@ fn told(hold: &DetachedHold, name: Option<&LockName>) -> Result<Of, Failure> {
 }
 
 async fn connect(args: &StoreArgs) -> Result<Client, Failure> {
-    Partition::of(args)?.without_session().connect().await
-}
-
-/// Waits for background work already in flight, before the program ends and cancels it.
-pub(crate) async fn settle(client: &Client, name: &LockName) {
-    if timeout(CALL, client.flush()).await.is_err() {
-        log::warning(&format!(
-            "not every request for `{name}` could be sent: whatever is still held ends with its lease"
-        ));
-    }
+    ClientConfig::from_args(args)?.without_session().connect().await
 }
 
 fn check(lease: Duration) -> Result<(), Failure> {

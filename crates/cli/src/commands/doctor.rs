@@ -6,7 +6,7 @@ use crate::output::failure::Failure;
 use crate::output::lines::Lines;
 use crate::output::printable::printable;
 use crate::output::report::{json_line, print};
-use crate::store::Partition;
+use crate::store::client::ClientConfig;
 use leasehold::store::{Diagnosis, Finding, Role, Severity};
 use serde::Serialize;
 use std::time::Duration;
@@ -18,7 +18,7 @@ the store is a file on this machine, and it works: there is no server whose sett
 
 /// Prints the findings. Warnings have an exit status of their own.
 pub(crate) async fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
-    let diagnoses = Partition::of(&args.store)?.diagnose().await?;
+    let diagnoses = ClientConfig::from_args(&args.store)?.diagnose().await?;
     let text = match &diagnoses[..] {
         [] if args.json => json_line(&Report::default()),
         [] => FILE.to_owned(),

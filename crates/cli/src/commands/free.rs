@@ -4,7 +4,6 @@
 //! it.
 
 use crate::args::FreeArgs;
-use crate::commands::detached::settle;
 use crate::look::{AnyLock, Looked, look};
 use crate::output::capacity::Capacity;
 use crate::output::exit::Exit;
@@ -13,7 +12,7 @@ use crate::output::holder_report::{HolderReport, describe_holder};
 use crate::output::printable::printable;
 use crate::output::report::{json_line, print};
 use crate::output::session_report::SessionReport;
-use crate::store::Partition;
+use crate::store::client::{ClientConfig, flush};
 use anyhow::{Context, anyhow};
 use leasehold::{
     FencingToken, ForceReleaseError, FullStatus, Label, LockName, ObservedHolder, Owner, SharedHolder,
@@ -25,14 +24,14 @@ use std::io::{self, BufRead, IsTerminal, Write as _};
 pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
     let label = args.label.clone().or_else(operator_label);
-    let place = Partition::of(&args.store)?.without_session().label(label.as_deref());
+    let config = ClientConfig::from_args(&args.store)?.without_session().label(label.as_deref());
     if !args.yes && !is_interactive() {
         return Err(Failure::usage(anyhow!(
             "cannot ask for confirmation, because standard input and standard error are not a terminal: give --yes \
              to free `{name}` without a question"
         )));
     }
-    let client = place.connect().await?;
+    let client = config.connect().await?;
     let found = look(&client, &name).await?;
     let report = Report::new(&name, &found, args.fence);
     if found.details.seen.is_none() && found.details.status.sharers.is_empty() {
@@ -51,7 +50,7 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::DECLINED, anyhow!("`{name}` was left unchanged")));
     }
     let released = force_release(&found.lock, &targets, args, report).await;
-    settle(&client, &name).await;
+    flush(&client, &name).await;
     released.map_err(|failure| failure.failed_to("free", &name))
 }
 

@@ -17,7 +17,7 @@ use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log;
 use crate::output::report::{ErrorReport, json_line};
-use crate::store::{CALL, Partition};
+use crate::store::client::{ClientConfig, shut_down};
 use anyhow::Context;
 use leasehold::{AcquireError, Client, Election, Leadership, LockName, Moment};
 use serde::Serialize;
@@ -75,28 +75,26 @@ struct Report<'a> {
 
 async fn try_to_lead(args: &LeadArgs, course: &mut Course) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
-    let place = Partition::of(&args.store)?;
-    let by_session = !args.no_session && place.needs_beats();
+    let config = ClientConfig::from_args(&args.store)?;
+    let by_session = !args.no_session && config.has_heartbeats();
     let lease = args.lease.unwrap_or(LEASE);
     let terms = AcquireTerms::with(lease, by_session, args.session, args.kill_grace)?;
-    let place = place.watchdog_lease(terms.lease);
-    let place = match (args.no_session, terms.session.or(args.session)) {
-        (true, _) => place.without_session(),
-        (false, Some(session)) => place.session(session),
-        (false, None) => place,
+    let config = config.watchdog_lease(terms.lease);
+    let config = if args.no_session {
+        config.without_session()
+    } else {
+        config.session(terms.session.or(args.session))
     };
-    let place = place.label(args.label.as_deref());
+    let config = config.label(args.label.as_deref());
     let unavailable = |error| Failure::unavailable(error);
     let mut signals = Signals::catch().context("failed to catch signals").map_err(unavailable)?;
     let client = tokio::select! {
         biased;
         signal = signals.ending() => return Ok(Exit::from_signal(signal)),
-        client = place.connect() => client?,
+        client = config.connect() => client?,
     };
     let outcome = again_and_again(&client, &name, &terms, args, &mut signals, course).await;
-    if let Err(left) = client.shutdown(CALL).await {
-        log::warning(&left.to_string());
-    }
+    shut_down(&client).await;
     outcome
 }
 

@@ -9,7 +9,7 @@ use crate::output::printable::printable;
 use crate::output::report::{json_line, millis, print};
 use crate::output::session_report::SessionReport;
 use crate::output::timestamp::rfc3339;
-use crate::store::Partition;
+use crate::store::client::ClientConfig;
 use leasehold::{FencingToken, InspectError, LockInfo, Owner, SessionInfo};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Prints a line a lock, or a session.
 pub(crate) async fn ls(args: &LsArgs) -> Result<Exit, Failure> {
-    let client = Partition::of(&args.store)?.without_session().connect().await?;
+    let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
     let failed = |error: InspectError| {
         let what = if args.sessions { "sessions" } else { "locks" };
         Failure::unavailable(anyhow::Error::new(error).context(format!("failed to list the {what}")))

@@ -7,7 +7,7 @@ use crate::output::failure::Failure;
 use crate::output::printable::printable;
 use crate::output::report::{json_line, print_or_warn};
 use crate::output::timestamp::rfc3339;
-use crate::store::Partition;
+use crate::store::client::ClientConfig;
 use anyhow::Context;
 use leasehold::{Eviction, FencingToken, Label, MonitorReport};
 use serde::Serialize;
@@ -15,12 +15,12 @@ use std::time::SystemTime;
 
 /// Runs until a signal ends it, which is no failure.
 pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
-    let place = Partition::of(&args.store)?.without_session().label(args.label.as_deref());
+    let config = ClientConfig::from_args(&args.store)?.without_session().label(args.label.as_deref());
     let mut signals = Signals::catch().context("failed to catch signals").map_err(Failure::unavailable)?;
     let client = tokio::select! {
         biased;
         _ = signals.ending() => return Ok(Exit::SUCCESS),
-        client = place.connect() => client?,
+        client = config.connect() => client?,
     };
     let mut monitor = client.monitor();
     if let Some(every) = args.every {

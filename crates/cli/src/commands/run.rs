@@ -17,7 +17,7 @@ use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log;
 use crate::output::report::{ErrorReport, json_line};
-use crate::store::{CALL, Partition};
+use crate::store::client::{ClientConfig, shut_down};
 use anyhow::{Context, anyhow};
 use leasehold::{
     Attempt, Client, ExtendError, FencingToken, LockError, LockName, LostReason, MultiAttempt, MultiMutex,
@@ -98,30 +98,28 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
     who.check(names.len())?;
     let share = Share::of(&args.share, names.len())?;
     // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
-    let place = Partition::of(&args.store)?;
+    let config = ClientConfig::from_args(&args.store)?;
     let is_turn = args.once.once_per.is_some();
     if is_turn && names.len() > 1 {
         let cause = anyhow!("--once-per takes one lock, and {} are named", names.len());
         return Err(Failure::usage(cause));
     }
     let lives_by_session = !args.no_session && !is_turn && !matches!(who, Who::Inherited(_));
-    let terms = AcquireTerms::of(args, lives_by_session && place.needs_beats())?;
-    let place = place.watchdog_lease(terms.lease);
-    let place = match (args.no_session || is_turn, terms.session.or(args.session)) {
-        (true, _) => place.without_session(),
-        (false, Some(session)) => place.session(session),
-        (false, None) => place,
+    let terms = AcquireTerms::of(args, lives_by_session && config.has_heartbeats())?;
+    let config = config.watchdog_lease(terms.lease);
+    let config = if args.no_session || is_turn {
+        config.without_session()
+    } else {
+        config.session(terms.session.or(args.session))
     };
     let mut signals = Signals::catch().context("failed to catch signals").map_err(unavailable)?;
     let client = tokio::select! {
         biased;
         signal = signals.ending() => return Ok(Exit::from_signal(signal)),
-        client = place.connect() => client?,
+        client = config.connect() => client?,
     };
     let outcome = under_lock(&client, &names, (&who, share), &terms, args, &mut signals, course).await;
-    if let Err(left) = client.shutdown(CALL).await {
-        log::warning(&left.to_string());
-    }
+    shut_down(&client).await;
     outcome
 }
 

@@ -12,7 +12,7 @@ use crate::output::printable::printable;
 use crate::output::report::{json_line, millis, print};
 use crate::output::session_report::SessionReport;
 use crate::output::timestamp::rfc3339;
-use crate::store::Partition;
+use crate::store::client::ClientConfig;
 use leasehold::{FencingToken, Owner};
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 /// Prints the state of the lock.
 pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
-    let client = Partition::of(&args.store)?.without_session().connect().await?;
+    let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
     let found = look(&client, &name).await?;
     let report = Report::new(name.as_str(), &found, SystemTime::now());
     let text = if args.json { json_line(&report) } else { report.text() };

@@ -9,7 +9,7 @@ use crate::look::look;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::report::{ErrorReport, json_line, millis, print};
-use crate::store::Partition;
+use crate::store::client::ClientConfig;
 use anyhow::anyhow;
 use leasehold::{Client, LockName, Moment, Status};
 use serde::Serialize;
@@ -63,7 +63,7 @@ struct Report<'a> {
 
 async fn try_to_wait(args: &WaitArgs, course: &mut Course) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
-    let client = Partition::of(&args.store)?.without_session().connect().await?;
+    let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
     let start = client.now();
     let limit = args.wait.map(|limit| start + limit);
     let mut pause = PAUSES.0;

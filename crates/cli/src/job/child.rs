@@ -4,11 +4,10 @@
 //! 2. The kernel kills it when this process ends (Linux): see [`die_with`].
 //! 3. Polling also reaps all other children of this process (orphans, if it is process 1).
 
+use crate::environment::{FENCE, NAME, OWNER, PASSWORD, STORE};
 use crate::job::held::Held;
-use crate::job::owner::OWNER;
 use crate::output::exit::Exit;
-use crate::secret::PASSWORD;
-use crate::store::{self, STORE};
+use crate::store::url;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait};
 use std::ffi::OsString;
@@ -42,13 +41,13 @@ impl Child {
         // No name contains a line break.
         let names: Vec<_> = locks.iter().map(|(name, _)| name.as_str()).collect();
         let fences: Vec<_> = locks.iter().map(|(_, fence)| fence.to_string()).collect();
-        command.env("LEASEHOLD_NAME", names.join("\n")).env("LEASEHOLD_FENCE", fences.join("\n"));
+        command.env(NAME, names.join("\n")).env(FENCE, fences.join("\n"));
         // A plain run leaves the variable unchanged: nested commands still act for the owner that it names.
         if let Some(owner) = held.owner() {
             command.env(OWNER, owner.as_str());
         }
         command.env_remove(PASSWORD);
-        if let Some(url) = std::env::var_os(STORE).as_deref().and_then(store::for_command) {
+        if let Some(url) = std::env::var_os(STORE).as_deref().and_then(url::inherited) {
             // Not removed: a nested command would fall back to another store, where it excludes no other process.
             // Without the password the store refuses it with an error.
             command.env(STORE, url);

@@ -4,13 +4,10 @@
 //! the owner in its environment, as text, for nested commands.
 
 use crate::args::EnterArgs;
+use crate::environment::{OWNER, variable};
 use crate::output::failure::Failure;
-use crate::secret::variable;
 use anyhow::{Context, anyhow};
 use leasehold::Owner;
-
-/// The environment variable that holds the text of an owner.
-pub(crate) const OWNER: &str = "LEASEHOLD_OWNER";
 
 /// The owner for which a lock is acquired.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use crate::output::failure::Failure;
 use anyhow::anyhow;
 use leasehold::core::Refused;
 use leasehold::store::{Fault, FaultKind};
-use leasehold::{AcquireError, ExtendError, LostReason, ReleaseError};
+use leasehold::{AcquireError, ConnectError, ExtendError, LostReason, ReleaseError};
 
 /// The failure of an acquire. `conflict` is the exit status if another client holds the lock.
 pub(crate) fn acquire_failure(error: AcquireError, conflict: Exit) -> Failure {
@@ -30,6 +30,18 @@ pub(crate) fn acquire_failure(error: AcquireError, conflict: Exit) -> Failure {
         _ => Exit::UNAVAILABLE,
     };
     Failure::new(exit, error)
+}
+
+/// The failure to open a store. `is_default`: the user has named none.
+pub(crate) fn connect_failure(error: ConnectError, is_default: bool) -> Failure {
+    let exit = match &error {
+        ConnectError::Url(_) | ConnectError::Setting(_) => Exit::USAGE,
+        ConnectError::Store(fault) => fault_exit(fault),
+        _ => Exit::UNAVAILABLE,
+    };
+    let which =
+        if is_default { " (the default, since neither --store nor LEASEHOLD_STORE is given)" } else { "" };
+    Failure::new(exit, anyhow::Error::new(error).context(format!("failed to open the store{which}")))
 }
 
 /// The failure of an extend of a detached hold.

@@ -3,6 +3,10 @@
 //! URLs stay plain strings here: clap repeats a value that it cannot parse, and a URL can contain a password.
 
 use crate::duration;
+use crate::lock::once_per::OncePerArgs;
+use crate::lock::owner::OwnerArgs;
+use crate::lock::shared::SharedArgs;
+use crate::lock::wait_limit::WaitLimitArgs;
 use crate::output::exit::Exit;
 use crate::output::log::LogArgs;
 use crate::store::args::StoreArgs;
@@ -59,10 +63,10 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 
     #[command(flatten)]
-    pub(crate) enter: EnterArgs,
+    pub(crate) owner: OwnerArgs,
 
     #[command(flatten)]
-    pub(crate) share: ShareArgs,
+    pub(crate) shared: SharedArgs,
 
     /// Lease of the lock: how long it can outlive this process [default: 30s]
     ///
@@ -72,16 +76,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
 
-    /// Maximum time to wait for the lock; without it, wait for ever
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
-    pub(crate) wait: Option<Duration>,
-
-    /// Do not wait: fail at once if the lock is held
-    #[arg(long = "try", conflicts_with = "wait")]
-    pub(crate) try_once: bool,
+    #[command(flatten)]
+    pub(crate) wait: WaitLimitArgs,
 
     #[command(flatten)]
-    pub(crate) once: OnceArgs,
+    pub(crate) once_per: OncePerArgs,
 
     /// Exit status if the lock was not acquired [default: 75; with --once-per, 0]
     #[arg(long, value_name = "N")]
@@ -123,32 +122,6 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) log: LogArgs,
-}
-
-impl RunArgs {
-    /// Whether the lock is requested once, without waiting.
-    pub(crate) fn tries_once(&self) -> bool {
-        self.try_once || self.wait == Some(Duration::ZERO)
-    }
-
-    /// The exit status if the lock was not acquired.
-    pub(crate) fn conflict(&self) -> Exit {
-        Exit::new(self.conflict_exit_code.unwrap_or(Exit::CONFLICT))
-    }
-}
-
-#[derive(Args)]
-pub(crate) struct OnceArgs {
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, help = ONCE_HELP, long_help = ONCE_LONG)]
-    #[arg(conflicts_with_all = ["wait", "try_once", "lease", "max_hold", "session", "no_session", "reentrant", "owner", "shared", "exclusive", "permits", "take"])]
-    pub(crate) once_per: Option<Duration>,
-
-    /// Maximum run time of the command, if that is longer than the period of --once-per
-    ///
-    /// The command is ended --kill-grace before this time is over. If this machine dies meanwhile, no other machine
-    /// runs the command for as long.
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "once_per")]
-    pub(crate) at_most: Option<Duration>,
 }
 
 #[derive(Args)]
@@ -220,40 +193,6 @@ pub(crate) struct WaitArgs {
 }
 
 #[derive(Args)]
-pub(crate) struct EnterArgs {
-    #[arg(long, help = REENTRANT_HELP, long_help = REENTRANT_LONG)]
-    pub(crate) reentrant: bool,
-
-    #[arg(long, value_name = "ID", help = OWNER_HELP, long_help = OWNER_LONG)]
-    pub(crate) owner: Option<String>,
-}
-
-#[derive(Args)]
-pub(crate) struct ShareArgs {
-    /// Acquire a read lock: together with other --shared holders, never together with an --exclusive one
-    ///
-    /// Neither side starves: waiters are served in order of arrival, so a reader waits for a writer that came earlier.
-    #[arg(long, conflicts_with_all = ["exclusive", "permits"])]
-    pub(crate) shared: bool,
-
-    /// Acquire the write lock: alone, with no other --shared or --exclusive holder
-    #[arg(long, conflicts_with = "permits")]
-    pub(crate) exclusive: bool,
-
-    /// Acquire one of N permits: at most N commands run at a time
-    ///
-    /// All users of the name must give the same N. The store keeps the N of the first command, until the name has not
-    /// been used for an hour.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    #[arg(conflicts_with_all = ["reentrant", "owner"])]
-    pub(crate) permits: Option<u32>,
-
-    /// Acquire M of the permits, all at once [default: 1]
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..), requires = "permits")]
-    pub(crate) take: Option<u32>,
-}
-
-#[derive(Args)]
 pub(crate) struct ShowArgs {
     /// Name of the lock
     pub(crate) name: String,
@@ -282,13 +221,8 @@ pub(crate) struct AcquireArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: PathBuf,
 
-    /// Maximum time to wait for the lock; without it, wait for ever
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
-    pub(crate) wait: Option<Duration>,
-
-    /// Do not wait: fail at once if the lock is held
-    #[arg(long = "try", conflicts_with = "wait")]
-    pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) wait: WaitLimitArgs,
 
     /// Exit status if the lock was not acquired
     #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT)]
@@ -462,23 +396,6 @@ Examples:
 
 `leasehold help run` describes signals, exit statuses and the loss of a lock.";
 
-const REENTRANT_HELP: &str =
-    "Use a reentrant lock: commands of the same owner can acquire it again (LEASEHOLD_OWNER, or a new owner)";
-
-const REENTRANT_LONG: &str = "\
-Use a reentrant lock: commands of the same owner can acquire it again (LEASEHOLD_OWNER, or a new owner)
-
-The command receives the owner in LEASEHOLD_OWNER. So a nested `leasehold run --reentrant` acquires the same locks at \
-once. It is another kind of lock, compatible with Redisson's RLock: every user of the name must acquire it this way.";
-
-const OWNER_HELP: &str =
-    "The same for this owner: 1 to 256 bytes of text that identify one piece of work; implies --reentrant";
-
-const OWNER_LONG: &str = "\
-The same for this owner: 1 to 256 bytes of text that identify one piece of work; implies --reentrant
-
-Every user of this machine can read it in the process list. If that matters, set LEASEHOLD_OWNER instead.";
-
 const RUN_ABOUT: &str = "Run a command while holding a lock";
 
 const RUN_LONG: &str = "\
@@ -577,15 +494,6 @@ Examples:
   leasehold run digest --once-per 55m --at-most 2h -- ./send-digest       from an hourly timer everywhere
   leasehold run orders/42 --store redis://db.example.org --password-file /run/secrets/redis -- ./ship
   leasehold run report --lease 5m --kill-grace 1m -- sh -c 'make report && publish --fence $LEASEHOLD_FENCE'";
-
-const ONCE_HELP: &str =
-    "Run the command at most once in this period, over all machines; otherwise end with 0 at once";
-
-const ONCE_LONG: &str = "\
-Run the command at most once in this period, over all machines; otherwise end with 0 at once
-
-The period counts from the start of a command. Whatever happens to the command or to this machine, no other command \
-starts before the period is over. Needs no session, and takes one NAME.";
 
 const LEAD_ABOUT: &str = "Run a command while leading, again after each re-election";
 

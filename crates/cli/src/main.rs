@@ -4,19 +4,19 @@
 //! thread: the kernel ties the end of the command to the thread that started it.
 
 mod args;
+mod backoff;
 mod commands;
 mod duration;
 mod environment;
 mod job;
-mod look;
+mod lock;
 mod output;
 mod store;
-mod token;
 
 use anyhow::Context;
 use args::{Arguments, Task};
 use clap::Parser;
-use commands::{acl, detached, doctor, free, lead, ls, monitor, run, show, wait};
+use commands::{acl, acquire, doctor, extend, free, lead, ls, monitor, release, run, show, wait};
 use leasehold::LockName;
 use output::exit::Exit;
 use output::failure::Failure;
@@ -57,9 +57,9 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
             Task::Lead(args) => lead::lead(args).await,
             Task::Wait(args) => wait::wait(args).await,
             Task::Show(args) => show::show(args).await,
-            Task::Acquire(args) => detached::acquire(args).await,
-            Task::Extend(args) => detached::extend(args).await,
-            Task::Release(args) => detached::release(args).await,
+            Task::Acquire(args) => acquire::acquire(args).await,
+            Task::Extend(args) => extend::extend(args).await,
+            Task::Release(args) => release::release(args).await,
             Task::Ls(args) => ls::ls(args).await,
             Task::Free(args) => free::free(args).await,
             Task::Monitor(args) => monitor::monitor(args).await,

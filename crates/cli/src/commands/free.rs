@@ -4,7 +4,7 @@
 //! it.
 
 use crate::args::FreeArgs;
-use crate::look::{AnyLock, Looked, look};
+use crate::lock::any_lock::{self, AnyLock, FoundLock};
 use crate::output::capacity::Capacity;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
@@ -32,7 +32,7 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
         )));
     }
     let client = config.connect().await?;
-    let found = look(&client, &name).await?;
+    let found = any_lock::find(&client, &name).await?;
     let report = Report::new(&name, &found, args.fence);
     if found.details.seen.is_none() && found.details.status.sharers.is_empty() {
         report.print(args, &format!("`{name}` is already free\n"))?;
@@ -122,8 +122,8 @@ struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(name: &'a LockName, found: &'a Looked, target: Option<u64>) -> Self {
-        let Looked { lock, details } = found;
+    fn new(name: &'a LockName, found: &'a FoundLock, target: Option<u64>) -> Self {
+        let FoundLock { lock, details } = found;
         let status = &details.status;
         Self {
             name: name.as_str(),

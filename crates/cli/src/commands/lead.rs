@@ -7,53 +7,54 @@
 //!    longer and longer.
 
 use crate::args::LeadArgs;
-use crate::commands::run::{command, give_back, whole_lease};
-use crate::job::Ended;
-use crate::job::held::Held;
+use crate::backoff::{Backoff, jitter};
+use crate::job;
+use crate::job::CommandEnd;
 use crate::job::signals::Signals;
-use crate::job::terms::{AcquireTerms, LEASE};
+use crate::job::times::{DEFAULT_LEASE, JobTimes};
+use crate::lock::guard::AnyGuard;
 use crate::output::error_map::acquire_failure;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log;
 use crate::output::report::{ErrorReport, json_line};
 use crate::store::client::{ClientConfig, shut_down};
-use anyhow::Context;
-use leasehold::{AcquireError, Client, Election, Leadership, LockName, Moment};
+use leasehold::{AcquireError, Client, Election, Leadership};
+use rustix::process::Signal;
 use serde::Serialize;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The pauses between campaigns that the store did not accept: the first, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// The pauses between campaigns that the store did not accept.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 
 /// Runs the command while this process leads.
 pub(crate) async fn lead(args: &LeadArgs) -> Result<Exit, Failure> {
-    let mut course = Course::default();
-    let done = try_to_lead(args, &mut course).await;
+    let mut progress = Progress::default();
+    let result = try_to_lead(args, &mut progress).await;
     if !args.json {
-        return done;
+        return result;
     }
-    let status = match &done {
+    let status = match &result {
         Ok(exit) => *exit,
         // Before the report, which is the last line.
-        Err(failure) => crate::output::log::failure(failure),
+        Err(failure) => log::failure(failure),
     };
     // Standard output belongs to the command.
     log::line(&json_line(&Report {
         name: &args.name,
-        led: course.led,
-        fence: course.fence,
-        command_status: course.command.map(Exit::status),
+        led: progress.led,
+        fence: progress.fence,
+        command_status: progress.command.map(Exit::status),
         status: status.status(),
-        error: ErrorReport::from_result(&done),
+        error: ErrorReport::from_result(&result),
     }));
     Ok(status)
 }
 
 /// The progress, for the report.
 #[derive(Debug, Default)]
-struct Course {
+struct Progress {
     /// The number of leaderships.
     led: u64,
     /// The last fencing token.
@@ -73,111 +74,126 @@ struct Report<'a> {
     error: Option<ErrorReport>,
 }
 
-async fn try_to_lead(args: &LeadArgs, course: &mut Course) -> Result<Exit, Failure> {
+async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
     let config = ClientConfig::from_args(&args.store)?;
-    let by_session = !args.no_session && config.has_heartbeats();
-    let lease = args.lease.unwrap_or(LEASE);
-    let terms = AcquireTerms::with(lease, by_session, args.session, args.kill_grace)?;
-    let config = config.watchdog_lease(terms.lease);
+    let ends_with_session = !args.no_session && config.has_heartbeats();
+    let lease = args.lease.unwrap_or(DEFAULT_LEASE);
+    let times = JobTimes::new(lease, ends_with_session, args.session, args.kill_grace)?;
+    let config = config.watchdog_lease(times.lease).label(args.label.as_deref());
     let config = if args.no_session {
         config.without_session()
     } else {
-        config.session(terms.session.or(args.session))
+        config.session(times.session.or(args.session))
     };
-    let config = config.label(args.label.as_deref());
-    let unavailable = |error| Failure::unavailable(error);
-    let mut signals = Signals::catch().context("failed to catch signals").map_err(unavailable)?;
-    let client = tokio::select! {
-        biased;
-        signal = signals.ending() => return Ok(Exit::from_signal(signal)),
-        client = config.connect() => client?,
+    let mut signals = Signals::catch()?;
+    let client = match signals.interruptible(config.connect()).await {
+        Ok(client) => client?,
+        Err(signal) => return Ok(Exit::from_signal(signal)),
     };
-    let outcome = again_and_again(&client, &name, &terms, args, &mut signals, course).await;
+    let election = client.election(name.clone());
+    let outcome = match election.map_err(|error| Failure::usage(error).failed_to("use", &name)) {
+        Ok(election) => lead_until_end(&client, &election, &times, args, &mut signals, progress).await,
+        Err(failure) => Err(failure),
+    };
     shut_down(&client).await;
     outcome
 }
 
-async fn again_and_again(
+/// Campaigns and leads until the command ends by itself, or a signal asks this process to end.
+async fn lead_until_end(
     client: &Client,
-    name: &LockName,
-    terms: &AcquireTerms,
+    election: &Election,
+    times: &JobTimes,
     args: &LeadArgs,
     signals: &mut Signals,
-    course: &mut Course,
+    progress: &mut Progress,
 ) -> Result<Exit, Failure> {
-    let shown = format!("`{name}`");
-    let election = client.election(name.clone());
-    let election = election.map_err(|error| Failure::usage(error).failed_to("use", name))?;
-    let (mut pause, longest) = PAUSES;
+    let mut backoff = BACKOFF;
     loop {
-        let leadership = tokio::select! {
-            biased;
-            signal = signals.ending() => return Ok(Exit::from_signal(signal)),
-            elected = campaign(client, &election) => elected.map_err(|failure| failure.failed_to("lead", name))?,
+        let elected = match signals.interruptible(campaign(client, election)).await {
+            Ok(elected) => elected,
+            Err(signal) => return Ok(Exit::from_signal(signal)),
         };
-        course.led += 1;
-        course.fence = Some(leadership.fencing_token().as_u64());
-        tracing::info!(election = %shown, fence = course.fence, "leading");
-        let held = Held::Lead(leadership);
-        let ended = match whole_lease(&held, terms).await {
-            Ok(()) => command(client, &held, terms, &args.command, signals).await,
-            Err(failure) => Err(failure.failed_to("hold", name)),
-        };
-        let began = ended.is_ok();
-        course.command = ended.as_ref().ok().map(|ended| ended.exit).or(course.command);
-        let (stopped, asked) = match &ended {
-            Ok(Ended { stopped, asked, .. }) => (*stopped, *asked),
-            Err(failure) => (failure.exit == Exit::LOST || failure.exit == Exit::UNAVAILABLE, None),
-        };
-        let given_back = give_back(client, held, &shown, ended).await;
-        match (given_back, asked) {
-            // The command was ended because the leadership is over, or it could not be started before: another process
-            // may lead now.
-            (Err(failure), None) if stopped => {
+        let leadership = elected.map_err(|failure| failure.failed_to("lead", election.name()))?;
+        progress.led += 1;
+        progress.fence = Some(leadership.fencing_token().as_u64());
+        tracing::info!(election = %election.name(), fence = progress.fence, "leading");
+        let guard = AnyGuard::Leadership(leadership);
+        let ended = job::run(client, &guard, times, &args.command, signals).await;
+        progress.command = ended.as_ref().ok().map(|ended| ended.exit).or(progress.command);
+        let term = Term::new(&ended);
+        match (job::release::release(client, guard, ended).await, term) {
+            // Another process may lead now.
+            (Err(failure), Term::Lost { was_started, requested: None }) => {
                 log::warning(&format!("{}; campaigning again", failure.message()));
+                if was_started {
+                    backoff.reset();
+                    continue;
+                }
                 // A process that cannot start its command would otherwise be elected again and again.
-                if began {
-                    pause = PAUSES.0;
-                } else {
-                    tokio::select! {
-                        biased;
-                        signal = signals.ending() => return Ok(Exit::from_signal(signal)),
-                        () = sleep(pause / 2 + share(client.now(), pause / 2)) => {}
-                    }
-                    pause = (pause * 2).min(longest);
+                let pause = sleep(half_jittered(client, backoff.next_pause()));
+                if let Err(signal) = signals.interruptible(pause).await {
+                    return Ok(Exit::from_signal(signal));
                 }
             }
-            (Err(_), Some(signal)) if stopped => return Ok(Exit::from_signal(signal)),
+            (Err(_), Term::Lost { requested: Some(signal), .. }) => return Ok(Exit::from_signal(signal)),
             (outcome, _) => return outcome,
+        }
+    }
+}
+
+/// How a leadership ended.
+enum Term {
+    /// The command ended by itself, or cannot be started.
+    Finished,
+    /// The leadership was lost before the command had ended, or before it could be started.
+    Lost {
+        was_started: bool,
+        /// The signal that meanwhile asked this process to end (2).
+        requested: Option<Signal>,
+    },
+}
+
+impl Term {
+    fn new(ended: &Result<CommandEnd, Failure>) -> Self {
+        match ended {
+            Ok(CommandEnd { lock_ended: true, requested, .. }) => {
+                Self::Lost { was_started: true, requested: *requested }
+            }
+            Err(failure) if failure.exit == Exit::LOST || failure.exit == Exit::UNAVAILABLE => {
+                Self::Lost { was_started: false, requested: None }
+            }
+            Ok(_) | Err(_) => Self::Finished,
         }
     }
 }
 
 /// Campaigns until this process leads, however long the store does not answer (3).
 async fn campaign(client: &Client, election: &Election) -> Result<Leadership, Failure> {
-    let (mut pause, longest) = PAUSES;
+    let mut backoff = BACKOFF;
     loop {
         let error = match election.campaign().await {
             Ok(leadership) => return Ok(leadership),
             Err(error) => error,
         };
-        let passes = match &error {
-            AcquireError::Store(fault) | AcquireError::Unknown(fault) => fault.is_transient(),
-            AcquireError::LeaseTooShort { .. } | AcquireError::Closed => false,
-            _ => true,
-        };
-        if !passes {
+        if !can_retry(&error) {
             return Err(acquire_failure(error, Exit::UNAVAILABLE));
         }
         log::warning(&format!("failed to lead `{}`: {error}; campaigning again", election.name()));
-        sleep(pause / 2 + share(client.now(), pause / 2)).await;
-        pause = (pause * 2).min(longest);
+        sleep(half_jittered(client, backoff.next_pause())).await;
     }
 }
 
-/// A part of `most` that differs from process to process, taken from the last digits of a clock.
-pub(crate) fn share(now: Moment, most: Duration) -> Duration {
-    let micros = u32::try_from(now.as_micros() % 1000).unwrap_or_default();
-    most * micros / 1000
+fn can_retry(error: &AcquireError) -> bool {
+    match error {
+        AcquireError::Store(fault) | AcquireError::Unknown(fault) => fault.is_transient(),
+        AcquireError::LeaseTooShort { .. } | AcquireError::Closed => false,
+        _ => true,
+    }
+}
+
+/// Half of the pause, and a random part of the other half.
+fn half_jittered(client: &Client, pause: Duration) -> Duration {
+    pause / 2 + jitter(client.now(), pause / 2)
 }

@@ -8,7 +8,6 @@ use crate::output::printable::printable;
 use crate::output::report::{json_line, print_or_warn};
 use crate::output::timestamp::rfc3339;
 use crate::store::client::ClientConfig;
-use anyhow::Context;
 use leasehold::{Eviction, FencingToken, Label, MonitorReport};
 use serde::Serialize;
 use std::time::SystemTime;
@@ -16,23 +15,15 @@ use std::time::SystemTime;
 /// Runs until a signal ends it, which is no failure.
 pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
     let config = ClientConfig::from_args(&args.store)?.without_session().label(args.label.as_deref());
-    let mut signals = Signals::catch().context("failed to catch signals").map_err(Failure::unavailable)?;
-    let client = tokio::select! {
-        biased;
-        _ = signals.ending() => return Ok(Exit::SUCCESS),
-        client = config.connect() => client?,
-    };
-    let mut monitor = client.monitor();
+    let mut signals = Signals::catch()?;
+    let Ok(client) = signals.interruptible(config.connect()).await else { return Ok(Exit::SUCCESS) };
+    let mut monitor = client?.monitor();
     if let Some(every) = args.every {
         monitor = monitor.every(every);
     }
     let mut printer = EventPrinter { json: args.json, in_trouble: false };
     printer.print(&Event::Started { at: now(), version: env!("CARGO_PKG_VERSION") });
-    tokio::select! {
-        biased;
-        _ = signals.ending() => {}
-        _ = monitor.run(|round| printer.report(round)) => {}
-    }
+    let Err(_) = signals.interruptible(monitor.run(|round| printer.report(round))).await;
     printer.print(&Event::Ended { at: now() });
     Ok(Exit::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! `leasehold show`: the state of a lock.
 
 use crate::args::ShowArgs;
-use crate::look::{Looked, look};
+use crate::lock::any_lock::{self, FoundLock};
 use crate::output::audit_report::AuditReport;
 use crate::output::capacity::Capacity;
 use crate::output::exit::Exit;
@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime};
 pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
     let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
-    let found = look(&client, &name).await?;
+    let found = any_lock::find(&client, &name).await?;
     let report = Report::new(name.as_str(), &found, SystemTime::now());
     let text = if args.json { json_line(&report) } else { report.text() };
     print(&text).map(|()| Exit::SUCCESS)
@@ -52,8 +52,8 @@ struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(name: &'a str, found: &'a Looked, now: SystemTime) -> Self {
-        let Looked { lock, details } = found;
+    fn new(name: &'a str, found: &'a FoundLock, now: SystemTime) -> Self {
+        let FoundLock { lock, details } = found;
         let status = &details.status;
         let remaining = status.remaining.filter(|_| status.held);
         Self {

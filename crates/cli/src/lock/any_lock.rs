@@ -1,4 +1,4 @@
-//! Reads a lock of any kind, by its name alone.
+//! A lock of any kind, found by its name alone.
 
 use crate::output::error_map::unexpected_type;
 use crate::output::failure::Failure;
@@ -13,11 +13,11 @@ use tokio::task::JoinSet;
 
 /// The number of kinds.
 const KINDS: usize = Kind::ALL.len();
-/// A number of permits, arrivals or parties: its value does not matter, since reading a lock adds no holder.
-const SOME: u32 = 1;
+/// The number of permits, arrivals or parties: any will do, since reading a lock adds no holder.
+const ANY_LIMIT: u32 = 1;
 
-/// A lock as it was read.
-pub(crate) struct Looked {
+/// A lock, and its state when it was read.
+pub(crate) struct FoundLock {
     pub(crate) lock: AnyLock,
     pub(crate) details: FullStatus,
 }
@@ -39,13 +39,14 @@ impl AnyLock {
         let others: [Result<Self, LockError>; KINDS - 1] = [
             client.reentrant_mutex(name.clone()).map(Self::Reentrant),
             client.election(name.clone()).map(Self::Election),
-            client.semaphore(name.clone(), SOME).map(Self::Semaphore),
+            client.semaphore(name.clone(), ANY_LIMIT).map(Self::Semaphore),
             client.rwlock(name.clone()).map(Self::RwLock),
-            client.latch(name.clone(), SOME).map(Self::Latch),
-            client.barrier(name.clone(), SOME).map(Self::Barrier),
+            client.latch(name.clone(), ANY_LIMIT).map(Self::Latch),
+            client.barrier(name.clone(), ANY_LIMIT).map(Self::Barrier),
         ];
-        let is_there = |lock: &Result<_, _>| !matches!(lock, Err(LockError::Key(KeyError::NotByMajority(_))));
-        let others = others.into_iter().filter(is_there).collect::<Result<_, _>>()?;
+        let is_supported =
+            |lock: &Result<_, _>| !matches!(lock, Err(LockError::Key(KeyError::NotByMajority(_))));
+        let others = others.into_iter().filter(is_supported).collect::<Result<_, _>>()?;
         Ok((Self::Mutex(client.mutex(name.clone())?), others))
     }
 
@@ -73,15 +74,15 @@ impl AnyLock {
         }
     }
 
-    pub(crate) async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
+    pub(crate) async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
         match self {
-            Self::Mutex(lock) => lock.force_release(seen).await,
-            Self::Reentrant(lock) => lock.force_release(seen).await,
-            Self::Election(lock) => lock.force_release(seen).await,
-            Self::Semaphore(lock) => lock.force_release(seen).await,
-            Self::RwLock(lock) => lock.force_release(seen).await,
-            Self::Latch(lock) => lock.force_release(seen).await,
-            Self::Barrier(lock) => lock.force_release(seen).await,
+            Self::Mutex(lock) => lock.force_release(observed).await,
+            Self::Reentrant(lock) => lock.force_release(observed).await,
+            Self::Election(lock) => lock.force_release(observed).await,
+            Self::Semaphore(lock) => lock.force_release(observed).await,
+            Self::RwLock(lock) => lock.force_release(observed).await,
+            Self::Latch(lock) => lock.force_release(observed).await,
+            Self::Barrier(lock) => lock.force_release(observed).await,
         }
     }
 }
@@ -90,51 +91,53 @@ impl AnyLock {
 /// was taken from a holder last, or else a Mutex.
 ///
 /// A held Mutex costs one request. Otherwise the other kinds are read concurrently, each once.
-pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Failure> {
+pub(crate) async fn find(client: &Client, name: &LockName) -> Result<FoundLock, Failure> {
     let unusable = |error: LockError| Failure::usage(error).failed_to("use", name);
     let failed = |error: InspectError| Failure::unavailable(error).failed_to("inspect", name);
     let (mutex, others) = AnyLock::all(client, name).map_err(unusable)?;
-    let (mut best, mut other) = match mutex.inspect_full().await {
-        Ok(details) if details.status.held => return Ok(Looked { lock: mutex, details }),
-        Ok(details) => (Some(Looked { lock: mutex, details }), None),
+    let (mut best, mut unexpected) = match mutex.inspect_full().await {
+        Ok(details) if details.status.held => return Ok(FoundLock { lock: mutex, details }),
+        Ok(details) => (Some(FoundLock { lock: mutex, details }), None),
         // A lock of another kind, or another value.
         Err(error) if unexpected_type(error.fault()).is_some() => (None, Some(error)),
         Err(error) => return Err(failed(error)),
     };
-    for (lock, looked) in all_at_once(others).await {
-        match looked {
-            Ok(details) if best.as_ref().is_none_or(|best| traces(&details) > traces(&best.details)) => {
-                best = Some(Looked { lock, details });
+    for (lock, inspected) in inspect_all(others).await {
+        match inspected {
+            Ok(details)
+                if best.as_ref().is_none_or(|best| significance(&details) > significance(&best.details)) =>
+            {
+                best = Some(FoundLock { lock, details });
             }
             Ok(_) => {}
-            Err(error) if unexpected_type(error.fault()).is_some() => other = other.or(Some(error)),
+            Err(error) if unexpected_type(error.fault()).is_some() => unexpected = unexpected.or(Some(error)),
             // A store without locks of this kind has none of this name.
             Err(error) if matches!(error.fault().kind, FaultKind::Unusable(_)) => {}
             Err(error) => return Err(failed(error)),
         }
     }
-    best.ok_or_else(|| match other {
+    best.ok_or_else(|| match unexpected {
         Some(error) => failed(error),
         None => Failure::unavailable(anyhow!("nothing was found")).failed_to("inspect", name),
     })
 }
 
 /// Reads several locks concurrently; returns them in their order.
-async fn all_at_once(locks: Vec<AnyLock>) -> Vec<(AnyLock, Result<FullStatus, InspectError>)> {
-    let mut looks = JoinSet::new();
+async fn inspect_all(locks: Vec<AnyLock>) -> Vec<(AnyLock, Result<FullStatus, InspectError>)> {
+    let mut inspections = JoinSet::new();
     for (at, lock) in locks.into_iter().enumerate() {
-        looks.spawn(async move {
-            let looked = lock.inspect_full().await;
-            (at, lock, looked)
+        inspections.spawn(async move {
+            let inspected = lock.inspect_full().await;
+            (at, lock, inspected)
         });
     }
-    let mut all = looks.join_all().await;
+    let mut all = inspections.join_all().await;
     all.sort_by_key(|(at, ..)| *at);
-    all.into_iter().map(|(_, lock, looked)| (lock, looked)).collect()
+    all.into_iter().map(|(_, lock, inspected)| (lock, inspected)).collect()
 }
 
-/// What is known of a lock, the most important first.
-fn traces(details: &FullStatus) -> (bool, bool, Option<u64>) {
+/// What makes a lock worth reporting, the most important first: a holder, waiters, the last entry of the audit.
+fn significance(details: &FullStatus) -> (bool, bool, Option<u64>) {
     let last = details.audit.first().map(|entry| entry.at_ms);
     (details.status.held, details.status.waiting > 0, last)
 }

@@ -1,16 +1,35 @@
 //! `leasehold acl`: the minimal permissions for a user of the server.
 
-use crate::args::AclArgs;
 use crate::environment::{USERNAME, variable};
 use crate::output::error_map::fault_exit;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
-use crate::output::log;
+use crate::output::log::{self, LogArgs};
 use crate::output::report::print;
 use crate::store::args::StoreArgs;
 use crate::store::{CALL_TIMEOUT, password, url};
 use anyhow::{Context, anyhow};
+use clap::Args;
 use leasehold::store::{Permissions, RedisConfig, ServerVersion, StoreUrl};
+
+/// Print the minimal permissions for a user of the server, as the command that creates the user.
+///
+/// For the locks of one prefix, or for all, the user can do whatever this program and the library do, and nothing else.
+/// The version of the server is read first, since a server refuses a list with a command that it does not know. Nothing
+/// is changed.
+#[derive(Args)]
+#[command(about = "Print the minimal permissions for a user of the server", after_long_help = AFTER_HELP)]
+pub(crate) struct AclArgs {
+    /// Name of the user
+    #[arg(long, value_name = "NAME", default_value = "leasehold")]
+    user: String,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
 
 /// Prints the command that creates such a user.
 pub(crate) async fn acl(args: &AclArgs) -> Result<Exit, Failure> {
@@ -95,3 +114,21 @@ async fn ask(config: &RedisConfig) -> Result<ServerVersion, Failure> {
         Failure::new(exit, anyhow::Error::new(fault).context("failed to read the version of the server"))
     })
 }
+
+const AFTER_HELP: &str = "\
+Without a server (--store or LEASEHOLD_STORE) the list is for the newest versions. It applies to
+the database of the URL.
+
+Replace the word that begins with `#` by the SHA-256 of a password, in hexadecimal, preceded by
+`#`, or by `>` and the password. The server refuses the line as it is printed. An existing user of
+that name loses all other permissions. Type the line into `redis-cli`: a shell would interpret the
+patterns and redirections in it, and show it in the process list.
+
+Exit status:
+    0  it is printed
+    2  the prefix, the name or another setting cannot be used
+   69  the server cannot be reached, or does not report its version
+
+Examples:
+  leasehold acl --prefix app: --user app
+  leasehold acl --store redis://db.example.org --prefix app:      for that server's version";

@@ -1,15 +1,36 @@
 //! `leasehold doctor`: what a server reports about itself, and settings that could lose locks.
 
-use crate::args::DoctorArgs;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::lines::Lines;
+use crate::output::log::LogArgs;
 use crate::output::printable::printable;
 use crate::output::report::{json_line, print};
+use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
+use clap::Args;
 use leasehold::store::{Diagnosis, Finding, Role, Severity};
 use serde::Serialize;
 use std::time::Duration;
+
+/// Check a server for settings that could lose locks, and suggest remedies.
+///
+/// Reads version, role, memory, persistence and clock of the server with INFO, TIME and ACL WHOAMI, and writes no key.
+/// What the user may not read is reported as unknown. Missing permissions are not checked: they show in use. A server
+/// is checked whatever its findings are, even if the URL contains `?strict=1`.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct DoctorArgs {
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
 
 /// The output for a store that is not a server.
 const FILE: &str = "\
@@ -161,6 +182,40 @@ fn memory(server: &Diagnosis) -> Option<String> {
         most => format!("{used} bytes of {most}; policy {policy}"),
     })
 }
+
+const AFTER_HELP: &str = "\
+Findings:
+  A warning means that locks can be lost although all seems well. The library logs it when it
+  connects; this program shows that with -v. With `?strict=1` in the URL the server is refused. A
+  notice may be intended, and does not change the exit status.
+    eviction        an eviction policy that can remove locks; a notice while there is no
+                    `maxmemory`
+    replica         a replica, which has the data of a primary, and refuses writes or loses them
+    lua_holes       a version whose Lua has known vulnerabilities; distributions may have fixed
+                    them
+    unreachable     one of several servers does not answer, or refuses the login
+    memory_full     no client can acquire a lock (notice)
+    not_persistent  a restart loses locks (notice)
+    clock_apart     its clock is certainly off by more than a second (notice)
+    not_told        the user may not run INFO (notice)
+
+JSON (--json), one line a server; later versions may add fields and words:
+  store           its address; null for a file, which has nothing to report
+  product, version, role (primary or replica), replicas, append_only, snapshots (since its start),
+  eviction_policy, maxmemory (0: no limit), used_memory, clock_ahead_us (less than 0: behind),
+  clock_uncertainty_us, round_trip_us, user: each null if it is unknown
+  findings         objects: hazard (a word of those above), severity (warning or notice), message,
+                  remedy
+
+Exit status:
+    0  no warning
+    2  the URL or another setting cannot be used
+   69  the store cannot be reached, or refuses the request
+   78  there is a warning
+
+Examples:
+  leasehold doctor --store redis://db.example.org
+  leasehold doctor --json | jq -r '.hazards[].remedy'";
 
 #[cfg(test)]
 mod tests {

@@ -3,26 +3,64 @@
 //! The request compares with the hold that the operator was shown: a client that has acquired the lock since then keeps
 //! it.
 
-use crate::args::FreeArgs;
 use crate::lock::any_lock::{self, AnyLock, FoundLock};
 use crate::output::capacity::Capacity;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::holder_report::{HolderReport, describe_holder};
+use crate::output::log::LogArgs;
 use crate::output::printable::printable;
 use crate::output::report::{json_line, print};
 use crate::output::session_report::SessionReport;
+use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, flush};
 use anyhow::{Context, anyhow};
+use clap::Args;
 use leasehold::{
     FencingToken, ForceReleaseError, FullStatus, Label, LockName, ObservedHolder, Owner, SharedHolder,
 };
 use serde::Serialize;
 use std::io::{self, BufRead, IsTerminal, Write as _};
 
+/// Take a lock from its holder by force.
+///
+/// Shows the holder, and asks for confirmation. The holder is notified at once, and the next waiter gets the lock.
+/// Until the holder has received that notification, both may work: stop the holder first, if you can. A client that
+/// acquired the lock after it was shown keeps it. All holds of a reentrant lock's owner end together. For a shared
+/// lock, all holders that were shown lose it, or with --fence one of them. The audit of the lock records what was done:
+/// see `leasehold show`.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct FreeArgs {
+    /// Name of the lock
+    name: String,
+
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    yes: bool,
+
+    /// End only the hold with this fencing token, if several clients share the lock; `show` prints the tokens
+    #[arg(long, value_name = "TOKEN")]
+    fence: Option<u64>,
+
+    /// Label of the operator, for the audit of the lock [default: user@host]
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
+
 /// Shows the holder, asks for confirmation, and takes the lock.
 pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
-    let name = crate::lock_name(&args.name)?;
+    let name = super::lock_name(&args.name)?;
     let label = args.label.clone().or_else(operator_label);
     let config = ClientConfig::from_args(&args.store)?.without_session().label(label.as_deref());
     if !args.yes && !is_interactive() {
@@ -234,3 +272,22 @@ fn confirm(report: &Report<'_>) -> Result<bool, Failure> {
     let answer = ask().context("failed to ask at the terminal").map_err(Failure::unavailable)?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
+
+const AFTER_HELP: &str = "\
+JSON (--json), one line, once the lock has been read; later versions may add fields:
+  name, kind, freed (true or false), held, holder, owner, count, fence, waiting, behind, taken,
+  limit, sharers: as they were before; freed_fences: the tokens of the holds that this command has
+  ended
+
+Exit status:
+    0  the lock was taken from its holder, or was free
+    1  you answered no
+    2  the name or a setting cannot be used, or --yes is not given and there is no terminal to ask
+       at
+   69  the store cannot be reached, or did not report whether it was done: check again
+   75  the lock was no longer held as it was shown: no hold was ended
+
+Examples:
+  leasehold free nightly
+  leasehold free nightly --yes --label 'ticket 4711'
+  leasehold free index --fence 1772368200250117      one of several readers";

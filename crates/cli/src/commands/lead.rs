@@ -6,24 +6,76 @@
 //! 3. Once a campaign has reached the store, this process never gives up: while the store does not answer, it pauses,
 //!    longer and longer.
 
-use crate::args::LeadArgs;
 use crate::backoff::{Backoff, jitter};
-use crate::job;
-use crate::job::CommandEnd;
+use crate::duration;
 use crate::job::signals::Signals;
 use crate::job::times::{DEFAULT_LEASE, JobTimes};
+use crate::job::{self, CommandEnd};
 use crate::lock::guard::AnyGuard;
 use crate::output::error_map::acquire_failure;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
-use crate::output::log;
+use crate::output::log::{self, LogArgs};
 use crate::output::report::{ErrorReport, json_line};
+use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, shut_down};
+use clap::Args;
 use leasehold::{AcquireError, Client, Election, Leadership};
 use rustix::process::Signal;
 use serde::Serialize;
+use std::ffi::OsString;
 use std::time::Duration;
 use tokio::time::sleep;
+
+/// Run a command while leading, again after each re-election.
+///
+/// Campaigns until this process leads, and runs the command for as long as it leads. If the leadership is lost, the
+/// command is ended before another process can lead, and this process campaigns again. When the command ends by itself,
+/// or a signal asks this process to end, it resigns and ends as well.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct LeadArgs {
+    /// Name of the election: up to 512 bytes without control characters
+    name: String,
+
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+
+    /// Lease of the leadership: how long it can outlive this process [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    lease: Option<Duration>,
+
+    /// Time without a heartbeat after which the session counts as dead [default: 10s]
+    ///
+    /// As with `run`.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    session: Option<Duration>,
+
+    /// No session: after a crash only the lease ends the leadership
+    #[arg(long, conflicts_with = "session")]
+    no_session: bool,
+
+    /// Time between SIGTERM and SIGKILL for the command when the leadership is lost [default: 5s or less]
+    ///
+    /// As with `run`.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    kill_grace: Option<Duration>,
+
+    /// Label of the leader, shown to other users [default: this host and process]
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+
+    /// Print one line of JSON at the end, on standard error: standard output belongs to the command
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
 
 /// The pauses between campaigns that the store did not accept.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
@@ -75,7 +127,7 @@ struct Report<'a> {
 }
 
 async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, Failure> {
-    let name = crate::lock_name(&args.name)?;
+    let name = super::lock_name(&args.name)?;
     let config = ClientConfig::from_args(&args.store)?;
     let ends_with_session = !args.no_session && config.has_heartbeats();
     let lease = args.lease.unwrap_or(DEFAULT_LEASE);
@@ -197,3 +249,28 @@ fn can_retry(error: &AcquireError) -> bool {
 fn half_jittered(client: &Client, pause: Duration) -> Duration {
     pause / 2 + jitter(client.now(), pause / 2)
 }
+
+const AFTER_HELP: &str = "\
+The command has LEASEHOLD_NAME and LEASEHOLD_FENCE in its environment, receives the signals that
+leasehold receives, and is ended as with `run`: SIGTERM --kill-grace before the lease or the
+session ends, and then SIGKILL. Each leadership has a new, greater fencing token.
+Once a campaign has reached the store, a store that does not answer does not end this program: it
+retries less and less often, every 5s at least.
+
+An election is a lock of its own kind: `show` prints the leader, and `free` deposes it.
+
+Exit status:
+  that of the command, if it ended by itself; 128 + n if signal n ended it, or ended a campaign
+    2  the arguments, the name, the URL or another setting cannot be used
+   69  the store could not be reached at the start, or refuses the request
+   70  the leadership was lost while the command ran, and that was detected only after it had ended
+  126  the command cannot be executed
+  127  there is no such command
+
+JSON (--json), the last line on standard error; later versions may add fields:
+  name, led (how often), fence (the last one, or null), command_status (of the last command, or
+  null), status (of this program); error: as with `run`
+
+Examples:
+  leasehold lead scheduler -- ./scheduler
+  leasehold lead scheduler --session 4s --label \"$HOSTNAME\" -- ./scheduler";

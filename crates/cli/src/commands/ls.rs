@@ -1,19 +1,45 @@
 //! `leasehold ls`: the locks that are held, with their holders; or the sessions.
 
-use crate::args::LsArgs;
 use crate::output::capacity::Capacity;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::holder_report::HolderReport;
+use crate::output::log::LogArgs;
 use crate::output::printable::printable;
 use crate::output::report::{json_line, millis, print};
 use crate::output::session_report::SessionReport;
 use crate::output::timestamp::rfc3339;
+use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
+use clap::Args;
 use leasehold::{FencingToken, InspectError, LockInfo, Owner, SessionInfo};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
+
+/// List the locks that are held, and their holders.
+///
+/// Lists what sessions report: the locks that they have held for longer than about a second. The current state of each
+/// lock is read before it is printed. Not listed are locks that were just acquired, detached ones, and those of clients
+/// without a session or of other libraries: look these up by name, with `leasehold show`. No scan goes through the
+/// server's keys.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct LsArgs {
+    /// List sessions instead of locks, alive or dead
+    #[arg(long)]
+    sessions: bool,
+
+    /// Print one line of JSON for each
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
 
 /// Prints a line a lock, or a session.
 pub(crate) async fn ls(args: &LsArgs) -> Result<Exit, Failure> {
@@ -191,6 +217,25 @@ fn table<const N: usize>(head: &[&str; N], rows: impl Iterator<Item = [String; N
     }
     text
 }
+
+const AFTER_HELP: &str = "\
+JSON (--json), one line a lock; later versions may add fields:
+  name, kind, holder, owner, count, since, remaining_ms, fence, waiting, behind, taken, limit,
+  sharers: as with `show`
+
+JSON (--sessions --json), one line a session:
+  session, alive, alive_ms, label, host, pid, program, version, started, labels; locks: an array of
+  names
+
+Exit status:
+    0  the list is complete
+    2  the URL or another setting cannot be used
+   69  the store cannot be reached, or refuses the request
+
+Examples:
+  leasehold ls
+  leasehold ls --json | jq -r 'select(.behind.host == \"web-3\") | .name'
+  leasehold ls --sessions";
 
 #[cfg(test)]
 mod tests {

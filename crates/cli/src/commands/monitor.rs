@@ -1,16 +1,46 @@
 //! `leasehold monitor`: a daemon that frees the locks of dead sessions, and reports each.
 
-use crate::args::MonitorArgs;
+use crate::duration;
 use crate::job::signals::Signals;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
+use crate::output::log::LogArgs;
 use crate::output::printable::printable;
 use crate::output::report::{json_line, print_or_warn};
 use crate::output::timestamp::rfc3339;
+use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
+use clap::Args;
 use leasehold::{Eviction, FencingToken, Label, MonitorReport};
 use serde::Serialize;
+use std::time::Duration;
 use std::time::SystemTime;
+
+/// Free the locks of dead sessions, as a daemon.
+///
+/// A waiter detects by itself that the holder has died. The monitor also frees locks that have no waiter. The step that
+/// takes a lock checks that its session is dead. Any number of monitors may run.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct MonitorArgs {
+    /// Interval between two checks, varied by up to a quarter [default: 2500ms]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    every: Option<Duration>,
+
+    /// Label of the monitor, for the audit of the locks [default: this host and process]
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+
+    /// Print lines of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
 
 /// Runs until a signal ends it, which is no failure.
 pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
@@ -100,3 +130,20 @@ impl EventPrinter {
 fn now() -> String {
     rfc3339(SystemTime::now())
 }
+
+const AFTER_HELP: &str = "\
+Runs until SIGTERM, SIGINT, SIGHUP or SIGQUIT, and then ends with 0. Prints one line for each lock
+that was freed, and when trouble with the store begins and ends. During trouble it checks less and
+less often, every 5s at least.
+
+JSON (--json), lines; later versions may add fields and events:
+  event (started, evicted, trouble, recovered, ended), at
+  evicted:  name, fence (null for a queue entry), session, whose
+  trouble:  message
+
+Exit status:
+    0  a signal ended it
+    2  the URL or another setting cannot be used
+   69  the store could not be reached at the start
+
+A systemd unit is in contrib/leasehold-monitor.service.";

@@ -1,6 +1,5 @@
 //! `leasehold show`: the state of a lock.
 
-use crate::args::ShowArgs;
 use crate::lock::any_lock::{self, FoundLock};
 use crate::output::audit_report::AuditReport;
 use crate::output::capacity::Capacity;
@@ -8,18 +7,46 @@ use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::holder_report::HolderReport;
 use crate::output::lines::Lines;
+use crate::output::log::LogArgs;
 use crate::output::printable::printable;
 use crate::output::report::{json_line, millis, print};
 use crate::output::session_report::SessionReport;
 use crate::output::timestamp::rfc3339;
+use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
+use clap::Args;
 use leasehold::{FencingToken, Owner};
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
 
+/// Show the holder of a lock, since when and until when it is held, its session, the number of waiters, and the audit.
+///
+/// Works with a lock of any kind: a plain lock, a reentrant one (`run --reentrant`), an election (`lead`), or one that
+/// several clients can hold at the same time (`run --shared`, `--permits`; also latches and barriers of programs), with
+/// all holders.
+///
+/// The exit status is 0 whether or not the lock is held; 69 if the store cannot be reached, and 2 if the name or a
+/// setting cannot be used.
+#[derive(Args)]
+#[command(about = "Show the holder of a lock", after_long_help = AFTER_HELP)]
+pub(crate) struct ShowArgs {
+    /// Name of the lock
+    name: String,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
+
 /// Prints the state of the lock.
 pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
-    let name = crate::lock_name(&args.name)?;
+    let name = super::lock_name(&args.name)?;
     let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
     let found = any_lock::find(&client, &name).await?;
     let report = Report::new(name.as_str(), &found, SystemTime::now());
@@ -137,3 +164,35 @@ fn push_session(session: &SessionReport<'_>, lines: &mut Lines) {
         lines.push("label", &format!("{}={}", printable(name), printable(value)));
     }
 }
+
+const AFTER_HELP: &str = "\
+JSON (--json), one line; later versions may add fields:
+  name          the name of the lock
+  kind          mutex, reentrant, election, semaphore, rwlock, latch or barrier; of a free lock,
+                mutex unless it is known to have been another
+  held          true or false
+  rests         true if the last holder is done, and the lock stays taken until `until` (`run
+                --once-per`)
+  holder        the label of the holder, by default `host/pid/program`; null if the lock is free,
+                or held by another library, which records no label
+  owner         the owner, for which it can be acquired again; null if the lock is free, or a mutex
+  count         the number of holds: 0 if it is free, 1 if a mutex is held
+  since         when the hold began, by the clock of the store: RFC 3339 in UTC, or null
+  until         when the lease ends unless it is renewed, by the clock of this machine; null if the
+                lock is free, or held without an expiry
+  remaining_ms  the milliseconds until then, or null
+  fence         the fencing token of the holder, a number of at most 53 bits, or null
+  waiting       how many processes wait
+  behind        the session of the holder, or null: session, alive, alive_ms, label, host, pid,
+                program, version, started, labels
+  audit         the last holds that were ended by others, the latest first: at, how (freed,
+                evicted), fence, whose, by
+  taken         how many permits are taken, or how many have arrived; null for other kinds
+  limit         the number of permits, arrivals or parties, or null
+  sharers       all holders, for a kind that can be shared, the oldest first (4096 at most):
+                portion, count (of permits or arrivals), holder, owner, since, remaining_ms, fence,
+                behind. The holder above is the first
+
+Examples:
+  leasehold show nightly
+  leasehold show nightly --json | jq -r 'select(.held) | .holder'";

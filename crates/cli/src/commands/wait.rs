@@ -3,18 +3,51 @@
 //! It acquires nothing and has no queue entry, so no notification reaches it. It polls, less and less often, and at the
 //! end of the holder's lease.
 
-use crate::args::WaitArgs;
 use crate::backoff::{Backoff, jitter};
+use crate::duration;
 use crate::lock::any_lock;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
+use crate::output::log::LogArgs;
 use crate::output::report::{ErrorReport, json_line, millis, print};
+use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use anyhow::anyhow;
+use clap::Args;
 use leasehold::Moment;
 use serde::Serialize;
 use std::time::Duration;
 use tokio::time::sleep;
+
+/// Wait until a lock is free, without acquiring it.
+///
+/// Works with a lock of any kind. Polls when the lease of the holder would end, and at first every 100ms, then less and
+/// less often: every 2s at least. Another client may hold the lock again by the time this command has ended: to work
+/// under the lock, use `leasehold run`. A lock that rests (--once-per) is not free.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct WaitArgs {
+    /// Name of the lock
+    name: String,
+
+    /// Maximum time to wait; without it, wait for ever
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    wait: Option<Duration>,
+
+    /// Exit status if the lock was not free in time
+    #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT)]
+    conflict_exit_code: u8,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
 
 /// The pauses between two polls.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
@@ -62,7 +95,7 @@ struct Report<'a> {
 }
 
 async fn try_to_wait(args: &WaitArgs, progress: &mut Progress) -> Result<Exit, Failure> {
-    let name = crate::lock_name(&args.name)?;
+    let name = super::lock_name(&args.name)?;
     let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
     let start = client.now();
     let limit = args.wait.map(|limit| start + limit);
@@ -93,6 +126,21 @@ fn next_pause(now: Moment, pause: Duration, remaining: Option<Duration>, limit: 
     let pause = remaining.map_or(pause, |remaining| (remaining + AFTER_LEASE).min(pause));
     limit.map_or(pause, |limit| pause.min(limit.since(now)))
 }
+
+const AFTER_HELP: &str = "\
+JSON (--json), one line, also if it fails; later versions may add fields:
+  name, free (true or false), waited_ms, holder (the last one that was seen, or null),
+  remaining_ms; error as with `run`
+
+Exit status:
+    0  the lock is free
+    2  the name or a setting cannot be used
+   69  the store cannot be reached, or refuses the request
+   75  the lock was not free within --wait (see --conflict-exit-code)
+
+Examples:
+  leasehold wait nightly --wait 1h && ./after-nightly.sh
+  leasehold wait deploy --wait 0s || echo 'a deploy is under way'";
 
 #[cfg(test)]
 mod tests {

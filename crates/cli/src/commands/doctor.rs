@@ -21,7 +21,7 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct DoctorArgs {
-    /// Print one line of JSON
+    /// Print one line of JSON for each server
     #[arg(long)]
     json: bool,
 
@@ -199,13 +199,13 @@ Findings:
     clock_apart     its clock is certainly off by more than a second (notice)
     not_told        the user may not run INFO (notice)
 
-JSON (--json), one line a server; later versions may add fields and words:
+JSON (--json), one line for each server; later versions may add fields and words:
   store           its address; null for a file, which has nothing to report
   product, version, role (primary or replica), replicas, append_only, snapshots (since its start),
   eviction_policy, maxmemory (0: no limit), used_memory, clock_ahead_us (less than 0: behind),
   clock_uncertainty_us, round_trip_us, user: each null if it is unknown
-  findings         objects: hazard (a word of those above), severity (warning or notice), message,
-                  remedy
+  hazards         the findings: hazard (a word of those above), severity (warning or notice),
+                  message, remedy
 
 Exit status:
     0  no warning

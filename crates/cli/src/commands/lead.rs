@@ -1,10 +1,9 @@
 //! `leasehold lead`: runs a command while this process leads, and again after each re-election.
 //!
 //! 1. The command starts only under a leadership, and is gone before that can have ended, as under any lock.
-//! 2. A request to end is never taken for a loss: a signal that arrives while the command is being ended also ends this
-//!    process.
-//! 3. Once a campaign has reached the store, this process never gives up: while the store does not answer, it pauses,
-//!    longer and longer.
+//! 2. A request to end is never mistaken for a loss: a signal that arrives while the command is being ended also ends
+//!    this process.
+//! 3. Once this process has connected to the store, an outage does not end it: it retries after growing pauses.
 
 use crate::backoff::{Backoff, jitter};
 use crate::duration;
@@ -221,7 +220,7 @@ impl Term {
     }
 }
 
-/// Campaigns until this process leads, however long the store does not answer (3).
+/// Campaigns until this process leads, however long the store is unavailable (3).
 async fn campaign(client: &Client, election: &Election) -> Result<Leadership, Failure> {
     let mut backoff = BACKOFF;
     loop {
@@ -254,10 +253,10 @@ const AFTER_HELP: &str = "\
 The command has LEASEHOLD_NAME and LEASEHOLD_FENCE in its environment, receives the signals that
 leasehold receives, and is ended as with `run`: SIGTERM --kill-grace before the lease or the
 session ends, and then SIGKILL. Each leadership has a new, greater fencing token.
-Once a campaign has reached the store, a store that does not answer does not end this program: it
-retries less and less often, every 5s at least.
+Once this program has connected, a store that does not answer does not end it: it retries less and
+less often, every 5s at least.
 
-An election is a lock of its own kind: `show` prints the leader, and `free` deposes it.
+An election is a lock of its own kind: `show` prints the leader, and `free` ends its leadership.
 
 Exit status:
   that of the command, if it ended by itself; 128 + n if signal n ended it, or ended a campaign
@@ -268,8 +267,8 @@ Exit status:
   127  there is no such command
 
 JSON (--json), the last line on standard error; later versions may add fields:
-  name, led (how often), fence (the last one, or null), command_status (of the last command, or
-  null), status (of this program); error: as with `run`
+  name, led (how many times), fence (the last one, or null), command_status (of the last command,
+  or null), status (of this program); error: as with `run`
 
 Examples:
   leasehold lead scheduler -- ./scheduler

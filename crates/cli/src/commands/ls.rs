@@ -41,7 +41,7 @@ pub(crate) struct LsArgs {
     pub(super) log: LogArgs,
 }
 
-/// Prints a line a lock, or a session.
+/// Prints a line for each lock, or for each session.
 pub(crate) async fn ls(args: &LsArgs) -> Result<Exit, Failure> {
     let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
     let failed = |error: InspectError| {
@@ -219,11 +219,11 @@ fn table<const N: usize>(head: &[&str; N], rows: impl Iterator<Item = [String; N
 }
 
 const AFTER_HELP: &str = "\
-JSON (--json), one line a lock; later versions may add fields:
+JSON (--json), one line for each lock; later versions may add fields:
   name, kind, holder, owner, count, since, remaining_ms, fence, waiting, behind, taken, limit,
   sharers: as with `show`
 
-JSON (--sessions --json), one line a session:
+JSON (--sessions --json), one line for each session:
   session, alive, alive_ms, label, host, pid, program, version, started, labels; locks: an array of
   names
 

@@ -133,7 +133,7 @@ Examples:
   leasehold lead scheduler -- ./scheduler        on one machine, as long as it leads
   leasehold wait nightly && ./after-nightly.sh   when the lock is free
   leasehold ls                                   all held locks
-  leasehold free nightly                         take it from its holder, after a question
+  leasehold free nightly                         take it from its holder, after confirmation
   leasehold doctor                               check a server for unsafe settings
 
 `leasehold help run` describes signals, exit statuses and the loss of a lock.";

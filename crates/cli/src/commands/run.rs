@@ -1,7 +1,7 @@
 //! `leasehold run`: acquires the lock, runs the command under it, and releases the lock.
 //!
-//! Every way out releases the lock explicitly and shuts the client down, in a bounded time, so that no queue entry is
-//! left either.
+//! However the program ends, it releases the lock explicitly and shuts the client down, in a bounded time, so that no
+//! queue entry is left either.
 
 use crate::duration;
 use crate::job;
@@ -116,7 +116,7 @@ impl RunArgs {
         Exit::new(self.conflict_exit_code.unwrap_or(Exit::CONFLICT))
     }
 
-    /// Whether it is no failure that another instance has started the period.
+    /// Whether a lock that another client holds is no failure: another instance has started the period.
     fn ignores_conflict(&self) -> bool {
         self.once_per.once_per.is_some() && self.conflict_exit_code.is_none()
     }
@@ -274,9 +274,9 @@ Reentrant locks (--reentrant, --owner):
   exclude each other, wherever they run: `env -u LEASEHOLD_OWNER` starts with a new owner. A
   process that knows the owner and may use the store can acquire the lock: the owner is as secret
   as the environment of the command. It is not logged; `show` prints it, and so does the message of
-  a command that waited in vain. The hold of an owner from the environment ends with its lease
-  alone (--lease), not with the session. All holds of an owner have the same fencing token. Takes
-  one NAME. `acquire`, `extend` and `release` do not support such locks.
+  a command that could not acquire the lock. The hold of an owner from the environment ends with
+  its lease alone (--lease), not with the session. All holds of an owner have the same fencing
+  token. Takes one NAME. `acquire`, `extend` and `release` do not support such locks.
 
 Once per period (--once-per):
   Of all machines that try, one runs the command. The others end at once with status 0 and no
@@ -284,8 +284,8 @@ Once per period (--once-per):
   start of the command, no other machine runs it before the period is over, even if this machine
   dies; `show` then reports that the lock rests. A command that takes longer is ended, unless
   --at-most is longer. Choose a period a little shorter than the interval of the timer: the next
-  timer may fire a moment early. A command that fails has used its turn: to try again, `leasehold
-  free` the lock.
+  timer may fire a moment early. The period also counts if the command fails: to try again,
+  `leasehold free` the lock.
 
 Shared locks (--shared, --exclusive, --permits):
   Several commands can hold such a lock at the same time: any number with --shared, or one with
@@ -299,7 +299,7 @@ Shared locks (--shared, --exclusive, --permits):
   the outer one.
 
 Signals:
-  SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT and SIGTSTP are passed on
+  SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT and SIGTSTP are forwarded
   to the process group of the command, and the lock is released when the command has ended. Signals
   that were ignored when leasehold started (nohup) stay ignored. If the command wants to read from
   the terminal, it becomes the foreground job. After Ctrl-Z nothing is renewed: if the lease ends

@@ -171,7 +171,7 @@ JSON (--json), one line; later versions may add fields:
   kind          mutex, reentrant, election, semaphore, rwlock, latch or barrier; of a free lock,
                 mutex unless it is known to have been another
   held          true or false
-  rests         true if the last holder is done, and the lock stays taken until `until` (`run
+  rests         true if the last holder has finished, and the lock stays taken until `until` (`run
                 --once-per`)
   holder        the label of the holder, by default `host/pid/program`; null if the lock is free,
                 or held by another library, which records no label

@@ -23,7 +23,7 @@ use tokio::time::sleep;
 ///
 /// Works with a lock of any kind. Polls when the lease of the holder would end, and at first every 100ms, then less and
 /// less often: every 2s at least. Another client may hold the lock again by the time this command has ended: to work
-/// under the lock, use `leasehold run`. A lock that rests (--once-per) is not free.
+/// under the lock, use `leasehold run`. A lock is not free while the period of `run --once-per` lasts.
 #[derive(Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct WaitArgs {

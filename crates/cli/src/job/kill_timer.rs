@@ -1,10 +1,10 @@
-//! When a command has to end because its lock does: a pure machine, `now` is an argument.
+//! When a command has to end because its lock does: a state machine without IO. It sends no signals itself.
 //!
 //! 1. The command is gone before the lease can have ended by the server's clock: it is killed a margin before the
 //!    deadline that the library computes, which is itself on the safe side of the server's.
-//! 2. The command has the whole grace between the two signals if renewals fail, and less only if the loss was detected
-//!    later than that.
-//! 3. Once SIGTERM is sent there is no way back, even if the lock can be renewed again.
+//! 2. The command has the whole grace between the two signals if renewals fail, and less only if the loss is detected
+//!    later.
+//! 3. Once SIGTERM was sent, the command is killed after the grace, even if the lock can be renewed again.
 
 use leasehold::Moment;
 use std::time::Duration;

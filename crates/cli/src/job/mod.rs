@@ -1,4 +1,5 @@
-//! A command that runs under a lock, from its start to the release of the lock.
+//! A command that runs under a lock, from its start to the release of the lock. What kind of lock it is does not matter
+//! here.
 //!
 //! The command starts under a whole lease, not under the short first lease of a new hold.
 

@@ -56,7 +56,7 @@ fn loss(locks: &str, reason: Option<LostReason>) -> Failure {
     }
 }
 
-/// Why the command was ended, if that is known.
+/// Why the lock of a command that was ended is lost, if that is known.
 fn loss_reason(
     known_loss: Option<LostReason>,
     is_capped: bool,

@@ -11,7 +11,7 @@ use std::io;
 use std::task::{Context, Poll};
 use tokio::signal::unix::{self, SignalKind};
 
-/// Signals that end this process while it waits, and are passed on to the command later.
+/// Signals that end this process while it waits, and are forwarded to the command later.
 pub(crate) const TERMINATION: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 /// Signals that only the command can use; by default they would end this process.

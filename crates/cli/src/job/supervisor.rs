@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The longest sleep: timers do not notice that the machine was suspended.
+/// The longest sleep: timers stand still while the machine is suspended.
 const MAX_SLEEP: Duration = Duration::from_millis(250);
 
 /// A running command, and the lock that it runs under.
@@ -161,7 +161,7 @@ impl<'a> Supervisor<'a> {
     fn finish(self, exit: Exit) -> CommandEnd {
         let lock_ended = self.kill_timer.has_terminated();
         if lock_ended {
-            // The rest of its group no longer has a lock.
+            // What is left of its group no longer holds a lock.
             self.child.signal(Signal::KILL);
         }
         CommandEnd { exit, lock_ended, requested: self.requested }

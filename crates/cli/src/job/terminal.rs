@@ -1,6 +1,6 @@
 //! The controlling terminal, and which process group is in its foreground.
 //!
-//! The command's group starts in the background, so that this process receives Ctrl-C and passes it on, and the other
+//! The command's group starts in the background, so that this process receives Ctrl-C and forwards it, and the other
 //! processes of a pipeline keep their terminal. The kernel stops the command when it reads from or configures the
 //! terminal: then its group becomes the foreground group, if this process's group was.
 //!

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 /// The number of kinds.
 const KINDS: usize = Kind::ALL.len();
-/// The number of permits, arrivals or parties: any will do, since reading a lock adds no holder.
+/// A number of permits, arrivals or parties. Its value does not matter, since reading a lock adds no holder.
 const ANY_LIMIT: u32 = 1;
 
 /// A lock, and its state when it was read.
@@ -87,8 +87,8 @@ impl AnyLock {
     }
 }
 
-/// Reads the lock of that name that is held. If none is held, the result is the one with waiters, or else the one that
-/// was taken from a holder last, or else a Mutex.
+/// Reads the lock of that name that is held. If none is held, the result is the one with waiters, or else the one with
+/// the latest forced release or eviction, or else a Mutex.
 ///
 /// A held Mutex costs one request. Otherwise the other kinds are read concurrently, each once.
 pub(crate) async fn find(client: &Client, name: &LockName) -> Result<FoundLock, Failure> {

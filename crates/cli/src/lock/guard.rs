@@ -1,4 +1,4 @@
-//! The guard of whatever a command holds.
+//! The guard of what a command holds, whatever its kind.
 
 use crate::lock::shared_guard::SharedGuard;
 use crate::output::printable::quoted;
@@ -153,8 +153,8 @@ impl AnyGuard {
         }
     }
 
-    /// Releases everything. Of several errors, the loss of a lock is reported first: other clients may have held it at
-    /// the same time.
+    /// Releases everything. Of several errors, the loss of a lock is reported: other clients may have held it at the same
+    /// time.
     pub(crate) async fn release(self) -> Result<(), ReleaseError> {
         match self {
             Self::Mutex(guard) => guard.release().await,

@@ -1,4 +1,5 @@
-//! Locks of all kinds: what the options request, how it is acquired, and the guard of what is held.
+//! Locks of all kinds: what the options request, how it is acquired, and the guard of what is held. The logic of locks
+//! is the library's.
 
 pub(crate) mod acquire_options;
 pub(crate) mod any_lock;

@@ -61,7 +61,7 @@ impl OwnerArgs {
         let read = || Owner::from_header(Owner::new(text)?.to_header());
         let owner = read().with_context(|| {
             format!(
-                "the environment variable {OWNER} holds no owner: unset it (`env -u {OWNER}`) to start with a new one"
+                "the environment variable {OWNER} contains no owner: unset it (`env -u {OWNER}`) to start with a new one"
             )
         });
         owner.map(OwnerSource::Inherited).map(Some).map_err(Failure::usage)

@@ -6,7 +6,7 @@
 //!    program reports that the lock is held.
 //! 3. Instances of this program use a file one at a time, by a file lock. An instance removes a file only while it
 //!    holds that lock.
-//! 4. No message contains anything of its content.
+//! 4. No message contains any part of its content.
 
 use crate::output::failure::Failure;
 use anyhow::anyhow;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// No token is longer: a longer file is another file.
+/// No token is longer.
 const MAX_BYTES: u64 = 4096;
 /// How long another instance may use the file: longer than its calls to a store can take.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -35,7 +35,7 @@ pub(crate) struct TokenFile {
 }
 
 impl TokenFile {
-    /// Creates the file for a token, or takes an existing empty one that fits.
+    /// Creates the file for a token, or opens an existing empty one that is suitable.
     pub(crate) fn prepare(path: &Path) -> Result<Self, Failure> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
@@ -68,7 +68,7 @@ impl TokenFile {
             return Err(refused(path, "it was just removed by another leasehold: try again"));
         }
         if metadata.nlink() > 1 {
-            return Err(refused(path, "it has other names (hard links), by which others may read it"));
+            return Err(refused(path, "it has other names (hard links), by which other users may read it"));
         }
         if metadata.len() > 0 {
             return Err(refused(
@@ -224,9 +224,10 @@ fn open(path: &Path) -> Result<File, Failure> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => Ok(file.into()),
-        Err(rustix::io::Errno::LOOP) => {
-            Err(refused(path, "it is a symbolic link, which others may have made: name the file itself"))
-        }
+        Err(rustix::io::Errno::LOOP) => Err(refused(
+            path,
+            "it is a symbolic link, which another user may have made: name the file itself",
+        )),
         Err(rustix::io::Errno::NOENT) => {
             Err(refused(path, "there is no such file: the lock was never acquired with it, or was released"))
         }

@@ -7,7 +7,7 @@ use leasehold::core::Refused;
 use leasehold::store::{Fault, FaultKind};
 use leasehold::{AcquireError, ConnectError, ExtendError, LostReason, ReleaseError};
 
-/// The failure of an acquire. `conflict` is the exit status if another client holds the lock.
+/// The failure to acquire a lock. `conflict` is the exit status if another client holds the lock.
 pub(crate) fn acquire_failure(error: AcquireError, conflict: Exit) -> Failure {
     let exit = match &error {
         AcquireError::TimedOut { .. } | AcquireError::OutOfTries { .. } => {
@@ -44,7 +44,7 @@ pub(crate) fn connect_failure(error: ConnectError, is_default: bool) -> Failure 
     Failure::new(exit, anyhow::Error::new(error).context(format!("failed to open the store{which}")))
 }
 
-/// The failure of an extend of a detached hold.
+/// The failure to extend a detached hold.
 pub(crate) fn extend_failure(error: ExtendError) -> Failure {
     match &error {
         ExtendError::Lost(lost) => loss_failure(lost.reason.clone(), error),
@@ -54,7 +54,7 @@ pub(crate) fn extend_failure(error: ExtendError) -> Failure {
     }
 }
 
-/// The failure of a release of a detached hold.
+/// The failure to release a detached hold.
 pub(crate) fn release_failure(error: ReleaseError) -> Failure {
     match &error {
         ReleaseError::Lost(reason) => loss_failure(reason.clone(), error),
@@ -79,7 +79,7 @@ pub(crate) fn unexpected_type(fault: &Fault) -> Option<&str> {
 fn loss_failure(reason: LostReason, error: impl Into<anyhow::Error>) -> Failure {
     let error = error.into();
     if reason == LostReason::StoreLostData {
-        let advice = anyhow!("{error}; or is this another store, or prefix, than the lock was acquired in?");
+        let advice = anyhow!("{error}; or was the lock acquired in another store, or with another prefix?");
         return Failure::lost(reason, advice);
     }
     Failure::lost(reason, error)

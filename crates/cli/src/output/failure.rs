@@ -10,7 +10,7 @@ use leasehold::{LockName, LostReason};
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
     cause: Error,
-    /// Set if another client holds the lock. The exit status does not tell: the user can choose it.
+    /// Set if another client holds the lock. The user can choose the exit status for that.
     taken: bool,
     /// Why the lock was lost, if it was.
     lost: Option<LostReason>,

@@ -1,4 +1,4 @@
-//! What the program writes on standard error, as text or as JSON, one line an event.
+//! What the program writes on standard error, as text or as JSON, one line for each event.
 
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
@@ -27,7 +27,7 @@ pub(crate) struct LogArgs {
 enum LogFormat {
     /// Lines of text
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn start(args: &LogArgs) {
         2 => Level::DEBUG,
         _ => Level::TRACE,
     };
-    // Only events of this project's crates, whose names begin so: those of others were not reviewed for secrets.
+    // Only events of this project's crates, all of which have this prefix: those of others were not reviewed for secrets.
     let targets = Targets::new().with_target("leasehold", level);
     let targets = targets.with_target(TARGET, level.max(Level::WARN));
     let layer = fmt::layer().with_writer(std::io::stderr);
@@ -54,7 +54,7 @@ pub(crate) fn start(args: &LogArgs) {
         LogFormat::Text => layer.with_ansi(false).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
     };
-    // `main` does both once; a second call would change nothing.
+    // A second call would change nothing.
     let _ = tracing_subscriber::registry().with(layer.with_filter(targets)).try_init();
     let _ = FORMAT.set(args.log_format);
 }
@@ -74,7 +74,7 @@ pub(crate) fn error(text: &str) {
     }
 }
 
-/// Logs a warning: the user should know, although it is no failure.
+/// Logs what the user should know, although it is no failure.
 pub(crate) fn warning(text: &str) {
     if FORMAT.get() == Some(&LogFormat::Json) {
         tracing::warn!(target: TARGET, "{text}");

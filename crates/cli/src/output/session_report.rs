@@ -54,7 +54,7 @@ impl<'a> SessionReport<'a> {
         }
     }
 
-    /// The process, and whether its session is alive: a part of a line, which begins with a comma.
+    /// The process, and whether its session is alive, as a clause that begins with a comma.
     pub(crate) fn clause(&self) -> String {
         let state = if self.alive { "alive" } else { "dead" };
         match (self.host, self.pid, self.program) {

@@ -48,7 +48,7 @@ pub(crate) struct AcquireArgs {
     wait: WaitLimitArgs,
 
     /// Exit status if the lock was not acquired
-    #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT)]
+    #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT.status())]
     conflict_exit_code: u8,
 
     /// Label of the holder, shown to other users [default: this host and process]

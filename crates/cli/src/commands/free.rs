@@ -82,7 +82,7 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
         let fence = args.fence.unwrap_or_default();
         let error =
             anyhow!("no hold of `{name}` has the fencing token {fence}: `leasehold show` prints the tokens");
-        return Err(Failure::new(Exit::new(Exit::CONFLICT), error));
+        return Err(Failure::new(Exit::CONFLICT, error));
     }
     if !args.yes && !confirm(&report)? {
         return Err(Failure::new(Exit::DECLINED, anyhow!("`{name}` was left unchanged")));
@@ -129,7 +129,7 @@ async fn force_release(
     report.print(args, &report.result_text())?;
     match (failed, changed) {
         (Some(error), _) => Err(Failure::unavailable(error)),
-        (None, Some(error)) if !report.freed => Err(Failure::new(Exit::new(Exit::CONFLICT), error)),
+        (None, Some(error)) if !report.freed => Err(Failure::new(Exit::CONFLICT, error)),
         // A hold that has already ended needs no action.
         (None, _) => Ok(Exit::SUCCESS),
     }

@@ -113,7 +113,7 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     /// The exit status if the lock was not acquired.
     fn conflict(&self) -> Exit {
-        Exit::new(self.conflict_exit_code.unwrap_or(Exit::CONFLICT))
+        self.conflict_exit_code.map_or(Exit::CONFLICT, Exit::new)
     }
 
     /// Whether a lock that another client holds is no failure: another instance has started the period.

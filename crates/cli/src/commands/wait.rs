@@ -35,7 +35,7 @@ pub(crate) struct WaitArgs {
     wait: Option<Duration>,
 
     /// Exit status if the lock was not free in time
-    #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT)]
+    #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT.status())]
     conflict_exit_code: u8,
 
     /// Print one line of JSON

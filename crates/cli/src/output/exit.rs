@@ -19,7 +19,7 @@ impl Exit {
     /// The lock was lost: `EX_SOFTWARE`.
     pub(crate) const LOST: Self = Self(70);
     /// The lock was not acquired, unless the user chose another number: `EX_TEMPFAIL`.
-    pub(crate) const CONFLICT: u8 = 75;
+    pub(crate) const CONFLICT: Self = Self(75);
     /// The server has settings that could lose locks: `EX_CONFIG`.
     pub(crate) const UNSAFE_SETTINGS: Self = Self(78);
     /// The command was found, but cannot be executed; the same as in shells.

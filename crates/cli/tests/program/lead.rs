@@ -80,8 +80,10 @@ fn waiting_ends_when_the_lock_is_free() {
         scene.run(&["wait", "job", "--wait", "0s"]).check(0, "");
         let mut run = scene.start(&[], "echo running; read line");
         expect(&mut run, "running");
-        scene.run(&["wait", "job", "--wait", "300ms"]).check(75, "`job` is not free after");
-        scene.run(&["wait", "job", "--wait", "0s", "--conflict-exit-code", "4"]).check(4, "holds it");
+        scene
+            .run(&["wait", "job", "--wait", "300ms"])
+            .check(75, "failed to wait for `job`: timed out after ");
+        scene.run(&["wait", "job", "--wait", "0s", "--conflict-exit-code", "4"]).check(4, ": held by ");
         let mut waiting = start(scene.command(&["wait", "job", "--json"]));
         std::thread::sleep(Duration::from_millis(300));
         run.tell("go").expect("it reads");

@@ -4,7 +4,7 @@
 //! `LEASEHOLD_SCHEDULE` is a schedule printed by a failure: it runs alone and prints everything that the server
 //! executes. `cargo xtask shuttle` sets them from its options of the same names.
 
-use super::scene::Scene;
+use crate::fixture::Fixture;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner};
 use std::env;
@@ -26,7 +26,7 @@ const STEPS: usize = 50_000;
 
 /// Runs a race under random schedules, and under schedules by priorities that change a few times: each kind finds
 /// what the other rarely does.
-pub(super) fn explore(race: impl AsyncFn(&Scene) + Copy + Send + Sync + 'static) {
+pub(crate) fn explore(race: impl AsyncFn(&Fixture) + Copy + Send + Sync + 'static) {
     if let Ok(schedule) = env::var("LEASEHOLD_SCHEDULE") {
         return run("replayed", ReplayScheduler::new_from_encoded(&schedule), true, race);
     }
@@ -37,7 +37,7 @@ pub(super) fn explore(race: impl AsyncFn(&Scene) + Copy + Send + Sync + 'static)
 }
 
 /// The expected failure of a race.
-pub(super) fn failure(race: impl AsyncFn(&Scene) + Copy + Send + Sync + 'static) -> String {
+pub(crate) fn failure(race: impl AsyncFn(&Fixture) + Copy + Send + Sync + 'static) -> String {
     let failure = catch_unwind(AssertUnwindSafe(|| explore(race))).expect_err("some schedule detects it");
     let fixed = failure.downcast_ref::<&str>().map(ToString::to_string);
     fixed.or_else(|| failure.downcast_ref().cloned()).expect("a failure is a text")
@@ -46,21 +46,21 @@ pub(super) fn failure(race: impl AsyncFn(&Scene) + Copy + Send + Sync + 'static)
 fn run(
     kind: &'static str,
     scheduler: impl Scheduler + 'static,
-    shown: bool,
-    race: impl AsyncFn(&Scene) + Copy + Send + Sync + 'static,
+    is_shown: bool,
+    race: impl AsyncFn(&Fixture) + Copy + Send + Sync + 'static,
 ) {
     let mut config = Config::new();
     config.stack_size = 256 * 1024;
     config.max_steps = MaxSteps::FailAfter(STEPS);
-    // Shuttle would print that it treats all orderings as the strongest; docs/verification.md says so.
+    // Shuttle would print that it treats all orderings as the strongest; docs/explanation/verification.md says so.
     config.silence_warnings = true;
     let begun = Arc::new(AtomicUsize::new(0));
     let _tally = Tally { kind, begun: begun.clone() };
     Runner::new(scheduler, config).run(move || {
         begun.fetch_add(1, SeqCst);
-        let scene = Scene::new(shown);
-        shuttle::future::block_on(race(&scene));
-        scene.end();
+        let fixture = Fixture::new(is_shown);
+        shuttle::future::block_on(race(&fixture));
+        fixture.end();
     });
 }
 

@@ -1,4 +1,5 @@
-//! The engine's races, each under thousands of schedules: `cargo xtask shuttle`.
+//! The races between a client's threads, each under thousands of schedules: `cargo xtask shuttle`. Every other build leaves
+//! this out.
 //!
 //! Tasks on several threads share a client with its keeper thread and the threads that deliver its messages. All of
 //! them are shuttle threads, which shuttle schedules step by step; so are the connections to a server, which runs the
@@ -7,19 +8,21 @@
 //! Where no test advances the clock, polling, renewals and lease expiry cannot mask a missed wake-up: a task that
 //! sleeps on is a deadlock, and a failure.
 
+#![cfg(shuttle)]
+
 mod environment;
 mod explore;
-mod scene;
-mod wire;
+mod fixture;
+mod server;
 
-use crate::{AcquireError, Client, ExtendError, Guard, LostReason, MultiAttempt, ReleaseError};
 use explore::{explore, failure};
-use leasehold_core::HoldId;
-use scene::{leased, lock, release, watched};
+use fixture::{leased, lock, release, watched};
+use leasehold::core::HoldId;
+use leasehold::{AcquireError, Client, ExtendError, Guard, LostReason, MultiAttempt, ReleaseError};
+use server::{Flaw, Server};
 use shuttle::{future, thread};
 use std::sync::Arc;
 use std::time::Duration;
-use wire::{Flaw, Server};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -46,21 +49,21 @@ async fn another(client: &Client) -> Guard {
 
 #[test]
 fn nothing_is_sent_about_a_hold_after_its_release() {
-    explore(async |scene| {
-        let client = scene.client().await;
+    explore(async |fixture| {
+        let client = fixture.client().await;
         // A fixed lease is extended a moment later, not at once.
-        scene.pass(1, 30 * MS);
+        fixture.pass(1, 30 * MS);
         let guard = acquire(&client).await;
         future::yield_now().await;
-        scene.release(guard).await.expect("hardly any time has passed");
+        fixture.release(guard).await.expect("hardly any time has passed");
     });
 }
 
 #[test]
 fn nothing_is_sent_about_a_hold_after_its_release_whatever_became_of_it() {
-    explore(async |scene| {
-        let client = scene.client().await;
-        scene.pass(3, 1300 * MS);
+    explore(async |fixture| {
+        let client = fixture.client().await;
+        fixture.pass(3, 1300 * MS);
         let guard = Arc::new(watched(&client).acquire().await.expect("the server has no faults"));
         let theirs = guard.clone();
         let extender = future::spawn(async move {
@@ -71,21 +74,21 @@ fn nothing_is_sent_about_a_hold_after_its_release_whatever_became_of_it() {
         assert!(matches!(extended, Ok(()) | Err(ExtendError::Lost(_))), "{extended:?}");
         extender.await.expect("the task is not aborted");
         let guard = Arc::into_inner(guard).expect("the other task has ended");
-        let released = scene.release(guard).await;
+        let released = fixture.release(guard).await;
         assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
     });
 }
 
 #[test]
 fn a_loss_is_signaled_while_the_hold_is_extended_and_released() {
-    explore(async |scene| {
-        let client = scene.client().await;
+    explore(async |fixture| {
+        let client = fixture.client().await;
         let guard = Arc::new(acquire(&client).await);
         let theirs = guard.clone();
         let waits = future::spawn(async move { theirs.lost().await });
-        let next = visitor(&scene.server, &client);
-        let (server, claim) = (scene.server.clone(), guard.claim().clone());
-        let takes = thread::spawn(move || server.take_away(&lock(), &claim));
+        let next = visitor(&fixture.server, &client);
+        let (server, claim) = (fixture.server.clone(), fixture.server.claim_of(&guard));
+        let takes = thread::spawn(move || server.end_hold(&lock(), &claim));
         // The loss may be found here or by the keeper; in the end it is signaled.
         let _ = guard.extend().await;
         takes.join().expect("it does not panic");
@@ -94,7 +97,7 @@ fn a_loss_is_signaled_while_the_hold_is_extended_and_released() {
         assert!(guard.check().is_err(), "what is lost stays lost");
         waits.await.expect("the task is not aborted");
         let guard = Arc::into_inner(guard).expect("the other task has ended");
-        let released = scene.release(guard).await;
+        let released = fixture.release(guard).await;
         // `Ok` as long as the server only knows that this hold was released.
         assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
         next.await.expect("the task is not aborted").expect("the lock is free");
@@ -103,13 +106,13 @@ fn a_loss_is_signaled_while_the_hold_is_extended_and_released() {
 
 #[test]
 fn nothing_is_asked_about_a_lost_hold_after_its_release() {
-    explore(async |scene| {
-        let client = scene.client().await;
-        scene.server.go_wrong(Flaw::TakesAway);
+    explore(async |fixture| {
+        let client = fixture.client().await;
+        fixture.server.set_flaw(Flaw::EndsExtendedHolds);
         let guard = acquire(&client).await;
-        let next = visitor(&scene.server, &client);
+        let next = visitor(&fixture.server, &client);
         future::yield_now().await;
-        let released = scene.release(guard).await;
+        let released = fixture.release(guard).await;
         // `Ok` as long as the server only knows that this hold was released.
         assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
         next.await.expect("the task is not aborted").expect("the lock is free");
@@ -118,12 +121,13 @@ fn nothing_is_asked_about_a_lost_hold_after_its_release() {
 
 #[test]
 fn a_grant_to_a_leaving_waiter_goes_to_the_next_client() {
-    explore(async |scene| {
-        let (holder, leaver, waiter) = (scene.client().await, scene.client().await, scene.client().await);
+    explore(async |fixture| {
+        let (holder, leaver, waiter) =
+            (fixture.client().await, fixture.client().await, fixture.client().await);
         let guard = acquire(&holder).await;
-        let leaves = visitor(&scene.server, &leaver);
-        let waits = visitor(&scene.server, &waiter);
-        let server = scene.server.clone();
+        let leaves = visitor(&fixture.server, &leaver);
+        let waits = visitor(&fixture.server, &waiter);
+        let server = fixture.server.clone();
         let releases = future::spawn(async move { release(&server, guard).await });
         leaves.abort();
         releases.await.expect("the task is not aborted").expect("no time has passed");
@@ -134,12 +138,12 @@ fn a_grant_to_a_leaving_waiter_goes_to_the_next_client() {
 
 #[test]
 fn a_grant_to_a_leaving_task_goes_to_the_next_task_of_its_process() {
-    explore(async |scene| {
-        let (holder, client) = (scene.client().await, scene.client().await);
+    explore(async |fixture| {
+        let (holder, client) = (fixture.client().await, fixture.client().await);
         let guard = acquire(&holder).await;
-        let leaves = visitor(&scene.server, &client);
-        let waits = visitor(&scene.server, &client);
-        let server = scene.server.clone();
+        let leaves = visitor(&fixture.server, &client);
+        let waits = visitor(&fixture.server, &client);
+        let server = fixture.server.clone();
         let releases = future::spawn(async move { release(&server, guard).await });
         leaves.abort();
         releases.await.expect("the task is not aborted").expect("no time has passed");
@@ -150,12 +154,12 @@ fn a_grant_to_a_leaving_task_goes_to_the_next_task_of_its_process() {
 
 #[test]
 fn a_release_that_requests_for_leaving_tasks_goes_to_the_next_client() {
-    explore(async |scene| {
-        let (here, there) = (scene.client().await, scene.client().await);
+    explore(async |fixture| {
+        let (here, there) = (fixture.client().await, fixture.client().await);
         let guard = acquire(&here).await;
-        let leaves = visitor(&scene.server, &here);
-        let waits = visitor(&scene.server, &there);
-        let server = scene.server.clone();
+        let leaves = visitor(&fixture.server, &here);
+        let waits = visitor(&fixture.server, &there);
+        let server = fixture.server.clone();
         let releases = future::spawn(async move { release(&server, guard).await });
         leaves.abort();
         future::yield_now().await;
@@ -168,12 +172,12 @@ fn a_release_that_requests_for_leaving_tasks_goes_to_the_next_client() {
 
 #[test]
 fn leaving_the_queue_of_a_process_wakes_the_next_task() {
-    explore(async |scene| {
-        let client = scene.client().await;
+    explore(async |fixture| {
+        let client = fixture.client().await;
         let guard = acquire(&client).await;
-        let leaves = [visitor(&scene.server, &client), visitor(&scene.server, &client)];
-        let waits = visitor(&scene.server, &client);
-        let server = scene.server.clone();
+        let leaves = [visitor(&fixture.server, &client), visitor(&fixture.server, &client)];
+        let waits = visitor(&fixture.server, &client);
+        let server = fixture.server.clone();
         let releases = future::spawn(async move { release(&server, guard).await });
         for task in &leaves {
             task.abort();
@@ -188,8 +192,8 @@ fn leaving_the_queue_of_a_process_wakes_the_next_task() {
 
 #[test]
 fn of_two_clients_that_request_the_same_locks_at_once_one_gets_them() {
-    explore(async |scene| {
-        let client = scene.client().await;
+    explore(async |fixture| {
+        let client = fixture.client().await;
         let tries = [(); 2].map(|()| {
             let both = client.multi_mutex(["orders/42", "orders/43"]).expect("plain names");
             future::spawn(async move { both.try_acquire().await.expect("the server has no faults") })
@@ -206,10 +210,10 @@ fn of_two_clients_that_request_the_same_locks_at_once_one_gets_them() {
 
 #[test]
 fn what_is_dropped_while_the_client_goes_is_given_back() {
-    explore(async |scene| {
-        let client = scene.client().await;
+    explore(async |fixture| {
+        let client = fixture.client().await;
         let guard = acquire(&client).await;
-        let leaves = visitor(&scene.server, &client);
+        let leaves = visitor(&fixture.server, &client);
         let drops = thread::spawn(move || drop(guard));
         drop(client);
         leaves.abort();
@@ -220,17 +224,20 @@ fn what_is_dropped_while_the_client_goes_is_given_back() {
 
 #[test]
 fn settling_waits_for_what_was_dropped_and_no_longer() {
-    explore(async |scene| {
-        let client = scene.client().await;
+    explore(async |fixture| {
+        let client = fixture.client().await;
         let guard = acquire(&client).await;
         let ours = client.clone();
         let settles = future::spawn(async move { ours.flush().await });
-        let leaves = visitor(&scene.server, &client);
+        let leaves = visitor(&fixture.server, &client);
         leaves.abort();
         drop(guard);
         let left = leaves.await;
         client.flush().await;
-        assert!(scene.server.is_free(&lock()), "it is released, whatever the other task's result: {left:?}");
+        assert!(
+            fixture.server.is_free(&lock()),
+            "it is released, whatever the other task's result: {left:?}"
+        );
         settles.await.expect("the task is not aborted");
     });
 }
@@ -243,13 +250,13 @@ async fn shut_down(server: &Server, client: &Client, holds: &[HoldId]) {
 
 #[test]
 fn a_release_and_a_shutdown_at_once_give_the_lock_back() {
-    explore(async |scene| {
-        let (client, other) = (scene.client().await, scene.client().await);
+    explore(async |fixture| {
+        let (client, other) = (fixture.client().await, fixture.client().await);
         let guard = acquire(&client).await;
-        let (lost, hold) = (guard.lost_signal(), guard.claim().hold);
-        let waits = visitor(&scene.server, &other);
+        let (lost, hold) = (guard.lost_signal(), fixture.server.claim_of(&guard).hold);
+        let waits = visitor(&fixture.server, &other);
         // The acquire request that goes with the release is cleaned up as well.
-        let (server, ours) = (scene.server.clone(), leased(&client));
+        let (server, ours) = (fixture.server.clone(), leased(&client));
         let leaves = future::spawn(async move {
             let guard = ours.acquire().await?;
             // The shutdown may have ended it by then.
@@ -259,7 +266,7 @@ fn a_release_and_a_shutdown_at_once_give_the_lock_back() {
         });
         // If it was handed on, the next holder gives it up, whenever this one learns that it was released.
         let releases = future::spawn(async move { guard.release().await });
-        shut_down(&scene.server, &client, &[hold]).await;
+        shut_down(&fixture.server, &client, &[hold]).await;
         let released = releases.await.expect("the task is not aborted");
         match released {
             Ok(()) => assert!(!lost.is_cancelled(), "released, and not lost"),
@@ -276,17 +283,17 @@ fn a_release_and_a_shutdown_at_once_give_the_lock_back() {
 
 #[test]
 fn an_acquire_and_a_shutdown_at_once_leave_nothing() {
-    explore(async |scene| {
-        let (client, other) = (scene.client().await, scene.client().await);
+    explore(async |fixture| {
+        let (client, other) = (fixture.client().await, fixture.client().await);
         let ours = leased(&client);
         let acquires = future::spawn(async move { ours.acquire().await });
-        let waits = visitor(&scene.server, &other);
-        shut_down(&scene.server, &client, &[]).await;
+        let waits = visitor(&fixture.server, &other);
+        shut_down(&fixture.server, &client, &[]).await;
         match acquires.await.expect("the task is not aborted") {
             Ok(guard) => {
                 let lost = guard.check().expect_err("nothing is held after a shutdown");
                 assert_eq!(lost.reason, LostReason::ShutDown);
-                scene.server.ended(guard.claim().hold);
+                fixture.server.ended(fixture.server.claim_of(&guard).hold);
             }
             Err(AcquireError::Closed) => {}
             Err(odd) => panic!("{odd:?}"),
@@ -297,19 +304,19 @@ fn an_acquire_and_a_shutdown_at_once_leave_nothing() {
 
 #[test]
 fn a_drop_an_extend_and_two_shutdowns_at_once_leave_nothing() {
-    explore(async |scene| {
-        let client = scene.client().await;
+    explore(async |fixture| {
+        let client = fixture.client().await;
         let (dropped, extended) = (acquire(&client).await, another(&client).await);
-        let holds = [dropped.claim().hold, extended.claim().hold];
+        let holds = [fixture.server.claim_of(&dropped).hold, fixture.server.claim_of(&extended).hold];
         let drops = thread::spawn(move || drop(dropped));
         let extends = future::spawn(async move {
             let result = extended.extend().await;
             assert!(matches!(result, Ok(()) | Err(ExtendError::Lost(_))), "{result:?}");
             extended
         });
-        let (server, clone) = (scene.server.clone(), client.clone());
+        let (server, clone) = (fixture.server.clone(), client.clone());
         let shuts = future::spawn(async move { shut_down(&server, &clone, &holds).await });
-        shut_down(&scene.server, &client, &holds).await;
+        shut_down(&fixture.server, &client, &holds).await;
         shuts.await.expect("the task is not aborted");
         drops.join().expect("a drop does not panic");
         let extended = extends.await.expect("the task is not aborted");
@@ -319,17 +326,17 @@ fn a_drop_an_extend_and_two_shutdowns_at_once_leave_nothing() {
 
 #[test]
 fn a_capped_hold_is_given_back_once_while_it_is_released_and_shut_down() {
-    explore(async |scene| {
-        let (client, other) = (scene.client().await, scene.client().await);
+    explore(async |fixture| {
+        let (client, other) = (fixture.client().await, fixture.client().await);
         let capped = watched(&client).max_hold(2_000 * MS);
         let guard = capped.acquire().await.expect("the server has no faults");
-        let hold = guard.claim().hold;
-        let waits = visitor(&scene.server, &other);
-        scene.pass(2, 1_000 * MS);
-        let server = scene.server.clone();
+        let hold = fixture.server.claim_of(&guard).hold;
+        let waits = visitor(&fixture.server, &other);
+        fixture.pass(2, 1_000 * MS);
+        let server = fixture.server.clone();
         let releases = future::spawn(async move { release(&server, guard).await });
         future::yield_now().await;
-        shut_down(&scene.server, &client, &[hold]).await;
+        shut_down(&fixture.server, &client, &[hold]).await;
         let released = releases.await.expect("the task is not aborted");
         assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
         waits.await.expect("the task is not aborted").expect("it is granted the lock");
@@ -338,29 +345,29 @@ fn a_capped_hold_is_given_back_once_while_it_is_released_and_shut_down() {
 
 #[test]
 fn a_server_that_does_not_keep_its_word_is_seen() {
-    let failure_of = failure(async |scene| {
-        scene.server.go_wrong(Flaw::TellsNobody);
-        let (holder, waiter) = (scene.client().await, scene.client().await);
+    let failure_of = failure(async |fixture| {
+        fixture.server.set_flaw(Flaw::PublishesNoGrants);
+        let (holder, waiter) = (fixture.client().await, fixture.client().await);
         let guard = acquire(&holder).await;
-        let waits = visitor(&scene.server, &waiter);
-        scene.release(guard).await.expect("no time has passed");
+        let waits = visitor(&fixture.server, &waiter);
+        fixture.release(guard).await.expect("no time has passed");
         waits.await.expect("the task is not aborted").expect("it is granted the lock");
     });
     assert!(failure_of.contains("deadlock"), "{failure_of}");
 
-    let failure_of = failure(async |scene| {
-        scene.server.go_wrong(Flaw::AnswersFirst);
-        let client = scene.client().await;
-        scene.pass(1, 30 * MS);
+    let failure_of = failure(async |fixture| {
+        fixture.server.set_flaw(Flaw::RepliesFirst);
+        let client = fixture.client().await;
+        fixture.pass(1, 30 * MS);
         let guard = acquire(&client).await;
         future::yield_now().await;
-        scene.release(guard).await.expect("no time has passed");
+        fixture.release(guard).await.expect("no time has passed");
     });
     assert!(failure_of.contains("extended after its release"), "{failure_of}");
 
-    let failure_of = failure(async |scene| {
-        scene.server.go_wrong(Flaw::ReleasesNothing);
-        let client = scene.client().await;
+    let failure_of = failure(async |fixture| {
+        fixture.server.set_flaw(Flaw::IgnoresReleases);
+        let client = fixture.client().await;
         drop(acquire(&client).await);
     });
     assert!(failure_of.contains("still held or waited for"), "{failure_of}");

@@ -3,8 +3,7 @@
 //! Where a test never does, every sleep lasts forever, so a missed wake-up is found: no later poll makes up for it.
 
 use futures_util::future::BoxFuture;
-use leasehold_core::Moment;
-use leasehold_store::Environment;
+use leasehold::{Environment, Moment};
 use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use shuttle::{future, thread};
 use std::collections::BTreeMap;
@@ -18,18 +17,18 @@ use std::time::{Duration, SystemTime};
 const START_US: u64 = 1_000_000;
 
 #[derive(Debug, Clone)]
-pub(super) struct Still(Arc<Inner>);
+pub(crate) struct FrozenTime(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     /// Reading it is a scheduling point.
     now_us: AtomicU64,
     /// Not a scheduling point.
-    quick: Mutex<Quick>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct Quick {
+struct State {
     drawn: u64,
     /// The sleeping tasks, by wake-up time and a number.
     sleepers: BTreeMap<(Moment, u64), Option<Waker>>,
@@ -37,38 +36,38 @@ struct Quick {
     keepers: Vec<thread::JoinHandle<()>>,
 }
 
-impl Still {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(Inner { now_us: AtomicU64::new(START_US), quick: Mutex::default() }))
+impl FrozenTime {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Inner { now_us: AtomicU64::new(START_US), state: Mutex::default() }))
     }
 
-    pub(super) fn now_us(&self) -> u64 {
+    pub(crate) fn now_us(&self) -> u64 {
         self.0.now_us.load(SeqCst)
     }
 
     /// Advances the clock and wakes the tasks that slept until then.
-    pub(super) fn advance(&self, by: Duration) {
+    pub(crate) fn advance(&self, by: Duration) {
         let by_us = u64::try_from(by.as_micros()).expect("a test lasts less than 500 000 years");
         let now = Moment::from_micros(self.0.now_us.fetch_add(by_us, SeqCst) + by_us);
-        for (_, waker) in self.quick().sleepers.range_mut(..=(now, u64::MAX)) {
+        for (_, waker) in self.state().sleepers.range_mut(..=(now, u64::MAX)) {
             waker.take().into_iter().for_each(Waker::wake);
         }
     }
 
     /// Waits until all keepers have ended.
-    pub(super) fn join_keepers(&self) {
-        let keepers = std::mem::take(&mut self.quick().keepers);
+    pub(crate) fn join_keepers(&self) {
+        let keepers = std::mem::take(&mut self.state().keepers);
         for keeper in keepers {
             keeper.join().expect("a keeper does not panic");
         }
     }
 
-    fn quick(&self) -> MutexGuard<'_, Quick> {
-        self.0.quick.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Environment for Still {
+impl Environment for FrozenTime {
     fn now(&self) -> Moment {
         Moment::from_micros(self.now_us())
     }
@@ -79,46 +78,46 @@ impl Environment for Still {
 
     /// Unpredictable to the code under test, and the same whenever a schedule is replayed.
     fn random(&self) -> u64 {
-        let mut quick = self.quick();
-        quick.drawn += 1;
-        quick.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        let mut state = self.state();
+        state.drawn += 1;
+        state.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
-        let mut quick = self.quick();
-        quick.last_sleeper += 1;
-        let bed = Bed { environment: self.clone(), place: (at, quick.last_sleeper) };
-        Box::pin(async move { bed.sleep().await })
+        let mut state = self.state();
+        state.last_sleeper += 1;
+        let sleeper = Sleeper { environment: self.clone(), key: (at, state.last_sleeper) };
+        Box::pin(async move { sleeper.sleep().await })
     }
 
     fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
         let keeper = thread::spawn(move || future::block_on(keeper));
-        self.quick().keepers.push(keeper);
+        self.state().keepers.push(keeper);
         Ok(())
     }
 }
 
 /// An entry among the sleeping tasks, removed however the sleep ends: a stale waker would mask a missed wake-up.
-struct Bed {
-    environment: Still,
-    place: (Moment, u64),
+struct Sleeper {
+    environment: FrozenTime,
+    key: (Moment, u64),
 }
 
-impl Bed {
+impl Sleeper {
     async fn sleep(&self) {
         poll_fn(|cx| {
-            if self.environment.now() >= self.place.0 {
+            if self.environment.now() >= self.key.0 {
                 return Poll::Ready(());
             }
-            self.environment.quick().sleepers.insert(self.place, Some(cx.waker().clone()));
+            self.environment.state().sleepers.insert(self.key, Some(cx.waker().clone()));
             Poll::Pending
         })
         .await;
     }
 }
 
-impl Drop for Bed {
+impl Drop for Sleeper {
     fn drop(&mut self) {
-        self.environment.quick().sleepers.remove(&self.place);
+        self.environment.state().sleepers.remove(&self.key);
     }
 }

@@ -47,7 +47,7 @@ const PROOFS: [Proof; 6] = [
     Proof {
         name: "cutoffs",
         package: "leasehold-redis",
-        arguments: &["--test", "partial_scripts", "--", "a_script", "--nocapture"],
+        arguments: &["--test", "partial_scripts", "--", "a_partial_script", "--nocapture"],
         setting: Setting::Variable("LEASEHOLD_SEQUENCES", "4000"),
     },
     // Random sequences of operations on a server and on the model.

@@ -71,7 +71,7 @@ fn the_same_seed_is_the_same_run() {
 
 /// Calm `fault_plan` has no faults: whatever is wrong there is wrong everywhere.
 #[test]
-fn calm_is_calm() {
+fn a_plan_without_faults_injects_none() {
     let calm =
         (1..=200).map(|seed| run(&Run::new(seed))).find(|outcome| outcome.profile == FaultProfile::None);
     let counts = calm.expect("one in ten is calm").counts;
@@ -152,7 +152,7 @@ fn found_by(mutant: Mutant) -> (u64, &'static str) {
 
 /// An Election is subject to the checks of a Mutex.
 #[test]
-fn the_checks_of_a_mutex_see_an_election() {
+fn the_checks_of_a_mutex_apply_to_an_election() {
     for (mutant, seeds) in [
         (Mutant::ReleaseWithoutComparing, 60),
         (Mutant::ExtendThatShortens, 60),

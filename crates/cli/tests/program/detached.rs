@@ -207,7 +207,7 @@ fn a_token_of_another_lock_ends_nothing() {
 }
 
 #[test]
-fn a_lock_that_is_lost_is_said_to_be_and_its_token_thrown_away() {
+fn a_lost_lock_is_reported_and_its_token_deleted() {
     let server = RedisServer::start().expect("there is a server");
     for scene in [Scene::sqlite(), Scene::redis(&server)] {
         let short = ["acquire", "job", "--lease", "200ms", "--token-file", "token"];
@@ -237,7 +237,7 @@ fn a_lock_that_is_lost_is_said_to_be_and_its_token_thrown_away() {
 }
 
 #[test]
-fn an_extend_lengthens_the_lock_and_what_the_file_says_of_it() {
+fn an_extend_lengthens_the_lock_and_updates_its_file() {
     let scene = Scene::sqlite();
     acquire(&scene, &[]).check(0, "");
     let before = token(&scene)["ends_by_ms"].as_u64().expect("it is a number");

@@ -19,7 +19,7 @@ fn words(told: &serde_json::Value, severity: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_server_that_could_lose_locks_ends_with_78_and_says_what_to_do() {
+fn a_server_that_could_lose_locks_ends_with_78_and_a_remedy() {
     let server = RedisServer::builder()
         .config("maxmemory", "100mb")
         .config("maxmemory-policy", "allkeys-lru")
@@ -98,7 +98,7 @@ fn a_replica_and_the_primary_that_sentinels_name() {
 
 /// All primaries, one line each, even if the nodes accept only TLS.
 #[test]
-fn each_primary_of_a_cluster_is_looked_over() {
+fn each_primary_of_a_cluster_is_diagnosed() {
     let authority = Authority::new().expect("an authority");
     for name in ["node", "ours"] {
         authority.sign(name, "IP:127.0.0.1").expect("signed");
@@ -127,7 +127,7 @@ fn each_primary_of_a_cluster_is_looked_over() {
 }
 
 #[test]
-fn a_file_has_nothing_to_tell() {
+fn a_file_has_no_findings() {
     let scene = Scene::sqlite();
     let outcome = scene.run(&["doctor"]);
     outcome.check(0, "");

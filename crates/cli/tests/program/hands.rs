@@ -106,7 +106,7 @@ fn an_operator_at_a_terminal_can_refuse() {
 }
 
 #[test]
-fn a_monitor_says_what_it_took_from_the_dead_and_ends_in_order() {
+fn a_monitor_reports_its_evictions_and_ends_in_order() {
     // One server for each: on a shared one, the dead sessions of the first case would appear in the second.
     let servers = [(); 2].map(|()| RedisServer::start().expect("there is a server"));
     let [one, other] = servers.each_ref().map(Scene::redis);
@@ -137,7 +137,7 @@ fn a_monitor_says_what_it_took_from_the_dead_and_ends_in_order() {
 }
 
 #[test]
-fn a_monitor_outlives_an_outage_and_tells_of_it_once() {
+fn a_monitor_outlives_an_outage_and_reports_it_once() {
     let server = RedisServer::start().expect("there is a server");
     let scene = Scene::redis(&server);
     let mut monitor = start(scene.command(&["monitor", "--every", "100ms", "--json"]));

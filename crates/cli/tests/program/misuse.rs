@@ -126,7 +126,7 @@ fn a_store_that_is_not_there_ends_with_69_in_time() {
 }
 
 #[test]
-fn a_server_that_does_not_speak_tls_ends_with_69_and_says_so() {
+fn a_server_without_tls_ends_with_69_and_the_reason() {
     let server = RedisServer::start().expect("there is a server");
     let store = server.url().replace("redis:", "rediss:");
     let outcome = Scene::redis(&server).run(&["show", "job", "--store", &store]);

@@ -4,7 +4,7 @@ use super::scene::{Scene, expect, status, until};
 use leasehold_testkit::RedisServer;
 
 #[test]
-fn of_all_that_try_one_runs_and_the_others_end_with_0() {
+fn one_of_many_runs_and_the_others_end_with_0() {
     let server = RedisServer::start().expect("there is a server");
     for scene in [Scene::sqlite(), Scene::redis(&server)] {
         let mut first = scene.start(&["--once-per", "1h"], "echo running; read line; exit 3");
@@ -32,7 +32,7 @@ fn of_all_that_try_one_runs_and_the_others_end_with_0() {
 
 /// Otherwise one machine without the program would keep all others from running it, in every period.
 #[test]
-fn a_machine_without_the_command_gives_the_turn_back() {
+fn a_machine_without_the_command_gives_the_period_back() {
     let scene = Scene::sqlite();
     scene.run(&["run", "job", "--once-per", "1h", "--", "no-such-command-anywhere"]).check(127, "");
     scene.assert_free();
@@ -59,7 +59,7 @@ fn a_command_that_takes_too_long_is_ended_and_at_most_gives_it_time() {
 }
 
 #[test]
-fn the_json_of_one_that_did_not_run_says_so() {
+fn the_json_of_a_skipped_run_reports_it() {
     let scene = Scene::sqlite();
     scene.script(&["--once-per", "1h"], "true").check(0, "");
     let late = scene.script(&["--once-per", "1h", "--json"], "echo twice");

@@ -32,7 +32,7 @@ fn end(mut worker: Worker) {
 }
 
 #[test]
-fn what_a_command_runs_enters_what_it_has() {
+fn a_nested_command_enters_the_lock_of_its_parent() {
     on_both(|scene| {
         // Only the outermost command is given an owner.
         let look = r#"echo "$0 $LEASEHOLD_FENCE $LEASEHOLD_OWNER"; $LEASEHOLD show job --json"#;
@@ -79,7 +79,7 @@ fn another_owner_waits() {
 }
 
 #[test]
-fn two_of_one_owner_run_at_once_and_none_frees_what_the_other_has() {
+fn two_commands_of_one_owner_run_at_once_and_release_their_own_holds() {
     on_both(|scene| {
         let first = running(scene, &["--owner", "ci 4711/ü"]);
         let second = running(scene, &["--owner", "ci 4711/ü"]);
@@ -106,7 +106,7 @@ fn two_of_one_owner_run_at_once_and_none_frees_what_the_other_has() {
 }
 
 #[test]
-fn a_command_that_is_killed_inside_leaves_the_lock_to_the_one_outside() {
+fn a_killed_nested_command_leaves_the_lock_to_its_parent() {
     on_both(|scene| {
         let inner = "$LEASEHOLD run job --reentrant --lease 1s -- sh -c 'echo inner $PPID $$; exec sleep 60'";
         let script = format!("{inner}; echo outer goes on; read line");

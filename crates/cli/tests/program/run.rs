@@ -67,7 +67,7 @@ fn trying_or_waiting_in_vain_ends_with_75_and_names_the_holder() {
 }
 
 #[test]
-fn the_exit_status_is_the_commands_own_or_as_shells_say_it() {
+fn the_exit_status_is_that_of_the_command_or_of_shells() {
     let scene = Scene::sqlite();
     std::fs::write(scene.path("plain"), "no program").expect("the directory is ours");
     scene.script(&[], "exit 0").check(0, "");
@@ -135,7 +135,7 @@ fn the_output_is_available_as_json() {
 }
 
 #[test]
-fn a_lock_passes_through_many_hands_in_turn() {
+fn many_processes_hold_a_lock_one_after_the_other() {
     let scene = Scene::sqlite();
     let script = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n";
     let runs: Vec<_> =

@@ -55,7 +55,7 @@ fn readers_run_beside_each_other_and_a_writer_alone() {
 }
 
 #[test]
-fn so_many_run_at_a_time() {
+fn as_many_run_at_a_time_as_there_are_permits() {
     let scene = Scene::sqlite();
     let three = ["--permits", "3"];
     let (one, _) = running(&scene, &three);
@@ -160,7 +160,7 @@ fn a_shared_lock_is_freed_for_one_holder_or_for_all_that_were_seen() {
 }
 
 #[test]
-fn a_monitor_takes_from_the_dead_what_they_shared_and_leaves_the_others() {
+fn a_monitor_evicts_shared_holds_of_dead_sessions_only() {
     let scene = Scene::sqlite();
     let (mut dead, fence) = running(&scene, &["--permits", "2", "--lease", "10m"]);
     let (lives, _) = running(&scene, &["--permits", "2", "--lease", "10m"]);

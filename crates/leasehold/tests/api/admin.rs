@@ -46,7 +46,7 @@ async fn a_session_that_releases_one_of_several_holds_is_still_listed() {
 
 /// On a server, scripts do the same; with SQLite a session is dead once its process has ended.
 #[tokio::test]
-async fn a_monitor_frees_all_that_the_dead_shared() {
+async fn a_monitor_frees_all_shared_holds_of_a_dead_session() {
     let store = TestStore::memory();
     let (live, operator) = (labelled(&store, "alive").await, store.client_of_leases("ops").await);
     let kept = live.semaphore("uploads", 4).unwrap().acquire().await.unwrap();

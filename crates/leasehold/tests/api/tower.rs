@@ -32,7 +32,7 @@ async fn the_owner_is_that_of_the_call_and_not_of_the_waiter() {
 }
 
 #[tokio::test]
-async fn the_scope_alone_says_what_is_sent() {
+async fn the_scope_alone_determines_the_header() {
     let mut http = SendOwner::new(service_fn(headers));
     for there in [&["a stranger's"][..], &["one", "two"]] {
         let sent = owner("caller").sync_scope(|| http.call(request(there)));
@@ -44,7 +44,7 @@ async fn the_scope_alone_says_what_is_sent() {
 // Incoming requests.
 
 #[tokio::test]
-async fn all_of_a_service_works_for_the_owner_that_came() {
+async fn every_part_of_a_service_runs_for_the_received_owner() {
     let (witness, told) = Witness::new();
     let mut service = ReceiveOwnerLayer::new().layer(witness);
     let came = Some(owner("Überweisung, 7"));
@@ -64,7 +64,7 @@ async fn all_of_a_service_works_for_the_owner_that_came() {
 }
 
 #[tokio::test]
-async fn a_request_without_an_owner_is_worked_on_as_it_is() {
+async fn a_request_without_an_owner_is_passed_on_unchanged() {
     let mut service = ReceiveOwner::new(service_fn(whom));
     assert_eq!(body(service.call(request(&[])).await).await, "none");
     let within = owner("caller").scope(async { service.call(request(&[])).await });
@@ -106,7 +106,7 @@ async fn an_invalid_owner_is_refused_before_the_service_is_called() {
 }
 
 #[tokio::test]
-async fn what_goes_on_beside_a_handler_works_for_it_only_if_carried() {
+async fn a_spawned_task_has_the_owner_only_if_it_is_carried() {
     let mut service = ReceiveOwner::new(service_fn(async |_: Request<Body>| {
         let here = async { Owner::current().is_some() };
         let spawned = tokio::spawn(here).await.expect("it does not panic");
@@ -139,7 +139,7 @@ async fn readiness_is_that_of_the_inner_service() {
 /// A handler enters the lock that its caller holds, and so does a service that the handler calls. No handler code
 /// mentions owners.
 #[tokio::test]
-async fn what_a_caller_holds_is_entered_again_behind_the_network() {
+async fn a_callers_lock_is_re_entered_across_the_network() {
     let locks = || async { Client::connect("memory:tower-behind-the-network").await.expect("it connects") };
     let enter = async |State(locks): State<Client>| match account(&locks).try_acquire().await {
         Ok(Attempt::Granted(guard)) => {

@@ -27,7 +27,7 @@ async fn is_free(client: &Client) -> bool {
 }
 
 #[tokio::test]
-async fn a_detached_hold_whose_lengthening_has_no_answer_is_given_back() {
+async fn a_detached_hold_whose_extend_is_not_answered_is_released() {
     for behavior in [Behavior::LoseReply, Behavior::LoseRequest] {
         let (faulty, healthy) =
             faulty_and_healthy(
@@ -43,7 +43,7 @@ async fn a_detached_hold_whose_lengthening_has_no_answer_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_detached_hold_that_is_gone_before_it_is_lengthened_is_none() {
+async fn a_detached_hold_that_is_gone_before_its_extend_is_an_error() {
     let (faulty, _) = faulty_and_healthy(|_, op| match op {
         Op::Extend(_) => Behavior::NotHeld,
         _ => Behavior::Execute,
@@ -73,7 +73,7 @@ async fn a_detached_hold_survives_replies_that_are_lost() {
 }
 
 #[tokio::test]
-async fn an_attach_without_an_answer_hands_the_hold_back_and_can_be_tried_again() {
+async fn an_unanswered_attach_returns_the_hold_and_can_be_repeated() {
     let first = once();
     let (faulty, healthy) = faulty_and_healthy(move |_, op| {
         if matches!(op, Op::Extend(_)) && first() { Behavior::LoseReply } else { Behavior::Execute }
@@ -112,7 +112,7 @@ async fn a_hold_that_is_released_while_it_is_attached_becomes_no_guard() {
 }
 
 #[tokio::test]
-async fn a_guard_of_a_hold_that_is_released_elsewhere_keeps_it_no_more_though_the_release_fails() {
+async fn a_guard_stops_renewing_a_hold_whose_release_elsewhere_failed() {
     let (faulty, healthy) = faulty_and_healthy(|_, op| match op {
         Op::Release(_) => Behavior::Fail,
         _ => Behavior::Execute,
@@ -134,7 +134,7 @@ async fn client_hold(client: &Client, lease: Duration) -> DetachedHold {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_detached_hold_looks_where_no_mailbox_can_be_opened() {
+async fn a_detached_acquire_polls_if_no_mailbox_can_be_opened() {
     let memory = MemoryStore::new();
     let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
     let held = other.mutex("m").expect("a good name").acquire().await.expect("acquired");

@@ -44,7 +44,7 @@ async fn use_once(mutex: &Mutex) {
 
 /// The first waiter cannot use the kept hold, so releases it, without a reply: only the keeper can retry.
 #[tokio::test(start_paused = true)]
-async fn what_the_front_gives_back_without_an_answer_is_given_back_by_the_keeper() {
+async fn the_keeper_repeats_an_unanswered_release_of_the_front_task() {
     let first = once();
     let pair = Pair::new(move |op| match op {
         Op::Release(_) if first() => Behavior::LoseRequest,
@@ -62,7 +62,7 @@ async fn what_the_front_gives_back_without_an_answer_is_given_back_by_the_keeper
 
 /// The kept hold is used again after the keeper has scheduled its wake-up.
 #[tokio::test(start_paused = true)]
-async fn what_was_used_meanwhile_is_kept_for_as_long_as_was_asked_and_not_until_the_keeper_wakes_by_chance() {
+async fn a_sticky_hold_is_kept_from_its_last_use_on() {
     let pair = Pair::new(|_| Behavior::Execute).await;
     let kept = pair.mutex().sticky(700 * MS);
     let guard = kept.acquire().await.expect("acquired");
@@ -78,7 +78,7 @@ async fn what_was_used_meanwhile_is_kept_for_as_long_as_was_asked_and_not_until_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_kept_for_as_long_as_the_last_one_asked_who_had_it() {
+async fn a_sticky_hold_is_kept_as_its_last_handle_asks() {
     let pair = Pair::new(|_| Behavior::Execute).await;
     let (long, brief) = (pair.mutex().sticky(LONG), pair.mutex().sticky(1_000 * MS));
     use_once(&long).await;
@@ -91,7 +91,7 @@ async fn a_lock_is_kept_for_as_long_as_the_last_one_asked_who_had_it() {
 
 /// A task with a sticky handle held the lock earlier: the keeper was scheduled for that.
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_for_one_who_leaves_the_line_is_given_back() {
+async fn a_hold_kept_for_a_waiter_that_leaves_is_released() {
     for sticky in [None, Some(LONG)] {
         let pair = Pair::new(|_| Behavior::Execute).await;
         let first = pair.mutex().sticky(LONG / 2);
@@ -138,7 +138,7 @@ async fn a_cached_hold_is_released_when_another_client_requests_the_lock() {
 
 /// The same when the waiter for which the tokens were reserved leaves the queue after they have arrived.
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_for_one_who_leaves_the_line_is_given_back_when_another_asks() {
+async fn a_hold_kept_for_a_waiter_that_leaves_is_released_on_request() {
     let pair = Pair::new(|_| Behavior::Execute).await;
     let (kept, plain) = (pair.mutex().sticky(LONG), pair.mutex());
     let other = pair.other.mutex("m").expect("a good name");

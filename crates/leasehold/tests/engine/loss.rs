@@ -26,7 +26,7 @@ async fn many_lost_holds_are_reported_at_once_without_a_reason() {
 }
 
 #[tokio::test]
-async fn an_extend_that_is_dropped_when_it_found_the_hold_gone_still_tells_the_loss() {
+async fn a_dropped_extend_that_found_the_hold_gone_signals_the_loss() {
     let store = FaultyStore::new(&MemoryStore::new(), |_, op| match op {
         Op::Extend(_) => Behavior::NotHeld,
         Op::Inspect(_) => Behavior::LoseRequest,
@@ -41,7 +41,7 @@ async fn an_extend_that_is_dropped_when_it_found_the_hold_gone_still_tells_the_l
 }
 
 #[tokio::test]
-async fn a_hold_is_not_believed_past_its_lease_though_the_place_was_asked_for_longer() {
+async fn a_hold_ends_with_its_lease_though_the_queue_entry_asked_for_more() {
     let memory = MemoryStore::new();
     let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");
@@ -66,7 +66,7 @@ async fn a_hold_is_not_believed_past_its_lease_though_the_place_was_asked_for_lo
 }
 
 #[tokio::test]
-async fn a_loss_during_a_suspend_is_told_soon_after_it() {
+async fn a_loss_during_a_suspend_is_signaled_soon_after_it() {
     let machine = SuspendableMachine { booted: Instant::now(), suspended_us: Arc::default() };
     let client = Client::with_store(MemoryStore::new()).environment(machine.clone()).connect();
     let client = client.await.expect("it connects");

@@ -21,7 +21,7 @@ const CALL: Duration = Duration::from_secs(2);
 
 /// The reason for the loss of the first hold is learned although the second is known to be lost before that.
 #[tokio::test]
-async fn the_loss_of_another_of_them_hides_no_reason() {
+async fn the_loss_of_another_lock_hides_no_reason() {
     let store = FaultyStore::with_sessions(|lock, op| match op {
         Op::Inspect(_) if lock.name.as_str() == "a" => Behavior::ExecuteAfter(200 * MS),
         _ => Behavior::Execute,
@@ -61,20 +61,20 @@ async fn acquired_slowly(lease: Duration) -> MultiGuard {
 }
 
 #[tokio::test]
-async fn what_ended_while_the_rest_was_asked_for_is_not_handed_out() {
+async fn a_lock_that_ended_during_the_acquire_is_not_handed_out() {
     let guard = acquired_slowly(300 * MS).await;
     guard.check().expect("all are held when it is returned");
     assert!(guard.remaining() > 150 * MS, "{:?}", guard.remaining());
 }
 
 #[tokio::test]
-async fn the_lease_counts_for_all_from_when_the_last_was_had() {
+async fn the_lease_counts_from_the_last_acquired_lock() {
     let guard = acquired_slowly(1_500 * MS).await;
     assert!(guard.remaining() > 1_200 * MS, "{:?}", guard.remaining());
 }
 
 #[tokio::test]
-async fn a_limit_is_kept_also_where_what_was_had_cannot_be_given_back() {
+async fn a_time_limit_holds_though_acquired_locks_cannot_be_released() {
     let store = FaultyStore::with_sessions(|_, op| {
         if matches!(op, Op::Release(_)) { Behavior::LoseRequest } else { Behavior::Execute }
     });
@@ -98,7 +98,7 @@ async fn a_limit_is_kept_also_where_what_was_had_cannot_be_given_back() {
 }
 
 #[tokio::test]
-async fn a_limit_is_kept_also_where_what_was_had_cannot_be_lengthened() {
+async fn a_time_limit_holds_though_acquired_locks_cannot_be_extended() {
     let store = FaultyStore::with_sessions(|_, op| {
         if matches!(op, Op::Extend(_)) { Behavior::LoseRequest } else { Behavior::Execute }
     });
@@ -119,7 +119,7 @@ async fn a_limit_is_kept_also_where_what_was_had_cannot_be_lengthened() {
 /// The reply to the multi-lock request is lost, and no session can begin before the deadline: whether anything was
 /// acquired is unknown.
 #[tokio::test]
-async fn an_answer_that_was_lost_is_unknown_also_where_the_session_lapses_then() {
+async fn a_lost_reply_is_unknown_though_the_session_lapses_afterwards() {
     let heartbeats_fail = Arc::new(AtomicBool::new(false));
     let (silent, asked) = (heartbeats_fail.clone(), Counter::default());
     let mut store = FaultyStore::with_sessions(move |_, op| match op {
@@ -197,7 +197,7 @@ impl Store for OneByOne {
 
 /// On such a store the locks are tried one by one: if one is taken, those acquired before are released.
 #[tokio::test]
-async fn without_one_step_it_is_all_or_none_as_well() {
+async fn without_an_atomic_acquire_it_is_all_or_none_as_well() {
     let store = OneByOne(MemoryStore::new());
     let connect = async |label: &str| {
         let client = Client::with_store(store.clone()).label(label).connect().await;
@@ -299,7 +299,7 @@ impl Store for Interrupted {
 
 /// The hold that was waited for can end while the rest is requested: then not all locks are held.
 #[tokio::test]
-async fn what_is_acquired_is_held_when_it_is_handed_out() {
+async fn all_locks_are_held_when_the_guard_is_returned() {
     let store = Interrupted { inner: MemoryStore::new(), once: Arc::default(), noticed: Arc::default() };
     let one = Client::with_store(store.clone()).watchdog_lease(Duration::from_millis(600)).connect().await;
     let one = one.expect("the store can be reached");

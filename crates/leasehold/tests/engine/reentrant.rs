@@ -138,7 +138,7 @@ impl Store for FaultyStore {
 
 /// The parent waits for the child: after a lost reply the child's re-entry must not queue behind the parent.
 #[tokio::test]
-async fn a_re_entry_whose_answer_is_lost_is_asked_for_again_and_counts_once() {
+async fn a_re_entry_whose_reply_is_lost_is_repeated_and_counts_once() {
     let store = FaultyStore::default();
     let client = store.client().await;
     let ours = lock(&client, &client.owner());
@@ -207,7 +207,7 @@ async fn what_a_foreign_client_does_before_the_subscription_is_polled_for() {
 }
 
 #[tokio::test]
-async fn who_gives_up_listens_no_more() {
+async fn a_waiter_that_gives_up_unsubscribes() {
     let store = FaultyStore::default();
     store.stranger.store(true, Ordering::SeqCst);
     let client = store.client().await;

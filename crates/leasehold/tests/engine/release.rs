@@ -31,7 +31,7 @@ async fn a_release_awaits_a_renewal_under_way_also_of_a_hold_that_was_found_gone
 }
 
 #[tokio::test]
-async fn a_dropped_guard_is_given_back_also_where_the_store_has_it_for_longer_than_is_known() {
+async fn a_dropped_guard_is_released_though_an_unanswered_extend_was_executed() {
     let inner = MemoryStore::new();
     let begun = Instant::now();
     let store = FaultyStore::new(&inner, move |_, op| match op {
@@ -84,7 +84,7 @@ async fn a_swallowed_release_of_a_dropped_guard_is_sent_again_within_the_call_ti
 }
 
 #[tokio::test]
-async fn nothing_is_asked_of_a_hold_that_was_found_gone_after_its_release() {
+async fn nothing_is_sent_about_a_lost_hold_after_its_release() {
     let asked = Arc::new(AtomicU32::new(0));
     let count = asked.clone();
     let store = FaultyStore::new(&MemoryStore::new(), move |_, op| match op {
@@ -156,7 +156,7 @@ async fn a_release_of_a_capped_hold_ends_within_a_call_and_nothing_is_sent_after
 /// The read under a write, and a write that was downgraded, are released even if no caller learns of it: if the
 /// store did not reply at the time, by the keeper.
 #[tokio::test(start_paused = true)]
-async fn what_a_writer_gives_back_and_is_not_told_of_is_given_back_by_the_keeper() {
+async fn the_keeper_repeats_failed_releases_of_a_writer() {
     for (failing, downgraded, left) in [
         // The first release is that of the write: its caller receives the error, and it is not repeated.
         (1, false, vec![LockMode::Upgrade]),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 #[tokio::test]
-async fn a_failed_renewal_is_tried_again_while_another_of_its_batch_is_asked_after() {
+async fn a_failed_renewal_is_repeated_while_another_of_its_batch_is_inspected() {
     let first = once();
     let store = FaultyStore::new(&MemoryStore::new(), move |lock, op| match op {
         Op::Extend(_) if lock.name.as_str() == "gone" => Behavior::NotHeld,

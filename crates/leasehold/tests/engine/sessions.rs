@@ -248,7 +248,7 @@ impl Process {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_cannot_beat_takes_all_its_holds_with_it() {
+async fn a_session_without_heartbeats_loses_all_its_holds() {
     let fixture = Fixture::new();
     let process = fixture.process(Some(10 * S)).await;
     let long = process.client.mutex("long").unwrap().lease(600 * S).acquire().await.unwrap();
@@ -316,7 +316,7 @@ async fn another_session_begins_once_the_store_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_does_not_wait_for_the_lease_of_the_dead() {
+async fn a_waiter_does_not_wait_for_the_lease_of_a_dead_holder() {
     for session in [S, 3 * S, 10 * S] {
         let fixture = Fixture::new();
         let (dead, live) = (fixture.process(Some(session)).await, fixture.process(Some(session)).await);
@@ -349,7 +349,7 @@ async fn a_late_waiter_detects_at_once_that_the_holder_is_dead() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fifty_dead_before_one_cost_no_more_than_one() {
+async fn fifty_dead_waiters_cost_no_more_than_one() {
     let fixture = Fixture::new();
     let holder = fixture.process(Some(3 * S)).await;
     let _held = holder.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
@@ -391,7 +391,7 @@ async fn a_stopped_process_detects_its_loss_without_the_network() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leases_alone_decide_where_that_is_asked_for() {
+async fn without_a_session_leases_alone_decide() {
     let fixture = Fixture::new();
     let (dead, live) = (fixture.process(None).await, fixture.process(Some(S)).await);
     let held = dead.client.mutex("a").unwrap().lease(60 * S).acquire().await.unwrap();
@@ -410,7 +410,7 @@ async fn leases_alone_decide_where_that_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn people_find_what_is_held_for_longer_than_a_moment() {
+async fn operators_find_locks_held_for_longer_than_a_moment() {
     let fixture = Fixture::new();
     let process = fixture.process(Some(10 * S)).await;
     let held = |sessions: &[SessionEntry]| -> Vec<String> {
@@ -449,7 +449,7 @@ async fn people_find_what_is_held_for_longer_than_a_moment() {
 /// The next heartbeat reports a release. A client that is dropped right afterwards needs no heartbeat; its keeper once
 /// sent one all the same, and the end of the session waited for it.
 #[tokio::test(start_paused = true)]
-async fn a_client_that_has_ended_does_not_beat() {
+async fn a_client_that_has_ended_sends_no_heartbeat() {
     let fixture = Fixture::new();
     let process = fixture.process(Some(10 * S)).await;
     let guard = process.client.mutex("long").unwrap().acquire().await.unwrap();
@@ -543,7 +543,7 @@ async fn a_monitor_frees_locks_without_waiters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn row_43_a_session_that_is_back_in_time_keeps_what_it_has() {
+async fn row_43_a_session_that_is_back_in_time_keeps_its_holds() {
     let fixture = Fixture::new();
     let (holder, other) = (fixture.process(Some(3 * S)).await, fixture.process(Some(3 * S)).await);
     let guard = holder.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
@@ -563,7 +563,7 @@ async fn row_43_a_session_that_is_back_in_time_keeps_what_it_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_monitor_rides_out_an_outage_and_asks_seldom_meanwhile() {
+async fn a_monitor_tolerates_an_outage_and_polls_rarely_meanwhile() {
     let fixture = Fixture::new();
     let (dead, live) = (fixture.process(Some(3 * S)).await, fixture.process(Some(3 * S)).await);
     let _held = dead.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
@@ -615,7 +615,7 @@ async fn a_round_of_the_monitor_has_a_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_of_a_lapsed_session_takes_nothing_from_what_the_next_one_tells() {
+async fn a_guard_of_a_lapsed_session_removes_no_report_of_the_next_one() {
     let fixture = Fixture::new();
     let process = fixture.process(Some(3 * S)).await;
     let old = process.client.mutex("a").unwrap().acquire().await.unwrap();
@@ -649,7 +649,7 @@ async fn a_shutdown_with_nothing_to_give_back_does_not_wait_for_a_session_that_c
 
 /// A late reply does not lengthen a session: its time counts from the sending of the heartbeat.
 #[tokio::test(start_paused = true)]
-async fn a_session_is_over_here_before_it_is_over_at_the_store_however_slow_the_replies() {
+async fn a_client_ends_its_session_before_the_store_does_however_slow_the_replies() {
     // For the reply to its creation, and for those to its heartbeats.
     for after in [50 * MS, 7_130 * MS] {
         let fixture = Fixture::new();
@@ -695,7 +695,7 @@ fn names() -> [String; 2] {
 /// A session begins when it is needed, ends when nothing has referred to it for half a minute, and begins again; it
 /// does not end while a lock is held there or waited for.
 #[tokio::test(start_paused = true)]
-async fn sessions_come_and_go_with_what_they_are_for() {
+async fn sessions_begin_and_end_with_their_use() {
     let fixtures = [Fixture::new(), Fixture::new()];
     let (client, _) = client_of_two([&fixtures[0], &fixtures[1]]).await;
     let (other, _) = client_of_two([&fixtures[0], &fixtures[1]]).await;
@@ -740,7 +740,7 @@ async fn sessions_come_and_go_with_what_they_are_for() {
 
 /// Partitions are independent: the session of one lapses, and another begins there when it is needed and possible.
 #[tokio::test(start_paused = true)]
-async fn a_place_that_is_cut_off_takes_nothing_from_the_others() {
+async fn a_partition_that_is_cut_off_does_not_affect_the_others() {
     let fixtures = [Fixture::new(), Fixture::new()];
     let (client, connections) = client_of_two([&fixtures[0], &fixtures[1]]).await;
     let [here, there] = names().map(|name| client.mutex(name).unwrap());

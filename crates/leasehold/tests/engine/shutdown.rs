@@ -56,7 +56,7 @@ async fn a_shutdown_invalidates_all_guards_before_it_releases_anything() {
 }
 
 #[tokio::test]
-async fn a_shutdown_of_a_store_that_does_not_answer_ends_in_time_and_says_what_is_left() {
+async fn a_shutdown_of_a_silent_store_ends_in_time_and_reports_what_is_left() {
     let silent = Arc::new(AtomicU32::new(0));
     let (is_silent, sent) = (silent.clone(), Sent::default());
     let noted = sent.clone();
@@ -98,7 +98,7 @@ async fn a_shutdown_of_a_store_that_does_not_answer_ends_in_time_and_says_what_i
 }
 
 #[tokio::test]
-async fn a_release_under_way_is_taken_over_by_a_shutdown_with_what_it_asks_for() {
+async fn a_shutdown_takes_over_a_release_and_its_acquire_request() {
     let inner = MemoryStore::new();
     let first = once();
     let store = FaultyStore::new(&inner, move |_, op| match op {

@@ -28,7 +28,7 @@ async fn waited_for(other: &Client) -> tokio::task::JoinHandle<()> {
 /// The release was executed and its reply lost. By the time it is repeated, so many other holds have ended that the
 /// store no longer remembers: it cannot report whether the release or a loss ended the hold.
 #[tokio::test]
-async fn a_release_that_may_have_worked_is_not_told_as_a_loss() {
+async fn a_release_that_may_have_worked_is_not_reported_as_a_loss() {
     let releases = Counter::default();
     let store = FaultyStore::with_sessions(move |_, op| match op {
         Op::Release(_) if releases.next() == 0 => Behavior::ExecuteAndDisconnect,
@@ -47,7 +47,7 @@ async fn a_release_that_may_have_worked_is_not_told_as_a_loss() {
 
 /// Two holds of one owner are released at the same time over a connection that breaks: the store remembers both.
 #[tokio::test]
-async fn siblings_that_are_released_twice_are_told_of_no_loss() {
+async fn two_repeated_releases_of_one_owner_report_no_loss() {
     let releases = Counter::default();
     let count = releases.clone();
     let store = FaultyStore::with_sessions(move |_, op| match op {
@@ -65,7 +65,7 @@ async fn siblings_that_are_released_twice_are_told_of_no_loss() {
 
 /// A loss that the store reports for certain is reported, even if the release may have been executed before.
 #[tokio::test]
-async fn a_hold_that_was_taken_by_force_is_lost_at_whichever_sending() {
+async fn a_forced_release_is_reported_by_whichever_request_finds_it() {
     let releases = Counter::default();
     let count = releases.clone();
     let store = FaultyStore::with_sessions(move |_, op| match op {
@@ -82,7 +82,7 @@ async fn a_hold_that_was_taken_by_force_is_lost_at_whichever_sending() {
 
 /// A shutdown during a release learns its result by a second release request, sent after the first.
 #[tokio::test]
-async fn a_release_that_a_shutdown_takes_over_is_told_as_it_went() {
+async fn a_release_taken_over_by_a_shutdown_reports_its_outcome() {
     for visited in [false, true] {
         let releases = Counter::default();
         let count = releases.clone();
@@ -111,7 +111,7 @@ async fn a_release_that_a_shutdown_takes_over_is_told_as_it_went() {
 
 /// The result includes the owner's remaining hold count, whichever client released.
 #[tokio::test]
-async fn a_release_that_a_shutdown_takes_over_says_what_is_left() {
+async fn a_release_taken_over_by_a_shutdown_reports_the_remaining_count() {
     let releases = Counter::default();
     let count = releases.clone();
     let store = FaultyStore::with_sessions(move |_, op| match op {

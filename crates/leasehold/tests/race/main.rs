@@ -105,7 +105,7 @@ fn a_loss_is_signaled_while_the_hold_is_extended_and_released() {
 }
 
 #[test]
-fn nothing_is_asked_about_a_lost_hold_after_its_release() {
+fn nothing_is_sent_about_a_lost_hold_after_its_release() {
     explore(async |fixture| {
         let client = fixture.client().await;
         fixture.server.set_flaw(Flaw::EndsExtendedHolds);
@@ -191,7 +191,7 @@ fn leaving_the_queue_of_a_process_wakes_the_next_task() {
 }
 
 #[test]
-fn of_two_clients_that_request_the_same_locks_at_once_one_gets_them() {
+fn one_of_two_tasks_that_request_the_same_locks_gets_them() {
     explore(async |fixture| {
         let client = fixture.client().await;
         let tries = [(); 2].map(|()| {
@@ -209,7 +209,7 @@ fn of_two_clients_that_request_the_same_locks_at_once_one_gets_them() {
 }
 
 #[test]
-fn what_is_dropped_while_the_client_goes_is_given_back() {
+fn a_guard_dropped_together_with_its_client_is_released() {
     explore(async |fixture| {
         let client = fixture.client().await;
         let guard = acquire(&client).await;
@@ -223,7 +223,7 @@ fn what_is_dropped_while_the_client_goes_is_given_back() {
 }
 
 #[test]
-fn settling_waits_for_what_was_dropped_and_no_longer() {
+fn flush_waits_for_dropped_guards_and_no_longer() {
     explore(async |fixture| {
         let client = fixture.client().await;
         let guard = acquire(&client).await;
@@ -344,7 +344,7 @@ fn a_capped_hold_is_given_back_once_while_it_is_released_and_shut_down() {
 }
 
 #[test]
-fn a_server_that_does_not_keep_its_word_is_seen() {
+fn each_flaw_of_the_server_is_found() {
     let failure_of = failure(async |fixture| {
         fixture.server.set_flaw(Flaw::PublishesNoGrants);
         let (holder, waiter) = (fixture.client().await, fixture.client().await);

@@ -4,7 +4,7 @@ use crate::cases::store::TestStore;
 use leasehold::ObservedHolder;
 
 #[tokio::test]
-async fn a_strangers_lock_is_freed_by_what_was_seen_of_it() {
+async fn a_foreign_lock_is_freed_as_it_was_seen() {
     let store = TestStore::redis();
     let server = store.server().expect("it is there");
     let mutex = store.client_of_leases("ops").await.mutex("a").unwrap();

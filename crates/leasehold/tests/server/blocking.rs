@@ -78,7 +78,7 @@ async fn everything_can_be_dropped_in_an_async_context() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn where_tokio_lets_one_block_it_works() {
+async fn calls_work_in_block_in_place() {
     let store = TestStore::redis();
     tokio::spawn(async move {
         tokio::task::block_in_place(|| {
@@ -92,7 +92,7 @@ async fn where_tokio_lets_one_block_it_works() {
 
 /// An unconstrained future looks like a thread that may block. The call then blocks, without a panic.
 #[tokio::test]
-async fn in_an_unconstrained_future_it_works() {
+async fn calls_work_in_an_unconstrained_future() {
     let store = TestStore::redis();
     tokio::task::unconstrained(async {
         let mutex = store.blocking_client().mutex("m").unwrap();

@@ -14,7 +14,7 @@ const SESSION: Duration = Duration::from_secs(2);
 /// with a greater token; and when it resumes it detects the loss of its leadership before its next act, without the
 /// network.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopped_leader_is_followed_and_knows_it_before_its_next_act() {
+async fn a_suspended_leader_is_replaced_and_detects_it_before_its_next_act() {
     let store = TestStore::redis();
     let server = store.server().expect("it is on a server");
     let mut leader = Worker::of_test("suspended_leader::a_worker_that_leads", "leader")

@@ -1,6 +1,6 @@
 //! The use of [`RedisConfig::connector`] as documented, with a server at the other end of a pipe.
 
-use crate::host::lock;
+use crate::environment::lock;
 use crate::model_server::pipe;
 use leasehold::{Client, ConnectError};
 use leasehold_redis::{RedisConfig, RedisStore};

@@ -19,14 +19,14 @@ const S: Duration = Duration::from_secs(1);
 
 on_every_store! {
     asynchronous:
-    people_find_who_holds_what,
-    a_lock_is_freed_by_force_and_the_next_has_it,
+    operators_find_the_holder_of_each_lock,
+    a_forced_release_grants_to_the_next_waiter,
     only_the_holder_that_was_seen_loses_the_lock,
-    a_client_that_the_store_does_not_know_is_not_listed;
-    memory: a_monitor_frees_what_the_dead_held, people_find_all_who_share_a_lock;
-    sqlite: people_find_all_who_share_a_lock;
+    a_client_without_a_session_is_not_listed;
+    memory: a_monitor_frees_the_locks_of_a_dead_session, operators_find_all_holders_of_a_shared_lock;
+    sqlite: operators_find_all_holders_of_a_shared_lock;
     // With SQLite a session is dead once its process has ended; the tests of the program kill one.
-    redis: a_monitor_frees_what_the_dead_held;
+    redis: a_monitor_frees_the_locks_of_a_dead_session;
 }
 
 /// A client with a label on its session.
@@ -95,7 +95,7 @@ impl NotificationSink for Deaf {
     fn resubscribed(&self) {}
 }
 
-async fn people_find_all_who_share_a_lock(store: &TestStore) {
+async fn operators_find_all_holders_of_a_shared_lock(store: &TestStore) {
     let (one, other) = (labelled(store, "billing").await, labelled(store, "shipping").await);
     let operator = store.client_of_leases("ops").await;
     let reading = [
@@ -144,7 +144,7 @@ async fn people_find_all_who_share_a_lock(store: &TestStore) {
     permits.release().await.unwrap();
 }
 
-async fn people_find_who_holds_what(store: &TestStore) {
+async fn operators_find_the_holder_of_each_lock(store: &TestStore) {
     let (holder, operator) = (labelled(store, "billing").await, store.client_of_leases("ops").await);
     let guard = holder.mutex("long").unwrap().acquire().await.unwrap();
     let gone = holder.mutex("gone").unwrap().acquire().await.unwrap();
@@ -183,7 +183,7 @@ async fn people_find_who_holds_what(store: &TestStore) {
     guard.release().await.unwrap();
 }
 
-async fn a_lock_is_freed_by_force_and_the_next_has_it(store: &TestStore) {
+async fn a_forced_release_grants_to_the_next_waiter(store: &TestStore) {
     let (holder, waiter) = (labelled(store, "billing").await, labelled(store, "next").await);
     let operator = store.client_of_leases("the night shift").await;
     let guard = holder.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
@@ -237,7 +237,7 @@ async fn only_the_holder_that_was_seen_loses_the_lock(store: &TestStore) {
     assert_eq!(second.lost().await.reason, LostReason::ForceReleased);
 }
 
-async fn a_monitor_frees_what_the_dead_held(store: &TestStore) {
+async fn a_monitor_frees_the_locks_of_a_dead_session(store: &TestStore) {
     let (live, operator) = (labelled(store, "alive").await, store.client_of_leases("ops").await);
     let kept = live.mutex("kept").unwrap().acquire().await.unwrap();
     let session = dying(store, "left").await;
@@ -268,7 +268,7 @@ async fn a_monitor_frees_what_the_dead_held(store: &TestStore) {
     kept.release().await.expect("its session lives");
 }
 
-async fn a_client_that_the_store_does_not_know_is_not_listed(store: &TestStore) {
+async fn a_client_without_a_session_is_not_listed(store: &TestStore) {
     let operator = store.client_of_leases("ops").await;
     let held = operator.mutex("a").unwrap().acquire().await.unwrap();
     if store.url().starts_with("sqlite:") {

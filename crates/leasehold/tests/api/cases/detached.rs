@@ -14,16 +14,16 @@ on_every_store! {
     a_detached_hold_has_its_whole_lease_when_it_is_returned,
     a_detached_hold_outlives_its_client_and_is_released_by_another,
     a_detached_hold_needs_a_lease,
-    a_detached_hold_waits_its_turn_and_is_waited_for,
-    a_detached_try_says_who_is_in_the_way,
-    a_detached_hold_ends_with_its_lease_and_its_release_says_why,
+    a_detached_acquire_queues_and_others_queue_behind_it,
+    a_detached_try_reports_the_holder,
+    a_detached_hold_ends_with_its_lease_and_its_release_reports_why,
     a_detached_hold_that_was_taken_over_is_left_alone,
     an_extend_of_a_detached_hold_lengthens_it,
     a_detached_hold_is_kept_once_it_is_attached,
     a_detached_hold_is_attached_once,
-    an_attached_hold_is_believed_no_more_once_its_text_is_released,
-    a_detached_hold_with_a_value_of_ones_own,
-    a_detached_hold_is_none_in_another_store,
+    an_attached_hold_is_lost_once_its_text_is_released,
+    a_detached_hold_with_a_custom_value,
+    a_detached_hold_is_unknown_in_another_store,
     a_detached_acquire_cancelled_at_every_await,
     a_detached_try_cancelled_at_every_await,
     a_detached_wait_cancelled_at_every_await,
@@ -94,7 +94,7 @@ async fn a_detached_hold_needs_a_lease(store: &TestStore) {
     assert!(!mutex(&client).inspect().await.expect("an answer").held);
 }
 
-async fn a_detached_hold_waits_its_turn_and_is_waited_for(store: &TestStore) {
+async fn a_detached_acquire_queues_and_others_queue_behind_it(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     // To the detached hold, a task of the same client is like any other client.
     let guard = mutex(&a).acquire().await.expect("acquired");
@@ -118,7 +118,7 @@ async fn a_detached_hold_waits_its_turn_and_is_waited_for(store: &TestStore) {
     until_at_rest(&mutex(&a)).await;
 }
 
-async fn a_detached_try_says_who_is_in_the_way(store: &TestStore) {
+async fn a_detached_try_reports_the_holder(store: &TestStore) {
     let client = store.client("a deploy").await;
     let lock = mutex(&client).lease(LONG);
     let hold = lock.try_acquire_detached().await.expect("an answer").granted().expect("it is free");
@@ -129,7 +129,7 @@ async fn a_detached_try_says_who_is_in_the_way(store: &TestStore) {
     hold.release(&client).await.expect("released");
 }
 
-async fn a_detached_hold_ends_with_its_lease_and_its_release_says_why(store: &TestStore) {
+async fn a_detached_hold_ends_with_its_lease_and_its_release_reports_why(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let start = Instant::now();
     let mut hold = mutex(&a).lease(300 * MS).acquire_detached().await.expect("acquired");
@@ -227,7 +227,7 @@ async fn a_detached_hold_is_attached_once(store: &TestStore) {
     assert_eq!(lost.reason, LostReason::Released);
 }
 
-async fn an_attached_hold_is_believed_no_more_once_its_text_is_released(store: &TestStore) {
+async fn an_attached_hold_is_lost_once_its_text_is_released(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let hold = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired");
     let text = copy(&hold);
@@ -243,7 +243,7 @@ async fn an_attached_hold_is_believed_no_more_once_its_text_is_released(store: &
     next.release().await.expect("released");
 }
 
-async fn a_detached_hold_with_a_value_of_ones_own(store: &TestStore) {
+async fn a_detached_hold_with_a_custom_value(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let lock = |client| mutex(client).value("request 4711").expect("a good value").lease(LONG);
     let hold = copy(&lock(&a).acquire_detached().await.expect("acquired"));
@@ -254,7 +254,7 @@ async fn a_detached_hold_with_a_value_of_ones_own(store: &TestStore) {
     until_at_rest(&mutex(&a)).await;
 }
 
-async fn a_detached_hold_is_none_in_another_store(store: &TestStore) {
+async fn a_detached_hold_is_unknown_in_another_store(store: &TestStore) {
     let here = store.client("a").await;
     let elsewhere = Client::connect("memory:another store").await.expect("it connects");
     let hold = mutex(&here).lease(LONG).acquire_detached().await.expect("acquired");

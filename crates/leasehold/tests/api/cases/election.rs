@@ -15,12 +15,12 @@ on_every_store! {
     asynchronous:
     one_leads_at_a_time_and_tokens_grow,
     campaigning_ends_at_its_limit,
-    a_try_says_who_leads,
+    a_try_reports_the_leader,
     each_leader_is_observed_once_and_in_order,
-    observers_are_told_and_do_not_poll,
+    observers_are_notified_and_do_not_poll,
     an_observer_goes_on_where_its_future_was_dropped,
     a_forged_hint_does_no_harm,
-    a_deposed_leader_is_told_and_the_next_leads,
+    a_deposed_leader_is_notified_and_the_next_leads,
     work_is_dropped_when_the_leadership_is_lost,
     a_mutex_of_the_same_name_is_refused,
     campaign_cancelled_at_every_await,
@@ -89,7 +89,7 @@ async fn campaigning_ends_at_its_limit(store: &TestStore) {
     b.campaign_timeout(PATIENCE).await.expect("elected").resign().await.expect("resigned");
 }
 
-async fn a_try_says_who_leads(store: &TestStore) {
+async fn a_try_reports_the_leader(store: &TestStore) {
     let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
     let leadership = a.try_campaign().await.expect("an answer").granted().expect("there is no leader");
     assert!(matches!(b.try_campaign().await.expect("an answer"), Attempt::Taken(_)));
@@ -133,7 +133,7 @@ async fn each_leader_is_observed_once_and_in_order(store: &TestStore) {
 }
 
 /// Where the store notifies, a new leader is observed within moments, and not by the observer's own polling.
-async fn observers_are_told_and_do_not_poll(store: &TestStore) {
+async fn observers_are_notified_and_do_not_poll(store: &TestStore) {
     let (leader, observer) = (store.client("leader").await, store.client("observer").await);
     let mut leaders = election(&observer).observe();
     assert_eq!(next(&mut leaders).await, None);
@@ -188,7 +188,7 @@ async fn a_forged_hint_does_no_harm(store: &TestStore) {
     leadership.resign().await.expect("resigned");
 }
 
-async fn a_deposed_leader_is_told_and_the_next_leads(store: &TestStore) {
+async fn a_deposed_leader_is_notified_and_the_next_leads(store: &TestStore) {
     let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
     let first = a.campaign().await.expect("elected");
     let waiting = tokio::spawn({

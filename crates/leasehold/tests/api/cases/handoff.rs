@@ -10,14 +10,14 @@ use tokio::sync::Mutex as Log;
 
 on_every_store! {
     asynchronous:
-    tasks_hand_it_on_in_order_and_their_tokens_grow,
-    another_process_is_not_kept_waiting_by_those_who_come_later,
-    who_waits_for_what_is_handed_on_cancelled_at_every_await,
-    a_lock_that_is_kept_is_given_back_when_another_asks,
-    a_lock_is_kept_for_as_long_as_was_asked,
-    what_is_kept_is_given_back_with_its_client,
-    a_try_of_the_same_process_gets_what_is_kept,
-    what_is_freed_by_force_while_it_is_handed_on_is_nobodys,
+    tasks_hand_a_hold_on_in_order_and_tokens_grow,
+    later_tasks_do_not_overtake_another_process,
+    waiting_for_a_handed_on_hold_cancelled_at_every_await,
+    a_sticky_hold_is_released_when_another_client_waits,
+    a_sticky_hold_is_kept_for_the_requested_time,
+    a_sticky_hold_is_released_with_its_client,
+    a_try_of_the_same_process_gets_the_sticky_hold,
+    a_hold_released_by_force_is_not_handed_on,
     each_hold_has_the_lease_it_requested,
 }
 
@@ -43,7 +43,7 @@ fn grow(log: &[(u32, FencingToken)]) {
 }
 
 /// More hand-offs than a token block has tokens, in the order of arrival.
-async fn tasks_hand_it_on_in_order_and_their_tokens_grow(store: &TestStore) {
+async fn tasks_hand_a_hold_on_in_order_and_tokens_grow(store: &TestStore) {
     let client = store.client("one").await;
     let (mutex, log) = (mutex(&client), Sections::default());
     let first = mutex.acquire().await.expect("acquired");
@@ -71,7 +71,7 @@ async fn tasks_hand_it_on_in_order_and_their_tokens_grow(store: &TestStore) {
 }
 
 /// Tasks that queued before another process arrived go first, and no later task does.
-async fn another_process_is_not_kept_waiting_by_those_who_come_later(store: &TestStore) {
+async fn later_tasks_do_not_overtake_another_process(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let log = Sections::default();
     let busy = tokio::spawn({
@@ -106,7 +106,7 @@ async fn another_process_is_not_kept_waiting_by_those_who_come_later(store: &Tes
     until_at_rest(&mutex(&b)).await;
 }
 
-async fn who_waits_for_what_is_handed_on_cancelled_at_every_await(store: &TestStore) {
+async fn waiting_for_a_handed_on_hold_cancelled_at_every_await(store: &TestStore) {
     let (client, other) = (store.client("one").await, store.client("another").await);
     for keep_for in [None, Some(LONG)] {
         let mutex = keep_for.map_or(mutex(&client), |keep_for| mutex(&client).sticky(keep_for));
@@ -133,7 +133,7 @@ async fn who_waits_for_what_is_handed_on_cancelled_at_every_await(store: &TestSt
 }
 
 /// Kept for a long time, and released as soon as another process waits.
-async fn a_lock_that_is_kept_is_given_back_when_another_asks(store: &TestStore) {
+async fn a_sticky_hold_is_released_when_another_client_waits(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (kept, other) = (mutex(&a).sticky(LONG), mutex(&b));
     let mut last = kept.acquire().await.expect("acquired");
@@ -158,7 +158,7 @@ async fn a_lock_that_is_kept_is_given_back_when_another_asks(store: &TestStore) 
     until_at_rest(&other).await;
 }
 
-async fn a_lock_is_kept_for_as_long_as_was_asked(store: &TestStore) {
+async fn a_sticky_hold_is_kept_for_the_requested_time(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let kept = mutex(&a).sticky(100 * MS);
     for _ in 0..3 {
@@ -171,7 +171,7 @@ async fn a_lock_is_kept_for_as_long_as_was_asked(store: &TestStore) {
 }
 
 /// The sticky hold is released with the last handle that could use it.
-async fn what_is_kept_is_given_back_with_its_client(store: &TestStore) {
+async fn a_sticky_hold_is_released_with_its_client(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let kept = mutex(&a).sticky(LONG);
     kept.acquire().await.expect("acquired").release().await.expect("released");
@@ -190,7 +190,7 @@ async fn what_is_kept_is_given_back_with_its_client(store: &TestStore) {
     until_at_rest(&mutex(&b)).await;
 }
 
-async fn a_try_of_the_same_process_gets_what_is_kept(store: &TestStore) {
+async fn a_try_of_the_same_process_gets_the_sticky_hold(store: &TestStore) {
     let a = store.client("a").await;
     let kept = mutex(&a).sticky(LONG);
     for _ in 0..100 {
@@ -203,7 +203,7 @@ async fn a_try_of_the_same_process_gets_what_is_kept(store: &TestStore) {
 }
 
 /// The next local waiter sends its own request to the store.
-async fn what_is_freed_by_force_while_it_is_handed_on_is_nobodys(store: &TestStore) {
+async fn a_hold_released_by_force_is_not_handed_on(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let kept = mutex(&a).sticky(LONG);
     kept.acquire().await.expect("acquired").release().await.expect("released");

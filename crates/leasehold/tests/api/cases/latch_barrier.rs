@@ -14,10 +14,10 @@ on_every_store! {
     an_arrival_outlives_its_client,
     a_latch_is_counted_to_one_number,
     arriving_cancelled_at_every_await,
-    a_barrier_lets_all_in_together_again_and_again,
-    who_gives_up_at_a_barrier_is_not_counted,
-    who_dies_at_a_barrier_is_not_counted,
-    meeting_cancelled_at_every_await,
+    a_barrier_releases_all_parties_together_and_repeatedly,
+    a_party_that_gives_up_is_not_counted,
+    a_dead_party_of_a_barrier_is_not_counted,
+    waiting_at_a_barrier_cancelled_at_every_await,
 }
 
 const MS: Duration = Duration::from_millis(1);
@@ -99,7 +99,7 @@ async fn arriving_cancelled_at_every_await(store: &TestStore) {
     until_at_rest(&latch).await;
 }
 
-async fn a_barrier_lets_all_in_together_again_and_again(store: &TestStore) {
+async fn a_barrier_releases_all_parties_together_and_repeatedly(store: &TestStore) {
     const PARTIES: u32 = 6;
     let clients = [store.client("a").await, store.client("b").await, store.client("c").await];
     let come: Arc<Vec<AtomicU32>> = Arc::new((0..5).map(|_| AtomicU32::new(0)).collect());
@@ -123,7 +123,7 @@ async fn a_barrier_lets_all_in_together_again_and_again(store: &TestStore) {
     until_at_rest(&barrier(&clients[0], PARTIES)).await;
 }
 
-async fn who_gives_up_at_a_barrier_is_not_counted(store: &TestStore) {
+async fn a_party_that_gives_up_is_not_counted(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (a, b) = (barrier(&a, 2), barrier(&b, 2));
     let alone = a.wait_timeout(60 * MS).await;
@@ -140,7 +140,7 @@ async fn who_gives_up_at_a_barrier_is_not_counted(store: &TestStore) {
 }
 
 /// Its queue entry ends when no heartbeat keeps it.
-async fn who_dies_at_a_barrier_is_not_counted(store: &TestStore) {
+async fn a_dead_party_of_a_barrier_is_not_counted(store: &TestStore) {
     let live = store.client("live").await;
     let live = barrier(&live, 2);
     let dead = {
@@ -157,7 +157,7 @@ async fn who_dies_at_a_barrier_is_not_counted(store: &TestStore) {
     assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "counted a dead participant: {alone:?}");
 }
 
-async fn meeting_cancelled_at_every_await(store: &TestStore) {
+async fn waiting_at_a_barrier_cancelled_at_every_await(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (mine, theirs) = (barrier(&a, 2), barrier(&b, 2));
     cancel_at_every_await(

@@ -12,7 +12,7 @@ on_every_store! {
     asynchronous:
     all_are_held_or_none,
     a_set_is_neither_empty_nor_without_a_bound,
-    who_waits_holds_nothing,
+    a_waiter_for_several_locks_holds_none,
     tasks_of_a_process_take_turns,
     the_loss_of_one_is_the_loss_of_all,
     a_lease_of_several_ends_when_it_ends,
@@ -98,7 +98,7 @@ async fn all_are_held_or_none(store: &TestStore) {
 }
 
 /// A task that waits for one of several locks blocks none of the others.
-async fn who_waits_holds_nothing(store: &TestStore) {
+async fn a_waiter_for_several_locks_holds_none(store: &TestStore) {
     let [a, b] = [store.client("one").await, store.client("another").await];
     let taken = mutex(&b, "b").acquire().await.expect("acquired");
     let all = a.multi_mutex(["a", "b", "c"]).expect("good names");

@@ -13,15 +13,15 @@ on_every_store! {
     asynchronous:
     one_at_a_time_over_tasks_and_clients,
     a_release_hands_the_lock_on_and_tokens_grow,
-    a_try_says_who_is_in_the_way,
+    a_try_reports_the_holder,
     a_try_does_not_barge,
-    waiting_ends_at_its_limit_and_says_who_holds,
+    waiting_ends_at_its_limit_and_reports_the_holder,
     a_dropped_guard_gives_the_lock_back,
     tasks_of_a_process_are_served_in_order,
     processes_are_served_in_order,
-    a_process_has_one_place_in_the_queue,
+    a_process_has_one_queue_entry_per_lock,
     thousands_give_up_at_once,
-    who_waits_for_no_time_tries_once,
+    a_timeout_of_zero_tries_once,
     a_watchdog_keeps_the_lock,
     a_given_lease_ends_when_it_ends,
     a_lease_can_last_until_an_instant,
@@ -29,8 +29,8 @@ on_every_store! {
     an_extend_lengthens_and_never_shortens,
     a_retry_policy_gives_up_after_its_tries,
     a_scoped_future_is_dropped_on_loss,
-    equal_values_of_ones_own_exclude_each_other,
-    who_gives_up_waiting_leaves_the_queue,
+    equal_custom_values_exclude_each_other,
+    a_waiter_that_gives_up_leaves_the_queue,
     after_a_loss_local_waiters_queue_again,
     leases_from_a_millisecond_to_days,
     try_acquire_cancelled_at_every_await,
@@ -99,7 +99,7 @@ async fn a_release_hands_the_lock_on_and_tokens_grow(store: &TestStore) {
     until_at_rest(&a).await;
 }
 
-async fn a_try_says_who_is_in_the_way(store: &TestStore) {
+async fn a_try_reports_the_holder(store: &TestStore) {
     let (a, b) = (store.client("the holder").await, store.client("b").await);
     let guard = a.mutex("m").expect("a good name").acquire().await.expect("acquired");
     let b = b.mutex("m").expect("a good name");
@@ -134,7 +134,7 @@ async fn a_try_does_not_barge(store: &TestStore) {
     waiter.await.expect("no panic").release().await.expect("released");
 }
 
-async fn waiting_ends_at_its_limit_and_says_who_holds(store: &TestStore) {
+async fn waiting_ends_at_its_limit_and_reports_the_holder(store: &TestStore) {
     let (a, b) = (store.client("a long job").await, store.client("b").await);
     let _guard = a.mutex("m").expect("a good name").acquire().await.expect("acquired");
     let b = b.mutex("m").expect("a good name");
@@ -225,7 +225,7 @@ async fn processes_are_served_in_order(store: &TestStore) {
     assert_eq!(*order.lock().expect("no panic"), (0..8).collect::<Vec<_>>());
 }
 
-async fn a_process_has_one_place_in_the_queue(store: &TestStore) {
+async fn a_process_has_one_queue_entry_per_lock(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     let guard = a.acquire().await.expect("acquired");
@@ -268,7 +268,7 @@ async fn thousands_give_up_at_once(store: &TestStore) {
     until_at_rest(&b).await;
 }
 
-async fn who_waits_for_no_time_tries_once(store: &TestStore) {
+async fn a_timeout_of_zero_tries_once(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     let guard = a.acquire_timeout(Duration::ZERO).await.expect("it is free");
@@ -422,7 +422,7 @@ async fn a_scoped_future_is_dropped_on_loss(store: &TestStore) {
     until_at_rest(&mutex).await;
 }
 
-async fn equal_values_of_ones_own_exclude_each_other(store: &TestStore) {
+async fn equal_custom_values_exclude_each_other(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let of = |client: &leasehold::Client| {
         client.mutex("m").expect("a good name").value("request 4711").expect("a good value")
@@ -444,7 +444,7 @@ async fn equal_values_of_ones_own_exclude_each_other(store: &TestStore) {
     until_at_rest(&b).await;
 }
 
-async fn who_gives_up_waiting_leaves_the_queue(store: &TestStore) {
+async fn a_waiter_that_gives_up_leaves_the_queue(store: &TestStore) {
     let (a, b, c) = (store.client("a").await, store.client("b").await, store.client("c").await);
     let mutex = |client: &leasehold::Client| client.mutex("m").expect("a good name");
     let guard = mutex(&a).acquire().await.expect("acquired");

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 on_every_store! {
     asynchronous:
-    one_of_all_runs_and_the_late_one_goes_on,
-    a_turn_rests_until_its_period_is_over,
-    a_turn_that_took_longer_than_its_period_rests_no_more,
-    a_turn_that_was_given_up_is_free_at_once,
-    a_turn_outlives_its_client,
+    one_instance_runs_and_a_late_one_continues,
+    a_finished_run_blocks_others_until_its_period_is_over,
+    a_run_longer_than_its_period_blocks_no_other_after_it,
+    an_abandoned_run_frees_its_period_at_once,
+    a_finished_period_outlives_its_client,
     no_waiter_is_woken_early,
-    nothing_that_is_sent_about_the_hold_ends_or_lengthens_the_rest,
+    no_late_request_about_the_hold_ends_or_lengthens_the_rest,
     a_rest_can_be_ended_by_force,
     try_start_cancelled_at_every_await,
     finish_cancelled_at_every_await,
@@ -40,7 +40,7 @@ async fn is_taken(once: &OncePer) -> bool {
     matches!(once.try_start().await.expect("an answer"), Attempt::Taken(_))
 }
 
-async fn one_of_all_runs_and_the_late_one_goes_on(store: &TestStore) {
+async fn one_instance_runs_and_a_late_one_continues(store: &TestStore) {
     let mut instances = tokio::task::JoinSet::new();
     for n in 0..6 {
         let once = once(&store.client(&format!("instance {n}")).await, HOUR);
@@ -59,7 +59,7 @@ async fn one_of_all_runs_and_the_late_one_goes_on(store: &TestStore) {
 }
 
 /// The period counts from when the turn was granted, however long the work took.
-async fn a_turn_rests_until_its_period_is_over(store: &TestStore) {
+async fn a_finished_run_blocks_others_until_its_period_is_over(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (a, b) = (once(&a, 1_500 * MS).at_most(HOUR), once(&b, 1_500 * MS).at_most(HOUR));
     let begun = Instant::now();
@@ -81,7 +81,7 @@ async fn a_turn_rests_until_its_period_is_over(store: &TestStore) {
     second.give_up().await.expect("given up");
 }
 
-async fn a_turn_that_took_longer_than_its_period_rests_no_more(store: &TestStore) {
+async fn a_run_longer_than_its_period_blocks_no_other_after_it(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let turn = start(&once(&a, 100 * MS).at_most(HOUR)).await;
     tokio::time::sleep(150 * MS).await;
@@ -91,7 +91,7 @@ async fn a_turn_that_took_longer_than_its_period_rests_no_more(store: &TestStore
     start(&once(&b, 100 * MS)).await.give_up().await.expect("given up");
 }
 
-async fn a_turn_that_was_given_up_is_free_at_once(store: &TestStore) {
+async fn an_abandoned_run_frees_its_period_at_once(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     start(&once(&a, HOUR)).await.give_up().await.expect("given up");
     start(&once(&b, HOUR)).await.finish().await.expect("finished");
@@ -99,7 +99,7 @@ async fn a_turn_that_was_given_up_is_free_at_once(store: &TestStore) {
 }
 
 /// The instance with the turn disappears: no other instance gets one before the turn's time is over.
-async fn a_turn_outlives_its_client(store: &TestStore) {
+async fn a_finished_period_outlives_its_client(store: &TestStore) {
     let short = store.builder().label("short").session(Duration::from_secs(1)).connect().await;
     let short = short.expect("the store of a case can be reached");
     drop(start(&once(&short, HOUR)).await);
@@ -127,7 +127,7 @@ async fn no_waiter_is_woken_early(store: &TestStore) {
     guard.release().await.expect("released");
 }
 
-async fn nothing_that_is_sent_about_the_hold_ends_or_lengthens_the_rest(store: &TestStore) {
+async fn no_late_request_about_the_hold_ends_or_lengthens_the_rest(store: &TestStore) {
     let client = store.client("a").await;
     let lock = mutex(&client).lease(HOUR);
     let mut hold = lock.acquire_detached().await.expect("acquired");

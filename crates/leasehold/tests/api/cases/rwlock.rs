@@ -13,15 +13,15 @@ on_every_store! {
     readers_share_and_a_writer_is_alone,
     neither_side_starves,
     readers_that_waited_go_in_together,
-    an_owner_reads_again_past_a_writer_who_waits,
+    an_owner_reads_again_past_a_waiting_writer,
     what_would_wait_for_itself_fails_at_once,
     an_upgrade_waits_for_the_readers_and_goes_before_the_queue,
     an_upgrade_that_gives_up_reads_as_before,
     one_upgradable_reader_at_a_time,
-    a_downgrade_lets_the_readers_in_and_no_writer,
-    a_live_reader_keeps_no_dead_one,
+    a_downgrade_admits_readers_and_no_writer,
+    a_live_reader_does_not_keep_a_dead_one,
     reads_and_writes_have_leases_of_their_own,
-    all_who_share_are_told,
+    the_status_lists_all_shared_holders,
     tokens_grow_with_every_hold,
     reading_cancelled_at_every_await,
     writing_cancelled_at_every_await,
@@ -141,7 +141,7 @@ async fn readers_that_waited_go_in_together(store: &TestStore) {
     until_at_rest(&lock).await;
 }
 
-async fn an_owner_reads_again_past_a_writer_who_waits(store: &TestStore) {
+async fn an_owner_reads_again_past_a_waiting_writer(store: &TestStore) {
     let (a, b, c) = (store.client("a").await, store.client("b").await, store.client("c").await);
     let owner = a.owner();
     let lock = rwlock(&a).owned_by(&owner);
@@ -244,7 +244,7 @@ async fn one_upgradable_reader_at_a_time(store: &TestStore) {
     next.release().await.expect("released");
 }
 
-async fn a_downgrade_lets_the_readers_in_and_no_writer(store: &TestStore) {
+async fn a_downgrade_admits_readers_and_no_writer(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (lock, other) = (rwlock(&a), rwlock(&b));
     let writing = lock.write().await.expect("acquired");
@@ -269,7 +269,7 @@ async fn a_downgrade_lets_the_readers_in_and_no_writer(store: &TestStore) {
 }
 
 /// Failure row 26.
-async fn a_live_reader_keeps_no_dead_one(store: &TestStore) {
+async fn a_live_reader_does_not_keep_a_dead_one(store: &TestStore) {
     let (dying, live) = (store.client_of_leases("dying").await, store.client_with("live", 600 * MS).await);
     let dead = rwlock(&dying).lease(500 * MS).read().await.expect("acquired");
     let lock = rwlock(&live);
@@ -302,7 +302,7 @@ async fn reads_and_writes_have_leases_of_their_own(store: &TestStore) {
     writing.release().await.expect("released");
 }
 
-async fn all_who_share_are_told(store: &TestStore) {
+async fn the_status_lists_all_shared_holders(store: &TestStore) {
     let (a, b) = (store.client("reader a").await, store.client("reader b").await);
     let owner = Owner::new("trace-4711").expect("a text");
     let first = rwlock(&a).owned_by(&owner).read().await.expect("acquired");

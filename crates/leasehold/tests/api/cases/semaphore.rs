@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 
 on_every_store! {
     asynchronous:
-    no_more_than_there_are_over_tasks_and_clients,
-    several_are_taken_at_once_or_none,
-    who_came_first_is_let_in_first,
-    one_release_lets_in_all_for_whom_there_is_room,
-    more_than_there_are_is_refused_at_once,
+    no_more_permits_are_held_than_there_are,
+    several_permits_are_acquired_at_once_or_none,
+    permits_are_granted_in_order_of_arrival,
+    one_release_admits_all_that_fit,
+    more_permits_than_there_are_are_refused_at_once,
     the_number_can_be_changed_while_permits_are_held,
-    permits_of_the_dead_are_there_again,
+    permits_of_dead_clients_come_back,
     a_release_after_the_expiry_adds_no_permit,
     a_watchdog_keeps_permits_and_a_lease_ends,
     a_dropped_permit_is_given_back,
     a_shutdown_gives_permits_back,
     one_hold_is_freed_by_force_and_no_other,
-    taking_permits_cancelled_at_every_await,
+    acquiring_permits_cancelled_at_every_await,
     waiting_for_permits_cancelled_at_every_await,
-    giving_permits_back_cancelled_at_every_await,
-    kinds_of_one_name_are_told_apart,
+    releasing_permits_cancelled_at_every_await,
+    another_kind_of_the_same_name_is_refused,
 }
 
 const MS: Duration = Duration::from_millis(1);
@@ -44,7 +44,7 @@ fn waits(semaphore: &Semaphore, count: u32) -> tokio::task::JoinHandle<()> {
     })
 }
 
-async fn no_more_than_there_are_over_tasks_and_clients(store: &TestStore) {
+async fn no_more_permits_are_held_than_there_are(store: &TestStore) {
     let (inside, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let mut tasks = Vec::new();
     for n in 0..3 {
@@ -74,7 +74,7 @@ async fn no_more_than_there_are_over_tasks_and_clients(store: &TestStore) {
     until_at_rest(&semaphore(&store.client("after").await, 3)).await;
 }
 
-async fn several_are_taken_at_once_or_none(store: &TestStore) {
+async fn several_permits_are_acquired_at_once_or_none(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (a, b) = (semaphore(&a, 3), semaphore(&b, 3));
     let two = a.acquire_many(2).await.expect("acquired");
@@ -90,7 +90,7 @@ async fn several_are_taken_at_once_or_none(store: &TestStore) {
     until_at_rest(&a).await;
 }
 
-async fn who_came_first_is_let_in_first(store: &TestStore) {
+async fn permits_are_granted_in_order_of_arrival(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (a, b) = (semaphore(&a, 2), semaphore(&b, 2));
     let one = a.acquire().await.expect("acquired");
@@ -109,7 +109,7 @@ async fn who_came_first_is_let_in_first(store: &TestStore) {
     until_at_rest(&a).await;
 }
 
-async fn one_release_lets_in_all_for_whom_there_is_room(store: &TestStore) {
+async fn one_release_admits_all_that_fit(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (a, b) = (semaphore(&a, 3), semaphore(&b, 3));
     let all = a.acquire_many(3).await.expect("acquired");
@@ -135,7 +135,7 @@ async fn one_release_lets_in_all_for_whom_there_is_room(store: &TestStore) {
     until_at_rest(&a).await;
 }
 
-async fn more_than_there_are_is_refused_at_once(store: &TestStore) {
+async fn more_permits_than_there_are_are_refused_at_once(store: &TestStore) {
     let a = store.client("a").await;
     let a = semaphore(&a, 2);
     let _one = a.acquire().await.expect("acquired");
@@ -170,7 +170,7 @@ async fn the_number_can_be_changed_while_permits_are_held(store: &TestStore) {
     assert_eq!(a.inspect().await.expect("an answer").limit, Some(1));
 }
 
-async fn permits_of_the_dead_are_there_again(store: &TestStore) {
+async fn permits_of_dead_clients_come_back(store: &TestStore) {
     let live = store.client("live").await;
     let live = semaphore(&live, 2);
     let gone = {
@@ -267,7 +267,7 @@ async fn one_hold_is_freed_by_force_and_no_other(store: &TestStore) {
     until_at_rest(&theirs).await;
 }
 
-async fn taking_permits_cancelled_at_every_await(store: &TestStore) {
+async fn acquiring_permits_cancelled_at_every_await(store: &TestStore) {
     let client = store.client("a").await;
     let semaphore = semaphore(&client, 2);
     cancel_at_every_await(
@@ -298,7 +298,7 @@ async fn waiting_for_permits_cancelled_at_every_await(store: &TestStore) {
     until_at_rest(&theirs).await;
 }
 
-async fn giving_permits_back_cancelled_at_every_await(store: &TestStore) {
+async fn releasing_permits_cancelled_at_every_await(store: &TestStore) {
     let client = store.client("a").await;
     let semaphore = semaphore(&client, 2);
     cancel_at_every_await(
@@ -311,7 +311,7 @@ async fn giving_permits_back_cancelled_at_every_await(store: &TestStore) {
     .await;
 }
 
-async fn kinds_of_one_name_are_told_apart(store: &TestStore) {
+async fn another_kind_of_the_same_name_is_refused(store: &TestStore) {
     let client = store.client("a").await;
     let permit = semaphore(&client, 2).acquire().await.expect("acquired");
     let refused = client.rwlock("s").expect("a good name").try_read().await;

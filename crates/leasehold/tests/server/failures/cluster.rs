@@ -113,7 +113,7 @@ async fn row_35_a_half_moved_slot_keeps_its_locks() {
 /// Once none of the lock's keys is left at the old node, the two nodes redirect to each other. A waiter without a
 /// deadline waits until the slot has arrived, even for longer than the call timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_35_who_asks_in_a_slot_that_moves_waits_for_longer_than_a_call() {
+async fn row_35_an_acquire_in_a_moving_slot_waits_longer_than_a_call() {
     let cluster = primaries();
     let lock = mutex(&quick(&cluster.url(), 300 * MS, 1500 * MS).await);
     lock.acquire().await.expect("acquired").release().await.expect("released");
@@ -131,7 +131,7 @@ async fn row_35_who_asks_in_a_slot_that_moves_waits_for_longer_than_a_call() {
 
 /// The same for the other exclusive kinds: their holds depend on the lock's key alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_35_every_kind_is_let_go_of_while_its_slot_moves() {
+async fn row_35_every_kind_is_released_while_its_slot_moves() {
     let cluster = primaries();
     let ours = quick(&cluster.url(), 2 * S, 1500 * MS).await;
     let moving = |name: &str, kind: &str| {
@@ -271,7 +271,7 @@ async fn row_21_a_waiter_is_woken_where_its_slot_has_moved_to() {
 /// Row 21: a grant made at the new node of a slot that has not fully arrived is delivered too, although no client
 /// can have subscribed there yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_21_a_grant_on_the_way_is_heard_in_all_of_the_cluster() {
+async fn row_21_a_grant_at_the_new_node_of_a_slot_is_received() {
     let cluster = primaries();
     let (ours, theirs) = (mutex(&client(&cluster.url()).await), mutex(&client(&cluster.url()).await));
     let slot = cluster.slot("m").expect("a slot");
@@ -301,7 +301,7 @@ async fn row_21_a_grant_on_the_way_is_heard_in_all_of_the_cluster() {
 
 /// Row 25: a hand-over is published at one node, not at all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_25_a_hand_over_is_said_at_one_node() {
+async fn row_25_a_grant_is_published_at_one_node() {
     let cluster = primaries();
     let (ours, theirs) = (mutex(&client(&cluster.url()).await), mutex(&client(&cluster.url()).await));
     for _ in 0..20 {
@@ -436,7 +436,7 @@ async fn row_45_a_cluster_refuses_nothing_to_a_user_with_the_list() {
 /// Row 39: while a primary is down, its clients request the slot map and try to connect with pauses between
 /// attempts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_39_a_primary_that_is_away_is_not_stormed() {
+async fn row_39_a_primary_that_is_down_gets_no_reconnect_storm() {
     const CLIENTS: u64 = 50;
     let mut cluster = primaries();
     let at = cluster.owner_of("m").expect("an owner");
@@ -480,7 +480,7 @@ async fn row_39_a_primary_that_is_away_is_not_stormed() {
 /// Row 39: while a cluster reports that it is down, one call at a time probes it on behalf of all, whether they use
 /// one slot or many; then all holds are extended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_39_a_cluster_that_is_down_is_asked_by_few() {
+async fn row_39_a_cluster_that_is_down_gets_few_requests() {
     const HOLDS: u64 = 200;
     const LEASE: Duration = Duration::from_secs(9);
     let cluster = primaries();

@@ -61,7 +61,7 @@ async fn twenty_kills(session: Duration) -> Vec<Duration> {
 /// Failure row 23. With a session of 3 s the next client acquires within 4 s, with the default of 10 s within 11 s,
 /// whatever the lease, in each of twenty kills.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_23_the_next_runs_when_the_session_of_the_dead_ends() {
+async fn row_23_the_next_client_runs_when_the_dead_session_ends() {
     let (quick, usual) = tokio::join!(twenty_kills(3 * S), twenty_kills(10 * S));
     for (waits, session) in [(quick, 3 * S), (usual, 10 * S)] {
         let longest = waits.iter().max().expect("twenty");
@@ -75,7 +75,7 @@ async fn row_23_the_next_runs_when_the_session_of_the_dead_ends() {
 /// Failure rows 10 and 43. A holder suspended for twice its session has been evicted, and detects it locally before
 /// it does anything else: the server is unreachable when the holder checks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_10_a_holder_that_stood_still_knows_it_without_the_network() {
+async fn row_10_a_suspended_holder_detects_its_loss_without_the_network() {
     let server = server();
     let session = 2 * S;
     let next = live(&server, session).await;
@@ -179,7 +179,7 @@ fn sessions_in_keys(server: &RedisServer) -> Vec<String> {
 /// Failure row 9. With default settings a server that is suspended for 5 s costs no client its lock; when it is
 /// suspended for 15 s, every holder learns of the loss before another client acquires the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_9_a_short_outage_is_ridden_out_and_a_long_one_is_known() {
+async fn row_9_a_short_outage_is_tolerated_and_a_long_one_is_detected() {
     let server = server();
     let (holder, other) = (client(&server.url()).await, client(&server.url()).await);
     let mut guards = Vec::new();

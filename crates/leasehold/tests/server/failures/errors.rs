@@ -112,7 +112,7 @@ async fn row_42_any_name_is_literal_or_refused() {
 
 /// Bad input: for each URL, setting and server the error states what is wrong, where, and how to correct it.
 #[tokio::test]
-async fn bad_input_is_told_and_nothing_hangs() {
+async fn bad_input_is_reported_and_nothing_hangs() {
     let server = RedisServer::builder().password("sesame").start().expect("redis-server boots");
     let port = server.port();
     for url in [

@@ -18,7 +18,7 @@ fn words(found: &Diagnosis) -> Vec<&str> {
 /// Row 36: a client warns on connect of an eviction policy that can remove locks, or refuses it with `strict`; and a
 /// holder notices a removed lock.
 #[tokio::test]
-async fn row_36_an_eviction_policy_is_told_or_refused() {
+async fn row_36_an_eviction_policy_is_reported_or_refused() {
     for policy in ["allkeys-lru", "volatile-ttl"] {
         let server =
             RedisServer::builder().config("maxmemory-policy", policy).config("maxmemory", "100mb").start();
@@ -52,7 +52,7 @@ async fn row_36_an_eviction_policy_is_told_or_refused() {
 
 /// Row 37: the diagnosis reports full memory; it is no reason to refuse a connection, which renewals need.
 #[tokio::test]
-async fn row_37_full_memory_is_found_by_looking() {
+async fn row_37_full_memory_is_found_by_a_diagnosis() {
     let server = server();
     assert!(!words(&examined(&server.url()).await).contains(&"memory_full"));
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).expect("an answer").ok().expect("set");
@@ -65,7 +65,7 @@ async fn row_37_full_memory_is_found_by_looking() {
 /// Row 38: the diagnosis measures the offset between the server's clock and ours, and its uncertainty; a clock jump
 /// shows.
 #[tokio::test]
-async fn row_38_a_clock_that_is_apart_is_measured() {
+async fn row_38_a_clock_difference_is_measured() {
     let clock = ShiftedClock::new(0).expect("a clock");
     let server = RedisServer::builder().clock(&clock).start().expect("redis-server boots");
     for (seconds, apart) in [(0, false), (3600, true), (-90, true), (2, true)] {

@@ -93,7 +93,7 @@ async fn row_2_several_sent_twice_are_taken_once() {
 
 /// Row 3: one request acquires all the locks, however many, and is not repeated; one request releases each.
 #[tokio::test]
-async fn row_3_several_are_not_asked_for_again_behind_our_back() {
+async fn row_3_no_acquire_of_several_is_resent_behind_our_back() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     // A lease that needs no extension.
@@ -215,7 +215,7 @@ async fn row_29_dead_processes_block_no_set() {
 /// Row 10: a process that was suspended with several locks for longer than its session has lost them all, detects it
 /// before it sends a request, and does not affect their current holder.
 #[tokio::test]
-async fn row_10_who_stood_still_has_lost_several() {
+async fn row_10_a_suspended_holder_has_lost_several() {
     let server = server();
     let session = 2 * S;
     let live = client(&server.url()).await;

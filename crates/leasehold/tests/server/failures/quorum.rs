@@ -89,7 +89,7 @@ fn four_processes_count_over_a_quorum_without_two_of_its_nodes() {
 
 /// The same with one node down and one other at a time suspended.
 #[test]
-fn four_processes_count_over_a_quorum_whose_nodes_stand_still_in_turn() {
+fn four_processes_count_over_a_quorum_whose_nodes_are_suspended_in_turn() {
     let mut stopped: Option<usize> = None;
     counted(five(), |quorum, round| {
         if round == 0 {
@@ -354,7 +354,7 @@ async fn row_32_a_replica_that_is_promoted_in_a_quorum_does_not_vote_at_once() {
 
 /// R23: a client that is killed between the rounds leaves what its first lease ends.
 #[tokio::test]
-async fn the_first_of_a_quorums_leases_ends_what_a_dead_process_has() {
+async fn the_first_lease_of_a_quorum_ends_the_hold_of_a_dead_process() {
     let quorum = five();
     let url = url(&quorum);
     let mut dead = Worker::of_test("failures::quorum::a_worker_that_holds_a_quorum", "holder")

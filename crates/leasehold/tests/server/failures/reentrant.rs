@@ -158,7 +158,7 @@ async fn row_14_a_hung_owner_does_not_keep_the_lock() {
 
 /// Row 16: a lost entry does not let its owner re-enter, and ends nothing of the same owner's next hold.
 #[tokio::test]
-async fn row_16_who_lost_the_lock_does_not_enter_again() {
+async fn row_16_an_owner_that_lost_the_lock_does_not_re_enter() {
     let server = server();
     let (a, b) = (sessionless(&server.url()).await, sessionless(&server.url()).await);
     let (ours, other) = (lock(&a, &a.owner()), lock(&b, &b.owner()));
@@ -278,7 +278,7 @@ fn start(server: &RedisServer, session: Duration) -> Worker {
 /// Row 23: a process that has entered twice is killed. Its entries end with its session and leave no count; entries
 /// of the same owner in a live process stay.
 #[tokio::test]
-async fn row_23_the_entries_of_the_dead_go_and_those_of_the_living_stay() {
+async fn row_23_entries_of_dead_sessions_end_and_those_of_live_ones_stay() {
     let server = server();
     let session = 2 * S;
     let live = client(&server.url()).await;
@@ -313,7 +313,7 @@ async fn row_23_the_entries_of_the_dead_go_and_those_of_the_living_stay() {
 /// Row 10: a process that was suspended for longer than its session has lost all its entries, detects it before it
 /// sends a request, and does not affect the current holder.
 #[tokio::test]
-async fn row_10_who_stood_still_has_lost_all_entries() {
+async fn row_10_a_suspended_owner_has_lost_all_entries() {
     let server = server();
     let session = 2 * S;
     let live = client(&server.url()).await;

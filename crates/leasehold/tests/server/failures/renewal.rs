@@ -73,7 +73,7 @@ async fn row_9_a_failed_renewal_is_tried_again() {
 
 /// Row 10: a process suspended past its lease detects the loss by its clock alone, before anything else.
 #[tokio::test]
-async fn row_10_a_stopped_holder_knows_that_it_lost() {
+async fn row_10_a_stopped_holder_detects_its_loss() {
     let server = server();
     let mut worker = Worker::of_test("failures::renewal::a_worker_that_holds", "holder")
         .env("LEASEHOLD_TEST_URL", server.url())

@@ -61,7 +61,7 @@ async fn row_30_an_acquire_counts_once_a_replica_has_it() {
 
 /// Row 30: every kind of lock, and several at once.
 #[tokio::test]
-async fn row_30_no_kind_of_lock_is_had_without_the_replica() {
+async fn row_30_no_kind_of_lock_is_acquired_without_the_replica() {
     let (primary, replica) = pair().await;
     let ours = careful(&primary, S).await;
     let reentrant = ours.reentrant_mutex("r").expect("a name").owned_by(&ours.owner());
@@ -136,7 +136,7 @@ async fn row_30_what_is_not_confirmed_is_not_handed_on() {
 /// Row 30: a client that waits for replicas survives a failover like any other: it repeats its request at the new
 /// primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_30_who_waits_for_replicas_rides_a_fail_over_out() {
+async fn row_30_a_waiter_for_replicas_survives_a_fail_over() {
     // The second server follows the new primary at once; the old one only when the Sentinels reconfigure it.
     let sentinels = Sentinels::start(2).expect("the servers boot");
     sentinels.formed().expect("the Sentinels discover one another");

@@ -103,7 +103,7 @@ async fn row_34_a_planned_fail_over_keeps_the_locks() {
 /// Configuration errors are reported: a name that no Sentinel knows, a user that they do not know, and Sentinels
 /// that cannot be reached.
 #[tokio::test]
-async fn row_41_what_sentinels_say_is_told() {
+async fn row_41_errors_of_sentinels_are_reported() {
     let mut sentinels = Sentinels::start(0).expect("the servers boot");
     let unknown = sentinels.url().replace("/main", "/other");
     let fault = async |url: &str| match Client::builder(url).call_timeout(2 * S).connect().await {

@@ -102,7 +102,7 @@ async fn row_33_scripts_are_loaded_again() {
 /// Row 34: the server becomes a replica and then a primary again; a call made in between succeeds within its
 /// deadline.
 #[tokio::test]
-async fn row_34_a_replica_is_waited_out() {
+async fn row_34_a_call_waits_until_a_replica_is_a_primary_again() {
     let server = server();
     let primary = super::fixture::server();
     let ours = mutex(&client(&server.url()).await);

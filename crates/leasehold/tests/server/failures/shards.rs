@@ -38,7 +38,7 @@ fn mutex(client: &Client, name: &str) -> Mutex {
 /// A suspended server affects the locks that it stores, and no hold, waiter or request on the other servers. When it
 /// resumes, its waiters acquire.
 #[tokio::test]
-async fn one_shard_that_stands_still_takes_its_own_locks_with_it_and_no_others() {
+async fn a_suspended_shard_affects_its_own_locks_only() {
     let servers = boot();
     let names = names(&servers).await;
     let builder = || Client::builder(url(&servers)).session(S).call_timeout(300 * MS).watchdog_lease(3 * S);
@@ -99,7 +99,7 @@ async fn one_shard_that_stands_still_takes_its_own_locks_with_it_and_no_others()
 /// A client that connects while a server is down can use the locks of the others; `diagnose` reports the server.
 /// Connecting fails if no server replies, or if one rejects the credentials.
 #[tokio::test]
-async fn who_comes_while_a_shard_is_down_gets_the_locks_of_the_others() {
+async fn a_client_that_connects_while_a_shard_is_down_gets_the_locks_of_the_others() {
     let mut servers = boot();
     let (names, url) = (names(&servers).await, url(&servers));
     servers[0].kill().expect("killed");

@@ -32,7 +32,7 @@ async fn row_19_no_wake_up_is_lost_between_the_question_and_the_message() {
 
 /// Row 20: deleting a key by hand publishes nothing; the first waiter polls every second.
 #[tokio::test]
-async fn row_20_a_deleted_key_is_found_by_looking() {
+async fn row_20_a_deleted_key_is_found_by_polling() {
     let server = server();
     let (a, b) = (mutex(&client(&server.url()).await), mutex(&client(&server.url()).await));
     let guard = a.acquire().await.expect("acquired");
@@ -136,7 +136,7 @@ async fn row_44_a_forged_message_gives_nothing() {
 /// Behind a holder that runs other software and so grants nothing, the head of the queue polls at least four times a
 /// second.
 #[tokio::test]
-async fn a_strangers_release_is_noticed_soon() {
+async fn a_foreign_release_is_noticed_soon() {
     let server = server();
     let ours = mutex(&client(&server.url()).await);
     for _ in 0..3 {
@@ -156,7 +156,7 @@ async fn a_strangers_release_is_noticed_soon() {
 
 /// With `share(k)`, every k-th release leaves the lock free, so that clients that only poll are served.
 #[tokio::test]
-async fn strangers_do_not_starve_where_the_lock_is_shared() {
+async fn foreign_clients_do_not_starve_if_the_lock_is_shared() {
     let server = server();
     let mut ours = Vec::new();
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -222,7 +222,7 @@ async fn a_hand_over_is_one_request() {
 
 /// A grant whose message is lost (here because publishing is forbidden) is found by polling.
 #[tokio::test]
-async fn a_grant_without_its_message_is_found_by_looking() {
+async fn a_grant_without_its_message_is_found_by_polling() {
     let server = server();
     let (a, b) = (mutex(&client(&server.url()).await), mutex(&client(&server.url()).await));
     server.cli(&["ACL", "SETUSER", "default", "-publish"]).expect("an answer").ok().expect("set");
@@ -263,7 +263,7 @@ async fn one_mailbox_serves_all_locks() {
 
 /// A waiter does not acquire a lock that an older client left without an expiry, unless it is configured to set one.
 #[tokio::test]
-async fn a_lock_without_an_expiry_gets_one_if_asked_so() {
+async fn a_lock_without_an_expiry_gets_one_on_request() {
     let server = server();
     server.cli(&["SET", "m", "a stranger"]).expect("set");
     let ours = mutex(&client(&server.url()).await);

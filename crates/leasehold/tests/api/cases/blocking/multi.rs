@@ -10,8 +10,8 @@ use std::time::Instant;
 
 on_every_store! {
     blocking:
-    threads_that_want_several_all_get_them,
-    none_is_held_where_one_is_taken,
+    threads_that_want_several_locks_all_get_them,
+    no_lock_is_held_if_one_is_taken,
     a_set_is_renewed_while_its_thread_does_nothing,
     a_set_is_lost_as_a_whole,
     a_dropped_set_is_given_back,
@@ -19,7 +19,7 @@ on_every_store! {
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-fn threads_that_want_several_all_get_them(store: &TestStore) {
+fn threads_that_want_several_locks_all_get_them(store: &TestStore) {
     const ROUNDS: usize = 15;
     let client = store.blocking_client();
     let counts = [const { AtomicU32::new(0) }; NAMES.len()];
@@ -52,7 +52,7 @@ fn threads_that_want_several_all_get_them(store: &TestStore) {
     }
 }
 
-fn none_is_held_where_one_is_taken(store: &TestStore) {
+fn no_lock_is_held_if_one_is_taken(store: &TestStore) {
     let (client, other) = (store.blocking_client(), store.blocking_client());
     let guard = other.mutex("b").unwrap().acquire().unwrap();
     let set = client.multi_mutex(NAMES).unwrap();

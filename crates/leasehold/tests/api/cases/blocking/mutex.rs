@@ -18,11 +18,11 @@ on_every_store! {
     a_thread_that_panics_gives_its_lock_back,
     a_run_ends_before_its_lock_is_given_back,
     a_run_whose_lock_was_lost_has_no_result,
-    a_shutdown_tells_the_threads_that_wait,
+    a_shutdown_wakes_the_waiting_threads,
     waiting_ends_at_its_limit,
     a_loss_wakes_the_thread_that_waits_for_it,
     detached_holds_pass_from_client_to_client,
-    operators_calls_are_there,
+    the_calls_of_operators_work_from_threads,
 }
 
 fn threads_and_clients_exclude_each_other(store: &TestStore) {
@@ -152,7 +152,7 @@ fn a_run_whose_lock_was_lost_has_no_result(store: &TestStore) {
     assert_eq!(lost.reason, LostReason::Capped);
 }
 
-fn a_shutdown_tells_the_threads_that_wait(store: &TestStore) {
+fn a_shutdown_wakes_the_waiting_threads(store: &TestStore) {
     let (client, other) = (store.blocking_client(), store.blocking_client());
     let (held, wanted) = (client.mutex("held").unwrap(), client.mutex("wanted").unwrap());
     let guard = held.acquire().unwrap();
@@ -223,7 +223,7 @@ fn detached_holds_pass_from_client_to_client(store: &TestStore) {
     assert!(matches!(gone, Err(NotAttached::Failed(_))), "{gone:?}");
 }
 
-fn operators_calls_are_there(store: &TestStore) {
+fn the_calls_of_operators_work_from_threads(store: &TestStore) {
     let (client, other) = (store.blocking_client(), store.blocking_client());
     let guard = client.mutex("m").unwrap().acquire().unwrap();
     let start = Instant::now();

@@ -15,8 +15,8 @@ on_every_store! {
     threads_exclude_each_other,
     clients_of_one_thread_exclude_each_other,
     threads_in_one_scope_are_inside_at_once,
-    who_is_given_comes_before_the_scope_and_the_scope_before_the_thread,
-    the_next_thread_is_not_let_in_by_what_the_last_one_left,
+    an_explicit_owner_precedes_the_scope_and_the_scope_the_thread,
+    a_thread_does_not_enter_by_the_hold_of_an_ended_thread,
     a_run_works_for_the_owner_of_its_guard,
     a_dropped_guard_gives_its_entry_back,
     an_entry_is_renewed_while_its_thread_does_nothing,
@@ -110,7 +110,7 @@ fn threads_in_one_scope_are_inside_at_once(store: &TestStore) {
     assert_eq!(released, [Released::StillHeld { count: 1 }, Released::Free]);
 }
 
-fn who_is_given_comes_before_the_scope_and_the_scope_before_the_thread(store: &TestStore) {
+fn an_explicit_owner_precedes_the_scope_and_the_scope_the_thread(store: &TestStore) {
     let lock = lock(store);
     let (given, scope) = (Owner::new("given").unwrap(), Owner::new("scope").unwrap());
     let by = |lock: &ReentrantMutex| {
@@ -128,7 +128,7 @@ fn who_is_given_comes_before_the_scope_and_the_scope_before_the_thread(store: &T
     assert!(![given, scope].contains(&thread));
 }
 
-fn the_next_thread_is_not_let_in_by_what_the_last_one_left(store: &TestStore) {
+fn a_thread_does_not_enter_by_the_hold_of_an_ended_thread(store: &TestStore) {
     let lock = lock(store);
     let guard = thread::scope(|threads| threads.spawn(|| lock.acquire().unwrap()).join()).unwrap();
     for _ in 0..3 {

@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 
 on_every_store! {
     blocking:
-    so_many_threads_are_inside_and_no_more,
+    no_more_threads_enter_than_there_are_permits,
     permits_are_taken_together_and_their_number_can_change,
     readers_of_all_threads_read_at_once_and_a_writer_is_alone,
     a_thread_reads_again_and_does_not_wait_for_itself,
-    who_is_given_comes_before_the_scope_and_the_scope_before_the_thread,
-    an_upgrade_waits_for_the_others_and_a_downgrade_lets_them_in,
+    an_explicit_owner_precedes_the_scope_and_the_scope_the_thread,
+    an_upgrade_waits_for_the_readers_and_a_downgrade_admits_them,
     an_upgrade_that_fails_gives_the_read_back,
     a_waiter_that_gave_up_does_not_block_its_owner,
     a_run_works_for_the_owner_of_its_guard,
-    a_latch_opens_for_all_who_wait,
-    threads_meet_again_and_again,
+    a_latch_releases_all_waiting_threads,
+    threads_meet_at_a_barrier_repeatedly,
     what_is_dropped_is_given_back,
     each_hold_is_renewed_while_its_thread_does_nothing,
     each_hold_is_lost_by_itself,
-    a_shutdown_tells_the_threads_that_wait,
+    a_shutdown_wakes_the_waiting_threads,
 }
 
 fn is_taken<H>(tried: &Attempt<H>) -> bool {
@@ -45,7 +45,7 @@ fn deadlocks<T>(acquired: &Result<T, Error<AcquireError>>) -> bool {
     matches!(acquired, Err(Error::Failed(AcquireError::Impossible(Refused::WouldDeadlock))))
 }
 
-fn so_many_threads_are_inside_and_no_more(store: &TestStore) {
+fn no_more_threads_enter_than_there_are_permits(store: &TestStore) {
     let clients = [store.blocking_client(), store.blocking_client()];
     let (inside, most, done) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
     thread::scope(|threads| {
@@ -165,7 +165,7 @@ fn a_thread_reads_again_and_does_not_wait_for_itself(store: &TestStore) {
     writing.release().unwrap();
 }
 
-fn who_is_given_comes_before_the_scope_and_the_scope_before_the_thread(store: &TestStore) {
+fn an_explicit_owner_precedes_the_scope_and_the_scope_the_thread(store: &TestStore) {
     let lock = store.blocking_client().rwlock("rw").unwrap();
     let (given, scope) = (Owner::new("given").unwrap(), Owner::new("scope").unwrap());
     let by = |lock: &RwLock| {
@@ -182,7 +182,7 @@ fn who_is_given_comes_before_the_scope_and_the_scope_before_the_thread(store: &T
     assert!(![given, scope].contains(&thread));
 }
 
-fn an_upgrade_waits_for_the_others_and_a_downgrade_lets_them_in(store: &TestStore) {
+fn an_upgrade_waits_for_the_readers_and_a_downgrade_admits_them(store: &TestStore) {
     let (lock, other) =
         (store.blocking_client().rwlock("rw").unwrap(), store.blocking_client().rwlock("rw").unwrap());
     let (reading, beside) = (lock.upgradable_read().unwrap(), other.read().unwrap());
@@ -266,7 +266,7 @@ fn a_run_works_for_the_owner_of_its_guard(store: &TestStore) {
     assert_eq!(Owner::current(), None);
 }
 
-fn a_latch_opens_for_all_who_wait(store: &TestStore) {
+fn a_latch_releases_all_waiting_threads(store: &TestStore) {
     let (one, other) =
         (store.blocking_client().latch("l", 3).unwrap(), store.blocking_client().latch("l", 3).unwrap());
     let timed_out = one.wait_timeout(50 * MS).expect_err("no arrival yet");
@@ -292,7 +292,7 @@ fn a_latch_opens_for_all_who_wait(store: &TestStore) {
     assert!(matches!(differs, Error::Failed(AcquireError::Impossible(_))), "{differs:?}");
 }
 
-fn threads_meet_again_and_again(store: &TestStore) {
+fn threads_meet_at_a_barrier_repeatedly(store: &TestStore) {
     let clients = [store.blocking_client(), store.blocking_client()];
     let barriers = clients.each_ref().map(|client| client.barrier("b", 4).unwrap());
     let timed_out = barriers[0].wait_timeout(50 * MS).expect_err("there is no other participant");
@@ -390,7 +390,7 @@ fn each_hold_is_lost_by_itself(store: &TestStore) {
     stays.release().unwrap();
 }
 
-fn a_shutdown_tells_the_threads_that_wait(store: &TestStore) {
+fn a_shutdown_wakes_the_waiting_threads(store: &TestStore) {
     let (client, other) = (store.blocking_client(), store.blocking_client());
     let held = other.rwlock("rw").unwrap().write().unwrap();
     let (lock, latch, barrier) =

@@ -11,7 +11,7 @@ on_every_store! {
     an_acquire_cancelled_at_every_await,
     a_try_cancelled_at_every_await,
     a_re_entry_cancelled_at_every_await,
-    a_re_entry_past_a_line_cancelled_at_every_await,
+    a_re_entry_past_waiters_cancelled_at_every_await,
     waiting_cancelled_at_every_await,
     releases_cancelled_at_every_await,
     a_release_with_local_waiters_cancelled_at_every_await,
@@ -54,7 +54,7 @@ async fn a_re_entry_cancelled_at_every_await(store: &TestStore) {
     until_at_rest(&theirs).await;
 }
 
-async fn a_re_entry_past_a_line_cancelled_at_every_await(store: &TestStore) {
+async fn a_re_entry_past_waiters_cancelled_at_every_await(store: &TestStore) {
     let (a, b, owner, ours, theirs) = scene(store).await;
     let outer = acquired(&ours).await;
     // Tasks of other owners wait in both processes.

@@ -23,7 +23,7 @@ on_every_store! {
     a_cap_is_that_of_one_guard,
     a_dropped_guard_gives_its_entry_back,
     a_run_enters_again,
-    status_says_whose_it_is_and_how_often,
+    status_reports_the_owner_and_its_count,
     a_mutex_of_the_same_name_is_refused,
     a_shutdown_gives_all_entries_back,
 }
@@ -344,7 +344,7 @@ async fn a_run_enters_again(store: &TestStore) {
     until_at_rest(&plain).await;
 }
 
-async fn status_says_whose_it_is_and_how_often(store: &TestStore) {
+async fn status_reports_the_owner_and_its_count(store: &TestStore) {
     let (a, b) = (store.client("worker").await, store.client("b").await);
     let ours = lock(&a, &a.owner());
     let free = ours.inspect().await.expect("an answer");

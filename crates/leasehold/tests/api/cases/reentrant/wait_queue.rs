@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 on_every_store! {
     asynchronous:
-    an_owner_gets_in_past_those_who_wait,
+    an_owner_re_enters_past_waiters,
     tasks_are_served_in_order,
-    a_waiter_that_gives_up_leaves_the_turn_of_its_process_to_the_next,
+    a_waiter_that_gives_up_leaves_the_queue_entry_to_the_next_task,
     a_waiter_is_granted_when_its_owner_acquires_the_lock_elsewhere,
     a_waiter_is_granted_when_its_owner_acquires_the_lock_here,
-    who_polls_enters_again_too,
+    a_polling_owner_re_enters_too,
     many_tasks_of_many_owners_exclude_each_other,
 }
 
-async fn an_owner_gets_in_past_those_who_wait(store: &TestStore) {
+async fn an_owner_re_enters_past_waiters(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let ours = lock(&a, &a.owner());
     let outer = acquired(&ours).await;
@@ -74,7 +74,7 @@ async fn tasks_are_served_in_order(store: &TestStore) {
     until_at_rest(&lock(&client, &client.owner())).await;
 }
 
-async fn a_waiter_that_gives_up_leaves_the_turn_of_its_process_to_the_next(store: &TestStore) {
+async fn a_waiter_that_gives_up_leaves_the_queue_entry_to_the_next_task(store: &TestStore) {
     let (a, b, c) = (store.client("a").await, store.client("b").await, store.client("c").await);
     let holder = lock(&a, &a.owner());
     let guard = acquired(&holder).await;
@@ -164,7 +164,7 @@ async fn a_waiter_is_granted_when_its_owner_acquires_the_lock_here(store: &TestS
     until_at_rest(&first).await;
 }
 
-async fn who_polls_enters_again_too(store: &TestStore) {
+async fn a_polling_owner_re_enters_too(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let policy = RetryPolicy::constant(10 * MS);
     let shared = a.owner();

@@ -1,7 +1,7 @@
 //! One sequence on one lock: each operation goes to the server and to the model, and all its results must agree.
 
-use crate::encoding::{fields, lines, pairs, said, session_fields, without_loose_ends};
-use crate::fixture::{DUMP, Found, START_US, WITHIN, World};
+use crate::encoding::{fields, lines, messages, pairs, session_fields, without_loose_ends};
+use crate::fixture::{DUMP, Fixture, Found, START_US, WITHIN};
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, all_alive};
 use leasehold_core::{
     Extend, Extended, FenceRaised, FencingToken, Heartbeat, HeartbeatReply, HoldStatus, Inspect, Kind,
@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// One sequence on one lock.
-pub(crate) struct Play<'a> {
-    pub(crate) world: &'a mut World,
+pub(crate) struct Sequence<'a> {
+    pub(crate) fixture: &'a mut Fixture,
     pub(crate) lock: Lock,
     pub(crate) keys: LockKeys,
     pub(crate) state: LockState,
@@ -50,15 +50,15 @@ impl Index {
     }
 }
 
-impl Play<'_> {
+impl Sequence<'_> {
     /// Sends one operation to both, and compares the results.
     pub(crate) fn check(&mut self, op: &Op) -> Reply {
         self.note(&format!("{op:?}"));
-        if self.world.flush_scripts {
+        if self.fixture.flush_scripts {
             self.raw(&["SCRIPT", "FLUSH", "SYNC"]);
         }
         let outcome = self.outcome(op);
-        let now_us = self.world.now_us;
+        let now_us = self.fixture.now_us;
         let before = self.state.clone();
         let was_held = is_held(&before, now_us);
         let alive = |session| self.sessions.vital(now_us / 1000, session);
@@ -67,28 +67,28 @@ impl Play<'_> {
         assert_eq!(reply, expected, "replies\n{}", self.trace);
         self.note(&format!("    {reply:?}"));
         self.compare_keys();
-        let mut expected = said(&wakes);
+        let mut expected = messages(&wakes);
         if self.lock.kind == Kind::Reentrant && was_held && self.state.value.is_none() {
             // No waiter was granted the lock, so Redisson clients are notified that it is free.
             expected.push((self.keys.released_channel(), "0".to_owned()));
-            *self.world.seen.entry("published free").or_default() += 1;
+            *self.fixture.seen.entry("published free").or_default() += 1;
         }
-        let told = matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. }))
+        let announces = matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. }))
             && self.lock.kind == Kind::Mutex;
-        if told && matches!(&reply, Reply::Release(Released { found: HoldStatus::Held, .. })) {
-            expected.push((self.world.keys.told_channel(&self.keys), "free".to_owned()));
-            *self.world.seen.entry("notified: free").or_default() += 1;
+        if announces && matches!(&reply, Reply::Release(Released { found: HoldStatus::Held, .. })) {
+            expected.push((self.fixture.keys.told_channel(&self.keys), "free".to_owned()));
+            *self.fixture.seen.entry("notified: free").or_default() += 1;
         }
-        if let Some(said) = leader_announcement(&before, &self.state, now_us) {
-            expected.push((self.world.keys.leader_channel(&self.keys), said));
-            *self.world.seen.entry("published leader").or_default() += 1;
+        if let Some(text) = leader_announcement(&before, &self.state, now_us) {
+            expected.push((self.fixture.keys.leader_channel(&self.keys), text));
+            *self.fixture.seen.entry("published leader").or_default() += 1;
         }
-        assert_eq!(self.heard(), expected, "messages\n{}", self.trace);
+        assert_eq!(self.take_messages(), expected, "messages\n{}", self.trace);
         if let Reply::RaiseFence(raised) = &reply {
             let greater = self.state.record.as_ref().map(|record| record.last)
                 != before.record.as_ref().map(|record| record.last);
             let seen = if *raised == FenceRaised::FenceRaised && greater { "raised" } else { "not raised" };
-            *self.world.seen.entry(seen).or_default() += 1;
+            *self.fixture.seen.entry(seen).or_default() += 1;
         }
         self.count(&reply, &wakes);
         self.count_entries(&before, op, &reply);
@@ -97,7 +97,7 @@ impl Play<'_> {
         self.count_parts(&before, op, &reply, &wakes);
         let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.entries.clone());
         if matches!(op, Op::Acquire(_)) && audit(&self.state) != audit(&before) {
-            *self.world.seen.entry("the dead ahead buried").or_default() += 1;
+            *self.fixture.seen.entry("the dead ahead buried").or_default() += 1;
         }
         reply
     }
@@ -106,7 +106,7 @@ impl Play<'_> {
     /// reserve tokens again, and beside extends of free locks.
     pub(crate) fn outcome(&mut self, op: &Op) -> Outcome {
         let among = matches!(op, Op::Extend(_)) && self.workload.random().below(2) == 0;
-        let World { runtime, store, seen, .. } = &mut *self.world;
+        let Fixture { runtime, store, seen, .. } = &mut *self.fixture;
         if !among {
             return runtime.block_on(store.execute(&self.lock, op, WITHIN));
         }
@@ -134,12 +134,12 @@ impl Play<'_> {
     /// Sends one session operation to both, and compares the results.
     pub(crate) fn execute_session(&mut self, op: &SessionOp) -> SessionReply {
         self.note(&format!("{op:?}"));
-        if self.world.flush_scripts {
+        if self.fixture.flush_scripts {
             self.raw(&["SCRIPT", "FLUSH", "SYNC"]);
         }
         let outcome =
-            self.world.runtime.block_on(self.world.store.execute_session(Partition::ONLY, op, WITHIN));
-        let now_ms = self.world.now_us / 1000;
+            self.fixture.runtime.block_on(self.fixture.store.execute_session(Partition::ONLY, op, WITHIN));
+        let now_ms = self.fixture.now_us / 1000;
         let expected = self.sessions.apply(now_ms, op);
         let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
         assert_eq!(reply, expected, "replies\n{}", self.trace);
@@ -153,18 +153,18 @@ impl Play<'_> {
             _ => index,
         };
         self.compare_keys();
-        assert_eq!(self.heard(), [], "messages\n{}", self.trace);
+        assert_eq!(self.take_messages(), [], "messages\n{}", self.trace);
         self.count_session(op, &reply);
         reply
     }
 
     pub(crate) fn note(&mut self, what: &str) {
-        writeln!(self.trace, "{:>12} us: {what}", self.world.now_us.cast_signed() - START_US.cast_signed())
+        writeln!(self.trace, "{:>12} us: {what}", self.fixture.now_us.cast_signed() - START_US.cast_signed())
             .unwrap();
     }
 
     pub(crate) fn compare_keys(&mut self) {
-        let now_ms = self.world.now_us / 1000;
+        let now_ms = self.fixture.now_us / 1000;
         let dump = self.dump();
         let [lock, record, audit, index, sessions @ ..] = dump.elements() else { panic!("{dump:?}") };
         let [lock, record, audit, index] = [lock, record, audit, index].map(|key| Found::of(key, now_ms));
@@ -207,22 +207,22 @@ impl Play<'_> {
     /// The lock's keys, the index, and the session records.
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
-        let sessions = Workload::sessions().map(|session| self.world.keys.session(session));
-        lock.into_iter().chain([self.world.keys.sessions()]).chain(sessions).collect()
+        let sessions = Workload::sessions().map(|session| self.fixture.keys.session(session));
+        lock.into_iter().chain([self.fixture.keys.sessions()]).chain(sessions).collect()
     }
 
     /// Reads all keys, so that the server deletes expired ones even where no operation reads them before the clock
     /// moves back.
     pub(crate) fn dump(&mut self) -> Value {
-        let now_ms = self.world.now_us / 1000;
-        self.state.is_over(self.world.now_us);
+        let now_ms = self.fixture.now_us / 1000;
+        self.state.is_over(self.fixture.now_us);
         self.sessions.records.retain(|_, record| now_ms <= record.expires_ms);
         self.index.take_if(|index| now_ms > index.expires_ms);
-        if self.world.flush_scripts {
+        if self.fixture.flush_scripts {
             self.raw(&["SCRIPT", "LOAD", DUMP]);
         }
         let keys = self.all_keys();
-        let call = ["EVALSHA".to_owned(), self.world.dump.clone(), keys.len().to_string()];
+        let call = ["EVALSHA".to_owned(), self.fixture.dump.clone(), keys.len().to_string()];
         self.raw(&[&call[..], &keys].concat())
     }
 
@@ -231,28 +231,28 @@ impl Play<'_> {
     }
 
     /// All messages since the last call: those published before the PING arrive before its reply.
-    pub(crate) fn heard(&mut self) -> Vec<(String, String)> {
-        self.world.hearer.send(&["PING"]).unwrap();
-        let mut heard = Vec::new();
+    pub(crate) fn take_messages(&mut self) -> Vec<(String, String)> {
+        self.fixture.subscriber.send(&["PING"]).unwrap();
+        let mut received = Vec::new();
         loop {
-            let message = self.world.hearer.receive().unwrap();
+            let message = self.fixture.subscriber.receive().unwrap();
             match message.elements() {
                 [kind, _, channel, text] if kind.text() == Some("pmessage") => {
-                    heard.push((channel.text().unwrap().to_owned(), text.text().unwrap().to_owned()));
+                    received.push((channel.text().unwrap().to_owned(), text.text().unwrap().to_owned()));
                 }
-                _ => return heard,
+                _ => return received,
             }
         }
     }
 
     pub(crate) fn raw(&mut self, command: &[impl AsRef<[u8]>]) -> Value {
-        self.world.looker.call(command).unwrap().ok().unwrap()
+        self.fixture.reader.call(command).unwrap().ok().unwrap()
     }
 
     pub(crate) fn step_us(&mut self, by_us: i64) {
         if by_us != 0 {
-            self.world.now_us = self.world.now_us.checked_add_signed(by_us).unwrap();
-            self.world.clock.set_us(self.world.now_us.cast_signed()).unwrap();
+            self.fixture.now_us = self.fixture.now_us.checked_add_signed(by_us).unwrap();
+            self.fixture.clock.set_us(self.fixture.now_us.cast_signed()).unwrap();
         }
     }
 

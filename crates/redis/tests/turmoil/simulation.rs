@@ -1,12 +1,12 @@
 //! One run: hosts, a network, and faults, all from one seed.
 //!
-//! Owns the world and its faults. The clients' behaviour is in `task`, the rules are in `checks`.
+//! Owns the network, the hosts and the faults. The clients' behaviour is in `task`, the rules are in `checks`.
 
 use crate::checks::{Record, Rule};
-use crate::client::{AcquireTerms, Process};
-use crate::host::{Chance, Clock, Pace, lock};
-use crate::late::LATE_AT_MOST;
-use crate::trouble::Trouble;
+use crate::client::{Process, Workload};
+use crate::environment::{Clock, HostClock, SeededRng, lock};
+use crate::fault::Fault;
+use crate::late_bytes::LATE_AT_MOST;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::{HeartbeatReply, SessionOp, SessionReply};
@@ -22,18 +22,18 @@ use turmoil::net::TcpListener;
 
 /// How much simulated time passes in one step: also the most by which times of different hosts may differ.
 const STEP: Duration = Duration::from_millis(5);
-/// How long new faults begin.
-const STORM: Duration = Duration::from_secs(20);
-/// One in how many steps of the storm begins another fault.
+/// For how long new faults begin.
+const FAULTS_FOR: Duration = Duration::from_secs(20);
+/// One in how many steps a fault begins.
 const BEGINS_ONE_IN: u64 = 150;
 /// How long a fault lasts at most: often within a lease, sometimes longer.
 const SHORT_MS: u64 = 2_000;
 const LONG_MS: u64 = 8_000;
-/// The limit for a run: the storm, and what follows until all clients are served.
-const TO_THE_END: Duration = Duration::from_secs(150);
-/// How long the server is left alone before the final check: holds that a client never learned of end with their
+/// The limit for a run, until all clients are served after the faults.
+const RUN_AT_MOST: Duration = Duration::from_secs(150);
+/// How long the server runs without clients before the final check: holds that a client never learned of end with their
 /// first lease.
-const AFTERMATH: Duration = Duration::from_secs(3).saturating_add(LATE_AT_MOST);
+const SETTLE_FOR: Duration = Duration::from_secs(3).saturating_add(LATE_AT_MOST);
 /// The server's clock when the simulation begins.
 const EPOCH_US: u64 = 1_762_000_000_000_000;
 const SERVER: &str = "server";
@@ -53,19 +53,19 @@ pub(crate) struct Run {
 pub(crate) fn run(seed: u64, flaw: Option<Flaw>) -> Run {
     let record = Arc::new(Record::default());
     {
-        let mut storm = Storm::new(seed, flaw, Arc::clone(&record));
-        storm.blow();
-        // The hosts are dropped with the simulation.
-        drop(storm);
+        let mut simulation = Simulation::new(seed, flaw, Arc::clone(&record));
+        simulation.run();
+        // The hosts are dropped with it.
+        drop(simulation);
     }
     let record = Arc::into_inner(record).expect("all other references ended with the simulation");
     let (trace, seen, violations) = record.into_parts();
     Run { trace, seen, violations }
 }
 
-struct Storm {
+struct Simulation {
     sim: Sim<'static>,
-    chance: Chance,
+    rng: SeededRng,
     record: Arc<Record>,
     server: ModelServer,
     /// What happens to the stored locks at the server's next start.
@@ -73,56 +73,56 @@ struct Storm {
     clients: usize,
     /// How many client processes have finished.
     done: Arc<AtomicU64>,
-    calm: Arc<AtomicBool>,
+    faults_ended: Arc<AtomicBool>,
     /// How long a message takes at most.
     latency: Duration,
-    /// Set in worlds whose server may lose its data.
+    /// Set if the server may lose its data.
     loses_data: bool,
     /// The current faults, and when each ends.
-    troubles: Vec<(Duration, Trouble)>,
+    faults: Vec<(Duration, Fault)>,
 }
 
-impl Storm {
+impl Simulation {
     fn new(seed: u64, flaw: Option<Flaw>, record: Arc<Record>) -> Self {
-        let chance = Chance::new(seed, 0);
-        let latency = if chance.one_in(2) { chance.millis(6, 60) } else { chance.millis(60, 400) };
+        let rng = SeededRng::new(seed, 0);
+        let latency = if rng.one_in(2) { rng.millis(6, 60) } else { rng.millis(60, 400) };
         let sim = turmoil::Builder::new()
             .rng_seed(seed)
             .tick_duration(STEP)
             .min_message_latency(Duration::from_millis(1))
             .max_message_latency(latency)
-            .simulation_duration(TO_THE_END * 2)
+            .simulation_duration(RUN_AT_MOST * 2)
             .tcp_capacity(1024)
             .enable_random_order()
             .build();
-        let clients = usize::try_from(2 + chance.below(4)).unwrap_or(2);
-        let terms = AcquireTerms {
-            tasks: 1 + chance.below(3),
-            mutexes: usize::try_from(1 + chance.below(3)).unwrap_or(1),
-            entrances: usize::try_from(1 + chance.below(2)).unwrap_or(1),
-            post: Arc::default(),
+        let clients = usize::try_from(2 + rng.below(4)).unwrap_or(2);
+        let workload = Workload {
+            tasks: 1 + rng.below(3),
+            mutexes: usize::try_from(1 + rng.below(3)).unwrap_or(1),
+            reentrants: usize::try_from(1 + rng.below(2)).unwrap_or(1),
+            headers: Arc::default(),
             // Enough for a reply, if there is no fault.
-            call_timeout: 2 * latency + chance.millis(200, 1_200),
-            calm: Arc::default(),
+            call_timeout: 2 * latency + rng.millis(200, 1_200),
+            faults_ended: Arc::default(),
         };
-        let mut storm = Self {
+        let mut simulation = Self {
             sim,
             server: server(&record, flaw),
             record,
             next_start: Arc::new(Mutex::new(Data::Kept)),
             clients,
             done: Arc::default(),
-            calm: Arc::clone(&terms.calm),
+            faults_ended: Arc::clone(&workload.faults_ended),
             latency,
-            loses_data: chance.one_in(3),
-            chance,
-            troubles: Vec::new(),
+            loses_data: rng.one_in(3),
+            rng,
+            faults: Vec::new(),
         };
-        storm.host_server();
+        simulation.host_server();
         for number in 0..clients {
-            storm.host_client(seed, number, terms.clone());
+            simulation.host_client(seed, number, workload.clone());
         }
-        storm
+        simulation
     }
 
     fn host_server(&mut self) {
@@ -145,22 +145,22 @@ impl Storm {
         });
     }
 
-    fn host_client(&mut self, seed: u64, number: usize, terms: AcquireTerms) {
+    fn host_client(&mut self, seed: u64, number: usize, workload: Workload) {
         let name = client(number);
         let (record, done) = (Arc::clone(&self.record), Arc::clone(&self.done));
         let clock = Arc::<Clock>::default();
         let stream = 1_000 * (1 + number as u64);
-        let pace = Pace::new(&Chance::new(seed, stream));
+        let host_clock = HostClock::new(&SeededRng::new(seed, stream));
         let lives = AtomicU64::new(0);
         self.sim.host(name.clone(), move || {
             let life = lives.fetch_add(1, Ordering::Relaxed) + 1;
             let process = Process {
                 name: name.clone(),
-                terms: terms.clone(),
+                workload: workload.clone(),
                 record: Arc::clone(&record),
                 clock: Arc::clone(&clock),
-                pace,
-                chance: Arc::new(Chance::new(seed, stream + life)),
+                host_clock,
+                rng: Arc::new(SeededRng::new(seed, stream + life)),
             };
             let done = Arc::clone(&done);
             async move {
@@ -173,30 +173,30 @@ impl Storm {
         });
     }
 
-    /// Runs all phases: the storm, the calm until all clients are served, and the aftermath.
-    fn blow(&mut self) {
-        while self.sim.elapsed() < STORM && self.step() {
-            self.end_troubles(|until, now| until <= now);
-            if self.chance.one_in(BEGINS_ONE_IN) {
-                self.begin_trouble();
+    /// Runs all phases: faults; no faults until all clients are served; and no clients.
+    fn run(&mut self) {
+        while self.sim.elapsed() < FAULTS_FOR && self.step() {
+            self.end_faults(|until, now| until <= now);
+            if self.rng.one_in(BEGINS_ONE_IN) {
+                self.begin_fault();
             }
         }
-        self.end_troubles(|_, _| true);
-        self.calm.store(true, Ordering::Relaxed);
-        self.record.calm(self.sim.elapsed());
-        self.say("calm");
+        self.end_faults(|_, _| true);
+        self.faults_ended.store(true, Ordering::Relaxed);
+        self.record.faults_ended(self.sim.elapsed());
+        self.log("no new faults");
         while self.done.load(Ordering::Relaxed) < self.clients as u64 && self.step() {
-            if self.sim.elapsed() > TO_THE_END {
+            if self.sim.elapsed() > RUN_AT_MOST {
                 self.record.violated(Rule::Service, self.sim.elapsed(), "some clients never finish");
                 return;
             }
         }
-        let until = self.sim.elapsed() + AFTERMATH;
+        let until = self.sim.elapsed() + SETTLE_FOR;
         while self.sim.elapsed() < until && self.step() {}
-        self.look_for_leftovers();
+        self.check_leftovers();
     }
 
-    /// One step of the world; returns whether there can be another.
+    /// Runs one step. Returns whether there can be another.
     fn step(&mut self) -> bool {
         if let Err(error) = self.sim.step() {
             self.record.violated(Rule::Panic, self.sim.elapsed(), error);
@@ -207,64 +207,64 @@ impl Storm {
         true
     }
 
-    fn begin_trouble(&mut self) {
-        let Some(trouble) = Trouble::any(&self.chance, self.clients) else {
+    fn begin_fault(&mut self) {
+        let Some(fault) = Fault::any(&self.rng, self.clients) else {
             self.server.flush_scripts();
-            return self.say("the scripts are flushed");
+            return self.log("the scripts are flushed");
         };
         // At most one fault at a time for the same target.
-        if self.troubles.iter().any(|(_, other)| trouble.concerns() == other.concerns()) {
+        if self.faults.iter().any(|(_, other)| fault.target() == other.target()) {
             return;
         }
-        let longest = if self.chance.one_in(3) { LONG_MS } else { SHORT_MS };
-        let lasts = self.chance.millis(50, longest);
-        self.say(format_args!("{trouble:?} for {lasts:?}"));
-        self.record.count(trouble.name());
-        match trouble {
-            Trouble::Cut(who) => self.sim.partition(client(who), SERVER),
-            Trouble::Unheard(who) => self.sim.partition_oneway(client(who), SERVER),
-            Trouble::Deaf(who) => self.sim.partition_oneway(SERVER, client(who)),
-            Trouble::Held(who) => self.sim.hold(client(who), SERVER),
-            Trouble::Slow(who) => {
-                self.sim.set_link_max_message_latency(client(who), SERVER, Duration::from_millis(700));
+        let longest = if self.rng.one_in(3) { LONG_MS } else { SHORT_MS };
+        let lasts = self.rng.millis(50, longest);
+        self.log(format_args!("{fault:?} for {lasts:?}"));
+        self.record.count(fault.name());
+        match fault {
+            Fault::Partitioned(name) => self.sim.partition(client(name), SERVER),
+            Fault::RequestsLost(name) => self.sim.partition_oneway(client(name), SERVER),
+            Fault::RepliesLost(name) => self.sim.partition_oneway(SERVER, client(name)),
+            Fault::HeldBack(name) => self.sim.hold(client(name), SERVER),
+            Fault::Slow(name) => {
+                self.sim.set_link_max_message_latency(client(name), SERVER, Duration::from_millis(700));
             }
-            Trouble::ClientDown(who) => self.sim.crash(client(who)),
-            Trouble::ServerDown => self.sim.crash(SERVER),
-            Trouble::Mute => self.server.mute(true),
+            Fault::ClientDown(name) => self.sim.crash(client(name)),
+            Fault::ServerDown => self.sim.crash(SERVER),
+            Fault::MessagesLost => self.server.mute(true),
         }
-        self.troubles.push((self.sim.elapsed() + lasts, trouble));
+        self.faults.push((self.sim.elapsed() + lasts, fault));
     }
 
     /// Ends the faults that are due.
-    fn end_troubles(&mut self, is_over: impl Fn(Duration, Duration) -> bool) {
+    fn end_faults(&mut self, is_over: impl Fn(Duration, Duration) -> bool) {
         let now = self.sim.elapsed();
-        let over = self.troubles.extract_if(.., |(until, _)| is_over(*until, now)).collect::<Vec<_>>();
-        for (_, trouble) in over {
-            self.end(trouble);
+        let over = self.faults.extract_if(.., |(until, _)| is_over(*until, now)).collect::<Vec<_>>();
+        for (_, fault) in over {
+            self.end(fault);
         }
     }
 
-    fn end(&mut self, trouble: Trouble) {
-        self.say(format_args!("{trouble:?} is over"));
-        match trouble {
-            Trouble::Cut(who) => self.sim.repair(client(who), SERVER),
-            Trouble::Unheard(who) => self.sim.repair_oneway(client(who), SERVER),
-            Trouble::Deaf(who) => self.sim.repair_oneway(SERVER, client(who)),
-            Trouble::Held(who) => self.sim.release(client(who), SERVER),
-            Trouble::Slow(who) => {
-                self.sim.set_link_max_message_latency(client(who), SERVER, self.latency);
+    fn end(&mut self, fault: Fault) {
+        self.log(format_args!("{fault:?} is over"));
+        match fault {
+            Fault::Partitioned(name) => self.sim.repair(client(name), SERVER),
+            Fault::RequestsLost(name) => self.sim.repair_oneway(client(name), SERVER),
+            Fault::RepliesLost(name) => self.sim.repair_oneway(SERVER, client(name)),
+            Fault::HeldBack(name) => self.sim.release(client(name), SERVER),
+            Fault::Slow(name) => {
+                self.sim.set_link_max_message_latency(client(name), SERVER, self.latency);
             }
-            Trouble::ClientDown(who) => self.sim.bounce(client(who)),
-            Trouble::ServerDown => self.restart_server(),
-            Trouble::Mute => self.server.mute(false),
+            Fault::ClientDown(name) => self.sim.bounce(client(name)),
+            Fault::ServerDown => self.restart_server(),
+            Fault::MessagesLost => self.server.mute(false),
         }
     }
 
     fn restart_server(&mut self) {
-        let lost = self.loses_data && self.chance.one_in(2);
+        let lost = self.loses_data && self.rng.one_in(2);
         *lock(&self.next_start) = if lost { Data::Lost } else { Data::Kept };
         if lost {
-            self.say("the server has lost its data");
+            self.log("the server has lost its data");
             self.record.count("data lost");
             // Up to the end of the step in which it starts.
             self.record.data_lost(server_time_us(self.sim.elapsed() + STEP));
@@ -272,7 +272,7 @@ impl Storm {
         self.sim.bounce(SERVER);
     }
 
-    fn look_for_leftovers(&self) {
+    fn check_leftovers(&self) {
         let now = self.sim.elapsed();
         for (key, seen) in self.server.locks(server_time_us(now)) {
             if seen.holder.is_some() || seen.waiting != 0 {
@@ -281,8 +281,8 @@ impl Storm {
         }
     }
 
-    fn say(&self, what: impl fmt::Display) {
-        self.record.say(self.sim.elapsed(), "storm", what);
+    fn log(&self, what: impl fmt::Display) {
+        self.record.log(self.sim.elapsed(), "faults", what);
     }
 }
 
@@ -310,11 +310,11 @@ fn server(record: &Arc<Record>, flaw: Option<Flaw>) -> ModelServer {
                 reply: SessionReply::Heartbeat(HeartbeatReply::Alive),
                 ..
             } => {
-                record.beaten(clock.elapsed(), beat.session);
+                record.heartbeats(clock.elapsed(), beat.session);
             }
             ObservedHolder::Ended(_) | ObservedHolder::Command { .. } | ObservedHolder::Attended { .. } => {}
         }
-        record.say(clock.elapsed(), SERVER, format_args!("{seen:?}"));
+        record.log(clock.elapsed(), SERVER, format_args!("{seen:?}"));
     };
     ModelServer::with(move || server_time_us(read.elapsed()), observer, flaw)
 }

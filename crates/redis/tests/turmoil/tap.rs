@@ -8,30 +8,30 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
-/// How a request concerns a hold.
+/// What a request does to a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum RequestKind {
     /// It is to be released.
-    GivenUp,
+    Release,
     Other,
 }
 
 /// Called for each hold that a request concerns.
-pub(crate) type OnSent = Arc<dyn Fn(HoldId, Said) + Send + Sync>;
+pub(crate) type OnSent = Arc<dyn Fn(HoldId, RequestKind) + Send + Sync>;
 
-pub(crate) struct Tapped {
+pub(crate) struct TappedStream {
     stream: DuplexStream,
     requests: Splitter,
     on_sent: OnSent,
 }
 
-impl Tapped {
+impl TappedStream {
     pub(crate) fn new(stream: DuplexStream, on_sent: OnSent) -> Self {
         Self { stream, requests: Splitter::requests(), on_sent }
     }
 }
 
-impl AsyncRead for Tapped {
+impl AsyncRead for TappedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -41,7 +41,7 @@ impl AsyncRead for Tapped {
     }
 }
 
-impl AsyncWrite for Tapped {
+impl AsyncWrite for TappedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let length = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
         self.requests.push(&buf[..length]);
@@ -50,9 +50,9 @@ impl AsyncWrite for Tapped {
             let words: Vec<_> = words.filter_map(|word| std::str::from_utf8(word).ok()).collect();
             // No other call has that argument; the released hold is the first one in it.
             let releases = words.iter().any(|word| matches!(*word, "grant" | "free"));
-            let mut said = if releases { Said::GivenUp } else { Said::Other };
+            let mut kind = if releases { RequestKind::Release } else { RequestKind::Other };
             for hold in words.iter().filter_map(|word| HoldId::from_token(word).ok()) {
-                (self.on_sent)(hold, std::mem::replace(&mut said, Said::Other));
+                (self.on_sent)(hold, std::mem::replace(&mut kind, RequestKind::Other));
             }
         }
         Poll::Ready(Ok(length))

@@ -21,9 +21,9 @@ pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Random numbers from a seed. Each use has its own stream, so that an additional number in one changes no other.
 #[derive(Debug)]
-pub(crate) struct Chance(Mutex<StdRng>);
+pub(crate) struct SeededRng(Mutex<StdRng>);
 
-impl Chance {
+impl SeededRng {
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         Self(Mutex::new(StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(stream))))
     }
@@ -66,17 +66,17 @@ impl Clock {
 
 /// The clock of a machine, with its own start, which runs a little too fast or too slow.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
+pub(crate) struct HostClock {
     booted: Duration,
     /// How much too fast, in millionths.
     fast_ppm: i32,
 }
 
-impl Pace {
+impl HostClock {
     /// Within the allowance for clock drift.
-    pub(crate) fn new(chance: &Chance) -> Self {
-        let fast_ppm = i32::try_from(chance.below(4_000)).unwrap_or(0) - 2_000;
-        Self { booted: chance.millis(0, 1_000_000), fast_ppm }
+    pub(crate) fn new(rng: &SeededRng) -> Self {
+        let fast_ppm = i32::try_from(rng.below(4_000)).unwrap_or(0) - 2_000;
+        Self { booted: rng.millis(0, 1_000_000), fast_ppm }
     }
 
     /// The clock's reading at a true time.
@@ -87,17 +87,17 @@ impl Pace {
 
 /// The environment of one host.
 #[derive(Clone)]
-pub(crate) struct HostWorld {
+pub(crate) struct HostEnvironment {
     pub(crate) clock: Arc<Clock>,
-    pub(crate) pace: Pace,
-    pub(crate) chance: Arc<Chance>,
+    pub(crate) host_clock: HostClock,
+    pub(crate) rng: Arc<SeededRng>,
     /// Called when the keeper panics: a task that panics reports nothing by itself.
     pub(crate) on_panic: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl Environment for HostWorld {
+impl Environment for HostEnvironment {
     fn now(&self) -> Moment {
-        self.pace.at(self.clock.elapsed())
+        self.host_clock.at(self.clock.elapsed())
     }
 
     fn wall(&self) -> SystemTime {
@@ -105,7 +105,7 @@ impl Environment for HostWorld {
     }
 
     fn random(&self) -> u64 {
-        self.chance.bits()
+        self.rng.bits()
     }
 
     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
@@ -126,8 +126,8 @@ impl Environment for HostWorld {
     }
 }
 
-impl fmt::Debug for HostWorld {
+impl fmt::Debug for HostEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostWorld").field("pace", &self.pace).finish_non_exhaustive()
+        f.debug_struct("HostEnvironment").field("host_clock", &self.host_clock).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! The behaviour of the scripts against the model: random sequences, and edge cases.
 
-use crate::fixture::World;
+use crate::fixture::Fixture;
 use leasehold_core::machine::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Extend, Extended, FencingToken, Inspect, Kind, Label, Liveness,
@@ -117,7 +117,7 @@ const SHARED: [&str; 5] = [
 /// Runs random sequences, and checks that all possible cases occurred, including those of this kind alone.
 fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
     if let Some(seed) = number("LEASEHOLD_SEED") {
-        return World::new().sequence(kind, seed);
+        return Fixture::new().sequence(kind, seed);
     }
     let all = if kind.is_shared() { SEQUENCES_SHARED } else { SEQUENCES };
     let sequences = number("LEASEHOLD_SEQUENCES").unwrap_or(all);
@@ -125,9 +125,9 @@ fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
     let rarer = if kind.is_shared() { 5 } else { 1 };
     let halves = [0, 1].map(|half| {
         std::thread::spawn(move || {
-            let mut world = World::new();
-            (half..sequences).step_by(2).for_each(|seed| world.sequence(kind, seed));
-            world.seen
+            let mut fixture = Fixture::new();
+            (half..sequences).step_by(2).for_each(|seed| fixture.sequence(kind, seed));
+            fixture.seen
         })
     });
     let mut seen = BTreeMap::new();
@@ -187,34 +187,34 @@ fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
 
 #[test]
 fn a_token_of_sixteen_digits_stays_exact() {
-    let mut world = World::new();
-    let mut play = world.play(Kind::Mutex, 0);
+    let mut fixture = Fixture::new();
+    let mut sequence = fixture.begin(Kind::Mutex, 0);
     for _ in 0..3 {
-        let claim = play.workload.fresh(0);
-        let reply = play.check(&acquire(&claim, 1000, None));
+        let claim = sequence.workload.fresh(0);
+        let reply = sequence.check(&acquire(&claim, 1000, None));
         let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
-        let last = play.field("last");
+        let last = sequence.field("last");
         assert_eq!(last, fence.to_string());
         assert_eq!(last.len(), 16, "{last}");
-        play.check(&release(&claim));
+        sequence.check(&release(&claim));
     }
 }
 
 #[test]
 fn the_greatest_token_is_not_passed() {
-    let mut world = World::new();
-    let mut play = world.play(Kind::Mutex, 0);
-    let claim = play.workload.fresh(0);
-    play.check(&acquire(&claim, 1000, None));
-    play.check(&release(&claim));
+    let mut fixture = Fixture::new();
+    let mut sequence = fixture.begin(Kind::Mutex, 0);
+    let claim = sequence.workload.fresh(0);
+    sequence.check(&acquire(&claim, 1000, None));
+    sequence.check(&release(&claim));
     for last in [FencingToken::MAX.as_u64() - 1, FencingToken::MAX.as_u64()] {
-        play.set_last(last);
-        let claim = play.workload.fresh(0);
-        let reply = play.check(&acquire(&claim, 1000, None));
+        sequence.set_last(last);
+        let claim = sequence.workload.fresh(0);
+        let reply = sequence.check(&acquire(&claim, 1000, None));
         let greatest = matches!(reply, Reply::Acquire(Acquired::Granted { fence: FencingToken::MAX, .. }));
         assert!(greatest, "{reply:?}");
-        play.check(&reserve(&claim, BLOCK));
-        play.check(&release(&claim));
+        sequence.check(&reserve(&claim, BLOCK));
+        sequence.check(&release(&claim));
     }
 }
 
@@ -222,10 +222,10 @@ fn the_greatest_token_is_not_passed() {
 /// greater.
 #[test]
 fn what_is_reserved_never_outruns_the_clock() {
-    let mut world = World::new();
-    let mut play = world.play(Kind::Mutex, 0);
-    let claim = play.workload.fresh(0);
-    play.check(&acquire(&claim, 10_000, None));
+    let mut fixture = Fixture::new();
+    let mut sequence = fixture.begin(Kind::Mutex, 0);
+    let claim = sequence.workload.fresh(0);
+    sequence.check(&acquire(&claim, 10_000, None));
     for (by_us, tokens, expected) in [
         (0, BLOCK, AHEAD - 1),
         (0, BLOCK, 1),
@@ -237,59 +237,59 @@ fn what_is_reserved_never_outruns_the_clock() {
         (1_000, BLOCK, 1),
         (60_000, BLOCK, BLOCK),
     ] {
-        play.step_us(by_us);
-        let reply = play.check(&reserve(&claim, tokens));
+        sequence.step_us(by_us);
+        let reply = sequence.check(&reserve(&claim, tokens));
         let Reply::Extend(Extended::Reserved { block, .. }) = reply else { panic!("{reply:?}") };
         assert_eq!(block.left(), expected, "{by_us} us later");
-        assert_eq!(play.field("reserved").len(), 16, "sixteen digits stay exact");
+        assert_eq!(sequence.field("reserved").len(), 16, "sixteen digits stay exact");
     }
-    let reserved = play.field("reserved");
-    play.check(&release(&claim));
-    let next = play.workload.fresh(1);
-    play.check(&acquire(&next, 1_000, None));
-    assert!(play.field("last") > reserved);
+    let reserved = sequence.field("reserved");
+    sequence.check(&release(&claim));
+    let next = sequence.workload.fresh(1);
+    sequence.check(&acquire(&next, 1_000, None));
+    assert!(sequence.field("last") > reserved);
 }
 
 /// Failure row 33.
 #[test]
 fn scripts_flushed_between_all_calls_are_loaded_again() {
-    let mut world = World::new();
-    world.flush_scripts = true;
+    let mut fixture = Fixture::new();
+    fixture.flush_scripts = true;
     for kind in Kind::ALONE {
-        (0..40).for_each(|seed| world.sequence(kind, seed));
+        (0..40).for_each(|seed| fixture.sequence(kind, seed));
     }
 }
 
 #[test]
-fn a_dead_queue_longer_than_one_look_is_passed_over_several() {
-    let mut world = World::new();
-    let mut play = world.play(Kind::Mutex, 0);
-    let holder = play.workload.fresh(0);
-    play.check(&acquire(&holder, 10_000, None));
+fn a_long_dead_queue_is_skipped_over_several_polls() {
+    let mut fixture = Fixture::new();
+    let mut sequence = fixture.begin(Kind::Mutex, 0);
+    let holder = sequence.workload.fresh(0);
+    sequence.check(&acquire(&holder, 10_000, None));
     for session in 1..=150 {
-        let waiter = play.workload.fresh(session);
-        let queue = Enqueue { nonce: play.workload.nonce(), kept_ms: 100 };
-        play.check(&acquire(&waiter, 1000, Some(queue)));
+        let waiter = sequence.workload.fresh(session);
+        let queue = Enqueue { nonce: sequence.workload.nonce(), kept_ms: 100 };
+        sequence.check(&acquire(&waiter, 1000, Some(queue)));
     }
-    play.step_us(101_000);
-    play.check(&release(&holder));
+    sequence.step_us(101_000);
+    sequence.check(&release(&holder));
     for _ in 0..3 {
-        let claim = play.workload.fresh(0);
-        let queue = Enqueue { nonce: play.workload.nonce(), kept_ms: 100 };
-        play.check(&acquire(&claim, 1000, Some(queue)));
+        let claim = sequence.workload.fresh(0);
+        let queue = Enqueue { nonce: sequence.workload.nonce(), kept_ms: 100 };
+        sequence.check(&acquire(&claim, 1000, Some(queue)));
     }
 }
 
 #[test]
 fn texts_of_users_are_texts() {
-    let mut world = World::new();
-    let mut play = world.play(Kind::Mutex, 0);
+    let mut fixture = Fixture::new();
+    let mut sequence = fixture.begin(Kind::Mutex, 0);
     for text in ["a b", "%d%s%%", "'\"\\", "]] .. redis.call('FLUSHALL') .. [[", "é…", "(.*)", ""] {
         let label = Label::new(text).unwrap();
-        let mut holder = play.workload.fresh(0);
+        let mut holder = sequence.workload.fresh(0);
         holder.value = OwnValue::new(text).ok();
-        let waiter = play.workload.fresh(1);
-        let nonce = play.workload.nonce();
+        let waiter = sequence.workload.fresh(1);
+        let nonce = sequence.workload.nonce();
         let ask = |claim: &Claim| {
             let (claim, label) = (claim.clone(), label.clone());
             let queue = Some(Enqueue { nonce, kept_ms: 1000 });
@@ -304,11 +304,11 @@ fn texts_of_users_are_texts() {
                 portion: LockMode::Whole,
             })
         };
-        play.check(&ask(&holder));
-        play.check(&ask(&waiter));
-        play.check(&release(&holder));
-        play.check(&Op::Inspect(Inspect { claim: Some(waiter.clone()), in_full: false }));
-        play.check(&release(&waiter));
+        sequence.check(&ask(&holder));
+        sequence.check(&ask(&waiter));
+        sequence.check(&release(&holder));
+        sequence.check(&Op::Inspect(Inspect { claim: Some(waiter.clone()), in_full: false }));
+        sequence.check(&release(&waiter));
     }
 }
 

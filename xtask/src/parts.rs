@@ -108,9 +108,9 @@ pub(crate) const PARTS: &[Part] = &[
     part(Test, "leasehold-testkit", File("process"), All),
     part(Test, "leasehold-testkit", File("proxy"), All),
     part(Test, "leasehold-testkit", File("clock"), All),
-    // Full: conformance on all servers, scripts against the model, partial scripts, simulators, planted faults.
+    // Full: conformance on all servers, scripts against the model, partial scripts, simulators, mutants.
     part(Full, "leasehold-redis", File("conformance"), All),
-    part(Full, "leasehold-interop", File("plants"), All),
+    part(Full, "leasehold-interop", File("mutants"), All),
     part(Full, "leasehold-redis", File("partial_scripts"), All),
     part(Full, "leasehold-redis", File("scripts"), All),
     part(Full, "leasehold-sim", File("sim"), All),

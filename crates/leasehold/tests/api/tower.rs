@@ -45,27 +45,27 @@ async fn the_scope_alone_determines_the_header() {
 
 #[tokio::test]
 async fn every_part_of_a_service_runs_for_the_received_owner() {
-    let (witness, told) = Witness::new();
-    let mut service = ReceiveOwnerLayer::new().layer(witness);
+    let (service, observations) = ObservedService::new();
+    let mut service = ReceiveOwnerLayer::new().layer(service);
     let came = Some(owner("Überweisung, 7"));
     let header = owner("Überweisung, 7").to_header();
 
     let ready = service.ready().await.expect("it is ready");
     ready.call(request(&[&header])).await.expect("it does not fail");
     let parts = ["call", "poll", "poll again", "drop"];
-    assert_eq!(take(&told), parts.map(|part| (part, came.clone())));
+    assert_eq!(take(&observations), parts.map(|part| (part, came.clone())));
 
     let ready = service.ready().await.expect("it is ready");
     let mut cancelled = Box::pin(ready.call(request(&[&header])));
     assert!(cancelled.as_mut().now_or_never().is_none(), "it yields once");
     drop(cancelled);
-    assert_eq!(take(&told), ["call", "poll", "drop"].map(|part| (part, came.clone())));
+    assert_eq!(take(&observations), ["call", "poll", "drop"].map(|part| (part, came.clone())));
     assert_eq!(Owner::current(), None);
 }
 
 #[tokio::test]
 async fn a_request_without_an_owner_is_passed_on_unchanged() {
-    let mut service = ReceiveOwner::new(service_fn(whom));
+    let mut service = ReceiveOwner::new(service_fn(current_owner));
     assert_eq!(body(service.call(request(&[])).await).await, "none");
     let within = owner("caller").scope(async { service.call(request(&[])).await });
     assert_eq!(body(within.await).await, "caller");
@@ -78,7 +78,7 @@ async fn an_invalid_owner_is_refused_before_the_service_is_called() {
         let called = called.clone();
         move |request| {
             called.fetch_add(1, Relaxed);
-            whom(request)
+            current_owner(request)
         }
     }));
     let long = "x".repeat(Owner::MAX_LEN + 1);
@@ -178,14 +178,14 @@ async fn a_callers_lock_is_re_entered_across_the_network() {
 async fn owners_of_requests_at_the_same_time_do_not_mix() {
     const REQUESTS: usize = 16;
     let all_here = Arc::new(Barrier::new(REQUESTS));
-    let tell = async |State(all_here): State<Arc<Barrier>>| {
+    let echo = async |State(all_here): State<Arc<Barrier>>| {
         let before = Owner::current();
         all_here.wait().await;
         tokio::task::yield_now().await;
         assert_eq!(Owner::current(), before);
         before.map_or("none".into(), |owner| owner.to_string())
     };
-    let address = serve(Router::new().route("/", get(tell)).with_state(all_here)).await;
+    let address = serve(Router::new().route("/", get(echo)).with_state(all_here)).await;
     let http = http();
     let names: Vec<_> = (0..REQUESTS).map(|n| format!("Überweisung {n}, 100%")).collect();
     let asked = names.iter().map(|name| owner(name).scope(ask(&http, address)));
@@ -246,36 +246,36 @@ async fn headers(request: Request<Body>) -> Result<Vec<String>, Infallible> {
 }
 
 /// The owner for which a service runs.
-async fn whom(_: Request<Body>) -> Result<Response<Body>, Infallible> {
-    let whom = Owner::current().map_or("none".into(), |owner| owner.to_string());
-    Ok(Response::new(whom.into()))
+async fn current_owner(_: Request<Body>) -> Result<Response<Body>, Infallible> {
+    let current_owner = Owner::current().map_or("none".into(), |owner| owner.to_string());
+    Ok(Response::new(current_owner.into()))
 }
 
-type Told = Arc<Mutex<Vec<(&'static str, Option<Owner>)>>>;
+type Observations = Arc<Mutex<Vec<(&'static str, Option<Owner>)>>>;
 
-fn tell(told: &Told, part: &'static str) {
-    told.lock().unwrap_or_else(PoisonError::into_inner).push((part, Owner::current()));
+fn record(observations: &Observations, part: &'static str) {
+    observations.lock().unwrap_or_else(PoisonError::into_inner).push((part, Owner::current()));
 }
 
-fn take(told: &Told) -> Vec<(&'static str, Option<Owner>)> {
-    std::mem::take(&mut told.lock().unwrap_or_else(PoisonError::into_inner))
+fn take(observations: &Observations) -> Vec<(&'static str, Option<Owner>)> {
+    std::mem::take(&mut observations.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// A service that records the owner for which each of its parts runs. It is not `Clone`, and panics if it is called
 /// before it is ready.
-struct Witness {
+struct ObservedService {
     ready: bool,
-    told: Told,
+    observations: Observations,
 }
 
-impl Witness {
-    fn new() -> (Self, Told) {
-        let told = Told::default();
-        (Self { ready: false, told: told.clone() }, told)
+impl ObservedService {
+    fn new() -> (Self, Observations) {
+        let observations = Observations::default();
+        (Self { ready: false, observations: observations.clone() }, observations)
     }
 }
 
-impl Service<Request<Body>> for Witness {
+impl Service<Request<Body>> for ObservedService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = futures_util::future::BoxFuture<'static, Result<Response<Body>, Infallible>>;
@@ -287,23 +287,23 @@ impl Service<Request<Body>> for Witness {
 
     fn call(&mut self, _: Request<Body>) -> Self::Future {
         assert!(std::mem::take(&mut self.ready), "called before it was ready");
-        tell(&self.told, "call");
-        let inside = Inside(self.told.clone());
+        record(&self.observations, "call");
+        let inside = Inside(self.observations.clone());
         Box::pin(async move {
-            tell(&inside.0, "poll");
+            record(&inside.0, "poll");
             tokio::task::yield_now().await;
-            tell(&inside.0, "poll again");
+            record(&inside.0, "poll again");
             Ok(Response::new(Body::empty()))
         })
     }
 }
 
 /// A value that a future owns, and drops when it ends or is dropped.
-struct Inside(Told);
+struct Inside(Observations);
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        tell(&self.0, "drop");
+        record(&self.0, "drop");
     }
 }
 

@@ -35,12 +35,12 @@ async fn the_loss_of_another_lock_hides_no_reason() {
     let lost = timeout(SOON, guard.lost()).await.expect("the loss is reported");
     assert_eq!(lost.reason, LostReason::ForceReleased, "{lost}");
     assert!(signal.is_cancelled());
-    let told = async {
+    let reported = async {
         while guard.check().expect_err("it is gone").reason != LostReason::ForceReleased {
             sleep(MS).await;
         }
     };
-    timeout(SOON, told).await.expect("the loss of the first is reported, too");
+    timeout(SOON, reported).await.expect("the loss of the first is reported, too");
 }
 
 /// Acquires both in two rounds: the first round acquires one lock, and the reply about the other is lost. It takes

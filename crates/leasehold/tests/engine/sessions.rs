@@ -523,10 +523,10 @@ async fn a_monitor_frees_locks_without_waiters() {
     let kept = live.client.mutex("b").unwrap().lease(600 * S).acquire().await.unwrap();
     sleep(10 * S).await;
     let evicted = Arc::new(Mutex::new(Vec::new()));
-    let told = evicted.clone();
+    let evictions = evicted.clone();
     let monitor = live.client.monitor();
     let running = tokio::spawn(monitor.run(move |round| {
-        told.lock().unwrap().extend(round.evicted.iter().map(|e| (e.name.to_string(), e.fence)));
+        evictions.lock().unwrap().extend(round.evicted.iter().map(|e| (e.name.to_string(), e.fence)));
     }));
     sleep(10 * S).await;
     assert!(evicted.lock().unwrap().is_empty(), "all are alive");
@@ -571,11 +571,11 @@ async fn a_monitor_tolerates_an_outage_and_polls_rarely_meanwhile() {
     dead.cut();
     live.cut();
     let (rounds, evicted) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let told = (rounds.clone(), evicted.clone());
+    let counts = (rounds.clone(), evicted.clone());
     let monitor = live.client.monitor().every(S);
     let running = tokio::spawn(monitor.run(move |round| {
-        told.0.fetch_add(1, SeqCst);
-        told.1.fetch_add(round.evicted.len() as u64, SeqCst);
+        counts.0.fetch_add(1, SeqCst);
+        counts.1.fetch_add(round.evicted.len() as u64, SeqCst);
     }));
     sleep(300 * S).await;
     assert!((30..=60).contains(&rounds.load(SeqCst)), "{rounds:?}");
@@ -625,15 +625,15 @@ async fn a_guard_of_a_lapsed_session_removes_no_report_of_the_next_one() {
     process.reconnect();
     let again = process.client.mutex("a").unwrap().acquire().await.unwrap();
     sleep(5 * S).await;
-    let told = || async {
+    let reported = || async {
         let of_it = |entry: &SessionEntry| entry.session == process.client.session();
         fixture.sessions().await.into_iter().find(of_it).expect("it lives").held.len()
     };
-    assert_eq!(told().await, 1, "the new session has reported its hold");
+    assert_eq!(reported().await, 1, "the new session has reported its hold");
     drop(old);
     sleep(60 * S).await;
     again.check().expect("it is held all the time");
-    assert_eq!(told().await, 1, "and it is still listed");
+    assert_eq!(reported().await, 1, "and it is still listed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -747,8 +747,8 @@ async fn a_partition_that_is_cut_off_does_not_affect_the_others() {
     let (held, lost) = (here.acquire().await.unwrap(), there.acquire().await.unwrap());
     sleep(15 * S).await;
     connections[1].is_cut.store(true, SeqCst);
-    let told = lost.lost().await;
-    assert_eq!(told.reason, LostReason::SessionLapsed);
+    let lost = lost.lost().await;
+    assert_eq!(lost.reason, LostReason::SessionLapsed);
     assert!(there.acquire_timeout(S).await.is_err());
     // No task keeps retrying for a partition that is not needed.
     sleep(60 * S).await;

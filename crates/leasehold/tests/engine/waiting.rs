@@ -92,7 +92,7 @@ async fn a_polling_task_keeps_no_other_task_from_the_queue() {
     sleep(50 * MS).await;
     let waiter = tokio::spawn(async move { mutex.acquire().await.map(drop) });
     sleep(200 * MS).await;
-    assert_eq!(others.inspect().await.expect("an answer").waiting, 1, "it has its place");
+    assert_eq!(others.inspect().await.expect("an answer").waiting, 1, "it has a queue entry");
     held.release().await.expect("released");
     timeout(500 * MS, waiter).await.expect("woken by a message").expect("no panic").expect("acquired");
     poller.await.expect("no panic").expect("acquired at a later try");

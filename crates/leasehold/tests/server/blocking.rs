@@ -112,7 +112,7 @@ fn threads() -> Vec<String> {
 #[test]
 fn worker() {
     if Worker::role().as_deref() == Some("threads") {
-        let url = Worker::told().unwrap();
+        let url = Worker::receive().unwrap();
         // A thread sets its own name shortly after it starts.
         let until = |n: usize| {
             let start = Instant::now();
@@ -129,7 +129,7 @@ fn worker() {
         until(2);
         drop(guard);
         until(0);
-        Worker::say("none is left");
+        Worker::report("none is left");
     }
 }
 
@@ -137,6 +137,6 @@ fn worker() {
 fn the_threads_end_with_the_last_that_needs_them() {
     let store = TestStore::redis();
     let mut process = Worker::of_test("blocking::worker", "threads").start().unwrap();
-    process.tell(store.url()).unwrap();
+    process.send(store.url()).unwrap();
     process.expect("none is left", 20 * S).unwrap();
 }

@@ -7,7 +7,7 @@ use leasehold_testkit::Worker;
 use std::time::{Duration, Instant};
 
 const S: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 const SESSION: Duration = Duration::from_secs(2);
 
 /// Failure rows 10 and 23 of an Election. A suspended leader is succeeded within its session plus one second, by one
@@ -21,7 +21,7 @@ async fn a_suspended_leader_is_replaced_and_detects_it_before_its_next_act() {
         .env("LEASEHOLD_TEST_URL", server.url())
         .start()
         .expect("a worker");
-    let first = fence(&leader.expect("leads", PATIENCE).expect("it is elected"));
+    let first = fence(&leader.expect("leads", LIMIT).expect("it is elected"));
     let next = Client::builder(server.url()).session(SESSION).connect().await.expect("it can be reached");
     let election = next.election("scheduler").expect("a good name");
     let mut leaders = election.observe();
@@ -32,8 +32,8 @@ async fn a_suspended_leader_is_replaced_and_detects_it_before_its_next_act() {
         async move { election.campaign().await.expect("elected") }
     });
     crate::until::until_waiting(&election, 1).await;
-    leader.tell("act").expect("it listens");
-    leader.expect("acted", PATIENCE).expect("it leads still");
+    leader.send("act").expect("the worker reads");
+    leader.expect("acted", LIMIT).expect("it leads still");
 
     leader.stop().expect("stopped");
     let stopped = Instant::now();
@@ -48,20 +48,20 @@ async fn a_suspended_leader_is_replaced_and_detects_it_before_its_next_act() {
 
     // The test makes it act before it can have received anything: the server is suspended.
     server.stop().expect("stopped");
-    leader.tell("act").expect("it listens");
+    leader.send("act").expect("the worker reads");
     leader.cont().expect("it goes on");
-    let said = leader.line(PATIENCE).expect("the worker reports");
+    let line = leader.line(LIMIT).expect("the worker reports");
     server.cont().expect("it goes on");
-    assert!(said.starts_with("knows"), "it acted as the leader: {said}");
+    assert!(line.starts_with("knows"), "it acted as the leader: {line}");
     leadership.check().expect("it leads still");
     leadership.resign().await.expect("resigned");
     // It continues with a new session, and is elected like any other client.
-    assert!(fence(&leader.expect("leads", PATIENCE).expect("it is elected again")) > first);
+    assert!(fence(&leader.expect("leads", LIMIT).expect("it is elected again")) > first);
 }
 
-fn fence(said: &str) -> u64 {
-    let number = said.rsplit(' ').next().expect("a split has a last part");
-    number.parse().unwrap_or_else(|_| panic!("`{said}` ends with a token"))
+fn fence(line: &str) -> u64 {
+    let number = line.rsplit(' ').next().expect("a split has a last part");
+    number.parse().unwrap_or_else(|_| panic!("`{line}` ends with a token"))
 }
 
 /// The worker's entry point: leads, and acts on command if it still leads.
@@ -77,15 +77,15 @@ fn a_worker_that_leads() {
     let election = client.election("scheduler").expect("a good name");
     loop {
         let leadership = runtime.block_on(election.campaign()).expect("elected");
-        Worker::say(&format!("leads {}", leadership.fencing_token()));
+        Worker::report(&format!("leads {}", leadership.fencing_token()));
         loop {
-            if Worker::told().is_none() {
+            if Worker::receive().is_none() {
                 return;
             }
             match leadership.check() {
-                Ok(()) => Worker::say("acted"),
+                Ok(()) => Worker::report("acted"),
                 Err(lost) => {
-                    Worker::say(&format!("knows {lost}"));
+                    Worker::report(&format!("knows {lost}"));
                     break;
                 }
             }

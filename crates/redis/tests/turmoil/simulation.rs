@@ -10,7 +10,7 @@ use crate::late_bytes::LATE_AT_MOST;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::{HeartbeatReply, SessionOp, SessionReply};
-use leasehold_sim::{Data, Flaw, ModelServer, ObservedHolder};
+use leasehold_sim::{Data, Flaw, ModelServer, ServerObservation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -298,21 +298,23 @@ pub(crate) fn server_time_us(elapsed: Duration) -> u64 {
 fn server(record: &Arc<Record>, flaw: Option<Flaw>) -> ModelServer {
     let clock = Arc::<Clock>::default();
     let (record, read) = (Arc::clone(record), Arc::clone(&clock));
-    let observer = move |seen: ObservedHolder<'_>| {
+    let observer = move |seen: ServerObservation<'_>| {
         match seen {
-            ObservedHolder::Connected(_) => record.count("connections"),
-            ObservedHolder::Executed { key, op, reply, wakes, .. } => {
+            ServerObservation::Connected(_) => record.count("connections"),
+            ServerObservation::Executed { key, op, reply, wakes, .. } => {
                 record.executed(clock.elapsed(), key, op, reply, wakes);
             }
-            ObservedHolder::Together { asks, shares, .. } => record.asked_together(asks, shares),
-            ObservedHolder::Attended {
+            ServerObservation::Together { asks, shares, .. } => record.asked_together(asks, shares),
+            ServerObservation::Attended {
                 op: SessionOp::Heartbeat(beat),
                 reply: SessionReply::Heartbeat(HeartbeatReply::Alive),
                 ..
             } => {
                 record.heartbeats(clock.elapsed(), beat.session);
             }
-            ObservedHolder::Ended(_) | ObservedHolder::Command { .. } | ObservedHolder::Attended { .. } => {}
+            ServerObservation::Ended(_)
+            | ServerObservation::Command { .. }
+            | ServerObservation::Attended { .. } => {}
         }
         record.log(clock.elapsed(), SERVER, format_args!("{seen:?}"));
     };

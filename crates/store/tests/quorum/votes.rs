@@ -127,7 +127,7 @@ async fn both_rounds_end_by_the_deadline() {
     assert_eq!(start.elapsed(), Duration::from_millis(60));
 }
 
-/// `settle` waits for the nodes that no call had to wait for.
+/// `flush` waits for the nodes that no call had to wait for.
 #[tokio::test]
 async fn flush_waits_for_requests_behind_a_reply() {
     let five = FiveNodes::new();

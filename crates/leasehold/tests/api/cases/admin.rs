@@ -57,9 +57,9 @@ async fn dying(store: &TestStore, name: &str) -> SessionId {
 pub(crate) async fn dying_with(store: &TestStore, lock: Lock, portions: &[LockMode]) -> SessionId {
     let store = open(store).await;
     let session = SessionId::from_random(rand::random());
-    store.open_mailbox(Partition::ONLY, session, Arc::new(Deaf), S).await.expect("it opens");
+    store.open_mailbox(Partition::ONLY, session, Arc::new(IgnoredMailbox), S).await.expect("it opens");
     let about = SessionMetadata {
-        label: Label::new("the dead").expect("a label"),
+        label: Label::new("a dead session").expect("a label"),
         host: "far".into(),
         pid: 4711,
         program: "gone".into(),
@@ -88,9 +88,9 @@ pub(crate) async fn dying_with(store: &TestStore, lock: Lock, portions: &[LockMo
     session
 }
 
-struct Deaf;
+struct IgnoredMailbox;
 
-impl NotificationSink for Deaf {
+impl NotificationSink for IgnoredMailbox {
     fn deliver(&self, _: Notification) {}
     fn resubscribed(&self) {}
 }
@@ -243,15 +243,15 @@ async fn a_monitor_frees_the_locks_of_a_dead_session(store: &TestStore) {
     let session = dying(store, "left").await;
     let mutex = operator.mutex("left").unwrap();
     let mut monitor = operator.monitor();
-    let mut told = 0;
+    let mut evictions = 0;
     let freed = timeout(10 * S, async {
         loop {
             let round = monitor.round().await;
             assert!(round.trouble.is_none(), "{round:?}");
             for evicted in round.evicted {
                 assert_eq!((evicted.name.as_str(), evicted.session), ("left", session));
-                assert_eq!(evicted.whose.as_ref().map(Label::as_str), Some("the dead"));
-                told += 1;
+                assert_eq!(evicted.whose.as_ref().map(Label::as_str), Some("a dead session"));
+                evictions += 1;
             }
             if !mutex.inspect().await.unwrap().held {
                 return;
@@ -262,7 +262,7 @@ async fn a_monitor_frees_the_locks_of_a_dead_session(store: &TestStore) {
     freed.await.expect("long before the lease ends");
     let audit = mutex.inspect_full().await.unwrap().audit;
     assert!(audit.len() == 1 && audit[0].how == Ended::Evicted, "{audit:?}");
-    assert_eq!(told, 1);
+    assert_eq!(evictions, 1);
     let round = monitor.round().await;
     assert!(round.evicted.is_empty() && round.left == 0, "{round:?}");
     kept.release().await.expect("its session lives");

@@ -1,4 +1,4 @@
-//! The cases of detached holds.
+//! Detached holds.
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};

@@ -32,7 +32,7 @@ on_every_store! {
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
 /// More than any step takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(20);
 
 impl crate::until::Inspected for Election {
     async fn status(&self) -> Result<Status, InspectError> {
@@ -46,7 +46,7 @@ fn election(client: &Client) -> Election {
 
 /// The next change of leader, within the time limit.
 async fn next(leaders: &mut Leaders) -> Option<Leader> {
-    let next = tokio::time::timeout(PATIENCE, leaders.next()).await;
+    let next = tokio::time::timeout(LIMIT, leaders.next()).await;
     next.expect("something changes").expect("the store answers")
 }
 
@@ -86,7 +86,7 @@ async fn campaigning_ends_at_its_limit(store: &TestStore) {
     let AcquireError::TimedOut { contention, .. } = error else { panic!("{error:?}") };
     assert!(contention.to_string().starts_with("held by a for "), "{contention}");
     leadership.resign().await.expect("resigned");
-    b.campaign_timeout(PATIENCE).await.expect("elected").resign().await.expect("resigned");
+    b.campaign_timeout(LIMIT).await.expect("elected").resign().await.expect("resigned");
 }
 
 async fn a_try_reports_the_leader(store: &TestStore) {
@@ -154,15 +154,15 @@ async fn an_observer_goes_on_where_its_future_was_dropped(store: &TestStore) {
     let mut leaders = election(&observer).observe();
     assert_eq!(next(&mut leaders).await, None);
     let leadership = election(&leader).campaign().await.expect("elected");
-    let mut told = Vec::new();
+    let mut observed = Vec::new();
     // Dropped after an increasing delay, until a leader is reported.
     for n in 0..1_000_u32 {
         if let Ok(next) = tokio::time::timeout(MS / 4 * n, leaders.next()).await {
-            told.push(next.expect("an answer").map(|leader| leader.fence));
+            observed.push(next.expect("an answer").map(|leader| leader.fence));
             break;
         }
     }
-    assert_eq!(told, [Some(leadership.fencing_token())]);
+    assert_eq!(observed, [Some(leadership.fencing_token())]);
     leadership.resign().await.expect("resigned");
     assert_eq!(next(&mut leaders).await, None);
 }
@@ -200,7 +200,7 @@ async fn a_deposed_leader_is_notified_and_the_next_leads(store: &TestStore) {
     b.force_release(details.seen.expect("there is a leader")).await.expect("deposed");
     let second = waiting.await.expect("no panic");
     assert!(second.fencing_token() > first.fencing_token());
-    let lost = tokio::time::timeout(PATIENCE, first.lost()).await.expect("the loss is reported");
+    let lost = tokio::time::timeout(LIMIT, first.lost()).await.expect("the loss is reported");
     assert_eq!(lost.reason, LostReason::ForceReleased);
     first.check().expect_err("it leads no more");
     second.resign().await.expect("resigned");

@@ -31,9 +31,9 @@ fn mutex(client: &Client) -> Mutex {
     client.mutex("m").expect("a good name")
 }
 
-async fn section(guard: Guard, who: u32, log: &Sections) {
+async fn section(guard: Guard, task: u32, log: &Sections) {
     guard.check().expect("held");
-    log.lock().await.push((who, guard.fencing_token()));
+    log.lock().await.push((task, guard.fencing_token()));
     tokio::task::yield_now().await;
     guard.release().await.expect("released");
 }
@@ -48,10 +48,10 @@ async fn tasks_hand_a_hold_on_in_order_and_tokens_grow(store: &TestStore) {
     let (mutex, log) = (mutex(&client), Sections::default());
     let first = mutex.acquire().await.expect("acquired");
     let mut tasks = Vec::new();
-    for who in 0..100 {
+    for task in 0..100 {
         let (mutex, log) = (mutex.clone(), log.clone());
         let mut task = Box::pin(async move {
-            section(mutex.acquire().await.expect("acquired"), who, &log).await;
+            section(mutex.acquire().await.expect("acquired"), task, &log).await;
         });
         assert!(futures_util::poll!(&mut task).is_pending(), "it stands in line from here on");
         tasks.push(tokio::spawn(task));
@@ -62,7 +62,7 @@ async fn tasks_hand_a_hold_on_in_order_and_tokens_grow(store: &TestStore) {
     }
     let log = log.lock().await;
     grow(&log);
-    assert_eq!(log.iter().skip(1).map(|(who, _)| *who).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
+    assert_eq!(log.iter().skip(1).map(|(task, _)| *task).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
     let other = store.client("another").await;
     let next = self::mutex(&other).acquire().await.expect("acquired");
     assert!(next.fencing_token() > log[100].1, "greater than all that were reserved");
@@ -77,13 +77,13 @@ async fn later_tasks_do_not_overtake_another_process(store: &TestStore) {
     let busy = tokio::spawn({
         let (mutex, log) = (mutex(&a), log.clone());
         async move {
-            let again = |who: u32| {
+            let again = |task: u32| {
                 let (mutex, log) = (mutex.clone(), log.clone());
                 async move {
                     for _ in 0..200 {
                         let guard = mutex.acquire().await.expect("acquired");
                         tokio::time::sleep(MS).await;
-                        section(guard, who, &log).await;
+                        section(guard, task, &log).await;
                     }
                 }
             };

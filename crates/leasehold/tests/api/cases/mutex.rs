@@ -1,4 +1,4 @@
-//! The cases of a Mutex.
+//! A Mutex.
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};

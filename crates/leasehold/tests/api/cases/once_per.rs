@@ -22,7 +22,7 @@ on_every_store! {
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
-const PATIENCE: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(20);
 
 fn once(client: &Client, period: Duration) -> OncePer {
     client.once_per("digest", period).expect("a good name")
@@ -51,14 +51,14 @@ async fn one_instance_runs_and_a_late_one_continues(store: &TestStore) {
     let late = once(&store.client("late").await, HOUR);
     assert_eq!(late.run(async |_| 7).await.expect("an answer"), None);
     let Attempt::Taken(contention) = late.try_start().await.expect("an answer") else { panic!("twice") };
-    let said = contention.to_string();
-    assert!(said.starts_with(&format!("left resting by instance {} for ", ran[0])), "{said}");
+    let text = contention.to_string();
+    assert!(text.starts_with(&format!("left resting by instance {} for ", ran[0])), "{text}");
     let status = late.inspect().await.expect("an answer");
     assert!(status.held && status.rests && status.session.is_none(), "{status:?}");
     assert!(status.remaining.is_some_and(|left| left <= HOUR && left > HOUR / 2), "{status:?}");
 }
 
-/// The period counts from when the turn was granted, however long the work took.
+/// The period counts from when the run was granted, however long the work took.
 async fn a_finished_run_blocks_others_until_its_period_is_over(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (a, b) = (once(&a, 1_500 * MS).at_most(HOUR), once(&b, 1_500 * MS).at_most(HOUR));
@@ -71,7 +71,7 @@ async fn a_finished_run_blocks_others_until_its_period_is_over(store: &TestStore
     let second = loop {
         match b.try_start().await.expect("an answer") {
             Attempt::Granted(turn) => break turn,
-            Attempt::Taken(_) => assert!(given.elapsed() < PATIENCE, "it rests for ever"),
+            Attempt::Taken(_) => assert!(given.elapsed() < LIMIT, "it rests for ever"),
         }
         tokio::time::sleep(10 * MS).await;
     };
@@ -98,12 +98,12 @@ async fn an_abandoned_run_frees_its_period_at_once(store: &TestStore) {
     assert!(is_taken(&once(&a, HOUR)).await);
 }
 
-/// The instance with the turn disappears: no other instance gets one before the turn's time is over.
+/// The instance that runs disappears: no other instance runs before the period is over.
 async fn a_finished_period_outlives_its_client(store: &TestStore) {
     let short = store.builder().label("short").session(Duration::from_secs(1)).connect().await;
     let short = short.expect("the store of a case can be reached");
     drop(start(&once(&short, HOUR)).await);
-    short.shutdown(PATIENCE).await.expect("nothing is left");
+    short.shutdown(LIMIT).await.expect("nothing is left");
     drop(short);
     tokio::time::sleep(1_200 * MS).await;
     let other = once(&store.client("other").await, HOUR);
@@ -122,7 +122,7 @@ async fn no_waiter_is_woken_early(store: &TestStore) {
     });
     crate::until::until_waiting(&mutex(&a), 1).await;
     turn.finish().await.expect("finished");
-    let guard = tokio::time::timeout(PATIENCE, waiting).await.expect("it is served").expect("no panic");
+    let guard = tokio::time::timeout(LIMIT, waiting).await.expect("it is served").expect("no panic");
     assert!(begun.elapsed() + 2 * MS >= 1_500 * MS, "too soon: {:?}", begun.elapsed());
     guard.release().await.expect("released");
 }
@@ -155,7 +155,7 @@ async fn a_rest_can_be_ended_by_force(store: &TestStore) {
     start(&once(&b, HOUR)).await.give_up().await.expect("given up");
 }
 
-/// Anything begun is undone: another instance gets its turn.
+/// A run that was begun is undone: another instance can run.
 async fn try_start_cancelled_at_every_await(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let once = once(&a, HOUR);
@@ -165,8 +165,8 @@ async fn try_start_cancelled_at_every_await(store: &TestStore) {
     cancel_at_every_await(|| async { once.try_start().await.expect("an answer") }, free).await;
 }
 
-/// The lock rests, or lasts until its time is over; no instance has a turn in either case, and no key is left
-/// without an expiry.
+/// The lock rests, or is held until its lease ends. No other instance runs in either case, and every key has an
+/// expiry.
 async fn finish_cancelled_at_every_await(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (one, other) = (once(&a, HOUR), mutex(&b));
@@ -180,7 +180,7 @@ async fn finish_cancelled_at_every_await(store: &TestStore) {
             let begun = Instant::now();
             while status.held && status.remaining.is_some_and(|left| left <= Duration::from_secs(3)) {
                 // Not extended yet: it is undone in the background.
-                assert!(begun.elapsed() < PATIENCE, "never undone: {status:?}");
+                assert!(begun.elapsed() < LIMIT, "never undone: {status:?}");
                 tokio::time::sleep(5 * MS).await;
                 status = other.inspect().await.expect("an answer");
             }

@@ -308,7 +308,7 @@ async fn the_status_lists_all_shared_holders(store: &TestStore) {
     let first = rwlock(&a).owned_by(&owner).read().await.expect("acquired");
     let second = rwlock(&b).upgradable_read().await.expect("acquired");
     let status = rwlock(&b).inspect().await.expect("an answer");
-    let told: Vec<_> = status
+    let holders: Vec<_> = status
         .sharers
         .iter()
         .map(|sharer| {
@@ -316,7 +316,7 @@ async fn the_status_lists_all_shared_holders(store: &TestStore) {
         })
         .collect();
     assert_eq!(
-        told,
+        holders,
         [
             ("reader a".to_owned(), LockMode::Read, first.fencing_token()),
             ("reader b".to_owned(), LockMode::Upgradable, second.fencing_token()),

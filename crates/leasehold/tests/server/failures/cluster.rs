@@ -255,8 +255,9 @@ async fn row_21_a_waiter_is_woken_where_its_slot_has_moved_to() {
         cluster.move_slot(slot, (old + round) % 3).expect("moved");
         // Until the waiter has subscribed at the new owner.
         until("both have subscribed at the new owner", SOON, async || {
-            let heard = cluster.node((old + round) % 3).cli(&["PUBSUB", "SHARDCHANNELS"]).expect("a reply");
-            heard.elements().len() == 2
+            let channels =
+                cluster.node((old + round) % 3).cli(&["PUBSUB", "SHARDCHANNELS"]).expect("a reply");
+            channels.elements().len() == 2
         })
         .await;
         let start = Instant::now();
@@ -290,8 +291,8 @@ async fn row_21_a_grant_at_the_new_node_of_a_slot_is_received() {
         took += start.elapsed();
         cluster.end_move(slot, from, to).expect("ended");
         until("both have subscribed at the new owner", SOON, async || {
-            let heard = cluster.node(to).cli(&["PUBSUB", "SHARDCHANNELS"]).expect("a reply");
-            heard.elements().len() == 2
+            let channels = cluster.node(to).cli(&["PUBSUB", "SHARDCHANNELS"]).expect("a reply");
+            channels.elements().len() == 2
         })
         .await;
     }

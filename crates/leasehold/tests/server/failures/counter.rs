@@ -7,7 +7,7 @@ use leasehold_testkit::{RedisServer, RespConnection, Worker};
 use std::time::{Duration, Instant};
 
 const PROCESSES: usize = 4;
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn start(server: &RedisServer, process: usize, rounds: u32) -> Worker {
     Worker::of_test("failures::counter::a_worker_that_counts", "counter")
@@ -34,7 +34,7 @@ fn four_processes_count_to_a_thousand() {
     let server = server();
     let mut workers: Vec<_> = (0..PROCESSES).map(|process| start(&server, process, 250)).collect();
     for worker in &mut workers {
-        worker.expect("done", PATIENCE).expect("the worker finishes");
+        worker.expect("done", LIMIT).expect("the worker finishes");
     }
     assert_eq!((number(&server, "number"), sum_of_counts(&server)), (1000, 1000));
 }
@@ -74,7 +74,7 @@ fn a_worker_that_counts() {
     let rounds: u32 = env("LEASEHOLD_TEST_ROUNDS").parse().expect("a number");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let mut redis = RespConnection::open(port, PATIENCE).expect("connected");
+        let mut redis = RespConnection::open(port, LIMIT).expect("connected");
         let mut call =
             |words: &[&str]| redis.call(words).and_then(leasehold_testkit::Value::ok).expect("done");
         let client = Client::builder(&url).watchdog_lease(Duration::from_secs(1)).connect().await;
@@ -90,6 +90,6 @@ fn a_worker_that_counts() {
             call(&["EXEC"]);
             guard.release().await.expect("released");
         }
-        Worker::say("done");
+        Worker::report("done");
     });
 }

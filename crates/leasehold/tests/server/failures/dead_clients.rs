@@ -7,7 +7,7 @@ use leasehold_testkit::{RedisServer, Value, Worker};
 use std::time::{Duration, Instant};
 
 const S: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Starts a process that holds the named lock for a minute, or waits for it.
 fn start(server: &RedisServer, name: &str, session: Duration) -> Worker {
@@ -32,7 +32,7 @@ async fn twenty_kills(session: Duration) -> Vec<Duration> {
     let mut holders: Vec<_> = names.iter().map(|name| start(&server, name, session)).collect();
     let mut waiting = Vec::new();
     for (holder, name) in holders.iter_mut().zip(&names) {
-        holder.expect("held", PATIENCE).expect("it holds the lock");
+        holder.expect("held", LIMIT).expect("it holds the lock");
         let mutex = next.mutex(name.as_str()).expect("a good name");
         let seen = mutex.clone();
         waiting.push(tokio::spawn(async move {
@@ -80,9 +80,9 @@ async fn row_10_a_suspended_holder_detects_its_loss_without_the_network() {
     let session = 2 * S;
     let next = live(&server, session).await;
     let mut holder = start(&server, "job", session);
-    holder.expect("held", PATIENCE).expect("it holds the lock");
-    holder.tell("check").expect("it listens");
-    holder.expect("valid", PATIENCE).expect("it holds the lock");
+    holder.expect("held", LIMIT).expect("it holds the lock");
+    holder.send("check").expect("the worker reads");
+    holder.expect("valid", LIMIT).expect("it holds the lock");
     let waiting = tokio::spawn({
         let mutex = next.mutex("job").expect("a good name");
         async move { mutex.acquire().await.expect("acquired") }
@@ -96,15 +96,15 @@ async fn row_10_a_suspended_holder_detects_its_loss_without_the_network() {
     guard.check().expect("held");
     server.stop().expect("stopped");
     holder.cont().expect("it goes on");
-    holder.tell("check").expect("it listens");
-    let said = holder.expect("lost", PATIENCE).expect("it knows");
+    holder.send("check").expect("the worker reads");
+    let line = holder.expect("lost", LIMIT).expect("it detects the loss");
     server.cont().expect("it goes on");
-    assert!(said.contains("its session lapsed"), "{said}");
+    assert!(line.contains("its session lapsed"), "{line}");
     guard.check().expect("still held");
     // The process continues with a new session and is served like any other.
     guard.release().await.expect("released");
-    holder.tell("again").expect("it listens");
-    holder.expect("held", PATIENCE).expect("another session has begun");
+    holder.send("again").expect("the worker reads");
+    holder.expect("held", LIMIT).expect("another session has begun");
 }
 
 /// Failure row 23. Fifty waiting processes and the holder are killed at once: the next live waiter acquires within
@@ -114,13 +114,13 @@ async fn row_23_fifty_dead_in_the_queue_cost_no_more_than_one() {
     let server = server();
     let session = 3 * S;
     let mut holder = start(&server, "job", session);
-    holder.expect("held", PATIENCE).expect("it holds the lock");
+    holder.expect("held", LIMIT).expect("it holds the lock");
     let mut dead: Vec<_> = (0..50).map(|_| start(&server, "job", session)).collect();
     let next = live(&server, session).await;
     let mutex = next.mutex("job").expect("a good name");
     let begun = Instant::now();
     while mutex.inspect().await.expect("an answer").waiting < 50 {
-        assert!(begun.elapsed() < PATIENCE, "not all fifty wait");
+        assert!(begun.elapsed() < LIMIT, "not all fifty wait");
         tokio::time::sleep(20 * MS).await;
     }
     let waiting = tokio::spawn({
@@ -191,7 +191,7 @@ async fn row_9_a_short_outage_is_tolerated_and_a_long_one_is_detected() {
         .map(|n| {
             let mutex = other.mutex(format!("job/{n}")).expect("a good name");
             tokio::spawn(async move {
-                mutex.acquire_timeout(2 * PATIENCE).await.map(|guard| (guard, Instant::now()))
+                mutex.acquire_timeout(2 * LIMIT).await.map(|guard| (guard, Instant::now()))
             })
         })
         .collect();
@@ -234,18 +234,18 @@ fn a_worker_that_holds() {
     let client = runtime.block_on(async {
         Client::builder(env("LEASEHOLD_TEST_URL")).session(session).connect().await.expect("connected")
     });
-    let mutex = client.mutex(env("LEASEHOLD_TEST_NAME")).expect("a good name").lease(PATIENCE);
+    let mutex = client.mutex(env("LEASEHOLD_TEST_NAME")).expect("a good name").lease(LIMIT);
     let mut guard = runtime.block_on(mutex.acquire()).expect("acquired");
-    Worker::say("held");
-    while let Some(told) = Worker::told() {
-        if told == "check" {
+    Worker::report("held");
+    while let Some(command) = Worker::receive() {
+        if command == "check" {
             match guard.check() {
-                Ok(()) => Worker::say("valid"),
-                Err(lost) => Worker::say(&format!("lost: {lost}")),
+                Ok(()) => Worker::report("valid"),
+                Err(lost) => Worker::report(&format!("lost: {lost}")),
             }
         } else {
             guard = runtime.block_on(mutex.acquire()).expect("acquired");
-            Worker::say("held");
+            Worker::report("held");
         }
     }
     drop(guard);

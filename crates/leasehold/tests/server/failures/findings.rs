@@ -25,8 +25,8 @@ async fn row_36_an_eviction_policy_is_reported_or_refused() {
         let server = server.expect("redis-server boots");
         let warnings = Warnings::record();
         let ours = mutex(&client(&server.url()).await);
-        let told = warnings.containing("removes held locks");
-        assert!(matches!(&told[..], [told] if told.contains(policy)), "{told:?}");
+        let logged = warnings.containing("removes held locks");
+        assert!(matches!(&logged[..], [logged] if logged.contains(policy)), "{logged:?}");
         let refused = Client::connect(&format!("{}?strict=1", server.url())).await;
         let Err(ConnectError::Store(fault)) = refused else { panic!("{refused:?}") };
         let FaultKind::Hazardous(findings) = &fault.kind else { panic!("{fault}") };

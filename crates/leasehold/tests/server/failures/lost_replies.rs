@@ -81,7 +81,7 @@ async fn row_3_nothing_is_resent_behind_our_back() {
 }
 
 /// Row 4: a future is dropped while its acquire is in flight, at times around its reply. (At every await:
-/// `tests/mutex`.)
+/// `tests/api/cases/mutex.rs`.)
 #[tokio::test]
 async fn row_4_a_dropped_acquire_leaves_nothing() {
     let server = server();

@@ -6,7 +6,7 @@ use leasehold_testkit::{Proxy, RedisServer, Then, Worker, command};
 use std::time::{Duration, Instant};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn all(client: &Client) -> MultiMutex {
     client.multi_mutex(NAMES).expect("good names")
@@ -188,7 +188,7 @@ async fn row_29_dead_processes_block_no_set() {
     let session = 2 * S;
     let live = client(&server.url()).await;
     let mut holder = start(&server, session);
-    holder.expect("held", PATIENCE).expect("the worker holds them");
+    holder.expect("held", LIMIT).expect("the worker holds them");
     let mut waiter = start(&server, session);
     until_waiting(&live, "a").await;
     // The first lock passes to the waiter, which then waits for the others.
@@ -199,7 +199,7 @@ async fn row_29_dead_processes_block_no_set() {
     tokio::time::sleep(session / 2).await;
     holder.kill().expect("killed");
     let killed = Instant::now();
-    waiter.expect("held", PATIENCE).expect("the waiter acquires them once the holder is dead");
+    waiter.expect("held", LIMIT).expect("the waiter acquires them once the holder is dead");
     // Each lock of a dead client is found separately, after a poll or two.
     let each = 2 * S * u32::try_from(NAMES.len()).expect("three");
     println!("the next client acquired {:?} after the kill, with a session of {session:?}", killed.elapsed());
@@ -220,14 +220,14 @@ async fn row_10_a_suspended_holder_has_lost_several() {
     let session = 2 * S;
     let live = client(&server.url()).await;
     let mut holder = start(&server, session);
-    holder.expect("held", PATIENCE).expect("the worker holds them");
+    holder.expect("held", LIMIT).expect("the worker holds them");
     holder.stop().expect("stopped");
     let guard = within(session + 2 * S, all(&live).acquire()).await.expect("acquired");
-    holder.tell("check").expect("the worker receives the command");
+    holder.send("check").expect("the worker receives the command");
     holder.cont().expect("it goes on");
-    assert_eq!(holder.expect("check ", PATIENCE).expect("a result"), "lost");
-    holder.tell("release").expect("the worker receives the command");
-    assert_eq!(holder.expect("released ", PATIENCE).expect("a count"), "0 of 3");
+    assert_eq!(holder.expect("check ", LIMIT).expect("a result"), "lost");
+    holder.send("release").expect("the worker receives the command");
+    assert_eq!(holder.expect("released ", LIMIT).expect("a count"), "0 of 3");
     guard.extend().await.expect("each is held");
     assert_eq!(held(&server), 3);
     guard.release().await.expect("released");
@@ -245,12 +245,12 @@ fn a_worker_that_holds_several() {
     runtime.block_on(async {
         let client = Client::builder(env("LEASEHOLD_TEST_URL")).session(session).connect().await;
         let guard = all(&client.expect("connected")).acquire().await.expect("acquired");
-        Worker::say("held");
-        let _ = Worker::told();
-        Worker::say(if guard.check().is_ok() { "check held" } else { "check lost" });
-        let _ = Worker::told();
+        Worker::report("held");
+        let _ = Worker::receive();
+        Worker::report(if guard.check().is_ok() { "check held" } else { "check lost" });
+        let _ = Worker::receive();
         let kept = guard.release().await.err().map_or(0, |error| error.failed.len());
-        Worker::say(&format!("released {} of 3", 3 - kept));
-        let _ = Worker::told();
+        Worker::report(&format!("released {} of 3", 3 - kept));
+        let _ = Worker::receive();
     });
 }

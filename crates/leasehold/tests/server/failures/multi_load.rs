@@ -10,7 +10,7 @@ const TASKS: u64 = 4;
 const ROUNDS: u64 = 500;
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 /// For all processes together; about 15 s on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(240);
 
 fn start(server: &RedisServer, process: u64) -> Worker {
     Worker::of_test("failures::multi_load::a_worker_that_takes_sets", "sets")
@@ -30,9 +30,9 @@ fn row_29_each_process_gets_its_set_of_locks() {
     let mut taken = 0;
     for worker in &mut workers {
         worker
-            .expect("done", PATIENCE.saturating_sub(begun.elapsed()))
+            .expect("done", LIMIT.saturating_sub(begun.elapsed()))
             .expect("the worker acquires all its sets");
-        taken += worker.line(PATIENCE).expect("a number").parse::<u64>().expect("a number");
+        taken += worker.line(LIMIT).expect("a number").parse::<u64>().expect("a number");
     }
     println!("{taken} locks in {} sets took {:?}", PROCESSES * TASKS * ROUNDS, begun.elapsed());
     let counted: u64 = NAMES
@@ -73,8 +73,8 @@ fn a_worker_that_takes_sets() {
         client.shutdown(Duration::from_secs(5)).await.expect("every hold is released");
         taken
     });
-    Worker::say("done");
-    Worker::say(&taken.to_string());
+    Worker::report("done");
+    Worker::report(&taken.to_string());
 }
 
 /// Returns how many locks it acquired.

@@ -70,10 +70,10 @@ fn every_test_that_the_page_names_is_where_it_says() {
     for (row, text) in rows {
         let Some((_, tests)) = text.split_once("Tests: ") else { continue };
         let tests = tests.split("\n\n").next().unwrap_or_default();
-        let mut place: &[&str] = &[];
+        let mut location: &[&str] = &[];
         for word in tests.split_whitespace() {
             if let Some((_, paths)) = PLACES.iter().find(|(sign, _)| *sign == word) {
-                place = paths;
+                location = paths;
             }
             let name = word.trim_end_matches(['.', ',', ';']).trim_matches('`');
             if !word.starts_with('`') || name.contains(['/', ':', '.']) || name.matches('_').count() < 2 {
@@ -82,7 +82,8 @@ fn every_test_that_the_page_names_is_where_it_says() {
             named += 1;
             let places = functions.get(name);
             assert!(places.is_some(), "row {row}: there is no test `{name}`");
-            let there = |path: &String| place.is_empty() || place.iter().any(|part| path.contains(part));
+            let there =
+                |path: &String| location.is_empty() || location.iter().any(|part| path.contains(part));
             assert!(places.into_iter().flatten().any(there), "row {row}: `{name}` is in {places:?}");
         }
     }

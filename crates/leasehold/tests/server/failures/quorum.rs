@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 const NODES: usize = 5;
 const PROCESSES: usize = 4;
-const PATIENCE: Duration = Duration::from_secs(420);
+const LIMIT: Duration = Duration::from_secs(420);
 /// How often each process counts, unless `LEASEHOLD_QUORUM_ROUNDS` is set; 250 makes it a thousand in total.
 const ROUNDS: u64 = 40;
 
 fn rounds() -> u64 {
-    let said = std::env::var("LEASEHOLD_QUORUM_ROUNDS").ok();
-    said.map_or(ROUNDS, |said| said.parse().expect("a number"))
+    let rounds = std::env::var("LEASEHOLD_QUORUM_ROUNDS").ok();
+    rounds.map_or(ROUNDS, |rounds| rounds.parse().expect("a number"))
 }
 
 fn five() -> Quorum {
@@ -49,12 +49,12 @@ fn counted(mut quorum: Quorum, mut suffer: impl FnMut(&mut Quorum, u32)) {
     let url = url(&quorum);
     let mut workers: Vec<_> = (0..PROCESSES).map(|process| start(&url, &counter, process)).collect();
     for worker in &mut workers {
-        worker.expect("ready", PATIENCE).expect("it is connected");
+        worker.expect("ready", LIMIT).expect("it is connected");
     }
     let mut left: Vec<_> = workers.iter_mut().collect();
     let (begun, mut rounds) = (Instant::now(), 0);
     while !left.is_empty() {
-        assert!(begun.elapsed() < PATIENCE, "{} of them are still counting", left.len());
+        assert!(begun.elapsed() < LIMIT, "{} of them are still counting", left.len());
         suffer(&mut quorum, rounds);
         rounds += 1;
         left.retain_mut(|worker| match worker.line(Duration::from_millis(20)) {
@@ -116,11 +116,11 @@ fn a_worker_that_counts_under_a_quorum() {
     let port = env("LEASEHOLD_TEST_PORT").parse().expect("a port");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let mut redis = RespConnection::open(port, PATIENCE).expect("connected");
+        let mut redis = RespConnection::open(port, LIMIT).expect("connected");
         let mut call =
             |words: &[&str]| redis.call(words).and_then(leasehold_testkit::Value::ok).expect("done");
         let mutex = client(&url).await.mutex("counter").expect("a good name");
-        Worker::say("ready");
+        Worker::report("ready");
         for _ in 0..rounds() {
             let guard = mutex.acquire().await.expect("acquired");
             let number = |text: Option<&str>| text.map_or(0, |text| text.parse::<u64>().expect("a number"));
@@ -141,7 +141,7 @@ fn a_worker_that_counts_under_a_quorum() {
             // Whether a majority has released it does not matter: holds that are left end with their lease.
             let _ = guard.release().await;
         }
-        Worker::say("done");
+        Worker::report("done");
     });
 }
 
@@ -361,7 +361,7 @@ async fn the_first_lease_of_a_quorum_ends_the_hold_of_a_dead_process() {
         .env("LEASEHOLD_TEST_URL", &url)
         .start()
         .expect("a worker");
-    dead.expect("held", PATIENCE).expect("it has the lock");
+    dead.expect("held", LIMIT).expect("it has the lock");
     dead.kill().expect("killed");
     let client = client(&url).await;
     let mutex = client.mutex("job").expect("a name").wait(Duration::from_secs(60));
@@ -378,6 +378,6 @@ async fn a_worker_that_holds_a_quorum() {
     let client = client(&url).await;
     let job = client.mutex("job").expect("a name").lease(Duration::from_secs(5));
     let _guard = job.acquire().await.expect("acquired");
-    Worker::say("held");
+    Worker::report("held");
     std::future::pending::<()>().await;
 }

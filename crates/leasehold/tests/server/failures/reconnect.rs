@@ -1,4 +1,4 @@
-//! Many clients that lose their server at once.
+//! Many clients that lose their server at once, and reconnect.
 
 use super::fixture::{MS, server};
 use leasehold::Client;
@@ -31,10 +31,10 @@ impl Porter {
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
         listener.set_nonblocking(true).expect("the listener becomes non-blocking");
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let stopped = stop.clone();
         let thread = thread::spawn(move || {
             let (begun, mut knocks) = (Instant::now(), Vec::new());
-            while !told.load(Ordering::SeqCst) {
+            while !stopped.load(Ordering::SeqCst) {
                 match listener.accept() {
                     Ok(_) => knocks.push(begun.elapsed()),
                     Err(_) => thread::sleep(MS),

@@ -6,7 +6,7 @@ use leasehold::{AcquireError, Attempt, Client, LostReason, Owner, ReentrantMutex
 use leasehold_testkit::{Proxy, RedisServer, Then, Worker, command};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 const FREE: Released = Released::Free;
 const ONCE_MORE: Released = Released::StillHeld { count: 1 };
 
@@ -283,7 +283,7 @@ async fn row_23_entries_of_dead_sessions_end_and_those_of_live_ones_stay() {
     let session = 2 * S;
     let live = client(&server.url()).await;
     let mut dead = start(&server, session);
-    let owner = Owner::new(dead.expect("held by ", PATIENCE).expect("it has entered")).expect("an owner");
+    let owner = Owner::new(dead.expect("held by ", LIMIT).expect("it has entered")).expect("an owner");
     let next = client(&server.url()).await;
     let (ours, other) = (lock(&live, &owner).lease(60 * S), lock(&next, &next.owner()));
     let kept = ours.acquire().await.expect("entered");
@@ -302,7 +302,7 @@ async fn row_23_entries_of_dead_sessions_end_and_those_of_live_ones_stay() {
 
     // Where no other process holds it, the next client acquires it then.
     let mut dead = start(&server, session);
-    dead.expect("held by ", PATIENCE).expect("it has entered");
+    dead.expect("held by ", LIMIT).expect("it has entered");
     let waiter = tokio::spawn(async move { other.acquire().await.expect("acquired") });
     until("it waits", 5 * S, async || ours.inspect().await.expect("an answer").waiting == 1).await;
     dead.kill().expect("killed");
@@ -318,15 +318,15 @@ async fn row_10_a_suspended_owner_has_lost_all_entries() {
     let session = 2 * S;
     let live = client(&server.url()).await;
     let mut holder = start(&server, session);
-    holder.expect("held by ", PATIENCE).expect("it has entered");
+    holder.expect("held by ", LIMIT).expect("it has entered");
     let other = lock(&live, &live.owner());
     holder.stop().expect("stopped");
     let next = within(session + 2 * S, other.acquire()).await.expect("acquired");
-    holder.tell("check").expect("the worker receives the command");
+    holder.send("check").expect("the worker receives the command");
     holder.cont().expect("it goes on");
-    assert_eq!(holder.expect("believes in ", PATIENCE).expect("a count of entries"), "0");
-    holder.tell("release").expect("the worker receives the command");
-    assert_eq!(holder.expect("released ", PATIENCE).expect("a count of entries"), "0");
+    assert_eq!(holder.expect("believes in ", LIMIT).expect("a count of entries"), "0");
+    holder.send("release").expect("the worker receives the command");
+    assert_eq!(holder.expect("released ", LIMIT).expect("a count of entries"), "0");
     next.extend().await.expect("held");
     assert_eq!((next.count(), counted(&server, next.owner())), (1, 1));
     assert_eq!(next.release().await.expect("released"), FREE);
@@ -350,17 +350,17 @@ fn a_worker_that_enters_twice() {
         for _ in 0..2 {
             guards.push(lock.acquire().await.expect("acquired"));
         }
-        Worker::say(&format!("held by {}", guards[0].owner().as_str()));
-        while let Some(told) = Worker::told() {
-            if told == "check" {
+        Worker::report(&format!("held by {}", guards[0].owner().as_str()));
+        while let Some(command) = Worker::receive() {
+            if command == "check" {
                 let valid = guards.iter().filter(|guard| guard.check().is_ok()).count();
-                Worker::say(&format!("believes in {valid}"));
+                Worker::report(&format!("believes in {valid}"));
             } else {
                 let mut released = 0;
                 for guard in guards.drain(..) {
                     released += usize::from(guard.release().await.is_ok());
                 }
-                Worker::say(&format!("released {released}"));
+                Worker::report(&format!("released {released}"));
             }
         }
     });

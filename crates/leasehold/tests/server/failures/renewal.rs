@@ -85,7 +85,7 @@ async fn row_10_a_stopped_holder_detects_its_loss() {
     let next = other.acquire_timeout(Duration::from_secs(5)).await.expect("the lease has ended");
     // The worker cannot reach the server: it has to detect the loss without it.
     server.stop().expect("stopped");
-    worker.tell("check").expect("the worker receives the command");
+    worker.send("check").expect("the worker receives the command");
     worker.cont().expect("continued");
     worker.expect("lost", Duration::from_secs(5)).expect("check() failed");
     server.cont().expect("continued");
@@ -103,10 +103,10 @@ fn a_worker_that_holds() {
     runtime.block_on(async {
         let url = std::env::var("LEASEHOLD_TEST_URL").expect("set by the test");
         let guard = mutex(&quick(&url, LONG, 500 * MS).await).acquire().await.expect("acquired");
-        Worker::say("held");
+        Worker::report("held");
         // Blocks the runtime: the keeper has its own thread, and no timer of this runtime can run.
-        let _ = Worker::told();
-        Worker::say(if guard.check().is_err() { "lost" } else { "held still" });
+        let _ = Worker::receive();
+        Worker::report(if guard.check().is_err() { "lost" } else { "held still" });
         // The server is stopped; a release is the subject of the next test.
         std::process::exit(0);
     });

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 8;
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The requests of one process.
 #[derive(Debug, Default)]
@@ -152,7 +152,7 @@ async fn row_26_readers_and_writers_of_four_processes_keep_their_order() {
     let mut stays: Vec<Stay> = Vec::new();
     for worker in &mut workers {
         loop {
-            let line = worker.line(time + PATIENCE).expect("the worker reports its record");
+            let line = worker.line(time + LIMIT).expect("the worker reports its record");
             if line == "done" {
                 break;
             }
@@ -164,7 +164,7 @@ async fn row_26_readers_and_writers_of_four_processes_keep_their_order() {
     assert!(judged.alone > 100 && judged.shared > 300, "too few for a result: {judged:?}");
     assert!(judged.most_inside > 1 && judged.queued > 100 && judged.in_order > 50, "{judged:?}");
     let lock = client(&server.url()).await.rwlock("rw").expect("a good name");
-    until("no hold and no waiter is left", PATIENCE, async || {
+    until("no hold and no waiter is left", LIMIT, async || {
         let status = lock.inspect().await.expect("an answer");
         !status.held && status.waiting == 0
     })
@@ -202,9 +202,9 @@ fn a_worker_that_reads_and_writes() {
             stays.extend(task.await.expect("no task panicked"));
         }
         for stay in stays {
-            Worker::say(&stay.to_string());
+            Worker::report(&stay.to_string());
         }
-        Worker::say("done");
+        Worker::report("done");
     });
 }
 

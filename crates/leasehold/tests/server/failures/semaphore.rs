@@ -5,7 +5,7 @@ use leasehold::Client;
 use leasehold_testkit::{Random, RedisServer, Value, Worker};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 const PERMITS: u32 = 3;
 const PROCESSES: usize = 6;
 
@@ -40,7 +40,7 @@ fn stays(worker: &mut Worker, killed_us: u64) -> Vec<(u64, u64)> {
 }
 
 /// Failure row 27. Holders of a semaphore of three are killed at random for a minute: never more than three hold a
-/// permit at once, and afterwards three are free and nothing of the dead is left.
+/// permit at once, and afterwards three are free and no key of a dead process is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_27_holders_killed_at_random_leave_no_permit_taken() {
     let server = server();
@@ -90,11 +90,11 @@ async fn row_22_ten_thousand_waiters_need_no_more_connections() {
     const WAITERS: u64 = 10_000;
     let server = server();
     // A busy machine takes a while to reply to ten thousand requests sent at once.
-    let patient = Client::builder(server.url()).call_timeout(PATIENCE).connect().await;
+    let patient = Client::builder(server.url()).call_timeout(LIMIT).connect().await;
     let (own, other) = (patient.expect("connected"), client(&server.url()).await);
     let connections = || {
-        let told = server.cli(&["INFO", "clients"]).expect("an answer");
-        let text = told.text().expect("a text").to_owned();
+        let info = server.cli(&["INFO", "clients"]).expect("an answer");
+        let text = info.text().expect("a text").to_owned();
         let line = text.lines().find_map(|line| line.strip_prefix("connected_clients:").map(str::to_owned));
         line.expect("the server reports it").parse::<u64>().expect("a number")
     };
@@ -109,8 +109,7 @@ async fn row_22_ten_thousand_waiters_need_no_more_connections() {
             })
         })
         .collect();
-    until("all wait", PATIENCE, async || semaphore.inspect().await.expect("an answer").waiting == WAITERS)
-        .await;
+    until("all wait", LIMIT, async || semaphore.inspect().await.expect("an answer").waiting == WAITERS).await;
     // Two of each client, and the test's own.
     assert!(connections() <= 5, "{} connections", connections());
     let start = Instant::now();
@@ -126,12 +125,12 @@ async fn row_22_ten_thousand_waiters_need_no_more_connections() {
 async fn nothing_is_left(server: &RedisServer) {
     let own = client(&server.url()).await;
     let semaphore = own.semaphore("permits", PERMITS).expect("a good name");
-    let all = semaphore.acquire_many_timeout(PERMITS, PATIENCE).await.expect("they are free");
+    let all = semaphore.acquire_many_timeout(PERMITS, LIMIT).await.expect("they are free");
     all.release().await.expect("released");
     let status = semaphore.inspect().await.expect("an answer");
     assert_eq!((status.taken(), status.waiting, status.limit), (0, 0, Some(PERMITS)));
     let ours = own.session().to_string();
-    until("no key of the dead is left", PATIENCE, async || {
+    until("no key of the dead is left", LIMIT, async || {
         let keys = words(server, &["KEYS", "*"]);
         assert!(!keys.contains(&"permits".to_owned()), "the lock's own key went with its last hold");
         let mut of_sessions: Vec<String> = Vec::new();
@@ -171,15 +170,15 @@ fn a_worker_that_takes_permits() {
         let semaphore = client.semaphore("permits", PERMITS).expect("a good name");
         loop {
             let permit = semaphore.acquire().await.expect("acquired");
-            Worker::say(&format!("in {}", now_us()));
+            Worker::report(&format!("in {}", now_us()));
             tokio::time::sleep(Duration::from_millis(20)).await;
             let left_us = now_us();
             if permit.check().is_ok() {
-                Worker::say(&format!("out {left_us}"));
+                Worker::report(&format!("out {left_us}"));
                 permit.release().await.expect("released");
             } else {
                 // The permit was lost before, so the current holder is right.
-                Worker::say("lost 0");
+                Worker::report("lost 0");
             }
         }
     });

@@ -47,7 +47,7 @@ async fn row_30_a_killed_primary_is_followed() {
     tokio::task::block_in_place(|| sentinels.promoted(at)).expect("promoted");
     let promoted = Instant::now();
     tokio::task::block_in_place(|| sentinels.reported(at)).expect("the Sentinels report it");
-    let told = Instant::now();
+    let announced = Instant::now();
     let after = |instant| {
         let sections = sections.lock().expect("no panic");
         sections.iter().find(|(at, _)| *at > instant).copied()
@@ -64,7 +64,7 @@ async fn row_30_a_killed_primary_is_followed() {
     println!(
         "promoted {:?} after the primary was killed; reported {:?} after that, and acquired {:?} after that",
         promoted - killed,
-        told - promoted,
+        announced - promoted,
         served - promoted
     );
     tokio::time::sleep(S).await;
@@ -106,20 +106,20 @@ async fn row_34_a_planned_fail_over_keeps_the_locks() {
 async fn row_41_errors_of_sentinels_are_reported() {
     let mut sentinels = Sentinels::start(0).expect("the servers boot");
     let unknown = sentinels.url().replace("/main", "/other");
-    let fault = async |url: &str| match Client::builder(url).call_timeout(2 * S).connect().await {
+    let connect_error = async |url: &str| match Client::builder(url).call_timeout(2 * S).connect().await {
         Err(ConnectError::Store(fault)) => fault,
         other => panic!("{other:?}"),
     };
-    let told = fault(&unknown).await;
-    assert!(matches!(&told.kind, FaultKind::Unusable(text) if text.contains("`other`")), "{told}");
-    let told = fault(&format!("{}?sentinel_user=unknown", sentinels.url())).await;
-    assert_eq!(told.kind, FaultKind::Unauthenticated, "{told}");
-    assert!(told.to_string().contains("the Sentinel 127.0.0.1:"), "{told}");
+    let fault = connect_error(&unknown).await;
+    assert!(matches!(&fault.kind, FaultKind::Unusable(text) if text.contains("`other`")), "{fault}");
+    let fault = connect_error(&format!("{}?sentinel_user=unknown", sentinels.url())).await;
+    assert_eq!(fault.kind, FaultKind::Unauthenticated, "{fault}");
+    assert!(fault.to_string().contains("the Sentinel 127.0.0.1:"), "{fault}");
     for sentinel in sentinels.sentinels() {
         sentinel.kill().expect("killed");
     }
-    let told = fault(&sentinels.url()).await;
-    assert_eq!(told.kind, FaultKind::Unreachable, "{told}");
+    let fault = connect_error(&sentinels.url()).await;
+    assert_eq!(fault.kind, FaultKind::Unreachable, "{fault}");
 }
 
 /// One Sentinel suffices, and the client verifies with `ROLE` that the server it names is a primary.

@@ -123,8 +123,8 @@ async fn row_44_a_forged_message_gives_nothing() {
             2 => "\0\r\n$-1".to_owned(),
             _ => "x".repeat(100_000),
         };
-        let heard = server.cli(&["PUBLISH", &mailbox, &forged]).expect("published").integer();
-        assert_eq!(heard, Some(1), "the waiter listens there");
+        let receivers = server.cli(&["PUBLISH", &mailbox, &forged]).expect("published").integer();
+        assert_eq!(receivers, Some(1), "the waiter subscribes there");
     }
     tokio::time::sleep(50 * MS).await;
     assert!(!waiter.is_finished(), "believed a forged grant");

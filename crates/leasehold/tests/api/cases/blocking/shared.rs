@@ -217,13 +217,13 @@ fn an_upgrade_that_fails_gives_the_read_back(store: &TestStore) {
     // In a context where blocking is not allowed, the call does nothing and returns the guard.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let refused = runtime.block_on(async { guard.upgrade() });
-    let ConversionError { guard, error } = refused.expect_err("a future is no place to wait");
+    let ConversionError { guard, error } = refused.expect_err("a future must not wait");
     assert!(matches!(error, Error::AsyncContext(_)), "{error:?}");
     guard.check().unwrap();
     beside.release().unwrap();
     let writing = guard.upgrade_timeout(20 * S).unwrap();
     let refused = runtime.block_on(async { writing.downgrade() });
-    let ConversionError { guard: writing, error } = refused.expect_err("a future is no place to wait");
+    let ConversionError { guard: writing, error } = refused.expect_err("a future must not wait");
     assert!(matches!(error, Error::AsyncContext(_)), "{error:?}");
     // Together with the read under it.
     writing.release().unwrap();

@@ -18,7 +18,7 @@ on_every_store! {
 }
 
 /// Two clients, an owner of the first, and its lock.
-async fn scene(store: &TestStore) -> (Client, Client, Owner, ReentrantMutex, ReentrantMutex) {
+async fn fixture(store: &TestStore) -> (Client, Client, Owner, ReentrantMutex, ReentrantMutex) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let owner = a.owner();
     let (ours, theirs) = (lock(&a, &owner), lock(&b, &b.owner()));
@@ -30,19 +30,19 @@ async fn until_entered(lock: &ReentrantMutex, times: u64) {
 }
 
 async fn an_acquire_cancelled_at_every_await(store: &TestStore) {
-    let (_a, _b, _, ours, theirs) = scene(store).await;
+    let (_a, _b, _, ours, theirs) = fixture(store).await;
     cancel_at_every_await(|| ours.acquire(), async |_| until_at_rest(&theirs).await).await;
     until_at_rest(&theirs).await;
 }
 
 async fn a_try_cancelled_at_every_await(store: &TestStore) {
-    let (_a, _b, _, ours, theirs) = scene(store).await;
+    let (_a, _b, _, ours, theirs) = fixture(store).await;
     cancel_at_every_await(|| ours.try_acquire(), async |_| until_at_rest(&theirs).await).await;
     until_at_rest(&theirs).await;
 }
 
 async fn a_re_entry_cancelled_at_every_await(store: &TestStore) {
-    let (_a, b, owner, ours, theirs) = scene(store).await;
+    let (_a, b, owner, ours, theirs) = fixture(store).await;
     let outer = acquired(&ours).await;
     for lock in [&ours, &lock(&b, &owner)] {
         let points = cancel_at_every_await(|| lock.acquire(), async |_| until_entered(&ours, 1).await).await;
@@ -55,7 +55,7 @@ async fn a_re_entry_cancelled_at_every_await(store: &TestStore) {
 }
 
 async fn a_re_entry_past_waiters_cancelled_at_every_await(store: &TestStore) {
-    let (a, b, owner, ours, theirs) = scene(store).await;
+    let (a, b, owner, ours, theirs) = fixture(store).await;
     let outer = acquired(&ours).await;
     // Tasks of other owners wait in both processes.
     let waiting = [&a, &b].map(|client| {
@@ -76,7 +76,7 @@ async fn a_re_entry_past_waiters_cancelled_at_every_await(store: &TestStore) {
 }
 
 async fn waiting_cancelled_at_every_await(store: &TestStore) {
-    let (_a, _b, _, ours, theirs) = scene(store).await;
+    let (_a, _b, _, ours, theirs) = fixture(store).await;
     let points = cancel_at_every_await(
         || async {
             let guard = theirs.acquire().await.expect("acquired");
@@ -92,7 +92,7 @@ async fn waiting_cancelled_at_every_await(store: &TestStore) {
 }
 
 async fn releases_cancelled_at_every_await(store: &TestStore) {
-    let (_a, _b, _, ours, theirs) = scene(store).await;
+    let (_a, _b, _, ours, theirs) = fixture(store).await;
     cancel_at_every_await(
         || async {
             let (outer, inner) = (acquired(&ours).await, acquired(&ours).await);
@@ -107,7 +107,7 @@ async fn releases_cancelled_at_every_await(store: &TestStore) {
 }
 
 async fn a_release_with_local_waiters_cancelled_at_every_await(store: &TestStore) {
-    let (a, _b, _, ours, theirs) = scene(store).await;
+    let (a, _b, _, ours, theirs) = fixture(store).await;
     cancel_at_every_await(
         || async {
             let (outer, inner) = (acquired(&ours).await, acquired(&ours).await);

@@ -1,4 +1,4 @@
-//! Helpers that the cases share.
+//! The lock of most cases, and its guards and waiters.
 
 use leasehold::{Attempt, Client, Contention, Owner, ReentrantGuard, ReentrantMutex};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) async fn taken(lock: &ReentrantMutex) -> Contention {
 }
 
 /// Spawns the future and polls it once, so that it queues before later waiters.
-pub(crate) async fn standing<F>(future: F) -> tokio::task::JoinHandle<F::Output>
+pub(crate) async fn queued<F>(future: F) -> tokio::task::JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {

@@ -114,8 +114,8 @@ async fn an_instance_id_that_can_be_no_part_of_an_owner_is_refused(store: &TestS
         let client = store.builder().instance_id(none).connect().await;
         let Err(error) = client else { panic!("{none:?} was taken") };
         assert!(matches!(error, ConnectError::Setting(_)), "{error:?}");
-        let said = error.to_string();
-        assert!(said.contains("an instance id has 1 to 235 bytes and no control characters"), "{said}");
+        let text = error.to_string();
+        assert!(text.contains("an instance id has 1 to 235 bytes and no control characters"), "{text}");
     }
     let longest = "x".repeat(235);
     let client = store.builder().instance_id(&longest).connect().await.expect("it leaves room");

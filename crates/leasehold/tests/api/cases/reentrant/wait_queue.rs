@@ -1,6 +1,6 @@
 //! Waiters: their order, and the re-entries that bypass the queue.
 
-use super::fixture::{MS, acquired, lock, owner, standing, taken};
+use super::fixture::{MS, acquired, lock, owner, queued, taken};
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
 use leasehold::{AcquireError, RetryPolicy};
@@ -26,7 +26,7 @@ async fn an_owner_re_enters_past_waiters(store: &TestStore) {
     let mut waiting = Vec::new();
     for client in [&b, &a, &a] {
         let lock = lock(client, &client.owner());
-        waiting.push(standing(async move { acquired(&lock).await.release().await }).await);
+        waiting.push(queued(async move { acquired(&lock).await.release().await }).await);
     }
     until_waiting(&ours, 1).await;
     let (start, mut inners) = (Instant::now(), Vec::new());
@@ -58,7 +58,7 @@ async fn tasks_are_served_in_order(store: &TestStore) {
     for n in 0..20 {
         let (lock, order) = (lock(&client, &client.owner()), order.clone());
         tasks.push(
-            standing(async move {
+            queued(async move {
                 let guard = acquired(&lock).await;
                 order.lock().expect("no panic").push(n);
                 guard.release().await.expect("released");
@@ -89,9 +89,9 @@ async fn a_waiter_that_gives_up_leaves_the_queue_entry_to_the_next_task(store: &
     };
     // The first waiter of `b` queues at the store, and gives up once `c` has queued behind it.
     let gives_up = lock(&b, &b.owner());
-    let gives_up = standing(async move { gives_up.acquire_timeout(600 * MS).await.map(drop) }).await;
+    let gives_up = queued(async move { gives_up.acquire_timeout(600 * MS).await.map(drop) }).await;
     until_waiting(&holder, 1).await;
-    let second = standing(enter(&b, "b")).await;
+    let second = queued(enter(&b, "b")).await;
     let third = tokio::spawn(enter(&c, "c"));
     until_waiting(&holder, 2).await;
     let missed = gives_up.await.expect("no panic");
@@ -118,10 +118,10 @@ async fn a_waiter_is_granted_when_its_owner_acquires_the_lock_elsewhere(store: &
         async move { acquired(&lock).await }
     });
     until_waiting(&first, 1).await;
-    let stranger = lock(&c, &c.owner());
-    let front = standing(async move { acquired(&stranger).await.release().await }).await;
+    let other_owner = lock(&c, &c.owner());
+    let front = queued(async move { acquired(&other_owner).await.release().await }).await;
     let ours = lock(&c, &shared);
-    let behind = standing(async move { acquired(&ours).await }).await;
+    let behind = queued(async move { acquired(&ours).await }).await;
     until_waiting(&first, 2).await;
     guard.release().await.expect("released");
     let elsewhere = elsewhere.await.expect("no panic");
@@ -148,10 +148,10 @@ async fn a_waiter_is_granted_when_its_owner_acquires_the_lock_here(store: &TestS
     let guard = acquired(&first).await;
     let ours = lock(&b, &shared);
     let [front, third] = [ours.clone(), ours.clone()].map(|lock| async move { acquired(&lock).await });
-    let front = standing(front).await;
+    let front = queued(front).await;
     let between = lock(&b, &b.owner());
-    let between = standing(async move { acquired(&between).await.release().await }).await;
-    let third = standing(third).await;
+    let between = queued(async move { acquired(&between).await.release().await }).await;
+    let third = queued(third).await;
     until_waiting(&first, 1).await;
     guard.release().await.expect("released");
     let front = front.await.expect("no panic");
@@ -170,9 +170,9 @@ async fn a_polling_owner_re_enters_too(store: &TestStore) {
     let shared = a.owner();
     let other = acquired(&lock(&b, &b.owner())).await;
     let polls = lock(&a, &shared).retry(policy);
-    let polls = standing(async move { acquired(&polls).await }).await;
+    let polls = queued(async move { acquired(&polls).await }).await;
     let elsewhere = lock(&b, &shared);
-    let elsewhere = standing(async move { acquired(&elsewhere).await }).await;
+    let elsewhere = queued(async move { acquired(&elsewhere).await }).await;
     other.release().await.expect("released");
     let (polls, elsewhere) = (polls.await.expect("no panic"), elsewhere.await.expect("no panic"));
     assert_eq!(polls.count().max(elsewhere.count()), 2);
@@ -198,16 +198,16 @@ async fn many_tasks_of_many_owners_exclude_each_other(store: &TestStore) {
                     // One owner at a time, with any number of entries.
                     {
                         let mut inside = inside.lock().expect("no panic");
-                        let (who, times) = inside.take().unwrap_or((owner.clone(), 0_u32));
-                        lost.fetch_or(who != owner, Ordering::SeqCst);
+                        let (owner_inside, times) = inside.take().unwrap_or((owner.clone(), 0_u32));
+                        lost.fetch_or(owner_inside != owner, Ordering::SeqCst);
                         *inside = Some((owner.clone(), times + 1));
                     }
                     tokio::task::yield_now().await;
                     count.fetch_add(1, Ordering::SeqCst);
                     {
                         let mut inside = inside.lock().expect("no panic");
-                        let (who, times) = inside.take().expect("we are inside");
-                        *inside = (times > 1).then_some((who, times - 1));
+                        let (owner_inside, times) = inside.take().expect("we are inside");
+                        *inside = (times > 1).then_some((owner_inside, times - 1));
                     }
                     guard.release().await.expect("released");
                 }

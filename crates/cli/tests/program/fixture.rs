@@ -1,4 +1,4 @@
-//! The environment of a test: a directory, a store, and the program configured for both.
+//! What a test starts with: a directory, a store, and the program configured for both.
 
 use leasehold_testkit::{RedisServer, Worker};
 use std::fs;
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Longer than any step takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-pub(crate) struct Scene {
+pub(crate) struct Fixture {
     dir: TempDir,
     url: String,
 }
@@ -34,7 +34,7 @@ impl Outcome {
     }
 }
 
-impl Scene {
+impl Fixture {
     /// With the locks in a file of the directory.
     pub(crate) fn sqlite() -> Self {
         let dir = TempDir::with_prefix("leasehold-cli-").expect("there is a directory for temporary files");
@@ -118,7 +118,7 @@ pub(crate) fn finish(mut command: Command, input: &str) -> Outcome {
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LIMIT;
     let status = loop {
         match child.try_wait().expect("it is a child of ours") {
             Some(status) => break status,
@@ -145,7 +145,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Strin
 /// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LIMIT;
     while !holds() {
         assert!(Instant::now() < deadline, "never: {what}");
         sleep(Duration::from_millis(5));
@@ -161,13 +161,13 @@ pub(crate) fn runs(pid: &str) -> bool {
 /// The next line that a worker prints.
 #[track_caller]
 pub(crate) fn expect(worker: &mut Worker, prefix: &str) -> String {
-    worker.expect(prefix, PATIENCE).expect("the command says so")
+    worker.expect(prefix, LIMIT).expect("the expected line follows")
 }
 
 /// The exit status of a program that ends by itself.
 #[track_caller]
 pub(crate) fn status(worker: &mut Worker) -> Option<i32> {
-    worker.wait(PATIENCE).expect("the program ends").code()
+    worker.wait(LIMIT).expect("the program ends").code()
 }
 
 /// Sends a signal to a process.

@@ -1,5 +1,5 @@
-//! Each case can fail: the built-in drivers pass them all, and each fault in one of them, or in what Leasehold's clients
-//! send, is found by the case that is meant to find it.
+//! Each case can fail: the built-in drivers pass all cases, and each fault in one of them, or in the requests of Leasehold's
+//! clients, is found by the case that is meant to find it.
 
 use std::process::{Command, Output};
 use std::sync::Mutex;
@@ -10,19 +10,19 @@ use Side::{Mutexes, Ours, Rlocks};
 /// Where the fault is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
-    /// Of a driver that locks as our Mutex does.
+    /// In a driver that locks as our Mutex does.
     Mutexes,
-    /// Of a driver that locks as Redisson does.
+    /// In a driver that locks as Redisson does.
     Rlocks,
-    /// Of our own clients.
+    /// In our own clients.
     Ours,
 }
 
-/// A fault, the case that finds it, and what that says is wrong: one of several things where it depends on what it looks at
-/// first.
-type Plant = (Side, &'static str, &'static str, &'static str);
+/// A fault, the case that finds it, and a part of its report; or several, separated by bars, if the order of its checks
+/// varies.
+type Mutant = (Side, &'static str, &'static str, &'static str);
 
-const PLANTS: &[Plant] = &[
+const MUTANTS: &[Mutant] = &[
     (Mutexes, "ignores-taken", "ours-held", "was answered Got and not Taken"),
     (Mutexes, "ignores-taken", "ours-renewed", "was answered Got and not Taken"),
     (Mutexes, "ignores-taken", "contention", "two were in at once"),
@@ -94,8 +94,8 @@ const PLANTS: &[Plant] = &[
     (Ours, "releases-any", "rlock-late", "our late release gave Ok(Free)"),
 ];
 
-/// Puts a driver to some cases, or to all, against ours as they are or with a fault.
-fn tried(driver: &str, ours: Option<&str>, cases: &[&str]) -> Output {
+/// Runs some cases, or all, of a driver against our clients, which have a fault if one is given.
+fn run(driver: &str, ours: Option<&str>, cases: &[&str]) -> Output {
     let mut interop = Command::new(env!("CARGO_BIN_EXE_leasehold-interop"));
     for case in cases {
         interop.args(["--case", case]);
@@ -106,15 +106,15 @@ fn tried(driver: &str, ours: Option<&str>, cases: &[&str]) -> Output {
     interop.args(["--sections", "25", driver]).output().expect("it starts")
 }
 
-/// What is wrong unless the case finds the fault, and says by these words what it has found.
-fn missed(&(side, fault, case, words): &Plant) -> Option<String> {
+/// What is wrong, unless the case finds the fault and reports it by these words.
+fn missed(&(side, fault, case, words): &Mutant) -> Option<String> {
     let (driver, ours) = match side {
         Mutexes => (format!("plant:{fault}"), None),
         Rlocks => (format!("rlock:{fault}"), None),
         Ours if case.starts_with("rlock-") || case == "contention" => ("rlock:none".into(), Some(fault)),
         Ours => ("plant:none".into(), Some(fault)),
     };
-    let output = tried(&driver, ours, &[case]);
+    let output = run(&driver, ours, &[case]);
     let table = String::from_utf8_lossy(&output.stdout);
     let line = table.lines().next().unwrap_or_default();
     let found =
@@ -123,40 +123,40 @@ fn missed(&(side, fault, case, words): &Plant) -> Option<String> {
         (true, true) => None,
         (true, false) => Some(format!("{side:?} {fault}: {case} found it by another sign: {line}")),
         (false, _) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Some(format!("{side:?} {fault}: {case} did not find it: {line}{said}"))
+            let errors = String::from_utf8_lossy(&output.stderr);
+            Some(format!("{side:?} {fault}: {case} did not find it: {line}{errors}"))
         }
     }
 }
 
-/// Most of the time of each is spent waiting for leases to end, so some are tried at once.
+/// Most of the time passes while leases end, so some run at once.
 #[test]
 fn each_fault_is_found_by_its_case() {
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                while let Some(plant) = PLANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let missed = missed(plant);
+                while let Some(mutant) = MUTANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let missed = missed(mutant);
                     wrong.lock().expect("no thread panics with it").extend(missed);
                 }
             });
         }
     });
     let wrong = wrong.into_inner().expect("no thread panics with it");
-    assert!(wrong.is_empty(), "{} of {} faults:\n{}", wrong.len(), PLANTS.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} of {} faults:\n{}", wrong.len(), MUTANTS.len(), wrong.join("\n"));
 }
 
-/// A case that no fault can make fail shows nothing.
+/// A case that no fault makes fail proves nothing.
 #[test]
 fn each_case_has_a_fault_to_find() {
-    let refusal = tried("plant:none", None, &["no such case"]);
+    let refusal = run("plant:none", None, &["no such case"]);
     let text = String::from_utf8_lossy(&refusal.stderr);
     let known = text.split_once("[possible values: ").and_then(|(_, rest)| rest.split_once(']'));
     let cases: Vec<_> = known.expect("it says which there are").0.split(", ").collect();
     assert_eq!(cases.len(), 22, "{cases:?}");
     for case in cases {
-        assert!(PLANTS.iter().any(|plant| plant.2 == case), "`{case}` has nothing to find");
+        assert!(MUTANTS.iter().any(|mutant| mutant.2 == case), "`{case}` has nothing to find");
     }
 }
 
@@ -171,7 +171,7 @@ fn a_driver_that_locks_as_redisson_and_without_a_fault_passes_all_cases() {
 }
 
 fn passes(driver: &str, cases: usize) {
-    let output = tried(driver, None, &[]);
+    let output = run(driver, None, &[]);
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(table.lines().count(), cases, "{table}");

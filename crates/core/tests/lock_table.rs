@@ -267,7 +267,7 @@ impl Scenario {
         self.ask_by(claim, LockMode::Whole, who, words)
     }
 
-    fn ask_by(&mut self, mut claim: Claim, portion: LockMode, who: &str, words: &mut Words<'_>) -> Acquire {
+    fn ask_by(&mut self, mut claim: Claim, mode: LockMode, who: &str, words: &mut Words<'_>) -> Acquire {
         if taken("with", words) || taken("as", words) {
             let value = words.next().expect("a value, or an owner");
             claim.value = Some(OwnValue::new(value).expect("a plain text"));
@@ -283,19 +283,19 @@ impl Scenario {
             Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), kept_ms }
         });
         let adopt_ms = after("adopting", words);
-        let life =
+        let liveness =
             if taken("detached", words) { Liveness::Lease } else { Liveness::Session { alive_ms: 10_000 } };
-        let ahead = taken("after", words).then(|| words.next().expect("a client").to_owned());
-        let ahead = ahead.map(|ahead| self.session(&ahead));
+        let predecessor = taken("after", words).then(|| words.next().expect("a client").to_owned());
+        let predecessor = predecessor.map(|predecessor| self.session(&predecessor));
         let label = Label::new(who).expect("a plain text");
-        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead, portion }
+        Acquire { claim, lease_ms, label, queue, adopt_ms, liveness, predecessor, mode }
     }
 
     /// An acquire of a shared lock.
     fn ask_for(&mut self, verb: &str, who: &str, words: &mut Words<'_>) -> Acquire {
         let claim = self.claim(who, words);
         let mut numbers = || count(number(words));
-        let portion = match verb {
+        let mode = match verb {
             "takes" | "arrives" => {
                 let count = numbers();
                 assert!(taken("of", words), "of how many?");
@@ -309,7 +309,7 @@ impl Scenario {
             "upgrades" => LockMode::Upgrade,
             _ => LockMode::Write,
         };
-        self.ask_by(claim, portion, who, words)
+        self.ask_by(claim, mode, who, words)
     }
 
     fn session(&mut self, who: &str) -> SessionId {
@@ -366,17 +366,18 @@ impl Scenario {
                 let entered = entered.unwrap_or_default();
                 format!("granted {}, {remaining_ms} left{entered}{others}", self.token(*fence))
             }
-            Acquired::Taken { holder, position, ahead, others } => {
+            Acquired::Taken { holder, position, predecessor, others } => {
                 let place = position.map(|place| format!(", place {place}")).unwrap_or_default();
-                let ahead = ahead.map(|ahead| {
-                    let known = ahead.alive_ms.map(|ms| format!(", alive for {ms}")).unwrap_or_default();
-                    format!(", after {}{known}", self.person(ahead.session))
+                let predecessor = predecessor.map(|predecessor| {
+                    let known =
+                        predecessor.alive_ms.map(|ms| format!(", alive for {ms}")).unwrap_or_default();
+                    format!(", after {}{known}", self.person(predecessor.session))
                 });
                 let others: Vec<_> = others.iter().map(|session| self.person(*session)).collect();
                 let others =
                     if others.is_empty() { String::new() } else { format!(" and {}", others.join(", ")) };
-                let ahead = ahead.unwrap_or_default() + &others;
-                format!("taken by {}{place}{ahead}", self.holder(holder.as_ref()))
+                let predecessor = predecessor.unwrap_or_default() + &others;
+                format!("taken by {}{place}{predecessor}", self.holder(holder.as_ref()))
             }
             Acquired::Spent(how) => format!("spent: {}", fate(HoldStatus::Ended(*how))),
         }
@@ -460,7 +461,7 @@ impl Scenario {
         let owner = owner.map(|owner| format!(" as {owner}")).unwrap_or_default();
         let count = if holder.count == 1 { String::new() } else { format!(" {}", times(holder.count)) };
         let rests = if holder.rests { ", resting" } else { "" };
-        let part = part(holder.portion).map(|part| format!(" ({part})")).unwrap_or_default();
+        let part = part(holder.mode).map(|part| format!(" ({part})")).unwrap_or_default();
         let who = who + &owner + &count + &part + rests;
         match holder.remaining_ms {
             Some(remaining_ms) => format!("{who}, {remaining_ms} left"),
@@ -508,8 +509,8 @@ fn fate(fate: HoldStatus) -> &'static str {
     }
 }
 
-fn part(portion: LockMode) -> Option<String> {
-    Some(match portion {
+fn part(mode: LockMode) -> Option<String> {
+    Some(match mode {
         LockMode::Whole => return None,
         LockMode::Permits { count, of } => format!("{count} of {of}"),
         LockMode::Arrive { count, of } => format!("arrived, {count} of {of}"),

@@ -39,17 +39,17 @@ fn session(n: u8) -> SessionId {
     SessionId::from_random([n; 12])
 }
 
-fn terms(portion: LockMode) -> AcquireTerms {
+fn terms(mode: LockMode) -> AcquireTerms {
     AcquireTerms {
         lease: Duration::from_secs(60),
         label: Label::new("waiter").expect("a plain text"),
         value: None,
         adopt: None,
-        life: Liveness::Session { alive_ms: LIVES_MS },
+        liveness: Liveness::Session { alive_ms: LIVES_MS },
         queue: true,
-        look_often: false,
+        poll_often: false,
         fresh: false,
-        portion,
+        mode,
     }
 }
 
@@ -72,9 +72,9 @@ impl Scene {
                 label: Label::new("holder").expect("a plain text"),
                 queue: None,
                 adopt_ms: None,
-                life: Liveness::Session { alive_ms: LIVES_MS },
-                ahead: None,
-                portion: LockMode::Permits { count: 1, of },
+                liveness: Liveness::Session { alive_ms: LIVES_MS },
+                predecessor: None,
+                mode: LockMode::Permits { count: 1, of },
             };
             lock.apply(now_ms * 1000, &Op::Acquire(ask), &all_alive);
         }
@@ -231,35 +231,34 @@ fn holders_that_leave_alive_cause_no_storm_of_requests() {
 /// requests its full lease, because its hold excludes no other client.
 #[test]
 fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
-    for portion in [LockMode::Await { of: 3 }, LockMode::Meet { of: 3 }] {
+    for mode in [LockMode::Await { of: 3 }, LockMode::Meet { of: 3 }] {
         let mut random = || 0;
         let mut contender = Contender::new(session(1), 0);
         let (mut now, mut looks) = (Moment::from_micros(0), 0);
         let end = Moment::from_micros(20_000_000);
         while now < end {
-            match contender.poll(now, &terms(portion), &mut random) {
+            match contender.poll(now, &terms(mode), &mut random) {
                 ContenderAction::Ask(nonce, ask) => {
-                    assert_eq!((ask.lease_ms, ask.ahead), (60_000, None));
+                    assert_eq!((ask.lease_ms, ask.predecessor), (60_000, None));
                     looks += 1;
-                    let (holder, position, ahead, others) = (None, Some(0), None, Vec::new());
-                    let taken = Acquired::Taken { holder, position, ahead, others };
+                    let (holder, position, predecessor, others) = (None, Some(0), None, Vec::new());
+                    let taken = Acquired::Taken { holder, position, predecessor, others };
                     contender.handle_reply(nonce, &taken, now, &mut random);
                 }
                 ContenderAction::Sleep(until) => now = until,
-                other => panic!("{portion:?}: {other:?}"),
+                other => panic!("{mode:?}: {other:?}"),
             }
         }
-        assert!((20..=26).contains(&looks), "{portion:?}: {looks} looks in twenty seconds");
+        assert!((20..=26).contains(&looks), "{mode:?}: {looks} looks in twenty seconds");
     }
-    for portion in
-        [LockMode::Arrive { count: 1, of: 3 }, LockMode::Read, LockMode::Permits { count: 1, of: 3 }]
+    for mode in [LockMode::Arrive { count: 1, of: 3 }, LockMode::Read, LockMode::Permits { count: 1, of: 3 }]
     {
         let mut contender = Contender::new(session(1), 0);
-        let ContenderAction::Ask(_, ask) = contender.poll(Moment::from_micros(0), &terms(portion), &mut || 0)
+        let ContenderAction::Ask(_, ask) = contender.poll(Moment::from_micros(0), &terms(mode), &mut || 0)
         else {
             panic!("it sends a request first")
         };
-        assert_eq!(ask.lease_ms, 3_000, "a ghost of {portion:?} would be in others' way");
+        assert_eq!(ask.lease_ms, 3_000, "a ghost of {mode:?} would be in others' way");
     }
 }
 
@@ -285,12 +284,12 @@ fn it_checks_each_holder_before_it_checks_one_again() {
     while about.len() < 4 {
         match contender.poll(now, &terms(LockMode::Write), &mut random) {
             ContenderAction::Ask(nonce, ask) => {
-                let first = ask.ahead.unwrap_or(all[0]);
-                about.push(ask.ahead);
-                let alive_ms = ask.ahead.map(|_| 600_000);
+                let first = ask.predecessor.unwrap_or(all[0]);
+                about.push(ask.predecessor);
+                let alive_ms = ask.predecessor.map(|_| 600_000);
                 let others = all.iter().copied().filter(|session| *session != first).collect();
-                let ahead = Some(Predecessor { session: first, alive_ms });
-                let taken = Acquired::Taken { holder: None, position: Some(0), ahead, others };
+                let predecessor = Some(Predecessor { session: first, alive_ms });
+                let taken = Acquired::Taken { holder: None, position: Some(0), predecessor, others };
                 contender.handle_reply(nonce, &taken, now, &mut random);
             }
             ContenderAction::Sleep(until) => now = until,

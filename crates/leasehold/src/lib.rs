@@ -66,9 +66,11 @@
 //!
 //! # Features
 //!
-//! - `redis` and `sqlite`, both on by default: the stores of those names. The memory store is always
-//!   available.
+//! - `redis`, on by default: the Redis and Valkey stores, and the module [`mod@optimistic`].
+//! - `sqlite`, off by default: the SQLite store.
 //! - `tower`, off by default: the module `tower`, with layers that propagate an [`Owner`] over HTTP.
+//!
+//! The memory store is always available.
 
 #[cfg(not(unix))]
 compile_error!("leasehold supports Unix only: it uses Unix clocks and file semantics");

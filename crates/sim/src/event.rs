@@ -329,7 +329,7 @@ pub struct NewGuard {
     /// The owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnerId>,
     /// The lock mode.
-    pub portion: LockMode,
+    pub mode: LockMode,
     /// How many holds the owner has, including this one, as reported to the task.
     pub count: u64,
     /// Set if it is one of several locks under one guard.
@@ -428,7 +428,7 @@ pub struct Held {
     /// The owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnValue>,
     /// The lock mode.
-    pub portion: LockMode,
+    pub mode: LockMode,
     /// Its token.
     pub fence: FencingToken,
     /// Until when, in true time; `None` if it never ends.
@@ -501,7 +501,7 @@ impl Execution<'_> {
     pub fn evicts(&self) -> Option<SessionId> {
         match self.op {
             Op::Evict(evict) => Some(evict.dead),
-            Op::Acquire(ask) => ask.ahead,
+            Op::Acquire(ask) => ask.predecessor,
             _ => None,
         }
     }
@@ -527,11 +527,11 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
             let held = |entry: &leasehold_core::model::Entry| Held {
                 hold: entry.hold,
                 owner: Some(entries.owner.clone()),
-                portion: LockMode::Whole,
+                mode: LockMode::Whole,
                 fence: entries.fence.unwrap_or(FencingToken::new(0)),
                 // No entry outlasts its key.
                 until: Some(ends(expires_ms.map_or(entry.until_ms, |at_ms| at_ms.min(entry.until_ms)))),
-                life: entry.life,
+                life: entry.liveness,
                 since_ms: entry.since_ms,
             };
             entries.holds.iter().map(held).collect()
@@ -540,11 +540,11 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
             let held = |part: &leasehold_core::model::SharedHold| Held {
                 hold: part.hold,
                 owner: part.owner.clone(),
-                portion: part.portion,
+                mode: part.mode,
                 fence: part.fence,
                 // No part outlasts its key.
                 until: Some(ends(expires_ms.map_or(part.until_ms, |at_ms| at_ms.min(part.until_ms)))),
-                life: part.life,
+                life: part.liveness,
                 since_ms: part.since_ms,
             };
             parts.holds.iter().map(held).collect()
@@ -569,10 +569,10 @@ fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Op
     Some(Held {
         hold,
         owner: None,
-        portion: LockMode::Whole,
+        mode: LockMode::Whole,
         fence,
         until,
-        life: tenant.life,
+        life: tenant.liveness,
         since_ms: tenant.since_ms,
     })
 }
@@ -651,8 +651,8 @@ fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::
 
 fn show_acquire(ask: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "acquire {} for {} ms", Short(&ask.claim.hold), ask.lease_ms)?;
-    if ask.portion != LockMode::Whole {
-        write!(f, " ({:?})", ask.portion)?;
+    if ask.mode != LockMode::Whole {
+        write!(f, " ({:?})", ask.mode)?;
     }
     if let Some(value) = &ask.claim.value {
         write!(f, " as {}", value.as_str())?;
@@ -661,7 +661,7 @@ fn show_acquire(ask: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.kept_ms),
         None => Ok(()),
     }?;
-    match &ask.ahead {
+    match &ask.predecessor {
         Some(ahead) => write!(f, ", behind {ahead}"),
         None => Ok(()),
     }
@@ -678,9 +678,9 @@ fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "granted {fence} for {remaining_ms} ms")?;
             entered.map_or(Ok(()), |entered| write!(f, ", {} times", entered.count))
         }
-        Acquired::Taken { holder, position, ahead, .. } => {
+        Acquired::Taken { holder, position, predecessor, .. } => {
             let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
-            write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {ahead:?}")
+            write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {predecessor:?}")
         }
         Acquired::Spent(how) => write!(f, "spent: {how:?}"),
     }
@@ -735,8 +735,8 @@ impl fmt::Display for Event<'_> {
                 }
                 for held in holds(done.state, done.clock) {
                     write!(f, "; held by {} until {:?}", Short(&held.hold), held.until)?;
-                    if held.portion != LockMode::Whole {
-                        write!(f, " ({:?})", held.portion)?;
+                    if held.mode != LockMode::Whole {
+                        write!(f, " ({:?})", held.mode)?;
                     }
                 }
                 match &done.state.value {

@@ -441,7 +441,7 @@ fn concerns_the_living(op: &Op) -> bool {
 /// The session whose death an operation asks about.
 fn named(op: &Op) -> Option<SessionId> {
     match op {
-        Op::Acquire(ask) => ask.ahead,
+        Op::Acquire(ask) => ask.predecessor,
         Op::Evict(evict) => Some(evict.dead),
         _ => None,
     }

@@ -100,9 +100,9 @@ fn acquire(of: u8, hold: u8, queue: bool) -> Acquire {
         label: Label::new(format!("test {of}")).expect("a label"),
         queue: queue.then_some(Enqueue { nonce, kept_ms: 3000 }),
         adopt_ms: None,
-        life: Liveness::Session { alive_ms: 10_000 },
-        ahead: None,
-        portion: LockMode::Whole,
+        liveness: Liveness::Session { alive_ms: 10_000 },
+        predecessor: None,
+        mode: LockMode::Whole,
     }
 }
 
@@ -258,14 +258,16 @@ async fn a_predecessor_is_alive_by_its_file_or_loses_its_queue_entry() {
     granted(&store, &lock("a"), 1, 1).await;
     let life = world.sessions().begin(session(2)).expect("a fresh session");
     ask(&store, &lock("a"), acquire(2, 1, true)).await;
-    let look = Acquire { ahead: Some(session(2)), ..acquire(3, 1, true) };
-    let Acquired::Taken { ahead, .. } = ask(&store, &lock("a"), look.clone()).await else { panic!("taken") };
-    assert_eq!(ahead, Some(Predecessor { session: session(2), alive_ms: Some(u64::MAX) }));
-    drop(life);
-    let Acquired::Taken { ahead, position, .. } = ask(&store, &lock("a"), look).await else {
+    let look = Acquire { predecessor: Some(session(2)), ..acquire(3, 1, true) };
+    let Acquired::Taken { predecessor, .. } = ask(&store, &lock("a"), look.clone()).await else {
         panic!("taken")
     };
-    assert_eq!((ahead, position), (Some(Predecessor { session: session(1), alive_ms: None }), Some(0)));
+    assert_eq!(predecessor, Some(Predecessor { session: session(2), alive_ms: Some(u64::MAX) }));
+    drop(life);
+    let Acquired::Taken { predecessor, position, .. } = ask(&store, &lock("a"), look).await else {
+        panic!("taken")
+    };
+    assert_eq!((predecessor, position), (Some(Predecessor { session: session(1), alive_ms: None }), Some(0)));
 }
 
 #[tokio::test]
@@ -273,11 +275,13 @@ async fn a_detached_hold_outlives_its_process() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     let life = world.sessions().begin(session(1)).expect("a fresh session");
-    ask(&store, &lock("a"), Acquire { life: Liveness::Lease, ..acquire(1, 1, false) }).await;
+    ask(&store, &lock("a"), Acquire { liveness: Liveness::Lease, ..acquire(1, 1, false) }).await;
     drop(life);
-    let look = Acquire { ahead: Some(session(1)), ..acquire(2, 1, true) };
-    let Acquired::Taken { ahead, holder, .. } = ask(&store, &lock("a"), look).await else { panic!("taken") };
-    assert_eq!((ahead, holder.and_then(|holder| holder.session)), (None, None));
+    let look = Acquire { predecessor: Some(session(1)), ..acquire(2, 1, true) };
+    let Acquired::Taken { predecessor, holder, .. } = ask(&store, &lock("a"), look).await else {
+        panic!("taken")
+    };
+    assert_eq!((predecessor, holder.and_then(|holder| holder.session)), (None, None));
     assert_eq!(
         done(&store, &lock("a"), evict(1)).await,
         Reply::Evict(Evicted::Gone { hold: None, place: false })

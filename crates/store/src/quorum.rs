@@ -183,7 +183,7 @@ impl QuorumStore {
     }
 
     async fn acquire(&self, lock: &Lock, ask: &Acquire, within: Duration) -> Outcome {
-        let ask = Acquire { queue: None, ahead: None, life: Liveness::Lease, ..ask.clone() };
+        let ask = Acquire { queue: None, predecessor: None, liveness: Liveness::Lease, ..ask.clone() };
         let Self { nodes, errands, node_timeout, .. } = self;
         let (needed, node_timeout) = (self.needed(), *node_timeout);
         Ballot { nodes, needed, lock, ask, within, node_timeout, errands }.hold().await

@@ -301,7 +301,7 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
             release.claim = Claim::new(HoldId::from_random(SessionId::from_random([0xee; 12]), [0; 16]));
         }
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
-        (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.life = Liveness::Session { alive_ms: 1 },
+        (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.liveness = Liveness::Session { alive_ms: 1 },
         (Flaw::ForceReleasesAnyHold, Op::ForceRelease(free)) => {
             let last = state.record.as_ref().and_then(|record| record.last);
             free.seen = last.map_or(free.seen, ObservedHolder::Hold);
@@ -427,34 +427,34 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
             let again = u8::try_from(state.waiters().count()).unwrap_or(0) + 1;
             ask.claim.hold = HoldId::from_random(ask.claim.hold.session(), [again; 16]);
         }
-        (Flaw::ReadersQueue, Op::Acquire(ask)) if waits && ask.portion == LockMode::Read => {
+        (Flaw::ReadersQueue, Op::Acquire(ask)) if waits && ask.mode == LockMode::Read => {
             ask.claim.value = OwnValue::new("another").ok();
         }
-        (Flaw::UpgradablesShare, Op::Acquire(ask)) if ask.portion == LockMode::Upgradable => {
-            ask.portion = LockMode::Read;
+        (Flaw::UpgradablesShare, Op::Acquire(ask)) if ask.mode == LockMode::Upgradable => {
+            ask.mode = LockMode::Read;
         }
         (Flaw::OpensEarly, Op::Acquire(ask)) => {
-            if let LockMode::Arrive { count: 1.., of } = ask.portion {
-                ask.portion = LockMode::Arrive { count: of, of };
+            if let LockMode::Arrive { count: 1.., of } = ask.mode {
+                ask.mode = LockMode::Arrive { count: of, of };
             }
         }
         (Flaw::TriesQueue, Op::Acquire(ask)) => {
             let nonce = leasehold_core::Nonce::new(0, 7);
             ask.queue.get_or_insert(Enqueue { nonce, kept_ms: 60_000 });
         }
-        (Flaw::AcceptsAnyMode, Op::Acquire(ask)) if !ask.portion.suits(state.kind) => {
+        (Flaw::AcceptsAnyMode, Op::Acquire(ask)) if !ask.mode.suits(state.kind) => {
             let all = ["-", "p1:1", "r", "a1:1", "m1:1"].into_iter().filter_map(LockMode::of_word);
-            ask.portion = all.into_iter().find(|portion| portion.suits(state.kind)).unwrap_or_default();
+            ask.mode = all.into_iter().find(|mode| mode.suits(state.kind)).unwrap_or_default();
         }
         (Flaw::InventsOwners, Op::Acquire(ask)) if ask.claim.value.is_none() => {
             ask.claim.value = OwnValue::new("invented").ok();
         }
         (Flaw::AcceptsAnyParties, Op::Acquire(ask)) => {
-            ask.portion = match (ask.portion, known) {
+            ask.mode = match (ask.mode, known) {
                 (LockMode::Arrive { count, .. }, Some(of)) => LockMode::Arrive { count, of },
                 (LockMode::Await { .. }, Some(of)) => LockMode::Await { of },
                 (LockMode::Meet { .. }, Some(of)) => LockMode::Meet { of },
-                (portion, _) => portion,
+                (mode, _) => mode,
             };
         }
         (Flaw::ResizesUnseen, Op::Resize(resize)) => resize.seen = known,
@@ -467,7 +467,7 @@ fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     if let Some(record) = &mut state.record {
         match (flaw, op) {
             (Flaw::ExceedsPermits, Op::Acquire(_)) if record.limit.is_some() => record.limit = Some(u32::MAX),
-            (Flaw::AcceptsAnyLimit, Op::Acquire(ask)) => record.limit = ask.portion.of(),
+            (Flaw::AcceptsAnyLimit, Op::Acquire(ask)) => record.limit = ask.mode.of(),
             (Flaw::OneEntryPerSession, Op::Acquire(ask)) => {
                 let mine = |id: &QueueEntryId| id.session() == ask.claim.hold.session();
                 record.tickets.retain(|_, id| !mine(id));
@@ -486,8 +486,8 @@ fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             parts.holds.iter_mut().for_each(|part| part.until_ms = last_ms);
         }
         (Flaw::WriterIsShared, Op::Acquire(_)) => {
-            let writes = |part: &&mut SharedHold| part.portion == LockMode::Write;
-            parts.holds.iter_mut().filter(writes).for_each(|part| part.portion = LockMode::Read);
+            let writes = |part: &&mut SharedHold| part.mode == LockMode::Write;
+            parts.holds.iter_mut().filter(writes).for_each(|part| part.mode = LockMode::Read);
         }
         (Flaw::ResizeEvicts, Op::Resize(_)) => parts.holds.truncate(1),
         (Flaw::ExtendShortens, Op::Extend(extend)) => {
@@ -508,8 +508,8 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
     let waited = before.waiters().next().is_some();
     match (flaw, op, &mut *reply) {
         (Flaw::WaitsForEver, Op::Acquire(_), reply) if hopeless => {
-            let (holder, position, ahead, others) = (None, None, None, Vec::new());
-            *reply = Reply::Acquire(Acquired::Taken { holder, position, ahead, others });
+            let (holder, position, predecessor, others) = (None, None, None, Vec::new());
+            *reply = Reply::Acquire(Acquired::Taken { holder, position, predecessor, others });
         }
         (Flaw::KeepsImpossibleEntries, Op::Resize(_), _) => {
             if let (Some(record), Some(old)) = (&mut state.record, &before.record) {
@@ -532,10 +532,10 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
                 audit.entries.truncate(1);
             }
         }
-        (Flaw::UpgradesQueue, Op::Acquire(ask), reply) if waited && ask.portion == LockMode::Upgrade => {
+        (Flaw::UpgradesQueue, Op::Acquire(ask), reply) if waited && ask.mode == LockMode::Upgrade => {
             state.clone_from(before);
             let mut later = ask.clone();
-            later.portion = LockMode::Write;
+            later.mode = LockMode::Write;
             later.claim.value = OwnValue::new("another").ok();
             *reply = state.apply(1_762_000_000_000_000, &Op::Acquire(later), &all_alive).0;
         }

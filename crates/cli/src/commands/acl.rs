@@ -1,35 +1,99 @@
 //! `leasehold acl`: the minimal permissions for a user of the server.
 
-use crate::args::AclArgs;
-use crate::output::exit::{Exit, Failure};
-use crate::output::log;
+use crate::environment::{USERNAME, variable};
+use crate::output::error_map::fault_exit;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::log::{self, LogArgs};
 use crate::output::report::print;
-use crate::store;
-use anyhow::Context;
-use leasehold::store::{Permissions, RedisConfig, ServerVersion};
+use crate::store::args::StoreArgs;
+use crate::store::{CALL_TIMEOUT, password, url};
+use anyhow::{Context, anyhow};
+use clap::Args;
+use leasehold::store::{Permissions, RedisConfig, ServerVersion, StoreUrl};
+
+/// Print the minimal permissions for a user of the server, as the command that creates the user.
+///
+/// For the locks of one prefix, or for all, the user can do whatever this program and the library do, and nothing else.
+/// The version of the server is read first, since a server refuses a list with a command that it does not know. Nothing
+/// is changed.
+#[derive(Args)]
+#[command(about = "Print the minimal permissions for a user of the server", after_long_help = AFTER_HELP)]
+pub(crate) struct AclArgs {
+    /// Name of the user
+    #[arg(long, value_name = "NAME", default_value = "leasehold")]
+    user: String,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
 
 /// Prints the command that creates such a user.
 pub(crate) async fn acl(args: &AclArgs) -> Result<Exit, Failure> {
-    let unusable = |error: anyhow::Error| Failure::new(Exit::USAGE, error);
-    let servers = store::servers(&args.store)?;
+    let servers = servers(&args.store)?;
     let version = ask_any(&servers).await?;
-    // Without a server only the prefix matters. Several servers need the same permissions.
-    let config = servers.into_iter().next().map_or_else(|| RedisConfig::from_url("redis://localhost"), Ok);
-    let mut config = config.map_err(|error| unusable(error.into()))?;
-    if let Some(prefix) = &args.store.prefix {
-        config = config.prefix(prefix).map_err(|error| unusable(error.into()))?;
+    let permissions = permissions(servers.into_iter().next(), args.store.prefix.as_deref(), version);
+    let permissions = permissions.map_err(Failure::usage)?;
+    let line = permissions.acl(&args.user).context("invalid --user").map_err(Failure::usage)?;
+    let servers = version.map_or_else(|| "the newest servers".to_owned(), |version| version.to_string());
+    log::warning(&format!(
+        "for {servers}; what begins with `#` stands for the SHA-256 of a password, or write `>` and the password"
+    ));
+    print(&(line + "\n")).map(|()| Exit::SUCCESS)
+}
+
+/// The permissions on servers of a version, or of the newest ones. Without a server only the prefix matters. Several
+/// servers need the same permissions.
+fn permissions(
+    server: Option<RedisConfig>,
+    prefix: Option<&str>,
+    version: Option<ServerVersion>,
+) -> anyhow::Result<Permissions> {
+    let mut config = server.map_or_else(|| RedisConfig::from_url("redis://localhost"), Ok)?;
+    if let Some(prefix) = prefix {
+        config = config.prefix(prefix)?;
     }
-    let permissions = Permissions::of(&config).map_err(|error| unusable(error.into()))?;
-    let permissions = match version {
+    let permissions = Permissions::of(&config)?;
+    Ok(match version {
         Some(version) => permissions.on(version),
         None => permissions,
+    })
+}
+
+/// The configuration of each server of the store, with credentials; empty if no server is given. May read standard
+/// input.
+fn servers(args: &StoreArgs) -> Result<Vec<RedisConfig>, Failure> {
+    let url = url::named(args)?.map(|(_, url)| url);
+    let Some(url) = url.filter(StoreUrl::takes_credentials) else {
+        if args.store.is_some() {
+            return Err(Failure::usage(anyhow!(
+                "only a server (redis://…) has users, and --store names no server"
+            )));
+        }
+        if args.password_file.is_some() {
+            return Err(Failure::usage(anyhow!(
+                "--password-file is for a server, and none is given: give one by --store"
+            )));
+        }
+        // A variable in the environment may be meant for other commands.
+        return Ok(Vec::new());
     };
-    let line = permissions.acl(&args.user).context("invalid --user").map_err(unusable)?;
-    let of = version.map_or_else(|| "the newest servers".to_owned(), |version| version.to_string());
-    log::warning(&format!(
-        "for {of}; what begins with `#` stands for the SHA-256 of a password, or write `>` and the password"
-    ));
-    print(&(line + "\n")).map(|()| Exit::SUCCESS).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
+    let password = password::read(args.password_file.as_deref(), true)?;
+    let user = variable(USERNAME)?;
+    let with_credentials = |config: &RedisConfig| {
+        let mut config = config.clone().connect_timeout(CALL_TIMEOUT);
+        if let Some(password) = &password {
+            config = config.password(password.reveal());
+        }
+        if let Some(user) = &user {
+            config = config.username(user);
+        }
+        config
+    };
+    Ok(url.servers().iter().map(with_credentials).collect())
 }
 
 /// The version of the first server that answers; `None` if there is no server.
@@ -46,7 +110,25 @@ async fn ask_any(servers: &[RedisConfig]) -> Result<Option<ServerVersion>, Failu
 
 async fn ask(config: &RedisConfig) -> Result<ServerVersion, Failure> {
     ServerVersion::ask(config).await.map_err(|fault| {
-        let exit = store::exit_of(&fault);
+        let exit = fault_exit(&fault);
         Failure::new(exit, anyhow::Error::new(fault).context("failed to read the version of the server"))
     })
 }
+
+const AFTER_HELP: &str = "\
+Without a server (--store or LEASEHOLD_STORE) the list is for the newest versions. It applies to
+the database of the URL.
+
+Replace the word that begins with `#` by the SHA-256 of a password, in hexadecimal, preceded by
+`#`, or by `>` and the password. The server refuses the line as it is printed. An existing user of
+that name loses all other permissions. Type the line into `redis-cli`: a shell would interpret the
+patterns and redirections in it, and show it in the process list.
+
+Exit status:
+    0  it is printed
+    2  the prefix, the name or another setting cannot be used
+   69  the server cannot be reached, or does not report its version
+
+Examples:
+  leasehold acl --prefix app: --user app
+  leasehold acl --store redis://db.example.org --prefix app:      for that server's version";

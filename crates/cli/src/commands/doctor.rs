@@ -1,14 +1,36 @@
 //! `leasehold doctor`: what a server reports about itself, and settings that could lose locks.
 
-use crate::args::DoctorArgs;
-use crate::output::exit::{Exit, Failure};
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::lines::Lines;
+use crate::output::log::LogArgs;
+use crate::output::printable::printable;
 use crate::output::report::{json_line, print};
-use crate::output::session_info::plain;
-use crate::store::Partition;
+use crate::store::args::StoreArgs;
+use crate::store::client::ClientConfig;
+use clap::Args;
 use leasehold::store::{Diagnosis, Finding, Role, Severity};
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::time::Duration;
+
+/// Check a server for settings that could lose locks, and suggest remedies.
+///
+/// Reads version, role, memory, persistence and clock of the server with INFO, TIME and ACL WHOAMI, and writes no key.
+/// What the user may not read is reported as unknown. Missing permissions are not checked: they show in use. A server
+/// is checked whatever its findings are, even if the URL contains `?strict=1`.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct DoctorArgs {
+    /// Print one line of JSON for each server
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
 
 /// The output for a store that is not a server.
 const FILE: &str = "\
@@ -17,27 +39,27 @@ the store is a file on this machine, and it works: there is no server whose sett
 
 /// Prints the findings. Warnings have an exit status of their own.
 pub(crate) async fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
-    let found = Partition::of(&args.store)?.diagnose().await?;
-    let text = match &found[..] {
+    let diagnoses = ClientConfig::from_args(&args.store)?.diagnose().await?;
+    let text = match &diagnoses[..] {
         [] if args.json => json_line(&Report::default()),
         [] => FILE.to_owned(),
-        found if args.json => found.iter().map(|found| json_line(&Report::of(found))).collect(),
-        found => found.iter().map(text).collect::<Vec<_>>().join("\n"),
+        servers if args.json => servers.iter().map(|server| json_line(&Report::new(server))).collect(),
+        servers => servers.iter().map(text).collect::<Vec<_>>().join("\n"),
     };
-    print(&text).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
-    let findings = found.iter().flat_map(|found| &found.findings);
-    Ok(if findings.into_iter().any(is_serious) { Exit::HAZARDOUS } else { Exit::SUCCESS })
+    print(&text)?;
+    let mut findings = diagnoses.iter().flat_map(|server| &server.findings);
+    Ok(if findings.any(is_warning) { Exit::UNSAFE_SETTINGS } else { Exit::SUCCESS })
 }
 
-fn is_serious(hazard: &Finding) -> bool {
-    hazard.severity >= Severity::Warning
+fn is_warning(finding: &Finding) -> bool {
+    finding.severity >= Severity::Warning
 }
 
-fn severity(hazard: &Finding) -> &'static str {
-    if is_serious(hazard) { "warning" } else { "notice" }
+fn severity(finding: &Finding) -> &'static str {
+    if is_warning(finding) { "warning" } else { "notice" }
 }
 
-/// The report. The fields of its JSON are stable.
+/// The report on one server. The fields of its JSON are stable.
 #[derive(Debug, Default, Serialize)]
 struct Report<'a> {
     store: Option<&'a str>,
@@ -55,44 +77,49 @@ struct Report<'a> {
     round_trip_us: Option<u64>,
     user: Option<&'a str>,
     #[serde(rename = "hazards")]
-    findings: Vec<Told>,
+    findings: Vec<FindingReport>,
 }
 
 /// A finding. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
-struct Told {
-    hazard: &'static str,
+struct FindingReport {
+    #[serde(rename = "hazard")]
+    kind: &'static str,
     severity: &'static str,
     message: String,
     remedy: String,
 }
 
-impl Told {
-    fn of(hazard: &Finding) -> Self {
-        let Finding { kind, .. } = hazard;
-        let (message, remedy) = (kind.to_string(), kind.remedy());
-        Self { hazard: kind.word(), severity: severity(hazard), message, remedy }
+impl FindingReport {
+    fn new(finding: &Finding) -> Self {
+        let kind = &finding.kind;
+        Self {
+            kind: kind.word(),
+            severity: severity(finding),
+            message: kind.to_string(),
+            remedy: kind.remedy(),
+        }
     }
 }
 
 impl<'a> Report<'a> {
-    fn of(found: &'a Diagnosis) -> Self {
+    fn new(server: &'a Diagnosis) -> Self {
         Self {
-            store: Some(&found.node),
-            product: found.product.as_deref(),
-            version: found.version.as_deref(),
-            role: found.role.map(|role| if role == Role::Primary { "primary" } else { "replica" }),
-            replicas: found.replicas,
-            append_only: found.append_only,
-            snapshots: found.snapshots,
-            eviction_policy: found.eviction_policy.as_deref(),
-            maxmemory: found.maxmemory,
-            used_memory: found.used_memory,
-            clock_ahead_us: found.clock.map(|clock| clock.ahead_us),
-            clock_uncertainty_us: found.clock.map(|clock| micros(clock.uncertainty)),
-            round_trip_us: Some(micros(found.round_trip)),
-            user: found.user.as_deref(),
-            findings: found.findings.iter().map(Told::of).collect(),
+            store: Some(&server.node),
+            product: server.product.as_deref(),
+            version: server.version.as_deref(),
+            role: server.role.map(|role| if role == Role::Primary { "primary" } else { "replica" }),
+            replicas: server.replicas,
+            append_only: server.append_only,
+            snapshots: server.snapshots,
+            eviction_policy: server.eviction_policy.as_deref(),
+            maxmemory: server.maxmemory,
+            used_memory: server.used_memory,
+            clock_ahead_us: server.clock.map(|clock| clock.ahead_us),
+            clock_uncertainty_us: server.clock.map(|clock| micros(clock.uncertainty)),
+            round_trip_us: Some(micros(server.round_trip)),
+            user: server.user.as_deref(),
+            findings: server.findings.iter().map(FindingReport::new).collect(),
         }
     }
 }
@@ -101,41 +128,38 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn text(found: &Diagnosis) -> String {
-    let mut text = String::new();
-    let mut line = |label: &str, value: &str| {
-        writeln!(text, "{label:<9}{value}").expect("writing to a string cannot fail");
-    };
-    line("store", &plain(&found.node));
-    line("server", &known(server(found)));
-    line("role", &known(role(found)));
-    line("persists", &known(persistence(found)));
-    line("memory", &known(memory(found)));
-    line("clock", &known(found.clock.map(|clock| clock.to_string())));
-    line("answers", &format!("in {:?}", found.round_trip));
-    line("user", &known(found.user.as_deref().map(plain)));
-    for hazard in &found.findings {
-        line(severity(hazard), &format!("{}: {}", hazard.kind.word(), hazard.kind));
-        line("", &format!("to do: {}", hazard.kind.remedy()));
+fn text(server: &Diagnosis) -> String {
+    let mut lines = Lines::default();
+    lines.push("store", &printable(&server.node));
+    lines.push("server", &or_unknown(product(server)));
+    lines.push("role", &or_unknown(role(server)));
+    lines.push("persists", &or_unknown(persistence(server)));
+    lines.push("memory", &or_unknown(memory(server)));
+    lines.push("clock", &or_unknown(server.clock.map(|clock| clock.to_string())));
+    lines.push("answers", &format!("in {:?}", server.round_trip));
+    lines.push("user", &or_unknown(server.user.as_deref().map(printable)));
+    for finding in &server.findings {
+        lines.push(severity(finding), &format!("{}: {}", finding.kind.word(), finding.kind));
+        lines.push("", &format!("to do: {}", finding.kind.remedy()));
     }
-    if found.findings.is_empty() {
-        line("findings", "none");
+    if server.findings.is_empty() {
+        lines.push("findings", "none");
     }
-    text
+    lines.into_text()
 }
 
-fn known(text: Option<String>) -> String {
+fn or_unknown(text: Option<String>) -> String {
     text.unwrap_or_else(|| "unknown".to_owned())
 }
 
-fn server(found: &Diagnosis) -> Option<String> {
-    let (product, version) = (found.product.as_deref()?, found.version.as_deref()?);
-    Some(format!("{} {}", plain(product), plain(version)))
+fn product(server: &Diagnosis) -> Option<String> {
+    let (product, version) = (server.product.as_deref()?, server.version.as_deref()?);
+    Some(format!("{} {}", printable(product), printable(version)))
 }
 
-fn role(found: &Diagnosis) -> Option<String> {
-    let role = found.role?;
-    Some(match found.replicas {
+fn role(server: &Diagnosis) -> Option<String> {
+    let role = server.role?;
+    Some(match server.replicas {
         Some(1) => format!("{role}, with 1 replica"),
         Some(replicas) if replicas > 0 => format!("{role}, with {replicas} replicas"),
         _ if role == Role::Primary => format!("{role}, without replicas"),
@@ -143,21 +167,55 @@ fn role(found: &Diagnosis) -> Option<String> {
     })
 }
 
-fn persistence(found: &Diagnosis) -> Option<String> {
-    let file = if found.append_only? { "an append-only file" } else { "no append-only file" };
-    Some(match found.snapshots {
+fn persistence(server: &Diagnosis) -> Option<String> {
+    let file = if server.append_only? { "an append-only file" } else { "no append-only file" };
+    Some(match server.snapshots {
         Some(snapshots) => format!("{file}; snapshots since its start: {snapshots}"),
         None => file.to_owned(),
     })
 }
 
-fn memory(found: &Diagnosis) -> Option<String> {
-    let (used, policy) = (found.used_memory?, plain(found.eviction_policy.as_deref()?));
-    Some(match found.maxmemory? {
+fn memory(server: &Diagnosis) -> Option<String> {
+    let (used, policy) = (server.used_memory?, printable(server.eviction_policy.as_deref()?));
+    Some(match server.maxmemory? {
         0 => format!("{used} bytes, without a limit; policy {policy}"),
         most => format!("{used} bytes of {most}; policy {policy}"),
     })
 }
+
+const AFTER_HELP: &str = "\
+Findings:
+  A warning means that locks can be lost although all seems well. The library logs it when it
+  connects; this program shows that with -v. With `?strict=1` in the URL the server is refused. A
+  notice may be intended, and does not change the exit status.
+    eviction        an eviction policy that can remove locks; a notice while there is no
+                    `maxmemory`
+    replica         a replica, which has the data of a primary, and refuses writes or loses them
+    lua_holes       a version whose Lua has known vulnerabilities; distributions may have fixed
+                    them
+    unreachable     one of several servers does not answer, or refuses the login
+    memory_full     no client can acquire a lock (notice)
+    not_persistent  a restart loses locks (notice)
+    clock_apart     its clock is certainly off by more than a second (notice)
+    not_told        the user may not run INFO (notice)
+
+JSON (--json), one line for each server; later versions may add fields and words:
+  store           its address; null for a file, which has nothing to report
+  product, version, role (primary or replica), replicas, append_only, snapshots (since its start),
+  eviction_policy, maxmemory (0: no limit), used_memory, clock_ahead_us (less than 0: behind),
+  clock_uncertainty_us, round_trip_us, user: each null if it is unknown
+  hazards         the findings: hazard (a word of those above), severity (warning or notice),
+                  message, remedy
+
+Exit status:
+    0  no warning
+    2  the URL or another setting cannot be used
+   69  the store cannot be reached, or refuses the request
+   78  there is a warning
+
+Examples:
+  leasehold doctor --store redis://db.example.org
+  leasehold doctor --json | jq -r '.hazards[].remedy'";
 
 #[cfg(test)]
 mod tests {
@@ -166,21 +224,21 @@ mod tests {
 
     #[test]
     fn what_is_not_reported_is_unknown() {
-        let mut found = Diagnosis::new("locks:6379");
-        found.findings.push(Finding::new(FindingKind::NotTold, Severity::Notice));
+        let mut server = Diagnosis::new("locks:6379");
+        server.findings.push(Finding::new(FindingKind::NotTold, Severity::Notice));
         let wanted = "\
             store    locks:6379\nserver   unknown\nrole     unknown\npersists unknown\nmemory   unknown\n\
             clock    unknown\nanswers  in 0ns\nuser     unknown\n\
             notice   not_told: the user may not run INFO: its settings are unknown\n         \
             to do: allow INFO to the user, or connect as another one\n";
-        assert_eq!(text(&found), wanted);
+        assert_eq!(text(&server), wanted);
     }
 
     #[test]
     fn texts_of_a_server_cannot_control_a_terminal() {
-        let mut found = Diagnosis::new("locks:6379");
-        found.user = Some("\x1b[2Jmallory".to_owned());
-        (found.product, found.version) = (Some("Redis".to_owned()), Some("\x1b]0;".to_owned()));
-        assert!(!text(&found).contains('\x1b'));
+        let mut server = Diagnosis::new("locks:6379");
+        server.user = Some("\x1b[2Jmallory".to_owned());
+        (server.product, server.version) = (Some("Redis".to_owned()), Some("\x1b]0;".to_owned()));
+        assert!(!text(&server).contains('\x1b'));
     }
 }

@@ -3,78 +3,118 @@
 //! The request compares with the hold that the operator was shown: a client that has acquired the lock since then keeps
 //! it.
 
-use crate::args::FreeArgs;
-use crate::commands::detached::settle;
-use crate::look::{AnyLock, Looked, look};
-use crate::output::exit::{Exit, Failure};
-use crate::output::holders::{Counted, Having};
+use crate::lock::any_lock::{self, AnyLock, FoundLock};
+use crate::output::capacity::Capacity;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::holder_report::{HolderReport, describe_holder};
+use crate::output::log::LogArgs;
+use crate::output::printable::printable;
 use crate::output::report::{json_line, print};
-use crate::output::session_info::{Behind, plain};
-use crate::store::Partition;
+use crate::output::session_report::SessionReport;
+use crate::store::args::StoreArgs;
+use crate::store::client::{ClientConfig, flush};
 use anyhow::{Context, anyhow};
-use leasehold::{ForceReleaseError, FullStatus, LockName, ObservedHolder, SharedHolder};
+use clap::Args;
+use leasehold::{
+    FencingToken, ForceReleaseError, FullStatus, Label, LockName, ObservedHolder, Owner, SharedHolder,
+};
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::io::{self, BufRead, IsTerminal, Write as _};
+
+/// Take a lock from its holder by force.
+///
+/// Shows the holder, and asks for confirmation. The holder is notified at once, and the next waiter gets the lock.
+/// Until the holder has received that notification, both may work: stop the holder first, if you can. A client that
+/// acquired the lock after it was shown keeps it. All holds of a reentrant lock's owner end together. For a shared
+/// lock, all holders that were shown lose it, or with --fence one of them. The audit of the lock records what was done:
+/// see `leasehold show`.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct FreeArgs {
+    /// Name of the lock
+    name: String,
+
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    yes: bool,
+
+    /// End only the hold with this fencing token, if several clients share the lock; `show` prints the tokens
+    #[arg(long, value_name = "TOKEN")]
+    fence: Option<u64>,
+
+    /// Label of the operator, for the audit of the lock [default: user@host]
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
 
 /// Shows the holder, asks for confirmation, and takes the lock.
 pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
-    let name = crate::lock_name(&args.name)?;
-    let label = args.label.clone().or_else(operator);
-    let place = Partition::of(&args.store)?.without_session().label(label.as_deref());
-    if !args.yes && !can_ask() {
-        let error = anyhow!(
+    let name = super::lock_name(&args.name)?;
+    let label = args.label.clone().or_else(operator_label);
+    let config = ClientConfig::from_args(&args.store)?.without_session().label(label.as_deref());
+    if !args.yes && !is_interactive() {
+        return Err(Failure::usage(anyhow!(
             "cannot ask for confirmation, because standard input and standard error are not a terminal: give --yes \
              to free `{name}` without a question"
-        );
-        return Err(Failure::new(Exit::USAGE, error));
+        )));
     }
-    let client = place.connect().await?;
-    let looked = look(&client, &name).await?;
-    let report = Report::of(&name, &looked, args.fence);
-    if looked.details.seen.is_none() && looked.details.status.sharers.is_empty() {
-        say(args, &report, &format!("`{name}` is already free\n"))?;
+    let client = config.connect().await?;
+    let found = any_lock::find(&client, &name).await?;
+    let report = Report::new(&name, &found, args.fence);
+    if found.details.seen.is_none() && found.details.status.sharers.is_empty() {
+        report.print(args, &format!("`{name}` is already free\n"))?;
         return Ok(Exit::SUCCESS);
     }
-    let meant = meant(&looked.details, args.fence);
-    if meant.is_empty() {
-        say(args, &report, "")?;
+    let targets = targets(&found.details, args.fence);
+    if targets.is_empty() {
+        report.print(args, "")?;
         let fence = args.fence.unwrap_or_default();
         let error =
             anyhow!("no hold of `{name}` has the fencing token {fence}: `leasehold show` prints the tokens");
-        return Err(Failure::new(Exit::of(Exit::CONFLICT), error));
+        return Err(Failure::new(Exit::CONFLICT, error));
     }
-    if !args.yes && !ask(&name, &report)? {
+    if !args.yes && !confirm(&report)? {
         return Err(Failure::new(Exit::DECLINED, anyhow!("`{name}` was left unchanged")));
     }
-    let taken = take(&looked.lock, &meant, args, report).await;
-    settle(&client, &name).await;
-    taken.map_err(|failure| failure.doing("free", &name))
+    let released = force_release(&found.lock, &targets, args, report).await;
+    flush(&client, &name).await;
+    released.map_err(|failure| failure.failed_to("free", &name))
 }
 
-/// The holds to end, as they were seen.
-fn meant(details: &FullStatus, fence: Option<u64>) -> Vec<ObservedHolder> {
+/// The holds to end, as they were seen: all, or the one with a fencing token.
+fn targets(details: &FullStatus, fence: Option<u64>) -> Vec<ObservedHolder> {
     let all: Vec<_> = match details.status.sharers.as_slice() {
         [] => details.seen.into_iter().collect(),
-        sharers => sharers.iter().filter_map(SharedHolder::seen).collect(),
+        holders => holders.iter().filter_map(SharedHolder::seen).collect(),
     };
-    let is_meant = |seen: &ObservedHolder| match (fence, seen) {
+    let is_target = |seen: &ObservedHolder| match (fence, seen) {
         (None, _) => true,
         (Some(fence), ObservedHolder::Hold(token)) => token.as_u64() == fence,
         (Some(_), ObservedHolder::Stranger(_)) => false,
     };
-    all.into_iter().filter(is_meant).collect()
+    all.into_iter().filter(is_target).collect()
 }
 
 /// Ends the holds that were seen, one by one: a failure for one does not stop the others.
-async fn take(
+async fn force_release(
     lock: &AnyLock,
-    meant: &[ObservedHolder],
+    targets: &[ObservedHolder],
     args: &FreeArgs,
     mut report: Report<'_>,
 ) -> Result<Exit, Failure> {
-    let (mut gone, mut failed) = (None, None);
-    for seen in meant {
+    let (mut changed, mut failed) = (None, None);
+    for seen in targets {
         match lock.force_release(*seen).await {
             Ok(()) => {
                 report.freed = true;
@@ -82,14 +122,14 @@ async fn take(
                     report.freed_fences.push(fence.as_u64());
                 }
             }
-            Err(error @ ForceReleaseError::Changed { .. }) => gone = gone.or(Some(error)),
+            Err(error @ ForceReleaseError::Changed { .. }) => changed = changed.or(Some(error)),
             Err(error) => failed = failed.or(Some(error)),
         }
     }
-    say(args, &report, &report.done())?;
-    match (failed, gone) {
-        (Some(error), _) => Err(Failure::new(Exit::UNAVAILABLE, error)),
-        (None, Some(error)) if !report.freed => Err(Failure::new(Exit::of(Exit::CONFLICT), error)),
+    report.print(args, &report.result_text())?;
+    match (failed, changed) {
+        (Some(error), _) => Err(Failure::unavailable(error)),
+        (None, Some(error)) if !report.freed => Err(Failure::new(Exit::CONFLICT, error)),
         // A hold that has already ended needs no action.
         (None, _) => Ok(Exit::SUCCESS),
     }
@@ -107,19 +147,21 @@ struct Report<'a> {
     count: u64,
     fence: Option<u64>,
     waiting: u64,
-    behind: Option<Behind<'a>>,
+    #[serde(rename = "behind")]
+    session: Option<SessionReport<'a>>,
     #[serde(flatten)]
-    counted: Counted,
-    sharers: Vec<Having<'a>>,
+    capacity: Capacity,
+    #[serde(rename = "sharers")]
+    holders: Vec<HolderReport<'a>>,
     freed_fences: Vec<u64>,
-    /// The one hold to end, if not all.
+    /// The fencing token of the one hold to end, if not all end.
     #[serde(skip)]
-    meant: Option<u64>,
+    target: Option<u64>,
 }
 
 impl<'a> Report<'a> {
-    fn of(name: &'a LockName, looked: &'a Looked, meant: Option<u64>) -> Self {
-        let Looked { lock, details } = looked;
+    fn new(name: &'a LockName, found: &'a FoundLock, target: Option<u64>) -> Self {
+        let FoundLock { lock, details } = found;
         let status = &details.status;
         Self {
             name: name.as_str(),
@@ -127,128 +169,125 @@ impl<'a> Report<'a> {
             freed: false,
             held: status.held,
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),
-            owner: status.owner.as_ref().map(leasehold::Owner::as_str),
+            owner: status.owner.as_ref().map(Owner::as_str),
             count: status.count,
-            fence: status.fence.map(leasehold::FencingToken::as_u64),
+            fence: status.fence.map(FencingToken::as_u64),
             waiting: status.waiting,
-            behind: details.behind.as_ref().map(Behind::of),
-            counted: Counted::of(lock.kind(), status),
-            sharers: Having::all(status, |sharer| details.shared_holder_session(sharer)),
+            session: details.behind.as_ref().map(SessionReport::new),
+            capacity: Capacity::new(lock.kind(), status),
+            holders: HolderReport::all(status, |holder| details.shared_holder_session(holder)),
             freed_fences: Vec::new(),
-            meant,
+            target,
         }
     }
 
-    /// The holders of a shared lock that are to lose it.
-    fn sharers_meant(&self) -> impl Iterator<Item = &Having<'a>> {
-        self.sharers.iter().filter(|having| self.meant.is_none() || having.fence == self.meant)
+    fn print(&self, args: &FreeArgs, text: &str) -> Result<(), Failure> {
+        if args.json { print(&json_line(self)) } else { print(text) }
     }
 
-    /// The holders that are to lose the lock: one line, or one for each.
-    fn victims(&self) -> String {
-        if self.sharers.is_empty() {
-            return format!("{}.", self.whom());
-        }
-        let mut text = "\n".to_owned();
-        for having in self.sharers_meant() {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "  {}", having.text());
-        }
-        text.truncate(text.trim_end().len());
-        text
+    /// The holders of a shared lock whose holds are to end.
+    fn target_holders(&self) -> impl Iterator<Item = &HolderReport<'a>> {
+        self.holders.iter().filter(|holder| self.target.is_none() || holder.fence == self.target)
+    }
+
+    /// The question before the holds are ended.
+    fn question(&self) -> String {
+        let holders = if self.holders.is_empty() {
+            format!("{}.", self.holder_text())
+        } else {
+            let lines: Vec<_> = self.target_holders().map(HolderReport::text).collect();
+            format!("\n  {}", lines.join("\n  "))
+        };
+        format!(
+            "`{}` is held by {holders}\n{} wait for it. If the holder is alive, two processes may use what the lock \
+             protects at the same time.\n\
+             Take the lock away? [y/N] ",
+            self.name, self.waiting
+        )
     }
 
     /// What was done; empty if nothing was.
-    fn done(&self) -> String {
-        let told = |behind: bool| {
-            if behind {
-                "It is notified, and may go on until it has received the notification."
-            } else {
-                "It cannot be notified: it may go on until its next renewal."
-            }
-        };
+    fn result_text(&self) -> String {
         let name = self.name;
-        if self.sharers.is_empty() {
-            let whole =
-                || format!("freed `{name}`: taken from {}\n{}\n", self.whom(), told(self.behind.is_some()));
-            return if self.freed { whole() } else { String::new() };
+        if !self.holders.is_empty() {
+            return self.target_holders().map(|holder| self.holder_result(holder)).collect();
         }
-        let mut text = String::new();
-        for having in self.sharers_meant() {
-            let ended = having.fence.is_some_and(|fence| self.freed_fences.contains(&fence));
-            // Writing to a string cannot fail.
-            let _ = if ended {
-                let told = told(having.behind.is_some());
-                writeln!(text, "freed `{name}`: {} taken from {}\n{told}", having.what(), having.whom())
-            } else {
-                writeln!(text, "`{name}`: {} was not taken from {}", having.what(), having.whom())
-            };
+        if !self.freed {
+            return String::new();
         }
-        text
+        let notice = notice(self.session.is_some());
+        format!("freed `{name}`: taken from {}\n{notice}\n", self.holder_text())
     }
 
-    /// The holder, on one line.
-    fn whom(&self) -> String {
-        let mut text = match (self.holder, self.fence) {
-            (Some(holder), _) => plain(holder),
+    fn holder_result(&self, holder: &HolderReport<'_>) -> String {
+        let (name, mode, from) = (self.name, holder.mode_text(), holder.holder_text());
+        if holder.fence.is_some_and(|fence| self.freed_fences.contains(&fence)) {
+            let notice = notice(holder.session.is_some());
+            format!("freed `{name}`: {mode} taken from {from}\n{notice}\n")
+        } else {
+            format!("`{name}`: {mode} was not taken from {from}\n")
+        }
+    }
+
+    /// The holder of a lock that is not shared, on one line.
+    fn holder_text(&self) -> String {
+        let label = match (self.holder, self.fence) {
+            (Some(holder), _) => printable(holder),
             (None, Some(_)) => "a client without a label".to_owned(),
             (None, None) => "a client of another library".to_owned(),
         };
-        // Writing to a string cannot fail.
-        if let Some(Behind { host: Some(host), pid: Some(pid), program: Some(program), .. }) = &self.behind {
-            let _ = write!(text, ", program {} with process {pid} on {}", plain(program), plain(host));
-        }
-        match &self.behind {
-            Some(behind) if !behind.alive => text.push_str(", whose session is dead"),
-            Some(_) => text.push_str(", whose session is alive"),
-            None => {}
-        }
-        if let Some(owner) = self.owner {
-            let _ = write!(text, ", for the owner {}", plain(owner));
-        }
-        if self.count > 1 {
-            let _ = write!(text, ", {} times", self.count);
-        }
-        if let Some(fence) = self.fence {
-            let _ = write!(text, " (fence {fence})");
-        }
-        text
+        describe_holder(&label, self.session.as_ref(), self.owner, self.count, self.fence)
+    }
+}
+
+/// How long a holder that lost the lock may continue.
+const fn notice(has_session: bool) -> &'static str {
+    if has_session {
+        "The holder is notified, and may continue until it has received the notification."
+    } else {
+        "The holder cannot be notified: it may continue until its next renewal."
     }
 }
 
 /// The label of the operator for the audit: user and host, if both are known.
-fn operator() -> Option<String> {
+fn operator_label() -> Option<String> {
     let user = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok())?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let label = plain(&format!("{user}@{host}"));
-    leasehold::Label::new(&label).is_ok().then_some(label)
+    let label = printable(&format!("{user}@{host}"));
+    Label::new(&label).is_ok().then_some(label)
 }
 
-fn can_ask() -> bool {
+/// Whether a user can be asked.
+fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-fn ask(name: &LockName, report: &Report<'_>) -> Result<bool, Failure> {
-    let question = format!(
-        "`{name}` is held by {}\n{} wait for it. If the holder is alive, two processes may use what the lock protects \
-         at the same time.\n\
-         Take the lock away? [y/N] ",
-        report.victims(),
-        report.waiting
-    );
-    let asked = || -> io::Result<String> {
-        io::stderr().write_all(question.as_bytes())?;
+fn confirm(report: &Report<'_>) -> Result<bool, Failure> {
+    let ask = || -> io::Result<String> {
+        io::stderr().write_all(report.question().as_bytes())?;
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;
         Ok(answer)
     };
-    let answer = asked()
-        .context("failed to ask at the terminal")
-        .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
+    let answer = ask().context("failed to ask at the terminal").map_err(Failure::unavailable)?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-fn say(args: &FreeArgs, report: &Report<'_>, text: &str) -> Result<(), Failure> {
-    let said = if args.json { print(&json_line(report)) } else { print(text) };
-    said.map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
-}
+const AFTER_HELP: &str = "\
+JSON (--json), one line, once the lock has been read; later versions may add fields:
+  name, kind, freed (true or false), held, holder, owner, count, fence, waiting, behind, taken,
+  limit, sharers: as they were before; freed_fences: the tokens of the holds that this command has
+  ended
+
+Exit status:
+    0  the lock was taken from its holder, or was free
+    1  you answered no
+    2  the name or a setting cannot be used, or --yes is not given and there is no terminal to ask
+       at
+   69  the store cannot be reached, or did not report whether it was done: check again
+   75  the lock was no longer held as it was shown: no hold was ended
+
+Examples:
+  leasehold free nightly
+  leasehold free nightly --yes --label 'ticket 4711'
+  leasehold free index --fence 1772368200250117      one of several readers";

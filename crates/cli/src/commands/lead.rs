@@ -1,58 +1,111 @@
 //! `leasehold lead`: runs a command while this process leads, and again after each re-election.
 //!
 //! 1. The command starts only under a leadership, and is gone before that can have ended, as under any lock.
-//! 2. A request to end is never taken for a loss: a signal that arrives while the command is being ended also ends this
-//!    process.
-//! 3. Once a campaign has reached the store, this process never gives up: while the store does not answer, it pauses,
-//!    longer and longer.
+//! 2. A request to end is never mistaken for a loss: a signal that arrives while the command is being ended also ends
+//!    this process.
+//! 3. Once this process has connected to the store, an outage does not end it: it retries after growing pauses.
 
-use crate::args::LeadArgs;
-use crate::commands::run::{command, give_back, whole_lease};
-use crate::job::Ended;
-use crate::job::acquire_error::not_acquired;
-use crate::job::held::Held;
+use crate::backoff::{Backoff, jitter};
+use crate::duration;
 use crate::job::signals::Signals;
-use crate::job::terms::{AcquireTerms, LEASE};
-use crate::output::exit::{Exit, Failure};
-use crate::output::log;
-use crate::output::report::{Trouble, json_line};
-use crate::store::{CALL, Partition};
-use anyhow::Context;
-use leasehold::{AcquireError, Client, Election, Leadership, LockName, Moment};
+use crate::job::times::{DEFAULT_LEASE, JobTimes};
+use crate::job::{self, CommandEnd};
+use crate::lock::guard::AnyGuard;
+use crate::output::error_map::acquire_failure;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::log::{self, LogArgs};
+use crate::output::report::{ErrorReport, json_line};
+use crate::store::args::StoreArgs;
+use crate::store::client::{ClientConfig, shut_down};
+use clap::Args;
+use leasehold::{AcquireError, Client, Election, Leadership};
+use rustix::process::Signal;
 use serde::Serialize;
+use std::ffi::OsString;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The pauses between campaigns that the store did not accept: the first, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// Run a command while leading, again after each re-election.
+///
+/// Campaigns until this process leads, and runs the command for as long as it leads. If the leadership is lost, the
+/// command is ended before another process can lead, and this process campaigns again. When the command ends by itself,
+/// or a signal asks this process to end, it resigns and ends as well.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct LeadArgs {
+    /// Name of the election: up to 512 bytes without control characters
+    name: String,
+
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+
+    /// Lease of the leadership: how long it can outlive this process [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    lease: Option<Duration>,
+
+    /// Time without a heartbeat after which the session counts as dead [default: 10s]
+    ///
+    /// As with `run`.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    session: Option<Duration>,
+
+    /// No session: after a crash only the lease ends the leadership
+    #[arg(long, conflicts_with = "session")]
+    no_session: bool,
+
+    /// Time between SIGTERM and SIGKILL for the command when the leadership is lost [default: 5s or less]
+    ///
+    /// As with `run`.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    kill_grace: Option<Duration>,
+
+    /// Label of the leader, shown to other users [default: this host and process]
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+
+    /// Print one line of JSON at the end, on standard error: standard output belongs to the command
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
+
+/// The pauses between campaigns that the store did not accept.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 
 /// Runs the command while this process leads.
 pub(crate) async fn lead(args: &LeadArgs) -> Result<Exit, Failure> {
-    let mut course = Course::default();
-    let done = try_to_lead(args, &mut course).await;
+    let mut progress = Progress::default();
+    let result = try_to_lead(args, &mut progress).await;
     if !args.json {
-        return done;
+        return result;
     }
-    let status = match &done {
+    let status = match &result {
         Ok(exit) => *exit,
         // Before the report, which is the last line.
-        Err(failure) => crate::output::log::failure(failure),
+        Err(failure) => log::failure(failure),
     };
     // Standard output belongs to the command.
     log::line(&json_line(&Report {
         name: &args.name,
-        led: course.led,
-        fence: course.fence,
-        command_status: course.command.map(Exit::status),
+        led: progress.led,
+        fence: progress.fence,
+        command_status: progress.command.map(Exit::status),
         status: status.status(),
-        error: done.as_ref().err().map(Trouble::from),
+        error: ErrorReport::from_result(&result),
     }));
     Ok(status)
 }
 
 /// The progress, for the report.
 #[derive(Debug, Default)]
-struct Course {
+struct Progress {
     /// The number of leaderships.
     led: u64,
     /// The last fencing token.
@@ -69,116 +122,154 @@ struct Report<'a> {
     fence: Option<u64>,
     command_status: Option<u8>,
     status: u8,
-    error: Option<Trouble>,
+    error: Option<ErrorReport>,
 }
 
-async fn try_to_lead(args: &LeadArgs, course: &mut Course) -> Result<Exit, Failure> {
-    let name = crate::lock_name(&args.name)?;
-    let place = Partition::of(&args.store)?;
-    let by_session = !args.no_session && place.needs_beats();
-    let lease = args.lease.unwrap_or(LEASE);
-    let terms = AcquireTerms::with(lease, by_session, args.session, args.kill_grace)?;
-    let place = place.watchdog_lease(terms.lease);
-    let place = match (args.no_session, terms.session.or(args.session)) {
-        (true, _) => place.without_session(),
-        (false, Some(session)) => place.session(session),
-        (false, None) => place,
+async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, Failure> {
+    let name = super::lock_name(&args.name)?;
+    let config = ClientConfig::from_args(&args.store)?;
+    let ends_with_session = !args.no_session && config.has_heartbeats();
+    let lease = args.lease.unwrap_or(DEFAULT_LEASE);
+    let times = JobTimes::new(lease, ends_with_session, args.session, args.kill_grace)?;
+    let config = config.watchdog_lease(times.lease).label(args.label.as_deref());
+    let config = if args.no_session {
+        config.without_session()
+    } else {
+        config.session(times.session.or(args.session))
     };
-    let place = place.label(args.label.as_deref());
-    let unavailable = |error| Failure::new(Exit::UNAVAILABLE, error);
-    let mut signals = Signals::catch().context("failed to catch signals").map_err(unavailable)?;
-    let client = tokio::select! {
-        biased;
-        signal = signals.ending() => return Ok(Exit::of_named(signal)),
-        client = place.connect() => client?,
+    let mut signals = Signals::catch()?;
+    let client = match signals.interruptible(config.connect()).await {
+        Ok(client) => client?,
+        Err(signal) => return Ok(Exit::from_signal(signal)),
     };
-    let outcome = again_and_again(&client, &name, &terms, args, &mut signals, course).await;
-    if let Err(left) = client.shutdown(CALL).await {
-        log::warning(&left.to_string());
-    }
+    let election = client.election(name.clone());
+    let outcome = match election.map_err(|error| Failure::usage(error).failed_to("use", &name)) {
+        Ok(election) => lead_until_end(&client, &election, &times, args, &mut signals, progress).await,
+        Err(failure) => Err(failure),
+    };
+    shut_down(&client).await;
     outcome
 }
 
-async fn again_and_again(
+/// Campaigns and leads until the command ends by itself, or a signal asks this process to end.
+async fn lead_until_end(
     client: &Client,
-    name: &LockName,
-    terms: &AcquireTerms,
+    election: &Election,
+    times: &JobTimes,
     args: &LeadArgs,
     signals: &mut Signals,
-    course: &mut Course,
+    progress: &mut Progress,
 ) -> Result<Exit, Failure> {
-    let shown = format!("`{name}`");
-    let election = client.election(name.clone());
-    let election = election.map_err(|error| Failure::new(Exit::USAGE, error).doing("use", name))?;
-    let (mut pause, longest) = PAUSES;
+    let mut backoff = BACKOFF;
     loop {
-        let leadership = tokio::select! {
-            biased;
-            signal = signals.ending() => return Ok(Exit::of_named(signal)),
-            elected = campaign(client, &election) => elected.map_err(|failure| failure.doing("lead", name))?,
+        let elected = match signals.interruptible(campaign(client, election)).await {
+            Ok(elected) => elected,
+            Err(signal) => return Ok(Exit::from_signal(signal)),
         };
-        course.led += 1;
-        course.fence = Some(leadership.fencing_token().as_u64());
-        tracing::info!(election = %shown, fence = course.fence, "leading");
-        let held = Held::Lead(leadership);
-        let ended = match whole_lease(&held, terms).await {
-            Ok(()) => command(client, &held, terms, &args.command, signals).await,
-            Err(failure) => Err(failure.doing("hold", name)),
-        };
-        let began = ended.is_ok();
-        course.command = ended.as_ref().ok().map(|ended| ended.exit).or(course.command);
-        let (stopped, asked) = match &ended {
-            Ok(Ended { stopped, asked, .. }) => (*stopped, *asked),
-            Err(failure) => (failure.exit == Exit::LOST || failure.exit == Exit::UNAVAILABLE, None),
-        };
-        let given_back = give_back(client, held, &shown, ended).await;
-        match (given_back, asked) {
-            // The command was ended because the leadership is over, or it could not be started before: another process
-            // may lead now.
-            (Err(failure), None) if stopped => {
+        let leadership = elected.map_err(|failure| failure.failed_to("lead", election.name()))?;
+        progress.led += 1;
+        progress.fence = Some(leadership.fencing_token().as_u64());
+        tracing::info!(election = %election.name(), fence = progress.fence, "leading");
+        let guard = AnyGuard::Leadership(leadership);
+        let ended = job::run(client, &guard, times, &args.command, signals).await;
+        progress.command = ended.as_ref().ok().map(|ended| ended.exit).or(progress.command);
+        let term = Term::new(&ended);
+        match (job::release::release(client, guard, ended).await, term) {
+            // Another process may lead now.
+            (Err(failure), Term::Lost { was_started, requested: None }) => {
                 log::warning(&format!("{}; campaigning again", failure.message()));
+                if was_started {
+                    backoff.reset();
+                    continue;
+                }
                 // A process that cannot start its command would otherwise be elected again and again.
-                if began {
-                    pause = PAUSES.0;
-                } else {
-                    tokio::select! {
-                        biased;
-                        signal = signals.ending() => return Ok(Exit::of_named(signal)),
-                        () = sleep(pause / 2 + share(client.now(), pause / 2)) => {}
-                    }
-                    pause = (pause * 2).min(longest);
+                let pause = sleep(half_jittered(client, backoff.next_pause()));
+                if let Err(signal) = signals.interruptible(pause).await {
+                    return Ok(Exit::from_signal(signal));
                 }
             }
-            (Err(_), Some(signal)) if stopped => return Ok(Exit::of_named(signal)),
+            (Err(_), Term::Lost { requested: Some(signal), .. }) => return Ok(Exit::from_signal(signal)),
             (outcome, _) => return outcome,
         }
     }
 }
 
-/// Campaigns until this process leads, however long the store does not answer (3).
+/// How a leadership ended.
+enum Term {
+    /// The command ended by itself, or cannot be started.
+    Finished,
+    /// The leadership was lost before the command had ended, or before it could be started.
+    Lost {
+        was_started: bool,
+        /// The signal that meanwhile asked this process to end (2).
+        requested: Option<Signal>,
+    },
+}
+
+impl Term {
+    fn new(ended: &Result<CommandEnd, Failure>) -> Self {
+        match ended {
+            Ok(CommandEnd { lock_ended: true, requested, .. }) => {
+                Self::Lost { was_started: true, requested: *requested }
+            }
+            Err(failure) if failure.exit == Exit::LOST || failure.exit == Exit::UNAVAILABLE => {
+                Self::Lost { was_started: false, requested: None }
+            }
+            Ok(_) | Err(_) => Self::Finished,
+        }
+    }
+}
+
+/// Campaigns until this process leads, however long the store is unavailable (3).
 async fn campaign(client: &Client, election: &Election) -> Result<Leadership, Failure> {
-    let (mut pause, longest) = PAUSES;
+    let mut backoff = BACKOFF;
     loop {
         let error = match election.campaign().await {
             Ok(leadership) => return Ok(leadership),
             Err(error) => error,
         };
-        let passes = match &error {
-            AcquireError::Store(fault) | AcquireError::Unknown(fault) => fault.is_transient(),
-            AcquireError::LeaseTooShort { .. } | AcquireError::Closed => false,
-            _ => true,
-        };
-        if !passes {
-            return Err(not_acquired(error, Exit::UNAVAILABLE));
+        if !can_retry(&error) {
+            return Err(acquire_failure(error, Exit::UNAVAILABLE));
         }
         log::warning(&format!("failed to lead `{}`: {error}; campaigning again", election.name()));
-        sleep(pause / 2 + share(client.now(), pause / 2)).await;
-        pause = (pause * 2).min(longest);
+        sleep(half_jittered(client, backoff.next_pause())).await;
     }
 }
 
-/// A part of `most` that differs from process to process, taken from the last digits of a clock.
-pub(crate) fn share(now: Moment, most: Duration) -> Duration {
-    let micros = u32::try_from(now.as_micros() % 1000).unwrap_or_default();
-    most * micros / 1000
+fn can_retry(error: &AcquireError) -> bool {
+    match error {
+        AcquireError::Store(fault) | AcquireError::Unknown(fault) => fault.is_transient(),
+        AcquireError::LeaseTooShort { .. } | AcquireError::Closed => false,
+        _ => true,
+    }
 }
+
+/// Half of the pause, and a random part of the other half.
+fn half_jittered(client: &Client, pause: Duration) -> Duration {
+    pause / 2 + jitter(client.now(), pause / 2)
+}
+
+const AFTER_HELP: &str = "\
+The command has LEASEHOLD_NAME and LEASEHOLD_FENCE in its environment, receives the signals that
+leasehold receives, and is ended as with `run`: SIGTERM --kill-grace before the lease or the
+session ends, and then SIGKILL. Each leadership has a new, greater fencing token.
+Once this program has connected, a store that does not answer does not end it: it retries less and
+less often, every 5s at least.
+
+An election is a lock of its own kind: `show` prints the leader, and `free` ends its leadership.
+
+Exit status:
+  that of the command, if it ended by itself; 128 + n if signal n ended it, or ended a campaign
+    2  the arguments, the name, the URL or another setting cannot be used
+   69  the store could not be reached at the start, or refuses the request
+   70  the leadership was lost while the command ran, and that was detected only after it had ended
+  126  the command cannot be executed
+  127  there is no such command
+
+JSON (--json), the last line on standard error; later versions may add fields:
+  name, led (how many times), fence (the last one, or null), command_status (of the last command,
+  or null), status (of this program); error: as with `run`
+
+Examples:
+  leasehold lead scheduler -- ./scheduler
+  leasehold lead scheduler --session 4s --label \"$HOSTNAME\" -- ./scheduler";

@@ -1,31 +1,57 @@
 //! `leasehold ls`: the locks that are held, with their holders; or the sessions.
 
-use crate::args::LsArgs;
-use crate::output::exit::{Exit, Failure};
-use crate::output::holders::{Counted, Having};
+use crate::output::capacity::Capacity;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::holder_report::HolderReport;
+use crate::output::log::LogArgs;
+use crate::output::printable::printable;
 use crate::output::report::{json_line, millis, print};
-use crate::output::session_info::{Behind, plain};
-use crate::output::stamp::rfc3339;
-use crate::store::Partition;
-use leasehold::{LockInfo, SessionInfo};
+use crate::output::session_report::SessionReport;
+use crate::output::timestamp::rfc3339;
+use crate::store::args::StoreArgs;
+use crate::store::client::ClientConfig;
+use clap::Args;
+use leasehold::{FencingToken, InspectError, LockInfo, Owner, SessionInfo};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Prints a line a lock, or a session.
+/// List the locks that are held, and their holders.
+///
+/// Lists what sessions report: the locks that they have held for longer than about a second. The current state of each
+/// lock is read before it is printed. Not listed are locks that were just acquired, detached ones, and those of clients
+/// without a session or of other libraries: look these up by name, with `leasehold show`. No scan goes through the
+/// server's keys.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct LsArgs {
+    /// List sessions instead of locks, alive or dead
+    #[arg(long)]
+    sessions: bool,
+
+    /// Print one line of JSON for each
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
+
+/// Prints a line for each lock, or for each session.
 pub(crate) async fn ls(args: &LsArgs) -> Result<Exit, Failure> {
-    let client = Partition::of(&args.store)?.without_session().connect().await?;
-    let failed = |error: leasehold::InspectError| {
+    let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
+    let failed = |error: InspectError| {
         let what = if args.sessions { "sessions" } else { "locks" };
-        Failure::new(
-            Exit::UNAVAILABLE,
-            anyhow::Error::new(error).context(format!("failed to list the {what}")),
-        )
+        Failure::unavailable(anyhow::Error::new(error).context(format!("failed to list the {what}")))
     };
     let text = if args.sessions {
         let mut sessions = client.sessions().await.map_err(failed)?;
         sessions.sort_by_key(|info| (info.since(), info.session.to_string()));
-        let rows: Vec<_> = sessions.iter().map(SessionRow::of).collect();
+        let rows: Vec<_> = sessions.iter().map(SessionRow::new).collect();
         if args.json {
             rows.iter().map(json_line).collect()
         } else {
@@ -33,14 +59,14 @@ pub(crate) async fn ls(args: &LsArgs) -> Result<Exit, Failure> {
         }
     } else {
         let locks = client.locks().await.map_err(failed)?;
-        let rows: Vec<_> = locks.iter().map(LockRow::of).collect();
+        let rows: Vec<_> = locks.iter().map(LockRow::new).collect();
         if args.json {
             rows.iter().map(json_line).collect()
         } else {
-            table(&LOCKS, rows.iter().flat_map(LockRow::lines))
+            table(&LOCKS, rows.iter().flat_map(LockRow::cells))
         }
     };
-    print(&text).map(|()| Exit::SUCCESS).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
+    print(&text).map(|()| Exit::SUCCESS)
 }
 
 /// A lock that is held. The fields of its JSON are stable.
@@ -55,64 +81,73 @@ struct LockRow<'a> {
     remaining_ms: Option<u64>,
     fence: Option<u64>,
     waiting: u64,
-    behind: Option<Behind<'a>>,
+    #[serde(rename = "behind")]
+    session: Option<SessionReport<'a>>,
     #[serde(flatten)]
-    counted: Counted,
-    sharers: Vec<Having<'a>>,
+    capacity: Capacity,
+    #[serde(rename = "sharers")]
+    holders: Vec<HolderReport<'a>>,
 }
 
 const LOCKS: [&str; 9] = ["NAME", "KIND", "HOST", "PID", "PROGRAM", "SINCE", "LEFT", "WAITING", "HOLDER"];
 
 impl<'a> LockRow<'a> {
-    fn of(lock: &'a LockInfo) -> Self {
+    fn new(lock: &'a LockInfo) -> Self {
         let status = &lock.status;
         Self {
             name: lock.name.as_str(),
             kind: lock.kind.word(),
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),
-            owner: status.owner.as_ref().map(leasehold::Owner::as_str),
+            owner: status.owner.as_ref().map(Owner::as_str),
             count: status.count,
             since: status.since.map(rfc3339),
             remaining_ms: status.remaining.map(millis),
-            fence: status.fence.map(leasehold::FencingToken::as_u64),
+            fence: status.fence.map(FencingToken::as_u64),
             waiting: status.waiting,
-            behind: lock.behind.as_deref().map(Behind::of),
-            counted: Counted::of(lock.kind, status),
-            sharers: Having::all(status, |sharer| lock.shared_holder_session(sharer)),
+            session: lock.behind.as_deref().map(SessionReport::new),
+            capacity: Capacity::new(lock.kind, status),
+            holders: HolderReport::all(status, |holder| lock.shared_holder_session(holder)),
         }
     }
 
-    /// One line, or one for each holder.
-    fn lines(&self) -> Vec<[String; 9]> {
-        if self.sharers.is_empty() {
-            let kind = self.kind.to_owned();
-            let held = (self.since.as_deref(), self.remaining_ms, self.holder);
-            return vec![self.cells(kind, self.behind.as_ref(), held)];
+    /// One row, or one for each holder.
+    fn cells(&self) -> Vec<[String; 9]> {
+        if self.holders.is_empty() {
+            let (since, holder) = (self.since.as_deref(), self.holder);
+            return vec![self.row(
+                self.kind.to_owned(),
+                self.session.as_ref(),
+                since,
+                self.remaining_ms,
+                holder,
+            )];
         }
-        let line = |having: &Having<'_>| {
-            let kind = format!("{} ({})", self.kind, having.what());
-            self.cells(kind, having.behind.as_ref(), having.held())
+        let row = |holder: &HolderReport<'_>| {
+            let kind = format!("{} ({})", self.kind, holder.mode_text());
+            let (since, label) = (holder.since.as_deref(), holder.holder);
+            self.row(kind, holder.session.as_ref(), since, holder.remaining_ms, label)
         };
-        self.sharers.iter().map(line).collect()
+        self.holders.iter().map(row).collect()
     }
 
-    fn cells(
+    fn row(
         &self,
         kind: String,
-        behind: Option<&Behind<'_>>,
-        (since, remaining_ms, holder): (Option<&str>, Option<u64>, Option<&str>),
+        session: Option<&SessionReport<'_>>,
+        since: Option<&str>,
+        remaining_ms: Option<u64>,
+        holder: Option<&str>,
     ) -> [String; 9] {
-        let known = |text: Option<&str>| text.map_or_else(|| "-".to_owned(), plain);
         [
             self.name.to_owned(),
             kind,
-            known(behind.and_then(|behind| behind.host)),
-            behind.and_then(|behind| behind.pid).map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
-            known(behind.and_then(|behind| behind.program)),
-            known(since),
-            remaining_ms.map_or_else(|| "for ever".to_owned(), left),
+            or_dash(session.and_then(|session| session.host)),
+            pid_or_dash(session.and_then(|session| session.pid)),
+            or_dash(session.and_then(|session| session.program)),
+            or_dash(since),
+            remaining_ms.map_or_else(|| "for ever".to_owned(), tenths),
             self.waiting.to_string(),
-            known(holder),
+            or_dash(holder),
         ]
     }
 }
@@ -121,39 +156,47 @@ impl<'a> LockRow<'a> {
 #[derive(Debug, Serialize)]
 struct SessionRow<'a> {
     #[serde(flatten)]
-    behind: Behind<'a>,
+    session: SessionReport<'a>,
     locks: Vec<&'a str>,
 }
 
 const SESSIONS: [&str; 8] = ["SESSION", "HOST", "PID", "PROGRAM", "SINCE", "ALIVE", "LOCKS", "LABEL"];
 
 impl<'a> SessionRow<'a> {
-    fn of(info: &'a SessionInfo) -> Self {
-        Self { behind: Behind::of(info), locks: info.locks.iter().map(|lock| lock.name.as_str()).collect() }
+    fn new(info: &'a SessionInfo) -> Self {
+        let locks = info.locks.iter().map(|lock| lock.name.as_str()).collect();
+        Self { session: SessionReport::new(info), locks }
     }
 
     fn cells(&self) -> [String; 8] {
-        let behind = &self.behind;
-        let known = |text: Option<&str>| text.map_or_else(|| "-".to_owned(), plain);
+        let session = &self.session;
         [
-            behind.session.clone(),
-            known(behind.host),
-            behind.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
-            known(behind.program),
-            known(behind.started.as_deref()),
-            match (behind.alive, behind.alive_ms) {
+            session.session.clone(),
+            or_dash(session.host),
+            pid_or_dash(session.pid),
+            or_dash(session.program),
+            or_dash(session.started.as_deref()),
+            match (session.alive, session.alive_ms) {
                 (false, _) => "dead".to_owned(),
                 (true, None) => "yes".to_owned(),
-                (true, Some(ms)) => left(ms),
+                (true, Some(ms)) => tenths(ms),
             },
             self.locks.len().to_string(),
-            known(behind.label),
+            or_dash(session.label),
         ]
     }
 }
 
+fn or_dash(text: Option<&str>) -> String {
+    text.map_or_else(|| "-".to_owned(), printable)
+}
+
+fn pid_or_dash(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string())
+}
+
 /// A remaining time, in tenths of a second.
-fn left(ms: u64) -> String {
+fn tenths(ms: u64) -> String {
     format!("{:?}", Duration::from_millis(ms / 100 * 100))
 }
 
@@ -174,6 +217,25 @@ fn table<const N: usize>(head: &[&str; N], rows: impl Iterator<Item = [String; N
     }
     text
 }
+
+const AFTER_HELP: &str = "\
+JSON (--json), one line for each lock; later versions may add fields:
+  name, kind, holder, owner, count, since, remaining_ms, fence, waiting, behind, taken, limit,
+  sharers: as with `show`
+
+JSON (--sessions --json), one line for each session:
+  session, alive, alive_ms, label, host, pid, program, version, started, labels; locks: an array of
+  names
+
+Exit status:
+    0  the list is complete
+    2  the URL or another setting cannot be used
+   69  the store cannot be reached, or refuses the request
+
+Examples:
+  leasehold ls
+  leasehold ls --json | jq -r 'select(.behind.host == \"web-3\") | .name'
+  leasehold ls --sessions";
 
 #[cfg(test)]
 mod tests {

@@ -1,12 +1,150 @@
-//! The subcommands, a file each.
+//! The command line, and the subcommands, a file each.
 
 pub(crate) mod acl;
-pub(crate) mod detached;
+pub(crate) mod acquire;
 pub(crate) mod doctor;
+pub(crate) mod extend;
 pub(crate) mod free;
 pub(crate) mod lead;
 pub(crate) mod ls;
 pub(crate) mod monitor;
+pub(crate) mod release;
 pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod wait;
+
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::log::{self, LogArgs};
+use anyhow::{Context, anyhow};
+use clap::{Parser, Subcommand};
+use leasehold::LockName;
+
+/// Distributed locks, held by lease, for shells, cron jobs and operators
+#[derive(Parser)]
+#[command(name = "leasehold", version, propagate_version = true, arg_required_else_help = true)]
+#[command(max_term_width = 100, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    Lead(lead::LeadArgs),
+    Wait(wait::WaitArgs),
+    Show(show::ShowArgs),
+    Acquire(acquire::AcquireArgs),
+    Extend(extend::ExtendArgs),
+    Release(release::ReleaseArgs),
+    Ls(ls::LsArgs),
+    Free(free::FreeArgs),
+    Monitor(monitor::MonitorArgs),
+    Doctor(doctor::DoctorArgs),
+    Acl(acl::AclArgs),
+}
+
+/// Parses the command line and executes the subcommand.
+pub(crate) fn execute() -> Result<Exit, Failure> {
+    let command = match Arguments::try_parse() {
+        Ok(arguments) => arguments.command,
+        Err(error) => return usage_outcome(&error),
+    };
+    log::start(command.log());
+    // The kernel ties the end of a command under a lock to the thread that started it: this runtime runs on the main
+    // thread.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")
+        .map_err(Failure::unavailable)?;
+    runtime.block_on(command.execute())
+}
+
+impl Command {
+    const fn log(&self) -> &LogArgs {
+        match self {
+            Self::Run(args) => &args.log,
+            Self::Lead(args) => &args.log,
+            Self::Wait(args) => &args.log,
+            Self::Show(args) => &args.log,
+            Self::Acquire(args) => &args.log,
+            Self::Extend(args) => &args.log,
+            Self::Release(args) => &args.log,
+            Self::Ls(args) => &args.log,
+            Self::Free(args) => &args.log,
+            Self::Monitor(args) => &args.log,
+            Self::Doctor(args) => &args.log,
+            Self::Acl(args) => &args.log,
+        }
+    }
+
+    async fn execute(&self) -> Result<Exit, Failure> {
+        match self {
+            Self::Run(args) => run::run(args).await,
+            Self::Lead(args) => lead::lead(args).await,
+            Self::Wait(args) => wait::wait(args).await,
+            Self::Show(args) => show::show(args).await,
+            Self::Acquire(args) => acquire::acquire(args).await,
+            Self::Extend(args) => extend::extend(args).await,
+            Self::Release(args) => release::release(args).await,
+            Self::Ls(args) => ls::ls(args).await,
+            Self::Free(args) => free::free(args).await,
+            Self::Monitor(args) => monitor::monitor(args).await,
+            Self::Doctor(args) => doctor::doctor(args).await,
+            Self::Acl(args) => acl::acl(args).await,
+        }
+    }
+}
+
+/// Help and version are no errors; all else is reported in the form of this program's own errors.
+fn usage_outcome(error: &clap::Error) -> Result<Exit, Failure> {
+    if !error.use_stderr() {
+        // A reader that has closed the pipe needs no more output.
+        let _ = error.print();
+        return Ok(Exit::SUCCESS);
+    }
+    let text = error.render().to_string();
+    if let Some(text) = text.strip_prefix("error: ") {
+        return Err(Failure::usage(anyhow!("{}", text.trim_end())));
+    }
+    log::line(&text);
+    Ok(Exit::USAGE)
+}
+
+/// Parses the name of a lock.
+fn lock_name(text: &str) -> Result<LockName, Failure> {
+    LockName::new(text).map_err(|error| {
+        let shown = text.escape_debug().take(60).collect::<String>();
+        Failure::usage(anyhow::Error::new(error).context(format!("`{shown}` cannot be the name of a lock")))
+    })
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold run nightly -- ./backup.sh           one at a time on this machine
+  leasehold run nightly --try -- ./backup.sh     or not at all: exit status 75
+  export LEASEHOLD_STORE=redis://db.example.org  one at a time on all machines
+  leasehold show nightly                         the holder, since when, how many wait
+  leasehold acquire nightly --lease 1h --token-file /run/nightly.lock
+                                                 for a script that cannot wrap a command
+  leasehold run digest --once-per 55m -- ./send  once an hour, on one of all machines
+  leasehold lead scheduler -- ./scheduler        on one machine, as long as it leads
+  leasehold wait nightly && ./after-nightly.sh   when the lock is free
+  leasehold ls                                   all held locks
+  leasehold free nightly                         take it from its holder, after confirmation
+  leasehold doctor                               check a server for unsafe settings
+
+`leasehold help run` describes signals, exit statuses and the loss of a lock.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_in_order() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,41 +1,60 @@
 //! `leasehold monitor`: a daemon that frees the locks of dead sessions, and reports each.
 
-use crate::args::MonitorArgs;
+use crate::duration;
 use crate::job::signals::Signals;
-use crate::output::exit::{Exit, Failure};
-use crate::output::log;
-use crate::output::report::{json_line, print};
-use crate::output::session_info::plain;
-use crate::output::stamp::rfc3339;
-use crate::store::Partition;
-use anyhow::Context;
-use leasehold::{Eviction, MonitorReport};
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::log::LogArgs;
+use crate::output::printable::printable;
+use crate::output::report::{json_line, print_or_warn};
+use crate::output::timestamp::rfc3339;
+use crate::store::args::StoreArgs;
+use crate::store::client::ClientConfig;
+use clap::Args;
+use leasehold::{Eviction, FencingToken, Label, MonitorReport};
 use serde::Serialize;
+use std::time::Duration;
 use std::time::SystemTime;
+
+/// Free the locks of dead sessions, as a daemon.
+///
+/// A waiter detects by itself that the holder has died. The monitor also frees locks that have no waiter. The step that
+/// takes a lock checks that its session is dead. Any number of monitors may run.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct MonitorArgs {
+    /// Interval between two checks, varied by up to a quarter [default: 2500ms]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    every: Option<Duration>,
+
+    /// Label of the monitor, for the audit of the locks [default: this host and process]
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+
+    /// Print lines of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
 
 /// Runs until a signal ends it, which is no failure.
 pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
-    let place = Partition::of(&args.store)?.without_session().label(args.label.as_deref());
-    let mut signals = Signals::catch()
-        .context("failed to catch signals")
-        .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
-    let client = tokio::select! {
-        biased;
-        _ = signals.ending() => return Ok(Exit::SUCCESS),
-        client = place.connect() => client?,
-    };
-    let mut monitor = client.monitor();
+    let config = ClientConfig::from_args(&args.store)?.without_session().label(args.label.as_deref());
+    let mut signals = Signals::catch()?;
+    let Ok(client) = signals.interruptible(config.connect()).await else { return Ok(Exit::SUCCESS) };
+    let mut monitor = client?.monitor();
     if let Some(every) = args.every {
         monitor = monitor.every(every);
     }
-    let mut teller = Teller { json: args.json, in_trouble: false };
-    teller.line(&Event::Started { at: now(), version: env!("CARGO_PKG_VERSION") });
-    tokio::select! {
-        biased;
-        _ = signals.ending() => {}
-        _ = monitor.run(|round| teller.tell(round)) => {}
-    }
-    teller.line(&Event::Ended { at: now() });
+    let mut printer = EventPrinter { json: args.json, in_trouble: false };
+    printer.print(&Event::Started { at: now(), version: env!("CARGO_PKG_VERSION") });
+    let Err(_) = signals.interruptible(monitor.run(|round| printer.report(round))).await;
+    printer.print(&Event::Ended { at: now() });
     Ok(Exit::SUCCESS)
 }
 
@@ -55,9 +74,9 @@ impl<'a> Event<'a> {
         Self::Evicted {
             at: now(),
             name: eviction.name.as_str(),
-            fence: eviction.fence.map(leasehold::FencingToken::as_u64),
+            fence: eviction.fence.map(FencingToken::as_u64),
             session: eviction.session.to_string(),
-            whose: eviction.whose.as_ref().map(leasehold::Label::as_str),
+            whose: eviction.whose.as_ref().map(Label::as_str),
         }
     }
 
@@ -65,7 +84,7 @@ impl<'a> Event<'a> {
         match self {
             Self::Started { at, version } => format!("{at} started leasehold {version}\n"),
             Self::Evicted { at, name, fence, session, whose } => {
-                let whose = plain(whose.unwrap_or("unknown"));
+                let whose = printable(whose.unwrap_or("unknown"));
                 match fence {
                     Some(fence) => {
                         format!("{at} evicted `{name}` (fence {fence}) from {whose}, session {session}\n")
@@ -81,35 +100,50 @@ impl<'a> Event<'a> {
 }
 
 /// Reports the results of rounds. Trouble is reported once, and its end once.
-struct Teller {
+struct EventPrinter {
     json: bool,
     in_trouble: bool,
 }
 
-impl Teller {
-    fn tell(&mut self, round: &MonitorReport) {
+impl EventPrinter {
+    fn report(&mut self, round: &MonitorReport) {
         for eviction in &round.evicted {
-            self.line(&Event::evicted(eviction));
+            self.print(&Event::evicted(eviction));
         }
         match &round.trouble {
             Some(fault) if !self.in_trouble => {
-                self.line(&Event::Trouble { at: now(), message: fault.to_string() });
+                self.print(&Event::Trouble { at: now(), message: fault.to_string() });
             }
-            None if self.in_trouble => self.line(&Event::Recovered { at: now() }),
+            None if self.in_trouble => self.print(&Event::Recovered { at: now() }),
             _ => {}
         }
         self.in_trouble = round.trouble.is_some();
     }
 
-    fn line(&mut self, event: &Event<'_>) {
+    fn print(&self, event: &Event<'_>) {
         let text = if self.json { json_line(event) } else { event.text() };
         // The locks of dead sessions are freed even if no reader is left for the output.
-        if let Err(error) = print(&text) {
-            log::warning(&format!("{error:#}"));
-        }
+        print_or_warn(&text);
     }
 }
 
 fn now() -> String {
     rfc3339(SystemTime::now())
 }
+
+const AFTER_HELP: &str = "\
+Runs until SIGTERM, SIGINT, SIGHUP or SIGQUIT, and then ends with 0. Prints one line for each lock
+that was freed, and when trouble with the store begins and ends. During trouble it checks less and
+less often, every 5s at least.
+
+JSON (--json), lines; later versions may add fields and events:
+  event (started, evicted, trouble, recovered, ended), at
+  evicted:  name, fence (null for a queue entry), session, whose
+  trouble:  message
+
+Exit status:
+    0  a signal ended it
+    2  the URL or another setting cannot be used
+   69  the store could not be reached at the start
+
+A systemd unit is in contrib/leasehold-monitor.service.";

@@ -1,39 +1,145 @@
 //! `leasehold run`: acquires the lock, runs the command under it, and releases the lock.
 //!
-//! 1. Every way out releases the lock explicitly and shuts the client down, in a bounded time, so that no queue entry
-//!    is left either.
-//! 2. The command starts under a whole lease, not under the short first lease of a new hold.
+//! However the program ends, it releases the lock explicitly and shuts the client down, in a bounded time, so that no
+//! queue entry is left either.
 
-use crate::args::RunArgs;
-use crate::job::acquire_error::not_acquired;
-use crate::job::child::{self, Child};
-use crate::job::held::{self, Held, SharedGuard};
-use crate::job::owner::Who;
-use crate::job::share::{self, Share};
+use crate::duration;
+use crate::job;
 use crate::job::signals::Signals;
-use crate::job::terms::AcquireTerms;
-use crate::job::{self, Ended, Job};
-use crate::output::exit::{Exit, Failure};
-use crate::output::log;
-use crate::output::report::{Trouble, json_line};
-use crate::store::{CALL, Partition};
-use anyhow::{Context, anyhow};
-use leasehold::{
-    Attempt, Client, ExtendError, FencingToken, LockError, LockName, LostReason, MultiAttempt, MultiMutex,
-    Mutex, OncePer, ReentrantMutex, ReleaseError,
-};
+use crate::job::times::{DEFAULT_LEASE, JobTimes};
+use crate::lock::acquire_options::AcquireOptions;
+use crate::lock::guard::AnyGuard;
+use crate::lock::once_per::OncePerArgs;
+use crate::lock::owner::OwnerArgs;
+use crate::lock::request::LockRequest;
+use crate::lock::shared::SharedArgs;
+use crate::lock::shared_guard::SharedGuard;
+use crate::lock::wait_limit::WaitLimitArgs;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::log::{self, LogArgs};
+use crate::output::printable::quoted;
+use crate::output::report::{ErrorReport, json_line};
+use crate::store::args::StoreArgs;
+use crate::store::client::{ClientConfig, shut_down};
+use clap::Args;
+use leasehold::Client;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io;
+use std::time::Duration;
+
+/// Run a command while holding a lock.
+///
+/// Waits until the lock is free, runs the command, and releases the lock when the command has ended. Waiting is fair:
+/// first come, first served. On a quorum (redlock://) it is not: there is no queue, and the first client that requests
+/// the lock after a release gets it. --shared, --exclusive and --permits do not work there.
+///
+/// Several locks are acquired together: all of them, or none. While the command waits for one of them, it either leaves
+/// the others free or acquires them in the order of their names; so two commands never wait for each other.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct RunArgs {
+    /// Name of the lock: up to 512 bytes without control characters. Several names are acquired together, all or none
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+
+    #[command(flatten)]
+    owner: OwnerArgs,
+
+    #[command(flatten)]
+    shared: SharedArgs,
+
+    /// Lease of the lock: how long it can outlive this process [default: 30s]
+    ///
+    /// The lock is held for as long as the command runs, and is renewed every third of the lease. If this machine dies,
+    /// the lock becomes free when the lease ends. On a server it becomes free when the session lapses, if that is
+    /// earlier. On a quorum (redlock://) there are no sessions, so only the lease counts.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    lease: Option<Duration>,
+
+    #[command(flatten)]
+    wait: WaitLimitArgs,
+
+    #[command(flatten)]
+    once_per: OncePerArgs,
+
+    /// Exit status if the lock was not acquired [default: 75; with --once-per, 0]
+    #[arg(long, value_name = "N")]
+    conflict_exit_code: Option<u8>,
+
+    /// Time without a heartbeat after which the session counts as dead [default: 10s]
+    ///
+    /// If this machine dies, or is cut off from the server for that long, the next waiter gets the lock, however long
+    /// the lease is. An outage of up to half of it is tolerated. If --kill-grace is longer than its default and this is
+    /// not given, the session is six times --kill-grace. In a file (sqlite:) the end of a process is detected at once,
+    /// and no session lapses. A quorum (redlock://) has no sessions: only the lease ends the lock there.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    session: Option<Duration>,
+
+    /// No session: after a crash only the lease ends the lock, and an outage is tolerated for as long
+    #[arg(long, conflicts_with = "session")]
+    no_session: bool,
+
+    /// Time between SIGTERM and SIGKILL for the command when the lock is lost [default: 5s or less]
+    ///
+    /// If the server does not answer, the command gets SIGTERM that long before the lease or the session ends. So it
+    /// must be shorter than the lease, and at most half of the session. The default is the shortest of 5s, a third of
+    /// the lease, and, on a server, a sixth of the session.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    kill_grace: Option<Duration>,
+
+    /// Print one line of JSON at the end, on standard error: standard output belongs to the command
+    #[arg(long)]
+    json: bool,
+
+    /// Maximum time to hold the lock; without it, as long as the command runs
+    ///
+    /// For a command that may hang and whose lock would be renewed for ever. The command is ended as if the lock were
+    /// lost, --kill-grace before this time is over, and the next waiter gets the lock.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    max_hold: Option<Duration>,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
+
+impl RunArgs {
+    /// The exit status if the lock was not acquired.
+    fn conflict(&self) -> Exit {
+        self.conflict_exit_code.map_or(Exit::CONFLICT, Exit::new)
+    }
+
+    /// Whether a lock that another client holds is no failure: another instance has started the period.
+    fn ignores_conflict(&self) -> bool {
+        self.once_per.once_per.is_some() && self.conflict_exit_code.is_none()
+    }
+
+    fn acquire_options(&self) -> AcquireOptions {
+        AcquireOptions { wait: self.wait.limit(), max_hold: self.max_hold, conflict: self.conflict() }
+    }
+
+    fn lease(&self) -> Duration {
+        let lease = self.once_per.lease().or(self.lease).unwrap_or(DEFAULT_LEASE);
+        // A hold never outlives this process by more than its cap.
+        self.max_hold.map_or(lease, |cap| cap.min(lease))
+    }
+}
 
 /// Runs the command under the lock.
 pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
-    let mut course = Course::default();
-    let done = try_to_run(args, &mut course).await;
+    let mut progress = Progress::default();
+    let result = try_to_run(args, &mut progress).await;
     if !args.json {
-        return done;
+        return result;
     }
-    let status = match &done {
+    let status = match &result {
         Ok(exit) => *exit,
         // Before the report, which is the last line.
         Err(failure) => log::failure(failure),
@@ -42,336 +148,199 @@ pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
     // Standard output belongs to the command.
     log::line(&json_line(&Report {
         name,
-        acquired: !course.locks.is_empty(),
-        fence: course.locks.iter().find(|lock| lock.name == name).map(|lock| lock.fence),
-        count: course.count,
-        locks: &course.locks,
-        portion: course.portion,
-        permits: course.permits,
-        command_status: course.command.map(Exit::status),
+        acquired: !progress.locks.is_empty(),
+        fence: progress.locks.iter().find(|lock| lock.name == name).map(|lock| lock.fence),
+        count: progress.count,
+        locks: &progress.locks,
+        mode: progress.mode,
+        permits: progress.permits,
+        command_status: progress.command.map(Exit::status),
         status: status.status(),
-        error: done.as_ref().err().map(Trouble::from),
+        error: ErrorReport::from_result(&result),
     }));
     Ok(status)
 }
 
-/// The progress of a run, for its report.
+/// The progress, for the report.
 #[derive(Debug, Default)]
-struct Course {
+struct Progress {
     /// What was acquired, in the order of the names.
-    locks: Vec<Had>,
+    locks: Vec<AcquiredLock>,
     /// The number of holds of the owner at that time.
     count: Option<u64>,
-    /// The mode of a shared lock, and the number of permits.
-    portion: Option<&'static str>,
+    /// The mode of a shared lock.
+    mode: Option<&'static str>,
     permits: Option<u32>,
     /// The exit status of the command, if it ran.
     command: Option<Exit>,
 }
 
-/// A lock that was acquired.
+impl Progress {
+    fn set_acquired(&mut self, guard: &AnyGuard) {
+        let tokens = guard.tokens().into_iter();
+        self.locks = tokens
+            .map(|(name, fence)| AcquiredLock { name: name.to_string(), fence: fence.as_u64() })
+            .collect();
+        self.count = Some(guard.count());
+        self.mode = guard.shared().map(SharedGuard::mode);
+        self.permits = guard.shared().and_then(SharedGuard::permits);
+    }
+}
+
+/// A lock that was acquired. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
-struct Had {
+struct AcquiredLock {
     name: String,
     fence: u64,
 }
 
-/// The report for programs, printed at the end.
+/// The report for programs, printed at the end. Its fields are stable.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     name: &'a str,
     acquired: bool,
     fence: Option<u64>,
     count: Option<u64>,
-    locks: &'a [Had],
-    portion: Option<&'static str>,
+    locks: &'a [AcquiredLock],
+    #[serde(rename = "portion")]
+    mode: Option<&'static str>,
     permits: Option<u32>,
     command_status: Option<u8>,
     status: u8,
-    error: Option<Trouble>,
+    error: Option<ErrorReport>,
 }
 
-async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure> {
-    let names = args.names.iter().map(|name| crate::lock_name(name)).collect::<Result<Vec<_>, _>>()?;
-    let who = Who::of(&args.enter)?;
-    who.check(names.len())?;
-    let share = Share::of(&args.share, names.len())?;
+async fn try_to_run(args: &RunArgs, progress: &mut Progress) -> Result<Exit, Failure> {
+    let names = args.names.iter().map(|name| super::lock_name(name)).collect::<Result<Vec<_>, _>>()?;
+    let request = LockRequest::from_args(names, &args.owner, &args.shared, &args.once_per)?;
     // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
-    let place = Partition::of(&args.store)?;
-    let is_turn = args.once.once_per.is_some();
-    if is_turn && names.len() > 1 {
-        let cause = anyhow!("--once-per takes one lock, and {} are named", names.len());
-        return Err(Failure::new(Exit::USAGE, cause));
-    }
-    let lives_by_session = !args.no_session && !is_turn && !matches!(who, Who::Inherited(_));
-    let terms = AcquireTerms::of(args, lives_by_session && place.needs_beats())?;
-    let place = place.watchdog_lease(terms.lease);
-    let place = match (args.no_session || is_turn, terms.session.or(args.session)) {
-        (true, _) => place.without_session(),
-        (false, Some(session)) => place.session(session),
-        (false, None) => place,
+    let config = ClientConfig::from_args(&args.store)?;
+    let ends_with_session = !args.no_session && request.can_use_session() && config.has_heartbeats();
+    let times = JobTimes::new(args.lease(), ends_with_session, args.session, args.kill_grace)?;
+    let config = config.watchdog_lease(times.lease);
+    let config = if args.no_session || matches!(request, LockRequest::OncePer { .. }) {
+        config.without_session()
+    } else {
+        config.session(times.session.or(args.session))
     };
-    let mut signals = Signals::catch().context("failed to catch signals").map_err(unavailable)?;
-    let client = tokio::select! {
-        biased;
-        signal = signals.ending() => return Ok(Exit::of_named(signal)),
-        client = place.connect() => client?,
+    let mut signals = Signals::catch()?;
+    let client = match signals.interruptible(config.connect()).await {
+        Ok(client) => client?,
+        Err(signal) => return Ok(Exit::from_signal(signal)),
     };
-    let outcome = under_lock(&client, &names, (&who, share), &terms, args, &mut signals, course).await;
-    if let Err(left) = client.shutdown(CALL).await {
-        log::warning(&left.to_string());
-    }
+    let outcome = run_under_lock(&client, &request, &times, args, &mut signals, progress).await;
+    shut_down(&client).await;
     outcome
 }
 
-async fn under_lock(
+async fn run_under_lock(
     client: &Client,
-    names: &[LockName],
-    (who, share): (&Who, Option<Share>),
-    terms: &AcquireTerms,
+    request: &LockRequest,
+    times: &JobTimes,
     args: &RunArgs,
     signals: &mut Signals,
-    course: &mut Course,
+    progress: &mut Progress,
 ) -> Result<Exit, Failure> {
-    let shown = held::shown(names);
-    let held = tokio::select! {
-        biased;
-        signal = signals.ending() => return Ok(Exit::of_named(signal)),
-        acquired = acquire(client, names, who, share, args) => match acquired {
-            // One of all instances runs the command, so the others have done their part.
-            Err(failure) if failure.is_taken() && args.once.once_per.is_some() && args.conflict_exit_code.is_none() => {
-                tracing::info!(locks = %shown, why = %failure.message(), "another process has the turn");
-                return Ok(Exit::SUCCESS);
-            }
-            acquired => acquired?,
-        },
-    };
-    let had =
-        |(name, fence): (&LockName, FencingToken)| Had { name: name.to_string(), fence: fence.as_u64() };
-    course.locks = held.tokens().into_iter().map(had).collect();
-    course.count = Some(held.count());
-    course.portion = held.shared().map(SharedGuard::word);
-    course.permits = held.shared().and_then(SharedGuard::permits);
-    tracing::info!(locks = %shown, "acquired");
-    let ended = match whole_lease(&held, terms).await {
-        Ok(()) => command(client, &held, terms, &args.command, signals).await,
-        Err(failure) => Err(failure.doing_to("hold", &shown)),
-    };
-    course.command = ended.as_ref().ok().map(|ended| ended.exit);
-    give_back(client, held, &shown, ended).await
-}
-
-async fn acquire(
-    client: &Client,
-    names: &[LockName],
-    who: &Who,
-    share: Option<Share>,
-    args: &RunArgs,
-) -> Result<Held, Failure> {
-    let shown = held::shown(names);
-    let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing_to("use", &shown);
-    if let (Some(share), [name]) = (share, names) {
-        let acquired = share::acquire(client, name, share, who, args).await;
-        return acquired.map_err(|failure| failure.doing_to("acquire", &shown));
-    }
-    let acquired = match (names, who) {
-        ([name], Who::None) if let Some(period) = args.once.once_per => {
-            turn(client.once_per(name.clone(), period).map_err(unusable)?, args).await
+    let guard = match signals.interruptible(request.acquire(client, &args.acquire_options())).await {
+        Ok(Ok(guard)) => guard,
+        // One of all instances runs the command, so the others have done their part.
+        Ok(Err(failure)) if failure.is_taken() && args.ignores_conflict() => {
+            tracing::info!(reason = %failure.message(), "already started in this period");
+            return Ok(Exit::SUCCESS);
         }
-        ([name], Who::None) => one(client.mutex(name.clone()).map_err(unusable)?, args).await,
-        ([name], who) => {
-            let owner = match who {
-                Who::Named(owner) | Who::Inherited(owner) => owner.clone(),
-                Who::None | Who::Fresh => client.owner(),
-            };
-            let lock = client.reentrant_mutex(name.clone()).map_err(unusable)?;
-            entry(lock.owned_by(&owner), args).await
-        }
-        (names, _) => several(client.multi_mutex(names.iter().cloned()).map_err(unusable)?, args).await,
+        Ok(Err(failure)) => return Err(failure.failed_to_all("acquire", &quoted(request.names()))),
+        Err(signal) => return Ok(Exit::from_signal(signal)),
     };
-    acquired.map_err(|failure| failure.doing_to("acquire", &shown))
+    progress.set_acquired(&guard);
+    tracing::info!(locks = %guard.quoted_names(), "acquired");
+    let ended = job::run(client, &guard, times, &args.command, signals).await;
+    progress.command = ended.as_ref().ok().map(|ended| ended.exit);
+    job::release::release(client, guard, ended).await
 }
 
-async fn turn(once: OncePer, args: &RunArgs) -> Result<Held, Failure> {
-    let once = args.once.at_most.into_iter().fold(once, OncePer::at_most);
-    match once.try_start().await {
-        Ok(Attempt::Granted(turn)) => Ok(Held::PeriodGuard(turn)),
-        Ok(Attempt::Taken(who)) => Err(Failure::taken(args.conflict(), anyhow!("{who}"))),
-        Err(error) => Err(not_acquired(error, args.conflict())),
-    }
-}
+const AFTER_HELP: &str = "\
+The command:
+  It inherits standard input, output and error, and runs in a process group of its own. Its
+  environment contains LEASEHOLD_NAME, the name of the lock, and LEASEHOLD_FENCE, the fencing
+  token: a number that grows with every hold of the lock, so that a resource can reject a token
+  smaller than one it has seen. With several locks, both contain one line for each, in the order of
+  the names.
 
-async fn one(mutex: Mutex, args: &RunArgs) -> Result<Held, Failure> {
-    let conflict = args.conflict();
-    let mutex = match args.max_hold {
-        Some(cap) => mutex.max_hold(cap),
-        None => mutex,
-    };
-    if args.tries_once() {
-        return match mutex.try_acquire().await {
-            Ok(Attempt::Granted(guard)) => Ok(Held::One(guard)),
-            Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
-            Err(error) => Err(not_acquired(error, conflict)),
-        };
-    }
-    let acquired = match args.wait {
-        Some(limit) => mutex.acquire_timeout(limit).await,
-        None => mutex.acquire().await,
-    };
-    acquired.map(Held::One).map_err(|error| not_acquired(error, conflict))
-}
+Reentrant locks (--reentrant, --owner):
+  Such a lock belongs to an owner, and is free when all commands that run under it have ended. With
+  --reentrant alone the owner is that of LEASEHOLD_OWNER, or a new, unique one if that is not set.
+  The command finds its owner in LEASEHOLD_OWNER, so that a nested `leasehold run --reentrant` of
+  the same name runs at once, from whichever process it is started. Commands of one owner do NOT
+  exclude each other, wherever they run: `env -u LEASEHOLD_OWNER` starts with a new owner. A
+  process that knows the owner and may use the store can acquire the lock: the owner is as secret
+  as the environment of the command. It is not logged; `show` prints it, and so does the message of
+  a command that could not acquire the lock. The hold of an owner from the environment ends with
+  its lease alone (--lease), not with the session. All holds of an owner have the same fencing
+  token. Takes one NAME. `acquire`, `extend` and `release` do not support such locks.
 
-async fn entry(lock: ReentrantMutex, args: &RunArgs) -> Result<Held, Failure> {
-    let conflict = args.conflict();
-    let lock = match args.max_hold {
-        Some(cap) => lock.max_hold(cap),
-        None => lock,
-    };
-    if args.tries_once() {
-        return match lock.try_acquire().await {
-            Ok(Attempt::Granted(guard)) => Ok(Held::Entry(guard)),
-            Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
-            Err(error) => Err(not_acquired(error, conflict)),
-        };
-    }
-    let acquired = match args.wait {
-        Some(limit) => lock.acquire_timeout(limit).await,
-        None => lock.acquire().await,
-    };
-    acquired.map(Held::Entry).map_err(|error| not_acquired(error, conflict))
-}
+Once per period (--once-per):
+  Of all machines that try, one runs the command. The others end at once with status 0 and no
+  output (or with --conflict-exit-code, if given), even if the command has already ended. From the
+  start of the command, no other machine runs it before the period is over, even if this machine
+  dies; `show` then reports that the lock rests. A command that takes longer is ended, unless
+  --at-most is longer. Choose a period a little shorter than the interval of the timer: the next
+  timer may fire a moment early. The period also counts if the command fails: to try again,
+  `leasehold free` the lock.
 
-async fn several(all: MultiMutex, args: &RunArgs) -> Result<Held, Failure> {
-    let conflict = args.conflict();
-    let all = match args.max_hold {
-        Some(cap) => all.max_hold(cap),
-        None => all,
-    };
-    if args.tries_once() {
-        return match all.try_acquire().await {
-            Ok(MultiAttempt::Granted(guard)) => Ok(Held::Several(guard)),
-            Ok(MultiAttempt::Taken { lock, contention }) => {
-                Err(Failure::taken(conflict, anyhow!("`{lock}` is {contention}")))
-            }
-            Err(error) => Err(not_acquired(error, conflict)),
-        };
-    }
-    let acquired = match args.wait {
-        Some(limit) => all.acquire_timeout(limit).await,
-        None => all.acquire().await,
-    };
-    acquired.map(Held::Several).map_err(|error| not_acquired(error, conflict))
-}
+Shared locks (--shared, --exclusive, --permits):
+  Several commands can hold such a lock at the same time: any number with --shared, or one with
+  --exclusive; with --permits 3, three commands, or fewer if they --take more. Waiters are served
+  in order of arrival, so none starves. Each command has a fencing token of its own, and loses its
+  hold independently. All users of the name must use it in the same way. Takes one NAME. With
+  --reentrant or --owner a read lock belongs to its owner: another read of the same owner runs at
+  once, even if an --exclusive command waits. A request that would wait for its own owner, such as
+  --exclusive under --shared of the same owner, fails at once with status 2. Without an owner, a
+  nested `run --shared` of the same name may wait for ever, behind an --exclusive that waits for
+  the outer one.
 
-/// Extends a new hold to its whole lease before the command starts (2).
-pub(crate) async fn whole_lease(held: &Held, terms: &AcquireTerms) -> Result<(), Failure> {
-    if held.remaining() > terms.grace + terms.room() / 2 {
-        return Ok(());
-    }
-    let extended = match held.extend().await {
-        // The cap allows no more.
-        Err(ExtendError::Capped { .. }) => Ok(()),
-        extended => extended,
-    };
-    extended.map_err(|error| match &error {
-        ExtendError::Lost(lost) => Failure::lost(lost.reason.clone(), error),
-        _ => Failure::new(Exit::UNAVAILABLE, error),
-    })
-}
+Signals:
+  SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT and SIGTSTP are forwarded
+  to the process group of the command, and the lock is released when the command has ended. Signals
+  that were ignored when leasehold started (nohup) stay ignored. If the command wants to read from
+  the terminal, it becomes the foreground job. After Ctrl-Z nothing is renewed: if the lease ends
+  before `fg`, the lock is lost.
 
-pub(crate) async fn command(
-    client: &Client,
-    held: &Held,
-    terms: &AcquireTerms,
-    words: &[OsString],
-    signals: &mut Signals,
-) -> Result<Ended, Failure> {
-    signals.catch_all().context("failed to catch signals").map_err(unavailable)?;
-    let child = Child::start(words, held).map_err(|error| not_started(words, error))?;
-    Ok(job::watch(Job::new(child, client, held, terms), signals).await)
-}
+Loss of the lock:
+  If the lock cannot be renewed, the command gets SIGTERM early enough to end before another client
+  can acquire the lock: --kill-grace before the lease or the session ends. Whatever is left of its
+  process group then gets SIGKILL. The same happens --kill-grace before --max-hold is over. If the
+  lock was taken away (its key was removed), SIGTERM follows when that is detected, at the next
+  renewal. If leasehold itself is killed, the kernel kills the command (Linux). It does not kill
+  the children of the command, nor a program that is setuid or has file capabilities: for those use
+  a container or a cgroup. While leasehold is stopped (SIGSTOP) it cannot end the command: it does
+  so once it continues.
 
-fn not_started(command: &[OsString], error: io::Error) -> Failure {
-    let program = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
-    let advice = match error.kind() {
-        io::ErrorKind::NotFound => "there is no such program: check its path, or PATH",
-        io::ErrorKind::PermissionDenied => "it is not executable: check its mode",
-        _ => "it cannot be executed",
-    };
-    let text = format!("failed to start the command `{program}`: {advice}");
-    Failure::new(child::exit_of(&error), anyhow::Error::new(error).context(text))
-}
+Exit status:
+  that of the command; 128 + n if signal n ended it
+    2  the arguments, the name, the URL or another setting cannot be used; or the lock can never be
+       acquired in this way
+   69  the store cannot be reached, or refuses the request
+   70  the lock was lost before the command had ended
+   75  the lock was not acquired (see --conflict-exit-code); with --once-per that is 0
+  126  the command cannot be executed
+  127  there is no such command
 
-pub(crate) async fn give_back(
-    client: &Client,
-    held: Held,
-    shown: &str,
-    ended: Result<Ended, Failure>,
-) -> Result<Exit, Failure> {
-    let until = held.valid_until();
-    let known = held.check().err().map(|lost| lost.reason);
-    let capped = held.is_capped();
-    let released = match held {
-        // Without a command that could be started, another instance may take the turn.
-        Held::PeriodGuard(turn) if ended.as_ref().is_err_and(|failure| failure.exit.says_never_started()) => {
-            turn.give_up().await
-        }
-        held => held.release().await,
-    };
-    let ended = ended?;
-    if ended.stopped {
-        let why = match (known, &released) {
-            // What the keeper has detected is more precise than what a late release finds.
-            (Some(reason), _) if !matches!(reason, LostReason::Expired | LostReason::Capped) => Some(reason),
-            // The command is ended early, so that it is gone before the cap.
-            _ if capped => Some(LostReason::Capped),
-            (_, Err(ReleaseError::Lost(reason))) => Some(reason.clone()),
-            _ => None,
-        };
-        let text = |why: &str| anyhow!("lost {shown}, so the command was ended: {why}");
-        return Err(match why {
-            Some(reason) => Failure::lost(reason.clone(), text(&reason.to_string())),
-            None => Failure::new(Exit::LOST, text("it could not be renewed in time")),
-        });
-    }
-    match released {
-        Ok(()) => tracing::info!(locks = %shown, "given back"),
-        Err(ReleaseError::Lost(reason)) if too_early(&reason, known.is_none() && until <= client.now()) => {
-            let cause = anyhow!(
-                "lost {shown} while the command ran, which was detected only after it had ended: {reason}; another \
-                 client may have held it at the same time"
-            );
-            return Err(Failure::lost(reason, cause));
-        }
-        // The command had already ended.
-        Err(ReleaseError::Lost(_)) => {
-            tracing::info!(locks = %shown, "its lease ended during its release");
-        }
-        Err(error) => log::warning(&format!("failed to release {shown}: {error}")),
-    }
-    Ok(ended.exit)
-}
+JSON (--json), the last line on standard error; later versions may add fields:
+  name, acquired (true or false), fence, count (the number of holds of the owner then; 1 without
+  --reentrant, null if it was not acquired), locks (name and fence of each), portion (read, write
+  or permits; null for a lock that is not shared), permits (how many it acquired, or null),
+  command_status (null if the command was not started), status (of this program); error: null, or
+  an object with kind (taken, lost, unavailable, usage, not_started), reason (of a loss, or null),
+  message
 
-/// Whether a lock was lost while the command ran, if its release reports the loss. `late`: the command ended in time,
-/// and the lease or the session has ended since.
-fn too_early(reason: &LostReason, late: bool) -> bool {
-    use LostReason::{Evicted, Expired, SessionLapsed, TakenOver};
-    !(late && matches!(reason, Expired | TakenOver { .. } | Evicted | SessionLapsed))
-}
-
-fn unavailable(error: anyhow::Error) -> Failure {
-    Failure::new(Exit::UNAVAILABLE, error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lease_that_ends_after_the_command_is_no_loss() {
-        assert!(!too_early(&LostReason::Expired, true));
-        assert!(!too_early(&LostReason::TakenOver { by: None }, true));
-        assert!(too_early(&LostReason::Removed, true));
-        assert!(too_early(&LostReason::TakenOver { by: None }, false));
-    }
-}
+Examples:
+  leasehold run nightly -- ./backup.sh
+  leasehold run till stock -- ./close-the-day.sh
+  leasehold run uploads --permits 3 -- ./upload.sh    three at a time
+  leasehold run index --shared -- ./query.sh          never during `… index --exclusive -- ./rebuild.sh`
+  leasehold run deploy --reentrant -- ./deploy.sh     which may run `leasehold run deploy --reentrant -- …`
+  leasehold run deploy --owner \"ci-$RUN_ID\" -- ./step-2.sh       in every step of one run
+  leasehold run nightly --wait 10s --conflict-exit-code 0 -- ./backup.sh
+  leasehold run digest --once-per 55m --at-most 2h -- ./send-digest       from an hourly timer everywhere
+  leasehold run orders/42 --store redis://db.example.org --password-file /run/secrets/redis -- ./ship
+  leasehold run report --lease 5m --kill-grace 1m -- sh -c 'make report && publish --fence $LEASEHOLD_FENCE'";

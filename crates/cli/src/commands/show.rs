@@ -1,25 +1,57 @@
 //! `leasehold show`: the state of a lock.
 
-use crate::args::ShowArgs;
-use crate::look::{Looked, look};
-use crate::output::exit::{Exit, Failure};
-use crate::output::holders::{Counted, Having};
+use crate::lock::any_lock::{self, FoundLock};
+use crate::output::audit_report::AuditReport;
+use crate::output::capacity::Capacity;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::holder_report::HolderReport;
+use crate::output::lines::Lines;
+use crate::output::log::LogArgs;
+use crate::output::printable::printable;
 use crate::output::report::{json_line, millis, print};
-use crate::output::session_info::{Behind, Taken, plain};
-use crate::output::stamp::rfc3339;
-use crate::store::Partition;
+use crate::output::session_report::SessionReport;
+use crate::output::timestamp::rfc3339;
+use crate::store::args::StoreArgs;
+use crate::store::client::ClientConfig;
+use clap::Args;
+use leasehold::{FencingToken, Owner};
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
+
+/// Show the holder of a lock, since when and until when it is held, its session, the number of waiters, and the audit.
+///
+/// Works with a lock of any kind: a plain lock, a reentrant one (`run --reentrant`), an election (`lead`), or one that
+/// several clients can hold at the same time (`run --shared`, `--permits`; also latches and barriers of programs), with
+/// all holders.
+///
+/// The exit status is 0 whether or not the lock is held; 69 if the store cannot be reached, and 2 if the name or a
+/// setting cannot be used.
+#[derive(Args)]
+#[command(about = "Show the holder of a lock", after_long_help = AFTER_HELP)]
+pub(crate) struct ShowArgs {
+    /// Name of the lock
+    name: String,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
 
 /// Prints the state of the lock.
 pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
-    let name = crate::lock_name(&args.name)?;
-    let client = Partition::of(&args.store)?.without_session().connect().await?;
-    let looked = look(&client, &name).await?;
-    let report = Report::of(name.as_str(), &looked, SystemTime::now());
+    let name = super::lock_name(&args.name)?;
+    let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
+    let found = any_lock::find(&client, &name).await?;
+    let report = Report::new(name.as_str(), &found, SystemTime::now());
     let text = if args.json { json_line(&report) } else { report.text() };
-    print(&text).map(|()| Exit::SUCCESS).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
+    print(&text).map(|()| Exit::SUCCESS)
 }
 
 /// The report. The fields of its JSON are stable.
@@ -37,16 +69,18 @@ struct Report<'a> {
     remaining_ms: Option<u64>,
     fence: Option<u64>,
     waiting: u64,
-    behind: Option<Behind<'a>>,
-    audit: Vec<Taken<'a>>,
+    #[serde(rename = "behind")]
+    session: Option<SessionReport<'a>>,
+    audit: Vec<AuditReport<'a>>,
     #[serde(flatten)]
-    counted: Counted,
-    sharers: Vec<Having<'a>>,
+    capacity: Capacity,
+    #[serde(rename = "sharers")]
+    holders: Vec<HolderReport<'a>>,
 }
 
 impl<'a> Report<'a> {
-    fn of(name: &'a str, looked: &'a Looked, now: SystemTime) -> Self {
-        let Looked { lock, details } = looked;
+    fn new(name: &'a str, found: &'a FoundLock, now: SystemTime) -> Self {
+        let FoundLock { lock, details } = found;
         let status = &details.status;
         let remaining = status.remaining.filter(|_| status.held);
         Self {
@@ -55,75 +89,110 @@ impl<'a> Report<'a> {
             held: status.held,
             rests: status.rests,
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),
-            owner: status.owner.as_ref().map(leasehold::Owner::as_str),
+            owner: status.owner.as_ref().map(Owner::as_str),
             count: status.count,
             since: status.since.map(rfc3339),
             until: remaining.and_then(|time| now.checked_add(time)).map(rfc3339),
             remaining_ms: remaining.map(millis),
-            fence: status.fence.filter(|_| status.held).map(leasehold::FencingToken::as_u64),
+            fence: status.fence.filter(|_| status.held).map(FencingToken::as_u64),
             waiting: status.waiting,
-            behind: details.behind.as_ref().map(Behind::of),
-            audit: details.audit.iter().map(Taken::of).collect(),
-            counted: Counted::of(lock.kind(), status),
-            sharers: Having::all(status, |sharer| details.shared_holder_session(sharer)),
+            session: details.behind.as_ref().map(SessionReport::new),
+            audit: details.audit.iter().map(AuditReport::new).collect(),
+            capacity: Capacity::new(lock.kind(), status),
+            holders: HolderReport::all(status, |holder| details.shared_holder_session(holder)),
         }
     }
 
     fn text(&self) -> String {
-        let mut text = String::new();
-        let mut line = |label: &str, value: &str| {
-            writeln!(text, "{label:<9}{value}").expect("writing to a string cannot fail");
-        };
-        line("name", self.name);
-        line("kind", self.kind);
-        if let Some(taken) = self.counted.text() {
-            line("taken", &taken);
+        let mut lines = Lines::default();
+        lines.push("name", self.name);
+        lines.push("kind", self.kind);
+        if let Some(taken) = self.capacity.text() {
+            lines.push("taken", &taken);
         }
-        if !self.sharers.is_empty() {
-            line("held", "yes");
-            for having in &self.sharers {
-                line("hold", &having.text());
+        if !self.holders.is_empty() {
+            lines.push("held", "yes");
+            for holder in &self.holders {
+                lines.push("hold", &holder.text());
             }
         } else if self.held {
-            line(
-                "held",
-                if self.rests { "no longer, but left resting: no client can acquire it yet" } else { "yes" },
-            );
-            line(
-                "holder",
-                &self.holder.map_or_else(|| "unknown: the holder has recorded no label".to_owned(), plain),
-            );
-            if let Some(owner) = self.owner {
-                let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
-                line("owner", &format!("{}, {times}", plain(owner)));
-            }
-            line("since", self.since.as_deref().unwrap_or("unknown"));
-            match (&self.until, self.remaining_ms) {
-                (Some(until), Some(ms)) => {
-                    let left = Duration::from_millis(ms);
-                    let renewed = if self.rests { "" } else { ", unless it is renewed" };
-                    line("until", &format!("{until} (in {left:?}{renewed})"));
-                }
-                _ => line("until", "for ever: it has no expiry"),
-            }
-            if let Some(behind) = &self.behind {
-                line("session", &format!("{}, {}", behind.session, behind.state()));
-                if let (Some(host), Some(pid), Some(program)) = (behind.host, behind.pid, behind.program) {
-                    line("host", &plain(host));
-                    line("process", &format!("{pid}, {}", plain(program)));
-                }
-                for (name, value) in &behind.labels {
-                    line("label", &format!("{}={}", plain(name), plain(value)));
-                }
-            }
-            line("fence", &self.fence.map_or_else(|| "none".to_owned(), |fence| fence.to_string()));
+            self.push_hold(&mut lines);
         } else {
-            line("held", "no");
+            lines.push("held", "no");
         }
-        line("waiting", &self.waiting.to_string());
-        for taken in &self.audit {
-            line("audit", &taken.text());
+        lines.push("waiting", &self.waiting.to_string());
+        for entry in &self.audit {
+            lines.push("audit", &entry.text());
         }
-        text
+        lines.into_text()
+    }
+
+    /// The hold of a lock that is not shared.
+    fn push_hold(&self, lines: &mut Lines) {
+        let held =
+            if self.rests { "no longer, but left resting: no client can acquire it yet" } else { "yes" };
+        lines.push("held", held);
+        let no_label = || "unknown: the holder has recorded no label".to_owned();
+        lines.push("holder", &self.holder.map_or_else(no_label, printable));
+        if let Some(owner) = self.owner {
+            let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
+            lines.push("owner", &format!("{}, {times}", printable(owner)));
+        }
+        lines.push("since", self.since.as_deref().unwrap_or("unknown"));
+        match (&self.until, self.remaining_ms) {
+            (Some(until), Some(ms)) => {
+                let remaining = Duration::from_millis(ms);
+                let renewed = if self.rests { "" } else { ", unless it is renewed" };
+                lines.push("until", &format!("{until} (in {remaining:?}{renewed})"));
+            }
+            _ => lines.push("until", "for ever: it has no expiry"),
+        }
+        if let Some(session) = &self.session {
+            push_session(session, lines);
+        }
+        lines.push("fence", &self.fence.map_or_else(|| "none".to_owned(), |fence| fence.to_string()));
     }
 }
+
+fn push_session(session: &SessionReport<'_>, lines: &mut Lines) {
+    lines.push("session", &format!("{}, {}", session.session, session.state()));
+    if let (Some(host), Some(pid), Some(program)) = (session.host, session.pid, session.program) {
+        lines.push("host", &printable(host));
+        lines.push("process", &format!("{pid}, {}", printable(program)));
+    }
+    for (name, value) in &session.labels {
+        lines.push("label", &format!("{}={}", printable(name), printable(value)));
+    }
+}
+
+const AFTER_HELP: &str = "\
+JSON (--json), one line; later versions may add fields:
+  name          the name of the lock
+  kind          mutex, reentrant, election, semaphore, rwlock, latch or barrier; of a free lock,
+                mutex unless it is known to have been another
+  held          true or false
+  rests         true if the last holder has finished, and the lock stays taken until `until` (`run
+                --once-per`)
+  holder        the label of the holder, by default `host/pid/program`; null if the lock is free,
+                or held by another library, which records no label
+  owner         the owner, for which it can be acquired again; null if the lock is free, or a mutex
+  count         the number of holds: 0 if it is free, 1 if a mutex is held
+  since         when the hold began, by the clock of the store: RFC 3339 in UTC, or null
+  until         when the lease ends unless it is renewed, by the clock of this machine; null if the
+                lock is free, or held without an expiry
+  remaining_ms  the milliseconds until then, or null
+  fence         the fencing token of the holder, a number of at most 53 bits, or null
+  waiting       how many processes wait
+  behind        the session of the holder, or null: session, alive, alive_ms, label, host, pid,
+                program, version, started, labels
+  audit         the last holds that were ended by others, the latest first: at, how (freed,
+                evicted), fence, whose, by
+  taken         how many permits are taken, or how many have arrived; null for other kinds
+  limit         the number of permits, arrivals or parties, or null
+  sharers       all holders, for a kind that can be shared, the oldest first (4096 at most):
+                portion, count (of permits or arrivals), holder, owner, since, remaining_ms, fence,
+                behind. The holder above is the first
+
+Examples:
+  leasehold show nightly
+  leasehold show nightly --json | jq -r 'select(.held) | .holder'";

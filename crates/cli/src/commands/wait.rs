@@ -3,45 +3,79 @@
 //! It acquires nothing and has no queue entry, so no notification reaches it. It polls, less and less often, and at the
 //! end of the holder's lease.
 
-use crate::args::WaitArgs;
-use crate::commands::lead::share;
-use crate::look::look;
-use crate::output::exit::{Exit, Failure};
-use crate::output::report::{Trouble, json_line, millis, print};
-use crate::store::Partition;
+use crate::backoff::{Backoff, jitter};
+use crate::duration;
+use crate::lock::any_lock;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::log::LogArgs;
+use crate::output::report::{ErrorReport, json_line, millis, print};
+use crate::store::args::StoreArgs;
+use crate::store::client::ClientConfig;
 use anyhow::anyhow;
-use leasehold::{Client, LockName, Moment, Status};
+use clap::Args;
+use leasehold::Moment;
 use serde::Serialize;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The pauses between two polls: the first, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Wait until a lock is free, without acquiring it.
+///
+/// Works with a lock of any kind. Polls when the lease of the holder would end, and at first every 100ms, then less and
+/// less often: every 2s at least. Another client may hold the lock again by the time this command has ended: to work
+/// under the lock, use `leasehold run`. A lock is not free while the period of `run --once-per` lasts.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct WaitArgs {
+    /// Name of the lock
+    name: String,
+
+    /// Maximum time to wait; without it, wait for ever
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    wait: Option<Duration>,
+
+    /// Exit status if the lock was not free in time
+    #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT.status())]
+    conflict_exit_code: u8,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
+
+/// The pauses between two polls.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 /// How long after the end of a lease it polls, and the minimum pause: a holder may renew at the last moment, again and
 /// again.
-const AFTER: Duration = Duration::from_millis(10);
+const AFTER_LEASE: Duration = Duration::from_millis(10);
 
 /// Waits until the lock is free.
 pub(crate) async fn wait(args: &WaitArgs) -> Result<Exit, Failure> {
-    let mut course = Course::default();
-    let done = try_to_wait(args, &mut course).await;
+    let mut progress = Progress::default();
+    let result = try_to_wait(args, &mut progress).await;
     if args.json {
         let report = Report {
             name: &args.name,
-            free: done.is_ok(),
-            waited_ms: millis(course.waited),
-            holder: course.holder.as_deref(),
-            remaining_ms: course.remaining.map(millis),
-            error: done.as_ref().err().map(Trouble::from),
+            free: result.is_ok(),
+            waited_ms: millis(progress.waited),
+            holder: progress.holder.as_deref(),
+            remaining_ms: progress.remaining.map(millis),
+            error: ErrorReport::from_result(&result),
         };
-        print(&json_line(&report)).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
+        print(&json_line(&report))?;
     }
-    done
+    result
 }
 
-/// What the polls have shown.
+/// What the polls have found.
 #[derive(Debug, Default)]
-struct Course {
+struct Progress {
     waited: Duration,
     /// The holder at the last poll that found one.
     holder: Option<String>,
@@ -57,58 +91,69 @@ struct Report<'a> {
     waited_ms: u64,
     holder: Option<&'a str>,
     remaining_ms: Option<u64>,
-    error: Option<Trouble>,
+    error: Option<ErrorReport>,
 }
 
-async fn try_to_wait(args: &WaitArgs, course: &mut Course) -> Result<Exit, Failure> {
-    let name = crate::lock_name(&args.name)?;
-    let client = Partition::of(&args.store)?.without_session().connect().await?;
+async fn try_to_wait(args: &WaitArgs, progress: &mut Progress) -> Result<Exit, Failure> {
+    let name = super::lock_name(&args.name)?;
+    let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
     let start = client.now();
     let limit = args.wait.map(|limit| start + limit);
-    let mut pause = PAUSES.0;
+    let mut backoff = BACKOFF;
     loop {
-        let status = looked(&client, &name).await?;
+        let status = any_lock::find(&client, &name).await?.details.status;
         let now = client.now();
-        course.waited = now.since(start);
-        course.remaining = status.remaining.filter(|_| status.held);
+        progress.waited = now.since(start);
+        progress.remaining = status.remaining.filter(|_| status.held);
         if !status.held {
             return Ok(Exit::SUCCESS);
         }
-        course.holder.clone_from(&status.holder);
+        progress.holder.clone_from(&status.holder);
         if limit.is_some_and(|limit| limit <= now) {
-            let who = status.holder.as_deref().unwrap_or("a client without a label");
-            let cause = anyhow!("`{name}` is not free after {:?}: {who} holds it", course.waited);
-            return Err(Failure::taken(Exit::of(args.conflict_exit_code), cause));
+            let holder = status.holder.as_deref().unwrap_or("a client without a label");
+            let cause = anyhow!("timed out after {:?}: held by {holder}", progress.waited);
+            let failure = Failure::taken(Exit::new(args.conflict_exit_code), cause);
+            return Err(failure.failed_to("wait for", &name));
         }
-        sleep(next_look(now, pause, status.remaining, limit)).await;
-        pause = (pause * 2).min(PAUSES.1);
+        sleep(next_pause(now, backoff.next_pause(), status.remaining, limit)).await;
     }
-}
-
-async fn looked(client: &Client, name: &LockName) -> Result<Status, Failure> {
-    look(client, name).await.map(|looked| looked.details.status)
 }
 
 /// How long to sleep before the next poll: the pause less up to a quarter, at most until the lease ends or until the
 /// limit.
-fn next_look(now: Moment, pause: Duration, remaining: Option<Duration>, limit: Option<Moment>) -> Duration {
-    let usual = pause.saturating_sub(share(now, pause / 4));
-    let over = remaining.map_or(usual, |remaining| (remaining + AFTER).min(usual));
-    limit.map_or(over, |limit| over.min(limit.since(now)))
+fn next_pause(now: Moment, pause: Duration, remaining: Option<Duration>, limit: Option<Moment>) -> Duration {
+    let pause = pause.saturating_sub(jitter(now, pause / 4));
+    let pause = remaining.map_or(pause, |remaining| (remaining + AFTER_LEASE).min(pause));
+    limit.map_or(pause, |limit| pause.min(limit.since(now)))
 }
+
+const AFTER_HELP: &str = "\
+JSON (--json), one line, also if it fails; later versions may add fields:
+  name, free (true or false), waited_ms, holder (the last one that was seen, or null),
+  remaining_ms; error as with `run`
+
+Exit status:
+    0  the lock is free
+    2  the name or a setting cannot be used
+   69  the store cannot be reached, or refuses the request
+   75  the lock was not free within --wait (see --conflict-exit-code)
+
+Examples:
+  leasehold wait nightly --wait 1h && ./after-nightly.sh
+  leasehold wait deploy --wait 0s || echo 'a deploy is under way'";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn looks_come_at_the_end_of_the_lease_and_never_closer_than_they_may() {
+    fn a_poll_comes_at_the_end_of_the_lease_and_never_sooner_than_allowed() {
         let (now, s) = (Moment::from_micros(5_000_500), Duration::from_secs);
         let ms = Duration::from_millis;
-        assert_eq!(next_look(now, s(2), None, None), ms(1_750));
-        assert_eq!(next_look(now, s(2), Some(s(9)), None), ms(1_750));
-        assert_eq!(next_look(now, s(2), Some(ms(30)), None), ms(40));
-        assert_eq!(next_look(now, s(2), Some(Duration::ZERO), None), AFTER);
-        assert_eq!(next_look(now, s(2), Some(ms(30)), Some(now + ms(7))), ms(7));
+        assert_eq!(next_pause(now, s(2), None, None), ms(1_750));
+        assert_eq!(next_pause(now, s(2), Some(s(9)), None), ms(1_750));
+        assert_eq!(next_pause(now, s(2), Some(ms(30)), None), ms(40));
+        assert_eq!(next_pause(now, s(2), Some(Duration::ZERO), None), AFTER_LEASE);
+        assert_eq!(next_pause(now, s(2), Some(ms(30)), Some(now + ms(7))), ms(7));
     }
 }

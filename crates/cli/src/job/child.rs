@@ -1,20 +1,21 @@
 //! The command as a process: how it starts, receives signals, and ends.
 //!
 //! 1. It leads a process group of its own, which receives all signals.
-//! 2. The kernel kills it when this process ends (Linux): see [`die_with`].
+//! 2. The kernel kills it when this process ends (Linux): see [`kill_with_parent`].
 //! 3. Polling also reaps all other children of this process (orphans, if it is process 1).
 
-use crate::job::held::Held;
-use crate::job::owner::OWNER;
+use crate::environment::{FENCE, NAME, OWNER, PASSWORD, STORE};
+use crate::lock::guard::AnyGuard;
 use crate::output::exit::Exit;
-use crate::secret::PASSWORD;
-use crate::store::{self, STORE};
+use crate::output::failure::Failure;
+use crate::output::log;
+use crate::store::url;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{self, Command};
 
 /// A command that was started. Dropping this does not end it.
 #[derive(Debug)]
@@ -22,9 +23,9 @@ pub(crate) struct Child {
     pid: Pid,
 }
 
-/// A change of a child's state.
+/// A change of the command's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum StateChange {
     /// It has ended, and was reaped.
     Ended(Exit),
     /// It was stopped, by this signal.
@@ -32,30 +33,20 @@ pub(crate) enum Change {
 }
 
 impl Child {
-    /// Starts the command with `held` in its environment. Must be called on the main thread: the kernel kills the child
-    /// when the *thread* that started it ends (2).
-    pub(crate) fn start(words: &[OsString], held: &Held) -> io::Result<Self> {
+    /// Starts the command. Must be called on the main thread: the kernel kills the child when the *thread* that started
+    /// it ends (2).
+    pub(crate) fn start(words: &[OsString], guard: &AnyGuard) -> Result<Self, Failure> {
+        let child = Self::spawn(words, guard).map_err(|error| start_failure(words, error))?;
+        Ok(Self { pid: Pid::from_child(&child) })
+    }
+
+    fn spawn(words: &[OsString], guard: &AnyGuard) -> io::Result<process::Child> {
         let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command.args(arguments).process_group(0);
-        let locks = held.tokens();
-        // No name contains a line break.
-        let names: Vec<_> = locks.iter().map(|(name, _)| name.as_str()).collect();
-        let fences: Vec<_> = locks.iter().map(|(_, fence)| fence.to_string()).collect();
-        command.env("LEASEHOLD_NAME", names.join("\n")).env("LEASEHOLD_FENCE", fences.join("\n"));
-        // A plain run leaves the variable unchanged: nested commands still act for the owner that it names.
-        if let Some(owner) = held.owner() {
-            command.env(OWNER, owner.as_str());
-        }
-        command.env_remove(PASSWORD);
-        if let Some(url) = std::env::var_os(STORE).as_deref().and_then(store::for_command) {
-            // Not removed: a nested command would fall back to another store, where it excludes no other process.
-            // Without the password the store refuses it with an error.
-            command.env(STORE, url);
-        }
-        die_with(&mut command, rustix::process::getpid());
-        let child = command.spawn()?;
-        Ok(Self { pid: Pid::from_child(&child) })
+        set_environment(&mut command, guard);
+        kill_with_parent(&mut command, rustix::process::getpid());
+        command.spawn()
     }
 
     /// The process group of the command.
@@ -69,17 +60,17 @@ impl Child {
             Ok(()) | Err(Errno::SRCH) => {}
             // This process may not signal a setuid program.
             Err(error) => {
-                crate::output::log::warning(&format!("failed to send {signal:?} to the command: {error}"));
+                log::warning(&format!("failed to send {signal:?} to the command: {error}"));
             }
         }
     }
 
     /// The change of the child's state since the last call, if any. Reaps what has ended (3).
-    pub(crate) fn poll(&self) -> Option<Change> {
+    pub(crate) fn poll(&self) -> Option<StateChange> {
         loop {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid == self.pid => {
-                    if let Some(change) = change(status) {
+                    if let Some(change) = state_change(status) {
                         return Some(change);
                     }
                 }
@@ -91,22 +82,52 @@ impl Child {
     }
 }
 
+/// Passes the locks and their owner on to the command, and no password.
+fn set_environment(command: &mut Command, guard: &AnyGuard) {
+    let tokens = guard.tokens();
+    // No name contains a line break.
+    let names: Vec<_> = tokens.iter().map(|(name, _)| name.as_str()).collect();
+    let fences: Vec<_> = tokens.iter().map(|(_, fence)| fence.to_string()).collect();
+    command.env(NAME, names.join("\n")).env(FENCE, fences.join("\n"));
+    // Without an owner the variable stays unchanged: nested commands still act for the owner that it names.
+    if let Some(owner) = guard.owner() {
+        command.env(OWNER, owner.as_str());
+    }
+    command.env_remove(PASSWORD);
+    if let Some(url) = std::env::var_os(STORE).as_deref().and_then(url::inherited) {
+        // Not removed: a nested command would use another store, where it excludes no other process. Without the
+        // password the store refuses it with an error.
+        command.env(STORE, url);
+    }
+}
+
+fn start_failure(words: &[OsString], error: io::Error) -> Failure {
+    let program = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "there is no such program: check its path, or PATH",
+        io::ErrorKind::PermissionDenied => "it is not executable: check its mode",
+        _ => "it cannot be executed",
+    };
+    let text = format!("failed to start the command `{program}`: {advice}");
+    Failure::new(start_exit(&error), anyhow::Error::new(error).context(text))
+}
+
 /// The status that a shell reports for a command that could not be started.
-pub(crate) fn exit_of(error: &io::Error) -> Exit {
+fn start_exit(error: &io::Error) -> Exit {
     match error.kind() {
         io::ErrorKind::NotFound => Exit::NOT_FOUND,
         _ => Exit::NOT_EXECUTABLE,
     }
 }
 
-fn change(status: WaitStatus) -> Option<Change> {
+fn state_change(status: WaitStatus) -> Option<StateChange> {
     if let Some(status) = status.exit_status() {
-        return Some(Change::Ended(Exit::of(u8::try_from(status & 0xff).unwrap_or(u8::MAX))));
+        return Some(StateChange::Ended(Exit::new(u8::try_from(status & 0xff).unwrap_or(u8::MAX))));
     }
     if let Some(signal) = status.terminating_signal() {
-        return Some(Change::Ended(Exit::of_signal(signal)));
+        return Some(StateChange::Ended(Exit::from_raw_signal(signal)));
     }
-    status.stopping_signal().map(Change::Stopped)
+    status.stopping_signal().map(StateChange::Stopped)
 }
 
 /// Makes the kernel kill the child when `parent` ends, however it ends.
@@ -114,7 +135,7 @@ fn change(status: WaitStatus) -> Option<Change> {
 /// This applies to the child alone, not to the child's own children. The kernel discards it when the child executes a
 /// program that is setuid or has file capabilities.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn die_with(command: &mut Command, parent: Pid) {
+fn kill_with_parent(command: &mut Command, parent: Pid) {
     let set = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // A parent that ended before the call above has sent no signal.
@@ -134,7 +155,7 @@ fn die_with(command: &mut Command, parent: Pid) {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn die_with(_command: &mut Command, _parent: Pid) {}
+fn kill_with_parent(_command: &mut Command, _parent: Pid) {}
 
 #[cfg(test)]
 mod tests {
@@ -143,7 +164,7 @@ mod tests {
     #[test]
     fn failed_starts_have_the_exit_status_of_shells() {
         let check = |errno: Errno, exit| {
-            assert_eq!(exit_of(&io::Error::from_raw_os_error(errno.raw_os_error())), exit);
+            assert_eq!(start_exit(&io::Error::from_raw_os_error(errno.raw_os_error())), exit);
         };
         check(Errno::NOENT, Exit::NOT_FOUND);
         check(Errno::ACCESS, Exit::NOT_EXECUTABLE);

@@ -5,19 +5,20 @@
 //! 2. Signals that concern the command alone are caught only once it runs: before that, Ctrl-Z stops this process like
 //!    any program.
 
+use crate::output::failure::Failure;
 use rustix::process::Signal;
 use std::io;
 use std::task::{Context, Poll};
 use tokio::signal::unix::{self, SignalKind};
 
-/// End this process while it waits, and are passed on to the command later.
-pub(crate) const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+/// Signals that end this process while it waits, and are forwarded to the command later.
+pub(crate) const TERMINATION: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
-/// Only the command can use these; by default they would end this process.
-const FOR_THE_COMMAND: [Signal; 2] = [Signal::USR1, Signal::USR2];
+/// Signals that only the command can use; by default they would end this process.
+const USER_DEFINED: [Signal; 2] = [Signal::USR1, Signal::USR2];
 
 /// Signals of the terminal.
-const OF_THE_JOB: [Signal; 3] = [Signal::WINCH, Signal::CONT, Signal::TSTP];
+const JOB_CONTROL: [Signal; 3] = [Signal::WINCH, Signal::CONT, Signal::TSTP];
 
 /// Signals that are caught.
 pub(crate) struct Signals {
@@ -29,22 +30,32 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// Catches the signals that may come before the command runs.
-    pub(crate) fn catch() -> io::Result<Self> {
+    pub(crate) fn catch() -> Result<Self, Failure> {
         let mut signals = Self { ignored: ignored(), streams: Vec::new(), all: false };
-        signals.add(&ENDING)?;
-        signals.add(&FOR_THE_COMMAND)?;
+        signals.add(&TERMINATION).and_then(|()| signals.add(&USER_DEFINED)).map_err(catch_failure)?;
         Ok(signals)
     }
 
     /// Also catches the signals that may come while the command runs (2), including the end of a child.
-    pub(crate) fn catch_all(&mut self) -> io::Result<()> {
+    pub(crate) fn catch_all(&mut self) -> Result<(), Failure> {
         if std::mem::replace(&mut self.all, true) {
             return Ok(());
         }
-        self.add(&OF_THE_JOB)?;
+        self.add(&JOB_CONTROL).map_err(catch_failure)?;
         // If SIGCHLD is ignored, the kernel discards the exit status.
-        self.streams.push((Signal::CHILD, unix::signal(SignalKind::child())?));
+        let children = unix::signal(SignalKind::child()).map_err(catch_failure)?;
+        self.streams.push((Signal::CHILD, children));
         Ok(())
+    }
+
+    /// Awaits a future, unless a signal asks this process to end first: then the future is dropped, and the signal is
+    /// the error.
+    pub(crate) async fn interruptible<T>(&mut self, future: impl Future<Output = T>) -> Result<T, Signal> {
+        tokio::select! {
+            biased;
+            signal = self.termination() => Err(signal),
+            output = future => Ok(output),
+        }
     }
 
     /// The next signal. Several pending signals of a kind are reported as one.
@@ -54,13 +65,11 @@ impl Signals {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// The next signal that asks this process to end.
-    ///
-    /// Cancel safety: as [`next`](Self::next), except for signals that only the command can use.
-    pub(crate) async fn ending(&mut self) -> Signal {
+    /// The next signal that asks this process to end. Discards all others.
+    async fn termination(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if ENDING.contains(&signal) {
+            if TERMINATION.contains(&signal) {
                 return signal;
             }
         }
@@ -84,6 +93,10 @@ impl Signals {
         }
         Poll::Pending
     }
+}
+
+fn catch_failure(error: io::Error) -> Failure {
+    Failure::unavailable(anyhow::Error::new(error).context("failed to catch signals"))
 }
 
 /// The signals that this process ignores, as a bit mask. Only procfs reports them without changing them; without it,

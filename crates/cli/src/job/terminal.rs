@@ -1,8 +1,8 @@
-//! The terminal, and lending it to the command.
+//! The controlling terminal, and which process group is in its foreground.
 //!
-//! The command's group starts in the background, so that this process receives Ctrl-C and passes it on, and the other
+//! The command's group starts in the background, so that this process receives Ctrl-C and forwards it, and the other
 //! processes of a pipeline keep their terminal. The kernel stops the command when it reads from or configures the
-//! terminal: then it gets the terminal, if this process has it.
+//! terminal: then its group becomes the foreground group, if this process's group was.
 //!
 //! Without a shell above, nothing would continue this process after a stop: then it does not stop.
 
@@ -18,43 +18,43 @@ use std::os::fd::OwnedFd;
 #[derive(Debug)]
 pub(crate) struct Terminal {
     tty: OwnedFd,
-    /// The group that has the terminal in place of the group of this process.
-    lent_to: Option<Pid>,
+    /// The group that was put into the foreground in place of the group of this process.
+    foreground: Option<Pid>,
 }
 
 impl Terminal {
     /// The terminal, if there is one.
-    pub(crate) fn named() -> Option<Self> {
+    pub(crate) fn open() -> Option<Self> {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let tty = open("/dev/tty", flags, Mode::empty()).ok()?;
-        Some(Self { tty, lent_to: None })
+        Some(Self { tty, foreground: None })
     }
 
-    /// Lends the terminal to a group, if this process's group has it. Returns whether it did.
-    pub(crate) fn lend(&mut self, group: Pid) -> bool {
-        let ours = tcgetpgrp(&self.tty).is_ok_and(|foreground| foreground == getpgrp());
-        if ours && tcsetpgrp(&self.tty, group).is_ok() {
-            self.lent_to = Some(group);
+    /// Puts a group into the foreground, if this process's group is there. Returns whether it did.
+    pub(crate) fn set_foreground(&mut self, group: Pid) -> bool {
+        let is_ours = tcgetpgrp(&self.tty).is_ok_and(|foreground| foreground == getpgrp());
+        if is_ours && tcsetpgrp(&self.tty, group).is_ok() {
+            self.foreground = Some(group);
             return true;
         }
         false
     }
 
-    /// Takes the terminal back from the group to which it was lent. Returns whether it did.
-    pub(crate) fn take_back(&mut self) -> bool {
-        let Some(group) = self.lent_to.take() else { return false };
+    /// Puts this process's group back into the foreground. Returns whether another group was there in its place.
+    pub(crate) fn restore_foreground(&mut self) -> bool {
+        let Some(group) = self.foreground.take() else { return false };
         if tcgetpgrp(&self.tty).is_ok_and(|foreground| foreground == group) {
             // The kernel stops a background process that configures the terminal, unless SIGTTOU is blocked.
             let mut mask = SigSet::empty();
             mask.add(Masked::SIGTTOU);
             let blocked = mask.thread_block();
-            let taken = tcsetpgrp(&self.tty, getpgrp());
+            let restored = tcsetpgrp(&self.tty, getpgrp());
             if blocked.is_ok() {
                 // Fails only for an invalid mask.
                 let _ = mask.thread_unblock();
             }
-            if let Err(error) = taken {
-                tracing::debug!(%error, "the terminal was not taken back");
+            if let Err(error) = restored {
+                tracing::debug!(%error, "failed to put this process back into the foreground");
             }
         }
         true
@@ -63,7 +63,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        self.take_back();
+        self.restore_foreground();
     }
 }
 
@@ -74,13 +74,13 @@ pub(crate) fn suspend(whole_group: bool) {
     if getppid().is_none() || shell != getsid(None).ok() {
         return;
     }
-    // Ctrl-Z has already reached this process's group, unless the command's group had the terminal.
+    // Ctrl-Z has already reached this process's group, unless the command's group was in the foreground.
     let stopped = if whole_group {
         kill_current_process_group(Signal::STOP)
     } else {
         kill_process(getpid(), Signal::STOP)
     };
     if let Err(error) = stopped {
-        tracing::debug!(%error, "not stopped");
+        tracing::debug!(%error, "failed to stop this process");
     }
 }

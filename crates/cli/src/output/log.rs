@@ -1,7 +1,8 @@
-//! What the program writes on standard error, as text or as JSON, one line an event.
+//! What the program writes on standard error, as text or as JSON, one line for each event.
 
-use crate::args::{LogArgs, LogFormat};
-use crate::output::exit::{Exit, Failure};
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use clap::{ArgAction, Args, ValueEnum};
 use std::io::Write;
 use std::sync::OnceLock;
 use tracing::Level;
@@ -10,11 +11,31 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
+#[derive(Args)]
+#[command(next_help_heading = "Log")]
+pub(crate) struct LogArgs {
+    /// Log more on standard error; up to three times
+    #[arg(short, long, action = ArgAction::Count)]
+    verbose: u8,
+
+    /// Format of the messages on standard error
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// Lines of text
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
 /// Set once the arguments are known; text before that.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
 /// The target of the program's own messages in the log.
-const OURS: &str = "leasehold::program";
+const TARGET: &str = "leasehold::program";
 
 /// Starts logging as configured.
 pub(crate) fn start(args: &LogArgs) {
@@ -25,16 +46,16 @@ pub(crate) fn start(args: &LogArgs) {
         2 => Level::DEBUG,
         _ => Level::TRACE,
     };
-    // Only this project's events: those of other crates were not reviewed for secrets.
-    let ours = Targets::new().with_target("leasehold", level).with_target("leasehold_core", level);
-    let ours = ours.with_target(OURS, level.max(Level::WARN));
+    // Only events of this project's crates, all of which have this prefix: those of others were not reviewed for secrets.
+    let targets = Targets::new().with_target("leasehold", level);
+    let targets = targets.with_target(TARGET, level.max(Level::WARN));
     let layer = fmt::layer().with_writer(std::io::stderr);
     let layer = match args.log_format {
         LogFormat::Text => layer.with_ansi(false).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
     };
-    // `main` does both once; a second call would change nothing.
-    let _ = tracing_subscriber::registry().with(layer.with_filter(ours)).try_init();
+    // A second call would change nothing.
+    let _ = tracing_subscriber::registry().with(layer.with_filter(targets)).try_init();
     let _ = FORMAT.set(args.log_format);
 }
 
@@ -47,18 +68,18 @@ pub(crate) fn failure(failure: &Failure) -> Exit {
 /// Logs an error.
 pub(crate) fn error(text: &str) {
     if FORMAT.get() == Some(&LogFormat::Json) {
-        tracing::error!(target: OURS, "{text}");
+        tracing::error!(target: TARGET, "{text}");
     } else {
-        say(text);
+        write_message(text);
     }
 }
 
-/// Logs a warning: the user should know, although it is no failure.
+/// Logs what the user should know, although it is no failure.
 pub(crate) fn warning(text: &str) {
     if FORMAT.get() == Some(&LogFormat::Json) {
-        tracing::warn!(target: OURS, "{text}");
+        tracing::warn!(target: TARGET, "{text}");
     } else {
-        say(text);
+        write_message(text);
     }
 }
 
@@ -68,6 +89,6 @@ pub(crate) fn line(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-fn say(text: &str) {
+fn write_message(text: &str) {
     line(&format!("leasehold: {text}\n"));
 }

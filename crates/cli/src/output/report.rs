@@ -1,22 +1,25 @@
-//! Reports for programs: one line of JSON with stable fields (docs/reference/json.md).
+//! Reports on standard output, and the JSON that all reports share (docs/reference/json.md).
 
-use crate::output::exit::Failure;
+use crate::output::failure::Failure;
+use crate::output::log;
 use anyhow::Context;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Why something was not done.
+/// Why the program failed. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
-pub(crate) struct Trouble {
+pub(crate) struct ErrorReport {
     kind: &'static str,
     reason: Option<&'static str>,
     message: String,
 }
 
-impl From<&Failure> for Trouble {
-    fn from(failure: &Failure) -> Self {
-        Self { kind: failure.kind(), reason: failure.reason(), message: failure.message() }
+impl ErrorReport {
+    /// The error of a result, if it is one.
+    pub(crate) fn from_result<T>(result: &Result<T, Failure>) -> Option<Self> {
+        let failure = result.as_ref().err()?;
+        Some(Self { kind: failure.kind(), reason: failure.reason(), message: failure.message() })
     }
 }
 
@@ -32,10 +35,17 @@ pub(crate) fn millis(time: Duration) -> u64 {
 }
 
 /// Prints a text on standard output.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         // The reader has closed the pipe: it needs no more output.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("failed to write to standard output"),
+        written => written.context("failed to write to standard output").map_err(Failure::unavailable),
+    }
+}
+
+/// Prints a text about something that has happened whether or not the output is read: a failure is a warning.
+pub(crate) fn print_or_warn(text: &str) {
+    if let Err(failure) = print(text) {
+        log::warning(&failure.message());
     }
 }

@@ -259,9 +259,9 @@ fn in_another_store_the_lock_is_not_found_and_the_token_kept() {
     acquire(&fixture, &[]).check(0, "");
     let elsewhere = ["release", "--token-file", "token", "--json", "--store", "sqlite:elsewhere.db"];
     let lost = fixture.run(&elsewhere);
-    lost.check(70, "is this another store, or prefix, than the lock was acquired in?");
+    lost.check(70, "was the lock acquired in another store, or with another prefix?");
     assert_eq!(json(&lost)["error"]["reason"], "store_lost_data");
-    release(&fixture, &["--prefix", "app:"]).check(70, "is this another store, or prefix");
+    release(&fixture, &["--prefix", "app:"]).check(70, "was the lock acquired in another store");
     release(&fixture, &[]).check(0, "");
     fixture.assert_free();
 }

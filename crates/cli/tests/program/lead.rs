@@ -80,8 +80,10 @@ fn waiting_ends_when_the_lock_is_free() {
         fixture.run(&["wait", "job", "--wait", "0s"]).check(0, "");
         let mut run = fixture.start(&[], "echo running; read line");
         expect(&mut run, "running");
-        fixture.run(&["wait", "job", "--wait", "300ms"]).check(75, "`job` is not free after");
-        fixture.run(&["wait", "job", "--wait", "0s", "--conflict-exit-code", "4"]).check(4, "holds it");
+        fixture
+            .run(&["wait", "job", "--wait", "300ms"])
+            .check(75, "failed to wait for `job`: timed out after ");
+        fixture.run(&["wait", "job", "--wait", "0s", "--conflict-exit-code", "4"]).check(4, ": held by ");
         let mut waiting = start(fixture.command(&["wait", "job", "--json"]));
         std::thread::sleep(Duration::from_millis(300));
         run.send("go").expect("it reads");

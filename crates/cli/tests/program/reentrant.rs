@@ -198,7 +198,7 @@ fn an_invalid_owner_of_the_environment_is_reported_and_not_shown() {
         let mut run = command(&fixture, &["--reentrant"], "echo ran");
         run.env("LEASEHOLD_OWNER", text);
         let outcome = finish(run, "");
-        outcome.check(2, "the environment variable LEASEHOLD_OWNER holds no owner: unset it");
+        outcome.check(2, "the environment variable LEASEHOLD_OWNER contains no owner: unset it");
         assert!(outcome.stdout.is_empty() && !outcome.stderr.contains("hunter2"), "{outcome:?}");
         // A plain run ignores the variable, and passes it on to its command.
         let mut plain = command(&fixture, &[], "echo \"$LEASEHOLD_OWNER\"");

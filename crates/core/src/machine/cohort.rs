@@ -57,10 +57,10 @@ pub struct Reserve {
 ///
 /// let mut lock = LockState::default();
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([7; 12]), [1; 16]));
-/// let (label, life) = (Label::new("billing")?, Liveness::Session { alive_ms: 10_000 });
+/// let (label, liveness) = (Label::new("billing")?, Liveness::Session { alive_ms: 10_000 });
 /// let ask = Acquire {
-///     claim: claim.clone(), lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead: None,
-///     portion: LockMode::Whole,
+///     claim: claim.clone(), lease_ms: 3_000, label, queue: None, adopt_ms: None, liveness, predecessor: None,
+///     mode: LockMode::Whole,
 /// };
 /// lock.apply(5_000_000, &Op::Acquire(ask), &all_alive);
 ///

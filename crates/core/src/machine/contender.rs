@@ -75,14 +75,14 @@ pub struct AcquireTerms {
     /// Set to give a foreign lock without an expiry this one.
     pub adopt: Option<Duration>,
     /// What ends the hold before its time.
-    pub life: Liveness,
+    pub liveness: Liveness,
     /// Set to wait in the store's queue; a single try, or a poll, does not.
     pub queue: bool,
     /// Set to look as often at the head of the queue as clients do that do not queue: where such clients
     /// share the lock, or where no message can arrive.
-    pub look_often: bool,
+    pub poll_often: bool,
     /// The requested mode.
-    pub portion: LockMode,
+    pub mode: LockMode,
     /// Set if each request is for a new hold, because a store without a queue may have undone the previous
     /// one in part, or be about to.
     pub fresh: bool,
@@ -133,7 +133,7 @@ pub struct WaitStatus {
     /// How many sessions wait before this one, if it has queued.
     pub position: Option<u64>,
     /// The session whose death would bring the lock closer, as of the last reply.
-    pub ahead: Option<Predecessor>,
+    pub predecessor: Option<Predecessor>,
     /// When the reply was received.
     pub as_of: Option<Moment>,
 }
@@ -150,10 +150,10 @@ pub struct WaitStatus {
 ///     label: Label::new("billing on web-3")?,
 ///     value: None,
 ///     adopt: None,
-///     life: Liveness::Session { alive_ms: 10_000 },
+///     liveness: Liveness::Session { alive_ms: 10_000 },
 ///     queue: true,
-///     look_often: false,
-///     portion: LockMode::Whole,
+///     poll_often: false,
+///     mode: LockMode::Whole,
 ///     fresh: false,
 /// };
 /// let mut random = { let mut drawn = 0; move || { drawn += 1; drawn } }; // use unpredictable bits in production
@@ -163,7 +163,7 @@ pub struct WaitStatus {
 /// let ContenderAction::Ask(nonce, ask) = contender.poll(now, &terms, &mut random) else { panic!("it asks first") };
 /// assert_eq!(ask.lease_ms, 3_000); // every hold starts with a short lease
 ///
-/// let taken = Acquired::Taken { holder: None, position: Some(0), ahead: None, others: Vec::new() };
+/// let taken = Acquired::Taken { holder: None, position: Some(0), predecessor: None, others: Vec::new() };
 /// contender.handle_reply(nonce, &taken, now, &mut random);
 /// assert!(matches!(contender.poll(now, &terms, &mut random), ContenderAction::Sleep(_)));
 ///
@@ -211,11 +211,11 @@ enum Phase {
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
 struct Attempt {
     claim: Claim,
-    life: Liveness,
+    liveness: Liveness,
     /// For how long the queue entry was requested.
     kept: Duration,
-    look_often: bool,
-    portion: LockMode,
+    poll_often: bool,
+    mode: LockMode,
     /// Set if no other request is for this hold.
     fresh: bool,
     /// The last few requests.
@@ -235,7 +235,7 @@ struct Asked {
     /// How long the hold lasts if the request is granted.
     lease: Duration,
     /// The session that the request named as the predecessor.
-    ahead: Option<SessionId>,
+    predecessor: Option<SessionId>,
 }
 
 impl Contender {
@@ -308,27 +308,27 @@ impl Contender {
     /// hold.
     pub fn ask(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> (Nonce, Acquire) {
         let nonce = Nonce::new(self.slot, random());
-        let keeps_out = !matches!(terms.portion, LockMode::Await { .. } | LockMode::Meet { .. });
+        let keeps_out = !matches!(terms.mode, LockMode::Await { .. } | LockMode::Meet { .. });
         let lease = if keeps_out { terms.lease.min(FIRST_LEASE) } else { terms.lease };
         let kept = (self.look_interval() * 2 + LOOK_EVERY).min(LONGEST_PLACE);
-        let (session, ahead) = (self.session, self.next_watched().map(|(session, _)| session));
+        let (session, predecessor) = (self.session, self.next_watched().map(|(session, _)| session));
         let attempt = self.attempt.get_or_insert_with(|| Attempt {
             claim: Claim { hold: fresh_hold(session, random), value: terms.value.clone() },
-            life: terms.life,
+            liveness: terms.liveness,
             kept,
-            look_often: terms.look_often,
-            portion: terms.portion,
+            poll_often: terms.poll_often,
+            mode: terms.mode,
             fresh: terms.fresh,
             sent: VecDeque::with_capacity(NONCES),
             may_be_there: false,
             may_have_been_there: false,
         });
         attempt.kept = kept;
-        attempt.look_often = terms.look_often;
+        attempt.poll_often = terms.poll_often;
         if attempt.sent.len() == NONCES {
             attempt.sent.pop_front();
         }
-        attempt.sent.push_back(Asked { nonce, at: now, lease, ahead });
+        attempt.sent.push_back(Asked { nonce, at: now, lease, predecessor });
         attempt.may_have_been_there = attempt.may_be_there;
         attempt.may_be_there = true;
         self.phase = Phase::Asking { news: false };
@@ -339,9 +339,9 @@ impl Contender {
             label: terms.label.clone(),
             queue,
             adopt_ms: terms.adopt.map(whole_millis),
-            life: terms.life,
-            ahead,
-            portion: terms.portion,
+            liveness: terms.liveness,
+            predecessor,
+            mode: terms.mode,
         };
         (nonce, ask)
     }
@@ -349,7 +349,8 @@ impl Contender {
     /// Whether the requested hold fits other terms; if it does not, the caller must give it up.
     pub fn suits(&self, terms: &AcquireTerms) -> bool {
         let fits = |attempt: &Attempt| {
-            (&attempt.claim.value, attempt.life, attempt.portion) == (&terms.value, terms.life, terms.portion)
+            (&attempt.claim.value, attempt.liveness, attempt.mode)
+                == (&terms.value, terms.liveness, terms.mode)
         };
         self.attempt.as_ref().is_none_or(fits)
     }
@@ -387,15 +388,16 @@ impl Contender {
                     Phase::Waiting(now.max(asked.at + remaining + Duration::from_millis(1)))
                 };
             }
-            Acquired::Taken { holder, position, ahead, others } => {
+            Acquired::Taken { holder, position, predecessor, others } => {
                 // A request that does not queue leaves the entry of an earlier one in place.
                 attempt.may_be_there = position.is_some() || attempt.may_have_been_there;
                 self.answered();
                 let (holder, holder_is_there) = (holder.clone(), holder.is_some());
-                self.standing = WaitStatus { holder, position: *position, ahead: *ahead, as_of: Some(now) };
-                self.watch(*ahead, others, now);
+                self.standing =
+                    WaitStatus { holder, position: *position, predecessor: *predecessor, as_of: Some(now) };
+                self.watch(*predecessor, others, now);
                 self.splits = if holder_is_there { 0 } else { self.splits.saturating_add(1) };
-                let pause = if news { Duration::ZERO } else { self.pause(asked.ahead, now, random) };
+                let pause = if news { Duration::ZERO } else { self.pause(asked.predecessor, now, random) };
                 self.phase = Phase::Waiting(now + pause);
             }
             Acquired::Spent(_) => {
@@ -540,10 +542,10 @@ impl Contender {
     }
 
     /// Records the sessions that a reply named as being ahead (4).
-    fn watch(&mut self, ahead: Option<Predecessor>, others: &[SessionId], now: Moment) {
+    fn watch(&mut self, predecessor: Option<Predecessor>, others: &[SessionId], now: Moment) {
         let known = std::mem::take(&mut self.watched);
         let until = |session| known.iter().find(|(of, _)| *of == session).and_then(|(_, until)| *until);
-        let first = ahead.map(|Predecessor { session, alive_ms }| {
+        let first = predecessor.map(|Predecessor { session, alive_ms }| {
             let told = alive_ms.map(|alive_ms| now + Duration::from_millis(alive_ms));
             (session, told.or(until(session)))
         });
@@ -561,8 +563,8 @@ impl Contender {
     /// How long to wait for a message after a "taken" reply to a request that named `asked`.
     fn pause(&mut self, asked: Option<SessionId>, now: Moment, random: Random<'_>) -> Duration {
         let usual = self.usual_pause(random);
-        let Some(ahead) = self.standing.ahead else { return usual };
-        let surprise = asked.is_some_and(|asked| asked != ahead.session);
+        let Some(predecessor) = self.standing.predecessor else { return usual };
+        let surprise = asked.is_some_and(|asked| asked != predecessor.session);
         self.surprises = if surprise { self.surprises.saturating_add(1) } else { 0 };
         let watch = match self.next_watched().and_then(|(_, alive)| alive) {
             Some(alive) => {
@@ -587,7 +589,7 @@ impl Contender {
             return between(SPLIT_LOOK.0, most, random());
         }
         let head = self.standing.position.unwrap_or(0) == 0;
-        let look_often = self.attempt.as_ref().is_some_and(|attempt| attempt.look_often);
+        let poll_often = self.attempt.as_ref().is_some_and(|attempt| attempt.poll_often);
         let unheard = !self.hears && holder.is_some_and(Holder::is_stranger);
         // The lock is free with this client behind it: it was left free, or the waiters before are long dead,
         // so no grant would arrive. At a latch or a barrier there is nothing to take; the arriving clients
@@ -595,8 +597,8 @@ impl Contender {
         let gathers = self
             .attempt
             .as_ref()
-            .is_some_and(|attempt| matches!(attempt.portion, LockMode::Await { .. } | LockMode::Meet { .. }));
-        let often = (holder.is_none() && !gathers) || (head && (look_often || unheard));
+            .is_some_and(|attempt| matches!(attempt.mode, LockMode::Await { .. } | LockMode::Meet { .. }));
+        let often = (holder.is_none() && !gathers) || (head && (poll_often || unheard));
         let pause = if often {
             between(STRANGER_LOOK.0, STRANGER_LOOK.1, random())
         } else {
@@ -650,10 +652,10 @@ mod tests {
             label: Label::new("test").expect("a plain text"),
             value: None,
             adopt: None,
-            life: Liveness::Session { alive_ms: 10_000 },
+            liveness: Liveness::Session { alive_ms: 10_000 },
             queue: true,
-            look_often: false,
-            portion: LockMode::Whole,
+            poll_often: false,
+            mode: LockMode::Whole,
             fresh: false,
         }
     }
@@ -683,10 +685,15 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
             rests: false,
         };
-        Acquired::Taken { holder: Some(holder), position: Some(position), ahead: None, others: Vec::new() }
+        Acquired::Taken {
+            holder: Some(holder),
+            position: Some(position),
+            predecessor: None,
+            others: Vec::new(),
+        }
     }
 
     fn fence() -> FencingToken {
@@ -826,11 +833,11 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
             rests: false,
         };
         let ours = Holder { label: Label::new("other").ok(), ..stranger.clone() };
-        for (holder, position, look_often, soon) in [
+        for (holder, position, poll_often, soon) in [
             (Some(stranger.clone()), 0, false, true),
             (Some(stranger), 1, false, false),
             (Some(ours.clone()), 0, true, true),
@@ -839,11 +846,11 @@ mod tests {
         ] {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-            let (nonce, _) = asked(contender.poll(ms(0), &AcquireTerms { look_often, ..terms() }, random));
+            let (nonce, _) = asked(contender.poll(ms(0), &AcquireTerms { poll_often, ..terms() }, random));
             let taken = Acquired::Taken {
                 holder: holder.clone(),
                 position: Some(position),
-                ahead: None,
+                predecessor: None,
                 others: Vec::new(),
             };
             contender.handle_reply(nonce, &taken, ms(0), random);
@@ -869,12 +876,12 @@ mod tests {
                 fence: None,
                 since_ms: None,
                 session: None,
-                portion: LockMode::Whole,
+                mode: LockMode::Whole,
                 rests: false,
             });
             contender.handle_reply(
                 nonce,
-                &Acquired::Taken { holder, position: Some(0), ahead: None, others: Vec::new() },
+                &Acquired::Taken { holder, position: Some(0), predecessor: None, others: Vec::new() },
                 ms(0),
                 random,
             );
@@ -956,7 +963,7 @@ mod tests {
             contender.handle_news(ms(t));
             let (nonce, _) = asked(contender.poll(ms(t), &polls, random));
             let Acquired::Taken { holder, .. } = taken(0) else { panic!("taken is taken") };
-            let unqueued = Acquired::Taken { holder, position: None, ahead: None, others: Vec::new() };
+            let unqueued = Acquired::Taken { holder, position: None, predecessor: None, others: Vec::new() };
             contender.handle_reply(nonce, &unqueued, ms(t + 1), random);
         }
         assert_eq!(contender.give_up(), Some(ask.claim), "its entry is still at the store");
@@ -997,14 +1004,14 @@ mod tests {
     // ---- a new hold for each request (6) ----
 
     fn fresh() -> AcquireTerms {
-        AcquireTerms { queue: false, look_often: true, fresh: true, ..terms() }
+        AcquireTerms { queue: false, poll_often: true, fresh: true, ..terms() }
     }
 
     #[test]
     fn where_each_question_asks_for_a_hold_of_its_own_no_undo_can_hit_the_next() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-        let split = Acquired::Taken { holder: None, position: None, ahead: None, others: Vec::new() };
+        let split = Acquired::Taken { holder: None, position: None, predecessor: None, others: Vec::new() };
         let (nonce, first) = asked(contender.poll(ms(0), &fresh(), random));
         contender.handle_reply(nonce, &split, ms(1), random);
         assert_eq!(contender.renounce(), None, "the store has undone it");
@@ -1058,7 +1065,7 @@ mod tests {
         Acquired::Taken {
             holder,
             position: Some(position),
-            ahead: Some(Predecessor { session: who, alive_ms }),
+            predecessor: Some(Predecessor { session: who, alive_ms }),
             others: Vec::new(),
         }
     }
@@ -1083,12 +1090,12 @@ mod tests {
         let random = &mut counter();
         let mut contender = Contender::new(session(1), 0);
         let (nonce, ask) = asked(contender.poll(ms(0), &terms(), random));
-        assert_eq!(ask.ahead, None, "no predecessor is known yet");
+        assert_eq!(ask.predecessor, None, "no predecessor is known yet");
         // A wait that ends within that time costs no further request, also far back in the queue.
         let until = looks_at(&mut contender, nonce, &behind(session(7), 40, None), ms(10), random);
         assert!(until >= ms(210) && until <= ms(310), "{until:?}");
         let (_, ask) = asked(contender.poll(until, &terms(), random));
-        assert_eq!(ask.ahead, Some(session(7)));
+        assert_eq!(ask.predecessor, Some(session(7)));
     }
 
     #[test]
@@ -1126,7 +1133,7 @@ mod tests {
         let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
         let until = looks_at(&mut contender, nonce, &taken(0), ms(0), random);
         assert!(until >= ms(800), "the usual look: {until:?}");
-        assert_eq!(asked(contender.poll(until, &terms(), random)).1.ahead, None);
+        assert_eq!(asked(contender.poll(until, &terms(), random)).1.predecessor, None);
     }
 
     #[test]
@@ -1141,7 +1148,7 @@ mod tests {
             now = match contender.poll(now, &terms(), random) {
                 ContenderAction::Ask(..) => {
                     at_once += 1;
-                    assert_eq!(ask.ahead, Some(session(n - 1)), "the request named another session");
+                    assert_eq!(ask.predecessor, Some(session(n - 1)), "the request named another session");
                     now
                 }
                 ContenderAction::Sleep(until) if n == 0 => until,
@@ -1171,16 +1178,16 @@ mod tests {
         let dead = |n: u8| {
             let hold = HoldId::from_random(session(n), [n; 16]);
             let queue = Some(Enqueue { nonce: Nonce::new(0, n.into()), kept_ms: 3_600_000 });
-            let (label, life) = (terms().label, Liveness::Session { alive_ms: 10_000 });
+            let (label, liveness) = (terms().label, Liveness::Session { alive_ms: 10_000 });
             Acquire {
                 claim: Claim::new(hold),
                 lease_ms: 3_600_000,
                 label,
                 queue,
                 adopt_ms: None,
-                life,
-                ahead: None,
-                portion: LockMode::Whole,
+                liveness,
+                predecessor: None,
+                mode: LockMode::Whole,
             }
         };
         let random = &mut counter();

@@ -260,9 +260,9 @@ impl RenewalSchedule {
         }
     }
 
-    /// What to do now. An extend that is due within `ahead` may be sent already, to fill a batch. A
+    /// What to do now. An extend that is due within `batch_window` may be sent already, to fill a batch. A
     /// [`RenewalAction::Extend`] counts as sent.
-    pub fn poll(&mut self, now: Moment, ahead: Duration) -> RenewalAction {
+    pub fn poll(&mut self, now: Moment, batch_window: Duration) -> RenewalAction {
         if now >= self.valid_until {
             return if self.ends_by_cap() { RenewalAction::GiveUp } else { RenewalAction::Over };
         }
@@ -270,7 +270,7 @@ impl RenewalSchedule {
             (self.called, self.in_flight) = (false, true);
             return RenewalAction::Call;
         }
-        if !self.in_flight && self.extend_at.is_some_and(|at| at <= now + ahead) {
+        if !self.in_flight && self.extend_at.is_some_and(|at| at <= now + batch_window) {
             self.in_flight = true;
             if std::mem::take(&mut self.hastened) {
                 self.hastened_at = now;

@@ -42,7 +42,8 @@ pub struct Entry {
     /// When it was acquired, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends it before its time.
-    pub life: Liveness,
+    #[serde(rename = "life")] // as in the databases that exist
+    pub liveness: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,
 }
@@ -62,8 +63,13 @@ impl Entries {
     /// Leasehold's holds, oldest first.
     pub(super) fn lessees(&self) -> impl Iterator<Item = RecordedHolder> {
         self.holds.iter().map(|entry| {
-            let Entry { hold, since_ms, life, label, .. } = entry.clone();
-            RecordedHolder { claim: Claim { hold, value: Some(self.owner.clone()) }, since_ms, life, label }
+            let Entry { hold, since_ms, liveness, label, .. } = entry.clone();
+            RecordedHolder {
+                claim: Claim { hold, value: Some(self.owner.clone()) },
+                since_ms,
+                liveness,
+                label,
+            }
         })
     }
 
@@ -106,7 +112,7 @@ impl Entries {
 
 impl Entry {
     fn of(tenant: RecordedHolder, lease_ms: u64) -> Self {
-        let RecordedHolder { claim, since_ms, life, label } = tenant;
-        Self { hold: claim.hold, until_ms: since_ms + lease_ms, since_ms, life, label }
+        let RecordedHolder { claim, since_ms, liveness, label } = tenant;
+        Self { hold: claim.hold, until_ms: since_ms + lease_ms, since_ms, liveness, label }
     }
 }

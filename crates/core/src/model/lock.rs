@@ -37,8 +37,8 @@ use std::fmt;
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let label = Label::new("a worker").expect("a short text is a label");
-///     let (life, ahead, portion) = (Liveness::Session { alive_ms: 10_000 }, None, LockMode::Whole);
-///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead, portion })
+///     let (liveness, predecessor, mode) = (Liveness::Session { alive_ms: 10_000 }, None, LockMode::Whole);
+///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, liveness, predecessor, mode })
 /// };
 /// let granted = |reply| matches!(reply, Reply::Acquire(Acquired::Granted { .. }));
 ///
@@ -214,7 +214,7 @@ impl LockState {
         let take = |(state, ask): &mut (&mut Self, &Acquire)| {
             let (reply, _) = state.apply(
                 now_us,
-                &Op::Acquire(Acquire { queue: None, ahead: None, ..(*ask).clone() }),
+                &Op::Acquire(Acquire { queue: None, predecessor: None, ..(*ask).clone() }),
                 &all_alive,
             );
             match reply {
@@ -228,7 +228,7 @@ impl LockState {
 
     /// Whether a lock could be acquired.
     fn probe(&self, now: Now, ask: &Acquire) -> MultiAcquired {
-        if self.kind.is_shared() || !ask.portion.suits(self.kind) {
+        if self.kind.is_shared() || !ask.mode.suits(self.kind) {
             // Shared locks cannot be acquired together with others.
             return MultiAcquired::InTheWay(Err(Refused::NoSuchPart));
         }
@@ -245,9 +245,9 @@ impl LockState {
         if self.entries_of(&ask.claim).is_some() || (self.value.is_none() && !awaited()) {
             return MultiAcquired::Open;
         }
-        let ahead = self.ahead(ask, None);
+        let predecessor = self.predecessor(ask, None);
         let (holder, others) = (self.holder(now), Vec::new());
-        MultiAcquired::InTheWay(Ok(Acquired::Taken { holder, position: None, ahead, others }))
+        MultiAcquired::InTheWay(Ok(Acquired::Taken { holder, position: None, predecessor, others }))
     }
 
     /// Ends the hold and the queue entries of a dead session, and returns the fencing token of its hold and
@@ -256,8 +256,9 @@ impl LockState {
     pub fn bury(&mut self, now_us: u64, dead: SessionId, by: &Label) -> (Option<FencingToken>, bool) {
         let now = Now { us: now_us, ms: now_us / 1000 };
         self.drop_over(now);
-        let lives = |life: Liveness, hold: &HoldId| life.ends_with_session() && hold.session() == dead;
-        let fence = self.take(now, Ended::Evicted, by, |life, hold| lives(life, hold));
+        let lives =
+            |liveness: Liveness, hold: &HoldId| liveness.ends_with_session() && hold.session() == dead;
+        let fence = self.take(now, Ended::Evicted, by, |liveness, hold| lives(liveness, hold));
         let place = self.record.as_mut().is_some_and(|record| {
             let of_it: Vec<_> = record
                 .tickets
@@ -265,7 +266,7 @@ impl LockState {
                 .filter(|id| id.session() == dead)
                 .filter_map(|id| Some((*id, record.places.get(id)?)))
                 .take(LOOKS_AT_MOST)
-                .filter(|(_, place)| lives(place.life, &place.claim.hold))
+                .filter(|(_, place)| lives(place.liveness, &place.claim.hold))
                 .map(|(id, _)| id)
                 .collect();
             // Removes all of its entries, not only the first; but a session with very many entries takes
@@ -288,10 +289,10 @@ impl LockState {
             return self.take_parts(now, how, by, goes);
         }
         let mut lost = self.lessees();
-        lost.retain(|tenant| goes(tenant.life, &tenant.claim.hold));
+        lost.retain(|tenant| goes(tenant.liveness, &tenant.claim.hold));
         let first = lost.first()?;
         let fence = self.fence();
-        self.keep_entries(now, |entry| !goes(entry.life, &entry.hold));
+        self.keep_entries(now, |entry| !goes(entry.liveness, &entry.hold));
         if let Some(record) = &mut self.record {
             for tenant in &lost {
                 record.ended.note(tenant.claim.hold, how);
@@ -397,21 +398,21 @@ impl LockState {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
         }
-        let alive_ms = ask.ahead.and_then(|ahead| {
-            let alive_ms = self.alive_ms(now, ahead, alive);
+        let alive_ms = ask.predecessor.and_then(|predecessor| {
+            let alive_ms = self.alive_ms(now, predecessor, alive);
             if alive_ms.is_none() {
-                self.bury(now.us, ahead, &ask.label);
+                self.bury(now.us, predecessor, &ask.label);
             }
-            alive_ms.map(|alive_ms| (ahead, alive_ms))
+            alive_ms.map(|alive_ms| (predecessor, alive_ms))
         });
         let mut acquired = if self.kind.is_shared() {
             self.acquire_part(now, ask, alive_ms.map(|(asked, _)| asked), wakes)?
         } else {
             self.acquire(now, ask, wakes)?
         };
-        if let Acquired::Taken { ahead: Some(ahead), .. } = &mut acquired {
-            ahead.alive_ms =
-                alive_ms.filter(|(asked, _)| *asked == ahead.session).map(|(_, alive_ms)| alive_ms);
+        if let Acquired::Taken { predecessor: Some(predecessor), .. } = &mut acquired {
+            predecessor.alive_ms =
+                alive_ms.filter(|(asked, _)| *asked == predecessor.session).map(|(_, alive_ms)| alive_ms);
         }
         Ok(acquired)
     }
@@ -423,7 +424,7 @@ impl LockState {
             SessionStatus::Alive(alive_ms) => Some(alive_ms),
             SessionStatus::Lapsed => None,
             SessionStatus::Unknown => {
-                let doubted = self.lessees().into_iter().filter_map(|tenant| match tenant.life {
+                let doubted = self.lessees().into_iter().filter_map(|tenant| match tenant.liveness {
                     Liveness::Session { alive_ms } if tenant.claim.hold.session() == session => {
                         tenant.since_ms.saturating_add(alive_ms).checked_sub(now.ms)
                     }
@@ -523,8 +524,8 @@ impl LockState {
             self.record_or_new(now, kept_ms).enqueue(now.ms, id, ask, queue)
         });
         wakes.extend(self.note(ask));
-        let ahead = self.ahead(ask, position);
-        Acquired::Taken { holder: self.holder(now), position, ahead, others: Vec::new() }
+        let predecessor = self.predecessor(ask, position);
+        Acquired::Taken { holder: self.holder(now), position, predecessor, others: Vec::new() }
     }
 
     /// Notifies the holder that another session requests the lock, if it subscribed to that.
@@ -535,16 +536,16 @@ impl LockState {
     }
 
     /// The session directly ahead of this request, if its hold or entry ends with the session.
-    fn ahead(&self, ask: &Acquire, position: Option<u64>) -> Option<Predecessor> {
+    fn predecessor(&self, ask: &Acquire, position: Option<u64>) -> Option<Predecessor> {
         let queue = self.record.as_ref().filter(|_| position.is_some());
         let before = queue.and_then(|record| record.before(QueueEntryId::of(self.kind, &ask.claim.hold)));
-        let (life, hold) = if let Some(place) = before {
-            (place.life, place.claim.hold)
+        let (liveness, hold) = if let Some(place) = before {
+            (place.liveness, place.claim.hold)
         } else {
             let tenant = self.lessee()?;
-            (tenant.life, tenant.claim.hold)
+            (tenant.liveness, tenant.claim.hold)
         };
-        life.ends_with_session().then(|| Predecessor { session: hold.session(), alive_ms: None })
+        liveness.ends_with_session().then(|| Predecessor { session: hold.session(), alive_ms: None })
     }
 
     /// Adds a hold where the owner already holds the lock: past the queue, and with the same fencing token
@@ -829,7 +830,7 @@ impl LockState {
             (_, Some(parts)) => parts.lessees().next(),
             // A rest does not end with any session.
             _ if self.rests() => {
-                self.tenant().map(|tenant| RecordedHolder { life: Liveness::Lease, ..tenant.clone() })
+                self.tenant().map(|tenant| RecordedHolder { liveness: Liveness::Lease, ..tenant.clone() })
             }
             _ => self.tenant().filter(|tenant| self.holds(&tenant.claim)).cloned(),
         }
@@ -931,11 +932,11 @@ impl LockState {
             since_ms: tenant.as_ref().map(|tenant| tenant.since_ms),
             session: tenant
                 .as_ref()
-                .filter(|tenant| tenant.life.ends_with_session())
+                .filter(|tenant| tenant.liveness.ends_with_session())
                 .map(|tenant| tenant.claim.hold.session()),
             rests: self.rests(),
             label: tenant.map(|tenant| tenant.label),
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
         })
     }
 

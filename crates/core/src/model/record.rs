@@ -114,9 +114,9 @@ impl QueueEntryId {
 /// use leasehold_core::{Claim, HoldId, Label, Liveness, SessionId};
 ///
 /// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
-/// let (label, life) = (Label::new("billing")?, Liveness::Session { alive_ms: 10_000 });
-/// let tenant = RecordedHolder { claim: Claim::new(hold), since_ms: 1_000, life, label };
-/// assert_eq!(tenant.claim.hold.session(), SessionId::from_random([7; 12])); // the session to check for life
+/// let (label, liveness) = (Label::new("billing")?, Liveness::Session { alive_ms: 10_000 });
+/// let tenant = RecordedHolder { claim: Claim::new(hold), since_ms: 1_000, liveness, label };
+/// assert_eq!(tenant.claim.hold.session(), SessionId::from_random([7; 12])); // the session to check for liveness
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,7 +126,8 @@ pub struct RecordedHolder {
     /// When it was granted, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends the hold before its time.
-    pub life: Liveness,
+    #[serde(rename = "life")] // as in the databases that exist
+    pub liveness: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,
 }
@@ -135,12 +136,12 @@ impl RecordedHolder {
     /// The holder for an acquire that is granted at once.
     pub(super) fn asking(now_ms: u64, ask: &Acquire) -> Self {
         let (claim, label) = (ask.claim.clone(), ask.label.clone());
-        Self { claim, since_ms: now_ms, life: ask.life, label }
+        Self { claim, since_ms: now_ms, liveness: ask.liveness, label }
     }
 
     /// The holder for a queue entry that is granted.
     pub(super) fn waiting(now_ms: u64, place: QueueEntry) -> Self {
-        Self { claim: place.claim, since_ms: now_ms, life: place.life, label: place.label }
+        Self { claim: place.claim, since_ms: now_ms, liveness: place.liveness, label: place.label }
     }
 }
 
@@ -158,14 +159,15 @@ pub struct QueueEntry {
     /// How long the hold lasts when it is granted, in milliseconds.
     pub lease_ms: u64,
     /// What ends the entry, and the hold after it, before its time.
-    pub life: Liveness,
+    #[serde(rename = "life")] // as in the databases that exist
+    pub liveness: Liveness,
     /// The hold that waits.
     pub claim: Claim,
     /// A description of the waiter, for people to read.
     pub label: Label,
     /// The mode for which it waits.
-    #[serde(default)]
-    pub portion: LockMode,
+    #[serde(rename = "portion", default)] // as in the databases that exist
+    pub mode: LockMode,
 }
 
 impl Record {
@@ -229,7 +231,7 @@ impl Record {
         } else {
             let first = self.tickets.first_key_value().map(|(first, _)| *first);
             let ticket = match first {
-                Some(first) if ask.portion == LockMode::Upgrade => first - 1,
+                Some(first) if ask.mode == LockMode::Upgrade => first - 1,
                 _ => {
                     self.tail += 1;
                     self.tail - 1
@@ -243,10 +245,10 @@ impl Record {
             nonce: queue.nonce,
             expires_ms: now_ms + queue.kept_ms,
             lease_ms: ask.lease_ms,
-            life: ask.life,
+            liveness: ask.liveness,
             claim: ask.claim.clone(),
             label: ask.label.clone(),
-            portion: ask.portion,
+            mode: ask.mode,
         };
         self.places.insert(id, place);
         self.keep(now_ms, queue.kept_ms);

@@ -66,17 +66,17 @@ impl LockState {
         }
         // A request that has room, and no entry before it, needs no entry.
         let awaited = self.record.as_ref().is_some_and(Record::is_awaited);
-        let at_once = !awaited && self.room(&ask.claim, ask.portion) == Admission::Now;
+        let at_once = !awaited && self.room(&ask.claim, ask.mode) == Admission::Now;
         if at_once || self.passes(ask) {
             if let Some(record) = &mut self.record {
                 record.leave(id);
             }
-            self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.portion, ask.lease_ms);
+            self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.mode, ask.lease_ms);
             // Others may have waited for this one to arrive.
             self.pump_parts(now, None, wakes);
         } else {
             if let Some(queue) = &ask.queue {
-                let limit = self.limit(ask.portion);
+                let limit = self.limit(ask.mode);
                 let record = self.record_or_new(now, queue.kept_ms);
                 record.limit = limit;
                 record.enqueue(now.ms, id, ask, queue);
@@ -91,8 +91,8 @@ impl LockState {
         let position = queued.and_then(|record| record.position(id));
         let in_the_way = self.in_the_way(ask);
         let holder = in_the_way.first().map(|part| part.holder(now.ms));
-        let (ahead, others) = self.watched(ask, position, asked);
-        Ok(Acquired::Taken { holder, position, ahead, others })
+        let (predecessor, others) = self.watched(ask, position, asked);
+        Ok(Acquired::Taken { holder, position, predecessor, others })
     }
 
     pub(super) fn release_part(
@@ -176,10 +176,10 @@ impl LockState {
             .parts()
             .iter()
             .flat_map(|parts| &parts.holds)
-            .filter(|part| goes(part.life, &part.hold))
+            .filter(|part| goes(part.liveness, &part.hold))
             .cloned()
             .collect();
-        self.keep_parts(now, |part| !goes(part.life, &part.hold));
+        self.keep_parts(now, |part| !goes(part.liveness, &part.hold));
         for SharedHold { hold, fence, label, .. } in &lost {
             self.note_end(now, *hold, Some(*fence), how);
             let (fence, whose) = (Some(*fence), Some(label.clone()));
@@ -235,10 +235,10 @@ impl LockState {
 
     /// Refuses a request that can never succeed (4).
     fn judge(&self, now: Now, ask: &Acquire) -> Result<(), Refused> {
-        let owns = |portion| self.own(&ask.claim).any(|part| part.portion == portion);
+        let owns = |mode| self.own(&ask.claim).any(|part| part.mode == mode);
         let wants_none = |count, of| count == 0 || of == 0;
-        match ask.portion {
-            LockMode::Permits { count, .. } => match self.limit(ask.portion) {
+        match ask.mode {
+            LockMode::Permits { count, .. } => match self.limit(ask.mode) {
                 Some(limit) if count == 0 || count > limit => Err(Refused::OutOfRange { count, limit }),
                 _ => Ok(()),
             },
@@ -272,38 +272,38 @@ impl LockState {
 
     /// Whether a request passes the queue (3).
     fn passes(&self, ask: &Acquire) -> bool {
-        match ask.portion {
+        match ask.mode {
             LockMode::Arrive { .. } => true,
             LockMode::Read | LockMode::Upgradable => self.own(&ask.claim).next().is_some(),
             // It would be first in the queue, even if it does not queue.
-            LockMode::Upgrade => self.room(&ask.claim, ask.portion) == Admission::Now,
+            LockMode::Upgrade => self.room(&ask.claim, ask.mode) == Admission::Now,
             _ => false,
         }
     }
 
     /// Whether there is room for a mode.
-    fn room(&self, claim: &Claim, portion: LockMode) -> Admission {
+    fn room(&self, claim: &Claim, mode: LockMode) -> Admission {
         let holds = || self.parts().into_iter().flat_map(|parts| &parts.holds);
         let taken = || self.parts().map_or(0, SharedHolders::count);
-        let writes = |part: &SharedHold| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
-        let free = match portion {
+        let writes = |part: &SharedHold| matches!(part.mode, LockMode::Write | LockMode::Upgrade);
+        let free = match mode {
             LockMode::Permits { count, .. } => {
-                let limit = self.limit(portion).unwrap_or_default();
+                let limit = self.limit(mode).unwrap_or_default();
                 if count > limit {
                     return Admission::Never;
                 }
                 taken() + u64::from(count) <= u64::from(limit)
             }
             LockMode::Read => !holds().any(writes),
-            LockMode::Upgradable => !holds().any(|part| writes(part) || part.portion == LockMode::Upgradable),
+            LockMode::Upgradable => !holds().any(|part| writes(part) || part.mode == LockMode::Upgradable),
             LockMode::Write => holds().next().is_none(),
             LockMode::Upgrade => {
-                if !self.own(claim).any(|part| part.portion == LockMode::Upgradable) {
+                if !self.own(claim).any(|part| part.mode == LockMode::Upgradable) {
                     return Admission::Never;
                 }
                 !holds().any(|part| writes(part) || part.owner != claim.value)
             }
-            LockMode::Await { .. } => taken() >= u64::from(self.limit(portion).unwrap_or_default()),
+            LockMode::Await { .. } => taken() >= u64::from(self.limit(mode).unwrap_or_default()),
             LockMode::Arrive { .. } => true,
             // Barrier parties are admitted together (5), and shared locks have no exclusive mode.
             LockMode::Meet { .. } | LockMode::Whole => false,
@@ -325,9 +325,9 @@ impl LockState {
         if let Some(ask) = asker
             && !awaited
             && !self.holds(&ask.claim)
-            && self.room(&ask.claim, ask.portion) == Admission::Now
+            && self.room(&ask.claim, ask.mode) == Admission::Now
         {
-            self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.portion, ask.lease_ms);
+            self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.mode, ask.lease_ms);
         }
     }
 
@@ -341,7 +341,7 @@ impl LockState {
             let room = if place.expires_ms < now.ms {
                 Admission::Never
             } else {
-                self.room(&place.claim, place.portion)
+                self.room(&place.claim, place.mode)
             };
             if room == Admission::Later {
                 return;
@@ -379,7 +379,7 @@ impl LockState {
             !present.contains(&id) && self.record.as_ref().is_none_or(all_seen)
         });
         let known = self.record.as_ref().and_then(|record| record.limit);
-        let Some(of) = known.or(extra.and_then(|ask| ask.portion.of())) else { return };
+        let Some(of) = known.or(extra.and_then(|ask| ask.mode.of())) else { return };
         let of = of as usize;
         if of == 0 || present.len() + usize::from(extra.is_some()) < of {
             return;
@@ -390,34 +390,34 @@ impl LockState {
             }
         }
         if let Some(ask) = extra.filter(|_| present.len() < of) {
-            self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.portion, ask.lease_ms);
+            self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.mode, ask.lease_ms);
         }
     }
 
     /// Admits a queue entry, and notifies it, unless it belongs to the current request.
     fn grant(&mut self, now: Now, place: QueueEntry, asker: Option<HoldId>, wakes: &mut Vec<Notification>) {
-        let (hold, nonce, portion, lease_ms) = (place.claim.hold, place.nonce, place.portion, place.lease_ms);
-        let fence = self.let_in(now, RecordedHolder::waiting(now.ms, place), portion, lease_ms);
+        let (hold, nonce, mode, lease_ms) = (place.claim.hold, place.nonce, place.mode, place.lease_ms);
+        let fence = self.let_in(now, RecordedHolder::waiting(now.ms, place), mode, lease_ms);
         if asker != Some(hold) {
             wakes.push(Notification::Grant { to: hold.session(), nonce, fence });
         }
     }
 
     /// Adds a hold.
-    fn let_in(&mut self, now: Now, tenant: RecordedHolder, portion: LockMode, lease_ms: u64) -> FencingToken {
+    fn let_in(&mut self, now: Now, tenant: RecordedHolder, mode: LockMode, lease_ms: u64) -> FencingToken {
         // If the record was lost, the holds have later tokens than it.
         let newest = self.parts().and_then(|parts| parts.holds.last()).map(|part| part.fence);
-        let limit = self.limit(portion);
+        let limit = self.limit(mode);
         let record = self.record_or_new(now, lease_ms);
         let fence = FencingToken::after(record.last.max(newest), now.us);
         record.last = Some(fence);
         record.limit = limit;
         record.keep(now.ms, lease_ms);
         let owner = tenant.claim.value.filter(|_| self.kind.has_owners());
-        let RecordedHolder { claim: Claim { hold, .. }, since_ms, life, label } =
+        let RecordedHolder { claim: Claim { hold, .. }, since_ms, liveness, label } =
             RecordedHolder { claim: Claim::new(tenant.claim.hold), ..tenant };
         let until_ms = now.ms + lease_ms;
-        let part = SharedHold { hold, owner, portion, fence, until_ms, since_ms, life, label };
+        let part = SharedHold { hold, owner, mode, fence, until_ms, since_ms, liveness, label };
         let empty = Value { content: Content::SharedHolders(SharedHolders::default()), expires_ms: None };
         let value = self.value.get_or_insert(empty);
         if let Content::SharedHolders(parts) = &mut value.content {
@@ -429,11 +429,11 @@ impl LockState {
 
     /// The total number: the one that the store knows, or the one in this request. Parties of a barrier, and
     /// waiters at a latch, have agreed on the number.
-    fn limit(&self, portion: LockMode) -> Option<u32> {
+    fn limit(&self, mode: LockMode) -> Option<u32> {
         let known = self.record.as_ref().and_then(|record| record.limit);
-        match portion {
+        match mode {
             LockMode::Permits { of, .. } => known.or(Some(of)),
-            _ => portion.of(),
+            _ => mode.of(),
         }
     }
 
@@ -467,18 +467,18 @@ impl LockState {
         asked: Option<SessionId>,
     ) -> (Option<Predecessor>, Vec<SessionId>) {
         let own = ask.claim.hold.session();
-        let can_die = |life: Liveness, hold: HoldId| {
-            (life.ends_with_session() && hold.session() != own).then(|| hold.session())
+        let can_die = |liveness: Liveness, hold: HoldId| {
+            (liveness.ends_with_session() && hold.session() != own).then(|| hold.session())
         };
-        let ahead = |session| Predecessor { session, alive_ms: None };
+        let predecessor = |session| Predecessor { session, alive_ms: None };
         let queue = self.record.as_ref().filter(|_| position.is_some());
         if let Some(before) =
             queue.and_then(|record| record.before(QueueEntryId::of(self.kind, &ask.claim.hold)))
         {
-            return (can_die(before.life, before.claim.hold).map(ahead), Vec::new());
+            return (can_die(before.liveness, before.claim.hold).map(predecessor), Vec::new());
         }
         let mut sessions: Vec<_> =
-            self.in_the_way(ask).iter().filter_map(|part| can_die(part.life, part.hold)).collect();
+            self.in_the_way(ask).iter().filter_map(|part| can_die(part.liveness, part.hold)).collect();
         let mut seen = std::collections::BTreeSet::new();
         sessions.retain(|session| seen.insert(*session));
         if let Some(at) = sessions.iter().position(|session| asked == Some(*session)) {
@@ -486,6 +486,6 @@ impl LockState {
         }
         sessions.truncate(WATCHED_AT_MOST);
         let mut sessions = sessions.into_iter();
-        (sessions.next().map(ahead), sessions.collect())
+        (sessions.next().map(predecessor), sessions.collect())
     }
 }

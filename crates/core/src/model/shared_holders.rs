@@ -26,7 +26,8 @@ pub struct SharedHold {
     /// Its owner, for an RwLock.
     pub owner: Option<OwnValue>,
     /// Its mode.
-    pub portion: LockMode,
+    #[serde(rename = "portion")] // as in the databases that exist
+    pub mode: LockMode,
     /// Its fencing token.
     pub fence: FencingToken,
     /// Until when it counts, in milliseconds of the store's clock.
@@ -34,7 +35,8 @@ pub struct SharedHold {
     /// When it was acquired, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends it before its time.
-    pub life: Liveness,
+    #[serde(rename = "life")] // as in the databases that exist
+    pub liveness: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,
 }
@@ -47,7 +49,7 @@ impl SharedHolders {
 
     /// How many permits or arrivals are taken.
     pub fn count(&self) -> u64 {
-        self.holds.iter().map(|part| u64::from(part.portion.count())).sum()
+        self.holds.iter().map(|part| u64::from(part.mode.count())).sum()
     }
 
     /// The holds of an owner.
@@ -58,8 +60,8 @@ impl SharedHolders {
     /// The holds as recorded holders.
     pub(super) fn lessees(&self) -> impl Iterator<Item = RecordedHolder> {
         self.holds.iter().map(|part| {
-            let SharedHold { hold, owner, since_ms, life, label, .. } = part.clone();
-            RecordedHolder { claim: Claim { hold, value: owner }, since_ms, life, label }
+            let SharedHold { hold, owner, since_ms, liveness, label, .. } = part.clone();
+            RecordedHolder { claim: Claim { hold, value: owner }, since_ms, liveness, label }
         })
     }
 
@@ -94,8 +96,8 @@ impl SharedHold {
             remaining_ms: Some(self.until_ms - now_ms),
             fence: Some(self.fence),
             since_ms: Some(self.since_ms),
-            session: self.life.ends_with_session().then(|| self.hold.session()),
-            portion: self.portion,
+            session: self.liveness.ends_with_session().then(|| self.hold.session()),
+            mode: self.mode,
             rests: false,
         }
     }

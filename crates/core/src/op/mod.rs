@@ -360,9 +360,9 @@ impl Claim {
 ///     label: Label::new(format!("worker {who}")).expect("a short text is a label"),
 ///     queue: Some(Enqueue { nonce: Nonce::new(0, who.into()), kept_ms: 3_000 }),
 ///     adopt_ms: None,
-///     life: Liveness::Session { alive_ms: 10_000 },
-///     ahead: None,
-///     portion: LockMode::Whole,
+///     liveness: Liveness::Session { alive_ms: 10_000 },
+///     predecessor: None,
+///     mode: LockMode::Whole,
 /// };
 /// let mut lock = LockState::default();
 /// let mut now_us = 1_000_000;
@@ -448,8 +448,8 @@ impl Op {
     /// Whether locks of that kind have what the operation requests.
     pub fn suits(&self, kind: Kind) -> bool {
         match self {
-            Self::Acquire(ask) => ask.portion.suits(kind),
-            Self::Release(release) => release.next.as_ref().is_none_or(|next| next.portion.suits(kind)),
+            Self::Acquire(ask) => ask.mode.suits(kind),
+            Self::Release(release) => release.next.as_ref().is_none_or(|next| next.mode.suits(kind)),
             Self::Resize(_) => kind == Kind::Semaphore,
             Self::RaiseFence(_) => kind.goes_by_majority(),
             Self::Extend(Extend { reserve: Some(_), .. }) => kind.is_handed_on(),
@@ -477,13 +477,13 @@ pub struct Acquire {
     /// Set to give a foreign lock without an expiry this one, in milliseconds.
     pub adopt_ms: Option<u64>,
     /// What ends the hold, or the queue entry, before its time.
-    pub life: Liveness,
+    pub liveness: Liveness,
     /// Set to the session that the last reply named as the [predecessor](Predecessor). If that session is dead by
     /// now, the store first removes its hold and queue entry. Ignored in an acquire that accompanies a
     /// release.
-    pub ahead: Option<SessionId>,
+    pub predecessor: Option<SessionId>,
     /// The requested mode.
-    pub portion: LockMode,
+    pub mode: LockMode,
 }
 
 /// What ends a hold, or a queue entry, before its own time has run out.
@@ -595,7 +595,7 @@ pub enum ReleaseAction {
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 3_000, label: Label::new("billing")?, queue: None, adopt_ms: None,
-///     life: Liveness::Lease, ahead: None, portion: LockMode::Whole,
+///     liveness: Liveness::Lease, predecessor: None, mode: LockMode::Whole,
 /// };
 /// let mut lock = LockState::default();
 /// lock.apply(1_000_000, &Op::Acquire(ask), &all_alive);
@@ -655,7 +655,7 @@ pub struct Inspect {
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
-///     life: Liveness::Session { alive_ms: 10_000 }, ahead: None, portion: LockMode::Whole,
+///     liveness: Liveness::Session { alive_ms: 10_000 }, predecessor: None, mode: LockMode::Whole,
 /// };
 /// let (mut lock, nobody) = (LockState::default(), &|_| SessionStatus::Lapsed);
 /// lock.apply(1_000_000, &Op::Acquire(ask), nobody);
@@ -692,7 +692,7 @@ pub struct Evict {
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
 ///     claim, lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
-///     life: Liveness::Session { alive_ms: 10_000 }, ahead: None, portion: LockMode::Whole,
+///     liveness: Liveness::Session { alive_ms: 10_000 }, predecessor: None, mode: LockMode::Whole,
 /// };
 /// let mut lock = LockState::default();
 /// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &all_alive);
@@ -851,9 +851,9 @@ pub enum Acquired {
         /// right before it. `None` where that one has no session that could die. Where several clients hold
         /// the lock and none waits before: the session that the request named, if it is one of the holders,
         /// or else the first of them.
-        ahead: Option<Predecessor>,
+        predecessor: Option<Predecessor>,
         /// The other sessions that hold a shared lock: this client may wait for any of them. They come in the
-        /// order of their holds, from `ahead` on and around, and are limited to a few.
+        /// order of their holds, from `predecessor` on and around, and are limited to a few.
         others: Vec<SessionId>,
     },
     /// This very hold has already ended: the operation arrived late, or twice.
@@ -868,8 +868,8 @@ pub enum Acquired {
 ///
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
-///     let (life, label) = (Liveness::Session { alive_ms: 10_000 }, Label::new("a worker").expect("it is short"));
-///     Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead: None, portion: LockMode::Whole }
+///     let (liveness, label) = (Liveness::Session { alive_ms: 10_000 }, Label::new("a worker").expect("it is short"));
+///     Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, liveness, predecessor: None, mode: LockMode::Whole }
 /// };
 /// let (mut till, mut stock) = (LockState::default(), LockState::default());
 /// let both = LockState::take_all(&mut [(&mut till, &ask(1)), (&mut stock, &ask(2))], 1_000_000);
@@ -917,15 +917,15 @@ pub struct Entered {
 /// ```
 /// use leasehold_core::{Predecessor, SessionId};
 ///
-/// let ahead = Predecessor { session: SessionId::from_random([7; 12]), alive_ms: Some(2_400) };
-/// println!("look again in {} ms", ahead.alive_ms.unwrap_or(250));
+/// let predecessor = Predecessor { session: SessionId::from_random([7; 12]), alive_ms: Some(2_400) };
+/// println!("look again in {} ms", predecessor.alive_ms.unwrap_or(250));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Predecessor {
     /// The session.
     pub session: SessionId,
     /// How long the session remains alive without another heartbeat, in milliseconds; `u64::MAX` if it needs
-    /// no heartbeats. Only given for the session that the request [named](Acquire::ahead).
+    /// no heartbeats. Only given for the session that the request [named](Acquire::predecessor).
     pub alive_ms: Option<u64>,
 }
 
@@ -946,7 +946,7 @@ pub struct Predecessor {
 /// let label = Some(Label::new("billing on web-3")?);
 /// let ours = Holder {
 ///     label, owner: None, count: 1, remaining_ms: Some(2_900), fence, since_ms: None, session: None, rests: false,
-///     portion: LockMode::Whole,
+///     mode: LockMode::Whole,
 /// };
 /// assert!(!ours.is_stranger() && shown(&ours) == "billing on web-3");
 /// # Ok::<(), leasehold_core::LabelError>(())
@@ -968,7 +968,7 @@ pub struct Holder {
     /// The session whose death would end the hold, if there is one.
     pub session: Option<SessionId>,
     /// The mode in which it holds the lock.
-    pub portion: LockMode,
+    pub mode: LockMode,
     /// Set if the holder has finished and left the lock taken until its time is over: see [`ReleaseAction::Rest`].
     pub rests: bool,
 }

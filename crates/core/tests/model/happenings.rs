@@ -49,9 +49,9 @@ pub(super) fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_
         label,
         queue,
         adopt_ms,
-        life: Liveness::Session { alive_ms: 10_000 },
-        ahead: None,
-        portion: LockMode::Whole,
+        liveness: Liveness::Session { alive_ms: 10_000 },
+        predecessor: None,
+        mode: LockMode::Whole,
     }
 }
 
@@ -72,12 +72,12 @@ fn any_ask(of: ClaimOf) -> impl Strategy<Value = Acquire> {
     let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
     let queue = prop_oneof![1 => Just(None), 3 => (any::<u64>(), kept_ms).prop_map(Some)];
     let adopt_ms = prop_oneof![3 => Just(None), 1 => any_lease_ms().prop_map(Some)];
-    let life = prop_oneof![3 => any_lease_ms().prop_map(|alive_ms| Liveness::Session { alive_ms }), 1 => Just(Liveness::Lease)];
-    let ahead = proptest::option::of((0..SESSIONS).prop_map(session));
-    (any_claim(of), any_lease_ms(), queue, adopt_ms, life, ahead).prop_map(
-        |(claim, lease_ms, queue, adopt_ms, life, ahead)| {
-            let ahead = ahead.filter(|ahead| *ahead != claim.hold.session()); // (2)
-            Acquire { life, ahead, ..ask(claim, lease_ms, queue, adopt_ms) }
+    let liveness = prop_oneof![3 => any_lease_ms().prop_map(|alive_ms| Liveness::Session { alive_ms }), 1 => Just(Liveness::Lease)];
+    let predecessor = proptest::option::of((0..SESSIONS).prop_map(session));
+    (any_claim(of), any_lease_ms(), queue, adopt_ms, liveness, predecessor).prop_map(
+        |(claim, lease_ms, queue, adopt_ms, liveness, predecessor)| {
+            let predecessor = predecessor.filter(|predecessor| *predecessor != claim.hold.session()); // (2)
+            Acquire { liveness, predecessor, ..ask(claim, lease_ms, queue, adopt_ms) }
         },
     )
 }
@@ -100,7 +100,7 @@ pub(super) fn any_op(of: ClaimOf) -> impl Strategy<Value = Op> {
         6 => any_ask(of).prop_map(Op::Acquire),
         2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })),
         4 => release.prop_map(move |(claim, pass, next)| {
-            let next = next.map(|(other, next)| Acquire { claim: fork(of, &claim, other), ahead: None, ..next });
+            let next = next.map(|(other, next)| Acquire { claim: fork(of, &claim, other), predecessor: None, ..next });
             Op::Release(Release { claim, pass, next })
         }),
         1 => (proptest::option::of(any_claim(of)), any::<bool>())
@@ -153,8 +153,8 @@ pub(super) fn entries(state: &LockState) -> Vec<AuditEntry> {
     state.audit.iter().flat_map(|audit| audit.entries.clone()).collect()
 }
 
-pub(super) fn lives_with(life: Liveness, claim: &Claim, session: SessionId) -> bool {
-    life.ends_with_session() && claim.hold.session() == session
+pub(super) fn lives_with(liveness: Liveness, claim: &Claim, session: SessionId) -> bool {
+    liveness.ends_with_session() && claim.hold.session() == session
 }
 
 /// The author of an operation.
@@ -204,8 +204,8 @@ pub(super) fn check_queue(
         old.retain(|s| !places(before).any(|(t, place)| s == t && place.claim.hold == release.claim.hold));
     }
     // A session that was checked and is dead loses what lives with it.
-    let buried =
-        buried.filter(|dead| places(before).any(|(_, place)| lives_with(place.life, &place.claim, *dead)));
+    let buried = buried
+        .filter(|dead| places(before).any(|(_, place)| lives_with(place.liveness, &place.claim, *dead)));
     let mine = actor(op);
     assert!(buried.is_none_or(|dead| !new.contains(&dead)), "{buried:?} still waits");
     old.retain(|s| Some(*s) != buried);

@@ -9,3 +9,4 @@ mod reentrant;
 mod reserving;
 mod resting;
 mod shared;
+mod stored_form;

@@ -165,7 +165,7 @@ impl Environment {
         self.check_inspection(before, op, &reply);
         check_queue(before, &self.state, sent, &wakes, self.named_dead(before, op));
         self.check_grants(before, op, &reply, &wakes);
-        self.check_ahead(op, &reply);
+        self.check_predecessor(op, &reply);
         self.check_audit(before, Some(op), self.named_dead(before, op), &by(op));
         self.check_evictions_and_releases_by_force(before, op, &reply, &wakes);
     }
@@ -181,10 +181,12 @@ impl Environment {
         let now_ms = self.now_us / 1000;
         match (self.sessions.vital(now_ms, session), self.held(lock)) {
             (SessionStatus::Alive(alive_ms), _) => Some(alive_ms),
-            (SessionStatus::Unknown, Some(held)) if held.claim.hold.session() == session => match held.life {
-                Liveness::Session { alive_ms } => (held.since_ms + alive_ms).checked_sub(now_ms),
-                Liveness::Lease => None,
-            },
+            (SessionStatus::Unknown, Some(held)) if held.claim.hold.session() == session => {
+                match held.liveness {
+                    Liveness::Session { alive_ms } => (held.since_ms + alive_ms).checked_sub(now_ms),
+                    Liveness::Lease => None,
+                }
+            }
             _ => None,
         }
     }
@@ -213,7 +215,7 @@ impl Environment {
             Op::Acquire(ask) => {
                 let settled = has_ended(before, &ask.claim.hold)
                     || fate_in(before, self.now_us, &ask.claim) == Some(HoldStatus::Held);
-                ask.ahead.filter(|_| !settled)
+                ask.predecessor.filter(|_| !settled)
             }
             Op::Evict(evict) => Some(evict.dead),
             _ => None,
@@ -223,7 +225,7 @@ impl Environment {
 
     /// The predecessor in a reply is directly ahead of the request, and its hold or entry ends with its
     /// session. Its remaining life is only given if the request named it.
-    fn check_ahead(&self, op: &Op, reply: &Reply) {
+    fn check_predecessor(&self, op: &Op, reply: &Reply) {
         let (ask, acquired) = match (op, reply) {
             (Op::Acquire(ask), Reply::Acquire(acquired)) => (ask, acquired),
             (Op::Release(Release { next: Some(next), .. }), Reply::Release(released)) => match &released.next
@@ -233,7 +235,7 @@ impl Environment {
             },
             _ => return,
         };
-        let Acquired::Taken { position, ahead, .. } = acquired else { return };
+        let Acquired::Taken { position, predecessor, .. } = acquired else { return };
         let queue = order(&self.state);
         let own = queue.iter().position(|s| *s == ask.claim.hold.session()).filter(|_| position.is_some());
         let place = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
@@ -241,24 +243,25 @@ impl Environment {
             self.state.record.as_ref().expect("it queues").places[&QueueEntryId::Session(session)].clone()
         });
         let holder = self.held(&self.state);
-        let before =
-            place.map(|place| (place.life, place.claim)).or(holder.map(|held| (held.life, held.claim)));
-        let expected = before.filter(|(life, _)| life.ends_with_session()).map(|(_, claim)| {
+        let before = place
+            .map(|place| (place.liveness, place.claim))
+            .or(holder.map(|held| (held.liveness, held.claim)));
+        let expected = before.filter(|(liveness, _)| liveness.ends_with_session()).map(|(_, claim)| {
             let session = claim.hold.session();
-            let asked = matches!(op, Op::Acquire(_)) && ask.ahead == Some(session);
+            let asked = matches!(op, Op::Acquire(_)) && ask.predecessor == Some(session);
             Predecessor { session, alive_ms: self.alive_ms(&self.state, session).filter(|_| asked) }
         });
-        assert_eq!(*ahead, expected, "ahead of {ask:?} in {:#?}", self.state);
+        assert_eq!(*predecessor, expected, "ahead of {ask:?} in {:#?}", self.state);
     }
 
     /// A session loses everything that lives with it, and nothing else.
     fn check_burial(&self, before: &LockState, dead: SessionId, fence: Option<FencingToken>, place: bool) {
-        let holder = self.held(before).filter(|held| lives_with(held.life, &held.claim, dead));
+        let holder = self.held(before).filter(|held| lives_with(held.liveness, &held.claim, dead));
         let last = before.record.as_ref().and_then(|record| record.last);
         assert_eq!(fence, holder.as_ref().and(last), "{dead:?} in {before:#?}");
-        let had = places(before).any(|(_, place)| lives_with(place.life, &place.claim, dead));
+        let had = places(before).any(|(_, place)| lives_with(place.liveness, &place.claim, dead));
         assert_eq!(place, had, "{dead:?} in {before:#?}");
-        assert!(!places(&self.state).any(|(_, place)| lives_with(place.life, &place.claim, dead)));
+        assert!(!places(&self.state).any(|(_, place)| lives_with(place.liveness, &place.claim, dead)));
         if let Some(held) = holder {
             assert_eq!(self.fate(&held.claim), Some(HoldStatus::Ended(Ended::Evicted)));
         }
@@ -276,7 +279,7 @@ impl Environment {
         let freed = matches!(op, Some(Op::ForceRelease(_)));
         let expected = match lost {
             Some(was) => {
-                let evicted = dead.is_some_and(|dead| lives_with(was.life, &was.claim, dead));
+                let evicted = dead.is_some_and(|dead| lives_with(was.liveness, &was.claim, dead));
                 assert_ne!(evicted, freed, "{op:?} ended {was:?} of {before:#?}");
                 let how = if freed { Ended::ForceReleased } else { Ended::Evicted };
                 Some((how, fence, Some(was.label)))
@@ -407,11 +410,11 @@ impl Environment {
                 }
                 _ => None,
             };
-            let ahead = order(before).into_iter().take_while(|s| *s != winner);
+            let predecessor = order(before).into_iter().take_while(|s| *s != winner);
             let buried = self.named_dead(before, op);
-            for session in ahead.filter(|s| Some(*s) != leaver) {
+            for session in predecessor.filter(|s| Some(*s) != leaver) {
                 let (_, place) = places(before).find(|(s, _)| **s == session).expect("it waited");
-                if buried.is_some_and(|dead| lives_with(place.life, &place.claim, dead)) {
+                if buried.is_some_and(|dead| lives_with(place.liveness, &place.claim, dead)) {
                     continue;
                 }
                 assert!(place.expires_ms < now_ms, "{winner:?} was served before {session:?} by {op:?}");
@@ -656,9 +659,9 @@ fn a_state_that_is_shown_keeps_its_tokens() {
         label: Label::new("a").expect("a good label"),
         queue: None,
         adopt_ms: None,
-        life: Liveness::Session { alive_ms: 10_000 },
-        ahead: None,
-        portion: LockMode::Whole,
+        liveness: Liveness::Session { alive_ms: 10_000 },
+        predecessor: None,
+        mode: LockMode::Whole,
     };
     let mut state = LockState::default();
     state.apply(1_762_000_000_000_000, &Op::Acquire(ask), &all_alive);
@@ -709,11 +712,13 @@ fn a_row_of_the_dead_is_cleared_from_behind() {
             SessionStatus::Lapsed
         }
     };
-    let (mut ahead, mut looks) = (None, 0);
+    let (mut predecessor, mut looks) = (None, 0);
     loop {
-        let look = Acquire { ahead, ..live.clone() };
+        let look = Acquire { predecessor, ..live.clone() };
         match state.apply(START_US, &Op::Acquire(look), &alive).0 {
-            Reply::Acquire(Acquired::Taken { ahead: found, .. }) => ahead = found.map(|found| found.session),
+            Reply::Acquire(Acquired::Taken { predecessor: found, .. }) => {
+                predecessor = found.map(|found| found.session);
+            }
             Reply::Acquire(Acquired::Granted { .. }) => break,
             other => panic!("{other:?}"),
         }
@@ -732,17 +737,19 @@ fn a_hold_of_a_session_that_is_not_known_is_spared_as_long_as_it_may_be_believed
     let waiter = Claim::new(HoldId::from_random(SessionId::from_random([2; 12]), [2; 16]));
     let unknown = &|_| SessionStatus::Unknown;
     let mut state = LockState::default();
-    let held =
-        Acquire { life: Liveness::Session { alive_ms: 5_000 }, ..ask(holder.clone(), HOUR_MS, None, None) };
+    let held = Acquire {
+        liveness: Liveness::Session { alive_ms: 5_000 },
+        ..ask(holder.clone(), HOUR_MS, None, None)
+    };
     state.apply(START_US, &Op::Acquire(held), unknown);
     let dead = holder.hold.session();
     let look = |waiter: &Claim| {
         let ask = ask(waiter.clone(), HOUR_MS, Some((1, HOUR_MS)), None);
-        Op::Acquire(Acquire { ahead: Some(dead), ..ask })
+        Op::Acquire(Acquire { predecessor: Some(dead), ..ask })
     };
     let (reply, _) = state.apply(START_US + 1_000_000, &look(&waiter), unknown);
-    let Reply::Acquire(Acquired::Taken { ahead, .. }) = reply else { panic!("{reply:?}") };
-    assert_eq!(ahead, Some(Predecessor { session: dead, alive_ms: Some(4_000) }), "when to look again");
+    let Reply::Acquire(Acquired::Taken { predecessor, .. }) = reply else { panic!("{reply:?}") };
+    assert_eq!(predecessor, Some(Predecessor { session: dead, alive_ms: Some(4_000) }), "when to look again");
     let by = Label::new("").expect("an empty label is a label");
     let (reply, _) = state.apply(START_US + 5_000_999, &Op::Evict(Evict { dead, by }), unknown);
     assert_eq!(reply, Reply::Evict(Evicted::Alive));

@@ -136,7 +136,11 @@ impl Environment {
                 assert_eq!(fence.is_some(), !gone.is_empty());
                 self.check_lost(&before, &gone, Some((Ended::Evicted, &watcher())));
                 self.check_told(&before, &gone, Ended::Evicted);
-                assert!(!places(&self.state).any(|(_, place)| lives_with(place.life, &place.claim, *dead)));
+                assert!(!places(&self.state).any(|(_, place)| lives_with(
+                    place.liveness,
+                    &place.claim,
+                    *dead
+                )));
             }
         }
         self.turn_the_page();
@@ -219,7 +223,7 @@ impl Environment {
         self.check_entries(before, op, &lost, &wakes);
         self.check_replies(before, op, &reply);
         self.check_free_lock(op, &reply);
-        self.check_ahead(op, &reply);
+        self.check_predecessor(op, &reply);
     }
 
     /// A value of another kind at the key stays as it is, and the request is refused.
@@ -245,7 +249,7 @@ impl Environment {
             Op::Acquire(ask) => {
                 let held = holds(before, self.now_ms()).iter().any(|entry| entry.hold == ask.claim.hold);
                 let spent = has_ended(before, &ask.claim.hold);
-                ask.ahead.filter(|_| !held && !spent)
+                ask.predecessor.filter(|_| !held && !spent)
             }
             Op::Evict(evict) => Some(evict.dead),
             _ => None,
@@ -257,7 +261,7 @@ impl Environment {
     /// How long a session counts as alive: an unknown session counts as alive for as long as its client may
     /// rely on any of its holds.
     fn alive_ms(&self, state: &LockState, session: SessionId) -> Option<u64> {
-        let believed = |entry: Entry| match entry.life {
+        let believed = |entry: Entry| match entry.liveness {
             Liveness::Session { alive_ms } if entry.hold.session() == session => {
                 (entry.since_ms + alive_ms).checked_sub(self.now_ms())
             }
@@ -273,7 +277,7 @@ impl Environment {
     /// The holds that a dead session loses.
     fn dying(&self, before: &LockState, dead: SessionId) -> Vec<Entry> {
         let mut dying = holds(before, self.now_ms());
-        dying.retain(|entry| entry.life.ends_with_session() && entry.hold.session() == dead);
+        dying.retain(|entry| entry.liveness.ends_with_session() && entry.hold.session() == dead);
         dying
     }
 
@@ -441,7 +445,7 @@ impl Environment {
                 break;
             }
             let left = Some(place.claim.hold) == leaver;
-            let buried = dead.is_some_and(|dead| lives_with(place.life, &place.claim, dead));
+            let buried = dead.is_some_and(|dead| lives_with(place.liveness, &place.claim, dead));
             let over = place.expires_ms < self.now_ms();
             assert!(left || buried || over, "{winner:?} was served before {session:?} by {op:?}");
         }
@@ -521,22 +525,23 @@ impl Environment {
     }
 
     /// The predecessor in a reply has the queue entry right before the request's, or is the first holder.
-    fn check_ahead(&self, op: &Op, reply: &Reply) {
-        let (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, ahead, .. })) = (op, reply) else {
+    fn check_predecessor(&self, op: &Op, reply: &Reply) {
+        let (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, predecessor, .. })) = (op, reply)
+        else {
             return;
         };
         let queue = order(&self.state);
         let own = queue.iter().position(|s| *s == ask.claim.hold.session()).filter(|_| position.is_some());
         let place = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
         let place = place.and_then(|s| places(&self.state).find(|(session, _)| **session == s));
-        let first = || holds(&self.state, self.now_ms()).first().map(|entry| (entry.life, entry.hold));
-        let before = place.map(|(_, place)| (place.life, place.claim.hold)).or_else(first);
-        let expected = before.filter(|(life, _)| life.ends_with_session()).map(|(_, hold)| {
+        let first = || holds(&self.state, self.now_ms()).first().map(|entry| (entry.liveness, entry.hold));
+        let before = place.map(|(_, place)| (place.liveness, place.claim.hold)).or_else(first);
+        let expected = before.filter(|(liveness, _)| liveness.ends_with_session()).map(|(_, hold)| {
             let session = hold.session();
-            let asked = ask.ahead == Some(session);
+            let asked = ask.predecessor == Some(session);
             Predecessor { session, alive_ms: self.alive_ms(&self.state, session).filter(|_| asked) }
         });
-        assert_eq!(*ahead, expected, "ahead of {ask:?} in {:#?}", self.state);
+        assert_eq!(*predecessor, expected, "ahead of {ask:?} in {:#?}", self.state);
     }
 
     /// Invariants of every state.
@@ -718,7 +723,7 @@ proptest! {
         let mut end_ms = None;
         for (n, step) in steps.iter().enumerate() {
             if n == at {
-                let ask = Acquire { life: Liveness::Lease, ..ask(ghost.clone(), lease_ms, None, None) };
+                let ask = Acquire { liveness: Liveness::Lease, ..ask(ghost.clone(), lease_ms, None, None) };
                 environment.step(&(0, Event::Op(Op::Acquire(ask))));
                 end_ms = Some(environment.now_us / 1000 + lease_ms);
             }

@@ -51,7 +51,7 @@ fn claim(kind: Kind, s: u8, n: u8) -> Claim {
 }
 
 /// The mode that the `n`th hold requests (2).
-fn portion(kind: Kind, s: u8, n: u8) -> LockMode {
+fn mode(kind: Kind, s: u8, n: u8) -> LockMode {
     let at = u32::from(s * HOLDS + n);
     match kind {
         Kind::Semaphore => LockMode::Permits { count: at % 4, of: 3 + u32::from(at % 7 == 0) },
@@ -70,21 +70,21 @@ fn portion(kind: Kind, s: u8, n: u8) -> LockMode {
 }
 
 fn any_hold(kind: Kind) -> impl Strategy<Value = (Claim, LockMode)> {
-    (0..SESSIONS, 0..HOLDS).prop_map(move |(s, n)| (claim(kind, s, n), portion(kind, s, n)))
+    (0..SESSIONS, 0..HOLDS).prop_map(move |(s, n)| (claim(kind, s, n), mode(kind, s, n)))
 }
 
 fn any_ask(kind: Kind) -> impl Strategy<Value = Acquire> {
     let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
     let queue = prop_oneof![1 => Just(None), 4 => (any::<u64>(), kept_ms).prop_map(Some)];
-    let life = prop_oneof![
+    let liveness = prop_oneof![
         3 => any_lease_ms().prop_map(|alive_ms| Liveness::Session { alive_ms }),
         1 => Just(Liveness::Lease)
     ];
-    let ahead = proptest::option::weighted(0.3, (0..SESSIONS).prop_map(session));
-    (any_hold(kind), any_lease_ms(), queue, life, ahead).prop_map(
-        |((claim, portion), lease_ms, queue, life, ahead)| {
-            let ahead = ahead.filter(|ahead| *ahead != claim.hold.session());
-            Acquire { life, ahead, portion, ..ask(claim, lease_ms, queue, None) }
+    let predecessor = proptest::option::weighted(0.3, (0..SESSIONS).prop_map(session));
+    (any_hold(kind), any_lease_ms(), queue, liveness, predecessor).prop_map(
+        |((claim, mode), lease_ms, queue, liveness, predecessor)| {
+            let predecessor = predecessor.filter(|predecessor| *predecessor != claim.hold.session());
+            Acquire { liveness, predecessor, mode, ..ask(claim, lease_ms, queue, None) }
         },
     )
 }
@@ -92,7 +92,7 @@ fn any_ask(kind: Kind) -> impl Strategy<Value = Acquire> {
 fn any_op(kind: Kind) -> impl Strategy<Value = Op> {
     let next = (any_hold(kind), proptest::option::weighted(0.2, any_ask(kind)));
     let release = next.prop_map(|((claim, _), next)| {
-        let next = next.map(|next| Acquire { ahead: None, ..next });
+        let next = next.map(|next| Acquire { predecessor: None, ..next });
         let next =
             next.filter(|next| next.claim.hold.session() == claim.hold.session() && next.claim != claim);
         Op::Release(Release { claim, pass: ReleaseAction::Grant, next })
@@ -174,11 +174,15 @@ impl Environment {
             Event::DeleteRecord => self.state.record = None,
             Event::Bury(dead) => {
                 let (fence, _) = self.state.bury(self.now_us, *dead, &watcher());
-                self.check_ended(&before, &|part| lives_with(part.life, &part.hold, *dead), Ended::Evicted);
-                let first = before.holds.iter().find(|part| lives_with(part.life, &part.hold, *dead));
+                self.check_ended(
+                    &before,
+                    &|part| lives_with(part.liveness, &part.hold, *dead),
+                    Ended::Evicted,
+                );
+                let first = before.holds.iter().find(|part| lives_with(part.liveness, &part.hold, *dead));
                 assert_eq!(fence, first.map(|part| part.fence));
                 assert!(!self.stands().queue.iter().any(|place| lives_with(
-                    place.life,
+                    place.liveness,
                     &place.claim.hold,
                     *dead
                 )));
@@ -211,7 +215,7 @@ impl Environment {
         let ends = |part: &SharedHold| match op {
             Op::Release(release) => part.hold == release.claim.hold,
             Op::ForceRelease(free) => free.seen == ObservedHolder::Hold(part.fence),
-            _ => dead.is_some_and(|dead| lives_with(part.life, &part.hold, dead)),
+            _ => dead.is_some_and(|dead| lives_with(part.liveness, &part.hold, dead)),
         };
         let how = match op {
             Op::Release(_) => Ended::Released,
@@ -239,7 +243,7 @@ impl Environment {
             Op::Acquire(ask) => {
                 let settled = before.holds.iter().any(|part| part.hold == ask.claim.hold)
                     || has_ended(&before.state, &ask.claim.hold);
-                ask.ahead.filter(|_| !settled)
+                ask.predecessor.filter(|_| !settled)
             }
             Op::Evict(evict) => Some(evict.dead),
             _ => None,
@@ -248,7 +252,7 @@ impl Environment {
             SessionStatus::Alive(_) => false,
             SessionStatus::Lapsed => true,
             // It counts as alive for as long as its client may rely on any of its holds.
-            SessionStatus::Unknown => !before.holds.iter().any(|part| match part.life {
+            SessionStatus::Unknown => !before.holds.iter().any(|part| match part.liveness {
                 Liveness::Session { alive_ms } => {
                     part.hold.session() == *named && part.since_ms.saturating_add(alive_ms) >= self.now_ms()
                 }
@@ -291,10 +295,7 @@ impl Environment {
             assert_eq!(after.is_none(), ends(part), "{part:?} of {:#?}", before.state);
             if let Some(after) = after {
                 assert!(after.until_ms >= part.until_ms, "it was shortened: {part:?}");
-                assert_eq!(
-                    (after.fence, after.portion, &after.owner),
-                    (part.fence, part.portion, &part.owner)
-                );
+                assert_eq!((after.fence, after.mode, &after.owner), (part.fence, part.mode, &part.owner));
             } else {
                 lost += 1;
                 assert!(
@@ -372,9 +373,9 @@ impl Environment {
             assert_eq!(part.since_ms, self.now_ms());
         }
         assert!(grants.len() <= LOOKS_AT_MOST);
-        let taken: u64 = now.iter().map(|part| u64::from(part.portion.count())).sum();
+        let taken: u64 = now.iter().map(|part| u64::from(part.mode.count())).sum();
         for part in &fresh {
-            match part.portion {
+            match part.mode {
                 LockMode::Permits { .. } => {
                     assert!(taken <= u64::from(limit_of(&self.state).expect("it is known")));
                 }
@@ -383,7 +384,7 @@ impl Environment {
             }
         }
         if self.state.kind == Kind::Barrier {
-            let of = fresh.first().and_then(|part| part.portion.of());
+            let of = fresh.first().and_then(|part| part.mode.of());
             assert!(
                 fresh.is_empty() || of == u32::try_from(fresh.len()).ok(),
                 "all parties, or none: {fresh:#?}"
@@ -417,7 +418,7 @@ impl Environment {
             let owners = |held: &&SharedHold| {
                 part.owner.is_some() && held.owner == part.owner && held.hold != part.hold
             };
-            let passes = match part.portion {
+            let passes = match part.mode {
                 LockMode::Arrive { .. } | LockMode::Upgrade => true,
                 LockMode::Read | LockMode::Upgradable => {
                     after.holds.iter().chain(&before.holds).any(|held| owners(&held))
@@ -435,7 +436,7 @@ impl Environment {
     /// Replies are true.
     fn check_reply(&self, before: &Before, op: &Op, reply: &Reply) {
         match (op, reply) {
-            (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, ahead, others, .. })) => {
+            (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, predecessor, others, .. })) => {
                 let queue = self.stands().queue;
                 let at = queue.iter().position(|place| place.claim.hold == ask.claim.hold);
                 assert_eq!(position.is_some(), ask.queue.is_some());
@@ -445,12 +446,13 @@ impl Environment {
                     )
                 );
                 let own = ask.claim.hold.session();
-                let mut told: Vec<_> = ahead.iter().map(|ahead| ahead.session).collect();
+                let mut told: Vec<_> = predecessor.iter().map(|predecessor| predecessor.session).collect();
                 told.extend(others);
                 assert!(!told.contains(&own), "no session waits for its own death");
                 if at == Some(0) && !matches!(self.state.kind, Kind::Latch | Kind::Barrier) {
                     let others = |part: &&SharedHold| part.owner.is_none() || part.owner != ask.claim.value;
-                    let die = |part: &SharedHold| part.life.ends_with_session().then(|| part.hold.session());
+                    let die =
+                        |part: &SharedHold| part.liveness.ends_with_session().then(|| part.hold.session());
                     let all: BTreeSet<_> = self
                         .stands()
                         .holds
@@ -492,13 +494,13 @@ impl Environment {
     /// Only a request that can never succeed is refused.
     fn check_refusal(&self, before: &Before, ask: &Acquire, refused: &Refused) {
         let own = |part: &&SharedHold| part.owner.is_some() && part.owner == ask.claim.value;
-        let owns = |portion| before.holds.iter().filter(own).any(|part| part.portion == portion);
+        let owns = |mode| before.holds.iter().filter(own).any(|part| part.mode == mode);
         let true_it_is = match refused {
             Refused::OutOfRange { count, limit } => *count == 0 || count > limit,
             Refused::WouldDeadlock => before.holds.iter().chain(&self.stands().holds).any(|part| own(&part)),
             Refused::NothingToUpgrade => {
                 // It may have been removed with a dead session in the same step.
-                !self.stands().holds.iter().filter(own).any(|part| part.portion == LockMode::Upgradable)
+                !self.stands().holds.iter().filter(own).any(|part| part.mode == LockMode::Upgradable)
                     && !owns(LockMode::Upgrade)
             }
             Refused::Disagreement { known, .. } => limit_of(&before.state) == Some(*known),
@@ -565,16 +567,16 @@ impl Environment {
             assert!(first.expires_ms >= self.now_ms(), "a dead one in front: {first:?}");
         }
         let limit = limit_of(&self.state);
-        let taken: u64 = now.holds.iter().map(|part| u64::from(part.portion.count())).sum();
-        let writes = |part: &SharedHold| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
-        let room = match first.portion {
+        let taken: u64 = now.holds.iter().map(|part| u64::from(part.mode.count())).sum();
+        let writes = |part: &SharedHold| matches!(part.mode, LockMode::Write | LockMode::Upgrade);
+        let room = match first.mode {
             LockMode::Permits { count, .. } => {
                 let limit = limit.expect("a waiter has set the limit");
                 count > limit || taken + u64::from(count) <= u64::from(limit)
             }
             LockMode::Read => !now.holds.iter().any(writes),
             LockMode::Upgradable => {
-                !now.holds.iter().any(|part| writes(part) || part.portion == LockMode::Upgradable)
+                !now.holds.iter().any(|part| writes(part) || part.mode == LockMode::Upgradable)
             }
             LockMode::Write => now.holds.is_empty(),
             LockMode::Upgrade => {
@@ -614,15 +616,15 @@ fn is_settled(before: &Before, op: &Op, reply: &Reply) -> bool {
 fn check_readers(holds: &[SharedHold]) {
     for part in holds {
         assert!(part.owner.is_some());
-        if matches!(part.portion, LockMode::Write | LockMode::Upgrade) {
+        if matches!(part.mode, LockMode::Write | LockMode::Upgrade) {
             assert!(holds.iter().all(|other| other.owner == part.owner), "beside a writer: {holds:#?}");
-            let writes = |other: &&SharedHold| matches!(other.portion, LockMode::Write | LockMode::Upgrade);
+            let writes = |other: &&SharedHold| matches!(other.mode, LockMode::Write | LockMode::Upgrade);
             assert_eq!(holds.iter().filter(writes).count(), 1, "an owner writes once: {holds:#?}");
         }
     }
     let upgradable: BTreeSet<_> = holds
         .iter()
-        .filter(|part| part.portion == LockMode::Upgradable)
+        .filter(|part| part.mode == LockMode::Upgradable)
         .map(|part| part.owner.as_ref().map(OwnValue::as_str))
         .collect();
     assert!(upgradable.len() <= 1, "{holds:#?}");
@@ -642,8 +644,10 @@ fn untroubled(next: Option<&Result<Acquired, Refused>>) -> Option<Result<Acquire
 /// determines it before it admits a waiter, which may be of that session.
 fn as_doubted_before(first: &Acquired, second: &Acquired) -> Acquired {
     let mut second = second.clone();
-    if let (Acquired::Taken { ahead: Some(first), .. }, Acquired::Taken { ahead: Some(second), .. }) =
-        (first, &mut second)
+    if let (
+        Acquired::Taken { predecessor: Some(first), .. },
+        Acquired::Taken { predecessor: Some(second), .. },
+    ) = (first, &mut second)
         && first.session == second.session
     {
         second.alive_ms = second.alive_ms.min(first.alive_ms);
@@ -660,8 +664,8 @@ fn limit_of(state: &LockState) -> Option<u32> {
     state.record.as_ref().and_then(|record| record.limit)
 }
 
-fn lives_with(life: Liveness, hold: &HoldId, session: SessionId) -> bool {
-    life.ends_with_session() && hold.session() == session
+fn lives_with(liveness: Liveness, hold: &HoldId, session: SessionId) -> bool {
+    liveness.ends_with_session() && hold.session() == session
 }
 
 fn play(kind: Kind, steps: &[(i64, Event)]) {

@@ -109,7 +109,7 @@ async fn open(
     if over || !fault.is_transient() {
         return Err(AcquireFailure::Fault { fault, executed: Executed::No });
     }
-    Arc::make_mut(&mut pursuit.terms).look_often = true;
+    Arc::make_mut(&mut pursuit.terms).poll_often = true;
     Ok(())
 }
 

@@ -72,7 +72,7 @@ pub struct Status {
 /// let index = leasehold::Client::connect("memory:").await?.rwlock("index")?;
 /// let guard = index.read().await?;
 /// let status = index.inspect().await?;
-/// assert_eq!((status.sharers.len(), status.sharers[0].portion), (1, LockMode::Read));
+/// assert_eq!((status.sharers.len(), status.sharers[0].mode), (1, LockMode::Read));
 /// index.force_release(status.sharers[0].seen().expect("it has a fencing token")).await?;
 /// # drop(guard);
 /// # Ok(()) }
@@ -83,7 +83,7 @@ pub struct SharedHolder {
     /// The holder's label.
     pub holder: Option<String>,
     /// The mode in which it holds the lock.
-    pub portion: LockMode,
+    pub mode: LockMode,
     /// The owner, for an RwLock.
     pub owner: Option<Owner>,
     /// When it was acquired, by the store's clock.
@@ -105,7 +105,7 @@ impl SharedHolder {
     fn of(holder: &Holder) -> Self {
         Self {
             holder: holder.label.as_ref().map(ToString::to_string),
-            portion: holder.portion,
+            mode: holder.mode,
             owner: holder.owner.clone().map(Owner::told),
             since: holder.since_ms.map(instant),
             remaining: holder.remaining_ms.map(Duration::from_millis),
@@ -123,7 +123,7 @@ impl Status {
     /// Returns how many permits are held, or how many arrivals have been counted, as far as their
     /// [holders](Self::sharers) are listed.
     pub fn taken(&self) -> u64 {
-        self.sharers.iter().map(|sharer| u64::from(sharer.portion.count())).sum()
+        self.sharers.iter().map(|sharer| u64::from(sharer.mode.count())).sum()
     }
 
     pub(crate) fn of(seen: &Inspection, ours: bool) -> Self {

@@ -111,7 +111,7 @@ pub(crate) struct Asker {
     /// Set to add the lease to those under which the owner already holds the lock.
     pub(crate) sum: bool,
     /// The mode in which the lock is requested.
-    pub(crate) portion: LockMode,
+    pub(crate) mode: LockMode,
 }
 
 /// How long a hold is to last.
@@ -497,12 +497,12 @@ impl Request {
             label: self.engine.label.clone(),
             value: asker.value.clone(),
             adopt: self.adopt,
-            life: if asker.by_lease { Liveness::Lease } else { life },
+            liveness: if asker.by_lease { Liveness::Lease } else { life },
             queue: !once && self.retry.is_none() && queues,
-            look_often: self.parting.free_every.is_some()
+            poll_often: self.parting.free_every.is_some()
                 || !queues
                 || !self.engine.store.capabilities().notifications,
-            portion: asker.portion,
+            mode: asker.mode,
             fresh: !queues,
         });
         AcquireParams { terms, session: own, limit, once, retry: self.retry }

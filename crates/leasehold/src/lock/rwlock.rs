@@ -61,10 +61,10 @@ impl Access {
     async fn acquire(
         &self,
         owner: &Owner,
-        portion: LockMode,
+        mode: LockMode,
         limit: Option<Duration>,
     ) -> Result<Kept, AcquireError> {
-        let (request, asker) = (self.request(portion), asker(owner, portion));
+        let (request, asker) = (self.request(mode), asker(owner, mode));
         match request.acquire(&asker, limit).await {
             Err(error) if waits_for_itself(&error) => {
                 request.undone().await;
@@ -75,8 +75,8 @@ impl Access {
     }
 
     /// Tries once to acquire the lock in one mode for an owner.
-    async fn try_acquire(&self, owner: &Owner, portion: LockMode) -> Result<Attempt<Kept>, AcquireError> {
-        let (request, asker) = (self.request(portion), asker(owner, portion));
+    async fn try_acquire(&self, owner: &Owner, mode: LockMode) -> Result<Attempt<Kept>, AcquireError> {
+        let (request, asker) = (self.request(mode), asker(owner, mode));
         match request.try_acquire(&asker).await {
             Err(error) if waits_for_itself(&error) => {
                 request.undone().await;
@@ -86,8 +86,8 @@ impl Access {
         }
     }
 
-    fn request(&self, portion: LockMode) -> &Request {
-        match portion {
+    fn request(&self, mode: LockMode) -> &Request {
+        match mode {
             LockMode::Write | LockMode::Upgrade => &self.write,
             _ => &self.read,
         }
@@ -100,9 +100,9 @@ fn waits_for_itself(error: &AcquireError) -> bool {
     matches!(error, AcquireError::Impossible(Refused::WouldDeadlock))
 }
 
-fn asker(owner: &Owner, portion: LockMode) -> Asker {
+fn asker(owner: &Owner, mode: LockMode) -> Asker {
     let (value, by_lease) = (Some(owner.text().clone()), owner.has_travelled());
-    Asker { value, by_lease, portion, ..Asker::default() }
+    Asker { value, by_lease, mode, ..Asker::default() }
 }
 
 impl RwLock {

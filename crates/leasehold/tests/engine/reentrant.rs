@@ -69,11 +69,12 @@ impl FaultyStore {
                 fence: None,
                 since_ms: None,
                 session: None,
-                portion: LockMode::Whole,
+                mode: LockMode::Whole,
                 rests: false,
             };
             let position = ask.queue.as_ref().map(|_| 0);
-            let taken = Acquired::Taken { holder: Some(holder), position, ahead: None, others: Vec::new() };
+            let taken =
+                Acquired::Taken { holder: Some(holder), position, predecessor: None, others: Vec::new() };
             return Outcome::Done(Reply::Acquire(taken));
         }
         let outcome = self.inner.execute(lock, op, within).await;

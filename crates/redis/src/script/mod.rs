@@ -143,7 +143,7 @@ impl Call {
         let (name, record) = (keys.name(), keys.record());
         let mut call = match op {
             Op::Acquire(ask) => {
-                let mut call = match ask.ahead {
+                let mut call = match ask.predecessor {
                     None => Self::of(&scripts.acquire, &[name, record]),
                     Some(ahead) => {
                         Self::of(&scripts.acquire, &[name, record, &home.session(ahead), &keys.audit()])
@@ -151,10 +151,10 @@ impl Call {
                 };
                 call.claim(&ask.claim).cmd.arg(mailboxes);
                 let mut call = call.terms(ask);
-                if let Some(ahead) = ask.ahead {
+                if let Some(ahead) = ask.predecessor {
                     call.cmd.arg(ahead.to_string());
                 }
-                call.portion(kind, ask)
+                call.mode(kind, ask)
             }
             Op::Extend(extend) if goes_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
             Op::Extend(extend) => {
@@ -254,7 +254,7 @@ impl Call {
         Some(match &release.next {
             Some(next) => {
                 call.claim(&next.claim);
-                call.terms(next).portion(kind, next)
+                call.terms(next).mode(kind, next)
             }
             None => call,
         })
@@ -277,8 +277,8 @@ impl Call {
                 Self::new(&Op::Extend(extend), kind, home, keys)
             }
             Op::Acquire(ask) => {
-                ask.ahead?;
-                Self::new(&Op::Acquire(Acquire { ahead: None, ..ask.clone() }), kind, home, keys)
+                ask.predecessor?;
+                Self::new(&Op::Acquire(Acquire { predecessor: None, ..ask.clone() }), kind, home, keys)
             }
             Op::Release(Release { claim, pass: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
                 let name = [keys.name()];
@@ -326,7 +326,7 @@ impl Call {
         let keys: Vec<_> = asks.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]).collect();
         let mut call = Self::of(&SCRIPTS.acquire_all, &keys);
         if let Some((_, ask)) = asks.first() {
-            call.cmd.arg(ask.label.as_str()).arg(life(ask.life));
+            call.cmd.arg(ask.label.as_str()).arg(life(ask.liveness));
         }
         for (_, ask) in asks {
             call.claim(&ask.claim).cmd.arg(ask.lease_ms);
@@ -415,14 +415,14 @@ impl Call {
             Some(adopt_ms) => self.cmd.arg(adopt_ms),
             None => self.cmd.arg(""),
         };
-        self.cmd.arg(life(ask.life));
+        self.cmd.arg(life(ask.liveness));
         self
     }
 
     /// The mode, of a shared lock.
-    fn portion(mut self, kind: Kind, ask: &Acquire) -> Self {
+    fn mode(mut self, kind: Kind, ask: &Acquire) -> Self {
         if kind.is_shared() {
-            self.cmd.arg(ask.portion.word());
+            self.cmd.arg(ask.mode.word());
         }
         self
     }

@@ -117,9 +117,10 @@ fn acquired(value: &Value) -> Read<Acquired> {
                 },
             })
         }
-        [word, position, ahead, alive, who @ ..] if text(word) == Ok("taken") => {
+        [word, position, predecessor, alive, who @ ..] if text(word) == Ok("taken") => {
             // -1, which is not a count, means no place in the queue, or a liveness that was not requested.
-            let ahead = session(ahead)?.map(|session| Predecessor { session, alive_ms: number(alive).ok() });
+            let predecessor =
+                session(predecessor)?.map(|session| Predecessor { session, alive_ms: number(alive).ok() });
             // Only a lock with several holders reports the others: a text, in front of the time that the holder has
             // left.
             let (others, who) = match who {
@@ -130,7 +131,7 @@ fn acquired(value: &Value) -> Read<Acquired> {
             Ok(Acquired::Taken {
                 holder: holder(who)?,
                 position: number(position).ok(),
-                ahead,
+                predecessor,
                 others: others.collect::<Read<_>>()?,
             })
         }
@@ -381,7 +382,7 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
         fence: None,
         since_ms: None,
         session: None,
-        portion: LockMode::Whole,
+        mode: LockMode::Whole,
         rests: false,
     };
     match who {
@@ -408,12 +409,12 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
 fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
     match owner {
         [] => Ok(holder),
-        [owner, portion @ (Value::BulkString(_) | Value::SimpleString(_))] => {
+        [owner, mode @ (Value::BulkString(_) | Value::SimpleString(_))] => {
             let owner = match text(owner)? {
                 "" => None,
                 owner => Some(OwnValue::new(owner).map_err(|_| Malformed)?),
             };
-            Ok(Holder { owner, portion: LockMode::of_word(text(portion)?).ok_or(Malformed)?, ..holder })
+            Ok(Holder { owner, mode: LockMode::of_word(text(mode)?).ok_or(Malformed)?, ..holder })
         }
         [owner, count] => {
             // A client of another library may use any text as its name.

@@ -16,7 +16,7 @@ const NAMES: [&str; 3] = ["job", "till", "stock"];
 
 fn request(n: u8, lease_ms: u64) -> Acquire {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]));
-    let (life, label) =
+    let (liveness, label) =
         (Liveness::Session { alive_ms: 10_000 }, Label::new("test").expect("a plain text is a label"));
     Acquire {
         claim,
@@ -24,9 +24,9 @@ fn request(n: u8, lease_ms: u64) -> Acquire {
         label,
         queue: None,
         adopt_ms: None,
-        life,
-        ahead: None,
-        portion: LockMode::Whole,
+        liveness,
+        predecessor: None,
+        mode: LockMode::Whole,
     }
 }
 

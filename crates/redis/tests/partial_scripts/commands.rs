@@ -242,8 +242,8 @@ fn removals() -> Vec<Path> {
     let free = |seen| Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") });
     let hold = || ObservedHolder::Hold(FencingToken::new(START_US));
     let poll = |n: u8, ahead: u8| {
-        let ahead = Some(claim(ahead).hold.session());
-        Op::Acquire(Acquire { ahead, ..request(claim(n), Some(60_000)) })
+        let predecessor = Some(claim(ahead).hold.session());
+        Op::Acquire(Acquire { predecessor, ..request(claim(n), Some(60_000)) })
     };
     vec![
         (
@@ -495,8 +495,8 @@ fn entries() -> Vec<Path> {
 }
 
 /// An acquire in a lock mode, which queues.
-fn take_part(n: u8, portion: LockMode) -> Op {
-    Op::Acquire(Acquire { portion, ..request(claim(n), Some(60_000)) })
+fn take_part(n: u8, mode: LockMode) -> Op {
+    Op::Acquire(Acquire { mode, ..request(claim(n), Some(60_000)) })
 }
 
 /// A Semaphore with two permits.
@@ -594,7 +594,7 @@ fn permits() -> Vec<Path> {
 /// An RwLock: each session has its own owner, except that the fifth has that of the first.
 fn readers() -> Vec<Path> {
     let owned = |n: u8| Claim { value: OwnValue::new(format!("owner {}", n % 4)).ok(), ..claim(n) };
-    let take = |n: u8, portion: LockMode| Op::Acquire(Acquire { portion, ..request(owned(n), Some(60_000)) });
+    let take = |n: u8, mode: LockMode| Op::Acquire(Acquire { mode, ..request(owned(n), Some(60_000)) });
     let release = |n: u8| Op::Release(Release { claim: owned(n), pass: ReleaseAction::Grant, next: None });
     let (read, write) = (|n: u8| take(n, LockMode::Read), |n: u8| take(n, LockMode::Write));
     vec![
@@ -684,9 +684,9 @@ fn request(claim: Claim, kept_ms: Option<u64>) -> Acquire {
         label,
         queue,
         adopt_ms: None,
-        life: Liveness::Session { alive_ms: 0 },
-        ahead: None,
-        portion: LockMode::Whole,
+        liveness: Liveness::Session { alive_ms: 0 },
+        predecessor: None,
+        mode: LockMode::Whole,
     }
 }
 

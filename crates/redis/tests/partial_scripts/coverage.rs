@@ -54,7 +54,7 @@ const OP_KINDS: [OpKind; 11] = [
 impl OpKind {
     pub(crate) fn of(op: &Op) -> Option<Self> {
         match op {
-            Op::Acquire(ask) if ask.ahead.is_some() => Some(Self::AcquireAhead),
+            Op::Acquire(ask) if ask.predecessor.is_some() => Some(Self::AcquireAhead),
             Op::Acquire(_) => Some(Self::Acquire),
             Op::Extend(extend) if extend.reserve.is_some() => Some(Self::Reserve),
             Op::Extend(_) => Some(Self::Extend),

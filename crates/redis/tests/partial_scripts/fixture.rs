@@ -442,10 +442,10 @@ fn queue_entry_id(kind: Kind, text: &str) -> Result<QueueEntryId, Violation> {
 }
 
 fn queue_entry(text: &str, kind: Kind) -> Result<QueueEntry, Violation> {
-    let (text, portion) = match text.rsplit_once('\n') {
+    let (text, mode) = match text.rsplit_once('\n') {
         Some((text, word)) if kind.is_shared() => {
-            let portion = LockMode::of_word(word).filter(|portion| portion.suits(kind));
-            (text, portion.ok_or_else(|| Violation(format!("a place of a portion `{word}`")))?)
+            let mode = LockMode::of_word(word).filter(|mode| mode.suits(kind));
+            (text, mode.ok_or_else(|| Violation(format!("a place of a mode `{word}`")))?)
         }
         _ => (text, LockMode::Whole),
     };
@@ -458,10 +458,10 @@ fn queue_entry(text: &str, kind: Kind) -> Result<QueueEntry, Violation> {
         nonce: parsed(nonce)?,
         expires_ms: parsed(expires_ms)?,
         lease_ms: parsed(lease_ms)?,
-        life: self::life(life)?,
+        liveness: self::life(life)?,
         claim: claim(hold, own)?,
         label: Label::new(label).map_err(violation)?,
-        portion,
+        mode,
     })
 }
 
@@ -471,7 +471,7 @@ fn tenant(text: &str) -> Result<RecordedHolder, Violation> {
         return Err(Violation(format!("a holder with {} of 5 fields", words.len())));
     };
     let (life, label) = (self::life(life)?, Label::new(label).map_err(violation)?);
-    Ok(RecordedHolder { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, life, label })
+    Ok(RecordedHolder { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, liveness: life, label })
 }
 
 fn life(text: &str) -> Result<Liveness, Violation> {

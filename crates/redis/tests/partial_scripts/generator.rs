@@ -177,9 +177,9 @@ impl<'a> Generator<'a> {
             label,
             queue,
             adopt_ms: None,
-            life: Liveness::Session { alive_ms: 10_000 },
-            ahead: None,
-            portion: whole(self.fixture.kind),
+            liveness: Liveness::Session { alive_ms: 10_000 },
+            predecessor: None,
+            mode: whole(self.fixture.kind),
         }
     }
 

@@ -272,7 +272,7 @@ impl Generator<'_> {
                     state.apply(self.now_us, &Op::Release(release), &all_alive);
                 }
             }
-            Op::Acquire(Acquire { ahead: Some(dead), .. }) | Op::Evict(Evict { dead, .. }) => {
+            Op::Acquire(Acquire { predecessor: Some(dead), .. }) | Op::Evict(Evict { dead, .. }) => {
                 state.bury(self.now_us, *dead, &by);
             }
             _ => state.value = None,

@@ -117,9 +117,9 @@ impl Generator<'_> {
             label,
             queue,
             adopt_ms: None,
-            life: Liveness::Session { alive_ms: 10_000 },
-            ahead: None,
-            portion: LockMode::Whole,
+            liveness: Liveness::Session { alive_ms: 10_000 },
+            predecessor: None,
+            mode: LockMode::Whole,
         })
     }
 

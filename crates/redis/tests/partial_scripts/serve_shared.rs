@@ -27,7 +27,7 @@ impl Generator<'_> {
     pub(crate) fn serve_all_parts(&mut self, before: &LockState, op: &Op) -> Result<(), Violation> {
         let mut waiting = self.waiters(before);
         waiting.extend(self.waiters(&self.state));
-        let asked = asked_in(op).map(|ask| (ask.claim.hold.token(), (ask.claim.clone(), ask.portion)));
+        let asked = asked_in(op).map(|ask| (ask.claim.hold.token(), (ask.claim.clone(), ask.mode)));
         waiting.extend(asked);
         let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
         let mut rounds = 2 * waiting.len() + places / LOOKS_AT_MOST + 2;
@@ -36,8 +36,8 @@ impl Generator<'_> {
                 return Err(Violation(format!("{} are never let in: {waiting:?}", waiting.len())));
             }
             rounds -= 1;
-            for (token, (claim, portion)) in waiting.clone() {
-                match self.send(&self.poll_for(&claim, portion))? {
+            for (token, (claim, mode)) in waiting.clone() {
+                match self.send(&self.poll_for(&claim, mode))? {
                     Reply::Acquire(Acquired::Granted { .. } | Acquired::Spent(_)) | Reply::Refused(_) => {
                         waiting.remove(&token);
                     }
@@ -57,7 +57,7 @@ impl Generator<'_> {
     /// Lets as many more clients arrive at a Latch or a Barrier as it takes to open it.
     fn admit_others(&mut self) -> Result<(), Violation> {
         let of = self.state.record.as_ref().and_then(|record| record.limit).unwrap_or(1).max(1);
-        let (comers, portion) = match self.fixture.kind {
+        let (comers, mode) = match self.fixture.kind {
             Kind::Latch => (1, LockMode::Arrive { count: of, of }),
             Kind::Barrier => (of - 1, LockMode::Meet { of }),
             _ => return Ok(()),
@@ -67,7 +67,7 @@ impl Generator<'_> {
                 break;
             }
             let claim = self.workload.fresh(100 + u8::try_from(n).unwrap_or_default());
-            self.send(&self.poll_for(&claim, portion))?;
+            self.send(&self.poll_for(&claim, mode))?;
         }
         Ok(())
     }
@@ -139,14 +139,23 @@ impl Generator<'_> {
     fn waiters(&self, state: &LockState) -> Waiting {
         let places = state.record.iter().flat_map(|record| record.places.values());
         let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);
-        live.map(|place| (place.claim.hold.token(), (place.claim.clone(), place.portion))).collect()
+        live.map(|place| (place.claim.hold.token(), (place.claim.clone(), place.mode))).collect()
     }
 
-    fn poll_for(&self, claim: &Claim, portion: LockMode) -> Op {
+    fn poll_for(&self, claim: &Claim, mode: LockMode) -> Op {
         let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms: 7_200_000 });
         let label = Label::new("test").expect("a plain text is a label");
-        let life = Liveness::Session { alive_ms: 10_000 };
+        let liveness = Liveness::Session { alive_ms: 10_000 };
         let (claim, lease_ms) = (claim.clone(), 30_000);
-        Op::Acquire(Acquire { claim, lease_ms, label, queue, adopt_ms: None, life, ahead: None, portion })
+        Op::Acquire(Acquire {
+            claim,
+            lease_ms,
+            label,
+            queue,
+            adopt_ms: None,
+            liveness,
+            predecessor: None,
+            mode,
+        })
     }
 }

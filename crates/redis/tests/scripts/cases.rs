@@ -299,9 +299,9 @@ fn texts_of_users_are_texts() {
                 label,
                 queue,
                 adopt_ms: None,
-                life: Liveness::Session { alive_ms: 10_000 },
-                ahead: None,
-                portion: LockMode::Whole,
+                liveness: Liveness::Session { alive_ms: 10_000 },
+                predecessor: None,
+                mode: LockMode::Whole,
             })
         };
         sequence.check(&ask(&holder));
@@ -320,9 +320,9 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
         label,
         queue,
         adopt_ms: None,
-        life: Liveness::Session { alive_ms: 10_000 },
-        ahead: None,
-        portion: LockMode::Whole,
+        liveness: Liveness::Session { alive_ms: 10_000 },
+        predecessor: None,
+        mode: LockMode::Whole,
     })
 }
 

@@ -19,9 +19,9 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     if let Some(Reserved { upto, tells }) = record.reserved {
         put("reserved", format!("{upto}{}", if tells { " tell" } else { "" }));
     }
-    if let Some(RecordedHolder { claim, since_ms, life, label }) = &record.tenant {
-        let (hold, life) = (claim.hold.token(), letter(*life));
-        put("tenant", format!("{hold}\n{since_ms}\n{life}\n{}\n{label}", own(claim)));
+    if let Some(RecordedHolder { claim, since_ms, liveness, label }) = &record.tenant {
+        let (hold, liveness) = (claim.hold.token(), letter(*liveness));
+        put("tenant", format!("{hold}\n{since_ms}\n{liveness}\n{}\n{label}", own(claim)));
     }
     let endings = record.ended.kept.iter().map(|(hold, how)| hold.token()[17..29].to_owned() + mark(*how));
     let endings: String = endings.collect();
@@ -41,15 +41,15 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     if let Some(limit) = record.limit {
         put("limit", limit.to_string());
     }
-    for (of, QueueEntry { ticket, nonce, expires_ms, lease_ms, life, claim, label, portion }) in
+    for (of, QueueEntry { ticket, nonce, expires_ms, lease_ms, liveness, claim, label, mode }) in
         &record.places
     {
-        let (hold, own, life) = (claim.hold.token(), own(claim), letter(*life));
+        let (hold, own, liveness) = (claim.hold.token(), own(claim), letter(*liveness));
         let mut place =
-            format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{life}\n{hold}\n{own}\n{label}");
-        if *portion != LockMode::Whole {
+            format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{liveness}\n{hold}\n{own}\n{label}");
+        if *mode != LockMode::Whole {
             place.push('\n');
-            place.push_str(&portion.word());
+            place.push_str(&mode.word());
         }
         put(&format!("w:{}", of.word()), place);
     }

@@ -83,7 +83,7 @@ impl Sequence<'_> {
                 _ => "woken",
             });
         }
-        if let Reply::Acquire(Acquired::Taken { ahead: Some(ahead), .. }) = reply {
+        if let Reply::Acquire(Acquired::Taken { predecessor: Some(ahead), .. }) = reply {
             seen(if ahead.alive_ms.is_some() { "ahead, and its life" } else { "ahead" });
         }
         match reply {
@@ -247,7 +247,7 @@ impl Sequence<'_> {
         if grants > 1 {
             seen("several woken");
         }
-        let (portion, refused) = match (op, reply) {
+        let (mode, refused) = match (op, reply) {
             (Op::Acquire(ask), Reply::Acquire(Acquired::Granted { .. })) => {
                 if held > 1 && before_parts != after {
                     seen("shared");
@@ -256,14 +256,14 @@ impl Sequence<'_> {
                 if awaited && before_parts != after {
                     seen("let in while others wait");
                 }
-                (Some(ask.portion), None)
+                (Some(ask.mode), None)
             }
             (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { others, position, .. })) => {
                 if !others.is_empty() {
                     seen("others to watch");
                 }
                 let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
-                if ask.portion == LockMode::Upgrade && *position == Some(0) && places > 1 {
+                if ask.mode == LockMode::Upgrade && *position == Some(0) && places > 1 {
                     seen("before the first");
                 }
                 (None, None)
@@ -291,7 +291,7 @@ impl Sequence<'_> {
             }
             _ => (None, None),
         };
-        match portion {
+        match mode {
             Some(LockMode::Write) => seen("written"),
             Some(LockMode::Upgrade) => seen("upgraded"),
             Some(LockMode::Upgradable) => seen("read upgradably"),

@@ -111,7 +111,7 @@ impl Fixture {
                 Some(tenant) if random.below(2) == 0 => tenant.claim,
                 _ => Claim { value: None, ..one.workload.fresh(u8::try_from(n).unwrap()) },
             };
-            let (life, label) = (Liveness::Session { alive_ms: 10_000 }, label.clone());
+            let (liveness, label) = (Liveness::Session { alive_ms: 10_000 }, label.clone());
             let lease_ms = 3_000;
             let ask = Acquire {
                 claim,
@@ -119,9 +119,9 @@ impl Fixture {
                 label,
                 queue: None,
                 adopt_ms: None,
-                life,
-                ahead: None,
-                portion: LockMode::Whole,
+                liveness,
+                predecessor: None,
+                mode: LockMode::Whole,
             };
             asked.push((one, ask));
         }
@@ -175,16 +175,16 @@ fn expired_queue_entries_do_not_count() {
         let mut one = One { lock, state: LockState::default(), workload: Workload::new(dead) };
         let label = Label::new("test").unwrap();
         let ask = |claim: Claim, queue| {
-            let (life, label) = (Liveness::Session { alive_ms: 10_000 }, label.clone());
+            let (liveness, label) = (Liveness::Session { alive_ms: 10_000 }, label.clone());
             Acquire {
                 claim,
                 lease_ms: 1_000,
                 label,
                 queue,
                 adopt_ms: None,
-                life,
-                ahead: None,
-                portion: LockMode::Whole,
+                liveness,
+                predecessor: None,
+                mode: LockMode::Whole,
             }
         };
         let fresh = |one: &mut One, n| Claim { value: None, ..one.workload.fresh(n) };

@@ -117,9 +117,9 @@ pub(crate) fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
         queue,
         adopt_ms: None,
         // The store may not know the session, and is to evict it all the same: two milliseconds later.
-        life: Liveness::Session { alive_ms: 0 },
-        ahead: None,
-        portion: LockMode::Whole,
+        liveness: Liveness::Session { alive_ms: 0 },
+        predecessor: None,
+        mode: LockMode::Whole,
     }
 }
 

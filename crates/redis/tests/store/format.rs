@@ -46,12 +46,12 @@ async fn execute(store: &RedisStore, lock: &Lock, op: Op) -> Reply {
     }
 }
 
-async fn ask(store: &RedisStore, kind: Kind, n: u8, portion: LockMode) -> Acquired {
+async fn ask(store: &RedisStore, kind: Kind, n: u8, mode: LockMode) -> Acquired {
     let queue = Some(Enqueue { nonce: nonce(n.into()), kept_ms: 20_000 });
     let claim = owned(n, kind);
-    let life = Liveness::Session { alive_ms: 60_000 };
-    let (label, adopt_ms, ahead) = (label(), None, None);
-    let ask = Acquire { claim, lease_ms: 20_000, label, queue, adopt_ms, life, ahead, portion };
+    let liveness = Liveness::Session { alive_ms: 60_000 };
+    let (label, adopt_ms, predecessor) = (label(), None, None);
+    let ask = Acquire { claim, lease_ms: 20_000, label, queue, adopt_ms, liveness, predecessor, mode };
     match execute(store, &lock(kind), Op::Acquire(ask)).await {
         Reply::Acquire(acquired) => acquired,
         other => panic!("{kind:?}: {other:?}"),

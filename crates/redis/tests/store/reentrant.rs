@@ -438,9 +438,9 @@ fn ask(n: u8, owner: &str, queues: bool) -> Acquire {
         queue,
         adopt_ms: None,
         // The store does not know the session, and must still evict it.
-        life: Liveness::Session { alive_ms: 0 },
-        ahead: None,
-        portion: LockMode::Whole,
+        liveness: Liveness::Session { alive_ms: 0 },
+        predecessor: None,
+        mode: LockMode::Whole,
     }
 }
 

@@ -240,7 +240,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
     ));
     assert_eq!(execute_session(&store, &SessionOp::End(session(2))).await, SessionReply::End);
     tokio::time::sleep(Duration::from_millis(2)).await;
-    let look = Acquire { ahead: Some(session(2)), ..ask(&claim(3), Some(nonce(3))) };
+    let look = Acquire { predecessor: Some(session(2)), ..ask(&claim(3), Some(nonce(3))) };
     let reply = done(Op::Acquire(look)).await;
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
     tokio::time::sleep(Duration::from_millis(2)).await;

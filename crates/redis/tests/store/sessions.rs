@@ -85,7 +85,7 @@ async fn what_is_no_session_of_ours_is_left_alone() {
     granted(acquire(&store, &claim(1), None).await);
     let record = format!("leasehold:{{sessions}}:{}", session(1));
     let begin = SessionOp::Heartbeat(Heartbeat { begin: Some("{}".to_owned()), ..alive(1) });
-    let look = Op::Acquire(Acquire { ahead: Some(session(1)), ..ask(&claim(2), Some(nonce(1))) });
+    let look = Op::Acquire(Acquire { predecessor: Some(session(1)), ..ask(&claim(2), Some(nonce(1))) });
     for spoil in [&["SET", &record, "x"][..], &["HSET", &record, "format", "2"]] {
         server.cli(&["DEL", &record]).unwrap().ok().unwrap();
         server.cli(spoil).unwrap().ok().unwrap();

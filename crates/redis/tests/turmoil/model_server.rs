@@ -163,13 +163,13 @@ impl Contest {
         let ask = |(_, state, workload): &mut (Lock, LockState, Workload)| loop {
             // Only the workload's acquires; none of them queues here.
             if let Op::Acquire(ask) = workload.op(state) {
-                break Acquire { queue: None, adopt_ms: None, ahead: None, ..ask };
+                break Acquire { queue: None, adopt_ms: None, predecessor: None, ..ask };
             }
         };
         let mut asks: Vec<_> = self.locks.iter_mut().map(ask).collect();
-        let (label, life) = (asks[0].label.clone(), asks[0].life);
+        let (label, life) = (asks[0].label.clone(), asks[0].liveness);
         for ask in &mut asks {
-            (ask.label, ask.life) = (label.clone(), life);
+            (ask.label, ask.liveness) = (label.clone(), life);
         }
         let sent: Vec<_> =
             self.locks.iter().zip(&asks).map(|((lock, ..), ask)| (lock.clone(), ask.clone())).collect();

@@ -118,7 +118,7 @@ impl Cleanup {
             }
             TaskEvent::Releasing(guard_id, ReleaseMethod::Release) => {
                 let is_upgrade =
-                    context.guards.get(guard_id).is_some_and(|known| known.portion == LockMode::Upgrade);
+                    context.guards.get(guard_id).is_some_and(|known| known.mode == LockMode::Upgrade);
                 self.letting.extend(is_upgrade.then_some((guard_id, at)));
                 return;
             }

@@ -28,7 +28,7 @@ struct Believer {
     /// For which owner, of a ReentrantMutex or an RwLock.
     owner: Option<OwnerId>,
     /// The lock mode.
-    portion: LockMode,
+    mode: LockMode,
     until: Instant,
 }
 
@@ -40,7 +40,7 @@ impl Believer {
     /// Whether the two exclude each other.
     fn excludes(&self, other: &Self) -> bool {
         let is_same = self.owner.is_some() && self.owner == other.owner;
-        self.guard_id() != other.guard_id() && excludes(self.portion, other.portion, is_same)
+        self.guard_id() != other.guard_id() && excludes(self.mode, other.mode, is_same)
     }
 }
 
@@ -61,9 +61,9 @@ impl Exclusion {
     /// No more permits are believed in than there were at any time since the first of them was given.
     fn counted(&self, at: Instant, lock: LockId, context: &CheckContext) -> CheckResult {
         let believers = self.believers.get(&lock).into_iter().flatten().filter(|other| other.until > at);
-        let permits = believers.filter(|other| matches!(other.portion, LockMode::Permits { .. }));
+        let permits = believers.filter(|other| matches!(other.mode, LockMode::Permits { .. }));
         let permits: Vec<_> = permits.collect();
-        let sum: u64 = permits.iter().map(|other| u64::from(other.portion.count())).sum();
+        let sum: u64 = permits.iter().map(|other| u64::from(other.mode.count())).sum();
         let hold = |other: &&Believer| self.granted.get(&context.guards.hold(other.guard_id()?)?).copied();
         let since = permits.iter().copied().filter_map(|other| hold(&other)).min().unwrap_or_default();
         let limits = self.limits.get(&lock).map(Vec::as_slice).unwrap_or_default();
@@ -131,13 +131,8 @@ impl Check for Exclusion {
                     return Ok(());
                 }
                 let who = Some((known.task, guard_id, known.known_as));
-                let GuardRecord { owner, portion, .. } = *known;
-                return self.believe(
-                    at,
-                    lock,
-                    Believer { who, owner, portion, until: belief.until },
-                    context,
-                );
+                let GuardRecord { owner, mode, .. } = *known;
+                return self.believe(at, lock, Believer { who, owner, mode, until: belief.until }, context);
             }
             // A conversion is not visible until it has ended.
             Event::Task(_, lock, TaskEvent::Releasing(guard_id, _) | TaskEvent::Converting(guard_id)) => {
@@ -147,7 +142,7 @@ impl Check for Exclusion {
                 return self.believe(
                     at,
                     lock,
-                    Believer { who: None, owner: None, portion: LockMode::Whole, until },
+                    Believer { who: None, owner: None, mode: LockMode::Whole, until },
                     context,
                 );
             }

@@ -60,7 +60,7 @@ pub struct GuardRecord {
     /// For which owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnerId>,
     /// The lock mode.
-    pub portion: LockMode,
+    pub mode: LockMode,
     /// Whether it is one of several locks under one guard.
     pub together: bool,
     /// Of which hold; `None` if its process cannot know of any.
@@ -341,7 +341,7 @@ impl Guards {
     }
 
     fn acquired(&mut self, at: Instant, task: TaskId, lock: LockId, guard_id: GuardId, gain: NewGuard) {
-        let NewGuard { fence, owner, portion, count, belief, together, .. } = gain;
+        let NewGuard { fence, owner, mode, count, belief, together, .. } = gain;
         let heard = self.heard.entry(task.host).or_default();
         // Another count may be meant after several polls; as a rule it is the newest.
         let unlike = |heard: &Heard| {
@@ -362,7 +362,6 @@ impl Guards {
         let known_as = known_as.unwrap_or(fence);
         heard.retain(|heard| Some(heard.hold) != hold);
         self.bound.extend(hold.map(|hold| (hold, guard_id)));
-        self.known
-            .insert(guard_id, GuardRecord { lock, task, fence, known_as, owner, portion, together, hold });
+        self.known.insert(guard_id, GuardRecord { lock, task, fence, known_as, owner, mode, together, hold });
     }
 }

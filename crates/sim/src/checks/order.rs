@@ -54,7 +54,7 @@ impl Order {
             // A process with a lapsed session may ask about itself. It loses its entry, and gets another.
             let is_asker = done
                 .acquires()
-                .is_some_and(|(ask, _)| ask.life.ends_with_session() && ask.claim.hold.session() == dead);
+                .is_some_and(|(ask, _)| ask.liveness.ends_with_session() && ask.claim.hold.session() == dead);
             if is_asker || places.is_none_or(|places| !places.keys().any(|id| id.session() == dead)) {
                 queue.remove(&dead);
             }

@@ -39,7 +39,7 @@ struct Partition {
     /// When it expires, in the store's milliseconds.
     kept_ms: u64,
     life: Liveness,
-    portion: LockMode,
+    mode: LockMode,
     owner: Option<OwnValue>,
 }
 
@@ -186,10 +186,10 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]
 /// Whether a waiter can never be granted because of a current holder. It is refused when it polls.
 fn is_hopeless(done: &Execution<'_>, place: &Partition, stay: &[&Held]) -> bool {
     let limit = done.state.record.as_ref().and_then(|record| record.limit);
-    match place.portion {
+    match place.mode {
         LockMode::Permits { count, .. } => limit.is_some_and(|limit| count > limit),
         LockMode::Upgrade => {
-            !stay.iter().any(|held| held.portion == LockMode::Upgradable && held.owner == place.owner)
+            !stay.iter().any(|held| held.mode == LockMode::Upgradable && held.owner == place.owner)
         }
         _ => false,
     }
@@ -199,8 +199,8 @@ fn places(done: &Execution<'_>) -> BTreeMap<QueueEntryId, Partition> {
     let places = done.state.record.iter().flat_map(|record| record.places.iter());
     let seen = |place: &leasehold_core::model::QueueEntry| Partition {
         kept_ms: place.expires_ms,
-        life: place.life,
-        portion: place.portion,
+        life: place.liveness,
+        mode: place.mode,
         owner: place.claim.value.clone(),
     };
     places.map(|(id, place)| (*id, seen(place))).collect()

@@ -311,7 +311,8 @@ fn behind(
     let holder_spared = spared_ms.map_or(at, |ms| done.clock.shows_at((ms + 1) * 1000));
     let holder = holder.map(|held| (held.hold, held.life));
     let places = record.tickets.values().filter_map(|session| record.places.get(session));
-    let row: Vec<_> = holder.into_iter().chain(places.map(|place| (place.claim.hold, place.life))).collect();
+    let row: Vec<_> =
+        holder.into_iter().chain(places.map(|place| (place.claim.hold, place.liveness))).collect();
     let pairs = row.windows(2).filter(|pair| pair[0].1.ends_with_session());
     pairs
         .map(|pair| {

@@ -167,7 +167,7 @@ impl SessionLiveness {
 
     fn asks(&self, at: Instant, host: HostId, ask: &Acquire) -> CheckResult {
         let session = ask.claim.hold.session();
-        if ask.life.ends_with_session() && !self.acknowledged.contains(&session) {
+        if ask.liveness.ends_with_session() && !self.acknowledged.contains(&session) {
             return Err(format!("{host} asks for a lock in {session}, which the store has not acknowledged"));
         }
         // A request that waited for a connection may have been issued before.

@@ -57,14 +57,14 @@ impl SharedOrder {
         queue.retain(|hold, _| there.contains(hold));
         // An upgrade without an upgradable read is refused, and has no entry. The read may have been granted by this
         // very operation.
-        let upgrader = before.iter().find(|held| held.portion == LockMode::Upgradable && held.lasts(at));
+        let upgrader = before.iter().find(|held| held.mode == LockMode::Upgradable && held.lasts(at));
         if upgrader.is_none() {
             queue.retain(|_, place| !place.upgrades);
         }
         for held in new {
             let own = |other: &&Held| other.hold != held.hold && other.owner == held.owner;
             let has_other = held.owner.is_some() && now.iter().chain(&before).any(|other| own(&other));
-            let passes = match held.portion {
+            let passes = match held.mode {
                 LockMode::Read | LockMode::Upgradable => has_other,
                 LockMode::Upgrade | LockMode::Arrive { .. } => true,
                 _ => false,
@@ -77,13 +77,13 @@ impl SharedOrder {
         {
             self.enqueued += 1;
             // An upgrade goes ahead of all waiters.
-            let fresh = if ask.portion == LockMode::Upgrade { 0 } else { self.enqueued };
+            let fresh = if ask.mode == LockMode::Upgrade { 0 } else { self.enqueued };
             let kept_ms = now_ms + wanted.kept_ms;
             let place = queue.entry(ask.claim.hold).or_insert(Partition {
                 taken: fresh,
                 firm: fresh,
                 kept_ms,
-                upgrades: ask.portion == LockMode::Upgrade,
+                upgrades: ask.mode == LockMode::Upgrade,
             });
             if place.kept_ms < now_ms {
                 place.firm = fresh;

@@ -61,7 +61,7 @@ struct ObservedHolder {
 #[derive(Debug, Clone)]
 struct Partition {
     claim: Claim,
-    portion: LockMode,
+    mode: LockMode,
     /// When it expires.
     until: Instant,
     /// Whether it ends with its session.
@@ -76,19 +76,19 @@ impl ObservedHolder {
     /// Whether a waiter could be granted at that time. Always false if its own owner holds the lock.
     fn has_room(&self, place: &Partition, at: Instant) -> bool {
         let holds = || self.holds.iter().map(|(held, _)| held).filter(|held| held.lasts(at));
-        let sum = || holds().map(|held| u64::from(held.portion.count())).sum::<u64>();
-        let writes = |held: &Held| matches!(held.portion, LockMode::Write | LockMode::Upgrade);
+        let sum = || holds().map(|held| u64::from(held.mode.count())).sum::<u64>();
+        let writes = |held: &Held| matches!(held.mode, LockMode::Write | LockMode::Upgrade);
         let is_own = |held: &Held| held.owner == place.claim.value;
-        match place.portion {
+        match place.mode {
             LockMode::Permits { count, of } => {
                 sum() + u64::from(count) <= u64::from(self.limit.unwrap_or(of))
             }
             LockMode::Read => !holds().any(writes),
-            LockMode::Upgradable => !holds().any(|held| writes(held) || held.portion == LockMode::Upgradable),
+            LockMode::Upgradable => !holds().any(|held| writes(held) || held.mode == LockMode::Upgradable),
             LockMode::Write => holds().next().is_none(),
             LockMode::Upgrade => {
                 holds().all(|held| is_own(held) && !writes(held))
-                    && holds().any(|held| held.portion == LockMode::Upgradable)
+                    && holds().any(|held| held.mode == LockMode::Upgradable)
             }
             LockMode::Await { of } => sum() >= u64::from(of),
             LockMode::Meet { of } => {
@@ -287,9 +287,9 @@ fn queue(at: Instant, done: &Execution<'_>, old: &[Partition]) -> Vec<Partition>
         before = Some(place.claim.hold);
         Partition {
             claim: place.claim.clone(),
-            portion: place.portion,
+            mode: place.mode,
             until: done.clock.shows_at((place.expires_ms + 1) * 1000),
-            can_die: place.life.ends_with_session(),
+            can_die: place.liveness.ends_with_session(),
             behind,
             first_since,
         }

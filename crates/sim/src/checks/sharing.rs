@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether two modes exclude each other. Modes of the same owner do not.
 pub(super) fn excludes(one: LockMode, other: LockMode, same_owner: bool) -> bool {
-    let writes = |portion| matches!(portion, LockMode::Whole | LockMode::Write | LockMode::Upgrade);
+    let writes = |mode| matches!(mode, LockMode::Whole | LockMode::Write | LockMode::Upgrade);
     let both_may = one == LockMode::Upgradable && other == LockMode::Upgradable;
     !same_owner && (writes(one) || writes(other) || both_may)
 }
@@ -34,7 +34,7 @@ struct Before {
 impl Sharing {
     fn executed(&mut self, at: Instant, done: &Execution<'_>) -> CheckResult {
         for ask in asks(done.op) {
-            self.asked.insert(ask.claim.hold, ask.portion);
+            self.asked.insert(ask.claim.hold, ask.mode);
         }
         let after = done.holds(at);
         let limit = done.state.record.as_ref().and_then(|record| record.limit);
@@ -45,12 +45,12 @@ impl Sharing {
         let new: Vec<_> = after.iter().filter(is_new).collect();
         for held in &new {
             let asked = self.asked.get(&held.hold).copied();
-            if asked != Some(held.portion) {
+            if asked != Some(held.mode) {
                 return Err(format!("{held:?} of {} was asked for as {asked:?}", done.lock));
             }
             let clashes = |other: &&Held| {
                 let is_same = held.owner.is_some() && held.owner == other.owner;
-                other.hold != held.hold && excludes(held.portion, other.portion, is_same)
+                other.hold != held.hold && excludes(held.mode, other.mode, is_same)
             };
             if let Some(other) = after.iter().find(clashes) {
                 return Err(format!("{held:?} was let in to {} beside {other:?}", done.lock));
@@ -81,7 +81,7 @@ fn asks(op: &Op) -> impl Iterator<Item = &Acquire> {
 
 /// No more permits are given than there are.
 fn counted(done: &Execution<'_>, new: &[&Held], after: &[Held], limit: Option<u32>) -> CheckResult {
-    let sum: u64 = after.iter().map(|held| u64::from(held.portion.count())).sum();
+    let sum: u64 = after.iter().map(|held| u64::from(held.mode.count())).sum();
     if !new.is_empty() && limit.is_none_or(|limit| sum > u64::from(limit)) {
         return Err(format!("{sum} permits of {} are held, and there are {limit:?}: {after:?}", done.lock));
     }
@@ -90,9 +90,9 @@ fn counted(done: &Execution<'_>, new: &[&Held], after: &[Held], limit: Option<u3
 
 /// An upgrade comes from the upgradable reader.
 fn upgraded(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult {
-    for held in new.iter().filter(|held| held.portion == LockMode::Upgrade) {
+    for held in new.iter().filter(|held| held.mode == LockMode::Upgrade) {
         let mut own = after.iter().filter(|other| other.owner == held.owner);
-        if !own.any(|other| other.portion == LockMode::Upgradable) {
+        if !own.any(|other| other.mode == LockMode::Upgradable) {
             return Err(format!("{held:?} was upgraded in {} from nothing", done.lock));
         }
     }
@@ -101,9 +101,9 @@ fn upgraded(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult 
 
 /// A latch opens after all arrivals.
 fn opened(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult {
-    let arrived: u64 = after.iter().map(|held| u64::from(held.portion.count())).sum();
+    let arrived: u64 = after.iter().map(|held| u64::from(held.mode.count())).sum();
     for held in new {
-        if let LockMode::Await { of } = held.portion
+        if let LockMode::Await { of } = held.mode
             && arrived < u64::from(of)
         {
             return Err(format!("{} let {held:?} through, and {arrived} have arrived", done.lock));
@@ -114,7 +114,7 @@ fn opened(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult {
 
 /// As many are let in at once as are to meet, or none.
 fn met(done: &Execution<'_>, new: &[&Held]) -> CheckResult {
-    let of = new.first().and_then(|held| held.portion.of());
+    let of = new.first().and_then(|held| held.mode.of());
     match of {
         Some(of) if new.len() != of as usize => {
             Err(format!("{} let in {} of {of} who were to meet: {new:?}", done.lock, new.len()))
@@ -125,7 +125,7 @@ fn met(done: &Execution<'_>, new: &[&Held]) -> CheckResult {
 
 /// The limit changes only by a resize that has seen the former value.
 fn resized(done: &Execution<'_>, before: Option<u32>, after: Option<u32>) -> CheckResult {
-    let asked = |ask: &Acquire| Some(after) == ask.portion.of().map(Some);
+    let asked = |ask: &Acquire| Some(after) == ask.mode.of().map(Some);
     let is_right = match (done.op, done.reply) {
         (Op::Resize(resize), Reply::Resize(Resized::Done)) => {
             after == Some(resize.limit) && (before == resize.seen || before == after)
@@ -154,19 +154,19 @@ fn refused(done: &Execution<'_>, before: &Before) -> CheckResult {
         done.evicts() == Some(held.hold.session()) && now.iter().all(|other| other.hold != held.hold)
     };
     let had = before.holds.iter().filter(|held| !is_taken(held));
-    let owned: BTreeSet<_> = had.chain(admitted).filter(own).map(|held| held.portion.word()).collect();
+    let owned: BTreeSet<_> = had.chain(admitted).filter(own).map(|held| held.mode.word()).collect();
     let is_right = match refused {
         Refused::WouldDeadlock => !owned.is_empty(),
         Refused::NothingToUpgrade => !owned.contains(&LockMode::Upgradable.word()),
         Refused::OutOfRange { .. } => {
-            matches!(ask.portion, LockMode::Permits { count, of } if count > before.limit.unwrap_or(of))
+            matches!(ask.mode, LockMode::Permits { count, of } if count > before.limit.unwrap_or(of))
         }
         _ => false,
     };
     if is_right {
         return Ok(());
     }
-    Err(format!("{:?} of {} was refused: {refused:?}, and its owner has {owned:?}", ask.portion, done.lock))
+    Err(format!("{:?} of {} was refused: {refused:?}, and its owner has {owned:?}", ask.mode, done.lock))
 }
 
 /// A holder of an RwLock reads again at once, regardless of waiters.
@@ -175,7 +175,7 @@ fn read_again(done: &Execution<'_>, before: &Before) -> CheckResult {
     let own = before.holds.iter().find(|held| held.owner.is_some() && held.owner == ask.claim.value);
     match own {
         // This operation may have evicted the hold.
-        Some(own) if ask.portion == LockMode::Read && done.evicts() != Some(own.hold.session()) => {
+        Some(own) if ask.mode == LockMode::Read && done.evicts() != Some(own.hold.session()) => {
             Err(format!("{:?} waits to read {}, and its owner has {own:?}", ask.claim.hold, done.lock))
         }
         _ => Ok(()),

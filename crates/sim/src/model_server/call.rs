@@ -121,9 +121,9 @@ impl OnLock {
                 rest.text()?.clone_into(&mut mailboxes);
                 let mut ask = rest.acquire(claim)?;
                 if with_session {
-                    ask.ahead = Some(parsed(rest.text()?)?);
+                    ask.predecessor = Some(parsed(rest.text()?)?);
                 }
-                ask.portion = rest.portion(kind)?;
+                ask.mode = rest.mode(kind)?;
                 Op::Acquire(ask)
             }
             Script::Resize => {
@@ -155,7 +155,7 @@ impl OnLock {
                 } else {
                     let claim = rest.claim()?;
                     let mut next = rest.acquire(claim)?;
-                    next.portion = rest.portion(kind)?;
+                    next.mode = rest.mode(kind)?;
                     Some(next)
                 };
                 Op::Release(Release { claim: claim.ok_or_else(malformed)?, pass, next })
@@ -238,12 +238,21 @@ impl<'a> Rest<'a> {
             "" => None,
             adopt_ms => Some(parsed(adopt_ms)?),
         };
-        let life = self.life()?;
-        Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead: None, portion: LockMode::Whole })
+        let liveness = self.life()?;
+        Ok(Acquire {
+            claim,
+            lease_ms,
+            label,
+            queue,
+            adopt_ms,
+            liveness,
+            predecessor: None,
+            mode: LockMode::Whole,
+        })
     }
 
     /// The lock mode, of a kind that has modes.
-    fn portion(&mut self, kind: Kind) -> Read<LockMode> {
+    fn mode(&mut self, kind: Kind) -> Read<LockMode> {
         if kind.is_shared() {
             LockMode::of_word(self.text()?).ok_or_else(malformed)
         } else {
@@ -253,7 +262,7 @@ impl<'a> Rest<'a> {
 
     /// The arguments of an acquire of several locks, with two keys each.
     fn acquire_all(mut self, keys: &[&str]) -> Read<Vec<(String, Acquire)>> {
-        let (label, life) = (self.label()?, self.life()?);
+        let (label, liveness) = (self.label()?, self.life()?);
         let locks = keys.chunks(2).map(|keys| match keys {
             [lock, _record] => {
                 let (claim, lease_ms) = (self.claim()?.ok_or_else(malformed)?, self.number()?);
@@ -264,9 +273,9 @@ impl<'a> Rest<'a> {
                     label,
                     queue: None,
                     adopt_ms: None,
-                    life,
-                    ahead: None,
-                    portion: LockMode::Whole,
+                    liveness,
+                    predecessor: None,
+                    mode: LockMode::Whole,
                 };
                 Ok(((*lock).to_owned(), ask))
             }

@@ -219,10 +219,12 @@ fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
             let entered = entered.map(|entered| [entered.count, entered.lease_ms].map(Value::number));
             Value::Array(said.into_iter().chain(entered.into_iter().flatten()).collect())
         }
-        Acquired::Taken { holder, position, ahead, others } => {
+        Acquired::Taken { holder, position, predecessor, others } => {
             let position = position.map_or(Value::Integer(-1), Value::number);
-            let session = ahead.map_or_else(String::new, |ahead| ahead.session.to_string());
-            let alive = ahead.and_then(|ahead| ahead.alive_ms).map_or(Value::Integer(-1), Value::number);
+            let session = predecessor.map_or_else(String::new, |predecessor| predecessor.session.to_string());
+            let alive = predecessor
+                .and_then(|predecessor| predecessor.alive_ms)
+                .map_or(Value::Integer(-1), Value::number);
             let said = [Value::bulk("taken"), position, Value::bulk(session), alive];
             let others: Vec<_> = others.iter().map(ToString::to_string).collect();
             let others = kind.is_shared().then(|| Value::bulk(others.join(" ")));
@@ -277,9 +279,9 @@ fn who(holder: Option<&Holder>) -> Vec<Value> {
             Value::bulk(session),
         ]);
     }
-    if holder.portion != LockMode::Whole {
+    if holder.mode != LockMode::Whole {
         let owner = holder.owner.as_ref().map_or("", |owner| owner.as_str());
-        who.extend([owner, &holder.portion.word()].map(Value::bulk));
+        who.extend([owner, &holder.mode.word()].map(Value::bulk));
     } else if let Some(owner) = &holder.owner {
         who.extend([Value::bulk(owner.as_str()), Value::number(holder.count)]);
     }

@@ -275,7 +275,7 @@ impl MutantStore {
     fn twisted(&self, mutant: Mutant, lock: &Lock, op: &Op) -> Op {
         let mut op = op.clone();
         match (mutant, &mut op) {
-            (Mutant::PredecessorIsNotChecked, Op::Acquire(ask)) => ask.ahead = None,
+            (Mutant::PredecessorIsNotChecked, Op::Acquire(ask)) => ask.predecessor = None,
             (Mutant::RemoteOwnerBoundToSession, Op::Acquire(ask)) => self.bind(ask),
             (Mutant::RemoteOwnerBoundToSession, Op::Release(release)) => {
                 if let Some(next) = &mut release.next {
@@ -310,7 +310,7 @@ impl MutantStore {
     /// Binds the hold to the client's session, if there is one.
     fn bind(&self, ask: &mut Acquire) {
         if let Some(alive_ms) = self.seen().alive_ms {
-            ask.life = Liveness::Session { alive_ms };
+            ask.liveness = Liveness::Session { alive_ms };
         }
     }
 

@@ -414,13 +414,13 @@ impl Mutant {
             }
             (Self::EvictionEndsAllEntries, _) => {
                 let dead = match op {
-                    Op::Acquire(ask) => ask.ahead,
+                    Op::Acquire(ask) => ask.predecessor,
                     Op::Evict(evict) => Some(evict.dead),
                     _ => None,
                 };
                 let dead = dead.filter(|dead| matches!(alive(*dead), SessionStatus::Lapsed));
                 let dies =
-                    |entry: &Entry| entry.life.ends_with_session() && Some(entry.hold.session()) == dead;
+                    |entry: &Entry| entry.liveness.ends_with_session() && Some(entry.hold.session()) == dead;
                 if before.iter().any(dies) {
                     state.value = None;
                 }
@@ -512,7 +512,7 @@ impl Mutant {
             return LockState::take_all(locks, now_us);
         }
         let take = |(state, ask): &mut (&mut LockState, &Acquire)| {
-            let ask = Acquire { queue: None, ahead: None, ..(*ask).clone() };
+            let ask = Acquire { queue: None, predecessor: None, ..(*ask).clone() };
             match state.apply(now_us, &Op::Acquire(ask), &all_alive).0 {
                 Reply::Acquire(had @ Acquired::Granted { .. }) => MultiAcquired::Had(had),
                 Reply::Acquire(other) => MultiAcquired::InTheWay(Ok(other)),
@@ -612,7 +612,7 @@ fn enter_in_line(
         return state.apply(now_us, &Op::Acquire(ask.clone()), alive);
     };
     let claim = Claim { value: Some(other), ..ask.claim.clone() };
-    let done = state.apply(now_us, &Op::Acquire(Acquire { claim, ahead: None, ..ask.clone() }), alive);
+    let done = state.apply(now_us, &Op::Acquire(Acquire { claim, predecessor: None, ..ask.clone() }), alive);
     for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
         if place.claim.hold == ask.claim.hold {
             place.claim = ask.claim.clone();
@@ -625,12 +625,12 @@ fn enter_in_line(
 fn each_life(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Liveness)) {
     let Some(record) = &mut state.record else { return };
     if let Some(tenant) = &mut record.tenant {
-        each(tenant.claim.hold, &mut tenant.life);
+        each(tenant.claim.hold, &mut tenant.liveness);
     }
     for place in record.places.values_mut() {
-        each(place.claim.hold, &mut place.life);
+        each(place.claim.hold, &mut place.liveness);
     }
-    each_entry(state, |entry| each(entry.hold, &mut entry.life));
+    each_entry(state, |entry| each(entry.hold, &mut entry.liveness));
 }
 
 /// The current holder; the first entry if an owner has several.

@@ -33,11 +33,11 @@ impl Mutant {
         op: &Op,
         alive: Alive<'_>,
     ) -> (Reply, Vec<Notification>) {
-        let writes = |part: &SharedHold| matches!(part.portion, LockMode::Write | LockMode::Upgrade);
-        let reads = |part: &SharedHold| part.portion == LockMode::Read;
-        let may = |part: &SharedHold| part.portion == LockMode::Upgradable;
-        let portion = if let Op::Acquire(ask) = op { ask.portion } else { LockMode::Whole };
-        match (self, op, portion) {
+        let writes = |part: &SharedHold| matches!(part.mode, LockMode::Write | LockMode::Upgrade);
+        let reads = |part: &SharedHold| part.mode == LockMode::Read;
+        let may = |part: &SharedHold| part.mode == LockMode::Upgradable;
+        let mode = if let Op::Acquire(ask) = op { ask.mode } else { LockMode::Whole };
+        match (self, op, mode) {
             (Self::ReaderBesideWriter, _, LockMode::Read) => without(state, writes, now_us, op, alive),
             (Self::UpgradeBesideReaders, _, LockMode::Upgrade) => without(state, reads, now_us, op, alive),
             (Self::TwoMayUpgrade, _, LockMode::Upgradable) => without(state, may, now_us, op, alive),
@@ -163,8 +163,8 @@ fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> 
     let mut weights = Vec::new();
     if let Some(Value { content: Content::SharedHolders(parts), .. }) = &mut state.value {
         for part in &mut parts.holds {
-            weights.push((part.hold, part.portion));
-            if let LockMode::Permits { count, .. } = &mut part.portion {
+            weights.push((part.hold, part.mode));
+            if let LockMode::Permits { count, .. } = &mut part.mode {
                 *count = 1;
             }
         }
@@ -173,7 +173,7 @@ fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> 
     if let Some(Value { content: Content::SharedHolders(parts), .. }) = &mut state.value {
         for part in &mut parts.holds {
             let known = weights.iter().find(|(hold, _)| *hold == part.hold);
-            part.portion = known.map_or(part.portion, |(_, portion)| *portion);
+            part.mode = known.map_or(part.mode, |(_, mode)| *mode);
         }
     }
     done
@@ -186,36 +186,36 @@ fn one_less(
     ask: &Acquire,
     alive: Alive<'_>,
 ) -> (Reply, Vec<Notification>) {
-    let less = |portion: &mut LockMode| {
-        if let LockMode::Meet { of } | LockMode::Await { of } = portion {
+    let less = |mode: &mut LockMode| {
+        if let LockMode::Meet { of } | LockMode::Await { of } = mode {
             *of -= 1;
         }
     };
-    let more = |portion: &mut LockMode| {
-        if let LockMode::Meet { of } | LockMode::Await { of } = portion {
+    let more = |mode: &mut LockMode| {
+        if let LockMode::Meet { of } | LockMode::Await { of } = mode {
             *of += 1;
         }
     };
     let mut asked = ask.clone();
-    less(&mut asked.portion);
-    each_portion(state, less);
+    less(&mut asked.mode);
+    each_mode(state, less);
     let limit = state.record.as_mut().and_then(|record| record.limit.as_mut());
     if let Some(limit) = limit {
         *limit -= 1;
     }
     let done = state.apply(now_us, &Op::Acquire(asked), alive);
-    each_portion(state, more);
+    each_mode(state, more);
     if let Some(record) = &mut state.record {
-        record.limit = ask.portion.of();
+        record.limit = ask.mode.of();
     }
     done
 }
 
-fn each_portion(state: &mut LockState, mut each: impl FnMut(&mut LockMode)) {
+fn each_mode(state: &mut LockState, mut each: impl FnMut(&mut LockMode)) {
     for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
-        each(&mut place.portion);
+        each(&mut place.mode);
     }
     if let Some(Value { content: Content::SharedHolders(parts), .. }) = &mut state.value {
-        parts.holds.iter_mut().for_each(|part| each(&mut part.portion));
+        parts.holds.iter_mut().for_each(|part| each(&mut part.mode));
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct HeldGuard {
     /// For how long it is to last, also after a conversion.
     pub(crate) lease_policy: LeasePolicy,
     /// The lock mode.
-    pub(crate) portion: LockMode,
+    pub(crate) mode: LockMode,
     /// The upgradable read under a write, which is released with it.
     pub(crate) under: Option<GuardId>,
 }
@@ -28,20 +28,20 @@ impl HeldGuard {
         runner: &TaskRunner,
         kept: AnyGuard,
         lease_policy: LeasePolicy,
-        portion: LockMode,
+        mode: LockMode,
     ) -> Self {
         let (sim, keep_for, kept) = (&runner.sim, kept.keep_for(), Arc::new(kept));
         let owner = kept.owner().map(|owner| sim.owner_id(owner));
         let belief = Validity { until: runner.world.shows_at(kept.valid_until()) };
         let (count, together) = (kept.count(), matches!(*kept, AnyGuard::All(_)));
         let got = kept.fences().into_iter().filter_map(|(name, fence)| {
-            let gain = NewGuard { fence, belief, lease_policy, owner, portion, count, together, keep_for };
+            let gain = NewGuard { fence, belief, lease_policy, owner, mode, count, together, keep_for };
             Some((lock_of(sim, &name)?, sim.new_grip(), gain))
         });
         let got: Vec<_> = got.collect();
         let guard_ids = got.iter().map(|(lock, guard_id, _)| (*lock, *guard_id)).collect();
         sim.watch_guard(&runner.world, runner.task, &kept, got);
-        Self { kept, guard_ids, is_lost: false, lease_policy, portion, under: None }
+        Self { kept, guard_ids, is_lost: false, lease_policy, mode, under: None }
     }
 
     pub(crate) fn note(&self, runner: &TaskRunner, what: impl Fn(GuardId) -> TaskEvent) {

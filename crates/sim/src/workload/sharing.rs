@@ -126,8 +126,8 @@ impl TaskRunner {
             }
             _ => Box::pin(async move { got(semaphore.acquire_many(count).await, AnyGuard::Permit) }),
         };
-        let portion = LockMode::Permits { count, of: most };
-        self.acquire_locks(&[lock], AcquireCall { method, acquiring }, None, lease_policy, portion).await
+        let mode = LockMode::Permits { count, of: most };
+        self.acquire_locks(&[lock], AcquireCall { method, acquiring }, None, lease_policy, mode).await
     }
 
     async fn resize(&self, lock: LockId) {
@@ -170,7 +170,7 @@ impl TaskRunner {
             }
         }
         let known = owner.cloned().or_else(Owner::current).map(|owner| self.sim.owner_id(&owner));
-        let portion = match self.chance.below(20) {
+        let mode = match self.chance.below(20) {
             // It would wait for itself, which is refused.
             0 if again => LockMode::Write,
             _ if again => LockMode::Read,
@@ -178,14 +178,14 @@ impl TaskRunner {
             9..14 => LockMode::Upgradable,
             _ => LockMode::Write,
         };
-        let call = self.part_call(rwlock, portion, scope);
-        self.acquire_locks(&[lock], call, known, lease_policy, portion).await
+        let call = self.part_call(rwlock, mode, scope);
+        self.acquire_locks(&[lock], call, known, lease_policy, mode).await
     }
 
-    fn part_call(&self, rwlock: RwLock, portion: LockMode, scope: Option<Owner>) -> AcquireCall {
+    fn part_call(&self, rwlock: RwLock, mode: LockMode, scope: Option<Owner>) -> AcquireCall {
         let (method, limit) = self.draw_method();
         // Whatever such a guard is made into would be polled for as well.
-        let polls = matches!(method, AcquireMethod::Poll(_)) && portion == LockMode::Read;
+        let polls = matches!(method, AcquireMethod::Poll(_)) && mode == LockMode::Read;
         let method = if matches!(method, AcquireMethod::Poll(_)) && !polls {
             AcquireMethod::Wait(limit)
         } else {
@@ -193,7 +193,7 @@ impl TaskRunner {
         };
         let rwlock = if polls { rwlock.retry(polling()).wait(limit) } else { rwlock };
         let acquiring: BoxFuture<'static, CallOutcome> = Box::pin(async move {
-            match (portion, method) {
+            match (mode, method) {
                 (LockMode::Read, AcquireMethod::Try) => attempt(rwlock.try_read().await, AnyGuard::Read),
                 (LockMode::Read, AcquireMethod::Wait(_)) => {
                     got(rwlock.read_timeout(limit).await, AnyGuard::Read)
@@ -244,9 +244,9 @@ impl TaskRunner {
                 };
                 let shifting =
                     Box::pin(async move { shifted(upgrading.await, AnyGuard::Write, AnyGuard::Upgradable) });
-                let shift = Shift { lock, method, owner, lease_policy, portion: LockMode::Upgrade };
+                let shift = Shift { lock, method, owner, lease_policy, mode: LockMode::Upgrade };
                 let mut held_guard = self.follow(shift, gone.collect(), false, shifting).await?;
-                if held_guard.portion == LockMode::Upgrade {
+                if held_guard.mode == LockMode::Upgrade {
                     held_guard.under = Some(guard_id);
                 }
                 Some(held_guard)
@@ -256,7 +256,7 @@ impl TaskRunner {
                 let method = AcquireMethod::Wait(guard.remaining());
                 let downgrading =
                     async move { shifted(guard.downgrade().await, AnyGuard::Read, AnyGuard::Write) };
-                let shift = Shift { lock, method, owner, lease_policy, portion: LockMode::Read };
+                let shift = Shift { lock, method, owner, lease_policy, mode: LockMode::Read };
                 self.follow(shift, gone.collect(), true, Box::pin(downgrading)).await
             }
             _ => None,
@@ -271,7 +271,7 @@ impl TaskRunner {
         spent: bool,
         shifting: BoxFuture<'static, Shifted>,
     ) -> Option<HeldGuard> {
-        let Shift { lock, method, owner, lease_policy, portion } = shift;
+        let Shift { lock, method, owner, lease_policy, mode } = shift;
         self.note(lock, TaskEvent::Acquiring(method, owner));
         let lets = || {
             for guard_id in &gone {
@@ -280,7 +280,7 @@ impl TaskRunner {
         };
         match self.unless_dropped(shifting).await {
             Some(Ok(kept)) => {
-                let held_guard = HeldGuard::new(self, kept, lease_policy, portion);
+                let held_guard = HeldGuard::new(self, kept, lease_policy, mode);
                 if spent {
                     lets();
                 }
@@ -309,7 +309,7 @@ struct Shift {
     method: AcquireMethod,
     owner: Option<OwnerId>,
     lease_policy: LeasePolicy,
-    portion: LockMode,
+    mode: LockMode,
 }
 
 /// The new guard, or the old one with the error.

@@ -242,12 +242,12 @@ impl TaskRunner {
         call: AcquireCall,
         owner: Option<OwnerId>,
         lease_policy: LeasePolicy,
-        portion: LockMode,
+        mode: LockMode,
     ) -> Option<HeldGuard> {
         let note = |what| locks.iter().for_each(|lock| self.note(*lock, what));
         note(TaskEvent::Acquiring(call.method, owner));
         match self.drop_some(call.acquiring).await {
-            CallOutcome::Got(kept) => return Some(HeldGuard::new(self, *kept, lease_policy, portion)),
+            CallOutcome::Got(kept) => return Some(HeldGuard::new(self, *kept, lease_policy, mode)),
             CallOutcome::NotAcquired(miss) => note(TaskEvent::NotAcquired(miss)),
             CallOutcome::Dropped => note(TaskEvent::Cancelled),
         }

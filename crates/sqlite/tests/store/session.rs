@@ -137,7 +137,7 @@ impl TestSession {
 
     /// Acquires a hold that does not end with its process.
     pub(crate) fn acquire_detached(&self) -> FencingToken {
-        let detached = Acquire { life: Liveness::Lease, ..acquire_op(&self.claim(), false) };
+        let detached = Acquire { liveness: Liveness::Lease, ..acquire_op(&self.claim(), false) };
         match self.execute(&Op::Acquire(detached)) {
             Reply::Acquire(Acquired::Granted { fence, .. }) => fence,
             other => panic!("{other:?}"),
@@ -175,9 +175,9 @@ pub(crate) fn acquire_op(claim: &Claim, queue: bool) -> Acquire {
         label: Label::new("a test").unwrap(),
         queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), kept_ms: KEPT_MS }),
         adopt_ms: None,
-        life: Liveness::Session { alive_ms: 10_000 },
-        ahead: None,
-        portion: LockMode::Whole,
+        liveness: Liveness::Session { alive_ms: 10_000 },
+        predecessor: None,
+        mode: LockMode::Whole,
     }
 }
 

@@ -367,7 +367,7 @@ impl Votes {
             let left = left.get(self.tally.needed - 1).or(left.last()).copied();
             Holder { remaining_ms: left.filter(|left| *left != u64::MAX), ..holder }
         });
-        Acquired::Taken { holder, position: None, ahead: None, others: Vec::new() }
+        Acquired::Taken { holder, position: None, predecessor: None, others: Vec::new() }
     }
 
     /// The fault of a failed second round, with the faults of both rounds.

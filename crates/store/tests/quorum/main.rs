@@ -133,7 +133,7 @@ pub(crate) fn claim() -> Claim {
 
 pub(crate) fn acquire(claim: &Claim) -> Acquire {
     let label = Label::new(format!("worker {}", claim.hold.session())).unwrap();
-    let (claim, life) = (claim.clone(), Liveness::Lease);
-    let (queue, adopt_ms, ahead, portion) = (None, None, None, LockMode::Whole);
-    Acquire { claim, lease_ms: 3_000, label, queue, adopt_ms, life, ahead, portion }
+    let (claim, liveness) = (claim.clone(), Liveness::Lease);
+    let (queue, adopt_ms, predecessor, mode) = (None, None, None, LockMode::Whole);
+    Acquire { claim, lease_ms: 3_000, label, queue, adopt_ms, liveness, predecessor, mode }
 }

@@ -57,7 +57,7 @@ pub struct Taken {
     /// The queue position.
     pub position: Option<u64>,
     /// The session to watch: its lapse would bring this client closer to the lock.
-    pub ahead: Option<Predecessor>,
+    pub predecessor: Option<Predecessor>,
     /// The others of those, of a lock that several have.
     pub others: Vec<SessionId>,
 }
@@ -105,9 +105,9 @@ impl TestClient {
             label: self.label(),
             queue: None,
             adopt_ms: None,
-            life: Liveness::Session { alive_ms: 1_000 },
-            ahead: None,
-            portion: alone(self.lock.kind),
+            liveness: Liveness::Session { alive_ms: 1_000 },
+            predecessor: None,
+            mode: alone(self.lock.kind),
         }
     }
 
@@ -204,35 +204,35 @@ impl TestClient {
     }
 
     /// Takes a part with a fresh hold.
-    pub async fn take_part(&self, portion: LockMode) -> Claim {
+    pub async fn take_part(&self, mode: LockMode) -> Claim {
         let claim = self.claim();
-        self.granted(&self.ask_part(&claim, portion)).await;
+        self.granted(&self.ask_part(&claim, mode)).await;
         claim
     }
 
     /// Queues for a part with a fresh hold, for as long as the case runs.
-    pub async fn enqueue_part(&self, portion: LockMode) -> (Claim, Nonce) {
+    pub async fn enqueue_part(&self, mode: LockMode) -> (Claim, Nonce) {
         let claim = self.claim();
-        let nonce = self.enqueue_part_as(&claim, portion).await;
+        let nonce = self.enqueue_part_as(&claim, mode).await;
         (claim, nonce)
     }
 
     /// Queues or polls for a mode. Returns the nonce.
-    pub async fn enqueue_part_as(&self, claim: &Claim, portion: LockMode) -> Nonce {
-        let look = self.look_part(claim, portion);
+    pub async fn enqueue_part_as(&self, claim: &Claim, mode: LockMode) -> Nonce {
+        let look = self.look_part(claim, mode);
         let taken = self.taken(&look).await;
         assert!(taken.position.is_some(), "who queues has a position");
         look.queue.map_or_else(|| self.nonce(), |queue| queue.nonce)
     }
 
     /// A try of a part.
-    pub fn ask_part(&self, claim: &Claim, portion: LockMode) -> Acquire {
-        Acquire { portion, ..self.ask(claim, LONG) }
+    pub fn ask_part(&self, claim: &Claim, mode: LockMode) -> Acquire {
+        Acquire { mode, ..self.ask(claim, LONG) }
     }
 
     /// An acquire for a mode that queues or polls, with a fresh nonce.
-    pub fn look_part(&self, claim: &Claim, portion: LockMode) -> Acquire {
-        Acquire { portion, ..self.look(claim, LONG, LONG) }
+    pub fn look_part(&self, claim: &Claim, mode: LockMode) -> Acquire {
+        Acquire { mode, ..self.look(claim, LONG, LONG) }
     }
 
     /// Why an acquire is refused.
@@ -449,7 +449,9 @@ pub(super) fn entered(granted: &Granted) -> Entered {
 /// The refusal in a reply.
 pub(super) fn taken(reply: Acquired) -> Taken {
     match reply {
-        Acquired::Taken { holder, position, ahead, others } => Taken { holder, position, ahead, others },
+        Acquired::Taken { holder, position, predecessor, others } => {
+            Taken { holder, position, predecessor, others }
+        }
         other => panic!("expected to find the lock taken, got {other:?}"),
     }
 }

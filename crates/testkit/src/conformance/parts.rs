@@ -34,21 +34,21 @@ fn part(kind: Kind, hold: &str, text: &str) -> Result<SharedHold, String> {
         return Err(format!("a part with {} of 3 lines", lines.len()));
     };
     let words: Vec<_> = first.split(' ').collect();
-    let [until_ms, since_ms, fence, portion, lives] = words[..] else {
+    let [until_ms, since_ms, fence, mode, lives] = words[..] else {
         return Err(format!("a part with {} of 5 words", words.len()));
     };
-    let portion = LockMode::of_word(portion).filter(|portion| portion.suits(kind));
+    let mode = LockMode::of_word(mode).filter(|mode| mode.suits(kind));
     if owner.is_empty() == kind.has_owners() {
         return Err(format!("a part of the owner `{owner}`"));
     }
     Ok(SharedHold {
         hold: parsed_by(hold, HoldId::from_token)?,
         owner: (!owner.is_empty()).then(|| parsed_by(owner, OwnValue::new)).transpose()?,
-        portion: portion.ok_or_else(|| format!("a part `{first}` of a {}", kind.word()))?,
+        mode: mode.ok_or_else(|| format!("a part `{first}` of a {}", kind.word()))?,
         fence: FencingToken::new(parsed(fence)?),
         until_ms: parsed(until_ms)?,
         since_ms: parsed(since_ms)?,
-        life: life(lives)?,
+        liveness: life(lives)?,
         label: parsed_by(label, Label::new)?,
     })
 }

@@ -69,7 +69,7 @@ fn entry(line: &str) -> Result<Entry, String> {
         hold: parsed_by(hold, HoldId::from_token)?,
         until_ms: parsed(until_ms)?,
         since_ms: parsed(since_ms)?,
-        life: self::life(life)?,
+        liveness: self::life(life)?,
         label: parsed_by(label, Label::new)?,
     })
 }

@@ -299,7 +299,7 @@ impl Workload {
     fn acquire(&mut self, state: &LockState) -> Acquire {
         let mut ask = self.any_acquire(state);
         let upgradable = |parts: &SharedHolders| {
-            parts.holds.iter().find(|part| part.portion == LockMode::Upgradable)?.owner.clone()
+            parts.holds.iter().find(|part| part.mode == LockMode::Upgradable)?.owner.clone()
         };
         let parts = state.value.as_ref().and_then(|value| value.content.parts());
         if let Some(owner) = parts.and_then(upgradable)
@@ -308,7 +308,7 @@ impl Workload {
             // A random claim is seldom the permitted one.
             ask.claim = self.renew(ask.claim.hold.session());
             ask.claim.value = Some(owner);
-            ask.portion = LockMode::Upgrade;
+            ask.mode = LockMode::Upgrade;
         }
         ask
     }
@@ -323,13 +323,13 @@ impl Workload {
         let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, kept_ms });
         let adopt_ms = (self.random.below(3) == 0).then_some(2_000);
         let session = |alive_ms| Liveness::Session { alive_ms };
-        let life = *self.random.pick(&[session(1), session(5_000), session(600_000), Liveness::Lease]);
-        let ahead = (self.random.below(2) == 0).then(|| self.likely_session(state));
-        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead, portion: self.portion() }
+        let liveness = *self.random.pick(&[session(1), session(5_000), session(600_000), Liveness::Lease]);
+        let predecessor = (self.random.below(2) == 0).then(|| self.likely_session(state));
+        Acquire { claim, lease_ms, label, queue, adopt_ms, liveness, predecessor, mode: self.mode() }
     }
 
     /// Some part of a lock, as a rule by the same number of them in all.
-    pub fn portion(&self) -> LockMode {
+    pub fn mode(&self) -> LockMode {
         let seldom = self.random.below(16) == 0;
         match self.kind {
             Kind::Semaphore => {

@@ -26,16 +26,16 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
     let (lock, hold) = (Lock::mutex("m".parse().expect("a good name")), [7; 16]);
     let claim = Claim::new(HoldId::from_random(session.id, hold));
     let label = Label::new("").expect("a good label");
-    let (life, ahead) = (session.life, None);
+    let (liveness, predecessor) = (session.life, None);
     let ask = Acquire {
         claim: claim.clone(),
         lease_ms: 60_000,
         label,
         queue: None,
         adopt_ms: None,
-        life,
-        ahead,
-        portion: LockMode::Whole,
+        liveness,
+        predecessor,
+        mode: LockMode::Whole,
     };
     assert!(matches!(store.execute(&lock, &Op::Acquire(ask), SECOND).await, Outcome::Done(_)));
     Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::<LockEntry>::new()))

@@ -340,7 +340,7 @@ impl LockEntry {
             // Other tasks of this owner may have queued before the owner acquired the lock (8).
             state.line.call(&owner, id);
         }
-        let session = session.of_life(terms.life);
+        let session = session.of_life(terms.liveness);
         let passing = || Handoff::of(&self.lock, &grant, now, state.line.last_id());
         // A store without a queue neither reports other waiters nor reserves tokens.
         let passing = if terms.fresh { None } else { passing() };
@@ -558,10 +558,10 @@ impl LockEntry {
             fence: Some(hold.fence),
             since_ms: None,
             session: None,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
             rests: false,
         };
-        WaitStatus { holder: Some(holder), position: None, ahead: None, as_of: Some(now) }
+        WaitStatus { holder: Some(holder), position: None, predecessor: None, as_of: Some(now) }
     }
 }
 
@@ -700,11 +700,11 @@ mod tests {
             label,
             value: None,
             adopt: None,
-            life: Liveness::Session { alive_ms: 10_000 },
+            liveness: Liveness::Session { alive_ms: 10_000 },
             queue: true,
-            look_often: false,
+            poll_often: false,
             fresh: false,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
         })
     }
 
@@ -767,10 +767,10 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
             rests: false,
         };
-        Acquired::Taken { holder: Some(holder), position: Some(0), ahead: None, others: Vec::new() }
+        Acquired::Taken { holder: Some(holder), position: Some(0), predecessor: None, others: Vec::new() }
     }
 
     fn straight(id: u64) -> Asker {
@@ -929,7 +929,7 @@ mod tests {
         entry.handle_answer(
             by(front),
             own,
-            Ok(&Acquired::Taken { holder: None, position: Some(0), ahead: None, others: Vec::new() }),
+            Ok(&Acquired::Taken { holder: None, position: Some(0), predecessor: None, others: Vec::new() }),
             at(3),
             random,
         );

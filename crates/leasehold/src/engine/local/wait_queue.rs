@@ -190,11 +190,11 @@ mod tests {
             label,
             value: None,
             adopt: None,
-            life: Liveness::Session { alive_ms: 10_000 },
+            liveness: Liveness::Session { alive_ms: 10_000 },
             queue: true,
-            look_often: false,
+            poll_often: false,
             fresh: false,
-            portion: LockMode::Whole,
+            mode: LockMode::Whole,
         })
     }
 

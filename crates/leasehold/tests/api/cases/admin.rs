@@ -54,7 +54,7 @@ async fn dying(store: &TestStore, name: &str) -> SessionId {
 }
 
 /// The same with shared holds of a lock.
-pub(crate) async fn dying_with(store: &TestStore, lock: Lock, portions: &[LockMode]) -> SessionId {
+pub(crate) async fn dying_with(store: &TestStore, lock: Lock, modes: &[LockMode]) -> SessionId {
     let store = open(store).await;
     let session = SessionId::from_random(rand::random());
     store.open_mailbox(Partition::ONLY, session, Arc::new(IgnoredMailbox), S).await.expect("it opens");
@@ -71,16 +71,16 @@ pub(crate) async fn dying_with(store: &TestStore, lock: Lock, portions: &[LockMo
     let beat = Heartbeat { session, alive_ms: 300, begin, held: vec![lock.clone()], left: vec![] };
     let begun = store.execute_session(Partition::ONLY, &SessionOp::Heartbeat(beat), S).await;
     assert!(matches!(begun, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))), "{begun:?}");
-    for portion in portions {
+    for portion in modes {
         let ask = Acquire {
             claim: Claim::new(HoldId::from_random(session, rand::random())),
             lease_ms: 60_000,
             label: about.label.clone(),
             queue: None,
             adopt_ms: None,
-            life: Liveness::Session { alive_ms: 10_000 },
-            ahead: None,
-            portion: *portion,
+            liveness: Liveness::Session { alive_ms: 10_000 },
+            predecessor: None,
+            mode: *portion,
         };
         let granted = store.execute(&lock, &Op::Acquire(ask), S).await;
         assert!(matches!(granted, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{granted:?}");
@@ -120,7 +120,7 @@ async fn operators_find_all_holders_of_a_shared_lock(store: &TestStore) {
     let [index, uploads] = found.as_slice() else { panic!("two: {found:?}") };
     assert_eq!((index.name.as_str(), index.kind), ("index", Kind::RwLock));
     for ((sharer, guard), client) in index.status.sharers.iter().zip(&reading).zip([&one, &other]) {
-        assert_eq!((sharer.portion, sharer.fence), (LockMode::Read, Some(guard.fencing_token())));
+        assert_eq!((sharer.mode, sharer.fence), (LockMode::Read, Some(guard.fencing_token())));
         assert_eq!((sharer.owner.as_ref(), sharer.session), (Some(guard.owner()), Some(client.session())));
         let about = index.shared_holder_session(sharer).and_then(|session| session.about.as_ref());
         assert_eq!(about.expect("it is known").pid, std::process::id());

@@ -311,9 +311,7 @@ async fn the_status_lists_all_shared_holders(store: &TestStore) {
     let holders: Vec<_> = status
         .sharers
         .iter()
-        .map(|sharer| {
-            (sharer.holder.clone().expect("a label"), sharer.portion, sharer.fence.expect("a token"))
-        })
+        .map(|sharer| (sharer.holder.clone().expect("a label"), sharer.mode, sharer.fence.expect("a token")))
         .collect();
     assert_eq!(
         holders,

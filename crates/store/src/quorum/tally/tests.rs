@@ -24,7 +24,7 @@ fn holder(who: &str) -> Holder {
         fence: None,
         since_ms: None,
         session: None,
-        portion: LockMode::Whole,
+        mode: LockMode::Whole,
         rests: false,
     }
 }
@@ -138,7 +138,7 @@ fn voted(votes: &str) -> String {
         let taken = |holder| Acquired::Taken {
             holder: Some(holder),
             position: None,
-            ahead: None,
+            predecessor: None,
             others: Vec::new(),
         };
         tally.note(

@@ -43,7 +43,7 @@ struct Contest<'a> {
     clients: [TestClient; 4],
     claims: Vec<(usize, Claim)>,
     /// The mode that each claim requested, so that a poll requests the same.
-    portions: Vec<LockMode>,
+    modes: Vec<LockMode>,
     model: LockState,
     start: Instant,
     /// How far the clock was moved.
@@ -66,14 +66,14 @@ impl<'a> Contest<'a> {
             [(who, client.again(&first)), (who, first), (who, client.claim_with("shared"))]
         });
         let claims: Vec<_> = claims.collect();
-        let portions = claims.iter().map(|_| any_portion(lock.kind, &fixture.random)).collect();
+        let modes = claims.iter().map(|_| any_mode(lock.kind, &fixture.random)).collect();
         let model = LockState::new(lock.kind);
         Self {
             fixture,
             lock,
             clients,
             claims,
-            portions,
+            modes,
             model,
             start: Instant::now(),
             moved: Duration::ZERO,
@@ -97,7 +97,7 @@ impl<'a> Contest<'a> {
             let (who, claim) = &mut self.claims[index];
             let hold = self.clients[*who].claim().hold;
             *claim = Claim { hold, value: claim.value.clone() };
-            self.portions[index] = any_portion(self.lock.kind, &random);
+            self.modes[index] = any_mode(self.lock.kind, &random);
         }
     }
 
@@ -224,8 +224,8 @@ impl<'a> Contest<'a> {
         let lease = || Duration::from_secs(*random.pick(&LEASES_S));
         let client = &self.clients[who];
         let at = self.claims.iter().position(|(_, known)| known == claim);
-        let portion = self.portions[at.unwrap_or(0)];
-        let mut ask = Acquire { portion, ..client.look(claim, lease(), lease()) };
+        let mode = self.modes[at.unwrap_or(0)];
+        let mut ask = Acquire { mode, ..client.look(claim, lease(), lease()) };
         if random.below(4) == 0 {
             ask.queue = None;
         }
@@ -295,11 +295,16 @@ impl<'a> Contest<'a> {
                 same && self.same_token(*fence, *b_fence)
             }
             (
-                Acquired::Taken { holder, position, ahead, others },
-                Acquired::Taken { holder: b_holder, position: b_position, ahead: b_ahead, others: b_others },
+                Acquired::Taken { holder, position, predecessor, others },
+                Acquired::Taken {
+                    holder: b_holder,
+                    position: b_position,
+                    predecessor: b_ahead,
+                    others: b_others,
+                },
             ) => {
-                let watched = (ahead.map(|ahead| ahead.session), others)
-                    == (b_ahead.map(|ahead| ahead.session), b_others);
+                let watched = (predecessor.map(|predecessor| predecessor.session), others)
+                    == (b_ahead.map(|predecessor| predecessor.session), b_others);
                 let watched = watched || !self.lock.kind.is_shared();
                 watched && position == b_position && self.same_holder(holder.as_ref(), b_holder.as_ref())
             }
@@ -317,8 +322,8 @@ impl<'a> Contest<'a> {
             (Some(a), Some(b)) => same_time(a, b),
             (a, b) => a == b,
         };
-        let who = (&a.label, &a.owner, a.count, a.rests, a.portion)
-            == (&b.label, &b.owner, b.count, b.rests, b.portion);
+        let who =
+            (&a.label, &a.owner, a.count, a.rests, a.mode) == (&b.label, &b.owner, b.count, b.rests, b.mode);
         tokens && remaining && who && a.since_ms.is_some() == b.since_ms.is_some()
     }
 
@@ -332,13 +337,13 @@ impl<'a> Contest<'a> {
 }
 
 /// A part of a lock of that kind.
-fn any_portion(kind: Kind, random: &Random) -> LockMode {
+fn any_mode(kind: Kind, random: &Random) -> LockMode {
     let one_to = |most| u32::try_from(random.below(most)).unwrap_or(0) + 1;
     match kind {
         Kind::Semaphore => LockMode::Permits { count: one_to(3), of: 3 },
         Kind::RwLock => {
-            let portions = [LockMode::Read, LockMode::Upgradable, LockMode::Write, LockMode::Upgrade];
-            *random.pick(&portions)
+            let modes = [LockMode::Read, LockMode::Upgradable, LockMode::Write, LockMode::Upgrade];
+            *random.pick(&modes)
         }
         Kind::Latch if random.below(2) == 0 => LockMode::Await { of: one_to(2) + 1 },
         Kind::Latch => LockMode::Arrive { count: one_to(2), of: one_to(2) + 1 },

@@ -237,7 +237,7 @@ pub async fn a_dead_process_loses_its_part(fixture: &Fixture) {
         (a.claim_with("trace-7"), b.claim_with("trace-7"), a.claim_with("trace-7"));
     let fence = a.granted(&a.ask(&dead, LONG)).await.fence;
     b.granted(&b.ask(&living, LONG)).await;
-    a.granted(&Acquire { life: Liveness::Lease, ..a.ask(&detached, LONG) }).await;
+    a.granted(&Acquire { liveness: Liveness::Lease, ..a.ask(&detached, LONG) }).await;
     let (waiting, _) = c.enqueue().await;
     fixture.outlive(fixture.short(), &a).await;
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });

@@ -38,13 +38,13 @@ pub async fn one_may_arrive_for_several(fixture: &Fixture) {
     a.taken(&a.ask_part(&a.claim(), AWAIT)).await;
     b.take_part(ARRIVE).await;
     assert_eq!(a.message().await.nonce, nonce);
-    for portion in [
+    for mode in [
         LockMode::Arrive { count: 0, of: 3 },
         LockMode::Arrive { count: 0, of: 0 },
         LockMode::Await { of: 0 },
     ] {
-        let refused = b.refused(&b.ask_part(&b.claim(), portion)).await;
-        assert!(matches!(refused, Refused::OutOfRange { .. }), "{portion:?}: {refused:?}");
+        let refused = b.refused(&b.ask_part(&b.claim(), mode)).await;
+        assert!(matches!(refused, Refused::OutOfRange { .. }), "{mode:?}: {refused:?}");
     }
 }
 
@@ -96,22 +96,22 @@ pub async fn an_arrival_of_the_dead_does_not_count(fixture: &Fixture) {
 /// A client with another number is refused while others are there. None continues by mistake.
 pub async fn another_number_of_parties_is_refused(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    let (first, portions): (LockMode, &[LockMode]) = match fixture.lock.kind {
+    let (first, modes): (LockMode, &[LockMode]) = match fixture.lock.kind {
         leasehold_core::Kind::Latch => {
             (AWAIT, &[LockMode::Await { of: 2 }, LockMode::Arrive { count: 1, of: 2 }])
         }
         _ => (MEET, &[LockMode::Meet { of: 2 }, LockMode::Meet { of: 1 }]),
     };
     let (waiting, _) = a.enqueue_part(first).await;
-    for portion in portions {
-        let asked = portion.of().unwrap_or_default();
-        for ask in [b.ask_part(&b.claim(), *portion), b.look_part(&b.claim(), *portion)] {
+    for mode in modes {
+        let asked = mode.of().unwrap_or_default();
+        for ask in [b.ask_part(&b.claim(), *mode), b.look_part(&b.claim(), *mode)] {
             assert_eq!(b.refused(&ask).await, Refused::Disagreement { asked, known: 3 });
         }
     }
     assert_eq!(a.fate(&waiting).await, HoldStatus::Queued);
     a.release(&waiting).await;
-    let ask = b.look_part(&b.claim(), portions[0]);
+    let ask = b.look_part(&b.claim(), modes[0]);
     let reply = b.acquire(&ask).await;
     assert!(matches!(reply, Acquired::Taken { .. }), "now this client sets the number: {reply:?}");
 }
@@ -187,7 +187,7 @@ pub async fn a_party_that_left_a_barrier_is_not_counted(fixture: &Fixture) {
 pub async fn the_dead_do_not_meet(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let dead = a.claim();
-    a.taken(&Acquire { portion: MEET, ..a.look(&dead, LONG, fixture.short()) }).await;
+    a.taken(&Acquire { mode: MEET, ..a.look(&dead, LONG, fixture.short()) }).await;
     let (second, _) = meet(&b).await;
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     fixture.until("the dead one is dead", async || b.inspect().await.waiting == 1).await;

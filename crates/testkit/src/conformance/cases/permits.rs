@@ -35,7 +35,7 @@ pub async fn permits_add_up_to_their_number(fixture: &Fixture) {
     let seen = c.inspect().await;
     assert_eq!((seen.limit, seen.holder), (Some(5), seen.sharers.first().cloned()));
     let told: Vec<_> =
-        seen.sharers.iter().map(|holder| (holder.label.clone(), holder.fence, holder.portion)).collect();
+        seen.sharers.iter().map(|holder| (holder.label.clone(), holder.fence, holder.mode)).collect();
     let expected =
         [(Some(a.label()), Some(first.fence), of_five(3)), (Some(b.label()), Some(second.fence), of_five(2))];
     assert_eq!(told, expected);
@@ -125,7 +125,7 @@ pub async fn each_hold_of_a_process_has_its_place(fixture: &Fixture) {
 pub async fn each_part_ends_by_itself(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (brief, long) = (a.claim(), b.claim());
-    a.granted(&Acquire { portion: of_two(1), ..a.ask(&brief, fixture.short()) }).await;
+    a.granted(&Acquire { mode: of_two(1), ..a.ask(&brief, fixture.short()) }).await;
     b.granted(&b.ask_part(&long, of_two(1))).await;
     fixture.pass(fixture.short() + std::time::Duration::from_millis(2)).await;
     fixture.until("the brief one is over", async || c.inspect().await.sharers.len() == 1).await;
@@ -139,7 +139,7 @@ pub async fn each_part_ends_by_itself(fixture: &Fixture) {
 pub async fn a_release_after_the_expiry_adds_no_permit(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let late = a.claim();
-    a.granted(&Acquire { portion: of_two(2), ..a.ask(&late, fixture.short()) }).await;
+    a.granted(&Acquire { mode: of_two(2), ..a.ask(&late, fixture.short()) }).await;
     fixture.outlast(fixture.short(), &b).await;
     let one = b.take_part(of_two(1)).await;
     let other = c.take_part(of_two(1)).await;
@@ -163,7 +163,7 @@ pub async fn permits_of_the_dead_come_back(fixture: &Fixture) {
     let kept = b.take_part(of_two(1)).await;
     let (claim, _) = c.enqueue_part(of_two(1)).await;
     fixture.outlive(fixture.short(), &a).await;
-    let look = Acquire { ahead: Some(a.session), ..c.look_part(&claim, of_two(1)) };
+    let look = Acquire { predecessor: Some(a.session), ..c.look_part(&claim, of_two(1)) };
     c.granted(&look).await;
     assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(b.fate(&kept).await, HoldStatus::Held, "the living keep theirs");
@@ -206,17 +206,17 @@ pub async fn the_first_waiter_watches_all_holders(fixture: &Fixture) {
     b.take_part(of_two(1)).await;
     let (claim, behind) = (c.claim(), d.claim());
     let standing = c.taken(&c.look_part(&claim, of_two(1))).await;
-    assert_eq!(standing.ahead.map(|ahead| ahead.session), Some(a.session));
+    assert_eq!(standing.predecessor.map(|ahead| ahead.session), Some(a.session));
     assert_eq!(standing.others, [b.session]);
     for (asked, other) in [(&b, &a), (&a, &b)] {
-        let look = Acquire { ahead: Some(asked.session), ..c.look_part(&claim, of_two(1)) };
+        let look = Acquire { predecessor: Some(asked.session), ..c.look_part(&claim, of_two(1)) };
         let standing = c.taken(&look).await;
-        let ahead = standing.ahead.expect("both stand in the way");
+        let ahead = standing.predecessor.expect("both stand in the way");
         assert_eq!((ahead.session, standing.others.as_slice()), (asked.session, [other.session].as_slice()));
         assert!(ahead.alive_ms.is_some(), "it lives");
     }
     let standing = d.taken(&d.look_part(&behind, of_two(1))).await;
-    assert_eq!(standing.ahead.map(|ahead| ahead.session), Some(c.session));
+    assert_eq!(standing.predecessor.map(|ahead| ahead.session), Some(c.session));
     assert_eq!(standing.others, []);
 }
 
@@ -224,13 +224,13 @@ pub async fn the_first_waiter_watches_all_holders(fixture: &Fixture) {
 pub async fn an_impossible_number_of_permits_is_refused(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     a.take_part(of_five(5)).await;
-    for (portion, count, limit) in [
+    for (mode, count, limit) in [
         (of_five(6), 6, 5),
         (of_five(0), 0, 5),
         // How many there are the store knows by now.
         (LockMode::Permits { count: 6, of: 9 }, 6, 5),
     ] {
-        for ask in [b.ask_part(&b.claim(), portion), b.look_part(&b.claim(), portion)] {
+        for ask in [b.ask_part(&b.claim(), mode), b.look_part(&b.claim(), mode)] {
             assert_eq!(b.refused(&ask).await, Refused::OutOfRange { count, limit });
         }
     }

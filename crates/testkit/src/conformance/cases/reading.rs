@@ -20,16 +20,16 @@ pub async fn readers_share_and_a_writer_is_alone(fixture: &Fixture) {
     let beside = b.take_part(Read).await;
     a.taken(&a.ask_part(&a.claim(), Upgradable)).await;
     let sharers = a.inspect().await.sharers;
-    let portions: Vec<_> = sharers.iter().map(|holder| holder.portion).collect();
-    assert_eq!(portions, [Read, Read, Upgradable, Read]);
+    let modes: Vec<_> = sharers.iter().map(|holder| holder.mode).collect();
+    assert_eq!(modes, [Read, Read, Upgradable, Read]);
     assert!(sharers.is_sorted_by_key(|holder| holder.fence));
     for (client, claim) in [(&a, read), (&b, other), (&c, upgradable), (&b, beside)] {
         a.taken(&a.ask_part(&a.claim(), Write)).await;
         assert_eq!(client.release(&claim).await.found, HoldStatus::Held);
     }
     a.take_part(Write).await;
-    for portion in [Read, Upgradable, Write] {
-        b.taken(&b.ask_part(&b.claim(), portion)).await;
+    for mode in [Read, Upgradable, Write] {
+        b.taken(&b.ask_part(&b.claim(), mode)).await;
     }
 }
 
@@ -73,14 +73,14 @@ pub async fn an_owner_that_reads_overtakes_a_waiting_writer(fixture: &Fixture) {
 pub async fn an_upgrade_that_would_never_end_is_refused(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let read = a.take_part(Read).await;
-    for (portion, refused) in [
+    for (mode, refused) in [
         (Write, Refused::WouldDeadlock),
         (Upgradable, Refused::WouldDeadlock),
         (Upgrade, Refused::NothingToUpgrade),
     ] {
         let claim = a.again(&read);
-        for ask in [a.ask_part(&claim, portion), a.look_part(&claim, portion)] {
-            assert_eq!(a.refused(&ask).await, refused, "{portion:?}");
+        for ask in [a.ask_part(&claim, mode), a.look_part(&claim, mode)] {
+            assert_eq!(a.refused(&ask).await, refused, "{mode:?}");
         }
     }
     assert_eq!(b.inspect().await.waiting, 0);
@@ -88,8 +88,8 @@ pub async fn an_upgrade_that_would_never_end_is_refused(fixture: &Fixture) {
     let upgradable = a.take_part(Upgradable).await;
     let first = a.again(&upgradable);
     a.granted(&a.ask_part(&first, Upgrade)).await;
-    for portion in [Upgrade, Write] {
-        let ask = a.ask_part(&a.again(&upgradable), portion);
+    for mode in [Upgrade, Write] {
+        let ask = a.ask_part(&a.again(&upgradable), mode);
         assert_eq!(a.refused(&ask).await, Refused::WouldDeadlock, "the owner already writes");
     }
     assert_eq!(b.refused(&b.look_part(&b.claim(), Upgrade)).await, Refused::NothingToUpgrade);
@@ -111,8 +111,8 @@ pub async fn an_upgrade_goes_before_all_waiters(fixture: &Fixture) {
     }
     b.release(&reading).await;
     assert_eq!(Some(a.message().await.nonce), look.queue.map(|queue| queue.nonce));
-    let portions: Vec<_> = d.inspect().await.sharers.iter().map(|holder| holder.portion).collect();
-    assert_eq!(portions, [Upgradable, Upgrade]);
+    let modes: Vec<_> = d.inspect().await.sharers.iter().map(|holder| holder.mode).collect();
+    assert_eq!(modes, [Upgradable, Upgrade]);
     a.release(&upgrade).await;
     assert_eq!((c.fate(&writing).await, d.fate(&behind).await), (HoldStatus::Queued, HoldStatus::Queued));
     a.release(&upgradable).await;
@@ -154,7 +154,7 @@ pub async fn a_downgrade_lets_no_writer_in_between(fixture: &Fixture) {
 pub async fn a_live_reader_keeps_no_dead_one_alive(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (brief, long) = (a.claim(), b.claim());
-    a.granted(&Acquire { portion: Read, ..a.ask(&brief, fixture.short()) }).await;
+    a.granted(&Acquire { mode: Read, ..a.ask(&brief, fixture.short()) }).await;
     b.granted(&b.ask_part(&long, Read)).await;
     b.extend(&long, LONG * 2).await;
     let (writing, nonce) = c.enqueue_part(Write).await;
@@ -170,7 +170,7 @@ pub async fn a_live_reader_keeps_no_dead_one_alive(fixture: &Fixture) {
 pub async fn a_late_release_of_a_read_ends_no_write(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let late = a.claim();
-    a.granted(&Acquire { portion: Read, ..a.ask(&late, fixture.short()) }).await;
+    a.granted(&Acquire { mode: Read, ..a.ask(&late, fixture.short()) }).await;
     fixture.outlast(fixture.short(), &b).await;
     let writing = b.take_part(Write).await;
     for _ in 0..2 {
@@ -193,8 +193,8 @@ pub async fn a_dead_reader_keeps_no_writer_waiting(fixture: &Fixture) {
     let reading = b.take_part(Read).await;
     let (writing, nonce) = c.enqueue_part(Write).await;
     fixture.outlive(fixture.short(), &a).await;
-    let standing = c.taken(&Acquire { ahead: Some(a.session), ..c.look_part(&writing, Write) }).await;
-    assert_eq!(standing.ahead.map(|ahead| ahead.session), Some(b.session), "the dead one is gone");
+    let standing = c.taken(&Acquire { predecessor: Some(a.session), ..c.look_part(&writing, Write) }).await;
+    assert_eq!(standing.predecessor.map(|ahead| ahead.session), Some(b.session), "the dead one is gone");
     assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::Evicted));
     b.release(&reading).await;
     assert_ne!(c.message().await.nonce, nonce, "it answers the last look");
@@ -225,8 +225,8 @@ pub async fn a_dead_upgrade_blocks_no_waiter(fixture: &Fixture) {
 pub async fn a_reader_without_an_owner_is_refused(fixture: &Fixture) {
     let a = fixture.client().await;
     let unowned = leasehold_core::Claim::new(a.claim().hold);
-    for portion in [Read, Write] {
-        let refused = a.execute(&Op::Acquire(a.ask_part(&unowned, portion))).await;
+    for mode in [Read, Write] {
+        let refused = a.execute(&Op::Acquire(a.ask_part(&unowned, mode))).await;
         assert_eq!(refused, Reply::Refused(Refused::NoOwner));
     }
 }
@@ -243,20 +243,20 @@ pub async fn a_writer_is_always_alone(fixture: &Fixture) {
 
 async fn come_and_go(client: TestClient, inside: Arc<(AtomicU32, AtomicU32)>) {
     for round in 0..20 {
-        let portion = if round % 3 == 0 { Write } else { Read };
+        let mode = if round % 3 == 0 { Write } else { Read };
         let claim = client.claim();
-        let look = client.look_part(&claim, portion);
+        let look = client.look_part(&claim, mode);
         if let Acquired::Taken { .. } = client.acquire(&look).await {
             client.message().await;
-            granted(client.acquire(&client.ask_part(&claim, portion)).await);
+            granted(client.acquire(&client.ask_part(&claim, mode)).await);
         }
         let (readers, writers) = &*inside;
-        let mine = if portion == Write { writers } else { readers };
+        let mine = if mode == Write { writers } else { readers };
         let like = mine.fetch_add(1, Ordering::SeqCst);
-        let other = if portion == Write { readers } else { writers }.load(Ordering::SeqCst);
+        let other = if mode == Write { readers } else { writers }.load(Ordering::SeqCst);
         tokio::task::yield_now().await;
         mine.fetch_sub(1, Ordering::SeqCst);
-        assert!(other == 0 && (portion == Read || like == 0), "{portion:?} beside {other} and {like}");
+        assert!(other == 0 && (mode == Read || like == 0), "{mode:?} beside {other} and {like}");
         client.release(&claim).await;
     }
 }

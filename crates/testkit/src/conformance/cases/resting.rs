@@ -91,14 +91,14 @@ pub async fn a_rest_ends_by_itself(fixture: &Fixture) {
 pub async fn a_rest_ends_with_no_session(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.claim();
-    let life = Liveness::Session { alive_ms: 1 };
-    a.granted(&Acquire { life, ..a.ask(&claim, LONG) }).await;
+    let liveness = Liveness::Session { alive_ms: 1 };
+    a.granted(&Acquire { liveness, ..a.ask(&claim, LONG) }).await;
     rest(&a, &claim, REST).await;
     fixture.pass(Duration::from_millis(5)).await;
     b.evict(a.session).await;
-    let look = Acquire { ahead: Some(a.session), ..b.look(&b.claim(), LONG, LONG) };
+    let look = Acquire { predecessor: Some(a.session), ..b.look(&b.claim(), LONG, LONG) };
     let taken = b.taken(&look).await;
-    assert!(taken.holder.is_some_and(|holder| holder.rests) && taken.ahead.is_none());
+    assert!(taken.holder.is_some_and(|holder| holder.rests) && taken.predecessor.is_none());
 }
 
 /// Row 14: a person can end it, and the next in the queue gets the lock.

@@ -88,10 +88,11 @@ pub async fn a_look_takes_the_lock_from_the_dead_ahead(fixture: &Fixture) {
     c.begin(LONG).await;
     let (lost, fence) = take(&a).await;
     let claim = b.claim();
-    assert_eq!(b.taken(&b.look(&claim, LONG, LONG)).await.ahead, Some(unasked(&a)));
+    assert_eq!(b.taken(&b.look(&claim, LONG, LONG)).await.predecessor, Some(unasked(&a)));
     let (_, nonce) = c.enqueue().await;
     let look = b.taken(&behind(&b, &claim, &a)).await;
-    let alive_ms = look.ahead.filter(|ahead| ahead.session == a.session).and_then(|ahead| ahead.alive_ms);
+    let alive_ms =
+        look.predecessor.filter(|ahead| ahead.session == a.session).and_then(|ahead| ahead.alive_ms);
     assert!(alive_ms.is_some_and(|ms| u128::from(ms) <= fixture.short().as_millis()), "{alive_ms:?}");
     fixture.outlive(fixture.short(), &a).await;
     b.taken(&b.look(&claim, LONG, LONG)).await;
@@ -120,10 +121,10 @@ pub async fn a_row_of_the_dead_is_cleared_from_behind(fixture: &Fixture) {
     }
     fixture.outlive(fixture.short(), &last).await;
     let claim = live.claim();
-    let mut ahead = live.taken(&live.look(&claim, LONG, LONG)).await.ahead;
+    let mut ahead = live.taken(&live.look(&claim, LONG, LONG)).await.predecessor;
     for _ in 0..10 {
-        let look = Acquire { ahead: ahead.map(|ahead| ahead.session), ..live.look(&claim, LONG, LONG) };
-        let next = live.taken(&look).await.ahead;
+        let look = Acquire { predecessor: ahead.map(|ahead| ahead.session), ..live.look(&claim, LONG, LONG) };
+        let next = live.taken(&look).await.predecessor;
         assert_ne!(
             next.map(|next| next.session),
             ahead.map(|ahead| ahead.session),
@@ -171,7 +172,7 @@ pub async fn the_living_are_not_evicted(fixture: &Fixture) {
     for living in [&a, &b] {
         assert_eq!(watch.evict(living.session).await, Evicted::Alive);
     }
-    let ahead = b.taken(&behind(&b, &claim, &a)).await.ahead;
+    let ahead = b.taken(&behind(&b, &claim, &a)).await.predecessor;
     assert!(ahead.is_some_and(|ahead| ahead.session == a.session && ahead.alive_ms.is_some()), "{ahead:?}");
     assert_eq!(a.fate(&held).await, HoldStatus::Held);
     assert_eq!(b.fate(&claim).await, HoldStatus::Queued);
@@ -185,10 +186,10 @@ pub async fn a_hold_without_a_session_is_not_evicted(fixture: &Fixture) {
         return;
     }
     let (held, claim) = (a.claim(), b.claim());
-    a.granted(&Acquire { life: Liveness::Lease, ..a.ask(&held, LONG) }).await;
-    let look = Acquire { life: Liveness::Lease, ..behind(&b, &claim, &a) };
+    a.granted(&Acquire { liveness: Liveness::Lease, ..a.ask(&held, LONG) }).await;
+    let look = Acquire { liveness: Liveness::Lease, ..behind(&b, &claim, &a) };
     let standing = b.taken(&look).await;
-    assert_eq!((standing.ahead, standing.holder.and_then(|holder| holder.session)), (None, None));
+    assert_eq!((standing.predecessor, standing.holder.and_then(|holder| holder.session)), (None, None));
     for (client, claim, fate) in [(&a, &held, HoldStatus::Held), (&b, &claim, HoldStatus::Queued)] {
         assert_eq!(watch.evict(client.session).await, Evicted::Gone { hold: None, place: false });
         assert_eq!(client.fate(claim).await, fate);
@@ -241,7 +242,7 @@ pub(super) async fn take(client: &TestClient) -> (Claim, FencingToken) {
 
 /// A poll that checks the predecessor.
 fn behind(client: &TestClient, claim: &Claim, ahead: &TestClient) -> Acquire {
-    Acquire { ahead: Some(ahead.session), ..client.look(claim, LONG, LONG) }
+    Acquire { predecessor: Some(ahead.session), ..client.look(claim, LONG, LONG) }
 }
 
 /// The predecessor, as reported to a client that did not ask for it.

@@ -22,9 +22,9 @@ pub async fn a_part_of_another_kind_is_refused(fixture: &Fixture) {
         LockMode::Meet { of: 1 },
     ];
     let refused = Reply::Refused(Refused::NoSuchPart);
-    for portion in all.into_iter().filter(|portion| !portion.suits(fixture.lock.kind)) {
-        for ask in [a.ask_part(&a.claim(), portion), a.look_part(&a.claim(), portion)] {
-            assert_eq!(a.execute(&Op::Acquire(ask)).await, refused, "{portion:?}");
+    for mode in all.into_iter().filter(|mode| !mode.suits(fixture.lock.kind)) {
+        for ask in [a.ask_part(&a.claim(), mode), a.look_part(&a.claim(), mode)] {
+            assert_eq!(a.execute(&Op::Acquire(ask)).await, refused, "{mode:?}");
         }
     }
     if fixture.lock.kind != Kind::Semaphore {
@@ -75,11 +75,11 @@ pub async fn a_shared_lock_is_in_no_set(fixture: &Fixture) {
 /// Only the last is a new hold.
 pub async fn shared_holds_are_distinguished(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    let portion = shared(fixture.lock.kind);
+    let mode = shared(fixture.lock.kind);
     let owner = b.claim();
     let (first, second) = (b.again(&owner), b.again(&owner));
-    let one = b.granted(&Acquire { portion, ..b.ask(&first, fixture.short()) }).await;
-    let two = b.granted(&b.ask_part(&second, portion)).await;
+    let one = b.granted(&Acquire { mode, ..b.ask(&first, fixture.short()) }).await;
+    let two = b.granted(&b.ask_part(&second, mode)).await;
     assert!(two.fence > one.fence);
     assert_eq!(b.extend(&second, LONG * 2).await, Extended::Extended);
     let seen = a.inspect().await;
@@ -89,10 +89,10 @@ pub async fn shared_holds_are_distinguished(fixture: &Fixture) {
     fixture.until("the first is over", async || a.inspect().await.sharers.len() == 1).await;
     assert_eq!(b.extend(&first, LONG).await, Extended::NotHeld);
     assert_eq!((b.fate(&first).await, b.fate(&second).await), (HoldStatus::Vanished, HoldStatus::Held));
-    let again = b.granted(&b.ask_part(&first, portion)).await;
+    let again = b.granted(&b.ask_part(&first, mode)).await;
     assert!(again.fence > two.fence, "a new one, by a new token");
     b.release(&second).await;
-    assert!(matches!(b.acquire(&b.ask_part(&second, portion)).await, Acquired::Spent(_)));
+    assert!(matches!(b.acquire(&b.ask_part(&second, mode)).await, Acquired::Spent(_)));
     assert_eq!(b.fate(&first).await, HoldStatus::Held);
 }
 

@@ -91,7 +91,7 @@ fn least(lease: Duration) -> Duration {
 
 /// Whether a hold satisfies these terms (3).
 fn fits(hold: &Hold, terms: &AcquireTerms) -> bool {
-    terms.value.is_none() && terms.portion == LockMode::Whole && terms.life == hold.session.life
+    terms.value.is_none() && terms.mode == LockMode::Whole && terms.liveness == hold.session.life
 }
 
 impl LockEntry {

@@ -123,8 +123,8 @@ fn readers_of_all_threads_read_at_once_and_a_writer_is_alone(store: &TestStore) 
     let (one, other) = (clients[0].rwlock("rw").unwrap(), clients[1].rwlock("rw").unwrap());
     let guards = [one.read().unwrap(), other.read().unwrap()];
     assert!(is_taken(&one.owned("a writer").try_write().unwrap()));
-    let portions: Vec<_> = one.inspect().unwrap().sharers.iter().map(|sharer| sharer.portion).collect();
-    assert_eq!(portions, [LockMode::Read, LockMode::Read]);
+    let modes: Vec<_> = one.inspect().unwrap().sharers.iter().map(|sharer| sharer.mode).collect();
+    assert_eq!(modes, [LockMode::Read, LockMode::Read]);
     for guard in guards {
         guard.release().unwrap();
     }

@@ -6,11 +6,11 @@
 //!    program reports that the lock is held.
 //! 3. Instances of this program use a file one at a time, by a file lock. An instance removes a file only while it
 //!    holds that lock.
-//! 4. No message contains anything of its content.
+//! 4. No message contains any part of its content.
 
-use crate::output::exit::{Exit, Failure};
-use anyhow::{Context, anyhow};
-use leasehold::DetachedHold;
+use crate::output::failure::Failure;
+use anyhow::anyhow;
+use leasehold::{DetachedHold, LockName};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{File, Metadata, TryLockError};
 use std::io::{self, Read};
@@ -19,53 +19,56 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// No token is longer: a longer file is another file.
-const LONGEST: u64 = 4096;
+/// No token is longer.
+const MAX_BYTES: u64 = 4096;
 /// How long another instance may use the file: longer than its calls to a store can take.
-const PATIENCE: Duration = Duration::from_secs(15);
-const PAUSE: Duration = Duration::from_millis(20);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(15);
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// A file with a token, or for one, locked against other instances (3).
 #[derive(Debug)]
 pub(crate) struct TokenFile {
     path: PathBuf,
     file: File,
-    /// Set while this instance created the file and has to remove it on failure.
-    fresh: bool,
+    /// Set if this instance created the file, and has to remove it unless a token is written.
+    remove_on_drop: bool,
 }
 
 impl TokenFile {
-    /// Creates the file for a token, or takes an existing empty one that fits.
+    /// Creates the file for a token, or opens an existing empty one that is suitable.
     pub(crate) fn prepare(path: &Path) -> Result<Self, Failure> {
-        let make = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::open(path, make, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => Self::made(path, file.into()),
-            Err(rustix::io::Errno::EXIST) => Self::empty(path),
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => Self::prepare_created(path, file.into()),
+            Err(rustix::io::Errno::EXIST) => Self::prepare_existing(path),
             Err(error) => Err(unusable(path, "it cannot be created", error.into())),
         }
     }
 
-    fn made(path: &Path, file: File) -> Result<Self, Failure> {
-        let mut made = Self { path: path.to_owned(), file, fresh: false };
-        made.lock_at_once()?;
+    fn prepare_created(path: &Path, file: File) -> Result<Self, Failure> {
+        let mut created = Self { path: path.to_owned(), file, remove_on_drop: false };
+        created.lock_now()?;
         // Until the file was locked, another instance may have taken it as an existing empty file: only now it may be
         // removed.
-        made.fresh = true;
-        let named = rustix::fs::fchmod(&made.file, Mode::RUSR | Mode::WUSR).map_err(io::Error::from);
-        named
+        created.remove_on_drop = true;
+        let restricted = rustix::fs::fchmod(&created.file, Mode::RUSR | Mode::WUSR).map_err(io::Error::from);
+        restricted
             .and_then(|()| sync_directory(path))
             .map_err(|error| unusable(path, "it cannot be created", error))?;
-        made.reserve()?;
-        Ok(made)
+        created.reserve()?;
+        Ok(created)
     }
 
     /// An existing file: one of `mktemp`, or one that a killed `acquire` left.
-    fn empty(path: &Path) -> Result<Self, Failure> {
-        let found = Self { path: path.to_owned(), file: open(path)?, fresh: false };
-        found.lock_at_once()?;
-        let metadata = found.checked()?;
-        if metadata.nlink() != 1 {
-            return Err(refused(path, "it has other names (hard links), by which others may read it"));
+    fn prepare_existing(path: &Path) -> Result<Self, Failure> {
+        let found = Self { path: path.to_owned(), file: open(path)?, remove_on_drop: false };
+        found.lock_now()?;
+        let metadata = found.check_access()?;
+        if metadata.nlink() == 0 {
+            return Err(refused(path, "it was just removed by another leasehold: try again"));
+        }
+        if metadata.nlink() > 1 {
+            return Err(refused(path, "it has other names (hard links), by which other users may read it"));
         }
         if metadata.len() > 0 {
             return Err(refused(
@@ -78,51 +81,62 @@ impl TokenFile {
         Ok(found)
     }
 
-    /// Opens the file with a token, and reads it. Waits until no other instance uses it.
-    pub(crate) async fn open(path: &Path) -> Result<(Self, DetachedHold), Failure> {
-        let found = Self { path: path.to_owned(), file: open(path)?, fresh: false };
-        let deadline = Instant::now() + PATIENCE;
+    /// Opens the file with a token, and reads it. Waits until no other instance uses it. Fails if the token belongs to
+    /// another lock than `name`.
+    pub(crate) async fn open(path: &Path, name: Option<&LockName>) -> Result<(Self, DetachedHold), Failure> {
+        let found = Self { path: path.to_owned(), file: open(path)?, remove_on_drop: false };
+        let deadline = Instant::now() + BUSY_TIMEOUT;
         while !found.try_lock()? {
             if Instant::now() >= deadline {
                 return Err(busy(path));
             }
-            sleep(PAUSE).await;
+            sleep(BUSY_PAUSE).await;
         }
-        let metadata = found.checked()?;
-        if metadata.nlink() == 0 {
+        let hold = found.read()?;
+        match name {
+            Some(name) if name != hold.name() => Err(Failure::usage(anyhow!(
+                "the token belongs to the lock `{}`, not to `{name}`",
+                hold.name()
+            ))),
+            _ => Ok((found, hold)),
+        }
+    }
+
+    fn read(&self) -> Result<DetachedHold, Failure> {
+        let path = &self.path;
+        if self.check_access()?.nlink() == 0 {
             return Err(refused(path, "it was just removed: the lock has been released"));
         }
         let mut text = String::new();
-        let read = (&found.file).take(LONGEST).read_to_string(&mut text);
+        let read = (&self.file).take(MAX_BYTES).read_to_string(&mut text);
         read.map_err(|error| unusable(path, "it cannot be read", error))?;
         if text.trim().is_empty() {
             return Err(refused(path, "it is empty: no lock was acquired with it"));
         }
-        let hold = text.trim().parse().map_err(|error| {
-            Failure::new(Exit::USAGE, anyhow::Error::new(error).context(shown(path, "cannot be used")))
-        })?;
-        Ok((found, hold))
+        text.trim()
+            .parse()
+            .map_err(|error| Failure::usage(anyhow::Error::new(error).context(cannot_be_used(path))))
     }
 
     /// Writes a token into the empty file, and returns once it is on the disk (2).
     pub(crate) fn write(&mut self, hold: &DetachedHold) -> Result<(), Failure> {
-        let written = self.put(hold);
+        let written = self.write_text(hold);
         if written.is_err() {
             // A partial token is useless, and a file that is not empty would be refused.
             let _ = self.file.set_len(0);
         }
         written?;
-        self.fresh = false;
+        self.remove_on_drop = false;
         Ok(())
     }
 
     /// Overwrites the token with the new state of the hold. Only a few digits differ, so a write that is cut short
     /// leaves a usable token.
     pub(crate) fn rewrite(&self, hold: &DetachedHold) -> Result<(), Failure> {
-        self.put(hold)
+        self.write_text(hold)
     }
 
-    fn put(&self, hold: &DetachedHold) -> Result<(), Failure> {
+    fn write_text(&self, hold: &DetachedHold) -> Result<(), Failure> {
         let text = hold.to_secret_text() + "\n";
         let written = self.file.write_all_at(text.as_bytes(), 0);
         let written = written.and_then(|()| self.file.set_len(text.len() as u64));
@@ -132,7 +146,7 @@ impl TokenFile {
 
     /// Removes the file of a hold that is over.
     pub(crate) fn remove(mut self) -> io::Result<()> {
-        self.fresh = false;
+        self.remove_on_drop = false;
         self.unlink()
     }
 
@@ -153,7 +167,7 @@ impl TokenFile {
         }
     }
 
-    fn lock_at_once(&self) -> Result<(), Failure> {
+    fn lock_now(&self) -> Result<(), Failure> {
         if self.try_lock()? { Ok(()) } else { Err(busy(&self.path)) }
     }
 
@@ -163,7 +177,7 @@ impl TokenFile {
         {
             use rustix::fs::{FallocateFlags, fallocate};
             use rustix::io::Errno;
-            match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, LONGEST) {
+            match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, MAX_BYTES) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
                 Err(error) => return Err(unusable(&self.path, "there is no space for it", error.into())),
             }
@@ -172,7 +186,7 @@ impl TokenFile {
     }
 
     /// Refuses a file that other users may have read or written.
-    fn checked(&self) -> Result<Metadata, Failure> {
+    fn check_access(&self) -> Result<Metadata, Failure> {
         let path = &self.path;
         let metadata =
             self.file.metadata().map_err(|error| unusable(path, "it cannot be inspected", error))?;
@@ -198,7 +212,7 @@ impl TokenFile {
 impl Drop for TokenFile {
     /// Removes a file that was created but never used.
     fn drop(&mut self) {
-        if self.fresh {
+        if self.remove_on_drop {
             // The file is empty, so the next attempt can use it.
             let _ = self.unlink();
         }
@@ -210,9 +224,10 @@ fn open(path: &Path) -> Result<File, Failure> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => Ok(file.into()),
-        Err(rustix::io::Errno::LOOP) => {
-            Err(refused(path, "it is a symbolic link, which others may have made: name the file itself"))
-        }
+        Err(rustix::io::Errno::LOOP) => Err(refused(
+            path,
+            "it is a symbolic link, which another user may have made: name the file itself",
+        )),
         Err(rustix::io::Errno::NOENT) => {
             Err(refused(path, "there is no such file: the lock was never acquired with it, or was released"))
         }
@@ -229,17 +244,16 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-fn shown(path: &Path, what: &str) -> String {
-    format!("the token file `{}` {what}", path.display())
+fn cannot_be_used(path: &Path) -> String {
+    format!("the token file `{}` cannot be used", path.display())
 }
 
 fn refused(path: &Path, why: &str) -> Failure {
-    Failure::new(Exit::USAGE, anyhow!("{}: {why}", shown(path, "cannot be used")))
+    Failure::usage(anyhow!("{}: {why}", cannot_be_used(path)))
 }
 
 fn unusable(path: &Path, why: &str, error: io::Error) -> Failure {
-    let cause = Err::<(), _>(error).context(why.to_owned()).context(shown(path, "cannot be used"));
-    Failure::new(Exit::USAGE, cause.expect_err("it is an error"))
+    Failure::usage(anyhow::Error::new(error).context(why.to_owned()).context(cannot_be_used(path)))
 }
 
 fn busy(path: &Path) -> Failure {

@@ -1,21 +1,18 @@
-//! Passwords: where they come from, and that they go nowhere else.
+//! The password for the store, from the environment, a file or standard input.
 //!
-//! 1. A password comes from the environment, from a file or from standard input. As an argument it is refused: the
-//!    process list shows it to every user of the machine.
+//! 1. A password is refused as an argument: the process list shows it to every user of the machine.
 //! 2. No code prints a [`Secret`].
 
-use crate::output::exit::{Exit, Failure};
+use crate::environment::{PASSWORD, variable};
+use crate::output::failure::Failure;
 use anyhow::{Context, Result, anyhow, bail};
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The environment variable that holds a password.
-pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
-
 /// No password is longer: a longer first line means that this is another file.
-const LONGEST: usize = 4096;
+const MAX_BYTES: usize = 4096;
 
 /// A text that is never printed (2).
 pub(crate) struct Secret(String);
@@ -34,10 +31,10 @@ impl fmt::Debug for Secret {
 }
 
 /// The password, if one was given apart from the URL. A file takes precedence over the environment, which is read only
-/// if `ask_environment` is set.
-pub(crate) fn password(file: Option<&Path>, ask_environment: bool) -> Result<Option<Secret>, Failure> {
+/// if `read_environment` is set.
+pub(crate) fn read(file: Option<&Path>, read_environment: bool) -> Result<Option<Secret>, Failure> {
     let Some(file) = file else {
-        return Ok(if ask_environment { variable(PASSWORD)?.map(Secret) } else { None });
+        return Ok(if read_environment { variable(PASSWORD)?.map(Secret) } else { None });
     };
     let secret = if file == Path::new("-") {
         first_line(stdin()).context("failed to read the password from standard input")
@@ -47,18 +44,7 @@ pub(crate) fn password(file: Option<&Path>, ask_environment: bool) -> Result<Opt
             .and_then(first_line)
             .with_context(|| format!("failed to read the password from `{}`", file.display()))
     };
-    secret.map(Some).map_err(|error| Failure::new(Exit::USAGE, error))
-}
-
-/// An environment variable, if it is set and not empty. An error does not show a value that is not UTF-8.
-pub(crate) fn variable(name: &str) -> Result<Option<String>, Failure> {
-    match std::env::var(name) {
-        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
-        Err(std::env::VarError::NotPresent) => Ok(None),
-        Err(std::env::VarError::NotUnicode(_)) => {
-            Err(Failure::new(Exit::USAGE, anyhow!("the environment variable {name} is not UTF-8 text")))
-        }
-    }
+    secret.map(Some).map_err(Failure::usage)
 }
 
 /// Standard input without a buffer: the bytes after the password belong to the command.
@@ -81,8 +67,8 @@ fn first_line(mut source: impl Read) -> Result<Secret> {
         if byte == b'\n' {
             break;
         }
-        if line.len() == LONGEST {
-            bail!("its first line is longer than {LONGEST} bytes, so it is no password");
+        if line.len() == MAX_BYTES {
+            bail!("its first line is longer than {MAX_BYTES} bytes, so it is no password");
         }
         line.push(byte);
     }
@@ -121,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_is_no_password_is_refused_without_being_shown() {
-        for bytes in [&b""[..], b"\nhunter2", b"hunter2\xff\n", &[b'x'; LONGEST + 1]] {
+        for bytes in [&b""[..], b"\nhunter2", b"hunter2\xff\n", &[b'x'; MAX_BYTES + 1]] {
             let text = format!("{:#}", first_line(bytes).expect_err("it is no password"));
             assert!(!text.contains("hunter2") && !text.contains("xx"), "{text}");
         }

@@ -1,0 +1,181 @@
+//! `leasehold acquire`: leaves a lock held, for scripts that cannot wrap a command.
+//!
+//! The token file exists before the lock is requested, and contains the token before the program reports success. If it
+//! cannot be written, the lock is released.
+
+use crate::duration;
+use crate::job::signals::Signals;
+use crate::lock::acquire_options::AcquireOptions;
+use crate::lock::lease;
+use crate::lock::token_file::TokenFile;
+use crate::lock::wait_limit::WaitLimit;
+use crate::lock::wait_limit::WaitLimitArgs;
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use crate::output::log::{self, LogArgs};
+use crate::output::report::{ErrorReport, json_line, millis, print_or_warn};
+use crate::output::timestamp::rfc3339;
+use crate::store::args::StoreArgs;
+use crate::store::client::{ClientConfig, flush};
+use anyhow::anyhow;
+use clap::Args;
+use leasehold::{Client, DetachedHold, Mutex};
+use rustix::process::Signal;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Acquire a lock and leave it held, for scripts that cannot wrap a command.
+///
+/// The lock is not renewed, and no process watches it: it ends with `leasehold release` or with its lease, whatever
+/// happens to the script. If a command can be wrapped, use `leasehold run`. The lock is a plain one, not a reentrant
+/// one. Prints the fencing token, unless --json is given: a number that grows with every hold of the lock.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct AcquireArgs {
+    /// Name of the lock: up to 512 bytes without control characters
+    name: String,
+
+    /// Lease: how long the lock is held, unless it is extended or released
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    lease: Duration,
+
+    /// File for the token: created with mode 0600, or an existing empty file of yours with that mode
+    #[arg(long, value_name = "FILE")]
+    token_file: PathBuf,
+
+    #[command(flatten)]
+    wait: WaitLimitArgs,
+
+    /// Exit status if the lock was not acquired
+    #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT.status())]
+    conflict_exit_code: u8,
+
+    /// Label of the holder, shown to other users [default: this host and process]
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
+
+impl AcquireArgs {
+    fn options(&self) -> AcquireOptions {
+        AcquireOptions {
+            wait: self.wait.limit(),
+            max_hold: None,
+            conflict: Exit::new(self.conflict_exit_code),
+        }
+    }
+}
+
+/// Acquires a lock, and leaves its token in a file.
+pub(crate) async fn acquire(args: &AcquireArgs) -> Result<Exit, Failure> {
+    let result = try_to_acquire(args).await;
+    let hold = result.as_ref().ok();
+    if args.json {
+        print_or_warn(&json_line(&Report {
+            name: &args.name,
+            acquired: hold.is_some(),
+            fence: hold.map(|hold| hold.fencing_token().as_u64()),
+            lease_ms: hold.map(|hold| millis(hold.lease())),
+            until: hold.map(|hold| rfc3339(hold.ends_by())),
+            token_file: args.token_file.to_string_lossy().into_owned(),
+            error: ErrorReport::from_result(&result),
+        }));
+    } else if let Some(hold) = hold {
+        print_or_warn(&format!("{}\n", hold.fencing_token()));
+    }
+    result.map(|_| Exit::SUCCESS)
+}
+
+/// The report for programs. Its fields are stable.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    name: &'a str,
+    acquired: bool,
+    fence: Option<u64>,
+    lease_ms: Option<u64>,
+    until: Option<String>,
+    token_file: String,
+    error: Option<ErrorReport>,
+}
+
+async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
+    let name = super::lock_name(&args.name)?;
+    lease::check(args.lease).map_err(Failure::usage)?;
+    // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
+    let config = ClientConfig::from_args(&args.store)?.label(args.label.as_deref()).without_session();
+    let mut signals = Signals::catch()?;
+    let mut token_file = TokenFile::prepare(&args.token_file)?;
+    let client = signals.interruptible(config.connect()).await.map_err(interrupted)??;
+    let mutex = client.mutex(name.clone()).map_err(|error| Failure::usage(error).failed_to("use", &name))?;
+    let mutex = mutex.lease(args.lease);
+    let acquired = match signals.interruptible(acquire_detached(mutex, &args.options())).await {
+        Ok(Ok(hold)) => write_token(hold, &mut token_file, &client).await,
+        Ok(Err(failure)) => Err(failure),
+        Err(signal) => Err(interrupted(signal)),
+    };
+    flush(&client, &name).await;
+    acquired.map_err(|failure| failure.failed_to("acquire", &name))
+}
+
+async fn acquire_detached(mutex: Mutex, options: &AcquireOptions) -> Result<DetachedHold, Failure> {
+    match options.wait {
+        WaitLimit::Try => options.granted(mutex.try_acquire_detached().await),
+        WaitLimit::AtMost(limit) => options.acquired(mutex.wait(limit).acquire_detached().await),
+        WaitLimit::Forever => options.acquired(mutex.acquire_detached().await),
+    }
+}
+
+/// Writes the token of a hold, or releases the hold.
+async fn write_token(
+    hold: DetachedHold,
+    token_file: &mut TokenFile,
+    client: &Client,
+) -> Result<DetachedHold, Failure> {
+    let Err(failure) = token_file.write(&hold) else {
+        tracing::info!(lock = %hold.name(), fence = %hold.fencing_token(), "acquired");
+        return Ok(hold);
+    };
+    if let Err(error) = hold.release(client).await {
+        log::warning(&format!("failed to release `{}`: {error}", hold.name()));
+    }
+    Err(failure)
+}
+
+fn interrupted(signal: Signal) -> Failure {
+    Failure::new(Exit::from_signal(signal), anyhow!("interrupted by a signal before the lock was acquired"))
+}
+
+const AFTER_HELP: &str = "\
+The token file:
+  A process that can read it can end the hold. It is created with mode 0600 before the lock is
+  requested. An existing file is never used, except an empty one of yours with mode 0600 (from
+  mktemp). The file is on the disk when this command ends with 0. If the lock is not acquired, a
+  file that this command created is removed. If leasehold is killed (SIGKILL, a crash of the
+  machine) after the lock was granted and before the file was written, no process has the token:
+  the lock ends with its lease.
+
+JSON (--json), one line, also if it fails; later versions may add fields:
+  name, acquired (true or false), fence, lease_ms, until (when the lease ends at the latest, by the
+  clock of this machine), token_file; error: null, or an object with kind (taken, lost,
+  unavailable, usage, interrupted), reason (of a loss, or null), message
+
+Exit status:
+    0  the lock is held, and the token is in its file
+    2  the arguments, the name, the file or another setting cannot be used
+   69  the store cannot be reached, or refuses the request
+   70  the lock was lost before its lease began
+   75  the lock was not acquired (see --conflict-exit-code)
+
+Examples:
+  leasehold acquire deploy --lease 10m --wait 30s --token-file ~/.deploy.lock
+  trap 'leasehold release --token-file ~/.deploy.lock' EXIT";

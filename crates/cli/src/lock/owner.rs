@@ -1,0 +1,79 @@
+//! The owner for which a command acquires a reentrant lock.
+//!
+//! A process that knows an owner can acquire the owner's locks, so no message here contains one. The command receives
+//! the owner in its environment, as text, for nested commands.
+
+use crate::environment::{OWNER, variable};
+use crate::output::failure::Failure;
+use anyhow::Context;
+use clap::Args;
+use leasehold::{Client, Owner};
+
+#[derive(Args)]
+pub(crate) struct OwnerArgs {
+    #[arg(long, help = REENTRANT_HELP, long_help = REENTRANT_LONG)]
+    reentrant: bool,
+
+    #[arg(long, value_name = "ID", help = OWNER_HELP, long_help = OWNER_LONG)]
+    owner: Option<String>,
+}
+
+const REENTRANT_HELP: &str =
+    "Use a reentrant lock: commands of the same owner can acquire it again (LEASEHOLD_OWNER, or a new owner)";
+
+const REENTRANT_LONG: &str = "\
+Use a reentrant lock: commands of the same owner can acquire it again (LEASEHOLD_OWNER, or a new owner)
+
+The command receives the owner in LEASEHOLD_OWNER. So a nested `leasehold run --reentrant` acquires the same locks at \
+once. It is another kind of lock, compatible with Redisson's RLock: every user of the name must acquire it this way.";
+
+const OWNER_HELP: &str =
+    "The same for this owner: 1 to 256 bytes of text that identify one piece of work; implies --reentrant";
+
+const OWNER_LONG: &str = "\
+The same for this owner: 1 to 256 bytes of text that identify one piece of work; implies --reentrant
+
+Every user of this machine can read it in the process list. If that matters, set LEASEHOLD_OWNER instead.";
+
+/// Where the owner of a lock comes from.
+#[derive(Debug)]
+pub(crate) enum OwnerSource {
+    /// A new, unique owner.
+    New,
+    /// The owner of `--owner`.
+    Named(Owner),
+    /// The owner that another process has put into the environment. Holds for it end with their lease, since they do
+    /// not belong to the session of that process.
+    Inherited(Owner),
+}
+
+impl OwnerArgs {
+    /// Where the owner comes from; `None` if the lock is not reentrant.
+    pub(crate) fn source(&self) -> Result<Option<OwnerSource>, Failure> {
+        if let Some(text) = &self.owner {
+            let owner = Owner::new(text).context("invalid --owner").map_err(Failure::usage)?;
+            return Ok(Some(OwnerSource::Named(owner)));
+        }
+        if !self.reentrant {
+            return Ok(None);
+        }
+        let Some(text) = variable(OWNER)? else { return Ok(Some(OwnerSource::New)) };
+        let read = || Owner::from_header(Owner::new(text)?.to_header());
+        let owner = read().with_context(|| {
+            format!(
+                "the environment variable {OWNER} contains no owner: unset it (`env -u {OWNER}`) to start with a new one"
+            )
+        });
+        owner.map(OwnerSource::Inherited).map(Some).map_err(Failure::usage)
+    }
+}
+
+impl OwnerSource {
+    /// The owner itself.
+    pub(crate) fn owner(&self, client: &Client) -> Owner {
+        match self {
+            Self::New => client.owner(),
+            Self::Named(owner) | Self::Inherited(owner) => owner.clone(),
+        }
+    }
+}

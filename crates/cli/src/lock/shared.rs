@@ -1,0 +1,101 @@
+//! A lock that several commands can hold: a read lock, the write lock, or permits.
+
+use crate::lock::acquire_options::AcquireOptions;
+use crate::lock::shared_guard::SharedGuard;
+use crate::lock::wait_limit::WaitLimit;
+use crate::output::failure::Failure;
+use anyhow::anyhow;
+use clap::Args;
+use leasehold::{RwLock, Semaphore};
+
+#[derive(Args)]
+pub(crate) struct SharedArgs {
+    /// Acquire a read lock: together with other --shared holders, never together with an --exclusive one
+    ///
+    /// Neither side starves: waiters are served in order of arrival, so a reader waits for a writer that came earlier.
+    #[arg(long, conflicts_with_all = ["exclusive", "permits"])]
+    shared: bool,
+
+    /// Acquire the write lock: alone, with no other --shared or --exclusive holder
+    #[arg(long, conflicts_with = "permits")]
+    exclusive: bool,
+
+    /// Acquire one of N permits: at most N commands run at a time
+    ///
+    /// All users of the name must give the same N. The store keeps the N of the first command, until the name has not
+    /// been used for an hour.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(conflicts_with_all = ["reentrant", "owner"])]
+    permits: Option<u32>,
+
+    /// Acquire M of the permits, all at once [default: 1]
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..), requires = "permits")]
+    take: Option<u32>,
+}
+
+/// What a command acquires of a shared lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SharedMode {
+    Read,
+    Write,
+    /// `count` of `total` permits.
+    Permits {
+        count: u32,
+        total: u32,
+    },
+}
+
+impl SharedArgs {
+    /// What the options request; `None` for a lock that is not shared.
+    pub(crate) fn mode(&self) -> Result<Option<SharedMode>, Failure> {
+        Ok(match (self.shared, self.exclusive, self.permits) {
+            (true, _, _) => Some(SharedMode::Read),
+            (_, true, _) => Some(SharedMode::Write),
+            (_, _, Some(total)) => {
+                let count = self.take.unwrap_or(1);
+                if count > total {
+                    return Err(Failure::usage(anyhow!("--take {count} is more than --permits {total}")));
+                }
+                Some(SharedMode::Permits { count, total })
+            }
+            _ => None,
+        })
+    }
+}
+
+/// Acquires permits.
+pub(crate) async fn acquire_permits(
+    semaphore: Semaphore,
+    count: u32,
+    options: &AcquireOptions,
+) -> Result<SharedGuard, Failure> {
+    let semaphore = options.max_hold.into_iter().fold(semaphore, Semaphore::max_hold);
+    let permit = match options.wait {
+        WaitLimit::Try => options.granted(semaphore.try_acquire_many(count).await),
+        WaitLimit::AtMost(limit) => options.acquired(semaphore.acquire_many_timeout(count, limit).await),
+        WaitLimit::Forever => options.acquired(semaphore.acquire_many(count).await),
+    };
+    permit.map(SharedGuard::Permits)
+}
+
+/// Acquires a read lock.
+pub(crate) async fn acquire_read(lock: RwLock, options: &AcquireOptions) -> Result<SharedGuard, Failure> {
+    let lock = options.max_hold.into_iter().fold(lock, RwLock::max_hold);
+    let guard = match options.wait {
+        WaitLimit::Try => options.granted(lock.try_read().await),
+        WaitLimit::AtMost(limit) => options.acquired(lock.read_timeout(limit).await),
+        WaitLimit::Forever => options.acquired(lock.read().await),
+    };
+    guard.map(SharedGuard::Read)
+}
+
+/// Acquires the write lock.
+pub(crate) async fn acquire_write(lock: RwLock, options: &AcquireOptions) -> Result<SharedGuard, Failure> {
+    let lock = options.max_hold.into_iter().fold(lock, RwLock::max_hold);
+    let guard = match options.wait {
+        WaitLimit::Try => options.granted(lock.try_write().await),
+        WaitLimit::AtMost(limit) => options.acquired(lock.write_timeout(limit).await),
+        WaitLimit::Forever => options.acquired(lock.write().await),
+    };
+    guard.map(|guard| SharedGuard::Write(Box::new(guard)))
+}

@@ -1,0 +1,40 @@
+//! An entry of a lock's audit, as it is printed.
+
+use crate::output::printable::printable;
+use crate::output::timestamp::rfc3339;
+use leasehold::{AuditEntry, Ended, FencingToken, Label};
+use serde::Serialize;
+use std::time::{Duration, SystemTime};
+
+/// An entry of the audit. The fields of its JSON are stable.
+#[derive(Debug, Serialize)]
+pub(crate) struct AuditReport<'a> {
+    at: String,
+    how: &'static str,
+    fence: Option<u64>,
+    whose: Option<&'a str>,
+    by: &'a str,
+}
+
+impl<'a> AuditReport<'a> {
+    pub(crate) fn new(entry: &'a AuditEntry) -> Self {
+        Self {
+            at: rfc3339(SystemTime::UNIX_EPOCH + Duration::from_millis(entry.at_ms)),
+            how: match entry.how {
+                Ended::ForceReleased => "freed",
+                Ended::Evicted => "evicted",
+                _ => "other",
+            },
+            fence: entry.fence.map(FencingToken::as_u64),
+            whose: entry.whose.as_ref().map(Label::as_str),
+            by: entry.by.as_str(),
+        }
+    }
+
+    /// The entry on one line.
+    pub(crate) fn text(&self) -> String {
+        let fence = self.fence.map(|fence| format!(" (fence {fence})")).unwrap_or_default();
+        let holder = self.whose.unwrap_or("a client of another library");
+        format!("{} {} from {}{fence} by {}", self.at, self.how, printable(holder), printable(self.by))
+    }
+}

@@ -1,0 +1,101 @@
+//! What the library's errors mean to the user: the exit status, and advice.
+
+use crate::output::exit::Exit;
+use crate::output::failure::Failure;
+use anyhow::anyhow;
+use leasehold::core::Refused;
+use leasehold::store::{Fault, FaultKind};
+use leasehold::{AcquireError, ConnectError, ExtendError, LostReason, ReleaseError};
+
+/// The failure to acquire a lock. `conflict` is the exit status if another client holds the lock.
+pub(crate) fn acquire_failure(error: AcquireError, conflict: Exit) -> Failure {
+    let exit = match &error {
+        AcquireError::TimedOut { .. } | AcquireError::OutOfTries { .. } => {
+            return Failure::taken(conflict, error);
+        }
+        AcquireError::NotKept(cause) => match &**cause {
+            ExtendError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
+            _ => Exit::UNAVAILABLE,
+        },
+        AcquireError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
+        // Waiting cannot help, whatever the other holders do.
+        AcquireError::Lease(_)
+        | AcquireError::NoLease
+        | AcquireError::LeaseTooShort { .. }
+        | AcquireError::Impossible(_) => Exit::USAGE,
+        AcquireError::Store(fault) => match other_kind_advice(fault) {
+            Some(advice) => return Failure::unavailable(anyhow!("{error}; {advice}")),
+            None => fault_exit(fault),
+        },
+        _ => Exit::UNAVAILABLE,
+    };
+    Failure::new(exit, error)
+}
+
+/// The failure to open a store. `is_default`: the user has named none.
+pub(crate) fn connect_failure(error: ConnectError, is_default: bool) -> Failure {
+    let exit = match &error {
+        ConnectError::Url(_) | ConnectError::Setting(_) => Exit::USAGE,
+        ConnectError::Store(fault) => fault_exit(fault),
+        _ => Exit::UNAVAILABLE,
+    };
+    let which =
+        if is_default { " (the default, since neither --store nor LEASEHOLD_STORE is given)" } else { "" };
+    Failure::new(exit, anyhow::Error::new(error).context(format!("failed to open the store{which}")))
+}
+
+/// The failure to extend a detached hold.
+pub(crate) fn extend_failure(error: ExtendError) -> Failure {
+    match &error {
+        ExtendError::Lost(lost) => loss_failure(lost.reason.clone(), error),
+        ExtendError::Lease(_) => Failure::usage(error),
+        ExtendError::Store(fault) => Failure::new(fault_exit(fault), error),
+        _ => Failure::unavailable(error),
+    }
+}
+
+/// The failure to release a detached hold.
+pub(crate) fn release_failure(error: ReleaseError) -> Failure {
+    match &error {
+        ReleaseError::Lost(reason) => loss_failure(reason.clone(), error),
+        ReleaseError::Store(fault) => Failure::new(fault_exit(fault), error),
+        _ => Failure::unavailable(error),
+    }
+}
+
+/// The exit status for a fault of the store.
+pub(crate) fn fault_exit(fault: &Fault) -> Exit {
+    if matches!(fault.kind, FaultKind::Unusable(_)) { Exit::USAGE } else { Exit::UNAVAILABLE }
+}
+
+/// The type of the value at a lock's key, if it is not that of the lock's kind.
+pub(crate) fn unexpected_type(fault: &Fault) -> Option<&str> {
+    match &fault.kind {
+        FaultKind::Meaningless(Refused::WrongKind { found }) => Some(found),
+        _ => None,
+    }
+}
+
+fn loss_failure(reason: LostReason, error: impl Into<anyhow::Error>) -> Failure {
+    let error = error.into();
+    if reason == LostReason::StoreLostData {
+        let advice = anyhow!("{error}; or was the lock acquired in another store, or with another prefix?");
+        return Failure::lost(reason, advice);
+    }
+    Failure::lost(reason, error)
+}
+
+/// Advice for a name that belongs to a lock of another kind.
+fn other_kind_advice(fault: &Fault) -> Option<&'static str> {
+    match unexpected_type(fault)? {
+        "hash" => Some(
+            "if it is a reentrant lock (`leasehold show` says so), use `run --reentrant`; if several clients can \
+             share it, use --shared, --exclusive or --permits",
+        ),
+        "string" => Some(
+            "if it is a plain lock (`leasehold show` says so), leave out --reentrant and --owner, and --shared, \
+             --exclusive and --permits",
+        ),
+        _ => None,
+    }
+}

@@ -1,0 +1,99 @@
+//! A holder of a shared lock, as it is printed.
+
+use crate::output::printable::printable;
+use crate::output::report::millis;
+use crate::output::session_report::SessionReport;
+use crate::output::timestamp::rfc3339;
+use leasehold::{FencingToken, LockMode, Owner, SessionInfo, SharedHolder, Status};
+use serde::Serialize;
+use std::time::Duration;
+
+/// A holder of a shared lock. The fields of its JSON are stable.
+#[derive(Debug, Serialize)]
+pub(crate) struct HolderReport<'a> {
+    #[serde(rename = "portion")]
+    mode: &'static str,
+    /// The number of permits or arrivals, if the kind counts them.
+    count: Option<u32>,
+    pub(crate) holder: Option<&'a str>,
+    owner: Option<&'a str>,
+    pub(crate) since: Option<String>,
+    pub(crate) remaining_ms: Option<u64>,
+    pub(crate) fence: Option<u64>,
+    #[serde(rename = "behind")]
+    pub(crate) session: Option<SessionReport<'a>>,
+}
+
+impl<'a> HolderReport<'a> {
+    /// All holders of a lock; empty for a kind that cannot be shared.
+    pub(crate) fn all(
+        status: &'a Status,
+        session: impl Fn(&'a SharedHolder) -> Option<&'a SessionInfo>,
+    ) -> Vec<Self> {
+        status.sharers.iter().map(|holder| Self::new(holder, session(holder))).collect()
+    }
+
+    fn new(holder: &'a SharedHolder, session: Option<&'a SessionInfo>) -> Self {
+        let (mode, count) = match holder.mode {
+            LockMode::Permits { count, .. } => ("permits", Some(count)),
+            LockMode::Read => ("read", None),
+            LockMode::Upgradable => ("upgradable_read", None),
+            LockMode::Write => ("write", None),
+            LockMode::Upgrade => ("upgraded_write", None),
+            LockMode::Arrive { count, .. } => ("arrivals", Some(count)),
+            LockMode::Await { .. } => ("pass", None),
+            LockMode::Meet { .. } => ("meeting", None),
+            _ => ("other", None),
+        };
+        Self {
+            mode,
+            count,
+            holder: holder.holder.as_deref().filter(|label| !label.is_empty()),
+            owner: holder.owner.as_ref().map(Owner::as_str),
+            since: holder.since.map(rfc3339),
+            remaining_ms: holder.remaining.map(millis),
+            fence: holder.fence.map(FencingToken::as_u64),
+            session: session.map(SessionReport::new),
+        }
+    }
+
+    /// The mode of the hold, or the number of permits.
+    pub(crate) fn mode_text(&self) -> String {
+        match (self.mode, self.count) {
+            ("permits", Some(1)) => "1 permit".to_owned(),
+            ("arrivals", Some(1)) => "1 arrival".to_owned(),
+            (mode, Some(count)) => format!("{count} {mode}"),
+            (mode, None) => mode.replace('_', " "),
+        }
+    }
+
+    /// The holder, its session and its owner.
+    pub(crate) fn holder_text(&self) -> String {
+        let label = self.holder.map_or_else(|| "a client without a label".to_owned(), printable);
+        describe_holder(&label, self.session.as_ref(), self.owner, 1, self.fence)
+    }
+
+    /// The whole hold, on one line.
+    pub(crate) fn text(&self) -> String {
+        let since = self.since.as_ref().map(|since| format!(", since {since}")).unwrap_or_default();
+        let remaining = self.remaining_ms.map(Duration::from_millis);
+        let remaining =
+            remaining.map(|time| format!(", for {time:?} unless it is renewed")).unwrap_or_default();
+        format!("{} by {}{since}{remaining}", self.mode_text(), self.holder_text())
+    }
+}
+
+/// A holder on one line: its label, session, owner with the number of holds, and fencing token.
+pub(crate) fn describe_holder(
+    label: &str,
+    session: Option<&SessionReport<'_>>,
+    owner: Option<&str>,
+    count: u64,
+    fence: Option<u64>,
+) -> String {
+    let session = session.map(SessionReport::clause).unwrap_or_default();
+    let owner = owner.map(|owner| format!(", for the owner {}", printable(owner))).unwrap_or_default();
+    let times = if count > 1 { format!(", {count} times") } else { String::new() };
+    let fence = fence.map(|fence| format!(" (fence {fence})")).unwrap_or_default();
+    format!("{label}{session}{owner}{times}{fence}")
+}

@@ -1,0 +1,112 @@
+//! A client of the store: its configuration from the options, and its end.
+
+use crate::environment::{USERNAME, variable};
+use crate::output::error_map::connect_failure;
+use crate::output::failure::Failure;
+use crate::output::log;
+use crate::store::args::StoreArgs;
+use crate::store::{CALL_TIMEOUT, default_file, password, url};
+use anyhow::anyhow;
+use leasehold::store::{Diagnosis, StoreKind, StoreUrl};
+use leasehold::{Client, ClientBuilder, LockName};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// The configuration of a client.
+///
+/// All inputs have been read; only the connection is missing.
+pub(crate) struct ClientConfig {
+    builder: ClientBuilder,
+    kind: StoreKind,
+    /// Set if the user has named no store.
+    is_default: bool,
+}
+
+impl ClientConfig {
+    /// The store from the options, with its credentials. May read standard input.
+    pub(crate) fn from_args(args: &StoreArgs) -> Result<Self, Failure> {
+        let named = url::named(args)?;
+        let is_default = named.is_none();
+        let (text, url) = named.map_or_else(default_url, Ok)?;
+        if url.kind() == StoreKind::Memory {
+            return Err(Failure::usage(anyhow!(
+                "a `memory:` store ends with this program, so no other process would see its locks: give a file \
+                 (sqlite:PATH) or a server (redis://…)"
+            )));
+        }
+        let mut builder = Client::builder(text).call_timeout(CALL_TIMEOUT);
+        // A variable in the environment may be meant for other stores.
+        if let Some(password) = password::read(args.password_file.as_deref(), url.takes_credentials())? {
+            builder = builder.password(password.reveal());
+        }
+        if url.takes_credentials()
+            && let Some(user) = variable(USERNAME)?
+        {
+            builder = builder.username(user);
+        }
+        if let Some(prefix) = &args.prefix {
+            builder = builder.prefix(prefix);
+        }
+        Ok(Self { builder, kind: url.kind(), is_default })
+    }
+
+    /// Sets the lease for locks that are renewed.
+    pub(crate) fn watchdog_lease(self, lease: Duration) -> Self {
+        Self { builder: self.builder.watchdog_lease(lease), ..self }
+    }
+
+    /// Sets the label of the holder, if one is given.
+    pub(crate) fn label(self, label: Option<&str>) -> Self {
+        let Some(label) = label else { return self };
+        Self { builder: self.builder.label(label), ..self }
+    }
+
+    /// Sets how long the session lives without a heartbeat, if that is given.
+    pub(crate) fn session(self, session: Option<Duration>) -> Self {
+        let Some(session) = session else { return self };
+        Self { builder: self.builder.session(session), ..self }
+    }
+
+    /// Without a session: for a client none of whose holds depends on one.
+    pub(crate) fn without_session(self) -> Self {
+        Self { builder: self.builder.without_session(), ..self }
+    }
+
+    /// Whether sessions of this store live by heartbeats, and lapse without them.
+    pub(crate) const fn has_heartbeats(&self) -> bool {
+        matches!(self.kind, StoreKind::Redis | StoreKind::Shards)
+    }
+
+    /// Connects to the store.
+    pub(crate) async fn connect(self) -> Result<Client, Failure> {
+        self.builder.connect().await.map_err(|error| connect_failure(error, self.is_default))
+    }
+
+    /// Checks the server or servers of the store.
+    pub(crate) async fn diagnose(self) -> Result<Vec<Diagnosis>, Failure> {
+        self.builder.diagnose().await.map_err(|error| connect_failure(error, self.is_default))
+    }
+}
+
+/// The URL of the store if the user has named none.
+fn default_url() -> Result<(String, StoreUrl), Failure> {
+    let text = default_file::url()?;
+    let url = StoreUrl::parse(&text).map_err(|error| connect_failure(error.into(), true))?;
+    Ok((text, url))
+}
+
+/// Waits for background work already in flight, before the program ends and cancels it.
+pub(crate) async fn flush(client: &Client, name: &LockName) {
+    if timeout(CALL_TIMEOUT, client.flush()).await.is_err() {
+        log::warning(&format!(
+            "not every request for `{name}` could be sent: whatever is still held ends with its lease"
+        ));
+    }
+}
+
+/// Shuts the client down. A warning names what could not be released.
+pub(crate) async fn shut_down(client: &Client) {
+    if let Err(error) = client.shutdown(CALL_TIMEOUT).await {
+        log::warning(&error.to_string());
+    }
+}

@@ -1,0 +1,107 @@
+//! The URL of the store, from the arguments or the environment.
+//!
+//! A URL with a password is accepted from the environment, and refused as an argument (password.rs, 1). Only the
+//! library's [`StoreUrl`] decides what a URL contains; a URL that it does not parse may contain a secret anywhere.
+
+use crate::environment::{STORE, variable};
+use crate::output::error_map::connect_failure;
+use crate::output::failure::Failure;
+use crate::store::args::StoreArgs;
+use anyhow::anyhow;
+use leasehold::store::{StoreUrl, StoreUrlError};
+use std::ffi::OsStr;
+
+/// The URL that a command inherits in place of one that does not parse. It opens no store.
+const WITHHELD: &str = "withheld:";
+
+/// The URL of `--store` or of the environment, as text and parsed; `None` if neither is given.
+pub(crate) fn named(args: &StoreArgs) -> Result<Option<(String, StoreUrl)>, Failure> {
+    let inherited = variable(STORE)?;
+    if let Some(text) = &args.store {
+        return Ok(Some((text.clone(), parse_argument(text)?)));
+    }
+    let Some(text) = inherited else { return Ok(None) };
+    let url = StoreUrl::parse(&text).map_err(|error| connect_failure(error.into(), false))?;
+    Ok(Some((text, url)))
+}
+
+/// What a command inherits in place of the URL in the environment; `None` if that is passed on unchanged.
+pub(crate) fn inherited(url: &OsStr) -> Option<String> {
+    if url.is_empty() {
+        return None;
+    }
+    match url.to_str().map(StoreUrl::parse) {
+        Some(Ok(url)) => url.has_password().then(|| url.redacted()),
+        Some(Err(_)) | None => Some(WITHHELD.to_owned()),
+    }
+}
+
+/// The URL of --store, which must not contain a password.
+fn parse_argument(text: &str) -> Result<StoreUrl, Failure> {
+    match StoreUrl::parse(text) {
+        Ok(url) if url.has_password() => Err(Failure::usage(anyhow!(
+            "the URL of --store contains a password, which every user of this machine can read in the process \
+             list: change the password, and give it by --password-file, LEASEHOLD_PASSWORD or LEASEHOLD_STORE"
+        ))),
+        Ok(url) => Ok(url),
+        Err(error) => Err(argument_failure(text, error)),
+    }
+}
+
+/// The failure for a `--store` that does not parse. It warns of a password that the URL may contain; nothing else
+/// depends on that guess.
+fn argument_failure(text: &str, error: StoreUrlError) -> Failure {
+    let failure = connect_failure(error.into(), false);
+    if !text.contains(['@', '=']) {
+        return failure;
+    }
+    Failure::usage(anyhow!(
+        "{}; if it contains a password, change the password: every user of this machine can read --store in the \
+         process list",
+        failure.message()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_found_wherever_it_is() {
+        for url in [
+            "redis://:pw@h",
+            "rediss://user:pw@h:1/2?prefix=a",
+            "redis://:p/w@h",
+            "redis+unix:///s?db=1&password=pw",
+            "redlock://:pw@a,b,c",
+            "redis+sentinel://a/m?sentinel_password=pw",
+        ] {
+            assert!(parse_argument(url).is_err() && inherited(url.as_ref()).is_some(), "{url}");
+        }
+        for url in ["redis://h:1", "redis://user@h", "redis://h/?prefix=a:b@c", "sqlite:/a:b@c", "memory:"] {
+            assert!(parse_argument(url).is_ok() && inherited(url.as_ref()).is_none(), "{url}");
+        }
+        assert_eq!(inherited("".as_ref()), None);
+    }
+
+    #[test]
+    fn a_password_is_taken_out_and_the_rest_stays() {
+        for (url, without) in [
+            ("redis://:pw@h", "redis://h"),
+            ("rediss://user:p:w@h:1/2?prefix=a", "rediss://user@h:1/2?prefix=a"),
+            ("redis://:p/w@h", WITHHELD),
+            ("redis+unix:///s?db=1&password=pw", "redis+unix:///s?db=1"),
+            ("redis://h?password=pw", "redis://h"),
+        ] {
+            assert_eq!(inherited(url.as_ref()).as_deref(), Some(without), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_is_withheld_and_what_is_withheld_opens_nothing() {
+        use std::os::unix::ffi::OsStrExt;
+        let url = OsStr::from_bytes(b"redis://:pw\xff@h");
+        assert_eq!(inherited(url).as_deref(), Some(WITHHELD));
+        assert!(StoreUrl::parse(WITHHELD).is_err());
+    }
+}

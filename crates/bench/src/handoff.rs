@@ -106,8 +106,8 @@ impl Pair {
         acquire(a)?;
         for trial in 0..trials {
             let (holder, waiter) = if trial % 2 == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
-            waiter.tell("acquire")?;
-            holder.tell(&format!("release {PAUSE_US}"))?;
+            waiter.send("acquire")?;
+            holder.send(&format!("release {PAUSE_US}"))?;
             // The reply to the release is read first: if it failed, that is the error to report.
             let released_ns: u64 = holder.line(REPLY_TIMEOUT)?.parse()?;
             let section: CriticalSection = waiter.line(REPLY_TIMEOUT)?.parse()?;
@@ -116,14 +116,14 @@ impl Pair {
 
             let to = (trial + 1) % 2;
             let (publisher, subscriber) = (holder, waiter);
-            subscriber.tell("listen")?;
-            publisher.tell(&format!("publish {PAUSE_US} {to}"))?;
+            subscriber.send("listen")?;
+            publisher.send(&format!("publish {PAUSE_US} {to}"))?;
             let received_ns: u64 = subscriber.line(REPLY_TIMEOUT)?.parse()?;
             let sent_ns: u64 = publisher.line(REPLY_TIMEOUT)?.parse()?;
             times.bare.push(received_ns.saturating_sub(sent_ns));
         }
         let last = if trials.is_multiple_of(2) { a } else { b };
-        last.tell("release 0")?;
+        last.send("release 0")?;
         last.line(REPLY_TIMEOUT)?;
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Pair {
 }
 
 fn acquire(worker: &mut Worker) -> Result<CriticalSection> {
-    worker.tell("acquire")?;
+    worker.send("acquire")?;
     worker.line(REPLY_TIMEOUT)?.parse()
 }
 

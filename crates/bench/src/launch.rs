@@ -22,5 +22,5 @@ pub(crate) fn start_worker(role: &[&str]) -> Result<Worker> {
 
 /// Sends a request to all workers.
 pub(crate) fn tell_all(workers: &mut [Worker], request: &str) -> Result<()> {
-    Ok(workers.iter_mut().try_for_each(|worker| worker.tell(request))?)
+    Ok(workers.iter_mut().try_for_each(|worker| worker.send(request))?)
 }

@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let ours = measure(&server, &mut worker, "ours", options.round_ms)?;
         rounds.push([ours, measure(&server, &mut worker, "tokio", options.round_ms)?]);
     }
-    worker.tell("stop")?;
+    worker.send("stop")?;
     let report = report(options, &rounds, Machine::with(&server)?);
     options.output.print(&report, || report.sentence())?;
     options.output.draw("local", || report.chart(&rounds))

@@ -138,7 +138,7 @@ fn measure_waiting(count: u64, wait_for: &str, locks: u64) -> Result<BytesEach> 
     waiters.expect("ready", REPLY_TIMEOUT)?;
     let served = ServerStats::read(&server)?;
     let bytes = Bytes::now(&server, &waiters)?;
-    waiters.tell("wait")?;
+    waiters.send("wait")?;
     waiters.expect("waiting", REPLY_TIMEOUT)?;
     // Each lock is requested at least once, with the name of the waiter.
     let start = Instant::now();
@@ -168,7 +168,7 @@ fn start_holder(server: &RedisServer, locks: u64) -> Result<Worker> {
 }
 
 fn acquire_all(holder: &mut Worker) -> Result<()> {
-    holder.tell("acquire")?;
+    holder.send("acquire")?;
     Ok(holder.expect("held", REPLY_TIMEOUT).map(drop)?)
 }
 

@@ -122,7 +122,7 @@ impl Metered {
     /// Sends a request to a worker, and waits for the reply.
     pub(crate) fn request(server: &RedisServer, worker: &mut Worker, request: &str) -> Result<Self> {
         let before = (ServerStats::read(server)?, ThreadStats::read(worker.pid(), None)?);
-        worker.tell(request)?;
+        worker.send(request)?;
         let reply = worker.line(REPLY_TIMEOUT)?;
         let (server, client) = (ServerStats::read(server)?, ThreadStats::read(worker.pid(), None)?);
         Ok(Self { reply, server: server.since(before.0), client: client.since(before.1) })

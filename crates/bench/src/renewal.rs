@@ -115,7 +115,7 @@ fn measure(locks: u64, over: Duration, rounds: usize) -> Result<RenewalReport> {
     let mut bare = Side::start(|url| start_worker(&["extend", "--url", url, "--locks", &locks_text]))?;
     bare.worker.expect("ready", REPLY_TIMEOUT)?;
     ours.worker.expect("ready", REPLY_TIMEOUT)?;
-    ours.worker.tell("acquire")?;
+    ours.worker.send("acquire")?;
     ours.worker.expect("held", REPLY_TIMEOUT + over)?;
     // After the first extend to the full lease, the next one is a renewal.
     let mut measured = Vec::new();
@@ -126,7 +126,7 @@ fn measure(locks: u64, over: Duration, rounds: usize) -> Result<RenewalReport> {
         let took_ns = u64::try_from(start.elapsed().as_nanos())?;
         measured.push(Round { took_ns, ours: ours.since(before.0), bare: bare.since(before.1) });
     }
-    ours.worker.tell("check")?;
+    ours.worker.send("check")?;
     let checked = ours.worker.line(REPLY_TIMEOUT)?;
     let (held, shortest_left_ms) = checked.split_once(' ').context("two numbers")?;
     let (held, shortest_left_ms) = (held.parse::<u64>()?, shortest_left_ms.parse::<u64>()?);

@@ -81,7 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let Ok(samples) = <[Sample; 3]>::try_from(samples) else { bail!("a side was not measured") };
         rounds.push(samples);
     }
-    worker.tell("stop")?;
+    worker.send("stop")?;
     let report = report(options, &rounds, Machine::with(&server)?);
     options.output.print(&report, || report.sentence())?;
     options.output.draw("sticky", || report.chart(&rounds))

@@ -107,7 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     // The first grant of a lock creates its record.
     measure(&server, &mut worker, OURS, warm_up_ms)?;
     let recorded = record_requests(&server, &mut worker)?;
-    worker.tell(&format!("recorded {}", serde_json::to_string(&recorded)?))?;
+    worker.send(&format!("recorded {}", serde_json::to_string(&recorded)?))?;
     for side in [PLAIN, SAME] {
         measure(&server, &mut worker, side, warm_up_ms)?;
     }
@@ -121,7 +121,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let [Some(ours), Some(plain), Some(same)] = samples else { bail!("a side was not measured") };
         rounds.push([ours, plain, same]);
     }
-    worker.tell("stop")?;
+    worker.send("stop")?;
     let report = report(options, &rounds, Machine::with(&server)?);
     options.output.print(&report, || report.sentence())?;
     options.output.draw("uncontended", || report.chart(&rounds))
@@ -147,7 +147,7 @@ fn measure(server: &RedisServer, worker: &mut Worker, side: usize, ms: u64) -> R
 fn record_requests(server: &RedisServer, worker: &mut Worker) -> Result<RecordedRequests> {
     let mut monitor = server.connect()?;
     monitor.call(&["MONITOR"])?.ok()?;
-    worker.tell("once")?;
+    worker.send("once")?;
     worker.expect("done", REPLY_TIMEOUT)?;
     let end = "end of the recording";
     server.cli(&["ECHO", end])?.ok()?;

@@ -1,4 +1,4 @@
-//! The simulated world: no check fails, runs are reproducible, and each mutant is found.
+//! The simulated environment: no check fails, runs are reproducible, and each mutant is found.
 
 use leasehold_sim::{Counts, FaultProfile, Mutant, Run, Violation, run};
 use std::collections::BTreeSet;

@@ -322,7 +322,7 @@ impl Shared {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.changed.send_replace(());
     }
 }

@@ -717,7 +717,7 @@ fn a_row_of_the_dead_is_cleared_from_behind() {
         let look = Acquire { predecessor, ..live.clone() };
         match state.apply(START_US, &Op::Acquire(look), &alive).0 {
             Reply::Acquire(Acquired::Taken { predecessor: found, .. }) => {
-                predecessor = found.map(|found| found.session)
+                predecessor = found.map(|found| found.session);
             }
             Reply::Acquire(Acquired::Granted { .. }) => break,
             other => panic!("{other:?}"),

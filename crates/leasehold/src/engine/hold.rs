@@ -348,7 +348,7 @@ impl fmt::Debug for Hold {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::super::FAR;
     use super::*;

@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::reply::{self, Failure, Value};
 use super::script::{self, Script};
-use super::{ModelServer, Observation};
+use super::{ModelServer, ServerObservation};
 use leasehold_core::SessionOp;
 use leasehold_testkit::{Splitter, arguments};
 use std::borrow::Cow;
@@ -60,7 +60,7 @@ impl<'a> Connection<'a> {
             state.connections += 1;
             state.connections
         };
-        server.notify_observer(Observation::Connected(number));
+        server.notify_observer(ServerObservation::Connected(number));
         Self { server, number, outbox }
     }
 
@@ -94,7 +94,8 @@ impl<'a> Connection<'a> {
             } else {
                 &format!("{command} {first}")
             };
-            self.server.notify_observer(Observation::Command { connection: self.number, command: logged });
+            self.server
+                .notify_observer(ServerObservation::Command { connection: self.number, command: logged });
         }
         // Fails if the connection is closing.
         let _ = self.outbox.send(bytes);
@@ -168,7 +169,7 @@ impl Drop for Connection<'_> {
         }
         state.channels.retain(|_, subscribers| !subscribers.is_empty());
         drop(state);
-        self.server.notify_observer(Observation::Ended(self.number));
+        self.server.notify_observer(ServerObservation::Ended(self.number));
     }
 }
 

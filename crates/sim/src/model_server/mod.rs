@@ -54,7 +54,7 @@ pub struct ModelServer {
 struct Shared {
     state: Mutex<State>,
     now_us: Box<dyn Fn() -> u64 + Send + Sync>,
-    observer: Box<dyn Fn(Observation<'_>) + Send + Sync>,
+    observer: Box<dyn Fn(ServerObservation<'_>) + Send + Sync>,
     mutant: Option<ServerMutant>,
 }
 
@@ -87,7 +87,7 @@ pub enum Data {
 
 /// A step that the server reports to its observer.
 #[derive(Debug)]
-pub enum Observation<'a> {
+pub enum ServerObservation<'a> {
     /// A client has connected.
     Connected(u64),
     /// A connection has ended.
@@ -141,7 +141,7 @@ impl ModelServer {
     /// Makes a server that reports each step to `observer`, in order, with an optional defect.
     pub fn with(
         now_us: impl Fn() -> u64 + Send + Sync + 'static,
-        observer: impl Fn(Observation<'_>) + Send + Sync + 'static,
+        observer: impl Fn(ServerObservation<'_>) + Send + Sync + 'static,
         mutant: Option<ServerMutant>,
     ) -> Self {
         let shared = Shared {
@@ -202,7 +202,7 @@ impl ModelServer {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn notify_observer(&self, observation: Observation<'_>) {
+    fn notify_observer(&self, observation: ServerObservation<'_>) {
         (self.shared.observer)(observation);
     }
 
@@ -237,7 +237,7 @@ impl ModelServer {
         let now_ms = self.now_us(&state) / 1000;
         let reply = state.sessions.entry(index.to_owned()).or_default().apply(now_ms, op);
         drop(state);
-        self.notify_observer(Observation::SessionExecuted {
+        self.notify_observer(ServerObservation::SessionExecuted {
             connection: connection.number(),
             op,
             reply: &reply,
@@ -284,7 +284,7 @@ impl ModelServer {
         }
         drop(guard);
         let (connection, key, op) = (connection.number(), call.key.as_str(), &call.op);
-        self.notify_observer(Observation::Executed {
+        self.notify_observer(ServerObservation::Executed {
             connection,
             key,
             op,
@@ -322,7 +322,7 @@ impl ModelServer {
             state.locks.insert((key.clone(), kind), lock);
         }
         drop(guard);
-        self.notify_observer(Observation::MultiExecuted {
+        self.notify_observer(ServerObservation::MultiExecuted {
             connection: connection.number(),
             requests,
             replies: &replies,

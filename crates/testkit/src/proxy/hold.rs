@@ -74,7 +74,7 @@ impl Held {
     pub(super) fn new(batch: Arc<Batch>, shared: Arc<Shared>) -> Self {
         batch.held.fetch_add(1, Ordering::SeqCst);
         batch.unanswered.fetch_add(1, Ordering::SeqCst);
-        shared.tell();
+        shared.notify();
         Self { batch, shared, progress: Progress::Waiting }
     }
 
@@ -94,6 +94,6 @@ impl Drop for Held {
             self.batch.held.fetch_sub(1, Ordering::SeqCst);
         }
         self.batch.unanswered.fetch_sub(1, Ordering::SeqCst);
-        self.shared.tell();
+        self.shared.notify();
     }
 }

@@ -50,7 +50,7 @@ pub(super) async fn accept(listener: std::net::TcpListener, shared: Arc<Shared>)
             continue;
         };
         let id = shared.accepted.fetch_add(1, Ordering::SeqCst);
-        shared.tell();
+        shared.notify();
         if shared.rules().refuse {
             continue;
         }
@@ -70,7 +70,7 @@ impl Registration {
     fn new(id: u64, shared: Arc<Shared>) -> Self {
         let ends = Ends::default();
         shared.links().insert(id, ends.clone());
-        shared.tell();
+        shared.notify();
         Self { id, ends, shared }
     }
 }
@@ -78,7 +78,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.shared.links().remove(&self.id);
-        self.shared.tell();
+        self.shared.notify();
     }
 }
 
@@ -226,7 +226,7 @@ impl Link {
                 held.released().await;
             }
             self.shared.log().record(&request.arguments);
-            self.shared.tell();
+            self.shared.notify();
             let bytes = request.frame.repeat(request.copies);
             self.owed().enter(&request.arguments, request.copies, request.reply, request.held);
             if server.write_all(&bytes).await.is_err() {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::Result;
-use leasehold_testkit::{RedisServer, Splitter};
+use leasehold_testkit::{FrameSplitter, RedisServer};
 use sha1_smol::Sha1;
 
 use crate::mutants::Mutant;
@@ -71,7 +71,7 @@ impl Shared {
 
     /// Forwards a client's requests until the end of its output.
     fn forward_requests(&self, mut from: TcpStream, mut to: &TcpStream) -> io::Result<()> {
-        let (mut requests, mut chunk) = (Splitter::requests(), [0; 16_384]);
+        let (mut requests, mut chunk) = (FrameSplitter::requests(), [0; 16_384]);
         loop {
             match from.read(&mut chunk)? {
                 0 => return Ok(()),

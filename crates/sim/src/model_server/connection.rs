@@ -5,7 +5,7 @@ use super::reply::{self, Failure, Value};
 use super::script::{self, Script};
 use super::{ModelServer, ServerObservation};
 use leasehold_core::SessionOp;
-use leasehold_testkit::{Splitter, arguments};
+use leasehold_testkit::{FrameSplitter, arguments};
 use std::borrow::Cow;
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -27,7 +27,7 @@ pub(super) async fn serve(server: &ModelServer, stream: impl AsyncRead + AsyncWr
     let (outbox, mut written) = unbounded_channel();
     let connection = Connection::open(server, outbox);
     let reading = async {
-        let mut requests = Splitter::requests();
+        let mut requests = FrameSplitter::requests();
         let mut chunk = [0; 4096];
         loop {
             let length = input.read(&mut chunk).await?;

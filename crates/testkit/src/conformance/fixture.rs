@@ -51,7 +51,7 @@ fn run_boxed(kind: Kind, subject: LocalBoxFuture<'_, Box<dyn StoreUnderTest>>, c
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime needs threads");
     let random = Arc::new(Random::from_env());
-    println!("seed: {}", random.recipe());
+    println!("seed: {}", random.seed_setting());
     runtime.block_on(async {
         let fixture = Fixture::new(kind, subject.await, random).await;
         let played = async {

@@ -1,7 +1,7 @@
 //! Worker processes that a test kills and stops.
 //!
-//! Owns the child process, its output and its end. A worker is usually the test executable itself, started again in
-//! another role.
+//! Owns the child process, its output and its end. A worker is usually the test executable itself, started again with
+//! a role.
 
 use std::collections::VecDeque;
 use std::env;
@@ -19,13 +19,13 @@ const ROLE: &str = "LEASEHOLD_WORKER";
 /// Precedes each line of a worker's output, since the test harness prints to the same stream.
 const MARK: &str = "@@worker ";
 
-/// How many lines wait to be read before the worker has to wait.
+/// How many lines are buffered before the worker blocks.
 const LINES: usize = 1024;
 
 /// How many recent lines an error about a missing line repeats.
 const RECENT: usize = 8;
 
-/// A process of the test's own, killed and reaped on drop.
+/// A child process of the test, killed and reaped on drop.
 ///
 /// ```no_run
 /// use leasehold_testkit::Worker;
@@ -78,9 +78,9 @@ enum Output {
 }
 
 impl Worker {
-    /// This test executable again, running its test function `entry` (with its module path) in `role`.
+    /// This test executable, with `role`. It runs only the test function `entry`, which is given with its module path.
     pub fn of_test(entry: &str, role: &str) -> WorkerBuilder {
-        // Linux names the running file itself, also after cargo has replaced it.
+        // `/proc/self/exe` is the running file, also after cargo has replaced it.
         let mut command = Command::new("/proc/self/exe");
         if let Ok(path) = env::current_exe() {
             command = Command::new(path);
@@ -146,9 +146,9 @@ impl Worker {
     pub fn expect(&mut self, prefix: &str, within: Duration) -> io::Result<String> {
         let deadline = Instant::now() + within;
         loop {
-            let line = self
-                .line(deadline.saturating_duration_since(Instant::now()))
-                .map_err(|error| io::Error::new(error.kind(), format!("no line `{prefix}` came: {error}")))?;
+            let line = self.line(deadline.saturating_duration_since(Instant::now())).map_err(|error| {
+                io::Error::new(error.kind(), format!("no line starts with `{prefix}`: {error}"))
+            })?;
             if let Some(rest) = line.strip_prefix(prefix) {
                 return Ok(rest.trim_start().to_owned());
             }
@@ -168,7 +168,7 @@ impl Worker {
         self.stdin = None;
     }
 
-    /// Kills the worker with SIGKILL and reaps it. Fails not when it has ended already.
+    /// Kills the worker with SIGKILL and reaps it. Succeeds if it has ended already.
     pub fn kill(&mut self) -> io::Result<()> {
         signal::kill(&mut self.child)
     }
@@ -178,17 +178,17 @@ impl Worker {
         signal::terminate(&self.child)
     }
 
-    /// Stops the worker with SIGSTOP. All of its threads stand still when this returns.
+    /// Stops the worker with SIGSTOP. Returns when all of its threads have stopped.
     pub fn stop(&self) -> io::Result<()> {
         signal::stop(&self.child)
     }
 
-    /// Lets a stopped worker go on.
-    pub fn cont(&self) -> io::Result<()> {
-        signal::cont(&self.child)
+    /// Resumes a stopped worker.
+    pub fn resume(&self) -> io::Result<()> {
+        signal::resume(&self.child)
     }
 
-    /// Waits for the worker's end; fails when the time is over, and then leaves it running.
+    /// Waits until the worker has ended. Fails at the time limit, and then leaves it running.
     pub fn wait(&mut self, within: Duration) -> io::Result<ExitStatus> {
         let deadline = Instant::now() + within;
         loop {
@@ -196,8 +196,11 @@ impl Worker {
                 return Ok(status);
             }
             if Instant::now() >= deadline {
-                let text =
-                    format!("worker {} runs on after {within:?}, last said {:?}", self.pid(), self.recent);
+                let text = format!(
+                    "worker {} still runs after {within:?}; its last lines are {:?}",
+                    self.pid(),
+                    self.recent
+                );
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));
             }
             thread::sleep(Duration::from_millis(1));

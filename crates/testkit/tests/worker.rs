@@ -57,7 +57,7 @@ fn a_stopped_worker_is_silent_until_it_goes_on() -> io::Result<()> {
     worker.stop()?;
     worker.send("late")?;
     assert_eq!(worker.line(SOON).map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
-    worker.cont()?;
+    worker.resume()?;
     assert_eq!(worker.expect("echo", LIMIT)?, "late");
     Ok(())
 }

@@ -1,21 +1,21 @@
-//! A network that loses, delays, doubles and breaks, on request.
+//! A TCP proxy that injects network faults.
 //!
-//! Owns the faults between a client and a server: a TCP proxy on loopback that knows the boundaries of commands and
-//! replies, so that it can lose exactly one. It does not interpret commands. Faults of the server process belong to
-//! [`RedisServer`](crate::RedisServer).
+//! Owns the faults between a client and a server: it drops, delays, pauses and duplicates messages, and breaks
+//! connections. It knows the boundaries of commands and replies, so that it can drop exactly one, but does not interpret
+//! them. Faults of the server process belong to [`RedisServer`](crate::RedisServer).
 //!
 //! 1. The proxy has its own thread and runtime. A test may block or pause its clock, and the network keeps working.
 //! 2. A reply is matched with its command by counting: each command has one reply, in order; push messages do not
 //!    count. `CLIENT REPLY OFF` and `SKIP` break this and are not supported.
-//! 3. TCP never loses bytes in the middle of a stream. A swallowed message takes the rest of its connection with it:
-//!    cut or stalled, see [`Then`].
-//! 4. Every queue is bounded. A full one stops reading, as a full socket does.
+//! 3. TCP never loses bytes in the middle of a stream. So with a dropped message the connection ends or stalls: see
+//!    [`AfterDrop`].
+//! 4. Every queue is bounded. A full queue stops reading, as a full socket does.
 
-mod hold;
+mod faults;
 mod link;
 mod log;
-mod owed;
-mod rules;
+mod paused;
+mod pending_replies;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,13 +29,13 @@ use tokio::runtime;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use self::hold::{Batch, Holds};
-use self::link::Ends;
+use self::faults::{Faults, Rule};
+use self::link::Closers;
 use self::log::Log;
-use self::rules::{Counted, Rules};
+use self::paused::{Batch, CurrentBatch};
 use crate::server::RedisServer;
 
-pub use self::rules::{Then, any_command, command};
+pub use self::faults::{AfterDrop, any_command, command};
 
 /// A TCP proxy for a server, with faults that a test turns on and off while it runs.
 ///
@@ -43,12 +43,12 @@ pub use self::rules::{Then, any_command, command};
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
-/// use leasehold_testkit::{Proxy, RedisServer, RespConnection, Then, command};
+/// use leasehold_testkit::{AfterDrop, Proxy, RedisServer, RespConnection, command};
 /// use std::time::Duration;
 ///
 /// let server = RedisServer::start()?;
 /// let proxy = Proxy::to_server(&server)?;
-/// proxy.swallow_replies(1, Then::Cut, command("SET"));
+/// proxy.drop_replies(1, AfterDrop::Disconnect, command("SET"));
 ///
 /// let mut client = RespConnection::open(proxy.port(), Duration::from_secs(5))?;
 /// assert!(client.call(&["SET", "orders/42", "token"]).is_err(), "the reply was lost");
@@ -70,10 +70,10 @@ pub struct Proxy {
 #[derive(Debug)]
 pub(crate) struct Shared {
     server: SocketAddr,
-    rules: Mutex<Rules>,
+    faults: Mutex<Faults>,
     log: Mutex<Log>,
-    holds: Holds,
-    links: Mutex<BTreeMap<u64, Ends>>,
+    batch: CurrentBatch,
+    links: Mutex<BTreeMap<u64, Closers>>,
     accepted: AtomicU64,
     /// Signals every change that a test may wait for.
     changed: watch::Sender<()>,
@@ -85,7 +85,7 @@ impl Proxy {
         Self::to_port(server.port())
     }
 
-    /// A proxy before whatever listens on a port of 127.0.0.1.
+    /// A proxy for the server on a port of 127.0.0.1.
     pub fn to_port(port: u16) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -103,7 +103,7 @@ impl Proxy {
             }
         };
         let thread = thread::Builder::new().name("proxy".into()).spawn(move || {
-            // Without a listener every client is refused, and a test that waits for one fails.
+            // Without a listener every client is refused, and the test fails.
             let _ = runtime.block_on(accepting);
         })?;
         Ok(Self { shared, port: own_port, shutdown, thread: Some(thread) })
@@ -114,112 +114,112 @@ impl Proxy {
         self.port
     }
 
-    /// `redis://127.0.0.1:port/`, by way of the proxy.
+    /// `redis://127.0.0.1:port/`, with the proxy's port.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Turns all faults off. Held commands stay held until [`release_held`](Self::release_held), and stalled
+    /// Ends all faults. Paused commands stay paused until [`resume_requests`](Self::resume_requests), and stalled
     /// connections stay stalled.
-    pub fn pass(&self) {
-        *self.shared.rules() = Rules::default();
+    pub fn clear_faults(&self) {
+        *self.shared.faults() = Faults::default();
     }
 
-    /// Drops all connections now, on both sides, with everything that is delayed or held on them.
-    pub fn cut(&self) {
-        for ends in self.shared.links().values() {
-            ends.both.cancel();
+    /// Closes all connections on both sides, and discards all delayed and paused messages.
+    pub fn disconnect(&self) {
+        for closers in self.shared.links().values() {
+            closers.both.cancel();
         }
     }
 
-    /// Closes all connections on the client's side. Data in flight still reaches the server, and held commands can
-    /// still be [released](Self::release_held): they then run after those of newer connections.
-    pub fn cut_clients(&self) {
-        for ends in self.shared.links().values() {
-            ends.client.cancel();
+    /// Closes all connections on the client's side. Data in flight still reaches the server, and paused commands can
+    /// still be [resumed](Self::resume_requests): they then run after those of newer connections.
+    pub fn disconnect_clients(&self) {
+        for closers in self.shared.links().values() {
+            closers.client.cancel();
         }
     }
 
     /// Sets whether new connections are closed at once. Current ones stay.
-    pub fn refuse(&self, refuse: bool) {
-        self.shared.rules().refuse = refuse;
+    pub fn refuse_connections(&self, refuse: bool) {
+        self.shared.faults().refuse_connections = refuse;
     }
 
-    /// Each command reaches the server this much later. They overlap as on a long wire; nothing is slowed down.
+    /// Delays each command by this time, without limiting the rate.
     pub fn delay_requests(&self, delay: Duration) {
-        self.shared.rules().delay_requests = delay;
+        self.shared.faults().delay_requests = delay;
     }
 
-    /// Each reply and message reaches the client this much later.
+    /// Delays each reply and message to the client by this time.
     pub fn delay_replies(&self, delay: Duration) {
-        self.shared.rules().delay_replies = delay;
+        self.shared.faults().delay_replies = delay;
     }
 
-    /// Holds back the next `n` commands that match, each with everything that follows it on its connection. Held
-    /// commands outlive the client's side of their connection. `usize::MAX` holds all that match.
-    pub fn hold(&self, n: usize, matching: impl Fn(&[Vec<u8>]) -> bool + Send + 'static) {
-        self.shared.rules().hold = Some(Counted::new(n, matching));
+    /// Pauses the next `n` commands that match, each with all commands after it on its connection. Paused commands
+    /// outlive the client's side of their connection. `usize::MAX` pauses all that match.
+    pub fn pause_requests(&self, n: usize, matching: impl Fn(&[Vec<u8>]) -> bool + Send + 'static) {
+        self.shared.faults().pause_requests = Some(Rule::new(n, matching));
     }
 
-    /// The number of held commands, including those queued behind a held one.
-    pub fn held(&self) -> usize {
-        self.shared.holds.current().held()
+    /// The number of paused commands, including those queued behind one.
+    pub fn paused_requests(&self) -> usize {
+        self.shared.batch.current().paused()
     }
 
-    /// Sends all held commands to the server, over their own connections. Holding continues for later commands if
-    /// more were requested.
-    pub fn release_held(&self) -> Late<'_> {
-        let (batch, count) = self.shared.holds.release();
-        Late { proxy: self, count, batch }
+    /// Sends all paused commands to the server, over their own connections. Later commands are paused if `n` is not
+    /// reached yet.
+    pub fn resume_requests(&self) -> ResumedRequests<'_> {
+        let (batch, count) = self.shared.batch.resume();
+        ResumedRequests { proxy: self, count, batch }
     }
 
-    /// The next `n` commands that match reach the server, but their replies are lost, and their connections with them.
-    pub fn swallow_replies(
+    /// Drops the replies to the next `n` commands that match. The commands reach the server.
+    pub fn drop_replies(
         &self,
         n: usize,
-        then: Then,
+        then: AfterDrop,
         matching: impl Fn(&[Vec<u8>]) -> bool + Send + 'static,
     ) {
-        self.shared.rules().swallow_replies = Some((Counted::new(n, matching), then));
+        self.shared.faults().drop_replies = Some((Rule::new(n, matching), then));
     }
 
-    /// The next `n` commands that match never reach the server, and nothing that follows on their connections does.
-    pub fn swallow_requests(
+    /// Drops the next `n` commands that match, and all commands after them on their connections.
+    pub fn drop_requests(
         &self,
         n: usize,
-        then: Then,
+        then: AfterDrop,
         matching: impl Fn(&[Vec<u8>]) -> bool + Send + 'static,
     ) {
-        self.shared.rules().swallow_requests = Some((Counted::new(n, matching), then));
+        self.shared.faults().drop_requests = Some((Rule::new(n, matching), then));
     }
 
-    /// Every command that matches is sent twice in a row, until [`pass`](Self::pass). The client gets the second reply,
-    /// as it would after a resend.
-    pub fn double_requests(&self, matching: impl Fn(&[Vec<u8>]) -> bool + Send + 'static) {
-        self.shared.rules().double_requests = Some(Counted::new(usize::MAX, matching));
+    /// Sends every command that matches twice in a row, until [`clear_faults`](Self::clear_faults). The client receives
+    /// the second reply, as after a resend.
+    pub fn duplicate_requests(&self, matching: impl Fn(&[Vec<u8>]) -> bool + Send + 'static) {
+        self.shared.faults().duplicate_requests = Some(Rule::new(usize::MAX, matching));
     }
 
-    /// How often a command was forwarded, by its name in any case. A duplicated one counts once.
+    /// How often a command was forwarded, by its name in any case. A duplicated command counts once.
     pub fn count(&self, name: &str) -> u64 {
         self.shared.log().count(name)
     }
 
-    /// How many commands were passed on.
+    /// How many commands were forwarded.
     pub fn total(&self) -> u64 {
         self.shared.log().total()
     }
 
-    /// The last commands that were passed on, oldest first; at most 4096, and long arguments are cut off.
+    /// The last forwarded commands, oldest first. At most 4096, and long arguments are truncated.
     pub fn requests(&self) -> Vec<Vec<Vec<u8>>> {
         self.shared.log().recent()
     }
 
-    /// Forgets all counts and the log.
+    /// Clears all counts and the log.
     pub fn reset_counts(&self) {
         *self.shared.log() = Log::default();
     }
 
-    /// The number of open connections, including those whose client is gone while data is in flight.
+    /// The number of open connections, including those with data in flight whose client has disconnected.
     pub fn connections(&self) -> usize {
         self.shared.links().len()
     }
@@ -229,21 +229,21 @@ impl Proxy {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// Waits until at least `n` commands are held back. Fails when the time is over.
+    /// Waits until at least `n` commands are paused. Fails at the time limit.
     ///
     /// Cancel safety: it changes nothing and may be dropped at any time.
-    pub async fn until_held(&self, n: usize, within: Duration) -> io::Result<()> {
-        self.until(&format!("{n} held commands"), within, || self.held() >= n).await
+    pub async fn until_paused(&self, n: usize, within: Duration) -> io::Result<()> {
+        self.until(&format!("{n} paused commands"), within, || self.paused_requests() >= n).await
     }
 
-    /// Waits until a command was passed on at least `n` times. Fails when the time is over.
+    /// Waits until a command was forwarded at least `n` times. Fails at the time limit.
     ///
     /// Cancel safety: it changes nothing and may be dropped at any time.
     pub async fn until_counted(&self, name: &str, n: u64, within: Duration) -> io::Result<()> {
         self.until(&format!("{n} times {name}"), within, || self.count(name) >= n).await
     }
 
-    /// Waits until exactly `n` connections are open. Fails when the time is over.
+    /// Waits until exactly `n` connections are open. Fails at the time limit.
     ///
     /// Cancel safety: it changes nothing and may be dropped at any time.
     pub async fn until_connections(&self, n: usize, within: Duration) -> io::Result<()> {
@@ -269,31 +269,31 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shutdown.cancel();
         if let Some(thread) = self.thread.take() {
-            // A panic in a test's own predicate was printed when it happened.
+            // If a test's predicate has panicked, the message was printed.
             let _ = thread.join();
         }
     }
 }
 
-/// Commands that were held and are now on their way: late, and perhaps after newer ones.
+/// Commands that were paused and are now sent, perhaps after newer ones.
 #[derive(Debug)]
-pub struct Late<'a> {
+pub struct ResumedRequests<'a> {
     proxy: &'a Proxy,
     count: usize,
     batch: Arc<Batch>,
 }
 
-impl Late<'_> {
-    /// How many there are.
+impl ResumedRequests<'_> {
+    /// The number of commands.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Waits until the server has answered each of them, or its connection broke. Fails when the time is over.
+    /// Waits until each command has its reply, or its connection broke. Fails at the time limit.
     ///
     /// Cancel safety: it changes nothing and may be dropped at any time.
     pub async fn answered(self, within: Duration) -> io::Result<()> {
-        self.proxy.until("replies to late commands", within, || self.batch.unanswered() == 0).await
+        self.proxy.until("replies to resumed commands", within, || self.batch.unanswered() == 0).await
     }
 }
 
@@ -301,24 +301,24 @@ impl Shared {
     fn new(server: SocketAddr) -> Self {
         Self {
             server,
-            rules: Mutex::default(),
+            faults: Mutex::default(),
             log: Mutex::default(),
-            holds: Holds::default(),
+            batch: CurrentBatch::default(),
             links: Mutex::default(),
             accepted: AtomicU64::new(0),
             changed: watch::Sender::new(()),
         }
     }
 
-    fn rules(&self) -> MutexGuard<'_, Rules> {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn links(&self) -> MutexGuard<'_, BTreeMap<u64, Ends>> {
+    fn links(&self) -> MutexGuard<'_, BTreeMap<u64, Closers>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,6 +1,6 @@
 //! A certificate authority for TLS tests.
 //!
-//! Owns keys and certificates in its own directory, made by `openssl`. The tests decide which party presents which.
+//! Owns keys and certificates in its own directory, made by `openssl`. Tests decide which client or server uses which.
 
 use std::fs;
 use std::io;
@@ -9,16 +9,16 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// From when and until when a certificate is valid that is to be so in every test.
-const VALID: (&str, &str) = ("20200101000000Z", "20991231000000Z");
+/// The validity of a certificate that is valid in every test.
+const ALWAYS: (&str, &str) = ("20200101000000Z", "20991231000000Z");
 
-/// An authority that signs certificates: `root.pem` is its own. All of its files are removed on drop.
+/// A certificate authority for tests. Its own certificate is `root.pem`. Dropping it removes all its files.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
-/// use leasehold_testkit::{Authority, RedisServer};
+/// use leasehold_testkit::{CertificateAuthority, RedisServer};
 ///
-/// let authority = Authority::new()?;
+/// let authority = CertificateAuthority::new()?;
 /// authority.sign("server", "IP:127.0.0.1,DNS:localhost")?;
 /// let server = RedisServer::builder().tls(&authority, "server").start()?;
 /// assert!(server.url().starts_with("rediss://"));
@@ -27,33 +27,33 @@ const VALID: (&str, &str) = ("20200101000000Z", "20991231000000Z");
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Authority {
+pub struct CertificateAuthority {
     dir: TempDir,
 }
 
-impl Authority {
-    /// An authority that has signed nothing but its own certificate, with a key of its own.
+impl CertificateAuthority {
+    /// Makes an authority with its own key and a self-signed certificate.
     pub fn new() -> io::Result<Self> {
-        let own = Self { dir: TempDir::with_prefix("leasehold-authority-")? };
+        let authority = Self { dir: TempDir::with_prefix("leasehold-authority-")? };
         let settings = format!(
             "[ca]\ndefault_ca = own\n[own]\ndatabase = {0}/index\nnew_certs_dir = {0}\ncertificate = {0}/root.pem\n\
              private_key = {0}/root.key\nrand_serial = yes\nunique_subject = no\ndefault_md = sha256\npolicy = any\n\
              [any]\ncommonName = supplied\n",
-            own.dir().display()
+            authority.dir().display()
         );
-        fs::write(own.path("settings"), settings)?;
-        fs::write(own.path("index"), "")?;
-        own.request("root", &["-x509", "-days", "2", "-out", &own.file("root.pem")])?;
-        Ok(own)
+        fs::write(authority.path("settings"), settings)?;
+        fs::write(authority.path("index"), "")?;
+        authority.request("root", &["-x509", "-days", "2", "-out", &authority.file("root.pem")])?;
+        Ok(authority)
     }
 
-    /// Signs a certificate for hosts, such as `IP:127.0.0.1,DNS:localhost`: `name.pem`, and its key `name.key`.
+    /// Makes a key `name.key` and a certificate `name.pem` for hosts such as `IP:127.0.0.1,DNS:localhost`.
     pub fn sign(&self, name: &str, hosts: &str) -> io::Result<()> {
-        self.sign_for(name, hosts, VALID)
+        self.sign_for_period(name, hosts, ALWAYS)
     }
 
-    /// The same for a time, from when until when: both as `20200101000000Z`.
-    pub fn sign_for(&self, name: &str, hosts: &str, (from, until): (&str, &str)) -> io::Result<()> {
+    /// The same, valid only between two times such as `20200101000000Z`.
+    pub fn sign_for_period(&self, name: &str, hosts: &str, (from, until): (&str, &str)) -> io::Result<()> {
         let extensions = format!("basicConstraints = critical,CA:FALSE\nsubjectAltName = {hosts}\n");
         fs::write(self.path("extensions"), extensions)?;
         self.request(name, &["-out", &self.file("request")])?;
@@ -64,7 +64,7 @@ impl Authority {
         run(ca.args(["-out", &self.file(&format!("{name}.pem"))]))
     }
 
-    /// Where its files are.
+    /// The directory of its files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -93,11 +93,11 @@ impl Authority {
 }
 
 fn run(command: &mut Command) -> io::Result<()> {
-    let done = command.output().map_err(|error| {
-        io::Error::new(error.kind(), format!("tests of TLS need `openssl`, which failed to start: {error}"))
+    let output = command.output().map_err(|error| {
+        io::Error::new(error.kind(), format!("TLS tests need `openssl`, which failed to start: {error}"))
     })?;
-    if done.status.success() {
+    if output.status.success() {
         return Ok(());
     }
-    Err(io::Error::other(format!("openssl: {}", String::from_utf8_lossy(&done.stderr))))
+    Err(io::Error::other(format!("openssl: {}", String::from_utf8_lossy(&output.stderr))))
 }

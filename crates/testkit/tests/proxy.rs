@@ -108,7 +108,7 @@ fn replies_and_pushes_of_resp3_come_through_whole() -> io::Result<()> {
 }
 
 #[tokio::test]
-async fn a_cut_breaks_all_connections_and_new_ones_work() -> io::Result<()> {
+async fn a_disconnect_closes_all_connections_and_new_ones_work() -> io::Result<()> {
     let net = Setup::new()?;
     let (mut one, mut two) = (net.client()?, net.client()?);
     one.call(&["PING"])?;
@@ -204,7 +204,7 @@ fn a_dropped_request_is_never_applied() -> io::Result<()> {
 }
 
 #[test]
-fn a_doubled_request_runs_twice_and_is_answered_once() -> io::Result<()> {
+fn a_duplicated_request_runs_twice_and_is_answered_once() -> io::Result<()> {
     let net = Setup::new()?;
     net.proxy.duplicate_requests(command("INCR"));
     let mut client = net.client()?;
@@ -218,7 +218,7 @@ fn a_doubled_request_runs_twice_and_is_answered_once() -> io::Result<()> {
 }
 
 #[tokio::test]
-async fn held_commands_wait_with_all_behind_them() -> io::Result<()> {
+async fn paused_commands_wait_with_all_behind_them() -> io::Result<()> {
     let net = Setup::new()?;
     net.proxy.pause_requests(1, command("SET"));
     let mut client = net.client()?;
@@ -260,7 +260,7 @@ async fn old_bytes_run_after_newer_ones_of_a_new_connection() -> io::Result<()> 
 }
 
 #[tokio::test]
-async fn a_cut_forgets_what_is_held() -> io::Result<()> {
+async fn a_disconnect_discards_paused_commands() -> io::Result<()> {
     let net = Setup::new()?;
     net.proxy.pause_requests(usize::MAX, any_command());
     let mut client = net.client()?;

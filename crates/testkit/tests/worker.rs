@@ -51,7 +51,7 @@ fn the_environment_reaches_a_worker_and_its_end_is_seen() -> io::Result<()> {
 }
 
 #[test]
-fn a_stopped_worker_is_silent_until_it_goes_on() -> io::Result<()> {
+fn a_stopped_worker_is_silent_until_it_is_resumed() -> io::Result<()> {
     let mut worker = Worker::of_test("worker", "echo").start()?;
     worker.expect("ready", LIMIT)?;
     worker.stop()?;

@@ -1,10 +1,10 @@
-//! A lock that is left taken without a holder for a time.
+//! A resting lock: taken for a time, without a holder.
 
 use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Extended, FencingToken, ForceReleased, HoldStatus, Liveness,
-    ObservedHolder, Op, ReleaseAction, Released, Reply,
+    Acquire, Acquired, Claim, Ended, Extended, ForceReleased, HoldStatus, Liveness, ObservedHolder, Op,
+    ReleaseAction, Released, Reply,
 };
 use std::time::Duration;
 
@@ -15,19 +15,13 @@ async fn rest(client: &TestClient, claim: &Claim, rest: Duration) -> Released {
     client.release_and(claim, ReleaseAction::Rest { for_ms: millis(rest) }, None).await
 }
 
-async fn take(client: &TestClient) -> (Claim, FencingToken) {
-    let claim = client.claim();
-    let fence = client.granted(&client.ask(&claim, LONG)).await.fence;
-    (claim, fence)
-}
-
 /// A resting lock is granted to no client, waiting or new. An inspection reports the rest and its duration.
 pub async fn a_resting_lock_has_no_owner(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
-    let (held, fence) = take(&a).await;
+    let (held, fence) = a.acquire_with_token().await;
     b.enqueue().await;
     assert_eq!(rest(&a, &held, REST).await.found, HoldStatus::Held);
-    let tried = c.taken(&c.ask(&c.claim(), LONG)).await;
+    let tried = c.taken(&c.request(&c.claim(), LONG)).await;
     for holder in [tried.holder, c.inspect().await.holder] {
         let holder = holder.expect("it rests");
         assert!(holder.rests && holder.session.is_none() && !holder.is_stranger(), "{holder:?}");
@@ -37,13 +31,13 @@ pub async fn a_resting_lock_has_no_owner(fixture: &Fixture) {
     }
     assert_eq!(fixture.grants_so_far(&b).await, []);
     assert_eq!(c.inspect().await.waiting, 1);
-    assert_eq!(a.fate(&held).await, HoldStatus::Ended(Ended::Released));
+    assert_eq!(a.status(&held).await, HoldStatus::Ended(Ended::Released));
 }
 
 /// Row 5: a resent rest is the same operation, and is reported as released.
-pub async fn a_resent_rest_says_released(fixture: &Fixture) {
+pub async fn a_resent_rest_reports_released(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    let (held, _) = take(&a).await;
+    let (held, _) = a.acquire_with_token().await;
     rest(&a, &held, REST).await;
     for again in [REST, LONG * 2, Duration::ZERO] {
         assert_eq!(rest(&a, &held, again).await.found, HoldStatus::Ended(Ended::Released));
@@ -53,74 +47,74 @@ pub async fn a_resent_rest_says_released(fixture: &Fixture) {
 }
 
 /// Requests about the ended hold neither extend nor end the rest.
-pub async fn a_rest_is_beyond_the_hold_before(fixture: &Fixture) {
+pub async fn a_rest_ignores_requests_of_the_ended_hold(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    let (held, _) = take(&a).await;
+    let (held, _) = a.acquire_with_token().await;
     rest(&a, &held, REST).await;
     assert_eq!(a.extend(&held, LONG * 9).await, Extended::NotHeld);
     assert_eq!(a.release(&held).await.found, HoldStatus::Ended(Ended::Released));
-    assert_eq!(a.acquire(&a.ask(&held, LONG)).await, Acquired::Spent(Ended::Released));
+    assert_eq!(a.acquire(&a.request(&held, LONG)).await, Acquired::Spent(Ended::Released));
     let holder = b.inspect().await.holder.expect("it rests");
     assert!(holder.rests && holder.remaining_ms.is_some_and(|left| left <= millis(REST)), "{holder:?}");
 }
 
-/// The time counts from when the lock was given: where it is over the next in the queue gets the lock.
+/// The time counts from the grant of the lock. If it is over, the next waiter is granted the lock.
 pub async fn a_rest_whose_time_is_over_is_a_release(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    let (held, first) = take(&a).await;
+    let (held, first) = a.acquire_with_token().await;
     let (claim, nonce) = b.enqueue().await;
-    fixture.pass(Duration::from_millis(20)).await;
+    fixture.advance(Duration::from_millis(20)).await;
     assert_eq!(rest(&a, &held, Duration::from_millis(10)).await.found, HoldStatus::Held);
-    let message = b.message().await;
+    let message = b.next_grant().await;
     assert!(message.nonce == nonce && message.fence > first);
-    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
+    assert_eq!(b.status(&claim).await, HoldStatus::Held);
 }
 
 /// After the rest the lock is free for the first poll, with a greater token.
-pub async fn a_rest_ends_by_itself(fixture: &Fixture) {
+pub async fn a_rest_expires(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    let (held, first) = take(&a).await;
-    rest(&a, &held, fixture.short()).await;
-    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
-    fixture.until("the rest is over", async || b.inspect().await.holder.is_none()).await;
-    assert!(take(&b).await.1 > first);
-    assert_eq!(a.fate(&held).await, HoldStatus::Ended(Ended::Released));
+    let (held, first) = a.acquire_with_token().await;
+    rest(&a, &held, fixture.short_lease()).await;
+    fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
+    fixture.wait_until("the rest is over", async || b.inspect().await.holder.is_none()).await;
+    assert!(b.acquire_with_token().await.1 > first);
+    assert_eq!(a.status(&held).await, HoldStatus::Ended(Ended::Released));
 }
 
 /// Row 23: the lapse of the former holder's session does not end the rest.
-pub async fn a_rest_ends_with_no_session(fixture: &Fixture) {
+pub async fn a_rest_outlasts_its_session(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.claim();
     let liveness = Liveness::Session { alive_ms: 1 };
-    a.granted(&Acquire { liveness, ..a.ask(&claim, LONG) }).await;
+    a.granted(&Acquire { liveness, ..a.request(&claim, LONG) }).await;
     rest(&a, &claim, REST).await;
-    fixture.pass(Duration::from_millis(5)).await;
+    fixture.advance(Duration::from_millis(5)).await;
     b.evict(a.session).await;
-    let look = Acquire { predecessor: Some(a.session), ..b.look(&b.claim(), LONG, LONG) };
-    let taken = b.taken(&look).await;
+    let poll = Acquire { predecessor: Some(a.session), ..b.queued_request(&b.claim(), LONG, LONG) };
+    let taken = b.taken(&poll).await;
     assert!(taken.holder.is_some_and(|holder| holder.rests) && taken.predecessor.is_none());
 }
 
-/// Row 14: a person can end it, and the next in the queue gets the lock.
-pub async fn a_rest_is_ended_by_force(fixture: &Fixture) {
-    let [a, b, person] = fixture.clients().await;
-    let (held, fence) = take(&a).await;
+/// Row 14: a forced release ends the rest, and the next waiter is granted the lock.
+pub async fn a_forced_release_ends_a_rest(fixture: &Fixture) {
+    let [a, b, operator] = fixture.clients().await;
+    let (held, fence) = a.acquire_with_token().await;
     let (claim, nonce) = b.enqueue().await;
     rest(&a, &held, REST).await;
-    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
-    assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
+    assert_eq!(operator.force_release(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(b.next_grant().await.nonce, nonce);
+    assert_eq!(b.status(&claim).await, HoldStatus::Held);
 }
 
 /// A release that leaves the lock resting and acquires again queues behind the others.
 pub async fn a_rest_that_acquires_again_waits(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    let (held, _) = take(&a).await;
+    let (held, _) = a.acquire_with_token().await;
     b.enqueue().await;
-    let look = a.look(&a.claim(), LONG, LONG);
+    let poll = a.queued_request(&a.claim(), LONG, LONG);
     for _ in 0..2 {
         let released =
-            a.release_and(&held, ReleaseAction::Rest { for_ms: millis(REST) }, Some(look.clone())).await;
+            a.release_and(&held, ReleaseAction::Rest { for_ms: millis(REST) }, Some(poll.clone())).await;
         let Some(Ok(Acquired::Taken { holder, position, .. })) = released.next else {
             panic!("{released:?}")
         };
@@ -132,9 +126,9 @@ pub async fn a_rest_that_acquires_again_waits(fixture: &Fixture) {
 /// Only the holder can leave the lock resting.
 pub async fn a_rest_by_another_hold_changes_nothing(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    let (held, _) = take(&a).await;
+    let (held, _) = a.acquire_with_token().await;
     assert_eq!(rest(&b, &b.claim(), REST).await.found, HoldStatus::Superseded);
-    assert_eq!(a.fate(&held).await, HoldStatus::Held);
+    assert_eq!(a.status(&held).await, HoldStatus::Held);
     a.release(&held).await;
     let op = Op::Release(leasehold_core::Release {
         claim: held,

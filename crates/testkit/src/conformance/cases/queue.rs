@@ -8,160 +8,162 @@ use std::time::Duration;
 /// Grants follow the order of enqueueing, and each waiter learns its position.
 pub async fn the_queue_is_first_come_first_served(fixture: &Fixture) {
     let a = fixture.client().await;
-    let mut held = a.take(LONG).await;
+    let mut held = a.acquire_new(LONG).await;
     let mut holder = a;
     let mut waiters = Vec::new();
     for expected in 0..5 {
         let client = fixture.client().await;
         let claim = client.claim();
-        let taken = client.taken(&client.look(&claim, LONG, LONG)).await;
-        client.needs_queue().await;
+        let taken = client.taken(&client.queued_request(&claim, LONG, LONG)).await;
+        client.require_queue().await;
         assert_eq!(taken.position, Some(expected));
         waiters.push((client, claim));
     }
     for (client, claim) in waiters {
-        assert_eq!(client.fate(&claim).await, HoldStatus::Queued);
+        assert_eq!(client.status(&claim).await, HoldStatus::Queued);
         holder.release(&held).await;
-        client.message().await;
-        assert_eq!(client.fate(&claim).await, HoldStatus::Held);
+        client.next_grant().await;
+        assert_eq!(client.status(&claim).await, HoldStatus::Held);
         (holder, held) = (client, claim);
     }
     assert_eq!(holder.inspect().await.waiting, 0);
 }
 
 /// A poll keeps the queue entry, and refreshes it.
-pub async fn a_look_keeps_the_place(fixture: &Fixture) {
+pub async fn a_poll_keeps_the_queue_position(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
-    let held = a.take(LONG).await;
+    let held = a.acquire_new(LONG).await;
     let claim = b.claim();
-    b.enqueue_as(&claim, fixture.short()).await;
+    b.enqueue_as(&claim, fixture.short_lease()).await;
     c.enqueue().await;
-    let taken = b.taken(&b.look(&claim, LONG, LONG)).await;
-    assert_eq!(taken.position, Some(0), "still before the other");
-    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
+    let taken = b.taken(&b.queued_request(&claim, LONG, LONG)).await;
+    assert_eq!(taken.position, Some(0), "it is still ahead of the other");
+    fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
     assert_eq!(a.inspect().await.waiting, 2);
     a.release(&held).await;
-    b.message().await;
-    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
+    b.next_grant().await;
+    assert_eq!(b.status(&claim).await, HoldStatus::Held);
 }
 
 /// A session has one queue entry. Another hold of the session takes it over, and the former is no longer granted.
-pub async fn a_session_has_one_place(fixture: &Fixture) {
+pub async fn a_session_has_one_queue_entry(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
-    let held = a.take(LONG).await;
+    let held = a.acquire_new(LONG).await;
     let (old, _) = b.enqueue().await;
     c.enqueue().await;
     let (new, nonce) = b.enqueue().await;
     assert_eq!(a.inspect().await.waiting, 2);
-    assert_eq!(b.fate(&new).await, HoldStatus::Queued);
-    assert_ne!(b.release(&old).await.found, HoldStatus::Queued, "that hold waits no more");
+    assert_eq!(b.status(&new).await, HoldStatus::Queued);
+    assert_ne!(b.release(&old).await.found, HoldStatus::Queued, "that hold no longer waits");
     a.release(&held).await;
-    assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!(b.fate(&new).await, HoldStatus::Held);
+    assert_eq!(b.next_grant().await.nonce, nonce);
+    assert_eq!(b.status(&new).await, HoldStatus::Held);
 }
 
 /// Each lock has its own queue.
-pub async fn the_queues_of_two_locks_are_two(fixture: &Fixture) {
+pub async fn each_lock_has_its_own_queue(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let other = fixture.another_lock();
-    let (here, there) = (a.take(LONG).await, a.at(&other).take(LONG).await);
+    let (here, there) = (a.acquire_new(LONG).await, a.at(&other).acquire_new(LONG).await);
     b.enqueue().await;
     let (claim, nonce) = b.at(&other).enqueue().await;
     a.at(&other).release(&there).await;
-    assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!(b.at(&other).fate(&claim).await, HoldStatus::Held);
-    assert_eq!(a.fate(&here).await, HoldStatus::Held);
+    assert_eq!(b.next_grant().await.nonce, nonce);
+    assert_eq!(b.at(&other).status(&claim).await, HoldStatus::Held);
+    assert_eq!(a.status(&here).await, HoldStatus::Held);
 }
 
 /// An attempt does not barge: a free lock with waiters is granted to the first waiter, which the attempt triggers.
 pub async fn a_try_does_not_barge(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
-    a.take(fixture.short()).await;
+    a.acquire_new(fixture.short_lease()).await;
     let (claim, nonce) = b.enqueue().await;
-    fixture.outlast(fixture.short(), &a).await;
-    let taken = c.taken(&c.ask(&c.claim(), LONG)).await;
+    fixture.wait_expired(fixture.short_lease(), &a).await;
+    let taken = c.taken(&c.request(&c.claim(), LONG)).await;
     assert_eq!(taken.holder.and_then(|holder| holder.label), Some(b.label()));
-    assert_eq!(b.message().await.nonce, nonce);
-    assert_eq!(b.fate(&claim).await, HoldStatus::Held);
+    assert_eq!(b.next_grant().await.nonce, nonce);
+    assert_eq!(b.status(&claim).await, HoldStatus::Held);
 }
 
-/// Row 20: a lease that ends publishes nothing, so the first in the queue finds out by looking.
+/// Row 20: the end of a lease publishes nothing. The first waiter finds it by polling.
 pub async fn an_expired_hold_goes_to_the_first_waiter(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
-    a.take(fixture.short()).await;
+    a.acquire_new(fixture.short_lease()).await;
     let (first, _) = b.enqueue().await;
     let (second, nonce) = c.enqueue().await;
-    fixture.outlast(fixture.short(), &a).await;
-    let granted = b.granted(&b.look(&first, LONG, LONG)).await;
+    fixture.wait_expired(fixture.short_lease(), &a).await;
+    let granted = b.granted(&b.queued_request(&first, LONG, LONG)).await;
     assert!(granted.others_wait);
     b.release(&first).await;
-    assert_eq!(c.message().await.nonce, nonce);
-    assert_eq!(c.fate(&second).await, HoldStatus::Held);
+    assert_eq!(c.next_grant().await.nonce, nonce);
+    assert_eq!(c.status(&second).await, HoldStatus::Held);
 }
 
-/// Row 20: the same where an operator deleted the key.
+/// Row 20: the same after an operator has deleted the key.
 pub async fn a_deleted_key_goes_to_the_first_waiter(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
-    let held = a.take(LONG).await;
+    let held = a.acquire_new(LONG).await;
     let (first, nonce) = b.enqueue().await;
     let (second, _) = c.enqueue().await;
     let Some(deleted) = fixture.subject.delete_key(&fixture.lock) else {
-        return super::super::fixture::not_applicable("key to delete");
+        return super::super::fixture::report_unsupported("key to delete");
     };
     deleted.await;
-    assert_eq!(a.fate(&held).await, HoldStatus::Vanished);
-    c.taken(&c.look(&second, LONG, LONG)).await;
-    assert_eq!(b.message().await.nonce, nonce, "the second's look granted it to the first");
-    assert_eq!(b.fate(&first).await, HoldStatus::Held);
+    assert_eq!(a.status(&held).await, HoldStatus::Vanished);
+    c.taken(&c.queued_request(&second, LONG, LONG)).await;
+    assert_eq!(b.next_grant().await.nonce, nonce, "the second waiter's poll granted it to the first");
+    assert_eq!(b.status(&first).await, HoldStatus::Held);
 }
 
 /// Row 23: one operation skips fifty expired entries.
-pub async fn the_dead_are_skipped(fixture: &Fixture) {
+pub async fn expired_entries_are_skipped(fixture: &Fixture) {
     let [a, live] = fixture.clients().await;
-    let held = a.take(LONG).await;
-    let kept = fixture.short();
+    let held = a.acquire_new(LONG).await;
+    let kept = fixture.short_lease();
     for _ in 0..50 {
         let dead = fixture.client_without_mailbox().await;
         dead.enqueue_as(&dead.claim(), kept).await;
     }
     let (claim, nonce) = live.enqueue().await;
-    fixture.pass(kept + Duration::from_millis(2)).await;
-    fixture.until("the dead are dead", async || a.inspect().await.waiting == 1).await;
+    fixture.advance(kept + Duration::from_millis(2)).await;
+    fixture.wait_until("the entries expire", async || a.inspect().await.waiting == 1).await;
     a.release(&held).await;
-    assert_eq!(live.message().await.nonce, nonce);
-    assert_eq!(live.fate(&claim).await, HoldStatus::Held);
+    assert_eq!(live.next_grant().await.nonce, nonce);
+    assert_eq!(live.status(&claim).await, HoldStatus::Held);
 }
 
 /// Row 23: one operation skips at most 64 expired entries, and a few polls reach the live ones.
-pub async fn many_dead_are_skipped_a_few_at_a_time(fixture: &Fixture) {
+pub async fn many_expired_entries_are_skipped_in_steps(fixture: &Fixture) {
     let [a, live] = fixture.clients().await;
-    let held = a.take(LONG).await;
-    let kept = fixture.short();
+    let held = a.acquire_new(LONG).await;
+    let kept = fixture.short_lease();
     let dead = fixture.client_without_mailbox().await;
     for _ in 0..150 {
         let dead = TestClient {
             session: leasehold_core::SessionId::from_random(fixture.random.bytes()),
             ..dead.clone()
         };
-        dead.acquire(&dead.look(&dead.claim(), LONG, kept)).await;
+        dead.acquire(&dead.queued_request(&dead.claim(), LONG, kept)).await;
     }
     let (claim, _) = live.enqueue().await;
-    fixture.pass(kept + Duration::from_millis(2)).await;
-    fixture.until("the dead are dead", async || a.inspect().await.waiting == 1).await;
+    fixture.advance(kept + Duration::from_millis(2)).await;
+    fixture.wait_until("the entries expire", async || a.inspect().await.waiting == 1).await;
     a.release(&held).await;
-    let mut looks = 0;
-    while let Acquired::Taken { holder, position, .. } = live.acquire(&live.look(&claim, LONG, LONG)).await {
-        assert_eq!(holder, None, "the dead were granted nothing");
+    let mut polls = 0;
+    while let Acquired::Taken { holder, position, .. } =
+        live.acquire(&live.queued_request(&claim, LONG, LONG)).await
+    {
+        assert_eq!(holder, None, "no expired entry was granted");
         assert!(position.is_some());
-        looks += 1;
-        assert!(looks < 3, "150 dead are three operations");
+        polls += 1;
+        assert!(polls < 3, "three operations skip 150 entries");
     }
 }
 
 /// Row 23: entries that were withdrawn never block the queue, however many.
 pub async fn withdrawn_entries_do_not_block_the_queue(fixture: &Fixture) {
     let [a, first, last] = fixture.clients().await;
-    let held = a.take(LONG).await;
+    let held = a.acquire_new(LONG).await;
     let (claim, nonce) = first.enqueue().await;
     let left = fixture.client_without_mailbox().await;
     for _ in 0..150 {
@@ -173,11 +175,11 @@ pub async fn withdrawn_entries_do_not_block_the_queue(fixture: &Fixture) {
         assert_eq!(left.release(&claim).await.found, HoldStatus::Queued);
     }
     let next = last.claim();
-    let look = last.look(&next, LONG, LONG);
-    assert_eq!(last.taken(&look).await.position, Some(1));
+    let poll = last.queued_request(&next, LONG, LONG);
+    assert_eq!(last.taken(&poll).await.position, Some(1));
     a.release(&held).await;
-    assert_eq!(first.message().await.nonce, nonce);
+    assert_eq!(first.next_grant().await.nonce, nonce);
     first.release(&claim).await;
-    assert_eq!(Some(last.message().await.nonce), look.queue.map(|queue| queue.nonce));
-    assert!(!last.granted(&last.ask(&next, LONG)).await.others_wait);
+    assert_eq!(Some(last.next_grant().await.nonce), poll.queue.map(|queue| queue.nonce));
+    assert!(!last.granted(&last.request(&next, LONG)).await.others_wait);
 }

@@ -3,7 +3,7 @@
 use leasehold_core::model::{LockState, all_alive};
 use leasehold_core::{Inspect, Kind, Op, Reply};
 
-/// What a store publishes for an Election after an operation. `None` if the leader is the same.
+/// Returns what a store publishes for an Election after an operation; `None` if the leader is the same.
 pub fn leader_announcement(before: &LockState, after: &LockState, now_us: u64) -> Option<String> {
     let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
     let elected =

@@ -13,31 +13,31 @@ use leasehold_core::{
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How far apart the times of store and model may be: they read two clocks.
+/// By how much the times of store and model may differ, since they use two clocks.
 const SKEW_MS: u64 = 30_000;
-/// Leases in seconds, and steps of the clock: chosen so that with steps of a thousand seconds nothing
-/// ever ends near the moment of an operation, where two clocks would not agree.
+/// Leases and clock steps in seconds, chosen so that nothing ends near the time of an operation, where the two clocks would
+/// not agree.
 const LEASES_S: [u64; 4] = [1_500, 2_500, 5_500, 86_500];
 const STEPS_S: [u64; 4] = [1_000, 2_000, 4_000, 100_000];
 const FOREIGN: [&str; 2] = ["their-token", "shared"];
 
-/// A thousand random operations of several sessions get the same replies and the same inbox from the
-/// store and from the model; times within a range, tokens in the same order.
+/// A thousand random operations of several sessions have the same replies and notifications in the store and in the
+/// model. Times may differ within a range, and tokens are in the same order.
 pub async fn a_thousand_operations_agree_with_the_model(fixture: &Fixture) {
-    // A quorum of servers has no single model state: a late server is behind the others.
-    fixture.client().await.needs_queue().await;
+    // A quorum has no single model state, since one server may lag.
+    fixture.client().await.require_queue().await;
     for _ in 0..4 {
         let clients = fixture.clients::<4>().await.map(|client| client.at(&fixture.lock));
-        let mut contest = Contest::new(fixture, clients);
+        let mut comparison = ModelComparison::new(fixture, clients);
         for step in 0..250 {
-            contest.step(step).await;
+            comparison.step(step).await;
         }
-        contest.compare_grants().await;
+        comparison.compare_grants().await;
     }
 }
 
 /// One lock, in the store and in the model.
-struct Contest<'a> {
+struct ModelComparison<'a> {
     fixture: &'a Fixture,
     lock: Lock,
     clients: [TestClient; 4],
@@ -51,19 +51,23 @@ struct Contest<'a> {
     /// Each token of the model, and the store's.
     tokens: BTreeMap<FencingToken, FencingToken>,
     /// The grants that the model published, by session.
-    posted: BTreeMap<usize, Vec<GrantMessage>>,
+    published: BTreeMap<usize, Vec<GrantMessage>>,
     /// The notifications of waiters that the model published, by session.
     wanted: BTreeMap<usize, Vec<FencingToken>>,
 }
 
-impl<'a> Contest<'a> {
+impl<'a> ModelComparison<'a> {
     fn new(fixture: &'a Fixture, clients: [TestClient; 4]) -> Self {
         let lock = fixture.another_lock();
         let clients = clients.map(|client| client.at(&lock));
-        let claims = clients.iter().enumerate().flat_map(|(who, client)| {
+        let claims = clients.iter().enumerate().flat_map(|(client_index, client)| {
             // Where there are owners, the second claim has the first one's owner, and the third a shared one.
             let first = client.claim();
-            [(who, client.again(&first)), (who, first), (who, client.claim_with("shared"))]
+            [
+                (client_index, client.same_owner_claim(&first)),
+                (client_index, first),
+                (client_index, client.claim_with_value("shared")),
+            ]
         });
         let claims: Vec<_> = claims.collect();
         let modes = claims.iter().map(|_| any_mode(lock.kind, &fixture.random)).collect();
@@ -78,7 +82,7 @@ impl<'a> Contest<'a> {
             start: Instant::now(),
             moved: Duration::ZERO,
             tokens: BTreeMap::new(),
-            posted: BTreeMap::new(),
+            published: BTreeMap::new(),
             wanted: BTreeMap::new(),
         }
     }
@@ -94,8 +98,8 @@ impl<'a> Contest<'a> {
         // Some claims are spent ones, but most are fresh.
         if random.below(3) == 0 {
             let index = usize::try_from(random.below(self.claims.len() as u64)).unwrap_or(0);
-            let (who, claim) = &mut self.claims[index];
-            let hold = self.clients[*who].claim().hold;
+            let (client_index, claim) = &mut self.claims[index];
+            let hold = self.clients[*client_index].claim().hold;
             *claim = Claim { hold, value: claim.value.clone() };
             self.modes[index] = any_mode(self.lock.kind, &random);
         }
@@ -107,8 +111,8 @@ impl<'a> Contest<'a> {
     }
 
     async fn pass(&mut self, by: Duration) {
-        if self.fixture.moves_clock() {
-            self.fixture.pass(by).await;
+        if self.fixture.controls_clock() {
+            self.fixture.advance(by).await;
             self.moved += by;
         }
     }
@@ -131,23 +135,23 @@ impl<'a> Contest<'a> {
     }
 
     async fn compare(&mut self, step: u32, random: &Random) {
-        let (who, op) = self.any_op(random);
-        let (expected, wakes) = self.model.apply(self.now_us(), &op, &all_alive);
-        for wake in wakes {
+        let (client_index, op) = self.any_op(random);
+        let (expected, notifications) = self.model.apply(self.now_us(), &op, &all_alive);
+        for notification in notifications {
             let to = self
                 .clients
                 .iter()
-                .position(|client| client.session == wake.to())
+                .position(|client| client.session == notification.to())
                 .expect("one of the clients");
-            match wake {
+            match notification {
                 Notification::Grant { to: session, nonce, fence } => {
-                    self.posted.entry(to).or_default().push(GrantMessage { to: session, nonce, fence });
+                    self.published.entry(to).or_default().push(GrantMessage { to: session, nonce, fence });
                 }
                 Notification::Wanted { fence, .. } => self.wanted.entry(to).or_default().push(fence),
                 _ => {}
             }
         }
-        let found = self.clients[who].execute(&op).await;
+        let found = self.clients[client_index].execute(&op).await;
         assert!(
             self.same_reply(&expected, &found),
             "step {step}: {op:#?}\nmodel: {expected:#?}\nstore: {found:#?}"
@@ -156,48 +160,54 @@ impl<'a> Contest<'a> {
 
     /// Notifications may be delayed. All that the model published must arrive, and nothing else.
     async fn compare_grants(&mut self) {
-        for who in 0..self.clients.len() {
-            let found = self.fixture.grants_so_far(&self.clients[who]).await;
-            let expected = self.posted.remove(&who).unwrap_or_default();
-            let nonces = |wakes: &[GrantMessage]| wakes.iter().map(|wake| wake.nonce).collect::<Vec<_>>();
-            assert_eq!(nonces(&found), nonces(&expected), "the inbox to client {who}");
+        for client_index in 0..self.clients.len() {
+            let found = self.fixture.grants_so_far(&self.clients[client_index]).await;
+            let expected = self.published.remove(&client_index).unwrap_or_default();
+            let nonces = |notifications: &[GrantMessage]| {
+                notifications.iter().map(|notification| notification.nonce).collect::<Vec<_>>()
+            };
+            assert_eq!(nonces(&found), nonces(&expected), "the grants to client {client_index}");
             for (expected, found) in expected.iter().zip(&found) {
                 assert!(self.same_token(expected.fence, found.fence), "{found:?}, model: {expected:?}");
             }
-            // They use the same channel, and precede the last message.
-            let found = self.clients[who].inbox.take_wanted();
-            let expected = self.wanted.remove(&who).unwrap_or_default();
+            // These use the same channel, and precede the last grant.
+            let found = self.clients[client_index].inbox.take_wanted();
+            let expected = self.wanted.remove(&client_index).unwrap_or_default();
             assert_eq!(
                 found.len(),
                 expected.len(),
-                "the notes to client {who}: {found:?}, model: {expected:?}"
+                "the notifications of waiters to client {client_index}: {found:?}, model: {expected:?}"
             );
             for (expected, found) in expected.into_iter().zip(found) {
-                assert!(self.same_token(expected, found), "a note: {found:?}, model: {expected:?}");
+                assert!(self.same_token(expected, found), "a notification: {found:?}, model: {expected:?}");
             }
         }
     }
 
     fn any_op(&self, random: &Random) -> (usize, Op) {
-        let (who, claim) = random.pick(&self.claims).clone();
+        let (client_index, claim) = random.pick(&self.claims).clone();
         if self.lock.kind == Kind::Semaphore && random.below(12) == 0 {
             let number = || u32::try_from(random.below(4)).unwrap_or(0) + 1;
             let known = self.model.record.as_ref().and_then(|record| record.limit);
             let seen = if random.below(4) == 0 { Some(number()) } else { known };
-            return (who, Op::Resize(Resize { seen, limit: number() }));
+            return (client_index, Op::Resize(Resize { seen, limit: number() }));
         }
         if self.lock.kind == Kind::Mutex && random.below(8) == 0 {
             let reserve = Some(Reserve { tokens: BLOCK, tell: random.below(2) == 0 });
-            // The holder as a rule, or nearly nothing would be reserved.
+            // Usually the holder; otherwise nearly nothing would be reserved.
             let holder = self.model.record.as_ref().and_then(|record| record.tenant.as_ref());
             let holder =
                 self.claims.iter().find(|(_, known)| holder.is_some_and(|held| held.claim == *known));
-            let (who, claim) = holder.filter(|_| random.below(4) > 0).cloned().unwrap_or((who, claim));
+            let (client_index, claim) =
+                holder.filter(|_| random.below(4) > 0).cloned().unwrap_or((client_index, claim));
             let lease_ms = 1000 * random.pick(&LEASES_S);
-            return (who, Op::Extend(Extend { claim, lease_ms, keep_record: random.below(2) == 0, reserve }));
+            return (
+                client_index,
+                Op::Extend(Extend { claim, lease_ms, keep_record: random.below(2) == 0, reserve }),
+            );
         }
         let op = match random.below(10) {
-            0..4 => Op::Acquire(self.any_ask(who, &claim, random)),
+            0..4 => Op::Acquire(self.any_request(client_index, &claim, random)),
             4..5 => {
                 let lease_ms = 1000 * random.pick(&LEASES_S);
                 Op::Extend(Extend { claim, lease_ms, keep_record: random.below(2) == 0, reserve: None })
@@ -210,27 +220,28 @@ impl<'a> Contest<'a> {
                     }
                     _ => ReleaseAction::Grant,
                 };
-                let others = self.claims.iter().filter(|(of, other)| *of == who && *other != claim);
+                let others = self.claims.iter().filter(|(of, other)| *of == client_index && *other != claim);
                 let others: Vec<_> = others.collect();
-                let next = (random.below(3) == 0).then(|| self.any_ask(who, &random.pick(&others).1, random));
+                let next = (random.below(3) == 0)
+                    .then(|| self.any_request(client_index, &random.pick(&others).1, random));
                 Op::Release(Release { claim, pass, next })
             }
             _ => Op::Inspect(Inspect { claim: (random.below(4) > 0).then_some(claim), in_full: false }),
         };
-        (who, op)
+        (client_index, op)
     }
 
-    fn any_ask(&self, who: usize, claim: &Claim, random: &Random) -> Acquire {
+    fn any_request(&self, client_index: usize, claim: &Claim, random: &Random) -> Acquire {
         let lease = || Duration::from_secs(*random.pick(&LEASES_S));
-        let client = &self.clients[who];
+        let client = &self.clients[client_index];
         let at = self.claims.iter().position(|(_, known)| known == claim);
         let mode = self.modes[at.unwrap_or(0)];
-        let mut ask = Acquire { mode, ..client.look(claim, lease(), lease()) };
+        let mut request = Acquire { mode, ..client.queued_request(claim, lease(), lease()) };
         if random.below(4) == 0 {
-            ask.queue = None;
+            request.queue = None;
         }
-        ask.adopt_ms = (random.below(4) == 0).then(|| millis(lease()));
-        ask
+        request.adopt_ms = (random.below(4) == 0).then(|| millis(lease()));
+        request
     }
 
     fn same_reply(&mut self, expected: &Reply, found: &Reply) -> bool {
@@ -247,17 +258,17 @@ impl<'a> Contest<'a> {
             (Reply::Extend(a), Reply::Extend(b)) => self.same_extended(a, b),
             (Reply::Inspect(a), Reply::Inspect(b)) => {
                 let holder = self.same_holder(a.holder.as_ref(), b.holder.as_ref());
-                let told = (a.waiting, a.fate, a.limit) == (b.waiting, b.fate, b.limit);
+                let counts = (a.waiting, a.fate, a.limit) == (b.waiting, b.fate, b.limit);
                 let mut sharers = a.sharers.iter().zip(&b.sharers);
                 let sharers = a.sharers.len() == b.sharers.len()
                     && sharers.all(|(a, b)| self.same_holder(Some(a), Some(b)));
-                holder && told && sharers
+                holder && counts && sharers
             }
             (a, b) => a == b,
         }
     }
 
-    /// How many tokens there are depends on how far the clock has gone on since the block before.
+    /// The number of tokens depends on how far the clock has advanced since the previous block.
     fn same_extended(&mut self, a: &Extended, b: &Extended) -> bool {
         let (
             Extended::Reserved { mut block, others_wait },
@@ -299,14 +310,14 @@ impl<'a> Contest<'a> {
                 Acquired::Taken {
                     holder: b_holder,
                     position: b_position,
-                    predecessor: b_ahead,
+                    predecessor: b_predecessor,
                     others: b_others,
                 },
             ) => {
-                let watched = (predecessor.map(|predecessor| predecessor.session), others)
-                    == (b_ahead.map(|predecessor| predecessor.session), b_others);
-                let watched = watched || !self.lock.kind.is_shared();
-                watched && position == b_position && self.same_holder(holder.as_ref(), b_holder.as_ref())
+                let same_watched = (predecessor.map(|predecessor| predecessor.session), others)
+                    == (b_predecessor.map(|predecessor| predecessor.session), b_others);
+                let same_watched = same_watched || !self.lock.kind.is_shared();
+                same_watched && position == b_position && self.same_holder(holder.as_ref(), b_holder.as_ref())
             }
             (a, b) => a == b,
         }
@@ -322,9 +333,9 @@ impl<'a> Contest<'a> {
             (Some(a), Some(b)) => same_time(a, b),
             (a, b) => a == b,
         };
-        let who =
+        let client_index =
             (&a.label, &a.owner, a.count, a.rests, a.mode) == (&b.label, &b.owner, b.count, b.rests, b.mode);
-        tokens && remaining && who && a.since_ms.is_some() == b.since_ms.is_some()
+        tokens && remaining && client_index && a.since_ms.is_some() == b.since_ms.is_some()
     }
 
     /// Tokens agree if they are in the same order.
@@ -336,7 +347,7 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// A part of a lock of that kind.
+/// A mode of that kind.
 fn any_mode(kind: Kind, random: &Random) -> LockMode {
     let one_to = |most| u32::try_from(random.below(most)).unwrap_or(0) + 1;
     match kind {
@@ -352,7 +363,7 @@ fn any_mode(kind: Kind, random: &Random) -> LockMode {
     }
 }
 
-/// A value as a client of another library writes it.
+/// A value as another library writes it.
 fn foreign(kind: Kind, value: &str) -> Content {
     match (kind, OwnValue::new(value)) {
         (Kind::Reentrant, Ok(owner)) => {

@@ -1,8 +1,8 @@
 //! Re-entry: which owner may re-enter, how holds are counted, and when they end.
 
-use super::sessions::{keeps, lapses};
+use super::sessions::{sessions_lapse, tracks_sessions};
 use crate::conformance::client::{LONG, TestClient, entered, millis};
-use crate::conformance::fixture::{Fixture, not_applicable};
+use crate::conformance::fixture::{Fixture, report_unsupported};
 use leasehold_core::{
     Acquire, Acquired, Ended, Evicted, Extended, ForceReleased, HoldStatus, Kind, Liveness, Lock,
     ObservedHolder, Op, Refused, ReleaseAction, Reply,
@@ -11,50 +11,55 @@ use std::time::Duration;
 
 /// R4: the same owner re-enters at once, from any process; another owner never does. The reply has the count, and all
 /// holds share one token.
-pub async fn the_same_owner_enters_at_once(fixture: &Fixture) {
+pub async fn the_same_owner_reenters_at_once(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
-    let (outer, inner) = (a.claim_with("trace-7"), b.claim_with("trace-7"));
-    let first = a.granted(&a.ask(&outer, LONG)).await;
-    let second = b.granted(&b.ask(&inner, LONG)).await;
+    let (outer, inner) = (a.claim_with_value("trace-7"), b.claim_with_value("trace-7"));
+    let first = a.granted(&a.request(&outer, LONG)).await;
+    let second = b.granted(&b.request(&inner, LONG)).await;
     assert_eq!((second.fence, entered(&first).count, entered(&second).count), (first.fence, 1, 2));
-    for other in [c.claim_with("trace-70"), c.claim_with("trace-"), c.claim_with("TRACE-7"), a.claim()] {
-        let holder = c.taken(&c.ask(&other, LONG)).await.holder.expect("it is held");
+    for other in [
+        c.claim_with_value("trace-70"),
+        c.claim_with_value("trace-"),
+        c.claim_with_value("TRACE-7"),
+        a.claim(),
+    ] {
+        let holder = c.taken(&c.request(&other, LONG)).await.holder.expect("it is held");
         assert_eq!(holder.owner, outer.value);
         assert_eq!((holder.count, holder.fence, holder.label), (2, Some(first.fence), Some(a.label())));
     }
     for (client, claim) in [(&a, &outer), (&b, &inner)] {
-        assert_eq!(client.fate(claim).await, HoldStatus::Held);
+        assert_eq!(client.status(claim).await, HoldStatus::Held);
     }
 }
 
 /// Row 2: a resent re-entrant acquire counts once, as does its release. A resent release gets the same count.
-pub async fn a_resent_entry_counts_once(fixture: &Fixture) {
+pub async fn a_resent_reentry_counts_once(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
-    let inner = a.again(&outer);
-    a.granted(&a.ask(&outer, LONG)).await;
+    let inner = a.same_owner_claim(&outer);
+    a.granted(&a.request(&outer, LONG)).await;
     for _ in 0..3 {
-        let granted = a.granted(&a.look(&inner, LONG, LONG)).await;
+        let granted = a.granted(&a.queued_request(&inner, LONG, LONG)).await;
         assert_eq!(entered(&granted).count, 2);
     }
     let first = a.release(&inner).await;
     assert_eq!((first.found, first.left), (HoldStatus::Held, 1));
     let second = a.release(&inner).await;
     assert_eq!((second.found, second.left), (HoldStatus::Ended(Ended::Released), 1));
-    assert_eq!(a.acquire(&a.ask(&inner, LONG)).await, Acquired::Spent(Ended::Released), "it came late");
+    assert_eq!(a.acquire(&a.request(&inner, LONG)).await, Acquired::Spent(Ended::Released), "a late request");
     assert_eq!(count(&b).await, 1);
     assert_eq!(a.release(&outer).await.left, 0);
-    b.take(LONG).await;
+    b.acquire_new(LONG).await;
 }
 
 /// R11 and R16: the lock is free after as many releases as acquires, in any order. A release distinguishes still
 /// held, free, and not held.
-pub async fn a_release_tells_what_is_left(fixture: &Fixture) {
+pub async fn a_release_reports_the_remaining_holds(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let outer = a.claim();
-    let (middle, inner) = (b.again(&outer), a.again(&outer));
+    let (middle, inner) = (b.same_owner_claim(&outer), a.same_owner_claim(&outer));
     for (client, claim) in [(&a, &outer), (&b, &middle), (&a, &inner)] {
-        client.granted(&client.ask(claim, LONG)).await;
+        client.granted(&client.request(claim, LONG)).await;
     }
     if !c.store.capabilities().queue {
         for (client, claim, left) in [(&a, &outer, 2), (&a, &inner, 1), (&b, &middle, 0)] {
@@ -69,25 +74,25 @@ pub async fn a_release_tells_what_is_left(fixture: &Fixture) {
     for (client, claim, left) in [(&a, &outer, 2), (&a, &inner, 1)] {
         let released = client.release(claim).await;
         assert_eq!((released.found, released.left), (HoldStatus::Held, left));
-        assert_eq!(c.fate(&waiting).await, HoldStatus::Queued);
-        c.taken(&c.ask(&waiting, LONG)).await;
+        assert_eq!(c.status(&waiting).await, HoldStatus::Queued);
+        c.taken(&c.request(&waiting, LONG)).await;
         assert_eq!(count(&c).await, left);
     }
     assert_eq!(fixture.grants_so_far(&c).await, [], "no grant before the last release");
     let released = b.release(&middle).await;
     assert_eq!((released.found, released.left), (HoldStatus::Held, 0));
-    assert_eq!(c.message().await.nonce, nonce);
-    assert_eq!(c.fate(&waiting).await, HoldStatus::Held);
+    assert_eq!(c.next_grant().await.nonce, nonce);
+    assert_eq!(c.status(&waiting).await, HoldStatus::Held);
 }
 
 /// A release by an unknown hold ends none, even with the same owner.
-pub async fn a_release_by_none_of_the_holds_takes_none(fixture: &Fixture) {
+pub async fn a_release_by_an_unknown_hold_ends_none(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
-    let inner = a.again(&outer);
-    a.granted(&a.ask(&outer, LONG)).await;
-    a.granted(&a.ask(&inner, LONG)).await;
-    for other in [b.claim(), a.claim(), a.again(&outer), b.again(&outer)] {
+    let inner = a.same_owner_claim(&outer);
+    a.granted(&a.request(&outer, LONG)).await;
+    a.granted(&a.request(&inner, LONG)).await;
+    for other in [b.claim(), a.claim(), a.same_owner_claim(&outer), b.same_owner_claim(&outer)] {
         assert_ne!(b.release(&other).await.found, HoldStatus::Held);
         assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
     }
@@ -96,90 +101,93 @@ pub async fn a_release_by_none_of_the_holds_takes_none(fixture: &Fixture) {
 }
 
 /// R10: re-entry shortens nothing, and the reply has the longest lease requested.
-pub async fn an_entry_shortens_nothing(fixture: &Fixture) {
+pub async fn a_reentry_shortens_no_lease(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
-    a.granted(&a.ask(&outer, LONG)).await;
+    a.granted(&a.request(&outer, LONG)).await;
     assert_eq!(a.extend(&outer, LONG * 4).await, Extended::Extended);
-    let inner = b.again(&outer);
-    let granted = b.granted(&b.ask(&inner, fixture.short())).await;
-    assert_eq!(entered(&granted).lease_ms, millis(LONG * 4), "the longest that was asked for");
-    assert!(granted.remaining_ms <= millis(fixture.short()), "it lasts as it was asked for: {granted:?}");
+    let inner = b.same_owner_claim(&outer);
+    let granted = b.granted(&b.request(&inner, fixture.short_lease())).await;
+    assert_eq!(entered(&granted).lease_ms, millis(LONG * 4), "the longest requested lease");
+    assert!(
+        granted.remaining_ms <= millis(fixture.short_lease()),
+        "it lasts for the requested lease: {granted:?}"
+    );
     assert!(b.remaining_ms().await > millis(LONG * 4) - 60_000);
     assert_eq!(b.release(&inner).await.left, 1);
     assert!(b.remaining_ms().await > millis(LONG * 4) - 60_000, "nor does its release");
-    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
-    assert_eq!(a.fate(&outer).await, HoldStatus::Held);
+    fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
+    assert_eq!(a.status(&outer).await, HoldStatus::Held);
 }
 
-/// Each hold ends by itself: an expired hold no longer counts, and the others keep their leases.
-pub async fn each_hold_ends_by_itself(fixture: &Fixture) {
+/// Each hold expires on its own: an expired hold no longer counts, and the others keep their leases.
+pub async fn each_hold_expires_on_its_own(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
-    let inner = a.again(&outer);
-    a.granted(&a.ask(&inner, LONG)).await;
-    a.granted(&a.ask(&outer, fixture.short())).await;
-    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
-    fixture.until("the first lease ends", async || count(&b).await == 1).await;
-    assert_eq!(a.fate(&outer).await, HoldStatus::Vanished);
+    let inner = a.same_owner_claim(&outer);
+    a.granted(&a.request(&inner, LONG)).await;
+    a.granted(&a.request(&outer, fixture.short_lease())).await;
+    fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
+    fixture.wait_until("the first lease ends", async || count(&b).await == 1).await;
+    assert_eq!(a.status(&outer).await, HoldStatus::Vanished);
     assert_eq!(a.extend(&outer, LONG).await, Extended::NotHeld);
     let late = a.release(&outer).await;
     assert_eq!((late.found, late.left), (HoldStatus::Vanished, 1));
-    assert_eq!(a.fate(&inner).await, HoldStatus::Held);
+    assert_eq!(a.status(&inner).await, HoldStatus::Held);
     assert_eq!(a.release(&inner).await.left, 0);
-    b.take(LONG).await;
+    b.acquire_new(LONG).await;
 }
 
-/// Rows 1, 2 and 4: a hold that was granted without its client's knowledge ends by its own lease, whatever its owner
-/// does, and leaves no count.
-pub async fn a_ghost_leaves_no_count(fixture: &Fixture) {
+/// Rows 1, 2 and 4: a hold whose client does not know of the grant ends with its own lease, whatever its owner does, and
+/// leaves no count.
+pub async fn an_unknown_hold_expires_and_leaves_no_count(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
-    a.granted(&a.ask(&outer, fixture.short())).await;
+    a.granted(&a.request(&outer, fixture.short_lease())).await;
     a.extend(&outer, LONG).await;
-    a.granted(&a.ask(&a.again(&outer), fixture.short())).await;
-    fixture.pass(fixture.short() / 2).await;
-    let inner = a.again(&outer);
-    a.granted(&a.ask(&inner, fixture.short())).await;
+    a.granted(&a.request(&a.same_owner_claim(&outer), fixture.short_lease())).await;
+    fixture.advance(fixture.short_lease() / 2).await;
+    let inner = a.same_owner_claim(&outer);
+    a.granted(&a.request(&inner, fixture.short_lease())).await;
     a.extend(&inner, LONG).await;
     a.extend(&outer, LONG).await;
     a.release(&inner).await;
-    fixture.pass(fixture.short() / 2 + Duration::from_millis(2)).await;
-    fixture.until("the ghost is gone", async || count(&b).await == 1).await;
+    fixture.advance(fixture.short_lease() / 2 + Duration::from_millis(2)).await;
+    fixture.wait_until("the unknown hold expires", async || count(&b).await == 1).await;
     assert_eq!(a.release(&outer).await.left, 0);
-    b.take(LONG).await;
+    b.acquire_new(LONG).await;
 }
 
 /// The same with no other hold left: the first waiter acquires the lock after that lease.
-pub async fn a_ghost_alone_does_not_keep_the_lock(fixture: &Fixture) {
+pub async fn an_unknown_hold_alone_expires(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
-    a.granted(&a.ask(&outer, LONG)).await;
-    a.granted(&a.ask(&a.again(&outer), fixture.short())).await;
+    a.granted(&a.request(&outer, LONG)).await;
+    a.granted(&a.request(&a.same_owner_claim(&outer), fixture.short_lease())).await;
     assert_eq!(a.release(&outer).await.left, 1);
     let (claim, _) = b.enqueue().await;
-    assert!(b.remaining_ms().await <= millis(fixture.short()), "no longer wait is reported");
-    fixture.outlast(fixture.short(), &a).await;
-    b.granted(&b.look(&claim, LONG, LONG)).await;
+    assert!(b.remaining_ms().await <= millis(fixture.short_lease()), "the reported time is no longer");
+    fixture.wait_expired(fixture.short_lease(), &a).await;
+    b.granted(&b.queued_request(&claim, LONG, LONG)).await;
 }
 
 /// Only re-entry overtakes waiters. A waiter whose owner acquires the lock enters with its next poll.
-pub async fn only_an_entry_passes_the_queue(fixture: &Fixture) {
+pub async fn only_a_reentry_overtakes_the_queue(fixture: &Fixture) {
     let [a, b, c, d] = fixture.clients().await;
     let outer = a.claim();
-    a.granted(&a.ask(&outer, LONG)).await;
+    a.granted(&a.request(&outer, LONG)).await;
     let (first, nonce) = b.enqueue().await;
     c.enqueue().await;
-    let last = d.again(&first);
+    let last = d.same_owner_claim(&first);
     d.enqueue_as(&last, LONG).await;
-    let inner = a.again(&outer);
-    assert!(a.granted(&a.look(&inner, LONG, LONG)).await.others_wait);
+    let inner = a.same_owner_claim(&outer);
+    assert!(a.granted(&a.queued_request(&inner, LONG, LONG)).await.others_wait);
     assert_eq!(a.inspect().await.waiting, 3);
     a.release(&inner).await;
     a.release(&outer).await;
-    assert_eq!(b.message().await.nonce, nonce);
-    a.taken(&a.ask(&a.again(&outer), LONG)).await;
-    let granted = d.granted(&d.look(&last, LONG, LONG)).await;
+    assert_eq!(b.next_grant().await.nonce, nonce);
+    a.taken(&a.request(&a.same_owner_claim(&outer), LONG)).await;
+    let granted = d.granted(&d.queued_request(&last, LONG, LONG)).await;
     assert_eq!(entered(&granted).count, 2);
     assert_eq!(a.inspect().await.waiting, 1, "the waiter has left the queue");
     assert_eq!(fixture.grants_so_far(&c).await, []);
@@ -187,16 +195,16 @@ pub async fn only_an_entry_passes_the_queue(fixture: &Fixture) {
 
 /// A release that acquires in the same step re-enters if the owner still holds the lock, whatever the release action
 /// says about a free lock. A resend is the same operation.
-pub async fn a_release_that_acquires_enters_again(fixture: &Fixture) {
+pub async fn a_release_that_acquires_reenters(fixture: &Fixture) {
     for pass in [ReleaseAction::Grant, ReleaseAction::Free] {
         let a = fixture.client().await.at(&fixture.another_lock());
         let outer = a.claim();
-        let (inner, next) = (a.again(&outer), a.again(&outer));
-        a.granted(&a.ask(&outer, LONG)).await;
-        a.granted(&a.ask(&inner, LONG)).await;
-        let look = a.look(&next, LONG, LONG);
+        let (inner, next) = (a.same_owner_claim(&outer), a.same_owner_claim(&outer));
+        a.granted(&a.request(&outer, LONG)).await;
+        a.granted(&a.request(&inner, LONG)).await;
+        let poll = a.queued_request(&next, LONG, LONG);
         for found in [HoldStatus::Held, HoldStatus::Ended(Ended::Released)] {
-            let released = a.release_and(&inner, pass, Some(look.clone())).await;
+            let released = a.release_and(&inner, pass, Some(poll.clone())).await;
             assert_eq!(released.found, found);
             assert!(matches!(released.next, Some(Ok(Acquired::Granted { .. }))), "{released:?}");
             let inspection = a.inspect().await;
@@ -211,13 +219,13 @@ pub async fn one_tenure_has_one_token(fixture: &Fixture) {
     let mut last = None;
     for _ in 0..3 {
         let outer = a.claim();
-        let fence = a.granted(&a.ask(&outer, LONG)).await.fence;
+        let fence = a.granted(&a.request(&outer, LONG)).await.fence;
         assert!(last < Some(fence), "{fence:?} after {last:?}");
-        let inner = b.again(&outer);
-        assert_eq!(b.granted(&b.ask(&inner, LONG)).await.fence, fence);
+        let inner = b.same_owner_claim(&outer);
+        assert_eq!(b.granted(&b.request(&inner, LONG)).await.fence, fence);
         a.release(&outer).await;
-        let again = a.again(&inner);
-        assert_eq!(a.granted(&a.ask(&again, LONG)).await.fence, fence, "the other hold remains");
+        let again = a.same_owner_claim(&inner);
+        assert_eq!(a.granted(&a.request(&again, LONG)).await.fence, fence, "the other hold remains");
         b.release(&inner).await;
         a.release(&again).await;
         last = Some(fence);
@@ -225,91 +233,92 @@ pub async fn one_tenure_has_one_token(fixture: &Fixture) {
 }
 
 /// A session lapses: its holds are evicted, and the owner's holds in other processes stay.
-pub async fn a_dead_process_loses_its_part(fixture: &Fixture) {
-    let [a, b, c, watch] = fixture.clients().await;
-    if !lapses(&a) {
+pub async fn a_lapsed_session_loses_only_its_own_holds(fixture: &Fixture) {
+    let [a, b, c, observer] = fixture.clients().await;
+    if !sessions_lapse(&a) {
         return;
     }
-    a.begin(fixture.short()).await;
+    a.begin(fixture.short_lease()).await;
     b.begin(LONG).await;
     c.begin(LONG).await;
     let (dead, living, detached) =
-        (a.claim_with("trace-7"), b.claim_with("trace-7"), a.claim_with("trace-7"));
-    let fence = a.granted(&a.ask(&dead, LONG)).await.fence;
-    b.granted(&b.ask(&living, LONG)).await;
-    a.granted(&Acquire { liveness: Liveness::Lease, ..a.ask(&detached, LONG) }).await;
+        (a.claim_with_value("trace-7"), b.claim_with_value("trace-7"), a.claim_with_value("trace-7"));
+    let fence = a.granted(&a.request(&dead, LONG)).await.fence;
+    b.granted(&b.request(&living, LONG)).await;
+    a.granted(&Acquire { liveness: Liveness::Lease, ..a.request(&detached, LONG) }).await;
     let (waiting, _) = c.enqueue().await;
-    fixture.outlive(fixture.short(), &a).await;
-    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
-    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
-    assert_eq!(a.fate(&dead).await, HoldStatus::Ended(Ended::Evicted));
+    fixture.wait_lapsed(fixture.short_lease(), &a).await;
+    assert_eq!(observer.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
+    assert_eq!(observer.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
+    assert_eq!(a.status(&dead).await, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(a.extend(&dead, LONG).await, Extended::NotHeld);
     for (client, claim) in [(&b, &living), (&a, &detached)] {
-        assert_eq!(client.fate(claim).await, HoldStatus::Held);
+        assert_eq!(client.status(claim).await, HoldStatus::Held);
     }
-    assert_eq!((count(&c).await, c.fate(&waiting).await), (2, HoldStatus::Queued));
+    assert_eq!((count(&c).await, c.status(&waiting).await), (2, HoldStatus::Queued));
 }
 
 /// A forced release ends all holds of an owner, and notifies each session once.
-pub async fn a_forced_release_ends_all_of_an_owner(fixture: &Fixture) {
-    let [a, b, c, person] = fixture.clients().await;
-    if !keeps(&a) {
+pub async fn a_forced_release_ends_all_holds_of_an_owner(fixture: &Fixture) {
+    let [a, b, c, operator] = fixture.clients().await;
+    if !tracks_sessions(&a) {
         return;
     }
     for client in [&a, &b, &c] {
         client.begin(LONG).await;
     }
-    let (outer, inner, other) = (a.claim_with("trace-7"), a.claim_with("trace-7"), b.claim_with("trace-7"));
+    let (outer, inner, other) =
+        (a.claim_with_value("trace-7"), a.claim_with_value("trace-7"), b.claim_with_value("trace-7"));
     let mut fence = None;
     for (client, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {
-        fence = Some(client.granted(&client.ask(claim, LONG)).await.fence);
+        fence = Some(client.granted(&client.request(claim, LONG)).await.fence);
     }
     let fence = fence.expect("it was granted");
     let (waiting, nonce) = c.enqueue().await;
-    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
-    assert_eq!((a.freed().await, b.freed().await), (fence, fence));
-    assert_eq!(c.message().await.nonce, nonce);
+    assert_eq!(operator.force_release(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!((a.next_force_release().await, b.next_force_release().await), (fence, fence));
+    assert_eq!(c.next_grant().await.nonce, nonce);
     for (client, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {
         assert_eq!(client.extend(claim, LONG).await, Extended::NotHeld);
         assert_ne!(client.release(claim).await.found, HoldStatus::Held);
     }
-    assert_eq!(c.fate(&waiting).await, HoldStatus::Held);
-    assert_eq!(count(&person).await, 1);
-    assert_eq!(person.inspect_full().await.audit.len(), 1);
+    assert_eq!(c.status(&waiting).await, HoldStatus::Held);
+    assert_eq!(count(&operator).await, 1);
+    assert_eq!(operator.inspect_full().await.audit.len(), 1);
 }
 
-/// R9 and R11: a client of another library shares an owner with one of ours. Both are counted, and neither releases
-/// the other's holds.
-pub async fn a_stranger_of_the_same_owner_counts(fixture: &Fixture) {
+/// R9 and R11: a client of another library and one of Leasehold's have the same owner. Both are counted, and neither
+/// releases the other's holds.
+pub async fn a_foreign_hold_of_the_same_owner_counts(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    let theirs = "6f1c0b0e-8f5e-4b0a-9a53-0d7e6a9f4c11:58";
-    let Some(put) = fixture.subject.put_foreign(&fixture.lock, theirs, Some(LONG)) else {
-        return not_applicable("key to set");
+    let foreign_value = "6f1c0b0e-8f5e-4b0a-9a53-0d7e6a9f4c11:58";
+    let Some(put) = fixture.subject.put_foreign(&fixture.lock, foreign_value, Some(LONG)) else {
+        return report_unsupported("key to set");
     };
     put.await;
-    let holder = b.taken(&b.ask(&b.claim(), LONG)).await.holder.expect("a holder");
+    let holder = b.taken(&b.request(&b.claim(), LONG)).await.holder.expect("a holder");
     assert!(holder.is_stranger());
     assert_eq!(
         (holder.owner.as_ref().map(leasehold_core::OwnValue::as_str), holder.count),
-        (Some(theirs), 1)
+        (Some(foreign_value), 1)
     );
-    let claim = a.claim_with(theirs);
-    let granted = a.granted(&a.ask(&claim, fixture.short())).await;
-    assert_eq!((entered(&granted).count, entered(&granted).lease_ms), (2, millis(fixture.short())));
+    let claim = a.claim_with_value(foreign_value);
+    let granted = a.granted(&a.request(&claim, fixture.short_lease())).await;
+    assert_eq!((entered(&granted).count, entered(&granted).lease_ms), (2, millis(fixture.short_lease())));
     assert!(b.remaining_ms().await > millis(LONG) - 60_000, "it is not shortened");
     let holder = b.inspect().await.holder.expect("it is held");
     assert_eq!((holder.count, holder.fence), (2, Some(granted.fence)));
     let released = a.release(&claim).await;
     assert_eq!((released.found, released.left), (HoldStatus::Held, 1));
-    assert!(b.taken(&b.ask(&b.claim(), LONG)).await.holder.is_some_and(|holder| holder.is_stranger()));
-    let again = a.granted(&a.ask(&a.claim_with(theirs), fixture.short())).await;
-    assert!(again.fence > granted.fence, "nothing of ours was held meanwhile");
-    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
-    fixture.until("ours is over", async || count(&b).await == 1).await;
+    assert!(b.taken(&b.request(&b.claim(), LONG)).await.holder.is_some_and(|holder| holder.is_stranger()));
+    let again = a.granted(&a.request(&a.claim_with_value(foreign_value), fixture.short_lease())).await;
+    assert!(again.fence > granted.fence, "Leasehold held nothing in between");
+    fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
+    fixture.wait_until("Leasehold's hold expires", async || count(&b).await == 1).await;
     assert!(b.inspect().await.holder.is_some_and(|holder| holder.is_stranger()));
 }
 
-/// A lock of another kind at the same name is a clear refusal, either way, and stays as it is.
+/// A lock of another kind with the same name is refused with its kind, in both directions, and stays unchanged.
 pub async fn another_kind_of_lock_is_refused(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     for (first, found, second) in [
@@ -323,35 +332,35 @@ pub async fn another_kind_of_lock_is_refused(fixture: &Fixture) {
         let name = fixture.another_lock().name;
         let (a, b) = (a.at(&Lock { kind: first, name: name.clone() }), b.at(&Lock { kind: second, name }));
         if [&a, &b].iter().any(|client| client.store.check(&client.lock).is_err()) {
-            not_applicable("lock of each of these kinds");
+            report_unsupported("lock of both kinds");
             continue;
         }
-        let held = a.take(LONG).await;
+        let held = a.acquire_new(LONG).await;
         let other = b.claim();
         let refused = Reply::Refused(Refused::WrongKind { found: found.into() });
-        for ask in [b.ask(&other, LONG), b.look(&other, LONG, LONG)] {
-            assert_eq!(b.execute(&Op::Acquire(ask)).await, refused);
+        for request in [b.request(&other, LONG), b.queued_request(&other, LONG, LONG)] {
+            assert_eq!(b.execute(&Op::Acquire(request)).await, refused);
         }
         assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
         assert_ne!(b.release(&other).await.found, HoldStatus::Held);
-        assert_eq!(a.fate(&held).await, HoldStatus::Held);
+        assert_eq!(a.status(&held).await, HoldStatus::Held);
         assert!(a.remaining_ms().await <= millis(LONG));
         a.release(&held).await;
-        b.take(LONG).await;
+        b.acquire_new(LONG).await;
     }
 }
 
 /// Many tasks of one owner acquire and release concurrently. No count is lost, and none is left.
-pub async fn many_entries_at_once_are_counted(fixture: &Fixture) {
+pub async fn concurrent_reentries_are_counted(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
-    a.granted(&a.ask(&outer, LONG)).await;
+    a.granted(&a.request(&outer, LONG)).await;
     let workers = fixture.clients::<4>().await.map(|client| {
         let outer = outer.clone();
         tokio::spawn(async move {
             for _ in 0..20 {
-                let claim = client.again(&outer);
-                let granted = client.granted(&client.ask(&claim, LONG)).await;
+                let claim = client.same_owner_claim(&outer);
+                let granted = client.granted(&client.request(&claim, LONG)).await;
                 assert!((2..=5).contains(&entered(&granted).count), "{granted:?}");
                 let released = client.release(&claim).await;
                 let left = (1..=4).contains(&released.left);
@@ -360,14 +369,14 @@ pub async fn many_entries_at_once_are_counted(fixture: &Fixture) {
         })
     });
     for worker in workers {
-        worker.await.unwrap_or_else(|error| panic!("a worker ended badly: {error}"));
+        worker.await.unwrap_or_else(|error| panic!("a task panicked: {error}"));
     }
     assert_eq!(count(&b).await, 1);
     assert_eq!(a.release(&outer).await.left, 0);
-    b.take(LONG).await;
+    b.acquire_new(LONG).await;
 }
 
 /// The number of holds of the current owner.
-async fn count(onlooker: &TestClient) -> u64 {
-    onlooker.inspect().await.holder.map_or(0, |holder| holder.count)
+async fn count(observer: &TestClient) -> u64 {
+    observer.inspect().await.holder.map_or(0, |holder| holder.count)
 }

@@ -1,14 +1,14 @@
 //! What all kinds with several holders have in common.
 
 use crate::conformance::client::LONG;
-use crate::conformance::fixture::{Fixture, not_applicable};
+use crate::conformance::fixture::{Fixture, report_unsupported};
 use leasehold_core::{
     Acquire, Acquired, Extended, HoldStatus, Kind, Lock, LockMode, MultiAcquired, Op, Refused, Reply, Resize,
 };
 use std::time::Duration;
 
-/// A part that locks of this kind do not have is refused, and changes nothing.
-pub async fn a_part_of_another_kind_is_refused(fixture: &Fixture) {
+/// A mode of another kind is refused, and changes nothing.
+pub async fn a_mode_of_another_kind_is_refused(fixture: &Fixture) {
     let a = fixture.client().await;
     let all = [
         LockMode::Whole,
@@ -23,8 +23,8 @@ pub async fn a_part_of_another_kind_is_refused(fixture: &Fixture) {
     ];
     let refused = Reply::Refused(Refused::NoSuchPart);
     for mode in all.into_iter().filter(|mode| !mode.suits(fixture.lock.kind)) {
-        for ask in [a.ask_part(&a.claim(), mode), a.look_part(&a.claim(), mode)] {
-            assert_eq!(a.execute(&Op::Acquire(ask)).await, refused, "{mode:?}");
+        for request in [a.mode_request(&a.claim(), mode), a.queued_mode_request(&a.claim(), mode)] {
+            assert_eq!(a.execute(&Op::Acquire(request)).await, refused, "{mode:?}");
         }
     }
     if fixture.lock.kind != Kind::Semaphore {
@@ -35,17 +35,17 @@ pub async fn a_part_of_another_kind_is_refused(fixture: &Fixture) {
 }
 
 /// A name that holds a lock of another kind is refused in both directions, and the stored value stays.
-pub async fn a_name_is_of_one_kind(fixture: &Fixture) {
+pub async fn a_name_has_one_kind(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     for other in Kind::ALONE.into_iter().chain(Kind::SHARED).filter(|kind| *kind != fixture.lock.kind) {
         for kinds in [[fixture.lock.kind, other], [other, fixture.lock.kind]] {
             let name = fixture.another_lock().name;
             let [first, second] = kinds.map(|kind| Lock { kind, name: name.clone() });
             let (a, b) = (a.at(&first), b.at(&second));
-            let held = a.take(LONG).await;
+            let held = a.acquire_new(LONG).await;
             let other = b.claim();
-            for ask in [b.ask(&other, LONG), b.look(&other, LONG, LONG)] {
-                let reply = b.execute(&Op::Acquire(ask)).await;
+            for request in [b.request(&other, LONG), b.queued_request(&other, LONG, LONG)] {
+                let reply = b.execute(&Op::Acquire(request)).await;
                 assert!(
                     matches!(reply, Reply::Refused(Refused::WrongKind { .. })),
                     "{second:?} beside {first:?}: {reply:?}"
@@ -53,20 +53,23 @@ pub async fn a_name_is_of_one_kind(fixture: &Fixture) {
             }
             assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
             assert_ne!(b.release(&other).await.found, HoldStatus::Held);
-            assert_eq!(a.fate(&held).await, HoldStatus::Held);
+            assert_eq!(a.status(&held).await, HoldStatus::Held);
             a.release(&held).await;
-            b.take(LONG).await;
+            b.acquire_new(LONG).await;
         }
     }
 }
 
 /// A multi-lock acquire refuses a lock with several holders, and acquires nothing.
-pub async fn a_shared_lock_is_in_no_set(fixture: &Fixture) {
+pub async fn a_multi_acquire_refuses_a_shared_lock(fixture: &Fixture) {
     let a = fixture.client().await;
     let alone = Lock { kind: Kind::Mutex, name: fixture.another_lock().name };
-    let asks = [&alone, &fixture.lock].map(|lock| (lock.clone(), a.at(lock).ask(&a.at(lock).claim(), LONG)));
-    let Some(shares) = a.acquire_all(&asks).await else { return not_applicable("sets of this kind") };
-    assert_eq!(shares, [MultiAcquired::Open, MultiAcquired::InTheWay(Err(Refused::NoSuchPart))]);
+    let requests =
+        [&alone, &fixture.lock].map(|lock| (lock.clone(), a.at(lock).request(&a.at(lock).claim(), LONG)));
+    let Some(replies) = a.acquire_all(&requests).await else {
+        return report_unsupported("acquire of several locks");
+    };
+    assert_eq!(replies, [MultiAcquired::Open, MultiAcquired::InTheWay(Err(Refused::NoSuchPart))]);
     assert_eq!(a.at(&alone).inspect().await.holder, None);
     assert_eq!(a.inspect().await.sharers, []);
 }
@@ -77,23 +80,23 @@ pub async fn shared_holds_are_distinguished(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let mode = shared(fixture.lock.kind);
     let owner = b.claim();
-    let (first, second) = (b.again(&owner), b.again(&owner));
-    let one = b.granted(&Acquire { mode, ..b.ask(&first, fixture.short()) }).await;
-    let two = b.granted(&b.ask_part(&second, mode)).await;
+    let (first, second) = (b.same_owner_claim(&owner), b.same_owner_claim(&owner));
+    let one = b.granted(&Acquire { mode, ..b.request(&first, fixture.short_lease()) }).await;
+    let two = b.granted(&b.mode_request(&second, mode)).await;
     assert!(two.fence > one.fence);
     assert_eq!(b.extend(&second, LONG * 2).await, Extended::Extended);
     let seen = a.inspect().await;
     let left: Vec<_> = seen.sharers.iter().filter_map(|holder| holder.remaining_ms).collect();
     assert!(left.len() == 2 && left[0] <= 10_000 && left[1] > 3_600_000, "each has its own expiry: {left:?}");
-    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
-    fixture.until("the first is over", async || a.inspect().await.sharers.len() == 1).await;
+    fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
+    fixture.wait_until("the first hold expires", async || a.inspect().await.sharers.len() == 1).await;
     assert_eq!(b.extend(&first, LONG).await, Extended::NotHeld);
-    assert_eq!((b.fate(&first).await, b.fate(&second).await), (HoldStatus::Vanished, HoldStatus::Held));
-    let again = b.granted(&b.ask_part(&first, mode)).await;
-    assert!(again.fence > two.fence, "a new one, by a new token");
+    assert_eq!((b.status(&first).await, b.status(&second).await), (HoldStatus::Vanished, HoldStatus::Held));
+    let again = b.granted(&b.mode_request(&first, mode)).await;
+    assert!(again.fence > two.fence, "a new hold with a new token");
     b.release(&second).await;
-    assert!(matches!(b.acquire(&b.ask_part(&second, mode)).await, Acquired::Spent(_)));
-    assert_eq!(b.fate(&first).await, HoldStatus::Held);
+    assert!(matches!(b.acquire(&b.mode_request(&second, mode)).await, Acquired::Spent(_)));
+    assert_eq!(b.status(&first).await, HoldStatus::Held);
 }
 
 /// A mode that one owner may hold twice.

@@ -137,9 +137,9 @@ impl Scenario {
         let alive = |session| {
             if self.dead.contains(&session) { SessionStatus::Lapsed } else { SessionStatus::Alive(10_000) }
         };
-        let (reply, wakes) = self.state.apply(now_ms * 1000, &op, &alive);
+        let (reply, notifications) = self.state.apply(now_ms * 1000, &op, &alive);
         // Several waiters may be admitted at once, and the client of this request may be the last of them.
-        let mut tokens: Vec<_> = wakes.iter().map(Notification::fence).collect();
+        let mut tokens: Vec<_> = notifications.iter().map(Notification::fence).collect();
         if let Reply::Acquire(Acquired::Granted { fence, .. }) = reply {
             tokens.push(fence);
         }
@@ -148,8 +148,8 @@ impl Scenario {
             self.token(token);
         }
         let mut text = self.reply(&reply);
-        for wake in wakes {
-            text += &self.wake(wake);
+        for notification in notifications {
+            text += &self.notification(notification);
         }
         text
     }
@@ -217,37 +217,40 @@ impl Scenario {
                 Op::Acquire(self.ask_for(verb, who, words))
             }
             Some("resizes") => {
-                let seen = after("from", words).map(count);
-                Op::Resize(Resize { seen, limit: count(after("to", words).expect("to how many")) })
+                let observed = after("from", words).map(count);
+                Op::Resize(Resize { observed, limit: count(after("to", words).expect("to how many")) })
             }
             Some("extends") => {
                 let claim = self.claim(who, words);
                 let lease_ms = after("for", words).expect("how long");
                 let reserve = after("reserving", words)
-                    .map(|tokens| Reserve { tokens: count(tokens), tell: taken("telling", words) });
+                    .map(|tokens| Reserve { tokens: count(tokens), notify_wanted: taken("telling", words) });
                 Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve })
             }
             Some("releases") => {
                 let claim = self.claim(who, words);
-                let pass = match after("resting", words) {
+                let action = match after("resting", words) {
                     Some(for_ms) => ReleaseAction::Rest { for_ms },
                     None if taken("freely", words) => ReleaseAction::Free,
                     None => ReleaseAction::Grant,
                 };
                 let next = taken("then", words).then(|| self.ask(who, words));
-                Op::Release(Release { claim, pass, next })
+                Op::Release(Release { claim, action, next })
             }
             Some("inspects") => {
-                let in_full = taken("all", words);
+                let details = taken("all", words);
                 let claim = words.peek().is_some().then(|| self.claim(who, words));
-                Op::Inspect(Inspect { claim, in_full })
+                Op::Inspect(Inspect { claim, details })
             }
             Some("evicts") => {
                 let dead = words.next().expect("a client").to_owned();
-                Op::Evict(Evict { dead: self.session(&dead), by: Label::new(who).expect("a plain text") })
+                Op::Evict(Evict {
+                    session: self.session(&dead),
+                    actor: Label::new(who).expect("a plain text"),
+                })
             }
             Some("frees") => {
-                let seen = match words.next().and_then(|word| word.strip_prefix('#')) {
+                let observed = match words.next().and_then(|word| word.strip_prefix('#')) {
                     Some(number) => {
                         let at: usize = number.parse().expect("the number of a token");
                         ObservedHolder::Hold(self.tokens[at - 1])
@@ -256,7 +259,7 @@ impl Scenario {
                         words.next().expect("the value that was seen"),
                     )),
                 };
-                Op::ForceRelease(ForceRelease { seen, by: Label::new(who).expect("a plain text") })
+                Op::ForceRelease(ForceRelease { observed, actor: Label::new(who).expect("a plain text") })
             }
             other => panic!("no such verb: {other:?}"),
         }
@@ -279,8 +282,8 @@ impl Scenario {
         let lease_ms = after("for", words).expect("how long");
         let queue = taken("waiting", words).then(|| {
             let nonce = words.next().expect("a nonce").to_owned();
-            let kept_ms = after("for", words).expect("how long the entry is kept");
-            Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), kept_ms }
+            let ttl_ms = after("for", words).expect("how long the entry is kept");
+            Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), ttl_ms }
         });
         let adopt_ms = after("adopting", words);
         let liveness =
@@ -397,7 +400,7 @@ impl Scenario {
     }
 
     fn released(&mut self, released: &Released) -> String {
-        let mut text = match released.found {
+        let mut text = match released.status {
             HoldStatus::Held => "released".into(),
             HoldStatus::Queued => "left the queue".into(),
             other => format!("nothing to release: {}", fate(other)),
@@ -405,8 +408,9 @@ impl Scenario {
         if let Some(holder) = &released.holder {
             write!(text, " by {}", self.holder(Some(holder))).expect("a string takes everything");
         }
-        if released.left > 0 {
-            write!(text, ", still has it {}", times(released.left)).expect("a string takes everything");
+        if released.remaining_holds > 0 {
+            write!(text, ", still has it {}", times(released.remaining_holds))
+                .expect("a string takes everything");
         }
         match &released.next {
             Some(Ok(next)) => text + ", then " + &self.acquired(next),
@@ -416,30 +420,38 @@ impl Scenario {
     }
 
     fn inspection(&mut self, inspection: &Inspection) -> String {
-        let Inspection { holder, waiting, fate: asked, stranger: _, audit, sharers, limit } = inspection;
+        let Inspection {
+            holder,
+            waiters,
+            hold_status: asked,
+            foreign_fingerprint: _,
+            audit,
+            shared_holders,
+            limit,
+        } = inspection;
         let asked = asked.map(|asked| format!("; that hold: {}", fate(asked))).unwrap_or_default();
         let holders: Vec<_> =
-            if sharers.is_empty() { holder.iter().collect() } else { sharers.iter().collect() };
+            if shared_holders.is_empty() { holder.iter().collect() } else { shared_holders.iter().collect() };
         let holders: Vec<_> = holders.into_iter().map(|holder| self.holder(Some(holder))).collect();
         let held = (!holders.is_empty()).then(|| format!("held by {}", holders.join("; ")));
-        let waiting = format!(
-            "{waiting} waiting{}",
+        let waiters = format!(
+            "{waiters} waiting{}",
             limit.map(|limit| format!(", {limit} in all")).unwrap_or_default()
         );
         let audit: Vec<_> = audit.iter().map(|entry| self.entry(entry)).collect();
         let audit = if audit.is_empty() { String::new() } else { format!("; {}", audit.join(", ")) };
-        format!("{}, {waiting}{asked}{audit}", held.unwrap_or_else(|| "free".into()))
+        format!("{}, {waiters}{asked}{audit}", held.unwrap_or_else(|| "free".into()))
     }
 
     fn entry(&mut self, entry: &AuditEntry) -> String {
-        let whose = entry.whose.as_ref().map_or("a stranger".to_owned(), ToString::to_string);
+        let whose = entry.holder.as_ref().map_or("a stranger".to_owned(), ToString::to_string);
         let fence = entry.fence.map(|fence| format!(" {}", self.token(fence))).unwrap_or_default();
-        let how = match entry.how {
+        let how = match entry.ended {
             Ended::Evicted => "evicted",
             Ended::ForceReleased => "freed",
             other => panic!("not taken from its holder: {other:?}"),
         };
-        format!("at {} {} {how} {whose}{fence}", entry.at_ms - START_MS, entry.by)
+        format!("at {} {} {how} {whose}{fence}", entry.at_ms - START_MS, entry.actor)
     }
 
     fn person(&self, session: SessionId) -> &str {
@@ -469,10 +481,10 @@ impl Scenario {
         }
     }
 
-    fn wake(&mut self, wake: Notification) -> String {
-        let token = self.token(wake.fence());
-        let person = self.person(wake.to());
-        let nonce = match wake {
+    fn notification(&mut self, notification: Notification) -> String {
+        let token = self.token(notification.fence());
+        let person = self.person(notification.to());
+        let nonce = match notification {
             Notification::Grant { nonce, .. } => nonce,
             Notification::ForceReleased { .. } => return format!("; tells {person}: freed {token}"),
             Notification::Wanted { .. } => return format!("; tells {person}: wanted {token}"),

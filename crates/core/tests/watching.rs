@@ -221,7 +221,7 @@ fn holders_that_leave_alive_cause_no_storm_of_requests() {
         scene.go_on(700);
         let claim = Claim::new(HoldId::from_random(session(n), [n; 16]));
         let release =
-            leasehold_core::Release { claim, pass: leasehold_core::ReleaseAction::Grant, next: None };
+            leasehold_core::Release { claim, action: leasehold_core::ReleaseAction::Grant, next: None };
         scene.lock.apply(scene.now_ms * 1000, &Op::Release(release), &all_alive);
     }
     assert!(scene.busiest() <= 6, "{} requests a second", scene.busiest());

@@ -270,7 +270,7 @@ async fn a_monitor_frees_all_that_the_dead_shared() {
     let [eviction] = evicted.as_slice() else { panic!("one: {evicted:?}") };
     assert_eq!((eviction.name.as_str(), eviction.session), ("uploads", session));
     let audit = semaphore.inspect_full().await.unwrap().audit;
-    assert!(audit.len() == 2 && audit.iter().all(|entry| entry.how == Ended::Evicted), "{audit:?}");
+    assert!(audit.len() == 2 && audit.iter().all(|entry| entry.ended == Ended::Evicted), "{audit:?}");
     kept.release().await.expect("its session lives");
 }
 
@@ -339,9 +339,9 @@ async fn a_lock_is_freed_by_force_and_the_next_has_it(place: &Stand) {
 
     let audit = mutex.inspect_full().await.unwrap().audit;
     let [entry] = audit.as_slice() else { panic!("one entry: {audit:?}") };
-    assert_eq!((entry.how, entry.fence), (Ended::ForceReleased, Some(guard.fencing_token())));
-    assert_eq!(entry.whose.as_ref().map(Label::as_str), Some("billing"));
-    assert_eq!(entry.by.as_str(), "the night shift");
+    assert_eq!((entry.ended, entry.fence), (Ended::ForceReleased, Some(guard.fencing_token())));
+    assert_eq!(entry.holder.as_ref().map(Label::as_str), Some("billing"));
+    assert_eq!(entry.actor.as_str(), "the night shift");
     next.release().await.unwrap();
 }
 
@@ -391,7 +391,7 @@ async fn a_monitor_frees_what_the_dead_held(place: &Stand) {
     });
     freed.await.expect("long before the lease ends");
     let audit = mutex.inspect_full().await.unwrap().audit;
-    assert!(audit.len() == 1 && audit[0].how == Ended::Evicted, "{audit:?}");
+    assert!(audit.len() == 1 && audit[0].ended == Ended::Evicted, "{audit:?}");
     assert_eq!(told, 1);
     let round = monitor.round().await;
     assert!(round.evicted.is_empty() && round.left == 0, "{round:?}");

@@ -37,7 +37,7 @@ async fn the_hash_is_redissons_with_one_field_of_ours() {
     assert_eq!(released(release(&store, 1, owner).await), (HoldStatus::Held, 2));
     assert_eq!(released(release(&store, 2, owner).await), (HoldStatus::Held, 1));
     let holder = taken(take(&store, 3, "another").await);
-    assert!(holder.is_stranger());
+    assert!(holder.is_foreign());
     assert_eq!((holder.owner, holder.count), (OwnValue::new(owner).ok(), 1));
     server.cli(&["DEL", "job"]).unwrap();
     assert_eq!(entered(take(&store, 3, "another").await), Entered { count: 1, lease_ms: 20_000 });
@@ -65,8 +65,8 @@ async fn what_is_no_such_lock_is_named_and_left_alone() {
         let before = server.cli(&["DUMP", "job"]).unwrap();
         for op in [
             Op::Acquire(ask(1, "theirs", true)),
-            Op::Inspect(Inspect { claim: None, in_full: true }),
-            Op::Evict(Evict { dead: session(1), by: label() }),
+            Op::Inspect(Inspect { claim: None, details: true }),
+            Op::Evict(Evict { session: session(1), actor: label() }),
         ] {
             let outcome = execute(&store, &op).await;
             let Outcome::Done(Reply::Refused(Refused::WrongKind { found: kind })) = outcome else {
@@ -119,7 +119,7 @@ async fn an_owner_with_invalid_text_excludes_others_all_the_same() {
         server.cli(&["DEL", "job"]).unwrap();
         server.connect().unwrap().call(&[b"HSET", &b"job"[..], owner, b"3"]).unwrap().ok().unwrap();
         let holder = taken(take(&store, 1, "ours").await);
-        assert_eq!((holder.is_stranger(), holder.owner, holder.count), (true, None, 3));
+        assert_eq!((holder.is_foreign(), holder.owner, holder.count), (true, None, 3));
     }
 }
 
@@ -134,9 +134,9 @@ async fn an_owner_must_have_a_name_and_not_that_of_our_field() {
         for op in [
             Op::Acquire(ask),
             Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve: None }),
-            Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None }),
-            Op::Release(Release { claim: self::claim(1, "ours"), pass: ReleaseAction::Grant, next }),
-            Op::Inspect(Inspect { claim: Some(claim.clone()), in_full: false }),
+            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None }),
+            Op::Release(Release { claim: self::claim(1, "ours"), action: ReleaseAction::Grant, next }),
+            Op::Inspect(Inspect { claim: Some(claim.clone()), details: false }),
         ] {
             let outcome = execute(&store, &op).await;
             assert!(
@@ -159,7 +159,7 @@ async fn with_full_memory_no_new_owner_acquires_but_owners_extend_and_release() 
         entered(take(&store, n, "ours").await);
     }
     let waiting = execute(&store, &Op::Acquire(ask(5, "theirs", true))).await;
-    assert!(!taken(waiting).is_stranger());
+    assert!(!taken(waiting).is_foreign());
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
     for n in [6, 7] {
         let Outcome::Failed(Executed::No, fault) = execute(&store, &Op::Acquire(ask(n, "x", true))).await
@@ -180,7 +180,7 @@ async fn with_full_memory_no_new_owner_acquires_but_owners_extend_and_release() 
         }
     }
     assert_eq!(released(release(&store, 1, "ours").await), (HoldStatus::Held, 2));
-    let outcome = execute(&store, &Op::Evict(Evict { dead: session(2), by: label() })).await;
+    let outcome = execute(&store, &Op::Evict(Evict { session: session(2), actor: label() })).await;
     assert!(
         matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Gone { hold: Some(_), .. }))),
         "{outcome:?}"
@@ -217,9 +217,9 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     let ops = [
         Op::Acquire(ask(1, "ours", true)),
         Op::Extend(Extend { claim: claim(1, "ours"), lease_ms: 30_000, keep_record: false, reserve: None }),
-        Op::Inspect(Inspect { claim: Some(claim(1, "ours")), in_full: true }),
-        Op::Release(Release { claim: claim(1, "ours"), pass: ReleaseAction::Grant, next: None }),
-        Op::Evict(Evict { dead: session(1), by: label() }),
+        Op::Inspect(Inspect { claim: Some(claim(1, "ours")), details: true }),
+        Op::Release(Release { claim: claim(1, "ours"), action: ReleaseAction::Grant, next: None }),
+        Op::Evict(Evict { session: session(1), actor: label() }),
     ];
     for op in &ops {
         server.cli(&["SCRIPT", "FLUSH"]).unwrap();
@@ -300,7 +300,7 @@ async fn however_many_listen_there_is_one_subscription_and_in_the_end_none() {
     }
     hears(&mut last).await;
     // A call of the store is sent after the unsubscribes that were in flight.
-    execute(&store, &Op::Inspect(Inspect { claim: None, in_full: false })).await;
+    execute(&store, &Op::Inspect(Inspect { claim: None, details: false })).await;
     assert_eq!(subscriptions(&server), 1);
     server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap();
     hears(&mut last).await;
@@ -332,7 +332,7 @@ async fn a_future_that_is_dropped_listens_to_nothing() {
     let dropped = tokio::time::timeout(Duration::from_millis(50), store.listen(&job, LONG)).await;
     assert!(dropped.is_err());
     server.cont().unwrap();
-    execute(&store, &Op::Inspect(Inspect { claim: None, in_full: false })).await;
+    execute(&store, &Op::Inspect(Inspect { claim: None, details: false })).await;
     eventually(|| subscriptions(&server) == 0).await;
 }
 
@@ -434,7 +434,7 @@ fn label() -> Label {
 }
 
 fn ask(n: u8, owner: &str, queues: bool) -> Acquire {
-    let queue = queues.then_some(Enqueue { nonce: Nonce::new(0, n.into()), kept_ms: 20_000 });
+    let queue = queues.then_some(Enqueue { nonce: Nonce::new(0, n.into()), ttl_ms: 20_000 });
     Acquire {
         claim: claim(n, owner),
         lease_ms: 20_000,
@@ -457,7 +457,7 @@ async fn take(store: &RedisStore, n: u8, owner: &str) -> Outcome {
 }
 
 async fn release(store: &RedisStore, n: u8, owner: &str) -> Outcome {
-    execute(store, &Op::Release(Release { claim: claim(n, owner), pass: ReleaseAction::Grant, next: None }))
+    execute(store, &Op::Release(Release { claim: claim(n, owner), action: ReleaseAction::Grant, next: None }))
         .await
 }
 
@@ -484,7 +484,7 @@ fn taken(outcome: Outcome) -> Holder {
 #[track_caller]
 fn released(outcome: Outcome) -> (HoldStatus, u64) {
     match outcome {
-        Outcome::Done(Reply::Release(Released { found, left, .. })) => (found, left),
+        Outcome::Done(Reply::Release(Released { status, remaining_holds, .. })) => (status, remaining_holds),
         other => panic!("{other:?}"),
     }
 }

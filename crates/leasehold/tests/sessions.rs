@@ -529,7 +529,7 @@ async fn a_monitor_frees_locks_without_waiters() {
     assert_eq!(*evicted.lock().unwrap(), [("a".to_owned(), Some(held.fencing_token()))]);
     let details = live.client.mutex("a").unwrap().inspect_full().await.unwrap();
     assert!(!details.status.held && details.audit.len() == 1, "{details:?}");
-    assert_eq!(details.audit[0].how, Ended::Evicted);
+    assert_eq!(details.audit[0].ended, Ended::Evicted);
     kept.check().expect("its session beats");
     sleep(60 * S).await;
     assert_eq!(evicted.lock().unwrap().len(), 1, "no eviction is reported twice");

@@ -158,7 +158,7 @@ impl Environment {
     }
 
     fn compare(&mut self, locks: &mut [One], now_us: u64, what: &str) {
-        let look = Op::Inspect(Inspect { claim: None, in_full: true });
+        let look = Op::Inspect(Inspect { claim: None, details: true });
         for one in locks {
             let (expected, _) =
                 one.state.apply(now_us, &look, &|_| leasehold_core::model::SessionStatus::Unknown);
@@ -191,7 +191,7 @@ fn expired_queue_entries_do_not_count() {
         };
         let fresh = |one: &mut One, n| Claim { value: None, ..one.workload.fresh(n) };
         for n in 0..=u8::try_from(dead).unwrap() {
-            let queue = (n > 0).then(|| Enqueue { nonce: one.workload.nonce(), kept_ms: 900 });
+            let queue = (n > 0).then(|| Enqueue { nonce: one.workload.nonce(), ttl_ms: 900 });
             let op = Op::Acquire(ask(fresh(&mut one, n), queue));
             let (expected, _) = one.state.apply(START_US, &op, &all_alive);
             assert_eq!(environment.execute(&one.lock, &op), expected);
@@ -209,7 +209,7 @@ fn expired_queue_entries_do_not_count() {
         // The rest of the queue serves the next waiter.
         let next = Op::Acquire(ask(
             fresh(&mut one, 201),
-            Some(Enqueue { nonce: one.workload.nonce(), kept_ms: 900 }),
+            Some(Enqueue { nonce: one.workload.nonce(), ttl_ms: 900 }),
         ));
         let (expected, _) = one.state.apply(now_us, &next, &all_alive);
         assert_eq!(environment.execute(&one.lock, &next), expected);

@@ -489,10 +489,12 @@ impl Execution<'_> {
     /// The hold that the operation ended by force: its fencing token, or `None` for a foreign hold.
     pub fn freed(&self) -> Option<Option<FencingToken>> {
         match (self.op, self.reply) {
-            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::ForceReleased)) => match free.seen {
-                ObservedHolder::Hold(fence) => Some(Some(fence)),
-                ObservedHolder::Stranger(_) => Some(None),
-            },
+            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
+                match free.observed {
+                    ObservedHolder::Hold(fence) => Some(Some(fence)),
+                    ObservedHolder::Stranger(_) => Some(None),
+                }
+            }
             _ => None,
         }
     }
@@ -500,7 +502,7 @@ impl Execution<'_> {
     /// The session whose holds the operation ends, if it has lapsed.
     pub fn evicts(&self) -> Option<SessionId> {
         match self.op {
-            Op::Evict(evict) => Some(evict.dead),
+            Op::Evict(evict) => Some(evict.session),
             Op::Acquire(ask) => ask.predecessor,
             _ => None,
         }
@@ -615,7 +617,7 @@ fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             extend.reserve.map_or(Ok(()), |reserve| write!(f, ", {reserve:?}"))
         }
         Op::Release(release) => {
-            write!(f, "release {} ({:?})", Short(&release.claim.hold), release.pass)?;
+            write!(f, "release {} ({:?})", Short(&release.claim.hold), release.action)?;
             match &release.next {
                 Some(next) => {
                     f.write_str(" and ")?;
@@ -625,7 +627,7 @@ fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             }
         }
         Op::Inspect(_) => f.write_str("inspect"),
-        Op::Evict(evict) => write!(f, "evict {}", evict.dead),
+        Op::Evict(evict) => write!(f, "evict {}", evict.session),
         other => write!(f, "{other:?}"),
     }
 }
@@ -658,7 +660,7 @@ fn show_acquire(ask: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, " as {}", value.as_str())?;
     }
     match &ask.queue {
-        Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.kept_ms),
+        Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.ttl_ms),
         None => Ok(()),
     }?;
     match &ask.predecessor {
@@ -702,14 +704,14 @@ fn show_reply(reply: &Reply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
         Reply::Acquire(reply) => show_acquired(reply, f),
         Reply::Release(released) => {
-            write!(f, "found {:?}, {} left", released.found, released.left)?;
+            write!(f, "found {:?}, {} left", released.status, released.remaining_holds)?;
             if let Some(Ok(next)) = &released.next {
                 f.write_str(", next ")?;
                 show_acquired(next, f)?;
             }
             Ok(())
         }
-        Reply::Inspect(seen) => write!(f, "{:?}, {} wait", seen.fate, seen.waiting),
+        Reply::Inspect(seen) => write!(f, "{:?}, {} wait", seen.hold_status, seen.waiters),
         other => write!(f, "{other:?}"),
     }
 }

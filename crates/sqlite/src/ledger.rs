@@ -382,7 +382,7 @@ impl Scene<'_> {
         let by = by(op, state);
         let (holders, waiters) = (state.holders(), state.waiters().take(ASKED_AT_MOST).collect::<Vec<_>>());
         let spared = |session: &SessionId| match op {
-            Op::Evict(evict) => *session == evict.dead,
+            Op::Evict(evict) => *session == evict.session,
             Op::ForceRelease(_) => holders.contains(session),
             _ => false,
         };
@@ -433,7 +433,7 @@ impl Scene<'_> {
 fn concerns_the_living(op: &Op) -> bool {
     match op {
         Op::Acquire(_) | Op::Inspect(_) | Op::Evict(_) | Op::ForceRelease(_) | Op::Resize(_) => true,
-        Op::Release(release) => release.next.is_some() || release.pass != ReleaseAction::Free,
+        Op::Release(release) => release.next.is_some() || release.action != ReleaseAction::Free,
         _ => false,
     }
 }
@@ -442,7 +442,7 @@ fn concerns_the_living(op: &Op) -> bool {
 fn named(op: &Op) -> Option<SessionId> {
     match op {
         Op::Acquire(ask) => ask.predecessor,
-        Op::Evict(evict) => Some(evict.dead),
+        Op::Evict(evict) => Some(evict.session),
         _ => None,
     }
 }
@@ -452,8 +452,8 @@ fn by(op: &Op, state: &LockState) -> Label {
     let plain = |text| Label::new(text).expect("a short text is a label");
     match op {
         Op::Acquire(ask) => ask.label.clone(),
-        Op::Evict(evict) => evict.by.clone(),
-        Op::ForceRelease(free) => free.by.clone(),
+        Op::Evict(evict) => evict.actor.clone(),
+        Op::ForceRelease(free) => free.actor.clone(),
         Op::Release(release) => {
             let next = release.next.as_ref().map(|next| next.label.clone());
             next.or_else(|| known_as(&release.claim, state)).unwrap_or_else(|| plain("a release"))

@@ -104,18 +104,20 @@ impl MemoryStore {
         };
         let listeners = bells.get(lock).filter(|_| lock.kind == Kind::Election);
         let before = listeners.map(|_| state.value.as_ref().map(|value| value.content.clone()));
-        let (reply, wakes) = match other {
+        let (reply, notifications) = match other {
             None => state.apply(now_us, op, &alive),
             Some(other) => state.apply_beside(&other, now_us, op, &alive),
         };
         if before.is_some_and(|before| before != state.value.as_ref().map(|value| value.content.clone())) {
             listeners.into_iter().flatten().for_each(|(_, bell)| bell.ring());
         }
-        let posts: Vec<_> =
-            wakes.into_iter().filter_map(|wake| Some((mailboxes.get(&wake.to())?.clone(), wake))).collect();
+        let posts: Vec<_> = notifications
+            .into_iter()
+            .filter_map(|notification| Some((mailboxes.get(&notification.to())?.clone(), notification)))
+            .collect();
         drop(guard);
-        for (post, wake) in posts {
-            post.deliver(wake);
+        for (post, notification) in posts {
+            post.deliver(notification);
         }
         reply
     }

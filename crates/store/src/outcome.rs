@@ -14,9 +14,9 @@ use leasehold_core::{Executed, Reply};
 /// use leasehold::store::{Executed, MemoryStore, Outcome, Store};
 /// use std::time::Duration;
 ///
-/// let (lock, op) = (Lock::mutex("orders/42".parse()?), Op::Inspect(Inspect { claim: None, in_full: false }));
+/// let (lock, op) = (Lock::mutex("orders/42".parse()?), Op::Inspect(Inspect { claim: None, details: false }));
 /// match MemoryStore::new().execute(&lock, &op, Duration::from_secs(1)).await {
-///     Outcome::Done(Reply::Inspect(seen)) => println!("{} wait", seen.waiting),
+///     Outcome::Done(Reply::Inspect(seen)) => println!("{} wait", seen.waiters),
 ///     Outcome::Done(other) => println!("an answer to another question: {other:?}"),
 ///     Outcome::Failed(Executed::No, fault) => println!("not executed: {fault}"),
 ///     Outcome::Failed(Executed::Unknown, fault) => println!("executed or not, or only yet to be: {fault}"),

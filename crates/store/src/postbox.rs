@@ -13,8 +13,8 @@ use leasehold_core::Notification;
 /// struct Slot(mpsc::Sender<Option<Notification>>);
 ///
 /// impl NotificationSink for Slot {
-///     fn deliver(&self, wake: Notification) {
-///         let _ = self.0.send(Some(wake));
+///     fn deliver(&self, notification: Notification) {
+///         let _ = self.0.send(Some(notification));
 ///     }
 ///     fn resubscribed(&self) {
 ///         let _ = self.0.send(None);
@@ -23,14 +23,14 @@ use leasehold_core::Notification;
 ///
 /// let (sender, received) = mpsc::channel();
 /// let to = SessionId::from_random([7; 12]);
-/// let wake = Notification::Grant { to, nonce: Nonce::new(0, 77), fence: FencingToken::new(4711) };
-/// Slot(sender).deliver(wake); // as a store does, to which this message came
-/// assert_eq!(received.recv()?, Some(wake));
+/// let notification = Notification::Grant { to, nonce: Nonce::new(0, 77), fence: FencingToken::new(4711) };
+/// Slot(sender).deliver(notification); // as a store does, to which this message came
+/// assert_eq!(received.recv()?, Some(notification));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait NotificationSink: Send + Sync + 'static {
     /// A message has come. Does not block.
-    fn deliver(&self, wake: Notification);
+    fn deliver(&self, notification: Notification);
 
     /// Messages may have been missed: the mailbox was opened anew. Does not block.
     fn resubscribed(&self);

@@ -216,24 +216,24 @@ impl QuorumStore {
     async fn ask_all(&self, ops: &[(Lock, Op)], within: Duration) -> Vec<Outcome> {
         let limit = self.node_timeout.min(within);
         let sent: Arc<[_]> = ops.iter().map(|(lock, op)| (lock.clone(), at_a_node(op))).collect();
-        let (tell, mut news) = mpsc::unbounded_channel();
+        let (sender, mut events) = mpsc::unbounded_channel();
         for (at, node) in self.nodes.iter().cloned().enumerate() {
-            let (sent, tell) = (Arc::clone(&sent), tell.clone());
+            let (sent, sender) = (Arc::clone(&sent), sender.clone());
             let asked = async move {
                 let outcomes = match &*sent {
                     [(lock, op)] => vec![node.execute(lock, op, limit).await],
                     sent => node.execute_all(sent, limit).await,
                 };
                 // The receiver is gone once the outcome is known.
-                let _ = tell.send((at, outcomes));
+                let _ = sender.send((at, outcomes));
             };
             self.errands.begin(asked).await;
         }
-        drop(tell);
+        drop(sender);
         let mut tallies: Vec<_> = ops.iter().map(|_| Tally::new(self.nodes.len())).collect();
         let mut known: Vec<Option<Outcome>> = vec![None; ops.len()];
         while known.iter().any(Option::is_none) {
-            let Some((at, outcomes)) = news.recv().await else { break };
+            let Some((at, outcomes)) = events.recv().await else { break };
             for (tally, outcome) in tallies.iter_mut().zip(outcomes) {
                 tally.note(at, outcome);
             }
@@ -262,18 +262,18 @@ impl QuorumStore {
         if !lock.kind.goes_by_majority() {
             return unusable(KeyError::NotByMajority(lock.kind).to_string());
         }
-        let kept_ms = match op {
+        let ttl_ms = match op {
             Op::Acquire(ask) => ask.lease_ms,
             Op::Extend(extend) => extend.lease_ms,
-            Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. }) => *for_ms,
+            Op::Release(Release { action: ReleaseAction::Rest { for_ms }, .. }) => *for_ms,
             Op::RaiseFence(_) => return unusable("only the quorum itself sends the second round".to_owned()),
             _ => 0,
         };
         match self.longest_lease {
-            Some(most) if Duration::from_millis(kept_ms) > most => {
+            Some(most) if Duration::from_millis(ttl_ms) > most => {
                 let text = format!(
                     "a lease of {:?} is too long, and this quorum allows at most {most:?}, because a restarted node votes again after that time: set `min_uptime` higher for all clients",
-                    Duration::from_millis(kept_ms)
+                    Duration::from_millis(ttl_ms)
                 );
                 unusable(text)
             }
@@ -286,8 +286,8 @@ impl QuorumStore {
 fn at_a_node(op: &Op) -> Op {
     match op {
         Op::Extend(extend) => Op::Extend(Extend { reserve: None, ..extend.clone() }),
-        Op::Release(Release { claim, pass: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
-            Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Tell, next: None })
+        Op::Release(Release { claim, action: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
+            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Tell, next: None })
         }
         other => other.clone(),
     }

@@ -292,19 +292,19 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
             let same = holder.filter(|holder| holder.value == release.claim.value);
             release.claim = same.unwrap_or(&release.claim).clone();
         }
-        (Flaw::AlwaysGrants, Op::Release(release)) => release.pass = ReleaseAction::Grant,
-        (Flaw::RestsLonger, Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. })) => {
+        (Flaw::AlwaysGrants, Op::Release(release)) => release.action = ReleaseAction::Grant,
+        (Flaw::RestsLonger, Op::Release(Release { action: ReleaseAction::Rest { for_ms }, .. })) => {
             *for_ms += 60_000;
         }
         // The hold lasts as if no request about it had been sent.
-        (Flaw::RestsHeld, Op::Release(release)) if matches!(release.pass, ReleaseAction::Rest { .. }) => {
+        (Flaw::RestsHeld, Op::Release(release)) if matches!(release.action, ReleaseAction::Rest { .. }) => {
             release.claim = Claim::new(HoldId::from_random(SessionId::from_random([0xee; 12]), [0; 16]));
         }
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
         (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.liveness = Liveness::Session { alive_ms: 1 },
         (Flaw::FreesUnseen, Op::ForceRelease(free)) => {
             let last = state.record.as_ref().and_then(|record| record.last);
-            free.seen = last.map_or(free.seen, ObservedHolder::Hold);
+            free.observed = last.map_or(free.observed, ObservedHolder::Hold);
         }
         (Flaw::AdoptsUnasked, Op::Acquire(ask)) => {
             ask.adopt_ms.get_or_insert(1000);
@@ -401,9 +401,9 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             entries.holds.iter_mut().for_each(|entry| entry.until_ms = last_ms);
         }
         (Flaw::EvictsTheOwner, Op::Evict(evict)) => {
-            let dead = entries.holds.iter().any(|entry| entry.hold.session() == evict.dead);
+            let dead = entries.holds.iter().any(|entry| entry.hold.session() == evict.session);
             if dead {
-                entries.holds.retain(|entry| entry.hold.session() == evict.dead);
+                entries.holds.retain(|entry| entry.hold.session() == evict.session);
                 entries.count = entries.holds.len() as u64;
             }
         }
@@ -440,7 +440,7 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
         }
         (Flaw::TriesQueue, Op::Acquire(ask)) => {
             let nonce = leasehold_core::Nonce::new(0, 7);
-            ask.queue.get_or_insert(Enqueue { nonce, kept_ms: 60_000 });
+            ask.queue.get_or_insert(Enqueue { nonce, ttl_ms: 60_000 });
         }
         (Flaw::TakesAnyPart, Op::Acquire(ask)) if !ask.mode.suits(state.kind) => {
             let all = ["-", "p1:1", "r", "a1:1", "m1:1"].into_iter().filter_map(LockMode::of_word);
@@ -457,7 +457,7 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
                 (mode, _) => mode,
             };
         }
-        (Flaw::ResizesUnseen, Op::Resize(resize)) => resize.seen = known,
+        (Flaw::ResizesUnseen, Op::Resize(resize)) => resize.observed = known,
         _ => {}
     }
 }
@@ -520,7 +520,7 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
             state.value = None;
         }
         (Flaw::HidesOthers, _, Reply::Acquire(Acquired::Taken { others, .. })) => others.clear(),
-        (Flaw::HidesSharers, _, Reply::Inspect(inspection)) => inspection.sharers.truncate(1),
+        (Flaw::HidesSharers, _, Reply::Inspect(inspection)) => inspection.shared_holders.truncate(1),
         (Flaw::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Gone { .. })) => {
             let lost = parts(before).and_then(|parts| parts.holds.last()).cloned();
             if let (Some(lost), Some(Value { content: Content::SharedHolders(parts), .. })) =
@@ -560,7 +560,7 @@ fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
                 match flaw {
                     Flaw::ReservesMore => reserve.tokens = BLOCK,
                     Flaw::ReservesOne => reserve.tokens = 1,
-                    _ => reserve.tell = true,
+                    _ => reserve.notify_wanted = true,
                 }
             }
         }
@@ -586,9 +586,9 @@ fn spoil_notes(flaw: Flaw, state: &LockState, op: &Op, reply: &Reply, wakes: &mu
         return;
     };
     let to = tenant.claim.hold.session();
-    let tells = reserved.tells && reserved.upto > fence;
+    let tells = reserved.notify_wanted && reserved.upto > fence;
     let own = flaw == Flaw::NotifiesOfOwnRequest && to == ask.claim.hold.session();
-    let lost = flaw == Flaw::NotifiesLostHold && holder.is_stranger();
+    let lost = flaw == Flaw::NotifiesLostHold && holder.is_foreign();
     if tells && (own || lost) {
         wakes.push(Notification::Wanted { to, fence });
     }
@@ -605,9 +605,9 @@ fn enters(entries: &Entries, ask: &Acquire) -> bool {
 
 /// Defects of an acquire of several locks.
 fn spoil_share(flaw: Flaw, state: &mut LockState, now_us: u64, ask: &Acquire) {
-    let inspect = Op::Inspect(Inspect { claim: Some(ask.claim.clone()), in_full: false });
+    let inspect = Op::Inspect(Inspect { claim: Some(ask.claim.clone()), details: false });
     let reply = state.clone().apply(now_us, &inspect, &all_alive).0;
-    let held = matches!(reply, Reply::Inspect(seen) if seen.fate == Some(HoldStatus::Held));
+    let held = matches!(reply, Reply::Inspect(seen) if seen.hold_status == Some(HoldStatus::Held));
     match flaw {
         Flaw::TakesAll if !held => state.value = None,
         Flaw::TakesAnew if held => state.value = None,
@@ -619,7 +619,7 @@ fn spoil_reply(flaw: Flaw, reply: &mut Reply) {
     match (flaw, reply) {
         (Flaw::ExtendsNothing, Reply::Extend(extended)) => *extended = Extended::Extended,
         (Flaw::HidesWhoWaits, Reply::Extend(Extended::Reserved { others_wait, .. })) => *others_wait = false,
-        (Flaw::LeavesUntold, Reply::Release(released)) => released.left = 0,
+        (Flaw::LeavesUntold, Reply::Release(released)) => released.remaining_holds = 0,
         (Flaw::OneToken, Reply::Acquire(Acquired::Granted { fence, .. })) => *fence = FencingToken::new(7),
         (Flaw::OneToken, Reply::Inspect(inspection)) => {
             if let Some(holder) = &mut inspection.holder {

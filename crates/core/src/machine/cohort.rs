@@ -43,7 +43,7 @@ pub struct Reserve {
     /// advanced as far since the grant, or since the last reservation.
     pub tokens: u32,
     /// Set to be [notified](crate::Notification::Wanted) when another session requests the lock.
-    pub tell: bool,
+    pub notify_wanted: bool,
 }
 
 /// Fencing tokens that the store has reserved for a hold, for the tasks to which its process hands it on.
@@ -64,7 +64,7 @@ pub struct Reserve {
 /// };
 /// lock.apply(5_000_000, &Op::Acquire(ask), &all_alive);
 ///
-/// let reserve = Some(Reserve { tokens: 32, tell: false });
+/// let reserve = Some(Reserve { tokens: 32, notify_wanted: false });
 /// let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve });
 /// let (reply, _) = lock.apply(5_000_400, &extend, &all_alive);
 /// let Reply::Extend(Extended::Reserved { mut block, .. }) = reply else { panic!("it is held") };

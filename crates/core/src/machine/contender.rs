@@ -332,7 +332,7 @@ impl Contender {
         attempt.may_have_been_there = attempt.may_be_there;
         attempt.may_be_there = true;
         self.phase = Phase::Asking { news: false };
-        let queue = terms.queue.then(|| Enqueue { nonce, kept_ms: whole_millis(kept) });
+        let queue = terms.queue.then(|| Enqueue { nonce, ttl_ms: whole_millis(kept) });
         let ask = Acquire {
             claim: attempt.claim.clone(),
             lease_ms: whole_millis(lease),
@@ -473,7 +473,7 @@ impl Contender {
     /// Whether this session waits at the head of the queue for a client of another library, which does not
     /// grant the lock on release.
     pub fn waits_for_stranger(&self) -> bool {
-        let stranger = self.standing.holder.as_ref().is_some_and(Holder::is_stranger);
+        let stranger = self.standing.holder.as_ref().is_some_and(Holder::is_foreign);
         stranger && self.standing.position == Some(0)
     }
 
@@ -590,7 +590,7 @@ impl Contender {
         }
         let head = self.standing.position.unwrap_or(0) == 0;
         let poll_often = self.attempt.as_ref().is_some_and(|attempt| attempt.poll_often);
-        let unheard = !self.hears && holder.is_some_and(Holder::is_stranger);
+        let unheard = !self.hears && holder.is_some_and(Holder::is_foreign);
         // The lock is free with this client behind it: it was left free, or the waiters before are long dead,
         // so no grant would arrive. At a latch or a barrier there is nothing to take; the arriving clients
         // cause the grant.
@@ -749,11 +749,7 @@ mod tests {
         contender.handle_reply(nonce, &taken, ms(1), random);
         contender.handle_wake(Nonce::new(0, 0xbad), fence(), ms(2));
         let (nonce, ask) = asked(contender.poll(ms(2), &terms(), random));
-        assert_eq!(
-            ask.queue.map(|queue| queue.kept_ms),
-            Some(21_000),
-            "further back an entry is kept longer"
-        );
+        assert_eq!(ask.queue.map(|queue| queue.ttl_ms), Some(21_000), "further back an entry is kept longer");
         contender.handle_reply(nonce, &taken, ms(3), random);
         contender.handle_wake(nonce, fence(), ms(3100));
         assert!(
@@ -1177,7 +1173,7 @@ mod tests {
         use crate::model::{LockState, SessionStatus};
         let dead = |n: u8| {
             let hold = HoldId::from_random(session(n), [n; 16]);
-            let queue = Some(Enqueue { nonce: Nonce::new(0, n.into()), kept_ms: 3_600_000 });
+            let queue = Some(Enqueue { nonce: Nonce::new(0, n.into()), ttl_ms: 3_600_000 });
             let (label, liveness) = (terms().label, Liveness::Session { alive_ms: 10_000 });
             Acquire {
                 claim: Claim::new(hold),

@@ -222,8 +222,8 @@ mod tests {
         ) {
             let (mut observer, mut now_ms, mut reported, mut looked) = (LeaderObserver::new(), 0, Vec::new(), None);
             observer.set_subscribed(subscribed);
-            for (what, fence, pass, random) in steps {
-                now_ms += pass;
+            for (what, fence, action, random) in steps {
+                now_ms += action;
                 let now = at(now_ms);
                 match what {
                     0 => observer.handle_hint(now),

@@ -172,15 +172,15 @@ impl LockState {
         let lies = self.value.clone();
         self.drop_over(now);
         let found = self.value.clone();
-        let mut wakes = Vec::new();
+        let mut notifications = Vec::new();
         let reply = match op {
-            Op::Acquire(ask) => self.look(now, ask, alive, &mut wakes).map(Reply::Acquire),
+            Op::Acquire(ask) => self.look(now, ask, alive, &mut notifications).map(Reply::Acquire),
             Op::Extend(extend) => Ok(Reply::Extend(self.extend(now, extend))),
-            Op::Release(release) => Ok(Reply::Release(self.release(now, release, &mut wakes))),
+            Op::Release(release) => Ok(Reply::Release(self.release(now, release, &mut notifications))),
             Op::Inspect(inspect) => self.inspect(now, inspect).map(Reply::Inspect),
-            Op::Evict(evict) => self.evict(now, evict, alive, &mut wakes).map(Reply::Evict),
-            Op::ForceRelease(free) => self.free(now, free, &mut wakes).map(Reply::ForceRelease),
-            Op::Resize(resize) => self.resize(now, *resize, &mut wakes).map(Reply::Resize),
+            Op::Evict(evict) => self.evict(now, evict, alive, &mut notifications).map(Reply::Evict),
+            Op::ForceRelease(free) => self.free(now, free, &mut notifications).map(Reply::ForceRelease),
+            Op::Resize(resize) => self.resize(now, *resize, &mut notifications).map(Reply::Resize),
             Op::RaiseFence(raise) => Ok(Reply::RaiseFence(self.raise(now, raise))),
         };
         let too_soon = matches!((op, &reply), (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended | Extended::Reserved { .. })))
@@ -193,7 +193,7 @@ impl LockState {
             _ if self.value == found && !too_soon => self.value = lies,
             _ => {}
         }
-        (reply.unwrap_or_else(Reply::Refused), wakes)
+        (reply.unwrap_or_else(Reply::Refused), notifications)
     }
 
     /// Acquires all of several locks, or none of them. It does not queue, and passes no waiter: a free lock
@@ -281,12 +281,12 @@ impl LockState {
     pub(super) fn take(
         &mut self,
         now: Now,
-        how: Ended,
+        ended: Ended,
         by: &Label,
         goes: impl Fn(Liveness, &HoldId) -> bool,
     ) -> Option<FencingToken> {
         if self.kind.is_shared() {
-            return self.take_parts(now, how, by, goes);
+            return self.take_parts(now, ended, by, goes);
         }
         let mut lost = self.lessees();
         lost.retain(|tenant| goes(tenant.liveness, &tenant.claim.hold));
@@ -295,11 +295,11 @@ impl LockState {
         self.keep_entries(now, |entry| !goes(entry.liveness, &entry.hold));
         if let Some(record) = &mut self.record {
             for tenant in &lost {
-                record.ended.note(tenant.claim.hold, how);
+                record.ended.note(tenant.claim.hold, ended);
             }
         }
-        let whose = Some(first.label.clone());
-        let entry = AuditEntry { at_ms: now.ms, how, fence, whose, by: by.clone() };
+        let holder = Some(first.label.clone());
+        let entry = AuditEntry { at_ms: now.ms, ended, fence, holder, actor: by.clone() };
         Audit::note(&mut self.audit, entry);
         fence
     }
@@ -393,7 +393,7 @@ impl LockState {
         now: Now,
         ask: &Acquire,
         alive: Alive<'_>,
-        wakes: &mut Vec<Notification>,
+        notifications: &mut Vec<Notification>,
     ) -> Result<Acquired, Refused> {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
@@ -406,9 +406,9 @@ impl LockState {
             alive_ms.map(|alive_ms| (predecessor, alive_ms))
         });
         let mut acquired = if self.kind.is_shared() {
-            self.acquire_part(now, ask, alive_ms.map(|(asked, _)| asked), wakes)?
+            self.acquire_part(now, ask, alive_ms.map(|(asked, _)| asked), notifications)?
         } else {
-            self.acquire(now, ask, wakes)?
+            self.acquire(now, ask, notifications)?
         };
         if let Acquired::Taken { predecessor: Some(predecessor), .. } = &mut acquired {
             predecessor.alive_ms =
@@ -440,14 +440,14 @@ impl LockState {
         now: Now,
         evict: &Evict,
         alive: Alive<'_>,
-        wakes: &mut Vec<Notification>,
+        notifications: &mut Vec<Notification>,
     ) -> Result<Evicted, Refused> {
         self.refuse_other_types()?;
-        if self.alive_ms(now, evict.dead, alive).is_some() {
+        if self.alive_ms(now, evict.session, alive).is_some() {
             return Ok(Evicted::Alive);
         }
-        let (hold, place) = self.bury(now.us, evict.dead, &evict.by);
-        self.serve(now, wakes);
+        let (hold, place) = self.bury(now.us, evict.session, &evict.actor);
+        self.serve(now, notifications);
         Ok(Evicted::Gone { hold, place })
     }
 
@@ -455,31 +455,35 @@ impl LockState {
         &mut self,
         now: Now,
         free: &ForceRelease,
-        wakes: &mut Vec<Notification>,
+        notifications: &mut Vec<Notification>,
     ) -> Result<ForceReleased, Refused> {
         self.refuse_other_types()?;
         if self.kind.is_shared() {
-            return Ok(self.free_part(now, free, wakes));
+            return Ok(self.free_part(now, free, notifications));
         }
         let fence = self.fence();
-        match free.seen {
+        match free.observed {
             ObservedHolder::Hold(seen) if fence == Some(seen) => {
                 // Each session once, oldest first: a script has no other order.
                 let told: Vec<_> = self.lessees().iter().map(|tenant| tenant.claim.hold.session()).collect();
                 let first = told.iter().enumerate().filter(|(at, to)| !told[..*at].contains(to));
-                wakes.extend(first.map(|(_, to)| Notification::ForceReleased { to: *to, fence: seen }));
-                self.take(now, Ended::ForceReleased, &free.by, |_, _| true);
+                notifications
+                    .extend(first.map(|(_, to)| Notification::ForceReleased { to: *to, fence: seen }));
+                self.take(now, Ended::ForceReleased, &free.actor, |_, _| true);
                 // A client of another library may have another hold of the same owner.
                 self.value = None;
             }
             ObservedHolder::Stranger(fingerprint) if self.stranger() == Some(fingerprint) => {
                 self.value = None;
-                let (how, by) = (Ended::ForceReleased, free.by.clone());
-                Audit::note(&mut self.audit, AuditEntry { at_ms: now.ms, how, fence: None, whose: None, by });
+                let (ended, actor) = (Ended::ForceReleased, free.actor.clone());
+                Audit::note(
+                    &mut self.audit,
+                    AuditEntry { at_ms: now.ms, ended, fence: None, holder: None, actor },
+                );
             }
             _ => return Ok(ForceReleased::Changed { holder: self.holder(now) }),
         }
-        self.pump(now, None, wakes);
+        self.pump(now, None, notifications);
         Ok(ForceReleased::ForceReleased)
     }
 
@@ -487,12 +491,12 @@ impl LockState {
         &mut self,
         now: Now,
         ask: &Acquire,
-        wakes: &mut Vec<Notification>,
+        notifications: &mut Vec<Notification>,
     ) -> Result<Acquired, Refused> {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
         }
-        if self.value.is_none() && self.pump(now, Some(ask), wakes) == NextHolder::Asker {
+        if self.value.is_none() && self.pump(now, Some(ask), notifications) == NextHolder::Asker {
             return Ok(self.confirm(now, ask));
         }
         // Also where the first waiter has just received the lock: it may have the same owner as this request.
@@ -504,7 +508,7 @@ impl LockState {
         if let (false, Some(value), Some(adopt_ms)) = (ours, &mut self.value, ask.adopt_ms) {
             value.expires_ms.get_or_insert(now.ms + adopt_ms);
         }
-        Ok(self.wait(now, ask, wakes))
+        Ok(self.wait(now, ask, notifications))
     }
 
     /// The reply for a hold that needs no further step: it has ended, or it exists.
@@ -517,20 +521,21 @@ impl LockState {
     }
 
     /// Queues, if requested, and reports the holder.
-    fn wait(&mut self, now: Now, ask: &Acquire, wakes: &mut Vec<Notification>) -> Acquired {
+    fn wait(&mut self, now: Now, ask: &Acquire, notifications: &mut Vec<Notification>) -> Acquired {
         let position = ask.queue.as_ref().map(|queue| {
-            let kept_ms = queue.kept_ms;
+            let ttl_ms = queue.ttl_ms;
             let id = QueueEntryId::of(self.kind, &ask.claim.hold);
-            self.record_or_new(now, kept_ms).enqueue(now.ms, id, ask, queue)
+            self.record_or_new(now, ttl_ms).enqueue(now.ms, id, ask, queue)
         });
-        wakes.extend(self.note(ask));
+        notifications.extend(self.note(ask));
         let predecessor = self.predecessor(ask, position);
         Acquired::Taken { holder: self.holder(now), position, predecessor, others: Vec::new() }
     }
 
     /// Notifies the holder that another session requests the lock, if it subscribed to that.
     fn note(&self, ask: &Acquire) -> Option<Notification> {
-        let fence = self.record.as_ref().filter(|record| record.tells()).and_then(|record| record.last)?;
+        let fence =
+            self.record.as_ref().filter(|record| record.notifies_wanted()).and_then(|record| record.last)?;
         let to = self.tenant().filter(|tenant| self.holds(&tenant.claim))?.claim.hold.session();
         (to != ask.claim.hold.session()).then_some(Notification::Wanted { to, fence })
     }
@@ -642,21 +647,21 @@ impl LockState {
         let record = self.record.as_mut()?;
         record.tenant.as_ref().filter(|tenant| tenant.claim == *claim)?;
         record.last?;
-        let tells = reserve.tell || record.tells();
+        let notify_wanted = reserve.notify_wanted || record.notifies_wanted();
         let (block, upto) = TokenBlock::after(record.greatest(), now.us, reserve.tokens);
-        record.reserved = Some(Reserved { upto, tells });
+        record.reserved = Some(Reserved { upto, notify_wanted });
         Some(Extended::Reserved { block, others_wait: record.is_awaited() })
     }
 
-    fn release(&mut self, now: Now, release: &Release, wakes: &mut Vec<Notification>) -> Released {
+    fn release(&mut self, now: Now, release: &Release, notifications: &mut Vec<Notification>) -> Released {
         if self.kind.is_shared() {
-            return self.release_part(now, release, wakes);
+            return self.release_part(now, release, notifications);
         }
         let hold = release.claim.hold;
-        let found = self.fate(&release.claim);
-        let holder = if found == HoldStatus::Superseded { self.holder(now) } else { None };
-        let rest_ms = if found == HoldStatus::Held { self.rest(now, release) } else { None };
-        if found == HoldStatus::Held {
+        let status = self.fate(&release.claim);
+        let holder = if status == HoldStatus::Superseded { self.holder(now) } else { None };
+        let rest_ms = if status == HoldStatus::Held { self.rest(now, release) } else { None };
+        if status == HoldStatus::Held {
             if rest_ms.is_none() {
                 self.keep_entries(now, |entry| entry.hold != hold);
             }
@@ -672,33 +677,34 @@ impl LockState {
             record.leave(QueueEntryId::of(self.kind, &hold));
         }
         // A repeated release reports it as well: the reply to the first may have been lost.
-        let left = self.entries_of(&release.claim).map_or(0, |entries| entries.count);
-        let grants = !matches!(release.pass, ReleaseAction::Free | ReleaseAction::Tell) && rest_ms.is_none();
+        let remaining_holds = self.entries_of(&release.claim).map_or(0, |entries| entries.count);
+        let grants =
+            !matches!(release.action, ReleaseAction::Free | ReleaseAction::Tell) && rest_ms.is_none();
         let next = match (&release.next, grants) {
-            (Some(next), true) => Some(self.acquire(now, next, wakes)),
+            (Some(next), true) => Some(self.acquire(now, next, notifications)),
             (Some(next), false) => {
                 // The request may arrive for the second time: the hold may have been granted since, and
                 // ended.
                 Some(self.settled(now, next).map(|settled| match settled {
                     Some(settled) => settled,
                     None if self.enter(now, next) => self.confirm(now, next),
-                    None => self.wait(now, next, wakes),
+                    None => self.wait(now, next, notifications),
                 }))
             }
             (None, true) => {
                 if self.value.is_none() {
-                    self.pump(now, None, wakes);
+                    self.pump(now, None, notifications);
                 }
                 None
             }
             (None, false) => None,
         };
-        Released { found, left, holder, next }
+        Released { status, remaining_holds, holder, next }
     }
 
     /// Leaves the released lock taken without a holder, if it is to rest; returns for how much longer (6).
     fn rest(&mut self, now: Now, release: &Release) -> Option<u64> {
-        let ReleaseAction::Rest { for_ms } = release.pass else { return None };
+        let ReleaseAction::Rest { for_ms } = release.action else { return None };
         let known = self.tenant().is_some_and(|tenant| tenant.claim.hold == release.claim.hold);
         let since_ms = self.tenant().filter(|_| known).map_or(now.ms, |tenant| tenant.since_ms);
         let until_ms = since_ms.saturating_add(for_ms);
@@ -722,31 +728,36 @@ impl LockState {
         let places = self.record.iter().flat_map(|record| record.places.values());
         Ok(Inspection {
             holder: self.holder(now),
-            waiting: places.filter(|place| place.expires_ms >= now.ms).count() as u64,
-            fate: inspect.claim.as_ref().map(|claim| self.fate(claim)),
-            stranger: inspect.in_full.then(|| self.stranger()).flatten(),
+            waiters: places.filter(|place| place.expires_ms >= now.ms).count() as u64,
+            hold_status: inspect.claim.as_ref().map(|claim| self.fate(claim)),
+            foreign_fingerprint: inspect.details.then(|| self.stranger()).flatten(),
             audit: self
                 .audit
                 .iter()
-                .filter(|_| inspect.in_full)
+                .filter(|_| inspect.details)
                 .flat_map(|audit| audit.entries.clone())
                 .collect(),
-            sharers: self.sharers(now),
+            shared_holders: self.shared_holders(now),
             limit: self.record.as_ref().and_then(|record| record.limit),
         })
     }
 
     /// Serves the queue of a lock that has room, or is free.
-    fn serve(&mut self, now: Now, wakes: &mut Vec<Notification>) {
+    fn serve(&mut self, now: Now, notifications: &mut Vec<Notification>) {
         if self.kind.is_shared() {
-            self.pump_parts(now, None, wakes);
+            self.pump_parts(now, None, notifications);
         } else if self.value.is_none() {
-            self.pump(now, None, wakes);
+            self.pump(now, None, notifications);
         }
     }
 
     /// Grants the free lock to the first live entry, or to the request if none is before it.
-    fn pump(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Notification>) -> NextHolder {
+    fn pump(
+        &mut self,
+        now: Now,
+        asker: Option<&Acquire>,
+        notifications: &mut Vec<Notification>,
+    ) -> NextHolder {
         for _ in 0..LOOKS_AT_MOST {
             let Some(place) = self.record.as_mut().and_then(Record::take_first) else { break };
             let session = place.claim.hold.session();
@@ -764,7 +775,7 @@ impl LockState {
             }
             let (nonce, lease_ms) = (place.nonce, place.lease_ms);
             let fence = self.give(now, RecordedHolder::waiting(now.ms, place), lease_ms);
-            wakes.push(Notification::Grant { to: session, nonce, fence });
+            notifications.push(Notification::Grant { to: session, nonce, fence });
             return NextHolder::Another;
         }
         if self.record.as_ref().is_some_and(Record::is_awaited) {

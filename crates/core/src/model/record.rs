@@ -53,7 +53,7 @@ pub struct Record {
 /// use leasehold_core::FencingToken;
 /// use leasehold_core::model::Reserved;
 ///
-/// let reserved = Reserved { upto: FencingToken::new(4742), tells: true };
+/// let reserved = Reserved { upto: FencingToken::new(4742), notify_wanted: true };
 /// assert!(FencingToken::after(Some(reserved.upto), 4711) > reserved.upto); // the next token is greater
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +61,8 @@ pub struct Reserved {
     /// The greatest reserved fencing token.
     pub upto: FencingToken,
     /// Set if the process is notified when another client requests the lock.
-    pub tells: bool,
+    #[serde(rename = "tells")] // as in the databases that exist
+    pub notify_wanted: bool,
 }
 
 /// The identity of a queue entry.
@@ -191,7 +192,7 @@ impl Record {
     /// if the clock went back).
     pub(super) fn kept_until_ms(last: Option<FencingToken>, now_ms: u64, lease_ms: u64) -> u64 {
         let ahead_ms = last.map_or(0, |last| (last.as_u64() / 1000).saturating_sub(now_ms));
-        now_ms + ahead_ms.max(lease_ms) + kept_ms()
+        now_ms + ahead_ms.max(lease_ms) + record_ttl_ms()
     }
 
     /// Whether the grant of the token `last` has raised the expiry for the next one as well: raising it is a
@@ -209,15 +210,15 @@ impl Record {
     }
 
     /// Whether the last holder is notified when another client requests the lock.
-    pub(super) fn tells(&self) -> bool {
-        self.reserved.is_some_and(|reserved| reserved.tells && Some(reserved.upto) > self.last)
+    pub(super) fn notifies_wanted(&self) -> bool {
+        self.reserved.is_some_and(|reserved| reserved.notify_wanted && Some(reserved.upto) > self.last)
     }
 
     /// Raises the expiry when it comes close: less than half of [`RECORD_KEPT`], or less than the hold
     /// itself. It is not raised every time, because that is a write.
     pub(super) fn keep(&mut self, now_ms: u64, lease_ms: u64) {
         let until_ms = Self::kept_until_ms(self.last, now_ms, lease_ms);
-        if self.expires_ms < until_ms - kept_ms() / 2 {
+        if self.expires_ms < until_ms - record_ttl_ms() / 2 {
             self.expires_ms = until_ms;
         }
     }
@@ -243,7 +244,7 @@ impl Record {
         let place = QueueEntry {
             ticket,
             nonce: queue.nonce,
-            expires_ms: now_ms + queue.kept_ms,
+            expires_ms: now_ms + queue.ttl_ms,
             lease_ms: ask.lease_ms,
             liveness: ask.liveness,
             claim: ask.claim.clone(),
@@ -251,7 +252,7 @@ impl Record {
             mode: ask.mode,
         };
         self.places.insert(id, place);
-        self.keep(now_ms, queue.kept_ms);
+        self.keep(now_ms, queue.ttl_ms);
         self.before_ticket(ticket)
     }
 
@@ -309,6 +310,6 @@ impl Record {
     }
 }
 
-fn kept_ms() -> u64 {
+fn record_ttl_ms() -> u64 {
     u64::try_from(RECORD_KEPT.as_millis()).unwrap_or(u64::MAX)
 }

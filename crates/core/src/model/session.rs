@@ -60,7 +60,7 @@ pub struct SessionRecord {
 
 impl SessionRecord {
     /// How long the record is kept for a session that is alive for `alive_ms` (3).
-    pub fn kept_ms(alive_ms: u64) -> u64 {
+    pub fn ttl_ms(alive_ms: u64) -> u64 {
         alive_ms.saturating_mul(2).saturating_add(whole_millis(SESSION_REMEMBERED))
     }
 }
@@ -114,7 +114,7 @@ impl Sessions {
         });
         record.alive_until_ms = record.alive_until_ms.max(now_ms.saturating_add(beat.alive_ms));
         record.expires_ms =
-            record.expires_ms.max(now_ms.saturating_add(SessionRecord::kept_ms(beat.alive_ms)));
+            record.expires_ms.max(now_ms.saturating_add(SessionRecord::ttl_ms(beat.alive_ms)));
         if let Some(about) = &beat.begin {
             record.about.clone_from(about);
         }
@@ -215,11 +215,11 @@ mod tests {
     fn a_session_is_remembered_for_a_while_after_its_death() {
         let mut sessions = Sessions::default();
         beaten(&mut sessions, 0, begin());
-        let kept_ms = SessionRecord::kept_ms(ALIVE_MS);
-        assert!(kept_ms > ALIVE_MS * 2, "as long again as it lived without a heartbeat, and more");
-        let [dead] = listed(&mut sessions, kept_ms).try_into().expect("it is remembered");
+        let ttl_ms = SessionRecord::ttl_ms(ALIVE_MS);
+        assert!(ttl_ms > ALIVE_MS * 2, "as long again as it lived without a heartbeat, and more");
+        let [dead] = listed(&mut sessions, ttl_ms).try_into().expect("it is remembered");
         assert_eq!((dead.session, dead.alive_ms, dead.about.as_str()), (session(1), None, "{}"));
-        assert_eq!(listed(&mut sessions, kept_ms + 1), [], "and not for ever");
+        assert_eq!(listed(&mut sessions, ttl_ms + 1), [], "and not for ever");
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl LockState {
         now: Now,
         ask: &Acquire,
         asked: Option<SessionId>,
-        wakes: &mut Vec<Notification>,
+        notifications: &mut Vec<Notification>,
     ) -> Result<Acquired, Refused> {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
@@ -53,14 +53,14 @@ impl LockState {
         let id = QueueEntryId::of(self.kind, &ask.claim.hold);
         // First admit the entries that have room by now: one may be of the same owner, which changes what
         // this request can get.
-        self.serve_parts(now, Some(ask.claim.hold), wakes);
+        self.serve_parts(now, Some(ask.claim.hold), notifications);
         if self.holds(&ask.claim) {
             return Ok(self.confirm(now, ask));
         }
         if let Err(refused) = self.judge(now, ask) {
             // The refused client sends no further looks for this entry.
             if self.record.as_mut().and_then(|record| record.leave(id)).is_some() {
-                self.pump_parts(now, None, wakes);
+                self.pump_parts(now, None, notifications);
             }
             return Err(refused);
         }
@@ -73,15 +73,15 @@ impl LockState {
             }
             self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.mode, ask.lease_ms);
             // Others may have waited for this one to arrive.
-            self.pump_parts(now, None, wakes);
+            self.pump_parts(now, None, notifications);
         } else {
             if let Some(queue) = &ask.queue {
                 let limit = self.limit(ask.mode);
-                let record = self.record_or_new(now, queue.kept_ms);
+                let record = self.record_or_new(now, queue.ttl_ms);
                 record.limit = limit;
                 record.enqueue(now.ms, id, ask, queue);
             }
-            self.pump_parts(now, Some(ask), wakes);
+            self.pump_parts(now, Some(ask), notifications);
         }
         if self.holds(&ask.claim) {
             return Ok(self.confirm(now, ask));
@@ -99,45 +99,47 @@ impl LockState {
         &mut self,
         now: Now,
         release: &Release,
-        wakes: &mut Vec<Notification>,
+        notifications: &mut Vec<Notification>,
     ) -> Released {
         let hold = release.claim.hold;
-        let found = self.fate(&release.claim);
-        let holder = if found == HoldStatus::Superseded { self.holder(now) } else { None };
+        let status = self.fate(&release.claim);
+        let holder = if status == HoldStatus::Superseded { self.holder(now) } else { None };
         let fence = self.part(&hold).map(|part| part.fence);
-        if found == HoldStatus::Held {
+        if status == HoldStatus::Held {
             self.keep_parts(now, |part| part.hold != hold);
         }
         let gathers = matches!(self.kind, Kind::Latch | Kind::Barrier) && self.refuse_other_types().is_ok();
-        if found == HoldStatus::Held || (gathers && !matches!(found, HoldStatus::Ended(_))) {
+        if status == HoldStatus::Held || (gathers && !matches!(status, HoldStatus::Ended(_))) {
             self.note_end(now, hold, fence, Ended::Released); // (6)
         }
         if let Some(record) = &mut self.record {
             record.leave(QueueEntryId::of(self.kind, &hold));
         }
-        let next = release.next.as_ref().map(|next| self.acquire_part(now, next, None, wakes));
-        self.pump_parts(now, None, wakes);
-        Released { found, left: 0, holder, next }
+        let next = release.next.as_ref().map(|next| self.acquire_part(now, next, None, notifications));
+        self.pump_parts(now, None, notifications);
+        Released { status, remaining_holds: 0, holder, next }
     }
 
     pub(super) fn free_part(
         &mut self,
         now: Now,
         free: &ForceRelease,
-        wakes: &mut Vec<Notification>,
+        notifications: &mut Vec<Notification>,
     ) -> ForceReleased {
         let of_it =
-            |part: &&SharedHold| matches!(free.seen, ObservedHolder::Hold(seen) if part.fence == seen);
+            |part: &&SharedHold| matches!(free.observed, ObservedHolder::Hold(seen) if part.fence == seen);
         let seen: Vec<_> =
             self.parts().iter().flat_map(|parts| &parts.holds).filter(of_it).cloned().collect();
         if seen.is_empty() {
             return ForceReleased::Changed { holder: self.holder(now) };
         }
         for SharedHold { hold, fence, .. } in &seen {
-            wakes.push(Notification::ForceReleased { to: hold.session(), fence: *fence });
+            notifications.push(Notification::ForceReleased { to: hold.session(), fence: *fence });
         }
-        self.take(now, Ended::ForceReleased, &free.by, |_, hold| seen.iter().any(|part| part.hold == *hold));
-        self.pump_parts(now, None, wakes);
+        self.take(now, Ended::ForceReleased, &free.actor, |_, hold| {
+            seen.iter().any(|part| part.hold == *hold)
+        });
+        self.pump_parts(now, None, notifications);
         ForceReleased::ForceReleased
     }
 
@@ -145,21 +147,21 @@ impl LockState {
         &mut self,
         now: Now,
         resize: Resize,
-        wakes: &mut Vec<Notification>,
+        notifications: &mut Vec<Notification>,
     ) -> Result<Resized, Refused> {
         self.refuse_other_types()?;
-        let Resize { seen, limit } = resize;
+        let Resize { observed, limit } = resize;
         if limit == 0 {
             return Err(Refused::OutOfRange { count: 0, limit });
         }
         let known = self.record.as_ref().and_then(|record| record.limit);
-        if known != seen && known != Some(limit) {
+        if known != observed && known != Some(limit) {
             return Ok(Resized::Changed { limit: known });
         }
         let record = self.record_or_new(now, 0);
         record.limit = Some(limit);
         record.keep(now.ms, 0);
-        self.pump_parts(now, None, wakes);
+        self.pump_parts(now, None, notifications);
         Ok(Resized::Done)
     }
 
@@ -168,7 +170,7 @@ impl LockState {
     pub(super) fn take_parts(
         &mut self,
         now: Now,
-        how: Ended,
+        ended: Ended,
         by: &Label,
         goes: impl Fn(Liveness, &HoldId) -> bool,
     ) -> Option<FencingToken> {
@@ -181,9 +183,9 @@ impl LockState {
             .collect();
         self.keep_parts(now, |part| !goes(part.liveness, &part.hold));
         for SharedHold { hold, fence, label, .. } in &lost {
-            self.note_end(now, *hold, Some(*fence), how);
-            let (fence, whose) = (Some(*fence), Some(label.clone()));
-            let entry = AuditEntry { at_ms: now.ms, how, fence, whose, by: by.clone() };
+            self.note_end(now, *hold, Some(*fence), ended);
+            let (fence, holder) = (Some(*fence), Some(label.clone()));
+            let entry = AuditEntry { at_ms: now.ms, ended, fence, holder, actor: by.clone() };
             Audit::note(&mut self.audit, entry);
         }
         lost.first().map(|part| part.fence)
@@ -228,7 +230,7 @@ impl LockState {
     }
 
     /// All holders, as others may know them.
-    pub(super) fn sharers(&self, now: Now) -> Vec<Holder> {
+    pub(super) fn shared_holders(&self, now: Now) -> Vec<Holder> {
         let parts = self.parts().into_iter().flat_map(|parts| &parts.holds);
         parts.take(MAX_SHARED_HOLDERS).map(|part| part.holder(now.ms)).collect()
     }
@@ -312,15 +314,20 @@ impl LockState {
     }
 
     /// Admits the next entries, and the request itself if none is before it (1).
-    pub(super) fn pump_parts(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Notification>) {
+    pub(super) fn pump_parts(
+        &mut self,
+        now: Now,
+        asker: Option<&Acquire>,
+        notifications: &mut Vec<Notification>,
+    ) {
         if self.refuse_other_types().is_err() {
             // A release gets here as well: a value of another kind has no holds.
             return;
         }
         if self.kind == Kind::Barrier {
-            return self.meet(now, asker, asker.map(|ask| ask.claim.hold), wakes);
+            return self.meet(now, asker, asker.map(|ask| ask.claim.hold), notifications);
         }
-        self.serve_parts(now, asker.map(|ask| ask.claim.hold), wakes);
+        self.serve_parts(now, asker.map(|ask| ask.claim.hold), notifications);
         let awaited = self.record.as_ref().is_some_and(Record::is_awaited);
         if let Some(ask) = asker
             && !awaited
@@ -332,9 +339,9 @@ impl LockState {
     }
 
     /// Admits the next entries (1). `asker` learns of it from its reply.
-    fn serve_parts(&mut self, now: Now, asker: Option<HoldId>, wakes: &mut Vec<Notification>) {
+    fn serve_parts(&mut self, now: Now, asker: Option<HoldId>, notifications: &mut Vec<Notification>) {
         if self.kind == Kind::Barrier {
-            return self.meet(now, None, asker, wakes);
+            return self.meet(now, None, asker, notifications);
         }
         for _ in 0..LOOKS_AT_MOST {
             let Some((id, place)) = self.record.as_ref().and_then(Record::first) else { break };
@@ -348,7 +355,7 @@ impl LockState {
             }
             let left = self.record.as_mut().and_then(|record| record.leave(id));
             if let Some(place) = left.filter(|_| room == Admission::Now) {
-                self.grant(now, place, asker, wakes);
+                self.grant(now, place, asker, notifications);
             }
         }
     }
@@ -359,7 +366,7 @@ impl LockState {
         now: Now,
         asker: Option<&Acquire>,
         told: Option<HoldId>,
-        wakes: &mut Vec<Notification>,
+        notifications: &mut Vec<Notification>,
     ) {
         let mut present = Vec::new();
         if let Some(record) = &mut self.record {
@@ -386,7 +393,7 @@ impl LockState {
         }
         for id in present.iter().take(of) {
             if let Some(place) = self.record.as_mut().and_then(|record| record.leave(*id)) {
-                self.grant(now, place, told, wakes);
+                self.grant(now, place, told, notifications);
             }
         }
         if let Some(ask) = extra.filter(|_| present.len() < of) {
@@ -395,11 +402,17 @@ impl LockState {
     }
 
     /// Admits a queue entry, and notifies it, unless it belongs to the current request.
-    fn grant(&mut self, now: Now, place: QueueEntry, asker: Option<HoldId>, wakes: &mut Vec<Notification>) {
+    fn grant(
+        &mut self,
+        now: Now,
+        place: QueueEntry,
+        asker: Option<HoldId>,
+        notifications: &mut Vec<Notification>,
+    ) {
         let (hold, nonce, mode, lease_ms) = (place.claim.hold, place.nonce, place.mode, place.lease_ms);
         let fence = self.let_in(now, RecordedHolder::waiting(now.ms, place), mode, lease_ms);
         if asker != Some(hold) {
-            wakes.push(Notification::Grant { to: hold.session(), nonce, fence });
+            notifications.push(Notification::Grant { to: hold.session(), nonce, fence });
         }
     }
 

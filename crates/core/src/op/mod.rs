@@ -358,7 +358,7 @@ impl Claim {
 ///     claim: claim(who),
 ///     lease_ms: 3_000,
 ///     label: Label::new(format!("worker {who}")).expect("a short text is a label"),
-///     queue: Some(Enqueue { nonce: Nonce::new(0, who.into()), kept_ms: 3_000 }),
+///     queue: Some(Enqueue { nonce: Nonce::new(0, who.into()), ttl_ms: 3_000 }),
 ///     adopt_ms: None,
 ///     liveness: Liveness::Session { alive_ms: 10_000 },
 ///     predecessor: None,
@@ -381,13 +381,13 @@ impl Claim {
 /// assert_eq!(reply, Reply::Extend(Extended::Extended));
 ///
 /// // The release grants the lock to the waiter and notifies its mailbox.
-/// let (reply, wakes) = execute(Op::Release(Release { claim: claim(1), pass: ReleaseAction::Grant, next: None }));
-/// assert!(matches!(reply, Reply::Release(released) if released.found == HoldStatus::Held));
-/// assert!(matches!(wakes[0], Notification::Grant { to, nonce, .. }
+/// let (reply, notifications) = execute(Op::Release(Release { claim: claim(1), action: ReleaseAction::Grant, next: None }));
+/// assert!(matches!(reply, Reply::Release(released) if released.status == HoldStatus::Held));
+/// assert!(matches!(notifications[0], Notification::Grant { to, nonce, .. }
 ///     if to == SessionId::from_random([2; 12]) && nonce == Nonce::new(0, 2)));
 ///
-/// let (reply, _) = execute(Op::Inspect(Inspect { claim: Some(claim(2)), in_full: false }));
-/// assert!(matches!(reply, Reply::Inspect(seen) if seen.fate == Some(HoldStatus::Held) && seen.waiting == 0));
+/// let (reply, _) = execute(Op::Inspect(Inspect { claim: Some(claim(2)), details: false }));
+/// assert!(matches!(reply, Reply::Inspect(seen) if seen.hold_status == Some(HoldStatus::Held) && seen.waiters == 0));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -419,10 +419,10 @@ impl Op {
         match self {
             _ if !self.suits(kind) => Some(Refused::NoSuchPart),
             _ if kind.has_owners() && !self.names_owners() => Some(Refused::NoOwner),
-            Self::Release(Release { pass: ReleaseAction::Rest { .. }, .. }) if !kind.is_one_string() => {
+            Self::Release(Release { action: ReleaseAction::Rest { .. }, .. }) if !kind.is_one_string() => {
                 Some(Refused::NoRest)
             }
-            Self::Release(Release { pass: ReleaseAction::Tell, .. }) if !kind.goes_by_majority() => {
+            Self::Release(Release { action: ReleaseAction::Tell, .. }) if !kind.goes_by_majority() => {
                 Some(Refused::NoSuchPart)
             }
             _ => None,
@@ -527,7 +527,7 @@ pub struct Enqueue {
     /// Fresh with every enqueue and look; the grant repeats it.
     pub nonce: Nonce,
     /// How long the entry is kept without another look, in milliseconds.
-    pub kept_ms: u64,
+    pub ttl_ms: u64,
 }
 
 /// Extend a hold: its expiry never moves closer.
@@ -553,7 +553,7 @@ pub struct Release {
     /// The hold.
     pub claim: Claim,
     /// What happens to the lock once it is free.
-    pub pass: ReleaseAction,
+    pub action: ReleaseAction,
     /// Set if tasks of the same process still wait: the same step acquires again, behind the other waiters.
     pub next: Option<Acquire>,
 }
@@ -634,7 +634,7 @@ pub struct Inspect {
     /// Set to learn the status of a hold.
     pub claim: Option<Claim>,
     /// Set to also get what only people need: [`Inspection::stranger`] and [`Inspection::audit`].
-    pub in_full: bool,
+    pub details: bool,
 }
 
 /// Remove a dead session from a lock: its hold, its queue entry, or both. A lock that becomes free is granted
@@ -659,21 +659,21 @@ pub struct Inspect {
 /// };
 /// let (mut lock, nobody) = (LockState::default(), &|_| SessionStatus::Lapsed);
 /// lock.apply(1_000_000, &Op::Acquire(ask), nobody);
-/// let (reply, _) = lock.apply(2_000_000, &Op::Evict(Evict { dead, by: label }), nobody);
+/// let (reply, _) = lock.apply(2_000_000, &Op::Evict(Evict { session: dead, actor: label }), nobody);
 /// assert!(matches!(reply, Reply::Evict(Evicted::Gone { hold: Some(_), place: false })));
 ///
-/// let inspect = Inspect { claim: Some(claim), in_full: true };
+/// let inspect = Inspect { claim: Some(claim), details: true };
 /// let (reply, _) = lock.apply(3_000_000, &Op::Inspect(inspect), nobody);
 /// assert!(matches!(reply, Reply::Inspect(seen)
-///     if seen.fate == Some(HoldStatus::Ended(Ended::Evicted)) && seen.audit.len() == 1));
+///     if seen.hold_status == Some(HoldStatus::Ended(Ended::Evicted)) && seen.audit.len() == 1));
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evict {
     /// The session to remove.
-    pub dead: SessionId,
+    pub session: SessionId,
     /// The client that does it, for the audit.
-    pub by: Label,
+    pub actor: Label,
 }
 
 /// Take a lock from its holder at an operator's request. The holder is notified, and the next waiter gets the
@@ -698,7 +698,7 @@ pub struct Evict {
 /// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &all_alive);
 /// let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("the lock was free") };
 ///
-/// let mut free = ForceRelease { seen: ObservedHolder::Hold(fence), by: Label::new("the night shift")? };
+/// let mut free = ForceRelease { observed: ObservedHolder::Hold(fence), actor: Label::new("the night shift")? };
 /// let (reply, _) = lock.apply(2_000_000, &Op::ForceRelease(free.clone()), &all_alive);
 /// assert_eq!(reply, Reply::ForceRelease(ForceReleased::ForceReleased));
 /// let (reply, _) = lock.apply(3_000_000, &Op::ForceRelease(free), &all_alive);
@@ -708,9 +708,9 @@ pub struct Evict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForceRelease {
     /// The observed hold.
-    pub seen: ObservedHolder,
+    pub observed: ObservedHolder,
     /// The operator that does it, for the audit.
-    pub by: Label,
+    pub actor: Label,
 }
 
 /// A holder as an [`Inspection`] showed it.
@@ -735,15 +735,15 @@ pub enum ObservedHolder {
 /// use leasehold_core::{Kind, Op, Reply, Resize, Resized};
 ///
 /// let mut lock = LockState::new(Kind::Semaphore);
-/// let (reply, _) = lock.apply(1_000_000, &Op::Resize(Resize { seen: None, limit: 5 }), &all_alive);
+/// let (reply, _) = lock.apply(1_000_000, &Op::Resize(Resize { observed: None, limit: 5 }), &all_alive);
 /// assert_eq!(reply, Reply::Resize(Resized::Done));
-/// let (reply, _) = lock.apply(2_000_000, &Op::Resize(Resize { seen: Some(3), limit: 4 }), &all_alive);
+/// let (reply, _) = lock.apply(2_000_000, &Op::Resize(Resize { observed: Some(3), limit: 4 }), &all_alive);
 /// assert_eq!(reply, Reply::Resize(Resized::Changed { limit: Some(5) }));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resize {
     /// The number of permits that the caller has seen; `None` if the store knew no number.
-    pub seen: Option<u32>,
+    pub observed: Option<u32>,
     /// The new number of permits.
     pub limit: u32,
 }
@@ -948,7 +948,7 @@ pub struct Predecessor {
 ///     label, owner: None, count: 1, remaining_ms: Some(2_900), fence, since_ms: None, session: None, rests: false,
 ///     mode: LockMode::Whole,
 /// };
-/// assert!(!ours.is_stranger() && shown(&ours) == "billing on web-3");
+/// assert!(!ours.is_foreign() && shown(&ours) == "billing on web-3");
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -975,7 +975,7 @@ pub struct Holder {
 
 impl Holder {
     /// Whether it is a client of another library, which does not grant the lock to a waiter on release.
-    pub const fn is_stranger(&self) -> bool {
+    pub const fn is_foreign(&self) -> bool {
         self.label.is_none()
     }
 }
@@ -1005,10 +1005,10 @@ pub enum Extended {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Released {
     /// The status of the hold before the release; [`HoldStatus::Held`] means that this operation released it.
-    pub found: HoldStatus,
+    pub status: HoldStatus,
     /// How many holds the owner still has, whatever was found: 0 if the lock is now free, as it always is
     /// after the release of a Mutex.
-    pub left: u64,
+    pub remaining_holds: u64,
     /// The holder, where another client holds the lock.
     pub holder: Option<Holder>,
     /// The result of the acquire that came with the release.
@@ -1073,17 +1073,17 @@ pub struct Inspection {
     /// The holder.
     pub holder: Option<Holder>,
     /// How many sessions wait for the lock.
-    pub waiting: u64,
+    pub waiters: u64,
     /// The status of the hold that the request named.
-    pub fate: Option<HoldStatus>,
+    pub hold_status: Option<HoldStatus>,
     /// The fingerprint of the value at the key, where a client of another library holds the lock. Only [in
-    /// full](Inspect::in_full).
-    pub stranger: Option<Fingerprint>,
-    /// The evictions and forced releases of this lock, most recent first. Only [in full](Inspect::in_full).
+    /// full](Inspect::details).
+    pub foreign_fingerprint: Option<Fingerprint>,
+    /// The evictions and forced releases of this lock, most recent first. Only [in full](Inspect::details).
     pub audit: Vec<AuditEntry>,
     /// All holders of a shared lock, oldest first; no more than [`MAX_SHARED_HOLDERS`]. Empty for a Mutex or a
     /// ReentrantMutex.
-    pub sharers: Vec<Holder>,
+    pub shared_holders: Vec<Holder>,
     /// The total number of permits, arrivals or parties, for a lock that counts them and where it is known.
     pub limit: Option<u32>,
 }
@@ -1174,9 +1174,9 @@ impl Refused {
 /// use leasehold_core::{FencingToken, Nonce, SessionId, Notification};
 ///
 /// let to = SessionId::from_random([7; 12]);
-/// let wake = Notification::Grant { to, nonce: Nonce::new(2, 0x4d), fence: FencingToken::new(4711) };
-/// assert_eq!(wake.message(), "grant 00000002000000000000004d 4711");
-/// assert_eq!(Notification::parse(to, b"grant 00000002000000000000004d 4711"), Ok(wake));
+/// let notification = Notification::Grant { to, nonce: Nonce::new(2, 0x4d), fence: FencingToken::new(4711) };
+/// assert_eq!(notification.message(), "grant 00000002000000000000004d 4711");
+/// assert_eq!(Notification::parse(to, b"grant 00000002000000000000004d 4711"), Ok(notification));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -1281,15 +1281,15 @@ mod tests {
     fn a_message_reads_back() {
         let to = SessionId::from_random([3; 12]);
         let fence = FencingToken::new(1_762_000_000_123_456);
-        let wake = Notification::Grant { to, nonce: Nonce::new(2, 77), fence };
-        assert_eq!(wake.message(), "grant 00000002000000000000004d 1762000000123456");
-        assert_eq!(Notification::parse(to, wake.message().as_bytes()), Ok(wake));
-        let wake = Notification::ForceReleased { to, fence };
-        assert_eq!(wake.message(), "freed 1762000000123456");
-        assert_eq!(Notification::parse(to, wake.message().as_bytes()), Ok(wake));
-        let wake = Notification::Wanted { to, fence };
-        assert_eq!(wake.message(), "wanted 1762000000123456");
-        assert_eq!(Notification::parse(to, wake.message().as_bytes()), Ok(wake));
+        let notification = Notification::Grant { to, nonce: Nonce::new(2, 77), fence };
+        assert_eq!(notification.message(), "grant 00000002000000000000004d 1762000000123456");
+        assert_eq!(Notification::parse(to, notification.message().as_bytes()), Ok(notification));
+        let notification = Notification::ForceReleased { to, fence };
+        assert_eq!(notification.message(), "freed 1762000000123456");
+        assert_eq!(Notification::parse(to, notification.message().as_bytes()), Ok(notification));
+        let notification = Notification::Wanted { to, fence };
+        assert_eq!(notification.message(), "wanted 1762000000123456");
+        assert_eq!(Notification::parse(to, notification.message().as_bytes()), Ok(notification));
         for forged in [
             "",
             "grant",

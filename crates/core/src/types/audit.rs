@@ -12,12 +12,12 @@ use std::str::FromStr;
 ///
 /// let entry = AuditEntry {
 ///     at_ms: 1_762_000_000_123,
-///     how: Ended::ForceReleased,
+///     ended: Ended::ForceReleased,
 ///     fence: Some(FencingToken::new(4711)),
-///     whose: Some(Label::new("web-3/4711/billing")?),
-///     by: Label::new("ops@bastion")?,
+///     holder: Some(Label::new("web-3/4711/billing")?),
+///     actor: Label::new("ops@bastion")?,
 /// };
-/// assert_eq!(entry.whose.map(|label| label.to_string()).as_deref(), Some("web-3/4711/billing"));
+/// assert_eq!(entry.holder.map(|label| label.to_string()).as_deref(), Some("web-3/4711/billing"));
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,13 +25,16 @@ pub struct AuditEntry {
     /// When, in milliseconds of the store's clock.
     pub at_ms: u64,
     /// How the hold was ended.
-    pub how: Ended,
+    #[serde(rename = "how")]
+    pub ended: Ended,
     /// The fencing token of the hold; a client of another library has none.
     pub fence: Option<FencingToken>,
     /// The label of the hold's owner; not known for a client of another library.
-    pub whose: Option<Label>,
+    #[serde(rename = "whose")]
+    pub holder: Option<Label>,
     /// The client or operator that ended the hold.
-    pub by: Label,
+    #[serde(rename = "by")]
+    pub actor: Label,
 }
 
 /// The SHA-1 of the value at a lock's key: enough to recognise it, but not to release it.

@@ -42,7 +42,7 @@ fn fork(of: ClaimOf, claim: &Claim, other: u8) -> Claim {
 
 pub(super) fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_ms: Option<u64>) -> Acquire {
     let label = Label::new(claim.hold.session().to_string()).expect("a plain text");
-    let queue = queue.map(|(nonce, kept_ms)| Enqueue { nonce: Nonce::new(0, nonce), kept_ms });
+    let queue = queue.map(|(nonce, ttl_ms)| Enqueue { nonce: Nonce::new(0, nonce), ttl_ms });
     Acquire {
         claim,
         lease_ms,
@@ -69,8 +69,8 @@ pub(super) fn any_lease_ms() -> impl Strategy<Value = u64> {
 }
 
 fn any_ask(of: ClaimOf) -> impl Strategy<Value = Acquire> {
-    let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
-    let queue = prop_oneof![1 => Just(None), 3 => (any::<u64>(), kept_ms).prop_map(Some)];
+    let ttl_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
+    let queue = prop_oneof![1 => Just(None), 3 => (any::<u64>(), ttl_ms).prop_map(Some)];
     let adopt_ms = prop_oneof![3 => Just(None), 1 => any_lease_ms().prop_map(Some)];
     let liveness = prop_oneof![3 => any_lease_ms().prop_map(|alive_ms| Liveness::Session { alive_ms }), 1 => Just(Liveness::Lease)];
     let predecessor = proptest::option::of((0..SESSIONS).prop_map(session));
@@ -93,26 +93,26 @@ pub(super) fn any_attendance() -> impl Strategy<Value = SessionOp> {
 }
 
 pub(super) fn any_op(of: ClaimOf) -> impl Strategy<Value = Op> {
-    let pass = prop_oneof![3 => Just(ReleaseAction::Grant), 1 => Just(ReleaseAction::Free)];
-    let release = (any_claim(of), pass, proptest::option::of((1..HOLDS, any_ask(of))));
+    let action = prop_oneof![3 => Just(ReleaseAction::Grant), 1 => Just(ReleaseAction::Free)];
+    let release = (any_claim(of), action, proptest::option::of((1..HOLDS, any_ask(of))));
     let extend = (any_claim(of), any_lease_ms(), any::<bool>());
     prop_oneof![
         6 => any_ask(of).prop_map(Op::Acquire),
         2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })),
-        4 => release.prop_map(move |(claim, pass, next)| {
+        4 => release.prop_map(move |(claim, action, next)| {
             let next = next.map(|(other, next)| Acquire { claim: fork(of, &claim, other), predecessor: None, ..next });
-            Op::Release(Release { claim, pass, next })
+            Op::Release(Release { claim, action, next })
         }),
         1 => (proptest::option::of(any_claim(of)), any::<bool>())
-            .prop_map(|(claim, in_full)| Op::Inspect(Inspect { claim, in_full })),
-        2 => (0..SESSIONS).prop_map(|s| Op::Evict(Evict { dead: session(s), by: watcher() })),
+            .prop_map(|(claim, details)| Op::Inspect(Inspect { claim, details })),
+        2 => (0..SESSIONS).prop_map(|s| Op::Evict(Evict { session: session(s), actor: watcher() })),
     ]
 }
 
 /// Fewer tokens than a block has, or more than the store reserves.
 pub(super) fn any_reserve() -> impl Strategy<Value = Reserve> {
     let tokens = prop_oneof![2 => 0..=BLOCK, 2 => Just(BLOCK), 1 => Just(u32::MAX)];
-    (tokens, any::<bool>()).prop_map(|(tokens, tell)| Reserve { tokens, tell })
+    (tokens, any::<bool>()).prop_map(|(tokens, notify_wanted)| Reserve { tokens, notify_wanted })
 }
 
 /// How far the clock moves between two steps: mostly a little, sometimes past every expiry, at times back.
@@ -161,8 +161,8 @@ pub(super) fn lives_with(liveness: Liveness, claim: &Claim, session: SessionId) 
 pub(super) fn by(op: &Op) -> Label {
     match op {
         Op::Acquire(ask) => ask.label.clone(),
-        Op::Evict(evict) => evict.by.clone(),
-        Op::ForceRelease(free) => free.by.clone(),
+        Op::Evict(evict) => evict.actor.clone(),
+        Op::ForceRelease(free) => free.actor.clone(),
         _ => watcher(),
     }
 }
@@ -195,7 +195,7 @@ pub(super) fn check_queue(
     before: &LockState,
     after: &LockState,
     (now_us, op): (u64, &Op),
-    wakes: &[Notification],
+    notifications: &[Notification],
     buried: Option<SessionId>,
 ) {
     let (mut old, new) = (order(before), order(after));
@@ -214,18 +214,18 @@ pub(super) fn check_queue(
     assert!(new.len() - kept.len() <= 1, "one operation, one entry");
     assert!(old.len() - kept.len() <= LOOKS_AT_MOST + 1, "{} entries gone", old.len() - kept.len());
     let now_ms = now_us / 1000;
-    let grants: Vec<_> = wakes.iter().filter(|wake| wake.nonce().is_some()).collect();
-    for wake in &grants {
+    let grants: Vec<_> = notifications.iter().filter(|notification| notification.nonce().is_some()).collect();
+    for notification in &grants {
         assert_eq!(grants.len(), 1, "one lock has one holder");
         let (_, place) =
-            places(before).find(|(session, _)| **session == wake.to()).expect("a waiter is woken");
-        assert_eq!(wake.nonce(), Some(place.nonce), "the nonce of the last look");
+            places(before).find(|(session, _)| **session == notification.to()).expect("a waiter is woken");
+        assert_eq!(notification.nonce(), Some(place.nonce), "the nonce of the last look");
         assert!(place.expires_ms >= now_ms, "a dead entry was granted");
     }
     // A session that lost an entry either got the lock through it, gave it up itself, or was dead.
     for session in old.iter().filter(|s| !new.contains(s)) {
         let (_, place) = places(before).find(|(s, _)| *s == session).expect("it waited");
-        let woken = grants.iter().any(|wake| wake.to() == *session);
+        let woken = grants.iter().any(|notification| notification.to() == *session);
         let dead = place.expires_ms < now_ms;
         assert!(woken || dead || mine == Some(*session), "{session:?} was thrown out by {op:?}");
     }
@@ -242,15 +242,15 @@ pub(super) fn check_doubling(
     sessions: &Sessions,
 ) {
     let mut twice = after.clone();
-    let (again, wakes) = twice.apply(now_us, op, &|session| sessions.vital(now_us / 1000, session));
+    let (again, notifications) = twice.apply(now_us, op, &|session| sessions.vital(now_us / 1000, session));
     let mut reply = reply.clone();
     let mut second = again.clone();
     if let (Reply::Release(first), Reply::Release(second)) = (&mut reply, &mut second) {
-        assert_ne!(second.found, HoldStatus::Held, "released twice: {before:#?}");
-        second.found = first.found;
+        assert_ne!(second.status, HoldStatus::Held, "released twice: {before:#?}");
+        second.status = first.status;
         second.holder.clone_from(&first.holder);
         // The acquire after the release can be of the same owner.
-        second.left = first.left;
+        second.remaining_holds = first.remaining_holds;
     }
     // A hold that was taken from its holder is also taken only once.
     if let (Reply::Evict(Evicted::Gone { .. }), Reply::Evict(second)) = (&reply, &mut second) {
@@ -272,7 +272,7 @@ pub(super) fn check_doubling(
     }
     assert_eq!(reply, second, "the reply to the second {op:?} on {before:#?}");
     assert_eq!(twice, *after, "the state after the second {op:?} on {before:#?}");
-    assert!(wakes.iter().all(is_note), "the second {op:?} granted something: {before:#?}");
+    assert!(notifications.iter().all(is_note), "the second {op:?} granted something: {before:#?}");
 }
 
 /// What the observer remembers about fencing tokens.

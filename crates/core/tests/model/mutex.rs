@@ -119,7 +119,7 @@ impl Environment {
         match event {
             Event::Op(op) => self.execute(&before, op),
             Event::ForceRelease(sight) => {
-                let op = Op::ForceRelease(ForceRelease { seen: self.seen(sight), by: watcher() });
+                let op = Op::ForceRelease(ForceRelease { observed: self.seen(sight), actor: watcher() });
                 self.execute(&before, &op);
             }
             Event::Reserve(lease_ms, keep_record, reserve) => {
@@ -158,16 +158,16 @@ impl Environment {
     }
 
     fn execute(&mut self, before: &LockState, op: &Op) {
-        let (reply, wakes) = self.apply(op);
+        let (reply, notifications) = self.apply(op);
         let sent = (self.now_us, op);
-        self.onlooker.check(before, &self.state, sent, &reply, &wakes);
+        self.onlooker.check(before, &self.state, sent, &reply, &notifications);
         check_doubling(before, &self.state, sent, &reply, &self.sessions);
         self.check_inspection(before, op, &reply);
-        check_queue(before, &self.state, sent, &wakes, self.named_dead(before, op));
-        self.check_grants(before, op, &reply, &wakes);
+        check_queue(before, &self.state, sent, &notifications, self.named_dead(before, op));
+        self.check_grants(before, op, &reply, &notifications);
         self.check_predecessor(op, &reply);
         self.check_audit(before, Some(op), self.named_dead(before, op), &by(op));
-        self.check_evictions_and_releases_by_force(before, op, &reply, &wakes);
+        self.check_evictions_and_releases_by_force(before, op, &reply, &notifications);
     }
 
     fn apply(&mut self, op: &Op) -> (Reply, Vec<Notification>) {
@@ -202,11 +202,11 @@ impl Environment {
 
     /// The holder as an inspection shows it.
     fn shown(&self) -> Option<ObservedHolder> {
-        let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
+        let inspect = Op::Inspect(Inspect { claim: None, details: true });
         let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &all_alive);
         let Reply::Inspect(seen) = reply else { return None };
         let fence = seen.holder.and_then(|holder| holder.fence).map(ObservedHolder::Hold);
-        fence.or(seen.stranger.map(ObservedHolder::Stranger))
+        fence.or(seen.foreign_fingerprint.map(ObservedHolder::Stranger))
     }
 
     /// The dead session that an operation removes, if any.
@@ -217,7 +217,7 @@ impl Environment {
                     || fate_in(before, self.now_us, &ask.claim) == Some(HoldStatus::Held);
                 ask.predecessor.filter(|_| !settled)
             }
-            Op::Evict(evict) => Some(evict.dead),
+            Op::Evict(evict) => Some(evict.session),
             _ => None,
         };
         named.filter(|named| self.alive_ms(before, *named).is_none() && !is_refused(before))
@@ -281,13 +281,13 @@ impl Environment {
             Some(was) => {
                 let evicted = dead.is_some_and(|dead| lives_with(was.liveness, &was.claim, dead));
                 assert_ne!(evicted, freed, "{op:?} ended {was:?} of {before:#?}");
-                let how = if freed { Ended::ForceReleased } else { Ended::Evicted };
-                Some((how, fence, Some(was.label)))
+                let ended = if freed { Ended::ForceReleased } else { Ended::Evicted };
+                Some((ended, fence, Some(was.label)))
             }
             None => (foreign && recognised(before, op)).then_some((Ended::ForceReleased, None, None)),
         };
-        let Some((how, fence, whose)) = expected else { return assert_eq!(new, old, "by {op:?}") };
-        let entry = AuditEntry { at_ms: self.now_us / 1000, how, fence, whose, by: by.clone() };
+        let Some((ended, fence, holder)) = expected else { return assert_eq!(new, old, "by {op:?}") };
+        let entry = AuditEntry { at_ms: self.now_us / 1000, ended, fence, holder, actor: by.clone() };
         assert_eq!(new.first(), Some(&entry), "by {op:?} on {before:#?}");
         assert_eq!(new[1..], old[..old.len().min(Audit::MOST - 1)], "by {op:?}");
         let expires_ms = self.state.audit.as_ref().map(|audit| audit.expires_ms);
@@ -300,32 +300,35 @@ impl Environment {
         before: &LockState,
         op: &Op,
         reply: &Reply,
-        wakes: &[Notification],
+        notifications: &[Notification],
     ) {
         let was = self.held(before);
         match (op, reply) {
             (Op::Evict(evict), Reply::Evict(Evicted::Alive)) => {
-                assert!(self.alive_ms(before, evict.dead).is_some());
+                assert!(self.alive_ms(before, evict.session).is_some());
                 assert_eq!(self.state, *before, "the living keep what they have");
             }
             (Op::Evict(evict), Reply::Evict(Evicted::Gone { hold, place })) => {
-                assert!(self.alive_ms(before, evict.dead).is_none());
-                self.check_burial(before, evict.dead, *hold, *place);
+                assert!(self.alive_ms(before, evict.session).is_none());
+                self.check_burial(before, evict.session, *hold, *place);
             }
             (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::Changed { holder })) => {
                 assert_eq!(self.state, *before, "no hold was taken");
-                assert_ne!(self.shown(), Some(free.seen), "it was as it was seen");
+                assert_ne!(self.shown(), Some(free.observed), "it was as it was seen");
                 assert_eq!(holder.is_some(), before.value.is_some());
             }
             (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
                 let told = was.as_ref().zip(before.record.as_ref().and_then(|record| record.last));
                 let told = told
                     .map(|(was, fence)| Notification::ForceReleased { to: was.claim.hold.session(), fence });
-                match free.seen {
+                match free.observed {
                     ObservedHolder::Hold(fence) => assert_eq!(told.map(|told| told.fence()), Some(fence)),
                     ObservedHolder::Stranger(_) => assert_eq!(told, None),
                 }
-                assert_eq!(wakes.iter().copied().find(|wake| wake.nonce().is_none()), told);
+                assert_eq!(
+                    notifications.iter().copied().find(|notification| notification.nonce().is_none()),
+                    told
+                );
                 if let Some(was) = was {
                     assert_eq!(self.fate(&was.claim), Some(HoldStatus::Ended(Ended::ForceReleased)));
                 }
@@ -333,8 +336,9 @@ impl Environment {
             (Op::Evict(_) | Op::ForceRelease(_), Reply::Refused(_)) => assert_eq!(self.state, *before),
             (Op::Evict(_) | Op::ForceRelease(_), other) => panic!("to {op:?}: {other:?}"),
             _ => {
-                let robbed = |wake: &Notification| matches!(wake, Notification::ForceReleased { .. });
-                assert!(!wakes.iter().any(robbed), "no holder was notified by {op:?}");
+                let robbed =
+                    |notification: &Notification| matches!(notification, Notification::ForceReleased { .. });
+                assert!(!notifications.iter().any(robbed), "no holder was notified by {op:?}");
             }
         }
     }
@@ -365,9 +369,9 @@ impl Environment {
     }
 
     fn fate(&self, claim: &Claim) -> Option<HoldStatus> {
-        let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
+        let inspect = Inspect { claim: Some(claim.clone()), details: false };
         match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &all_alive).0 {
-            Reply::Inspect(inspection) => inspection.fate,
+            Reply::Inspect(inspection) => inspection.hold_status,
             Reply::Refused(_) => None,
             other => panic!("to an inspect: {other:?}"),
         }
@@ -376,20 +380,20 @@ impl Environment {
     fn check_inspection(&self, before: &LockState, op: &Op, reply: &Reply) {
         let (Op::Inspect(_), Reply::Inspect(inspection)) = (op, reply) else { return };
         assert_eq!(&self.state, before, "an inspect changes nothing");
-        let Inspection { holder, waiting, stranger, audit, .. } = inspection;
+        let Inspection { holder, waiters, foreign_fingerprint, audit, .. } = inspection;
         assert_eq!(holder.is_some(), before.value.is_some());
         let now_ms = self.now_us / 1000;
         let live = places(before).filter(|(_, place)| place.expires_ms >= now_ms).count();
-        assert_eq!(*waiting, live as u64);
-        let in_full = matches!(op, Op::Inspect(inspect) if inspect.in_full);
-        let foreign = holder.as_ref().is_some_and(Holder::is_stranger);
-        assert_eq!(stranger.is_some(), in_full && foreign);
-        assert_eq!(*audit, if in_full { entries(before) } else { Vec::new() });
+        assert_eq!(*waiters, live as u64);
+        let details = matches!(op, Op::Inspect(inspect) if inspect.details);
+        let foreign = holder.as_ref().is_some_and(Holder::is_foreign);
+        assert_eq!(foreign_fingerprint.is_some(), details && foreign);
+        assert_eq!(*audit, if details { entries(before) } else { Vec::new() });
     }
 
     /// A new holder was the first live waiter; and a lock stays free only where no client waits, or where a
     /// release requested it.
-    fn check_grants(&self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Notification]) {
+    fn check_grants(&self, before: &LockState, op: &Op, reply: &Reply, notifications: &[Notification]) {
         let now_ms = self.now_us / 1000;
         let (was, is) = (before.value.as_ref(), self.state.value.as_ref());
         let released = matches!(op, Op::Release(release) if fate_in(before, self.now_us, &release.claim) == Some(HoldStatus::Held));
@@ -401,7 +405,9 @@ impl Environment {
                 self.state.record.as_ref().and_then(|record| record.tenant.as_ref()).expect("a tenant");
             let winner = tenant.claim.hold.session();
             assert_eq!(
-                wakes.iter().any(|wake| wake.to() == winner && wake.nonce().is_some()),
+                notifications
+                    .iter()
+                    .any(|notification| notification.to() == winner && notification.nonce().is_some()),
                 actor(op) != Some(winner) || !asks(op, &tenant.claim)
             );
             let leaver = match op {
@@ -425,8 +431,8 @@ impl Environment {
         let spent = |ask: &Acquire| has_ended(before, &ask.claim.hold);
         let pumps = match op {
             Op::Acquire(ask) => !spent(ask),
-            Op::Release(Release { pass, next, .. }) => {
-                *pass == ReleaseAction::Grant && !next.as_ref().is_some_and(spent)
+            Op::Release(Release { action, next, .. }) => {
+                *action == ReleaseAction::Grant && !next.as_ref().is_some_and(spent)
             }
             Op::Evict(_) => matches!(reply, Reply::Evict(Evicted::Gone { .. })),
             Op::ForceRelease(_) => *reply == Reply::ForceRelease(ForceReleased::ForceReleased),
@@ -449,7 +455,7 @@ fn is_refused(state: &LockState) -> bool {
 fn recognised(state: &LockState, op: Option<&Op>) -> bool {
     let value = state.value.as_ref().and_then(|value| value.content.token());
     let seen = value.map(|value| ObservedHolder::Stranger(Fingerprint::of(value)));
-    matches!(op, Some(Op::ForceRelease(free)) if Some(free.seen) == seen)
+    matches!(op, Some(Op::ForceRelease(free)) if Some(free.observed) == seen)
 }
 
 fn fate_in(state: &LockState, now_us: u64, claim: &Claim) -> Option<HoldStatus> {
@@ -529,16 +535,16 @@ proptest! {
                 continue;
             }
             let mut state = environment.state.clone();
-            let release = Release { claim: claim.clone(), pass: ReleaseAction::Free, next: None };
-            let (_, wakes) = state.apply(environment.now_us, &Op::Release(release), &all_alive);
-            prop_assert_eq!(wakes, []);
+            let release = Release { claim: claim.clone(), action: ReleaseAction::Free, next: None };
+            let (_, notifications) = state.apply(environment.now_us, &Op::Release(release), &all_alive);
+            prop_assert_eq!(notifications, []);
             prop_assert_eq!(&state, &environment.state);
         }
     }
 }
 
-fn waiting(session: u8, n: u64, kept_ms: u64) -> Acquire {
-    ask(Claim::new(HoldId::from_random(many(n), [session; 16])), 3_000, Some((n, kept_ms)), None)
+fn waiting(session: u8, n: u64, ttl_ms: u64) -> Acquire {
+    ask(Claim::new(HoldId::from_random(many(n), [session; 16])), 3_000, Some((n, ttl_ms)), None)
 }
 
 fn many(n: u64) -> SessionId {
@@ -555,7 +561,7 @@ fn held_by_first(state: &mut LockState) -> Claim {
 }
 
 fn free(claim: Claim) -> Op {
-    Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim, action: ReleaseAction::Grant, next: None })
 }
 
 /// Row 23: dead entries cost no more than one operation for each 64 of them.
@@ -569,8 +575,8 @@ fn an_operation_skips_64_dead_places_at_most() {
     let live = waiting(0, 999, HOUR_MS);
     state.apply(START_US, &Op::Acquire(live.clone()), &all_alive);
     let later_us = START_US + 1_000_000;
-    let (_, wakes) = state.apply(later_us, &free(first), &all_alive);
-    assert_eq!(wakes, []);
+    let (_, notifications) = state.apply(later_us, &free(first), &all_alive);
+    assert_eq!(notifications, []);
     assert_eq!(order(&state).len(), 201 - LOOKS_AT_MOST);
     let mut replies = (0..).map(|_| state.apply(later_us, &Op::Acquire(live.clone()), &all_alive).0);
     for _ in 0..2 {
@@ -598,10 +604,10 @@ fn withdrawn_entries_do_not_block_the_queue() {
     let last = waiting(0, 2_000_000, HOUR_MS);
     let (reply, _) = state.apply(START_US, &Op::Acquire(last.clone()), &all_alive);
     assert!(matches!(reply, Reply::Acquire(Acquired::Taken { position: Some(1), .. })), "{reply:?}");
-    let (_, wakes) = state.apply(START_US, &free(first), &all_alive);
-    assert_eq!(wakes.first().map(Notification::to), Some(patient.claim.hold.session()));
-    let (_, wakes) = state.apply(START_US, &free(patient.claim), &all_alive);
-    assert_eq!(wakes.first().map(Notification::to), Some(last.claim.hold.session()));
+    let (_, notifications) = state.apply(START_US, &free(first), &all_alive);
+    assert_eq!(notifications.first().map(Notification::to), Some(patient.claim.hold.session()));
+    let (_, notifications) = state.apply(START_US, &free(patient.claim), &all_alive);
+    assert_eq!(notifications.first().map(Notification::to), Some(last.claim.hold.session()));
     let (reply, _) = state.apply(START_US, &Op::Acquire(last), &all_alive);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { others_wait: false, .. })), "{reply:?}");
 }
@@ -613,7 +619,8 @@ fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
     let mut state = LockState::default();
     let first = held_by_first(&mut state);
     let next = ask(claim(0, 1), 3_000, Some((1, 3_000)), None);
-    let release = Op::Release(Release { claim: first, pass: ReleaseAction::Free, next: Some(next.clone()) });
+    let release =
+        Op::Release(Release { claim: first, action: ReleaseAction::Free, next: Some(next.clone()) });
     state.apply(START_US, &release, &all_alive);
     state.apply(START_US, &Op::Acquire(next.clone()), &all_alive);
     let (reply, _) = state.apply(START_US, &release, &all_alive);
@@ -642,10 +649,10 @@ fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
     state.apply(START_US, &free(own.clone()), &all_alive);
     state.bury(START_US, own.hold.session(), &watcher());
     assert_eq!(state.value, Some(stranger));
-    let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None, in_full: false }), &all_alive);
+    let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None, details: false }), &all_alive);
     let Reply::Inspect(inspection) = reply else { panic!("{reply:?}") };
     assert!(
-        inspection.holder.is_some_and(|holder| holder.is_stranger()),
+        inspection.holder.is_some_and(|holder| holder.is_foreign()),
         "it does not count as a hold of Leasehold"
     );
 }
@@ -681,7 +688,7 @@ fn the_audit_is_bounded_and_expires() {
         let ask = ask(Claim::new(HoldId::from_random(many(n), [7; 16])), 60_000, None, None);
         let (reply, _) = state.apply(now_us, &Op::Acquire(ask), &all_alive);
         let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
-        let free = ForceRelease { seen: ObservedHolder::Hold(fence), by: watcher() };
+        let free = ForceRelease { observed: ObservedHolder::Hold(fence), actor: watcher() };
         assert_eq!(
             state.apply(now_us, &Op::ForceRelease(free), &all_alive).0,
             Reply::ForceRelease(ForceReleased::ForceReleased)
@@ -742,16 +749,16 @@ fn a_hold_of_a_session_that_is_not_known_is_spared_as_long_as_it_may_be_believed
         ..ask(holder.clone(), HOUR_MS, None, None)
     };
     state.apply(START_US, &Op::Acquire(held), unknown);
-    let dead = holder.hold.session();
+    let session = holder.hold.session();
     let look = |waiter: &Claim| {
         let ask = ask(waiter.clone(), HOUR_MS, Some((1, HOUR_MS)), None);
-        Op::Acquire(Acquire { predecessor: Some(dead), ..ask })
+        Op::Acquire(Acquire { predecessor: Some(session), ..ask })
     };
     let (reply, _) = state.apply(START_US + 1_000_000, &look(&waiter), unknown);
     let Reply::Acquire(Acquired::Taken { predecessor, .. }) = reply else { panic!("{reply:?}") };
-    assert_eq!(predecessor, Some(Predecessor { session: dead, alive_ms: Some(4_000) }), "when to look again");
-    let by = Label::new("").expect("an empty label is a label");
-    let (reply, _) = state.apply(START_US + 5_000_999, &Op::Evict(Evict { dead, by }), unknown);
+    assert_eq!(predecessor, Some(Predecessor { session, alive_ms: Some(4_000) }), "when to look again");
+    let actor = Label::new("").expect("an empty label is a label");
+    let (reply, _) = state.apply(START_US + 5_000_999, &Op::Evict(Evict { session, actor }), unknown);
     assert_eq!(reply, Reply::Evict(Evicted::Alive));
     let (reply, _) = state.apply(START_US + 5_001_000, &look(&waiter), unknown);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");

@@ -118,10 +118,10 @@ impl Environment {
         let before = self.state.clone();
         match event {
             Event::Op(op) => self.execute(&before, op),
-            Event::ForceRelease(seen) => {
-                let seen =
-                    seen.or_else(|| self.shown()).unwrap_or(ObservedHolder::Hold(FencingToken::new(0)));
-                self.execute(&before, &Op::ForceRelease(ForceRelease { seen, by: watcher() }));
+            Event::ForceRelease(observed) => {
+                let observed =
+                    observed.or_else(|| self.shown()).unwrap_or(ObservedHolder::Hold(FencingToken::new(0)));
+                self.execute(&before, &Op::ForceRelease(ForceRelease { observed, actor: watcher() }));
             }
             Event::Attend(op) => drop(self.sessions.apply(self.now_ms(), op)),
             Event::Enters(owner, ms) => self.enter(owner, *ms),
@@ -199,13 +199,14 @@ impl Environment {
     fn execute(&mut self, before: &LockState, op: &Op) {
         let dead = self.named_dead(before, op);
         let (sessions, now_ms) = (&self.sessions, self.now_ms());
-        let (reply, wakes) = self.state.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
+        let (reply, notifications) =
+            self.state.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
         if reply == Reply::ForceRelease(ForceReleased::ForceReleased) {
             (self.book.strangers, self.book.meddled) = (0, false);
         }
         let sent = (self.now_us, op);
         check_doubling(before, &self.state, sent, &reply, &self.sessions);
-        check_queue(before, &self.state, sent, &wakes, dead);
+        check_queue(before, &self.state, sent, &notifications, dead);
         if self.check_refusal(before, op, &reply) {
             return;
         }
@@ -218,9 +219,9 @@ impl Environment {
         let by = by(op);
         self.check_lost(before, &lost, how.map(|how| (how, &by)));
         self.check_told(before, &lost, how.unwrap_or(Ended::Released));
-        self.check_force(before, op, &reply, &wakes);
+        self.check_force(before, op, &reply, &notifications);
         self.note_extend(op, &reply);
-        self.check_entries(before, op, &lost, &wakes);
+        self.check_entries(before, op, &lost, &notifications);
         self.check_replies(before, op, &reply);
         self.check_free_lock(op, &reply);
         self.check_predecessor(op, &reply);
@@ -231,7 +232,9 @@ impl Environment {
         let other = before.value.as_ref().is_some_and(|value| value.content.entries().is_none());
         let told = match op {
             Op::Extend(_) => *reply == Reply::Extend(Extended::NotHeld),
-            Op::Release(_) => matches!(reply, Reply::Release(released) if released.found != HoldStatus::Held),
+            Op::Release(_) => {
+                matches!(reply, Reply::Release(released) if released.status != HoldStatus::Held)
+            }
             _ => matches!(reply, Reply::Refused(_)),
         };
         if other {
@@ -251,7 +254,7 @@ impl Environment {
                 let spent = has_ended(before, &ask.claim.hold);
                 ask.predecessor.filter(|_| !held && !spent)
             }
-            Op::Evict(evict) => Some(evict.dead),
+            Op::Evict(evict) => Some(evict.session),
             _ => None,
         };
         let refused = before.value.as_ref().is_some_and(|value| value.content.entries().is_none());
@@ -298,7 +301,7 @@ impl Environment {
 
     /// The holds that must end do, and no others; and an end by a client other than the holder is in the
     /// audit.
-    fn check_lost(&self, before: &LockState, lost: &[Entry], how: Option<(Ended, &Label)>) {
+    fn check_lost(&self, before: &LockState, lost: &[Entry], ended: Option<(Ended, &Label)>) {
         let now = holds(&self.state, self.now_ms());
         for entry in holds(before, self.now_ms()) {
             let after = now.iter().find(|after| after.hold == entry.hold);
@@ -309,12 +312,12 @@ impl Environment {
                 "it was shortened: {entry:?}"
             );
         }
-        let (Some(first), Some((how, by))) = (lost.first(), how) else { return };
-        let (at_ms, whose, by) = (self.now_ms(), Some(first.label.clone()), by.clone());
+        let (Some(first), Some((ended, actor))) = (lost.first(), ended) else { return };
+        let (at_ms, holder, actor) = (self.now_ms(), Some(first.label.clone()), actor.clone());
         let fence = live(before, self.now_ms()).and_then(|entries| entries.fence);
         let written = entries(&self.state);
-        assert_eq!(written.first(), Some(&AuditEntry { at_ms, how, fence, whose, by }));
-        assert!(before.record.is_none() || has_ended(&self.state, &first.hold), "{how:?} {first:?}");
+        assert_eq!(written.first(), Some(&AuditEntry { at_ms, ended, fence, holder, actor }));
+        assert!(before.record.is_none() || has_ended(&self.state, &first.hold), "{ended:?} {first:?}");
     }
 
     /// The status of an ended hold is reported until eight other holds of this lock have ended: to a resent
@@ -336,8 +339,9 @@ impl Environment {
     }
 
     /// A forced release notifies each former holder once, and no other session.
-    fn check_force(&self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Notification]) {
-        let mut told: Vec<_> = wakes.iter().filter(|wake| wake.nonce().is_none()).copied().collect();
+    fn check_force(&self, before: &LockState, op: &Op, reply: &Reply, notifications: &[Notification]) {
+        let mut told: Vec<_> =
+            notifications.iter().filter(|notification| notification.nonce().is_none()).copied().collect();
         told.sort();
         let mut robbed = Vec::new();
         if let (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) = (op, reply) {
@@ -362,7 +366,7 @@ impl Environment {
 
     /// A new holder is entitled to the lock: its owner already held it, or it was free, and no live waiter
     /// was before it. All holds of one tenure share one token.
-    fn check_entries(&mut self, before: &LockState, op: &Op, lost: &[Entry], wakes: &[Notification]) {
+    fn check_entries(&mut self, before: &LockState, op: &Op, lost: &[Entry], notifications: &[Notification]) {
         let now_ms = self.now_ms();
         let was = live(before, now_ms);
         let mut stays = holds(before, now_ms);
@@ -375,7 +379,7 @@ impl Environment {
         }
         let old = holds(before, now_ms);
         for new in after.holds.iter().filter(|entry| old.iter().all(|old| old.hold != entry.hold)) {
-            let woken = self.check_right(before, op, new, &after, wakes);
+            let woken = self.check_right(before, op, new, &after, notifications);
             if stays.is_empty() {
                 let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
                 assert_ne!(last(&self.state), last(before), "a new tenure, a new token");
@@ -410,7 +414,7 @@ impl Environment {
         op: &Op,
         new: &Entry,
         has: &Entries,
-        wakes: &[Notification],
+        notifications: &[Notification],
     ) -> bool {
         let asked = asked(op).filter(|ask| ask.claim.hold == new.hold);
         let place = places(before).map(|(_, place)| place).find(|place| place.claim.hold == new.hold);
@@ -422,10 +426,11 @@ impl Environment {
         assert_eq!(claim.value.as_ref(), Some(&has.owner));
         assert_eq!((new.since_ms, new.until_ms), (self.now_ms(), self.now_ms() + lease_ms));
         self.book.ghosts.insert(new.hold, new.until_ms);
-        let its = |wake: &Notification| {
-            wake.to() == new.hold.session() && wake.nonce() == place.map(|place| place.nonce)
+        let its = |notification: &Notification| {
+            notification.to() == new.hold.session() && notification.nonce() == place.map(|place| place.nonce)
         };
-        let woken = wakes.iter().any(|wake| wake.nonce().is_some() && its(wake));
+        let woken =
+            notifications.iter().any(|notification| notification.nonce().is_some() && its(notification));
         assert_eq!(woken, asked.is_none(), "the request learns it from the reply, a waiter from a message");
         woken
     }
@@ -460,8 +465,8 @@ impl Environment {
             (Op::Release(release), Reply::Release(released)) => {
                 let mine = was.filter(|was| Some(&was.owner) == release.claim.value.as_ref());
                 let count = mine.map_or(0, |was| was.count);
-                let taken = u64::from(released.found == HoldStatus::Held);
-                assert_eq!(released.left, count - taken, "{op:?} of {before:#?}");
+                let taken = u64::from(released.status == HoldStatus::Held);
+                assert_eq!(released.remaining_holds, count - taken, "{op:?} of {before:#?}");
                 if let (Some(ask), Released { next: Some(Ok(next)), .. }) = (&release.next, released) {
                     self.check_acquired(ask, next, is.as_ref());
                 }
@@ -481,11 +486,11 @@ impl Environment {
                 }
             }
             (Op::Evict(evict), Reply::Evict(Evicted::Alive)) => {
-                assert!(self.alive_ms(before, evict.dead).is_some());
+                assert!(self.alive_ms(before, evict.session).is_some());
                 assert_eq!(self.state, *before, "the living keep what they have");
             }
             (Op::Evict(evict), Reply::Evict(Evicted::Gone { hold, .. })) => {
-                let lost = self.dying(before, evict.dead);
+                let lost = self.dying(before, evict.session);
                 assert_eq!(*hold, was.and_then(|was| was.fence).filter(|_| !lost.is_empty()));
             }
             (Op::ForceRelease(_), Reply::ForceRelease(_)) => {}
@@ -512,7 +517,9 @@ impl Environment {
     fn check_free_lock(&self, op: &Op, reply: &Reply) {
         let pumps = match (op, reply) {
             (Op::Acquire(_), Reply::Acquire(acquired)) => !matches!(acquired, Acquired::Spent(_)),
-            (Op::Release(Release { pass, next, .. }), _) => *pass == ReleaseAction::Grant && next.is_none(),
+            (Op::Release(Release { action, next, .. }), _) => {
+                *action == ReleaseAction::Grant && next.is_none()
+            }
             (Op::Evict(_), Reply::Evict(evicted)) => *evicted != Evicted::Alive,
             (Op::ForceRelease(_), Reply::ForceRelease(freed)) => *freed == ForceReleased::ForceReleased,
             _ => false,
@@ -591,9 +598,9 @@ impl Environment {
     }
 
     fn fate(&self, claim: &Claim) -> Option<HoldStatus> {
-        let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
+        let inspect = Inspect { claim: Some(claim.clone()), details: false };
         match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &all_alive).0 {
-            Reply::Inspect(inspection) => inspection.fate,
+            Reply::Inspect(inspection) => inspection.hold_status,
             Reply::Refused(_) => None,
             other => panic!("to an inspect: {other:?}"),
         }
@@ -601,11 +608,11 @@ impl Environment {
 
     /// The holder as an inspection shows it.
     fn shown(&self) -> Option<ObservedHolder> {
-        let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
+        let inspect = Op::Inspect(Inspect { claim: None, details: true });
         let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &all_alive);
         let Reply::Inspect(seen) = reply else { return None };
         let fence = seen.holder.and_then(|holder| holder.fence).map(ObservedHolder::Hold);
-        fence.or(seen.stranger.map(ObservedHolder::Stranger))
+        fence.or(seen.foreign_fingerprint.map(ObservedHolder::Stranger))
     }
 }
 
@@ -690,14 +697,14 @@ proptest! {
             environment.step(step);
             let mut state = environment.state.clone();
             if !matches!(environment.fate(&claim), None | Some(HoldStatus::Held | HoldStatus::Queued)) {
-                let release = Release { claim: claim.clone(), pass: ReleaseAction::Free, next: None };
-                let (_, wakes) = state.apply(environment.now_us, &Op::Release(release), &all_alive);
-                prop_assert_eq!(wakes, []);
+                let release = Release { claim: claim.clone(), action: ReleaseAction::Free, next: None };
+                let (_, notifications) = state.apply(environment.now_us, &Op::Release(release), &all_alive);
+                prop_assert_eq!(notifications, []);
                 prop_assert_eq!(&state, &environment.state);
             }
             let stranger = SessionId::from_random([0xee; 12]);
             if live(&state, environment.now_us / 1000).is_some() {
-                let evict = Op::Evict(Evict { dead: stranger, by: watcher() });
+                let evict = Op::Evict(Evict { session: stranger, actor: watcher() });
                 let (reply, _) = state.apply(environment.now_us, &evict, &|_| SessionStatus::Lapsed);
                 prop_assert_eq!(reply, Reply::Evict(Evicted::Gone { hold: None, place: false }));
                 prop_assert_eq!(&state, &environment.state);
@@ -743,17 +750,17 @@ fn a_claim_without_an_owner_is_refused() {
         let mut state = LockState::new(Kind::Reentrant);
         let take = |claim: &Claim| ask(claim.clone(), 3_000, Some((1, 3_000)), None);
         let release = |claim: &Claim, next| {
-            Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next })
+            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next })
         };
         for op in [
             Op::Acquire(take(&no_owner)),
             Op::Extend(Extend { claim: no_owner.clone(), lease_ms: 1, keep_record: true, reserve: None }),
             release(&no_owner, None),
             release(&named("ada"), Some(take(&no_owner))),
-            Op::Inspect(Inspect { claim: Some(no_owner.clone()), in_full: true }),
+            Op::Inspect(Inspect { claim: Some(no_owner.clone()), details: true }),
         ] {
-            let (reply, wakes) = state.apply(START_US, &op, &all_alive);
-            assert_eq!((reply, wakes.len()), (Reply::Refused(Refused::NoOwner), 0), "{op:?}");
+            let (reply, notifications) = state.apply(START_US, &op, &all_alive);
+            assert_eq!((reply, notifications.len()), (Reply::Refused(Refused::NoOwner), 0), "{op:?}");
             assert_eq!(state, LockState::new(Kind::Reentrant), "{op:?}");
         }
         state.apply(START_US, &Op::Acquire(take(&named("ada"))), &all_alive);

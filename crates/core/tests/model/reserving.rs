@@ -109,8 +109,8 @@ impl Environment {
             Event::ForceRelease => {
                 let last = last(&self.state).unwrap_or(FencingToken::new(0));
                 self.execute(&Op::ForceRelease(ForceRelease {
-                    seen: ObservedHolder::Hold(last),
-                    by: watcher(),
+                    observed: ObservedHolder::Hold(last),
+                    actor: watcher(),
                 }));
             }
             Event::Set(text) => {
@@ -131,8 +131,8 @@ impl Environment {
         let before = self.state.clone();
         let (sessions, now_us) = (&self.sessions, self.now_us);
         let alive = |session| sessions.vital(now_us / 1000, session);
-        let (reply, wakes) = self.state.apply(now_us, op, &alive);
-        self.onlooker.check(&before, &self.state, (now_us, op), &reply, &wakes);
+        let (reply, notifications) = self.state.apply(now_us, op, &alive);
+        self.onlooker.check(&before, &self.state, (now_us, op), &reply, &notifications);
         let given = last(&self.state).filter(|last| Some(*last) != self::last(&before));
         let mut tokens: Vec<_> = given.into_iter().map(FencingToken::as_u64).collect();
         if let Reply::Extend(Extended::Reserved { mut block, .. }) = reply {
@@ -161,13 +161,13 @@ impl Onlooker {
         after: &LockState,
         (now_us, op): (u64, &Op),
         reply: &Reply,
-        wakes: &[Notification],
+        notifications: &[Notification],
     ) {
         self.check_block(before, after, (now_us, op), reply);
         if last(before) != last(after) {
             self.told = None;
         }
-        self.check_notes(after, (now_us, op), reply, wakes);
+        self.check_notes(after, (now_us, op), reply, notifications);
     }
 
     /// (3)
@@ -201,7 +201,7 @@ impl Onlooker {
                 assert_eq!(expected, Reply::Extend(Extended::Extended));
                 assert!((1..=reserve.tokens.clamp(1, BLOCK)).contains(&block.left()), "{block:?}");
                 assert_eq!(*others_wait, before.waiters().next().is_some());
-                if reserve.tell {
+                if reserve.notify_wanted {
                     self.told = Some(extend.claim.clone()).zip(last(after));
                 }
             }
@@ -216,7 +216,7 @@ impl Onlooker {
         after: &LockState,
         (now_us, op): (u64, &Op),
         reply: &Reply,
-        wakes: &[Notification],
+        notifications: &[Notification],
     ) {
         let asked = match (op, reply) {
             (Op::Acquire(ask), Reply::Acquire(acquired)) => Some((ask, acquired)),
@@ -233,7 +233,7 @@ impl Onlooker {
             let is_held = fate(after, now_us, claim) == Some(HoldStatus::Held);
             (is_held && to != ask.claim.hold.session()).then_some(Notification::Wanted { to, fence: *fence })
         });
-        let found: Vec<_> = wakes.iter().copied().filter(is_note).collect();
+        let found: Vec<_> = notifications.iter().copied().filter(is_note).collect();
         assert_eq!(found, told.into_iter().collect::<Vec<_>>(), "by {op:?} on {after:#?}");
     }
 }
@@ -243,14 +243,14 @@ fn last(state: &LockState) -> Option<FencingToken> {
 }
 
 /// Whether a message reports that another session requests the lock.
-pub(super) const fn is_note(wake: &Notification) -> bool {
-    matches!(wake, Notification::Wanted { .. })
+pub(super) const fn is_note(notification: &Notification) -> bool {
+    matches!(notification, Notification::Wanted { .. })
 }
 
 fn fate(state: &LockState, now_us: u64, claim: &Claim) -> Option<HoldStatus> {
-    let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
+    let inspect = Inspect { claim: Some(claim.clone()), details: false };
     match state.clone().apply(now_us, &Op::Inspect(inspect), &all_alive).0 {
-        Reply::Inspect(inspection) => inspection.fate,
+        Reply::Inspect(inspection) => inspection.hold_status,
         _ => None,
     }
 }
@@ -283,11 +283,11 @@ fn nothing_is_reserved_for_a_lock_of_another_kind() {
         let (reply, _) = state.apply(START_US, &take, &all_alive);
         assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{kind:?}: {reply:?}");
         let before = state.clone();
-        for tell in [false, true] {
-            let reserve = Some(Reserve { tokens: BLOCK, tell });
+        for notify_wanted in [false, true] {
+            let reserve = Some(Reserve { tokens: BLOCK, notify_wanted });
             let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: true, reserve };
-            let (reply, wakes) = state.apply(START_US, &Op::Extend(extend), &all_alive);
-            assert_eq!((reply, wakes), (Reply::Refused(Refused::NoSuchPart), vec![]), "{kind:?}");
+            let (reply, notifications) = state.apply(START_US, &Op::Extend(extend), &all_alive);
+            assert_eq!((reply, notifications), (Reply::Refused(Refused::NoSuchPart), vec![]), "{kind:?}");
             assert_eq!(state, before, "{kind:?}");
         }
     }

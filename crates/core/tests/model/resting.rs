@@ -22,7 +22,7 @@ fn claim(s: u8, n: u8) -> Claim {
 fn any_step() -> impl Strategy<Value = (u64, Op)> {
     let for_ms = prop_oneof![Just(1_u64), Just(3_000), 1..60_000_u64];
     let rest = (any_claim(claim), for_ms).prop_map(|(claim, for_ms)| {
-        Op::Release(Release { claim, pass: ReleaseAction::Rest { for_ms }, next: None })
+        Op::Release(Release { claim, action: ReleaseAction::Rest { for_ms }, next: None })
     });
     let op = prop_oneof![4 => any_op(claim), 1 => rest];
     (prop_oneof![2 => Just(0_u64), 3 => 0..4_000_000_u64, 1 => 0..90_000_000_u64], op)
@@ -69,14 +69,14 @@ proptest! {
             now_us += by_us;
             state.is_over(now_us);
             let (before, rested) = (state.clone(), rests(&state));
-            let (reply, wakes) = state.apply(now_us, &op, &alive);
+            let (reply, notifications) = state.apply(now_us, &op, &alive);
             if let Some(until_ms) = rested {
                 prop_assert_eq!(rests(&state), Some(until_ms), "{:?}", op);
-                prop_assert!(!wakes.iter().any(|wake| matches!(wake, Notification::Grant { .. })), "{:?}", op);
+                prop_assert!(!notifications.iter().any(|notification| matches!(notification, Notification::Grant { .. })), "{:?}", op);
                 prop_assert_eq!(state.held_by(now_us), vec![]);
-            } else if let (Some(until_ms), Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. })) = (rests(&state), &op) {
+            } else if let (Some(until_ms), Op::Release(Release { action: ReleaseAction::Rest { for_ms }, .. })) = (rests(&state), &op) {
                 let Reply::Release(released) = &reply else { panic!("{reply:?}") };
-                prop_assert_eq!(released.found, HoldStatus::Held);
+                prop_assert_eq!(released.status, HoldStatus::Held);
                 // Counted from the grant, and never already over.
                 let since_ms = before.record.and_then(|record| record.tenant).map_or(0, |tenant| tenant.since_ms);
                 prop_assert_eq!(until_ms, since_ms + for_ms);
@@ -88,7 +88,7 @@ proptest! {
         // An operator can always end it.
         if rests(&state).is_some() {
             let last = state.record.as_ref().and_then(|record| record.last).expect("it was given");
-            let free = ForceRelease { seen: ObservedHolder::Hold(last), by: Label::new("a person").expect("a plain text") };
+            let free = ForceRelease { observed: ObservedHolder::Hold(last), actor: Label::new("a person").expect("a plain text") };
             state.apply(now_us, &Op::ForceRelease(free), &alive);
             prop_assert_eq!(rests(&state), None);
         }

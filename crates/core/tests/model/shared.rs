@@ -74,8 +74,8 @@ fn any_hold(kind: Kind) -> impl Strategy<Value = (Claim, LockMode)> {
 }
 
 fn any_ask(kind: Kind) -> impl Strategy<Value = Acquire> {
-    let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
-    let queue = prop_oneof![1 => Just(None), 4 => (any::<u64>(), kept_ms).prop_map(Some)];
+    let ttl_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
+    let queue = prop_oneof![1 => Just(None), 4 => (any::<u64>(), ttl_ms).prop_map(Some)];
     let liveness = prop_oneof![
         3 => any_lease_ms().prop_map(|alive_ms| Liveness::Session { alive_ms }),
         1 => Just(Liveness::Lease)
@@ -95,15 +95,15 @@ fn any_op(kind: Kind) -> impl Strategy<Value = Op> {
         let next = next.map(|next| Acquire { predecessor: None, ..next });
         let next =
             next.filter(|next| next.claim.hold.session() == claim.hold.session() && next.claim != claim);
-        Op::Release(Release { claim, pass: ReleaseAction::Grant, next })
+        Op::Release(Release { claim, action: ReleaseAction::Grant, next })
     });
     let extend =
         (any_hold(kind), any_lease_ms(), any::<bool>()).prop_map(|((claim, _), lease_ms, keep_record)| {
             Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })
         });
     let inspect = proptest::option::of(any_hold(kind))
-        .prop_map(|of| Op::Inspect(Inspect { claim: of.map(|(claim, _)| claim), in_full: true }));
-    let evict = (0..SESSIONS).prop_map(|s| Op::Evict(Evict { dead: session(s), by: watcher() }));
+        .prop_map(|of| Op::Inspect(Inspect { claim: of.map(|(claim, _)| claim), details: true }));
+    let evict = (0..SESSIONS).prop_map(|s| Op::Evict(Evict { session: session(s), actor: watcher() }));
     prop_oneof![8 => any_ask(kind).prop_map(Op::Acquire), 2 => extend, 5 => release, 1 => inspect, 2 => evict]
 }
 
@@ -159,15 +159,18 @@ impl Environment {
         match event {
             Event::Op(op) => self.execute(&before, op),
             Event::ForceRelease(at) => {
-                let seen = before.holds.get(*at).map_or(FencingToken::new(1), |part| part.fence);
+                let observed = before.holds.get(*at).map_or(FencingToken::new(1), |part| part.fence);
                 self.execute(
                     &before,
-                    &Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(seen), by: watcher() }),
+                    &Op::ForceRelease(ForceRelease {
+                        observed: ObservedHolder::Hold(observed),
+                        actor: watcher(),
+                    }),
                 );
             }
             Event::Resize(as_seen, limit) if self.state.kind == Kind::Semaphore => {
-                let seen = if *as_seen { limit_of(&before.state) } else { Some(7) };
-                self.execute(&before, &Op::Resize(Resize { seen, limit: *limit }));
+                let observed = if *as_seen { limit_of(&before.state) } else { Some(7) };
+                self.execute(&before, &Op::Resize(Resize { observed, limit: *limit }));
             }
             Event::Resize(..) => {}
             Event::DeleteKey => self.state.value = None,
@@ -209,12 +212,12 @@ impl Environment {
     fn execute(&mut self, before: &Before, op: &Op) {
         let (sessions, now_ms) = (self.sessions.clone(), self.now_ms());
         let alive = |session| sessions.vital(now_ms, session);
-        let (reply, wakes) = self.state.apply(self.now_us, op, &alive);
+        let (reply, notifications) = self.state.apply(self.now_us, op, &alive);
         let dead = self.named_dead(before, op, &alive);
         self.check_doubling(op, &reply, &alive);
         let ends = |part: &SharedHold| match op {
             Op::Release(release) => part.hold == release.claim.hold,
-            Op::ForceRelease(free) => free.seen == ObservedHolder::Hold(part.fence),
+            Op::ForceRelease(free) => free.observed == ObservedHolder::Hold(part.fence),
             _ => dead.is_some_and(|dead| lives_with(part.liveness, &part.hold, dead)),
         };
         let how = match op {
@@ -224,7 +227,7 @@ impl Environment {
         };
         self.check_ended(before, &ends, how);
         self.check_extended(before, op, &reply);
-        self.check_let_in(before, op, &reply, &wakes);
+        self.check_let_in(before, op, &reply, &notifications);
         self.check_order(before, op);
         self.check_reply(before, op, &reply);
         if !matches!(op, Op::Extend(_) | Op::Inspect(_)) && !is_settled(before, op, &reply) {
@@ -245,7 +248,7 @@ impl Environment {
                     || has_ended(&before.state, &ask.claim.hold);
                 ask.predecessor.filter(|_| !settled)
             }
-            Op::Evict(evict) => Some(evict.dead),
+            Op::Evict(evict) => Some(evict.session),
             _ => None,
         };
         named.filter(|named| match alive(*named) {
@@ -265,10 +268,10 @@ impl Environment {
     /// release finds nothing any more.
     fn check_doubling(&self, op: &Op, reply: &Reply, alive: &dyn Fn(SessionId) -> SessionStatus) {
         let mut twice = self.state.clone();
-        let (second, wakes) = twice.apply(self.now_us, op, alive);
+        let (second, notifications) = twice.apply(self.now_us, op, alive);
         match (reply, &second) {
             (Reply::Release(first), Reply::Release(second)) => {
-                assert_ne!(second.found, HoldStatus::Held, "released twice");
+                assert_ne!(second.status, HoldStatus::Held, "released twice");
                 assert_eq!(untroubled(first.next.as_ref()), untroubled(second.next.as_ref()));
             }
             (Reply::Evict(Evicted::Gone { .. }), second) => {
@@ -283,7 +286,7 @@ impl Environment {
             (first, second) => assert_eq!(first, second, "the second {op:?}"),
         }
         assert_eq!(twice, self.state, "the state after the second {op:?}");
-        assert_eq!(wakes, [], "the second {op:?} admitted a waiter");
+        assert_eq!(notifications, [], "the second {op:?} admitted a waiter");
     }
 
     /// The holds that should end do, in this way, and no others; no end comes closer.
@@ -306,7 +309,7 @@ impl Environment {
         }
         if how != Ended::Released {
             let written: Vec<_> =
-                entries(&self.state).into_iter().take(lost).map(|entry| entry.how).collect();
+                entries(&self.state).into_iter().take(lost).map(|entry| entry.ended).collect();
             assert_eq!(written, vec![how; lost.min(32)]);
         }
     }
@@ -330,7 +333,7 @@ impl Environment {
 
     /// Every new holder was admitted in its turn or by its own request. Each admitted waiter is notified
     /// once, and no other session is.
-    fn check_let_in(&self, before: &Before, op: &Op, reply: &Reply, wakes: &[Notification]) {
+    fn check_let_in(&self, before: &Before, op: &Op, reply: &Reply, notifications: &[Notification]) {
         let was = |hold: &HoldId| before.holds.iter().any(|part| part.hold == *hold);
         let now = self.stands().holds;
         let fresh: Vec<_> = now.iter().filter(|part| !was(&part.hold)).collect();
@@ -343,18 +346,22 @@ impl Environment {
             }
             _ => vec![],
         };
-        let grants: Vec<_> =
-            wakes.iter().filter_map(|wake| wake.nonce().map(|nonce| (wake, nonce))).collect();
+        let grants: Vec<_> = notifications
+            .iter()
+            .filter_map(|notification| notification.nonce().map(|nonce| (notification, nonce)))
+            .collect();
         let mut told = BTreeSet::new();
-        for (wake, nonce) in &grants {
-            let part =
-                now.iter().find(|part| part.fence == wake.fence()).expect("a notified waiter is a holder");
+        for (notification, nonce) in &grants {
+            let part = now
+                .iter()
+                .find(|part| part.fence == notification.fence())
+                .expect("a notified waiter is a holder");
             assert!(!was(&part.hold), "notified again");
             assert!(told.insert(part.fence), "notified twice");
             let place = before.queue.iter().find(|place| place.claim.hold == part.hold);
             let asked = mine.iter().any(|(hold, _)| *hold == part.hold);
             assert!(asked || place.is_some_and(|place| place.nonce == *nonce), "the nonce of the last look");
-            assert_eq!(wake.to(), part.hold.session());
+            assert_eq!(notification.to(), part.hold.session());
         }
         for part in &fresh {
             let asked = mine.iter().find(|(hold, _)| *hold == part.hold);
@@ -472,19 +479,19 @@ impl Environment {
             }
             (Op::Inspect(_), Reply::Inspect(seen)) => {
                 assert_eq!(self.state, before.state, "a look changes nothing");
-                assert_eq!(seen.sharers.len(), before.holds.len());
+                assert_eq!(seen.shared_holders.len(), before.holds.len());
                 assert_eq!(seen.limit, limit_of(&before.state));
             }
             (Op::Release(release), Reply::Release(released)) => {
                 let held = before.holds.iter().any(|part| part.hold == release.claim.hold);
-                assert_eq!(released.found == HoldStatus::Held, held);
-                assert_eq!((released.left, &released.holder), (0, &None));
+                assert_eq!(released.status == HoldStatus::Held, held);
+                assert_eq!((released.remaining_holds, &released.holder), (0, &None));
             }
             (Op::Resize(resize), Reply::Resize(resized)) => match resized {
                 Resized::Done => assert_eq!(limit_of(&self.state), Some(resize.limit)),
                 Resized::Changed { limit } => {
                     assert_eq!(self.state, before.state);
-                    assert!(*limit != resize.seen && *limit != Some(resize.limit));
+                    assert!(*limit != resize.observed && *limit != Some(resize.limit));
                 }
             },
             _ => {}

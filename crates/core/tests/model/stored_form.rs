@@ -80,11 +80,11 @@ fn mutex() -> LockState {
     let acquire = |n| Op::Acquire(request(Kind::Mutex, n, LockMode::Whole));
     let release = |n| {
         let claim = claim(Kind::Mutex, n);
-        Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None })
+        Op::Release(Release { claim, action: ReleaseAction::Grant, next: None })
     };
-    let reserve = Some(Reserve { tokens: 32, tell: true });
+    let reserve = Some(Reserve { tokens: 32, notify_wanted: true });
     let extend = Extend { claim: claim(Kind::Mutex, 2), lease_ms: 60_000, keep_record: true, reserve };
-    let evict = Op::Evict(Evict { dead: session(9), by: watcher() });
+    let evict = Op::Evict(Evict { session: session(9), actor: watcher() });
     execute(
         &mut state,
         vec![
@@ -106,7 +106,8 @@ fn mutex_in_cooldown() -> LockState {
     let value = OwnValue::new("mine").ok();
     let acquire = request(Kind::Mutex, 0, LockMode::Whole);
     let claim = Claim { value, ..acquire.claim.clone() };
-    let release = Release { claim: claim.clone(), pass: ReleaseAction::Rest { for_ms: 60_000 }, next: None };
+    let release =
+        Release { claim: claim.clone(), action: ReleaseAction::Rest { for_ms: 60_000 }, next: None };
     execute(&mut state, vec![Op::Acquire(Acquire { claim, ..acquire }), Op::Release(release)]);
     state
 }
@@ -128,9 +129,9 @@ fn semaphore() -> LockState {
         vec![
             acquire(9, 1),
             acquire(1, 2),
-            Op::Evict(Evict { dead: session(9), by: watcher() }),
+            Op::Evict(Evict { session: session(9), actor: watcher() }),
             acquire(2, 3),
-            Op::Resize(Resize { seen: Some(3), limit: 4 }),
+            Op::Resize(Resize { observed: Some(3), limit: 4 }),
         ],
     );
     state

@@ -191,7 +191,7 @@ impl Monitor {
     async fn evict(&mut self, some: &[(&SessionEntry, &Lock)], report: &mut MonitorReport) {
         let engine = self.client.engine.clone();
         let op = |(session, lock): &(&SessionEntry, &Lock)| {
-            let evict = Evict { dead: session.session, by: engine.label.clone() };
+            let evict = Evict { session: session.session, actor: engine.label.clone() };
             ((*lock).clone(), Op::Evict(evict))
         };
         let ops: Vec<_> = some.iter().map(op).collect();

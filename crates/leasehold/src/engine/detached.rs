@@ -233,13 +233,13 @@ pub(crate) async fn release_detached(
     engine: &Engine,
     lock: &Lock,
     claim: &Claim,
-    pass: ReleaseAction,
+    action: ReleaseAction,
     in_time: bool,
     may_last: Duration,
 ) -> Result<(), NotReleased> {
     let now = engine.environment.now();
     let attached = engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
-    let op = Op::Release(Release { claim: claim.clone(), pass, next: None });
+    let op = Op::Release(Release { claim: claim.clone(), action, next: None });
     match ask(engine, lock, &op, engine.timings.call).await {
         Ok(Answer { reply: Reply::Release(released), unanswered }) => {
             if !attached {

@@ -49,7 +49,7 @@ impl Watching {
             self.rest().await;
             self.listen().await;
             let engine = &*self.engine;
-            let op = Op::Inspect(Inspect { claim: None, in_full: false });
+            let op = Op::Inspect(Inspect { claim: None, details: false });
             let reply = engine.call(&self.lock, &op, engine.timings.call).await;
             let (now, random) = (engine.environment.now(), engine.environment.random());
             match reply {

@@ -43,7 +43,7 @@ fn before(fixture: &mut Fixture, scene: usize) -> Result<Keyspace, Broken> {
     fixture.redis.set_now_us(1_762_000_000_000_000);
     let [first, ..] = NAMES;
     if scene > 0 {
-        let release = Release { claim: ask(9, 0).claim, pass: ReleaseAction::Grant, next: None };
+        let release = Release { claim: ask(9, 0).claim, action: ReleaseAction::Grant, next: None };
         fixture.run(&Op::Acquire(ask(9, 3_000)), WHOLE)?;
         fixture.run(&Op::Release(release), WHOLE)?;
         assert!(fixture.redis.keyspace().entry(keys(first).record()).is_some());

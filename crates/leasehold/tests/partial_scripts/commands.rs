@@ -232,9 +232,11 @@ fn releases() -> Vec<Way> {
 
 /// No session has begun here, so all are dead.
 fn takings() -> Vec<Way> {
-    let evict =
-        |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
-    let free = |seen| Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") });
+    let evict = |n: u8| {
+        Op::Evict(Evict { session: claim(n).hold.session(), actor: Label::new("test").expect("a label") })
+    };
+    let free =
+        |observed| Op::ForceRelease(ForceRelease { observed, actor: Label::new("test").expect("a label") });
     let hold = || ObservedHolder::Hold(FencingToken::new(START_US));
     let look = |n: u8, ahead: u8| {
         let predecessor = Some(claim(ahead).hold.session());
@@ -283,7 +285,7 @@ fn takings() -> Vec<Way> {
         (
             "inspect in full",
             vec![take(1), free(hold())],
-            Op::Inspect(Inspect { claim: None, in_full: true }),
+            Op::Inspect(Inspect { claim: None, details: true }),
             "GET HMGET GET",
         ),
     ]
@@ -327,11 +329,11 @@ fn others() -> Vec<Way> {
             give(1, ReleaseAction::Tell, None),
             "GET HMGET DEL HSET PUBLISH",
         ),
-        ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None, in_full: false }), "GET HMGET"),
+        ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None, details: false }), "GET HMGET"),
         (
             "inspect of a lock that others wait for",
             queue(),
-            Op::Inspect(Inspect { claim: None, in_full: false }),
+            Op::Inspect(Inspect { claim: None, details: false }),
             "GET HMGET TIME HVALS PTTL",
         ),
     ]
@@ -370,7 +372,7 @@ fn elections() -> Vec<Way> {
         (
             "inspect of a held one",
             vec![take(1)],
-            Op::Inspect(Inspect { claim: None, in_full: false }),
+            Op::Inspect(Inspect { claim: None, details: false }),
             "GET HMGET PTTL",
         ),
     ]
@@ -384,15 +386,16 @@ fn entries() -> Vec<Way> {
         Claim { value: OwnValue::new(owner).ok(), ..claim(n) }
     };
     let take = |n: u8| Op::Acquire(ask(owned(n), Some(60_000)));
-    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: ReleaseAction::Grant, next: None });
+    let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
     let extend = |n: u8, lease_ms: u64, keep_record: bool| {
         Op::Extend(Extend { claim: owned(n), lease_ms, keep_record, reserve: None })
     };
-    let evict =
-        |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
+    let evict = |n: u8| {
+        Op::Evict(Evict { session: claim(n).hold.session(), actor: Label::new("test").expect("a label") })
+    };
     let free = || {
-        let seen = ObservedHolder::Hold(FencingToken::new(START_US));
-        Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") })
+        let observed = ObservedHolder::Hold(FencingToken::new(START_US));
+        Op::ForceRelease(ForceRelease { observed, actor: Label::new("test").expect("a label") })
     };
     let raise =
         |n: u8, fence: u64| Op::RaiseFence(RaiseFence { claim: owned(n), fence: FencingToken::new(fence) });
@@ -477,13 +480,13 @@ fn entries() -> Vec<Way> {
         (
             "inspect of a free lock",
             vec![],
-            Op::Inspect(Inspect { claim: None, in_full: false }),
+            Op::Inspect(Inspect { claim: None, details: false }),
             "HMGET HLEN HMGET",
         ),
         (
             "inspect of a held one",
             vec![take(1)],
-            Op::Inspect(Inspect { claim: None, in_full: false }),
+            Op::Inspect(Inspect { claim: None, details: false }),
             "HMGET HLEN HGET TIME HMGET",
         ),
     ]
@@ -498,11 +501,14 @@ fn take_part(n: u8, mode: LockMode) -> Op {
 fn permits() -> Vec<Way> {
     let take = |n: u8, count: u32| take_part(n, LockMode::Permits { count, of: 2 });
     let by = || Label::new("test").expect("a label");
-    let evict = |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: by() });
+    let evict = |n: u8| Op::Evict(Evict { session: claim(n).hold.session(), actor: by() });
     let free = |at_us: u64| {
-        Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(FencingToken::new(at_us)), by: by() })
+        Op::ForceRelease(ForceRelease {
+            observed: ObservedHolder::Hold(FencingToken::new(at_us)),
+            actor: by(),
+        })
     };
-    let resize = |seen: Option<u32>, limit: u32| Op::Resize(Resize { seen, limit });
+    let resize = |observed: Option<u32>, limit: u32| Op::Resize(Resize { observed, limit });
     let two = || vec![take(1, 1), take(2, 1)];
     let queue = || [two(), vec![take(3, 1), take(4, 1)]].concat();
     vec![
@@ -580,7 +586,7 @@ fn permits() -> Vec<Way> {
         (
             "inspect of a lock that others wait for",
             queue(),
-            Op::Inspect(Inspect { claim: None, in_full: true }),
+            Op::Inspect(Inspect { claim: None, details: true }),
             "HGET HGETALL TIME HMGET HVALS GET",
         ),
     ]
@@ -590,7 +596,7 @@ fn permits() -> Vec<Way> {
 fn readers() -> Vec<Way> {
     let owned = |n: u8| Claim { value: OwnValue::new(format!("owner {}", n % 4)).ok(), ..claim(n) };
     let take = |n: u8, mode: LockMode| Op::Acquire(Acquire { mode, ..ask(owned(n), Some(60_000)) });
-    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: ReleaseAction::Grant, next: None });
+    let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
     let (read, write) = (|n: u8| take(n, LockMode::Read), |n: u8| take(n, LockMode::Write));
     vec![
         ("read", vec![], read(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
@@ -669,10 +675,10 @@ fn claim(n: u8) -> Claim {
     Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]))
 }
 
-fn ask(claim: Claim, kept_ms: Option<u64>) -> Acquire {
+fn ask(claim: Claim, ttl_ms: Option<u64>) -> Acquire {
     let nonce = Nonce::new(0, 1);
     let label = Label::new("test").expect("a plain text is a label");
-    let queue = kept_ms.map(|kept_ms| Enqueue { nonce, kept_ms });
+    let queue = ttl_ms.map(|ttl_ms| Enqueue { nonce, ttl_ms });
     Acquire {
         claim,
         lease_ms: 3_000,
@@ -711,9 +717,9 @@ fn rest(n: u8) -> Op {
     give(n, ReleaseAction::Rest { for_ms: 60_000 }, None)
 }
 
-fn give(n: u8, pass: ReleaseAction, next: Option<u8>) -> Op {
+fn give(n: u8, action: ReleaseAction, next: Option<u8>) -> Op {
     let next = next.map(|n| ask(claim(n), Some(60_000)));
-    Op::Release(Release { claim: claim(n), pass, next })
+    Op::Release(Release { claim: claim(n), action, next })
 }
 
 fn own_claim() -> Claim {
@@ -725,7 +731,7 @@ fn own() -> Op {
 }
 
 fn release_own() -> Op {
-    Op::Release(Release { claim: own_claim(), pass: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim: own_claim(), action: ReleaseAction::Grant, next: None })
 }
 
 fn short_extend(n: u8) -> Op {
@@ -734,7 +740,7 @@ fn short_extend(n: u8) -> Op {
 
 /// Reserves tokens; the holder is notified of waiters.
 fn reserve(n: u8, lease_ms: u64) -> Op {
-    let reserve = Some(Reserve { tokens: BLOCK, tell: true });
+    let reserve = Some(Reserve { tokens: BLOCK, notify_wanted: true });
     Op::Extend(Extend { claim: claim(n), lease_ms, keep_record: false, reserve })
 }
 

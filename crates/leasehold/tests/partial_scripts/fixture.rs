@@ -182,7 +182,7 @@ impl Fixture {
     ) -> Vec<(String, String)> {
         let wake = |wake: &Notification| (format!("{MAILBOXES}{}", wake.to()), wake.message());
         let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
-        let tells = matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. }));
+        let tells = matches!(op, Op::Release(Release { action: ReleaseAction::Tell, .. }));
         let free = match self.kind {
             Kind::Reentrant if freed => Some((self.keys.released_channel(), "0".to_owned())),
             Kind::Mutex if freed && tells => Some((self.space.told_channel(&self.keys), "free".to_owned())),
@@ -288,10 +288,10 @@ fn audit(text: &[u8], expires_ms: u64) -> Result<Audit, Broken> {
 
 fn audit_entry(line: &str) -> Result<AuditEntry, Broken> {
     let words: Vec<_> = line.split('\t').collect();
-    let [at_ms, how, fence, known, whose, by] = words[..] else {
+    let [at_ms, ended, fence, known, whose, by] = words[..] else {
         return Err(Broken(format!("an audit entry `{line}`")));
     };
-    let how = match how {
+    let ended = match ended {
         "released" => Ended::Released,
         "evicted" => Ended::Evicted,
         "freed" => Ended::ForceReleased,
@@ -299,10 +299,10 @@ fn audit_entry(line: &str) -> Result<AuditEntry, Broken> {
     };
     Ok(AuditEntry {
         at_ms: parsed(at_ms)?,
-        how,
+        ended,
         fence: (!fence.is_empty()).then(|| parsed(fence).map(FencingToken::new)).transpose()?,
-        whose: (known == "1").then(|| Label::new(whose).map_err(broken)).transpose()?,
-        by: Label::new(by).map_err(broken)?,
+        holder: (known == "1").then(|| Label::new(whose).map_err(broken)).transpose()?,
+        actor: Label::new(by).map_err(broken)?,
     })
 }
 
@@ -315,7 +315,7 @@ fn lock_of(field: &str) -> Option<Lock> {
 /// The tokens reserved for local hand-offs.
 fn reserved(text: &str) -> Result<Reserved, Broken> {
     let (upto, tells) = text.strip_suffix(" tell").map_or((text, false), |upto| (upto, true));
-    Ok(Reserved { upto: FencingToken::new(parsed(upto)?), tells })
+    Ok(Reserved { upto: FencingToken::new(parsed(upto)?), notify_wanted: tells })
 }
 
 /// The fields of a record.

@@ -162,12 +162,12 @@ impl<'a> Play<'a> {
         if self.workload.random().below(2) == 0 {
             return Ok(());
         }
-        let pass = leasehold_core::ReleaseAction::Free;
-        self.agree(&Op::Release(Release { claim, pass, next: None }))
+        let action = leasehold_core::ReleaseAction::Free;
+        self.agree(&Op::Release(Release { claim, action, next: None }))
     }
 
-    fn ask(&self, n: u8, kept_ms: u64) -> Acquire {
-        let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms });
+    fn ask(&self, n: u8, ttl_ms: u64) -> Acquire {
+        let queue = Some(Enqueue { nonce: self.workload.nonce(), ttl_ms });
         let label = Label::new("test").expect("a plain text is a label");
         Acquire {
             claim: self.workload.fresh(n),

@@ -220,7 +220,7 @@ impl Play<'_> {
         let mut after = before.clone();
         let (sessions, now_ms) = (self.fixture.sessions()?, self.now_us / 1000);
         let (reply, wakes) = after.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
-        let released = matches!(reply, Reply::Release(released) if released.found == HoldStatus::Held);
+        let released = matches!(reply, Reply::Release(released) if released.status == HoldStatus::Held);
         // An eviction is recorded in the audit.
         let taken = after.audit != before.audit;
         let given_up = (released || taken).then(|| self.given_up(before, op));
@@ -258,7 +258,7 @@ impl Play<'_> {
             }
             Op::ForceRelease(free) if state.kind.is_shared() => {
                 state = live(&state, self.now_us);
-                keep_parts(&mut state, |part| free.seen != SeenAs::Hold(part.fence));
+                keep_parts(&mut state, |part| free.observed != SeenAs::Hold(part.fence));
                 state = live(&state, self.now_us);
             }
             Op::Release(release) => {
@@ -267,12 +267,12 @@ impl Play<'_> {
                 let stands = state.value.as_ref().and_then(|value| value.content.token());
                 if !stands.is_some_and(|stands| stands.contains("rest\n")) {
                     state.clone_from(before);
-                    let release = Release { pass: ReleaseAction::Free, ..rest };
+                    let release = Release { action: ReleaseAction::Free, ..rest };
                     state.apply(self.now_us, &Op::Release(release), &all_alive);
                 }
             }
-            Op::Acquire(Acquire { predecessor: Some(dead), .. }) | Op::Evict(Evict { dead, .. }) => {
-                state.bury(self.now_us, *dead, &by);
+            Op::Acquire(Acquire { predecessor: Some(session), .. }) | Op::Evict(Evict { session, .. }) => {
+                state.bury(self.now_us, *session, &by);
             }
             _ => state.value = None,
         }

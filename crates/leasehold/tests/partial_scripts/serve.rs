@@ -83,9 +83,9 @@ impl Play<'_> {
     }
 
     fn give_back(&mut self, claim: &Claim) -> Result<(), Broken> {
-        let release = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
+        let release = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
         match self.send(&release)? {
-            Reply::Release(released) if released.found == HoldStatus::Held => Ok(()),
+            Reply::Release(released) if released.status == HoldStatus::Held => Ok(()),
             other => Err(Broken(format!("the holder's release is answered {other:?}"))),
         }
     }
@@ -109,7 +109,7 @@ impl Play<'_> {
     }
 
     fn look(&self, claim: &Claim) -> Op {
-        let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms: 7_200_000 });
+        let queue = Some(Enqueue { nonce: self.workload.nonce(), ttl_ms: 7_200_000 });
         let label = Label::new("test").expect("a plain text is a label");
         Op::Acquire(Acquire {
             claim: claim.clone(),
@@ -134,7 +134,7 @@ impl Play<'_> {
         for _ in 0..=places / LOOKS_AT_MOST {
             self.send(&Op::Release(Release {
                 claim: stranger.clone(),
-                pass: ReleaseAction::Grant,
+                action: ReleaseAction::Grant,
                 next: None,
             }))?;
         }

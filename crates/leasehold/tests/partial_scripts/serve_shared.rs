@@ -116,8 +116,8 @@ impl Play<'_> {
     }
 
     fn give_up(&mut self, claim: Claim) -> Result<HoldStatus, Broken> {
-        match self.send(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None }))? {
-            Reply::Release(released) => Ok(released.found),
+        match self.send(&Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }))? {
+            Reply::Release(released) => Ok(released.status),
             other => Err(Broken(format!("a release is answered {other:?}"))),
         }
     }
@@ -140,7 +140,7 @@ impl Play<'_> {
     }
 
     fn look_for(&self, claim: &Claim, mode: LockMode) -> Op {
-        let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms: 7_200_000 });
+        let queue = Some(Enqueue { nonce: self.workload.nonce(), ttl_ms: 7_200_000 });
         let label = Label::new("test").expect("a plain text is a label");
         let liveness = Liveness::Session { alive_ms: 10_000 };
         let (claim, lease_ms) = (claim.clone(), 30_000);

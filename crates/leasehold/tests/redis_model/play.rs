@@ -73,9 +73,9 @@ impl Play<'_> {
             expected.push((self.keys.released_channel(), "0".to_owned()));
             *self.world.seen.entry("published free").or_default() += 1;
         }
-        let told = matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. }))
+        let told = matches!(op, Op::Release(Release { action: ReleaseAction::Tell, .. }))
             && self.lock.kind == Kind::Mutex;
-        if told && matches!(&reply, Reply::Release(Released { found: HoldStatus::Held, .. })) {
+        if told && matches!(&reply, Reply::Release(Released { status: HoldStatus::Held, .. })) {
             expected.push((self.world.keys.told_channel(&self.keys), "free".to_owned()));
             *self.world.seen.entry("notified: free").or_default() += 1;
         }
@@ -265,7 +265,7 @@ impl Play<'_> {
 
 /// Whether the lock of this kind is held.
 pub(crate) fn is_held(state: &LockState, now_us: u64) -> bool {
-    let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+    let inspect = Op::Inspect(Inspect { claim: None, details: false });
     let (reply, _) = state.clone().apply(now_us, &inspect, &all_alive);
     matches!(reply, Reply::Inspect(seen) if seen.holder.is_some())
 }

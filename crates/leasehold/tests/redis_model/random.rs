@@ -89,7 +89,7 @@ impl Play<'_> {
         match reply {
             Reply::Refused(Refused::WrongKind { found }) if found == "string" => seen("other kind"),
             Reply::Acquire(Acquired::Taken { holder: Some(holder), .. })
-                if holder.is_stranger() && holder.remaining_ms == Some(2_000) =>
+                if holder.is_foreign() && holder.remaining_ms == Some(2_000) =>
             {
                 seen("adopted");
             }
@@ -109,7 +109,7 @@ impl Play<'_> {
                 }
             }
             Reply::Release(released) => {
-                seen(match released.found {
+                seen(match released.status {
                     HoldStatus::Held => "held",
                     HoldStatus::Queued => "queued",
                     HoldStatus::Ended(Ended::Evicted) => "found evicted",
@@ -138,7 +138,7 @@ impl Play<'_> {
             Reply::ForceRelease(ForceReleased::ForceReleased) => seen("freed"),
             Reply::ForceRelease(ForceReleased::Changed { .. }) => seen("not freed"),
             Reply::Inspect(found) => {
-                if found.stranger.is_some() {
+                if found.foreign_fingerprint.is_some() {
                     seen("stranger's fingerprint");
                 }
                 if !found.audit.is_empty() {
@@ -177,7 +177,7 @@ impl Play<'_> {
         let stands = self.state.value.as_ref().and_then(|value| value.content.token());
         let rests = stands.is_some_and(|token| token.contains("rest\n"));
         let what = match reply {
-            Reply::Release(Released { found: HoldStatus::Held, .. }) if rests => "left resting",
+            Reply::Release(Released { status: HoldStatus::Held, .. }) if rests => "left resting",
             Reply::Acquire(Acquired::Taken { holder: Some(holder), .. }) if holder.rests => "found resting",
             _ => return,
         };
@@ -213,7 +213,9 @@ impl Play<'_> {
                 }
             }
             (Op::Extend(_), Reply::Extend(Extended::Extended)) if held > 1 => seen("extended one of several"),
-            (Op::Release(_), Reply::Release(released)) if released.left > 0 => seen("released, and held yet"),
+            (Op::Release(_), Reply::Release(released)) if released.remaining_holds > 0 => {
+                seen("released, and held yet")
+            }
             (Op::Evict(_), Reply::Evict(Evicted::Gone { hold: Some(_), .. }))
                 if after.is_some() && held > 1 =>
             {

@@ -268,14 +268,14 @@ fn a_dead_queue_longer_than_one_look_is_passed_over_several() {
     play.check(&acquire(&holder, 10_000, None));
     for session in 1..=150 {
         let waiter = play.workload.fresh(session);
-        let queue = Enqueue { nonce: play.workload.nonce(), kept_ms: 100 };
+        let queue = Enqueue { nonce: play.workload.nonce(), ttl_ms: 100 };
         play.check(&acquire(&waiter, 1000, Some(queue)));
     }
     play.step_us(101_000);
     play.check(&release(&holder));
     for _ in 0..3 {
         let claim = play.workload.fresh(0);
-        let queue = Enqueue { nonce: play.workload.nonce(), kept_ms: 100 };
+        let queue = Enqueue { nonce: play.workload.nonce(), ttl_ms: 100 };
         play.check(&acquire(&claim, 1000, Some(queue)));
     }
 }
@@ -292,7 +292,7 @@ fn texts_of_users_are_texts() {
         let nonce = play.workload.nonce();
         let ask = |claim: &Claim| {
             let (claim, label) = (claim.clone(), label.clone());
-            let queue = Some(Enqueue { nonce, kept_ms: 1000 });
+            let queue = Some(Enqueue { nonce, ttl_ms: 1000 });
             Op::Acquire(Acquire {
                 claim,
                 lease_ms: 1000,
@@ -307,7 +307,7 @@ fn texts_of_users_are_texts() {
         play.check(&ask(&holder));
         play.check(&ask(&waiter));
         play.check(&release(&holder));
-        play.check(&Op::Inspect(Inspect { claim: Some(waiter.clone()), in_full: false }));
+        play.check(&Op::Inspect(Inspect { claim: Some(waiter.clone()), details: false }));
         play.check(&release(&waiter));
     }
 }
@@ -327,12 +327,12 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
 }
 
 fn reserve(claim: &Claim, tokens: u32) -> Op {
-    let reserve = Some(Reserve { tokens, tell: false });
+    let reserve = Some(Reserve { tokens, notify_wanted: false });
     Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve })
 }
 
 fn release(claim: &Claim) -> Op {
-    Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None })
 }
 
 fn number(variable: &str) -> Option<u64> {

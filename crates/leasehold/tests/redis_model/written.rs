@@ -16,7 +16,7 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     if let Some(last) = record.last {
         put("last", last.to_string());
     }
-    if let Some(Reserved { upto, tells }) = record.reserved {
+    if let Some(Reserved { upto, notify_wanted: tells }) = record.reserved {
         put("reserved", format!("{upto}{}", if tells { " tell" } else { "" }));
     }
     if let Some(RecordedHolder { claim, since_ms, liveness, label }) = &record.tenant {
@@ -68,8 +68,8 @@ pub(crate) fn session_fields(record: &SessionRecord) -> BTreeMap<String, String>
 pub(crate) fn lines(audit: &Audit) -> String {
     let lines = audit.entries.iter().map(|entry| {
         let fence = entry.fence.map_or_else(String::new, |fence| fence.to_string());
-        let whose = entry.whose.as_ref().map_or_else(|| "0\t".to_owned(), |whose| format!("1\t{whose}"));
-        format!("{}\t{}\t{fence}\t{whose}\t{}", entry.at_ms, word(entry.how), entry.by)
+        let whose = entry.holder.as_ref().map_or_else(|| "0\t".to_owned(), |whose| format!("1\t{whose}"));
+        format!("{}\t{}\t{fence}\t{whose}\t{}", entry.at_ms, word(entry.ended), entry.actor)
     });
     lines.collect::<Vec<_>>().join("\n")
 }

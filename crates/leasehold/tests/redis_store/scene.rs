@@ -99,7 +99,7 @@ pub(crate) fn take(claim: &Claim, nonce: Option<Nonce>) -> Op {
 }
 
 pub(crate) fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
-    let queue = nonce.map(|nonce| Enqueue { nonce, kept_ms: 20_000 });
+    let queue = nonce.map(|nonce| Enqueue { nonce, ttl_ms: 20_000 });
     Acquire {
         claim: claim.clone(),
         lease_ms: 20_000,
@@ -145,7 +145,7 @@ pub(crate) async fn execute_session(store: &RedisStore, op: &SessionOp) -> Sessi
 }
 
 pub(crate) async fn inspect(store: &RedisStore) -> leasehold_core::Inspection {
-    match execute(store, &Op::Inspect(Inspect { claim: None, in_full: true }), LONG).await {
+    match execute(store, &Op::Inspect(Inspect { claim: None, details: true }), LONG).await {
         Outcome::Done(Reply::Inspect(seen)) => seen,
         other => panic!("{other:?}"),
     }
@@ -168,7 +168,7 @@ pub(crate) async fn acquire_of(store: &RedisStore, name: &str, claim: &Claim) ->
 }
 
 pub(crate) async fn release(store: &RedisStore, claim: &Claim) -> Outcome {
-    let op = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
+    let op = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
     execute(store, &op, LONG).await
 }
 
@@ -179,8 +179,8 @@ pub(crate) fn granted(outcome: Outcome) {
 
 #[track_caller]
 pub(crate) fn found(outcome: Outcome) -> HoldStatus {
-    let Outcome::Done(Reply::Release(Released { found, .. })) = outcome else { panic!("{outcome:?}") };
-    found
+    let Outcome::Done(Reply::Release(Released { status, .. })) = outcome else { panic!("{outcome:?}") };
+    status
 }
 
 #[track_caller]

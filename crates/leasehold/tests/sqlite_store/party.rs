@@ -109,25 +109,25 @@ impl Party {
     }
 
     pub(crate) fn release(&self, claim: Claim) {
-        self.execute(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None }));
+        self.execute(&Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }));
     }
 
     /// Releases, and queues again in the same step.
     pub(crate) fn pass_on(&self, claim: Claim) -> (Claim, Acquired) {
         let again = self.claim();
         let next = Some(ask(&again, true));
-        match self.execute(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next })) {
+        match self.execute(&Op::Release(Release { claim, action: ReleaseAction::Grant, next })) {
             Reply::Release(released) => (again, released.next.unwrap().unwrap()),
             other => panic!("{other:?}"),
         }
     }
 
     pub(crate) fn waiting(&self) -> u64 {
-        self.inspect().waiting
+        self.inspect().waiters
     }
 
     pub(crate) fn inspect(&self) -> Inspection {
-        match self.execute(&Op::Inspect(Inspect { claim: None, in_full: true })) {
+        match self.execute(&Op::Inspect(Inspect { claim: None, details: true })) {
             Reply::Inspect(inspection) => inspection,
             other => panic!("{other:?}"),
         }
@@ -171,7 +171,7 @@ pub(crate) fn ask(claim: &Claim, queue: bool) -> Acquire {
         claim: claim.clone(),
         lease_ms: LEASE_MS,
         label: Label::new("party").unwrap(),
-        queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), kept_ms: KEPT_MS }),
+        queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), ttl_ms: KEPT_MS }),
         adopt_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,

@@ -199,7 +199,7 @@ impl Record {
                 state.reserved(key, extend.claim.hold, *block);
             }
             (Op::Release(release), Reply::Release(released)) => {
-                state.ended.extend(Some(release.claim.hold).filter(|_| released.found == HoldStatus::Held));
+                state.ended.extend(Some(release.claim.hold).filter(|_| released.status == HoldStatus::Held));
                 if let (Some(ask), Some(Ok(acquired))) = (&release.next, &released.next) {
                     state.asked(key, ask, acquired);
                 }

@@ -168,13 +168,13 @@ impl Call {
                     call.cmd.arg(kind.mark());
                 }
                 if let Some(reserve) = extend.reserve {
-                    call.cmd.arg(reserve.tokens).arg(if reserve.tell { "1" } else { "" });
+                    call.cmd.arg(reserve.tokens).arg(if reserve.notify_wanted { "1" } else { "" });
                 }
                 call
             }
             Op::Release(release) => Self::release(scripts, release, kind, mailboxes, keys)?,
             Op::Inspect(inspect) => {
-                let mut call = if inspect.in_full {
+                let mut call = if inspect.details {
                     Self::of(&scripts.inspect, &[name, record, &keys.audit()])
                 } else {
                     Self::of(&scripts.inspect, &[name, record])
@@ -187,14 +187,14 @@ impl Call {
             }
             Op::Evict(evict) => {
                 let mut call =
-                    Self::of(&scripts.evict, &[name, record, &home.session(evict.dead), &keys.audit()]);
-                call.cmd.arg(evict.dead.to_string()).arg("").arg(mailboxes).arg(evict.by.as_str());
+                    Self::of(&scripts.evict, &[name, record, &home.session(evict.session), &keys.audit()]);
+                call.cmd.arg(evict.session.to_string()).arg("").arg(mailboxes).arg(evict.actor.as_str());
                 call
             }
             Op::ForceRelease(free) => {
                 let mut call = Self::of(&scripts.force_release, &[name, record, &keys.audit()]);
-                call.empty(2).cmd.arg(mailboxes).arg(free.by.as_str());
-                match free.seen {
+                call.empty(2).cmd.arg(mailboxes).arg(free.actor.as_str());
+                match free.observed {
                     ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
                     ObservedHolder::Stranger(fingerprint) => {
                         call.cmd.arg("stranger").arg(fingerprint.to_string())
@@ -204,7 +204,7 @@ impl Call {
             }
             Op::Resize(resize) if kind == Kind::Semaphore => {
                 let mut call = Self::of(&SCRIPTS.resize, &[name, record]);
-                let seen = resize.seen.map_or_else(String::new, |seen| seen.to_string());
+                let seen = resize.observed.map_or_else(String::new, |seen| seen.to_string());
                 call.empty(2).cmd.arg(mailboxes).arg(seen).arg(resize.limit);
                 call
             }
@@ -221,7 +221,7 @@ impl Call {
         // The channel on which a script announces a free lock to clients of Redisson, or a change of the leader to observers.
         let said = match kind {
             _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::RaiseFence(_)) => None,
-            Kind::Mutex if matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. })) => {
+            Kind::Mutex if matches!(op, Op::Release(Release { action: ReleaseAction::Tell, .. })) => {
                 Some(home.keys.told_channel(keys))
             }
             Kind::Reentrant | Kind::Election => home.said(kind, keys),
@@ -241,7 +241,7 @@ impl Call {
         mailboxes: &str,
         keys: &LockKeys,
     ) -> Option<Self> {
-        let (script, pass) = match release.pass {
+        let (script, pass) = match release.action {
             ReleaseAction::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
             ReleaseAction::Tell if kind == Kind::Mutex => (&scripts.release, "tell".into()),
             // All waiters of a ReentrantMutex subscribe to Redisson's channel.
@@ -280,7 +280,7 @@ impl Call {
                 ask.predecessor?;
                 Self::new(&Op::Acquire(Acquire { predecessor: None, ..ask.clone() }), kind, home, keys)
             }
-            Op::Release(Release { claim, pass: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
+            Op::Release(Release { claim, action: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
                 let name = [keys.name()];
                 let mut call = match kind {
                     Kind::Mutex | Kind::Election => {
@@ -348,7 +348,7 @@ impl Call {
         let Heartbeat { session, alive_ms, begin, held, left } = beat;
         let mut call = Self::of(&SCRIPTS.heartbeat, keys);
         let begins = if begin.is_some() { "1" } else { "" };
-        let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::kept_ms(*alive_ms));
+        let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::ttl_ms(*alive_ms));
         cmd.arg(begins).arg(begin.as_deref().unwrap_or_default()).arg(held.len());
         for lock in held.iter().chain(left) {
             cmd.arg(field_of(lock));
@@ -405,7 +405,7 @@ impl Call {
         self.cmd.arg(ask.lease_ms).arg(ask.label.as_str());
         match &ask.queue {
             Some(queue) => {
-                self.cmd.arg(Shown(queue.nonce)).arg(queue.kept_ms);
+                self.cmd.arg(Shown(queue.nonce)).arg(queue.ttl_ms);
             }
             None => {
                 self.empty(2);

@@ -44,7 +44,12 @@ pub(crate) fn read(op: &Op, value: &Value) -> Read<Reply> {
 pub(crate) fn release_by_token(value: &Value) -> Read<Option<Released>> {
     match value {
         Value::Int(-1) => Ok(None),
-        left => Ok(Some(Released { found: HoldStatus::Held, left: number(left)?, holder: None, next: None })),
+        left => Ok(Some(Released {
+            status: HoldStatus::Held,
+            remaining_holds: number(left)?,
+            holder: None,
+            next: None,
+        })),
     }
 }
 
@@ -158,23 +163,23 @@ fn extended(value: &Value) -> Read<Extended> {
 fn released(value: &Value) -> Read<Released> {
     // The short form of the usual reply: the lock was held, and there is nothing else to report.
     if text(value) == Ok("held") {
-        return Ok(Released { found: HoldStatus::Held, left: 0, holder: None, next: None });
+        return Ok(Released { status: HoldStatus::Held, remaining_holds: 0, holder: None, next: None });
     }
     // Only a ReentrantMutex reports how many times the owner still holds it.
-    let (found, who, left, next) = match items(value)? {
-        [found, who] => (found, who, 0, None),
-        [found, who, Value::Int(left)] => (found, who, *left, None),
-        [found, who, Value::Int(left), next] => (found, who, *left, Some(next)),
-        [found, who, next] => (found, who, 0, Some(next)),
+    let (status, who, remaining_holds, next) = match items(value)? {
+        [status, who] => (status, who, 0, None),
+        [status, who, Value::Int(remaining_holds)] => (status, who, *remaining_holds, None),
+        [status, who, Value::Int(remaining_holds), next] => (status, who, *remaining_holds, Some(next)),
+        [status, who, next] => (status, who, 0, Some(next)),
         _ => return Err(Malformed),
     };
-    let left = u64::try_from(left).map_err(|_| Malformed)?;
+    let remaining_holds = u64::try_from(remaining_holds).map_err(|_| Malformed)?;
     let next = next.map(|next| match refused(next) {
         Some(refused) => refused.map(Err),
         None => acquired(next).map(Ok),
     });
-    let (found, holder) = (text(found).and_then(fate)?, holder(items(who)?)?);
-    Ok(Released { found, left, holder, next: next.transpose()? })
+    let (status, holder) = (text(status).and_then(fate)?, holder(items(who)?)?);
+    Ok(Released { status, remaining_holds, holder, next: next.transpose()? })
 }
 
 fn inspection(value: &Value) -> Read<Inspection> {
@@ -183,22 +188,24 @@ fn inspection(value: &Value) -> Read<Inspection> {
             return shared(waiting, found, limit, sharers, audit);
         }
         [waiting, found, who] => (waiting, found, who, None),
-        [waiting, found, who, stranger, audit] => (waiting, found, who, Some((stranger, audit))),
+        [waiting, found, who, foreign_fingerprint, audit] => {
+            (waiting, found, who, Some((foreign_fingerprint, audit)))
+        }
         _ => return Err(Malformed),
     };
-    let fate = asked_fate(found)?;
-    let (stranger, audit) = match full {
+    let hold_status = asked_fate(found)?;
+    let (foreign_fingerprint, audit) = match full {
         None => (None, Vec::new()),
-        Some((stranger, audit)) => (fingerprint(stranger)?, entries(text(audit)?)),
+        Some((foreign_fingerprint, audit)) => (fingerprint(foreign_fingerprint)?, entries(text(audit)?)),
     };
     Ok(Inspection {
         holder: holder(items(who)?)?,
-        waiting: number(waiting)?,
-        fate,
-        stranger,
+        waiters: number(waiting)?,
+        hold_status,
+        foreign_fingerprint,
         audit,
         limit: None,
-        sharers: Vec::new(),
+        shared_holders: Vec::new(),
     })
 }
 
@@ -207,22 +214,22 @@ fn shared(
     waiting: &Value,
     found: &Value,
     limit: &Value,
-    sharers: &Value,
+    shared_holders: &Value,
     audit: &[Value],
 ) -> Read<Inspection> {
-    let sharers = items(sharers)?.iter().map(|who| holder(items(who)?)?.ok_or(Malformed));
-    let sharers = sharers.collect::<Read<Vec<_>>>()?;
+    let shared_holders = items(shared_holders)?.iter().map(|who| holder(items(who)?)?.ok_or(Malformed));
+    let shared_holders = shared_holders.collect::<Read<Vec<_>>>()?;
     Ok(Inspection {
-        holder: sharers.first().cloned(),
-        waiting: number(waiting)?,
-        fate: asked_fate(found)?,
-        stranger: None,
+        holder: shared_holders.first().cloned(),
+        waiters: number(waiting)?,
+        hold_status: asked_fate(found)?,
+        foreign_fingerprint: None,
         audit: match audit {
             [] => Vec::new(),
             [audit] => entries(text(audit)?),
             _ => return Err(Malformed),
         },
-        sharers,
+        shared_holders,
         // -1, which is not a count, means no limit.
         limit: part(limit).ok(),
     })
@@ -250,15 +257,15 @@ pub(crate) fn entries(audit: &str) -> Vec<AuditEntry> {
 
 fn entry(line: &str) -> Option<AuditEntry> {
     let fields: Vec<_> = line.split('\t').collect();
-    let [at_ms, how, fence, known, whose, by] = fields[..] else { return None };
+    let [at_ms, how, fence, known, holder, by] = fields[..] else { return None };
     let fence = (!fence.is_empty()).then(|| fence.parse()).transpose().ok()?;
-    let whose = (known == "1").then(|| Label::new(whose)).transpose().ok()?;
+    let holder = (known == "1").then(|| Label::new(holder)).transpose().ok()?;
     Some(AuditEntry {
         at_ms: at_ms.parse().ok()?,
-        how: ended(how).ok()?,
+        ended: ended(how).ok()?,
         fence,
-        whose,
-        by: Label::new(by).ok()?,
+        holder,
+        actor: Label::new(by).ok()?,
     })
 }
 
@@ -482,9 +489,12 @@ mod tests {
     fn what_no_script_says_is_no_reply() {
         let by = || Label::new("test").expect("a plain text is a label");
         for op in [
-            Op::Inspect(Inspect { claim: None, in_full: true }),
-            Op::Evict(Evict { dead: SessionId::from_random([7; 12]), by: by() }),
-            Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(FencingToken::new(1)), by: by() }),
+            Op::Inspect(Inspect { claim: None, details: true }),
+            Op::Evict(Evict { session: SessionId::from_random([7; 12]), actor: by() }),
+            Op::ForceRelease(ForceRelease {
+                observed: ObservedHolder::Hold(FencingToken::new(1)),
+                actor: by(),
+            }),
         ] {
             for value in [
                 Value::Nil,
@@ -535,9 +545,12 @@ mod tests {
         let found = entries(text);
         assert_eq!(found.len(), 2);
         let label = |text| Label::new(text).expect("a plain text is a label");
-        assert_eq!(found[0].whose, Some(label("web-1 7")));
-        assert_eq!((found[0].how, found[0].fence), (Ended::ForceReleased, Some(FencingToken::new(17))));
-        assert_eq!((found[1].whose.clone(), found[1].fence, found[1].by.clone()), (None, None, label("")));
+        assert_eq!(found[0].holder, Some(label("web-1 7")));
+        assert_eq!((found[0].ended, found[0].fence), (Ended::ForceReleased, Some(FencingToken::new(17))));
+        assert_eq!(
+            (found[1].holder.clone(), found[1].fence, found[1].actor.clone()),
+            (None, None, label(""))
+        );
         assert_eq!(entries(""), []);
     }
 }

@@ -67,8 +67,8 @@ impl OncePerPeriod {
     /// Records what was given up or released by force.
     fn end(&mut self, done: &Execution<'_>) {
         if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply)
-            && released.found == HoldStatus::Held
-            && !matches!(release.pass, ReleaseAction::Rest { .. })
+            && released.status == HoldStatus::Held
+            && !matches!(release.action, ReleaseAction::Rest { .. })
         {
             let hold = release.claim.hold;
             let given = self.given.values_mut().filter(|given| given.hold == hold);

@@ -76,7 +76,7 @@ impl Order {
             && let Some(wanted) = &ask.queue
         {
             self.enqueued += 1;
-            let (fresh, kept_ms) = (self.enqueued, now_ms + wanted.kept_ms);
+            let (fresh, kept_ms) = (self.enqueued, now_ms + wanted.ttl_ms);
             let place = queue.entry(ask.claim.hold.session()).or_insert(Partition {
                 hold: ask.claim.hold,
                 taken: fresh,

@@ -327,7 +327,7 @@ fn behind(
 
 /// Whether an operation leaves a lock free on purpose.
 fn is_freed(done: &Execution<'_>) -> bool {
-    matches!(done.op, Op::Release(release) if release.pass == ReleaseAction::Free)
+    matches!(done.op, Op::Release(release) if release.action == ReleaseAction::Free)
 }
 
 /// Whether an operation grants the lock if it finds it free.
@@ -337,7 +337,7 @@ fn may_grant(done: &Execution<'_>) -> bool {
         (Op::Evict(_), Reply::Evict(Evicted::Gone { .. }))
         | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => true,
         (Op::Release(release), Reply::Release(released)) => {
-            release.pass == ReleaseAction::Grant
+            release.action == ReleaseAction::Grant
                 && !matches!(released.next, Some(Ok(Acquired::Spent(_)) | Err(_)))
         }
         _ => false,

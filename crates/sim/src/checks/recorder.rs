@@ -178,7 +178,7 @@ impl Counts {
 fn has_evicted(at: Instant, done: &Execution<'_>) -> bool {
     let last = done.state.audit.as_ref().and_then(|audit| audit.entries.first());
     let now_ms = done.clock.reading_us(at) / 1000;
-    done.evicts().is_some() && last.is_some_and(|last| last.how == Ended::Evicted && last.at_ms == now_ms)
+    done.evicts().is_some() && last.is_some_and(|last| last.ended == Ended::Evicted && last.at_ms == now_ms)
 }
 
 /// Whether a process has just acquired a lock that its owner held in other processes only.

@@ -192,9 +192,12 @@ fn told(
         // The lock may have been granted to the same owner by this release.
         let stays = |held: &&Held| before.iter().any(|old| old.hold == held.hold);
         let left = if is_owner { holds.iter().filter(stays).count() as u64 } else { 0 };
-        if released.left != left {
+        if released.remaining_holds != left {
             let lock = done.lock;
-            return Err(format!("{lock} is said to be had {} times yet, and is {left} times", released.left));
+            return Err(format!(
+                "{lock} is said to be had {} times yet, and is {left} times",
+                released.remaining_holds
+            ));
         }
     }
     Ok(())

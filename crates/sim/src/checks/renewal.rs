@@ -73,7 +73,7 @@ impl Renewal {
                 self.refused.push((at, hold));
             }
             (Some(Asked::Release(hold)), Some(Reply::Release(released))) => {
-                self.released.insert(hold, (released.found, released.left));
+                self.released.insert(hold, (released.status, released.remaining_holds));
             }
             _ => {}
         }

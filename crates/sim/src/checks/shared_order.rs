@@ -78,7 +78,7 @@ impl SharedOrder {
             self.enqueued += 1;
             // An upgrade goes ahead of all waiters.
             let fresh = if ask.mode == LockMode::Upgrade { 0 } else { self.enqueued };
-            let kept_ms = now_ms + wanted.kept_ms;
+            let kept_ms = now_ms + wanted.ttl_ms;
             let place = queue.entry(ask.claim.hold).or_insert(Partition {
                 taken: fresh,
                 firm: fresh,

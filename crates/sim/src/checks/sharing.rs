@@ -128,7 +128,7 @@ fn resized(done: &Execution<'_>, before: Option<u32>, after: Option<u32>) -> Che
     let asked = |ask: &Acquire| Some(after) == ask.mode.of().map(Some);
     let is_right = match (done.op, done.reply) {
         (Op::Resize(resize), Reply::Resize(Resized::Done)) => {
-            after == Some(resize.limit) && (before == resize.seen || before == after)
+            after == Some(resize.limit) && (before == resize.observed || before == after)
         }
         // Waiters of a barrier or latch state the number; the first acquire of a semaphore sets it.
         _ if before.is_none() || done.state.kind != Kind::Semaphore => {

@@ -82,7 +82,7 @@ impl OnLock {
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
         // Release keys follow the lock's; those of a session and the audit only where needed.
-        let (in_full, with_session) = (keys.len() == 3, keys.len() == 4);
+        let (details, with_session) = (keys.len() == 3, keys.len() == 4);
         let session = keys.get(2).filter(|_| with_session).and_then(|key| key.rsplit_once(':'));
         let sessions = session.map_or("", |(index, _)| index).to_owned();
         let mut mailboxes = String::new();
@@ -91,22 +91,22 @@ impl OnLock {
             _ => rest.claim()?,
         };
         let op = match script {
-            Script::Inspect => Op::Inspect(Inspect { claim, in_full }),
+            Script::Inspect => Op::Inspect(Inspect { claim, details }),
             Script::Evict => {
                 let dead = parsed(rest.text()?)?;
                 rest.text()?;
                 rest.text()?.clone_into(&mut mailboxes);
-                Op::Evict(Evict { dead, by: rest.label()? })
+                Op::Evict(Evict { session: dead, actor: rest.label()? })
             }
             Script::Free => {
                 rest.text()?.clone_into(&mut mailboxes);
-                let by = rest.label()?;
-                let seen = match (rest.text()?, rest.text()?) {
+                let actor = rest.label()?;
+                let observed = match (rest.text()?, rest.text()?) {
                     ("hold", fence) => ObservedHolder::Hold(parsed(fence)?),
                     ("stranger", fingerprint) => ObservedHolder::Stranger(parsed(fingerprint)?),
                     _ => return Err(malformed()),
                 };
-                Op::ForceRelease(ForceRelease { seen, by })
+                Op::ForceRelease(ForceRelease { observed, actor })
             }
             Script::ExtendOne => {
                 let (claim, lease_ms) = (claim.ok_or_else(malformed)?, rest.number()?);
@@ -128,11 +128,11 @@ impl OnLock {
             }
             Script::Resize => {
                 rest.text()?.clone_into(&mut mailboxes);
-                let seen = match rest.text()? {
+                let observed = match rest.text()? {
                     "" => None,
-                    seen => Some(parsed(seen)?),
+                    observed => Some(parsed(observed)?),
                 };
-                Op::Resize(Resize { seen, limit: parsed(rest.text()?)? })
+                Op::Resize(Resize { observed, limit: parsed(rest.text()?)? })
             }
             Script::RaiseFence => Op::RaiseFence(RaiseFence {
                 claim: claim.ok_or_else(malformed)?,
@@ -141,7 +141,7 @@ impl OnLock {
             Script::Heartbeat | Script::Extend | Script::AcquireAll => return Err(malformed()),
             Script::Release => {
                 rest.text()?.clone_into(&mut mailboxes);
-                let pass = match rest.text()? {
+                let action = match rest.text()? {
                     "grant" => ReleaseAction::Grant,
                     "free" => ReleaseAction::Free,
                     "tell" => {
@@ -158,7 +158,7 @@ impl OnLock {
                     next.mode = rest.mode(kind)?;
                     Some(next)
                 };
-                Op::Release(Release { claim: claim.ok_or_else(malformed)?, pass, next })
+                Op::Release(Release { claim: claim.ok_or_else(malformed)?, action, next })
             }
         };
         if rest.is_empty() {
@@ -207,7 +207,7 @@ impl<'a> Rest<'a> {
     fn reserve(&mut self) -> Read<Reserve> {
         let (tokens, tell) = (parsed(self.text()?)?, self.text()?);
         match tell {
-            "" | "1" => Ok(Reserve { tokens, tell: tell == "1" }),
+            "" | "1" => Ok(Reserve { tokens, notify_wanted: tell == "1" }),
             _ => Err(malformed()),
         }
     }
@@ -232,7 +232,7 @@ impl<'a> Rest<'a> {
         let label = self.label()?;
         let queue = match (self.text()?, self.text()?) {
             ("", "") => None,
-            (nonce, kept_ms) => Some(Enqueue { nonce: parsed(nonce)?, kept_ms: parsed(kept_ms)? }),
+            (nonce, kept_ms) => Some(Enqueue { nonce: parsed(nonce)?, ttl_ms: parsed(kept_ms)? }),
         };
         let adopt_ms = match self.text()? {
             "" => None,

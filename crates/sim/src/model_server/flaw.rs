@@ -58,7 +58,7 @@ impl Flaw {
         self.spoil_entries(lock, op);
         let mut result = lock.apply(now_us, op, alive);
         if self == Self::ForgetsReleases
-            && let (Some(stood), Reply::Release(Released { found: HoldStatus::Held, .. })) =
+            && let (Some(stood), Reply::Release(Released { status: HoldStatus::Held, .. })) =
                 (&before, &result.0)
         {
             lock.value = Some(stood.clone());

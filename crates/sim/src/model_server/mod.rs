@@ -182,7 +182,7 @@ impl ModelServer {
 
     /// How each lock stands at `now_us`, by key. Changes nothing.
     pub fn locks(&self, now_us: u64) -> Vec<(String, Inspection)> {
-        let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+        let inspect = Op::Inspect(Inspect { claim: None, details: false });
         let look = |((key, _), lock): (&(String, Kind), &LockState)| match lock
             .clone()
             .apply(now_us, &inspect, &all_alive)

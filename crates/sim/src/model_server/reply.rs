@@ -129,14 +129,14 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
     match reply {
         Reply::Acquire(acquired) => of_acquire(kind, acquired),
         Reply::Extend(extended) => of_extend(extended),
-        Reply::Release(Released { found, left, holder, next }) => {
+        Reply::Release(Released { status, remaining_holds, holder, next }) => {
             let next = next.as_ref().map(|next| match next {
                 Ok(acquired) => of_acquire(kind, acquired),
                 Err(refused) => of_refusal(refused),
             });
-            let said = [Value::bulk(fate(*found)), Value::Array(who(holder.as_ref()))];
-            let left = (kind == Kind::Reentrant).then(|| Value::number(*left));
-            Value::Array(said.into_iter().chain(left).chain(next).collect())
+            let said = [Value::bulk(fate(*status)), Value::Array(who(holder.as_ref()))];
+            let remaining_holds = (kind == Kind::Reentrant).then(|| Value::number(*remaining_holds));
+            Value::Array(said.into_iter().chain(remaining_holds).chain(next).collect())
         }
         Reply::RaiseFence(raised) => Value::Integer(i64::from(*raised == FenceRaised::FenceRaised)),
         Reply::Resize(Resized::Done) => Value::Array(vec![Value::bulk("resized")]),
@@ -144,14 +144,15 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
             Value::Array(vec![Value::bulk("changed"), limit_of(*limit)])
         }
         Reply::Inspect(seen) if kind.is_shared() => {
-            let Inspection { waiting, fate: found, sharers, limit, .. } = seen;
-            let sharers = sharers.iter().map(|holder| Value::Array(who(Some(holder)))).collect();
-            let said = [Value::number(*waiting), Value::bulk(found.map_or("", fate)), limit_of(*limit)];
-            let in_full = matches!(op, Op::Inspect(inspect) if inspect.in_full);
+            let Inspection { waiters, hold_status: status, shared_holders, limit, .. } = seen;
+            let shared_holders =
+                shared_holders.iter().map(|holder| Value::Array(who(Some(holder)))).collect();
+            let said = [Value::number(*waiters), Value::bulk(status.map_or("", fate)), limit_of(*limit)];
+            let in_full = matches!(op, Op::Inspect(inspect) if inspect.details);
             let audit = in_full.then(|| of_audit(seen));
-            Value::Array(said.into_iter().chain([Value::Array(sharers)]).chain(audit).collect())
+            Value::Array(said.into_iter().chain([Value::Array(shared_holders)]).chain(audit).collect())
         }
-        Reply::Inspect(seen) => of_inspection(seen, matches!(op, Op::Inspect(inspect) if inspect.in_full)),
+        Reply::Inspect(seen) => of_inspection(seen, matches!(op, Op::Inspect(inspect) if inspect.details)),
         Reply::Evict(Evicted::Alive) => Value::Array(vec![Value::bulk("alive")]),
         Reply::Evict(Evicted::Gone { hold, place }) => {
             let hold = hold.map_or(Value::Integer(-1), |fence| Value::number(fence.as_u64()));
@@ -180,12 +181,13 @@ pub(super) fn of_shares(shares: &[MultiAcquired]) -> Value {
 }
 
 fn of_inspection(seen: &Inspection, in_full: bool) -> Value {
-    let Inspection { holder, waiting, fate: found, stranger, .. } = seen;
+    let Inspection { holder, waiters, hold_status: found, foreign_fingerprint, .. } = seen;
     let who = Value::Array(who(holder.as_ref()));
-    let mut said = vec![Value::number(*waiting), Value::bulk(found.map_or("", fate)), who];
+    let mut said = vec![Value::number(*waiters), Value::bulk(found.map_or("", fate)), who];
     if in_full {
-        let stranger = stranger.map_or_else(String::new, |stranger| stranger.to_string());
-        said.extend([Value::bulk(stranger), of_audit(seen)]);
+        let foreign_fingerprint = foreign_fingerprint
+            .map_or_else(String::new, |foreign_fingerprint| foreign_fingerprint.to_string());
+        said.extend([Value::bulk(foreign_fingerprint), of_audit(seen)]);
     }
     Value::Array(said)
 }
@@ -203,8 +205,8 @@ fn limit_of(limit: Option<u32>) -> Value {
 /// An audit entry as text.
 fn of_entry(entry: &AuditEntry) -> String {
     let fence = entry.fence.map_or_else(String::new, |fence| fence.to_string());
-    let (known, whose) = entry.whose.as_ref().map_or((0, ""), |whose| (1, whose.as_str()));
-    format!("{}\t{}\t{fence}\t{known}\t{whose}\t{}", entry.at_ms, ended(entry.how), entry.by)
+    let (known, whose) = entry.holder.as_ref().map_or((0, ""), |whose| (1, whose.as_str()));
+    format!("{}\t{}\t{fence}\t{known}\t{whose}\t{}", entry.at_ms, ended(entry.ended), entry.actor)
 }
 
 fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {

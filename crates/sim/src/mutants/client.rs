@@ -68,8 +68,8 @@ impl MutantStore {
     async fn call(&self, mutant: Mutant, lock: &Lock, op: &Op, within: Duration) -> Outcome {
         self.remember_question(op);
         if self.forgets(mutant, op) {
-            let (found, holder, next) = (HoldStatus::Forgotten, None, None);
-            return Outcome::Done(Reply::Release(Released { found, left: 0, holder, next }));
+            let (status, holder, next) = (HoldStatus::Forgotten, None, None);
+            return Outcome::Done(Reply::Release(Released { status, remaining_holds: 0, holder, next }));
         }
         if mutant == Mutant::PeriodHoldIsNotExtended && self.is_of_turn(lock) && matches!(op, Op::Extend(_)) {
             return Outcome::Done(Reply::Extend(Extended::Extended));
@@ -233,7 +233,7 @@ impl MutantStore {
             (Op::Extend(extend), outcome) => {
                 let hold = extend.claim.hold;
                 seen.had.insert(hold);
-                seen.kept.extend(extend.reserve.filter(|reserve| reserve.tell).map(|_| hold));
+                seen.kept.extend(extend.reserve.filter(|reserve| reserve.notify_wanted).map(|_| hold));
                 if let Outcome::Done(Reply::Extend(Extended::Reserved { block, .. })) = outcome {
                     let old = seen.blocks.get(lock).copied();
                     let former =
@@ -284,7 +284,7 @@ impl MutantStore {
             }
             (Mutant::QueueEntryTooShort, Op::Acquire(ask)) => {
                 if let Some(queue) = &mut ask.queue {
-                    queue.kept_ms /= 10;
+                    queue.ttl_ms /= 10;
                 }
             }
             (Mutant::ReleasedHoldIsReused, Op::Acquire(ask)) => {

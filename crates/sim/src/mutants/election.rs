@@ -58,15 +58,16 @@ impl Mutant {
             }
             (
                 Self::PeriodEndsAtOnce,
-                Op::Release(release @ Release { pass: ReleaseAction::Rest { .. }, .. }),
+                Op::Release(release @ Release { action: ReleaseAction::Rest { .. }, .. }),
             ) => state.apply(
                 now_us,
-                &Op::Release(Release { pass: ReleaseAction::Grant, ..release.clone() }),
+                &Op::Release(Release { action: ReleaseAction::Grant, ..release.clone() }),
                 alive,
             ),
-            (Self::PeriodIsTooLong, Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. })) => {
+            (Self::PeriodIsTooLong, Op::Release(Release { action: ReleaseAction::Rest { for_ms }, .. })) => {
                 let done = state.apply(now_us, op, alive);
-                let found = matches!(&done.0, Reply::Release(released) if released.found == HoldStatus::Held);
+                let found =
+                    matches!(&done.0, Reply::Release(released) if released.status == HoldStatus::Held);
                 if let Some(value) = state.value.as_mut().filter(|_| found) {
                     value.expires_ms = Some(now_us / 1000 + for_ms);
                 }
@@ -74,7 +75,7 @@ impl Mutant {
             }
             (
                 Self::LateFinishEndsNextPeriod,
-                Op::Release(release @ Release { pass: ReleaseAction::Rest { .. }, .. }),
+                Op::Release(release @ Release { action: ReleaseAction::Rest { .. }, .. }),
             ) => {
                 let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
                 let next = tenant.map(|tenant| tenant.claim.clone()).filter(|claim| *claim != release.claim);

@@ -46,13 +46,13 @@ impl Mutant {
     fn reserve(self, state: &mut LockState, now_us: u64, tokens: u32, extended: &mut Extended) {
         let Some(record) = &mut state.record else { return };
         let last = record.last.map_or(0, FencingToken::as_u64);
-        let tells = record.reserved.is_some_and(|reserved| reserved.tells);
-        let mut remember = |upto| record.reserved = Some(Reserved { upto, tells });
+        let tells = record.reserved.is_some_and(|reserved| reserved.notify_wanted);
+        let mut remember = |upto| record.reserved = Some(Reserved { upto, notify_wanted: tells });
         match (self, extended) {
             (Self::ReservesWithoutHold, extended @ Extended::NotHeld) => {
                 let greatest = record.last.max(record.reserved.map(|reserved| reserved.upto));
                 let (block, upto) = TokenBlock::after(greatest, now_us, tokens);
-                record.reserved = Some(Reserved { upto, tells });
+                record.reserved = Some(Reserved { upto, notify_wanted: tells });
                 *extended = Extended::Reserved { block, others_wait: false };
             }
             (Self::BlockExceedsReservation, Extended::Reserved { block, .. }) => {

@@ -329,7 +329,7 @@ impl Mutant {
             }
             (Self::ReleaseGrantsNothing, Op::Release(release)) => {
                 let mut release = release.clone();
-                release.pass = ReleaseAction::Free;
+                release.action = ReleaseAction::Free;
                 state.apply(now_us, &Op::Release(release), alive)
             }
             (Self::GrantIsNotPublished, _) => (state.apply(now_us, op, alive).0, Vec::new()),
@@ -383,7 +383,7 @@ impl Mutant {
             (Self::ForceReleaseWithoutComparing, Op::ForceRelease(free)) => {
                 let mut free = free.clone();
                 let last = holder(state).and(state.record.as_ref()).and_then(|record| record.last);
-                free.seen = last.map_or(free.seen, ObservedHolder::Hold);
+                free.observed = last.map_or(free.observed, ObservedHolder::Hold);
                 state.apply(now_us, &Op::ForceRelease(free), alive)
             }
             _ if entries(state).is_some() => self.apply_to_entries(state, now_us, op, alive),
@@ -415,7 +415,7 @@ impl Mutant {
             (Self::EvictionEndsAllEntries, _) => {
                 let dead = match op {
                     Op::Acquire(ask) => ask.predecessor,
-                    Op::Evict(evict) => Some(evict.dead),
+                    Op::Evict(evict) => Some(evict.session),
                     _ => None,
                 };
                 let dead = dead.filter(|dead| matches!(alive(*dead), SessionStatus::Lapsed));
@@ -456,11 +456,13 @@ impl Mutant {
         let left = entries(state).map_or(0, |entries| entries.holds.len());
         match (self, op, reply) {
             (Self::ReleaseEndsAllEntries, Op::Release(_), Reply::Release(released))
-                if released.found == HoldStatus::Held && released.left > 0 =>
+                if released.status == HoldStatus::Held && released.remaining_holds > 0 =>
             {
-                (state.value, released.left) = (None, 0);
+                (state.value, released.remaining_holds) = (None, 0);
             }
-            (Self::ReportsFreeWhileHeld, Op::Release(_), Reply::Release(released)) => released.left = 0,
+            (Self::ReportsFreeWhileHeld, Op::Release(_), Reply::Release(released)) => {
+                released.remaining_holds = 0
+            }
             (Self::ReentryShortens, Op::Acquire(ask), Reply::Acquire(Acquired::Granted { .. })) => {
                 if let Some(value) = state.value.as_mut().filter(|_| left > 1) {
                     value.expires_ms = Some(now_us / 1000 + ask.lease_ms);

@@ -48,8 +48,8 @@ impl Mutant {
                 one_less(state, now_us, ask, alive)
             }
             (Self::ResizeWithoutComparing, Op::Resize(resize), _) => {
-                let seen = state.record.as_ref().and_then(|record| record.limit);
-                state.apply(now_us, &Op::Resize(Resize { seen, ..*resize }), alive)
+                let observed = state.record.as_ref().and_then(|record| record.limit);
+                state.apply(now_us, &Op::Resize(Resize { observed, ..*resize }), alive)
             }
             (Self::ResizeGrantsNothing, Op::Resize(_), _) => {
                 let hidden = state.record.as_mut().map(|record| mem::take(&mut record.tickets));
@@ -77,7 +77,7 @@ impl Mutant {
         };
         let goes = match (self, reply) {
             (Self::LateReleaseFreesAnother, Reply::Release(released)) => {
-                matches!(released.found, HoldStatus::Vanished | HoldStatus::Ended(_))
+                matches!(released.status, HoldStatus::Vanished | HoldStatus::Ended(_))
             }
             (Self::ExtendExtendsAllHolders, Reply::Extend(Extended::Extended)) => {
                 if let Op::Extend(extend) = op

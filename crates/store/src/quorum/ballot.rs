@@ -43,7 +43,7 @@ enum Stage {
 
 /// Results of a node's task.
 #[allow(clippy::large_enum_variant, reason = "it is sent a few times, and then taken apart")]
-enum News {
+enum NodeEvent {
     Voted(usize, Outcome),
     /// Whether the node has stored a token as great as the hold's, or the fault.
     FenceRaised(Result<FenceRaised, Fault>),
@@ -66,15 +66,15 @@ impl Ballot<'_> {
     pub(super) async fn hold(self) -> Outcome {
         // Dropping it, wherever that happens, means that the attempt is lost (1).
         let (stage, seen) = watch::channel(Stage::Voting);
-        let (tell, mut news) = mpsc::unbounded_channel();
+        let (sender, mut events) = mpsc::unbounded_channel();
         let Self { lock, within, node_timeout, .. } = self;
         let (begun, lease) = (Instant::now(), Duration::from_millis(self.ask.lease_ms));
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, lock) = (node.clone(), lock.clone());
             let voter = Voter { at, node, lock, begun, within, node_timeout, lease };
-            self.errands.begin(voter.vote(self.ask.clone(), seen.clone(), tell.clone())).await;
+            self.errands.begin(voter.vote(self.ask.clone(), seen.clone(), sender.clone())).await;
         }
-        drop((seen, tell));
+        drop((seen, sender));
 
         let mut votes = Votes::new(self.nodes.len());
         let given = loop {
@@ -84,14 +84,14 @@ impl Ballot<'_> {
             if votes.is_lost() {
                 return self.lost(&stage, votes.lost());
             }
-            match news.recv().await {
-                Some(News::Voted(at, vote)) => votes.note(at, vote),
-                Some(News::FenceRaised(_)) => {}
+            match events.recv().await {
+                Some(NodeEvent::Voted(at, vote)) => votes.note(at, vote),
+                Some(NodeEvent::FenceRaised(_)) => {}
                 None => return self.lost(&stage, votes.lost()),
             }
         };
         stage.send_replace(Stage::Raising(given.fence));
-        if let Err(why) = self.raise(&votes, &mut news).await {
+        if let Err(why) = self.raise(&votes, &mut events).await {
             return self.lost(&stage, why);
         }
         let Given { fence, remaining_ms, entered } = given;
@@ -106,18 +106,22 @@ impl Ballot<'_> {
     }
 
     /// Waits until a majority has stored the token (2).
-    async fn raise(&self, votes: &Votes, news: &mut mpsc::UnboundedReceiver<News>) -> Result<(), Outcome> {
+    async fn raise(
+        &self,
+        votes: &Votes,
+        events: &mut mpsc::UnboundedReceiver<NodeEvent>,
+    ) -> Result<(), Outcome> {
         let (mut raised, mut failed, mut faults) = (0, 0, Vec::new());
         while raised < self.needed {
-            match news.recv().await {
-                Some(News::FenceRaised(Ok(FenceRaised::FenceRaised))) => raised += 1,
-                Some(News::FenceRaised(Ok(FenceRaised::NotHeld))) => failed += 1,
-                Some(News::FenceRaised(Err(fault))) => {
+            match events.recv().await {
+                Some(NodeEvent::FenceRaised(Ok(FenceRaised::FenceRaised))) => raised += 1,
+                Some(NodeEvent::FenceRaised(Ok(FenceRaised::NotHeld))) => failed += 1,
+                Some(NodeEvent::FenceRaised(Err(fault))) => {
                     failed += 1;
                     faults.push(fault);
                 }
                 // Its token follows.
-                Some(News::Voted(..)) => {}
+                Some(NodeEvent::Voted(..)) => {}
                 None => failed = self.nodes.len(),
             }
             if failed > self.nodes.len() - self.needed {
@@ -141,7 +145,12 @@ struct Voter {
 }
 
 impl Voter {
-    async fn vote(self, ask: Acquire, mut stage: watch::Receiver<Stage>, tell: mpsc::UnboundedSender<News>) {
+    async fn vote(
+        self,
+        ask: Acquire,
+        mut stage: watch::Receiver<Stage>,
+        sender: mpsc::UnboundedSender<NodeEvent>,
+    ) {
         let claim = ask.claim.clone();
         let op = Op::Acquire(ask);
         let vote = self.ask(&op).await;
@@ -149,21 +158,21 @@ impl Voter {
         let fence = fence_of(&vote);
         let may_be_there = fence.is_some() || matches!(vote, Outcome::Failed(Executed::Unknown, _));
         // The receiver is gone if the outcome is known.
-        let _ = tell.send(News::Voted(self.at, vote));
+        let _ = sender.send(NodeEvent::Voted(self.at, vote));
 
         let mut reached = until(&mut stage, |stage| stage != Stage::Voting).await;
         if let (Stage::Raising(greatest) | Stage::Won(greatest), Some(fence)) = (reached, fence) {
             let raised = self.raise(RaiseFence { claim: claim.clone(), fence: greatest }, fence).await;
-            let _ = tell.send(News::FenceRaised(raised));
+            let _ = sender.send(NodeEvent::FenceRaised(raised));
         } else {
             // Without a grant there is no token to raise.
-            let _ = tell.send(News::FenceRaised(Ok(FenceRaised::NotHeld)));
+            let _ = sender.send(NodeEvent::FenceRaised(Ok(FenceRaised::NotHeld)));
         }
         if matches!(reached, Stage::Raising(_)) {
             reached = until(&mut stage, |stage| matches!(stage, Stage::Won(_) | Stage::Lost)).await;
         }
         if reached == Stage::Lost && may_be_there {
-            self.undo(Release { claim, pass: ReleaseAction::Free, next: None }, over_at).await;
+            self.undo(Release { claim, action: ReleaseAction::Free, next: None }, over_at).await;
         }
     }
 

@@ -119,16 +119,16 @@ impl Tally {
                 _ => None,
             })
         };
-        let found = self.fate(replies().map(|released| released.found))?;
+        let status = self.fate(replies().map(|released| released.status))?;
         // A node that lacks some of the owner's holds reports fewer.
-        let left = replies().map(|released| released.left).max().unwrap_or(0);
+        let remaining_holds = replies().map(|released| released.remaining_holds).max().unwrap_or(0);
         let holder = replies().filter_map(|released| released.holder.clone());
-        let holder = if found == HoldStatus::Superseded {
+        let holder = if status == HoldStatus::Superseded {
             most_held(holder, is_same_hold).map(|(holder, _)| holder)
         } else {
             None
         };
-        Some(Released { found, left, holder, next: None })
+        Some(Released { status, remaining_holds, holder, next: None })
     }
 
     /// Combines the states of a hold reported by the nodes (1).
@@ -166,7 +166,8 @@ impl Tally {
                 _ => None,
             })
             .collect();
-        let fate = if asked { Some(self.fate(seen.iter().filter_map(|seen| seen.fate))?) } else { None };
+        let hold_status =
+            if asked { Some(self.fate(seen.iter().filter_map(|seen| seen.hold_status))?) } else { None };
         let holders: Vec<_> = seen.iter().filter_map(|seen| seen.holder.clone()).collect();
         let (holder, votes) = most_held(holders.iter().cloned(), is_same).unzip();
         let votes = votes.unwrap_or(0);
@@ -177,14 +178,16 @@ impl Tally {
         // A holder that may have a majority is reported; the lock is reported free only if that is certain.
         let may_hold = votes + self.silent() >= self.needed;
         let holder = holder.filter(|_| may_hold).map(|holder| self.for_how_long(holder, &holders));
-        let stranger = most_frequent(seen.iter().filter_map(|seen| seen.stranger).collect());
+        let stranger = most_frequent(seen.iter().filter_map(|seen| seen.foreign_fingerprint).collect());
         Some(Inspection {
             holder,
-            waiting: 0,
-            fate,
-            stranger: stranger.filter(|(_, count)| *count >= self.needed).map(|(stranger, _)| stranger),
+            waiters: 0,
+            hold_status,
+            foreign_fingerprint: stranger
+                .filter(|(_, count)| *count >= self.needed)
+                .map(|(stranger, _)| stranger),
             audit: seen.iter().map(|seen| seen.audit.clone()).max_by_key(Vec::len).unwrap_or_default(),
-            sharers: Vec::new(),
+            shared_holders: Vec::new(),
             limit: None,
         })
     }

@@ -113,7 +113,7 @@ impl TestClient {
 
     /// An acquire that queues or polls, with a fresh nonce.
     pub fn look(&self, claim: &Claim, lease: Duration, kept: Duration) -> Acquire {
-        let queue = Some(Enqueue { nonce: self.nonce(), kept_ms: millis(kept) });
+        let queue = Some(Enqueue { nonce: self.nonce(), ttl_ms: millis(kept) });
         Acquire { queue, ..self.ask(claim, lease) }
     }
 
@@ -244,8 +244,8 @@ impl TestClient {
     }
 
     /// Sets the number of permits, having seen `seen`.
-    pub async fn resize(&self, seen: Option<u32>, limit: u32) -> Resized {
-        match self.execute(&Op::Resize(Resize { seen, limit })).await {
+    pub async fn resize(&self, observed: Option<u32>, limit: u32) -> Resized {
+        match self.execute(&Op::Resize(Resize { observed, limit })).await {
             Reply::Resize(resized) => resized,
             other => panic!("{}: a resize was answered by {other:?}", self.lock),
         }
@@ -282,8 +282,8 @@ impl TestClient {
     }
 
     /// Releases a hold with the given action, and optionally acquires again.
-    pub async fn release_and(&self, claim: &Claim, pass: ReleaseAction, next: Option<Acquire>) -> Released {
-        let release = Release { claim: claim.clone(), pass, next };
+    pub async fn release_and(&self, claim: &Claim, action: ReleaseAction, next: Option<Acquire>) -> Released {
+        let release = Release { claim: claim.clone(), action, next };
         match self.execute(&Op::Release(release)).await {
             Reply::Release(released) => released,
             other => panic!("{}: a release was answered by {other:?}", self.lock),
@@ -307,7 +307,7 @@ impl TestClient {
     /// The status of a hold.
     pub async fn fate(&self, claim: &Claim) -> HoldStatus {
         let inspection = self.inspect_for(Some(claim.clone())).await;
-        inspection.fate.expect("who asks about a hold is told")
+        inspection.hold_status.expect("who asks about a hold is told")
     }
 
     /// How long the holder still has, in milliseconds.
@@ -341,20 +341,20 @@ impl TestClient {
 
     /// Inspects the lock in full.
     pub async fn inspect_full(&self) -> Inspection {
-        self.inspect_by(Inspect { claim: None, in_full: true }).await
+        self.inspect_by(Inspect { claim: None, details: true }).await
     }
 
     /// Evicts a lapsed session from the lock.
-    pub async fn evict(&self, dead: SessionId) -> Evicted {
-        match self.execute(&Op::Evict(Evict { dead, by: self.label() })).await {
+    pub async fn evict(&self, session: SessionId) -> Evicted {
+        match self.execute(&Op::Evict(Evict { session, actor: self.label() })).await {
             Reply::Evict(evicted) => evicted,
             other => panic!("{}: an evict was answered by {other:?}", self.lock),
         }
     }
 
     /// Releases by force the hold that was seen.
-    pub async fn free(&self, seen: ObservedHolder) -> ForceReleased {
-        match self.execute(&Op::ForceRelease(ForceRelease { seen, by: self.label() })).await {
+    pub async fn free(&self, observed: ObservedHolder) -> ForceReleased {
+        match self.execute(&Op::ForceRelease(ForceRelease { observed, actor: self.label() })).await {
             Reply::ForceRelease(freed) => freed,
             other => panic!("{}: a free was answered by {other:?}", self.lock),
         }
@@ -420,7 +420,7 @@ impl TestClient {
     }
 
     async fn inspect_for(&self, claim: Option<Claim>) -> Inspection {
-        self.inspect_by(Inspect { claim, in_full: false }).await
+        self.inspect_by(Inspect { claim, details: false }).await
     }
 
     async fn inspect_by(&self, inspect: Inspect) -> Inspection {

@@ -22,7 +22,7 @@ pub fn leader_announcement(before: &LockState, after: &LockState, now_us: u64) -
     if let Some(fence) = last(after).filter(|_| given || elected(before) != elected(after)) {
         return Some(format!("leader {fence}"));
     }
-    let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+    let inspect = Op::Inspect(Inspect { claim: None, details: false });
     let (seen, _) = before.clone().apply(now_us, &inspect, &all_alive);
     let was_held = matches!(seen, Reply::Inspect(seen) if seen.holder.is_some());
     let over = after.value.is_none() || (rests && token(before) != token(after));

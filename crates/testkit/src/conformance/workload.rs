@@ -198,8 +198,8 @@ impl Workload {
     pub fn op(&mut self, state: &LockState) -> Op {
         match self.random.below(24) {
             0..=8 => Op::Acquire(self.acquire(state)),
-            20 | 21 => Op::Evict(Evict { dead: self.likely_session(state), by: self.label() }),
-            22 | 23 => Op::ForceRelease(ForceRelease { seen: self.seen(state), by: self.label() }),
+            20 | 21 => Op::Evict(Evict { session: self.likely_session(state), actor: self.label() }),
+            22 | 23 => Op::ForceRelease(ForceRelease { observed: self.seen(state), actor: self.label() }),
             9..=11 => {
                 let (claim, lease_ms) = (self.likely_claim(state), self.lease());
                 let (keep_record, reserve) = (self.random.below(3) == 0, self.reserve());
@@ -210,7 +210,7 @@ impl Workload {
             18 if self.kind.goes_by_majority() => Op::RaiseFence(self.raise(state)),
             _ => {
                 let claim = (self.random.below(2) == 0).then(|| self.likely_claim(state));
-                Op::Inspect(Inspect { claim, in_full: self.random.below(2) == 0 })
+                Op::Inspect(Inspect { claim, details: self.random.below(2) == 0 })
             }
         }
     }
@@ -220,7 +220,7 @@ impl Workload {
         let reserves = self.kind == Kind::Mutex && self.random.below(2) == 0;
         reserves.then(|| {
             let tokens = *self.random.pick(&[BLOCK, BLOCK, BLOCK, 1, 3, 0, u32::MAX]);
-            Reserve { tokens, tell: self.random.below(2) == 0 }
+            Reserve { tokens, notify_wanted: self.random.below(2) == 0 }
         })
     }
 
@@ -318,9 +318,9 @@ impl Workload {
         let lease_ms = self.lease();
         let label = self.label();
         let nonce = self.nonce();
-        let kept_ms = *self.random.pick(&[1, 100, 3_000, 21_000, 7_200_000]);
-        let kept_ms = if self.kind.is_shared() && self.random.below(2) == 0 { 7_200_000 } else { kept_ms };
-        let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, kept_ms });
+        let ttl_ms = *self.random.pick(&[1, 100, 3_000, 21_000, 7_200_000]);
+        let ttl_ms = if self.kind.is_shared() && self.random.below(2) == 0 { 7_200_000 } else { ttl_ms };
+        let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, ttl_ms });
         let adopt_ms = (self.random.below(3) == 0).then_some(2_000);
         let session = |alive_ms| Liveness::Session { alive_ms };
         let liveness = *self.random.pick(&[session(1), session(5_000), session(600_000), Liveness::Lease]);
@@ -369,13 +369,13 @@ impl Workload {
 
     fn resize(&self, state: &LockState) -> Resize {
         let known = state.record.as_ref().and_then(|record| record.limit);
-        let seen = if self.random.below(4) > 0 { known } else { Some(3) };
-        Resize { seen, limit: *self.random.pick(&[0, 1, 2, 3, 4, 5]) }
+        let observed = if self.random.below(4) > 0 { known } else { Some(3) };
+        Resize { observed, limit: *self.random.pick(&[0, 1, 2, 3, 4, 5]) }
     }
 
     fn release(&mut self, state: &LockState) -> Release {
         let claim = self.likely_claim(state);
-        let pass = match self.random.below(8) {
+        let action = match self.random.below(8) {
             0 | 1 => ReleaseAction::Free,
             2 | 3 if self.kind.is_one_string() => ReleaseAction::Rest { for_ms: self.lease() },
             4 if self.kind.goes_by_majority() => ReleaseAction::Tell,
@@ -388,7 +388,7 @@ impl Workload {
         {
             next.claim = self.renew(claim.hold.session());
         }
-        Release { claim, pass, next }
+        Release { claim, action, next }
     }
 
     fn lease(&self) -> u64 {

@@ -46,7 +46,7 @@ pub(super) async fn call(shared: Arc<Shared>, called: Called) {
     let left = hold.kept_until().since(sent_at) / 2;
     let within = shared.timings.call.min(left).max(Duration::from_millis(1));
     let lease = call.lease.unwrap_or(Lease::MIN);
-    let reserve = Some(Reserve { tokens: BLOCK, tell: call.tell });
+    let reserve = Some(Reserve { tokens: BLOCK, notify_wanted: call.tell });
     let (claim, lease_ms) = (hold.claim.clone(), whole_millis(lease));
     let op = Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve });
     let outcome = shared.store.execute(&hold.lock, &op, within).await;

@@ -101,7 +101,7 @@ async fn release_all(shared: &Shared, mut holds: Vec<Debt>) {
 }
 
 fn release(hold: &Hold) -> Op {
-    Op::Release(Release { claim: hold.claim.clone(), pass: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim: hold.claim.clone(), action: ReleaseAction::Grant, next: None })
 }
 
 /// A hold is not owed any more. A release that was cut off learns its result from this (5).

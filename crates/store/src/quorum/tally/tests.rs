@@ -9,8 +9,8 @@ fn op(what: &str) -> Op {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
     match what {
         "extend" => Op::Extend(Extend { claim, lease_ms: 1, keep_record: false, reserve: None }),
-        "release" => Op::Release(Release { claim, pass: ReleaseAction::Tell, next: None }),
-        "inspect" => Op::Inspect(Inspect { claim: Some(claim), in_full: false }),
+        "release" => Op::Release(Release { claim, action: ReleaseAction::Tell, next: None }),
+        "inspect" => Op::Inspect(Inspect { claim: Some(claim), details: false }),
         other => panic!("no operation `{other}`"),
     }
 }
@@ -53,18 +53,18 @@ fn answer(what: &str, letter: char) -> Option<Outcome> {
         "extend" if fate == HoldStatus::Held => Reply::Extend(Extended::Extended),
         "extend" => Reply::Extend(Extended::NotHeld),
         "release" => Reply::Release(Released {
-            found: fate,
-            left: 0,
+            status: fate,
+            remaining_holds: 0,
             holder: holder.filter(|_| fate == HoldStatus::Superseded),
             next: None,
         }),
         _ => Reply::Inspect(Inspection {
             holder,
-            waiting: 0,
-            fate: Some(fate),
-            stranger: None,
+            waiters: 0,
+            hold_status: Some(fate),
+            foreign_fingerprint: None,
             audit: Vec::new(),
-            sharers: Vec::new(),
+            shared_holders: Vec::new(),
             limit: None,
         }),
     }))
@@ -79,11 +79,11 @@ fn shown(what: &str, answers: &str) -> String {
     }
     match tally.verdict(&op(what)) {
         TallyResult::Known(Reply::Extend(extended)) => format!("{extended:?}"),
-        TallyResult::Known(Reply::Release(released)) => format!("{:?}", released.found),
+        TallyResult::Known(Reply::Release(released)) => format!("{:?}", released.status),
         TallyResult::Known(Reply::Inspect(seen)) => {
             let who =
                 seen.holder.and_then(|holder| holder.label).map_or("none".to_owned(), |who| who.to_string());
-            format!("{:?}, {who}", seen.fate.expect("the inspection names a hold"))
+            format!("{:?}, {who}", seen.hold_status.expect("the inspection names a hold"))
         }
         TallyResult::Known(other) => panic!("{other:?}"),
         TallyResult::Open if tally.is_complete() => match tally.failure() {

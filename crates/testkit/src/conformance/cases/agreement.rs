@@ -183,11 +183,11 @@ impl<'a> Contest<'a> {
         if self.lock.kind == Kind::Semaphore && random.below(12) == 0 {
             let number = || u32::try_from(random.below(4)).unwrap_or(0) + 1;
             let known = self.model.record.as_ref().and_then(|record| record.limit);
-            let seen = if random.below(4) == 0 { Some(number()) } else { known };
-            return (who, Op::Resize(Resize { seen, limit: number() }));
+            let observed = if random.below(4) == 0 { Some(number()) } else { known };
+            return (who, Op::Resize(Resize { observed, limit: number() }));
         }
         if self.lock.kind == Kind::Mutex && random.below(8) == 0 {
-            let reserve = Some(Reserve { tokens: BLOCK, tell: random.below(2) == 0 });
+            let reserve = Some(Reserve { tokens: BLOCK, notify_wanted: random.below(2) == 0 });
             // The holder as a rule, or nearly nothing would be reserved.
             let holder = self.model.record.as_ref().and_then(|record| record.tenant.as_ref());
             let holder =
@@ -203,7 +203,7 @@ impl<'a> Contest<'a> {
                 Op::Extend(Extend { claim, lease_ms, keep_record: random.below(2) == 0, reserve: None })
             }
             5..9 => {
-                let pass = match random.below(8) {
+                let action = match random.below(8) {
                     0 | 1 => ReleaseAction::Free,
                     2 if self.lock.kind.is_one_string() => {
                         ReleaseAction::Rest { for_ms: 1000 * random.pick(&LEASES_S) }
@@ -213,9 +213,9 @@ impl<'a> Contest<'a> {
                 let others = self.claims.iter().filter(|(of, other)| *of == who && *other != claim);
                 let others: Vec<_> = others.collect();
                 let next = (random.below(3) == 0).then(|| self.any_ask(who, &random.pick(&others).1, random));
-                Op::Release(Release { claim, pass, next })
+                Op::Release(Release { claim, action, next })
             }
-            _ => Op::Inspect(Inspect { claim: (random.below(4) > 0).then_some(claim), in_full: false }),
+            _ => Op::Inspect(Inspect { claim: (random.below(4) > 0).then_some(claim), details: false }),
         };
         (who, op)
     }
@@ -241,15 +241,15 @@ impl<'a> Contest<'a> {
                     (Some(Ok(a)), Some(Ok(b))) => self.same_acquired(a, b),
                     (a, b) => a == b,
                 };
-                next && (a.found, a.left) == (b.found, b.left)
+                next && (a.status, a.remaining_holds) == (b.status, b.remaining_holds)
                     && self.same_holder(a.holder.as_ref(), b.holder.as_ref())
             }
             (Reply::Extend(a), Reply::Extend(b)) => self.same_extended(a, b),
             (Reply::Inspect(a), Reply::Inspect(b)) => {
                 let holder = self.same_holder(a.holder.as_ref(), b.holder.as_ref());
-                let told = (a.waiting, a.fate, a.limit) == (b.waiting, b.fate, b.limit);
-                let mut sharers = a.sharers.iter().zip(&b.sharers);
-                let sharers = a.sharers.len() == b.sharers.len()
+                let told = (a.waiters, a.hold_status, a.limit) == (b.waiters, b.hold_status, b.limit);
+                let mut sharers = a.shared_holders.iter().zip(&b.shared_holders);
+                let sharers = a.shared_holders.len() == b.shared_holders.len()
                     && sharers.all(|(a, b)| self.same_holder(Some(a), Some(b)));
                 holder && told && sharers
             }

@@ -70,10 +70,10 @@ pub async fn an_arrival_that_was_given_up_never_counts(fixture: &Fixture) {
     b.release(&gone).await;
     b.release(&late).await;
     assert_eq!(b.acquire(&b.ask_part(&late, ARRIVE)).await, Acquired::Spent(Ended::Released));
-    assert_eq!(b.release(&late).await.found, HoldStatus::Ended(Ended::Released));
+    assert_eq!(b.release(&late).await.status, HoldStatus::Ended(Ended::Released));
     b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
     a.taken(&a.look_part(&waiting, AWAIT)).await;
-    assert_eq!(a.inspect().await.sharers.len(), 1);
+    assert_eq!(a.inspect().await.shared_holders.len(), 1);
 }
 
 /// Row 27: an arrival whose session has lapsed does not count.
@@ -132,7 +132,7 @@ pub async fn all_parties_of_a_barrier_continue_together(fixture: &Fixture) {
             assert_eq!(client.fate(claim).await, HoldStatus::Held);
         }
         assert_eq!(fixture.grants_so_far(&c).await, [], "the last party has its reply");
-        assert_eq!(c.inspect().await.waiting, 0);
+        assert_eq!(c.inspect().await.waiters, 0);
         // A released party does not count for the next round.
     }
 }
@@ -159,7 +159,7 @@ pub async fn a_resent_meeting_counts_once(fixture: &Fixture) {
         a.enqueue_part_as(&first, MEET).await;
         b.enqueue_part_as(&second, MEET).await;
     }
-    assert_eq!(c.inspect().await.waiting, 2);
+    assert_eq!(c.inspect().await.waiters, 2);
     c.granted(&c.look_part(&c.claim(), MEET)).await;
     let fence = a.message().await.fence;
     for _ in 0..2 {
@@ -172,7 +172,7 @@ pub async fn a_resent_meeting_counts_once(fixture: &Fixture) {
 pub async fn a_party_that_left_a_barrier_is_not_counted(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (left, late) = (meet(&a).await.0, a.claim());
-    assert_eq!(a.release(&left).await.found, HoldStatus::Queued);
+    assert_eq!(a.release(&left).await.status, HoldStatus::Queued);
     a.release(&late).await;
     let (second, _) = meet(&b).await;
     for claim in [left, late] {
@@ -190,7 +190,7 @@ pub async fn the_dead_do_not_meet(fixture: &Fixture) {
     a.taken(&Acquire { mode: MEET, ..a.look(&dead, LONG, fixture.short()) }).await;
     let (second, _) = meet(&b).await;
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
-    fixture.until("the dead one is dead", async || b.inspect().await.waiting == 1).await;
+    fixture.until("the dead one is dead", async || b.inspect().await.waiters == 1).await;
     let (third, _) = meet(&c).await;
     assert_eq!((b.fate(&second).await, c.fate(&third).await), (HoldStatus::Queued, HoldStatus::Queued));
     a.granted(&a.look_part(&a.claim(), MEET)).await;

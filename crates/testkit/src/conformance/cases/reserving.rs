@@ -11,9 +11,9 @@ use leasehold_core::{
 use std::time::Duration;
 
 /// A block, without notifications.
-const QUIETLY: Reserve = Reserve { tokens: BLOCK, tell: false };
+const QUIETLY: Reserve = Reserve { tokens: BLOCK, notify_wanted: false };
 /// A block, with notifications.
-const TELLING: Reserve = Reserve { tokens: BLOCK, tell: true };
+const TELLING: Reserve = Reserve { tokens: BLOCK, notify_wanted: true };
 const TICK: Duration = Duration::from_millis(1);
 
 /// The greatest token of a block that is reserved for a hold.
@@ -47,7 +47,7 @@ pub async fn blocks_of_tokens_follow_one_another(fixture: &Fixture) {
     let (held, fence) = take(&a).await;
     let mut tokens = vec![fence];
     for asked in [BLOCK, BLOCK, 1, 3, u32::MAX, 0, BLOCK] {
-        let (block, _) = a.reserve(&held, Reserve { tokens: asked, tell: false }).await;
+        let (block, _) = a.reserve(&held, Reserve { tokens: asked, notify_wanted: false }).await;
         let most = usize::try_from(asked.clamp(1, BLOCK)).unwrap_or(0);
         assert!((1..=most).contains(&block.len()), "{} of {asked}", block.len());
         tokens.extend(block);
@@ -64,7 +64,7 @@ pub async fn a_block_is_whole_when_its_time_has_come(fixture: &Fixture) {
     let (held, _) = take(&a).await;
     for asked in [BLOCK, 5, u32::MAX] {
         fixture.pass(TICK).await;
-        let (block, _) = a.reserve(&held, Reserve { tokens: asked, tell: false }).await;
+        let (block, _) = a.reserve(&held, Reserve { tokens: asked, notify_wanted: false }).await;
         assert_eq!(block.len(), usize::try_from(asked.min(BLOCK)).unwrap_or(0));
     }
 }

@@ -26,17 +26,17 @@ pub async fn a_resting_lock_has_no_owner(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (held, fence) = take(&a).await;
     b.enqueue().await;
-    assert_eq!(rest(&a, &held, REST).await.found, HoldStatus::Held);
+    assert_eq!(rest(&a, &held, REST).await.status, HoldStatus::Held);
     let tried = c.taken(&c.ask(&c.claim(), LONG)).await;
     for holder in [tried.holder, c.inspect().await.holder] {
         let holder = holder.expect("it rests");
-        assert!(holder.rests && holder.session.is_none() && !holder.is_stranger(), "{holder:?}");
+        assert!(holder.rests && holder.session.is_none() && !holder.is_foreign(), "{holder:?}");
         assert_eq!((holder.fence, holder.label.as_ref()), (Some(fence), Some(&a.label())));
         let left = holder.remaining_ms.expect("a rest ends");
         assert!(left <= millis(REST) && left > millis(REST) - 60_000, "{left}");
     }
     assert_eq!(fixture.grants_so_far(&b).await, []);
-    assert_eq!(c.inspect().await.waiting, 1);
+    assert_eq!(c.inspect().await.waiters, 1);
     assert_eq!(a.fate(&held).await, HoldStatus::Ended(Ended::Released));
 }
 
@@ -46,7 +46,7 @@ pub async fn a_resent_rest_says_released(fixture: &Fixture) {
     let (held, _) = take(&a).await;
     rest(&a, &held, REST).await;
     for again in [REST, LONG * 2, Duration::ZERO] {
-        assert_eq!(rest(&a, &held, again).await.found, HoldStatus::Ended(Ended::Released));
+        assert_eq!(rest(&a, &held, again).await.status, HoldStatus::Ended(Ended::Released));
     }
     let left = b.remaining_ms().await;
     assert!(left <= millis(REST) && left > millis(REST) - 60_000, "{left}");
@@ -58,7 +58,7 @@ pub async fn a_rest_is_beyond_the_hold_before(fixture: &Fixture) {
     let (held, _) = take(&a).await;
     rest(&a, &held, REST).await;
     assert_eq!(a.extend(&held, LONG * 9).await, Extended::NotHeld);
-    assert_eq!(a.release(&held).await.found, HoldStatus::Ended(Ended::Released));
+    assert_eq!(a.release(&held).await.status, HoldStatus::Ended(Ended::Released));
     assert_eq!(a.acquire(&a.ask(&held, LONG)).await, Acquired::Spent(Ended::Released));
     let holder = b.inspect().await.holder.expect("it rests");
     assert!(holder.rests && holder.remaining_ms.is_some_and(|left| left <= millis(REST)), "{holder:?}");
@@ -70,7 +70,7 @@ pub async fn a_rest_whose_time_is_over_is_a_release(fixture: &Fixture) {
     let (held, first) = take(&a).await;
     let (claim, nonce) = b.enqueue().await;
     fixture.pass(Duration::from_millis(20)).await;
-    assert_eq!(rest(&a, &held, Duration::from_millis(10)).await.found, HoldStatus::Held);
+    assert_eq!(rest(&a, &held, Duration::from_millis(10)).await.status, HoldStatus::Held);
     let message = b.message().await;
     assert!(message.nonce == nonce && message.fence > first);
     assert_eq!(b.fate(&claim).await, HoldStatus::Held);
@@ -133,17 +133,17 @@ pub async fn a_rest_that_acquires_again_waits(fixture: &Fixture) {
 pub async fn a_rest_by_another_hold_changes_nothing(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (held, _) = take(&a).await;
-    assert_eq!(rest(&b, &b.claim(), REST).await.found, HoldStatus::Superseded);
+    assert_eq!(rest(&b, &b.claim(), REST).await.status, HoldStatus::Superseded);
     assert_eq!(a.fate(&held).await, HoldStatus::Held);
     a.release(&held).await;
     let op = Op::Release(leasehold_core::Release {
         claim: held,
-        pass: ReleaseAction::Rest { for_ms: 9 },
+        action: ReleaseAction::Rest { for_ms: 9 },
         next: None,
     });
     let reply = a.execute(&op).await;
     assert!(
-        matches!(reply, Reply::Release(released) if released.found == HoldStatus::Ended(Ended::Released))
+        matches!(reply, Reply::Release(released) if released.status == HoldStatus::Ended(Ended::Released))
     );
     assert!(b.inspect().await.holder.is_none());
 }

@@ -209,9 +209,9 @@ pub async fn an_evicted_hold_learns_its_fate(fixture: &Fixture) {
     fixture.outlive(fixture.short(), &a).await;
     let fence = b.granted(&behind(&b, &claim, &a)).await.fence;
     let entry = b.inspect_full().await.audit.into_iter().next().expect("it is written down");
-    assert_eq!((entry.how, entry.whose, entry.by), (Ended::Evicted, Some(a.label()), b.label()));
+    assert_eq!((entry.ended, entry.holder, entry.actor), (Ended::Evicted, Some(a.label()), b.label()));
     assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::Evicted));
-    assert_eq!(a.release(&lost).await.found, HoldStatus::Ended(Ended::Evicted));
+    assert_eq!(a.release(&lost).await.status, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(b.granted(&b.ask(&claim, LONG)).await.fence, fence, "the successor has it still");
 }
 

@@ -28,10 +28,10 @@ pub async fn a_part_of_another_kind_is_refused(fixture: &Fixture) {
         }
     }
     if fixture.lock.kind != Kind::Semaphore {
-        assert_eq!(a.execute(&Op::Resize(Resize { seen: None, limit: 3 })).await, refused);
+        assert_eq!(a.execute(&Op::Resize(Resize { observed: None, limit: 3 })).await, refused);
     }
     let seen = a.inspect().await;
-    assert_eq!((seen.sharers, seen.waiting, seen.limit), (Vec::new(), 0, None));
+    assert_eq!((seen.shared_holders, seen.waiters, seen.limit), (Vec::new(), 0, None));
 }
 
 /// A name that holds a lock of another kind is refused in both directions, and the stored value stays.
@@ -52,7 +52,7 @@ pub async fn a_name_is_of_one_kind(fixture: &Fixture) {
                 );
             }
             assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
-            assert_ne!(b.release(&other).await.found, HoldStatus::Held);
+            assert_ne!(b.release(&other).await.status, HoldStatus::Held);
             assert_eq!(a.fate(&held).await, HoldStatus::Held);
             a.release(&held).await;
             b.take(LONG).await;
@@ -68,7 +68,7 @@ pub async fn a_shared_lock_is_in_no_set(fixture: &Fixture) {
     let Some(shares) = a.acquire_all(&asks).await else { return not_applicable("sets of this kind") };
     assert_eq!(shares, [MultiAcquired::Open, MultiAcquired::InTheWay(Err(Refused::NoSuchPart))]);
     assert_eq!(a.at(&alone).inspect().await.holder, None);
-    assert_eq!(a.inspect().await.sharers, []);
+    assert_eq!(a.inspect().await.shared_holders, []);
 }
 
 /// Rows 2 and 16: a repeated acquire during a hold, after its release, or after its expiry does not affect others.
@@ -83,10 +83,10 @@ pub async fn shared_holds_are_distinguished(fixture: &Fixture) {
     assert!(two.fence > one.fence);
     assert_eq!(b.extend(&second, LONG * 2).await, Extended::Extended);
     let seen = a.inspect().await;
-    let left: Vec<_> = seen.sharers.iter().filter_map(|holder| holder.remaining_ms).collect();
+    let left: Vec<_> = seen.shared_holders.iter().filter_map(|holder| holder.remaining_ms).collect();
     assert!(left.len() == 2 && left[0] <= 10_000 && left[1] > 3_600_000, "each has its own expiry: {left:?}");
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
-    fixture.until("the first is over", async || a.inspect().await.sharers.len() == 1).await;
+    fixture.until("the first is over", async || a.inspect().await.shared_holders.len() == 1).await;
     assert_eq!(b.extend(&first, LONG).await, Extended::NotHeld);
     assert_eq!((b.fate(&first).await, b.fate(&second).await), (HoldStatus::Vanished, HoldStatus::Held));
     let again = b.granted(&b.ask_part(&first, mode)).await;

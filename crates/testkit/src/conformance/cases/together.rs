@@ -29,10 +29,10 @@ pub async fn all_of_a_set_are_taken_or_none(fixture: &Fixture) {
     }
     for (at, is_held) in [false, true, false].into_iter().enumerate() {
         let seen = b.at(set.lock(at)).inspect().await;
-        assert_eq!((seen.holder.is_some(), seen.waiting), (is_held, 0), "{at}");
+        assert_eq!((seen.holder.is_some(), seen.waiters), (is_held, 0), "{at}");
         assert_ne!(set.fate(at).await, HoldStatus::Held);
     }
-    assert_eq!(b.at(set.lock(1)).release(&held).await.found, HoldStatus::Held);
+    assert_eq!(b.at(set.lock(1)).release(&held).await.status, HoldStatus::Held);
     for (at, had) in set.had(LONG).await.into_iter().enumerate() {
         assert!(had.remaining_ms <= millis(LONG) && !had.others_wait, "{had:?}");
         assert_eq!(set.fate(at).await, HoldStatus::Held);
@@ -57,7 +57,7 @@ pub async fn a_set_that_is_asked_for_again_is_one(fixture: &Fixture) {
         let alone = set.client(at).granted(&set.asks(LONG)[at].1).await;
         assert_eq!(alone.fence, first.fence, "asked for alone it is the same, too");
         let released = set.release(at).await;
-        assert_eq!((released.found, released.left), (HoldStatus::Held, 0));
+        assert_eq!((released.status, released.remaining_holds), (HoldStatus::Held, 0));
         b.at(set.lock(at)).take(LONG).await;
     }
 }
@@ -93,7 +93,7 @@ pub async fn another_hold_of_the_asker_is_in_the_way_of_a_set(fixture: &Fixture)
     if a.lock.kind == Kind::Reentrant {
         let had = had(shares);
         assert_eq!((had[1].fence, had[1].entered.map(|entered| entered.count)), (first.fence, Some(2)));
-        assert_eq!(set.release(1).await.left, 1);
+        assert_eq!(set.release(1).await.remaining_holds, 1);
         return;
     }
     match &*shares {
@@ -111,10 +111,10 @@ pub async fn a_set_that_was_given_back_is_spent(fixture: &Fixture) {
     let a = fixture.client().await;
     let Some(set) = Set::of(fixture, &a, 2).await else { return };
     set.had(LONG).await;
-    assert_eq!(set.release(0).await.found, HoldStatus::Held);
+    assert_eq!(set.release(0).await.status, HoldStatus::Held);
     let spent = MultiAcquired::InTheWay(Ok(Acquired::Spent(Ended::Released)));
     assert_eq!(set.ask(LONG).await, [spent.clone(), MultiAcquired::Held]);
-    assert_eq!(set.release(1).await.found, HoldStatus::Held);
+    assert_eq!(set.release(1).await.status, HoldStatus::Held);
     assert_eq!(set.ask(LONG).await, [spent.clone(), spent.clone()]);
     let mixed = Set { wanted: vec![set.wanted[0].clone(), (set.lock(1).clone(), a.claim())], ..set.clone() };
     assert_eq!(mixed.ask(LONG).await, [spent, MultiAcquired::Open]);
@@ -187,7 +187,7 @@ pub async fn each_of_a_set_ends_by_itself(fixture: &Fixture) {
     for at in [1, 2] {
         assert_eq!(set.fate(at).await, HoldStatus::Held);
         assert!(set.client(at).remaining_ms().await > millis(LONG) - 60_000);
-        assert_eq!(set.release(at).await.found, HoldStatus::Held);
+        assert_eq!(set.release(at).await.status, HoldStatus::Held);
     }
 }
 
@@ -241,10 +241,10 @@ pub async fn a_foreign_lock_keeps_a_set_from_all(fixture: &Fixture) {
     else {
         panic!("the second is a stranger's: {shares:?}")
     };
-    assert!(holder.is_stranger());
+    assert!(holder.is_foreign());
     assert!(holder.remaining_ms.is_some_and(|ms| ms <= millis(LONG) && ms > millis(LONG) - 60_000));
     assert!(set.client(0).inspect().await.holder.is_none());
-    assert!(set.client(1).inspect().await.holder.is_some_and(|holder| holder.is_stranger()));
+    assert!(set.client(1).inspect().await.holder.is_some_and(|holder| holder.is_foreign()));
 }
 
 /// Replies are in the order of the requests.
@@ -320,7 +320,7 @@ pub async fn sets_at_once_exclude_each_other(fixture: &Fixture) {
                 }
                 for (nth, at) in some.iter().enumerate() {
                     inside[*at].store(false, Ordering::SeqCst);
-                    assert_eq!(set.release(nth).await.found, HoldStatus::Held);
+                    assert_eq!(set.release(nth).await.status, HoldStatus::Held);
                 }
                 sets += 1;
             }

@@ -16,10 +16,11 @@ mod types;
 
 pub use op::session::{Heartbeat, HeartbeatReply, SessionEntry, SessionMetadata, SessionOp, SessionReply};
 pub use op::{
-    Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Executed, Extend, Extended, FenceRaised,
-    ForceRelease, ForceReleased, HoldStatus, Holder, Inspect, Inspection, Kind, Liveness, Lock, LockMode,
-    MAX_SHARED_HOLDERS, MultiAcquired, Notification, NotificationError, ObservedHolder, Op, Predecessor,
-    RESERVED_OWNER, RaiseFence, Refused, Release, ReleaseAction, Released, Reply, Resize, Resized,
+    Acquire, Acquired, Claim, Enqueue, Evict, Evicted, Executed, Extend, Extended, FenceRaised, ForceRelease,
+    ForceReleased, HoldStatus, Holder, Inspect, Inspection, Kind, Liveness, Lock, LockMode,
+    MAX_SHARED_HOLDERS, MultiAcquired, Notification, NotificationError, ObservedHolder, Op, OwnerHolds,
+    Predecessor, RESERVED_OWNER, RaiseFence, Refused, Release, ReleaseAction, Released, Reply, Resize,
+    Resized,
 };
 pub use types::audit::{AuditEntry, Ended, Fingerprint, ParseFingerprintError};
 pub use types::fence::{FencingToken, ParseFencingTokenError};

@@ -25,9 +25,9 @@
 use leasehold_core::machine::cohort::{Reserve, TokenBlock};
 use leasehold_core::model::{Content, Entries, LockState, SessionStatus, Value};
 use leasehold_core::{
-    Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection,
-    Kind, Label, Liveness, LockMode, Nonce, Notification, ObservedHolder, Op, OwnValue, Release,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, FencingToken,
+    Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
+    Liveness, LockMode, Nonce, Notification, ObservedHolder, Op, OwnValue, OwnerHolds, Release,
     ReleaseAction, Released, Reply, Resize, Resized, SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -230,7 +230,7 @@ impl Scenario {
             Some("releases") => {
                 let claim = self.claim(who, words);
                 let action = match after("resting", words) {
-                    Some(for_ms) => ReleaseAction::Rest { for_ms },
+                    Some(for_ms) => ReleaseAction::Cooldown { for_ms },
                     None if taken("freely", words) => ReleaseAction::Free,
                     None => ReleaseAction::Grant,
                 };
@@ -255,7 +255,7 @@ impl Scenario {
                         let at: usize = number.parse().expect("the number of a token");
                         ObservedHolder::Hold(self.tokens[at - 1])
                     }
-                    None => ObservedHolder::Stranger(Fingerprint::of(
+                    None => ObservedHolder::Foreign(Fingerprint::of(
                         words.next().expect("the value that was seen"),
                     )),
                 };
@@ -342,11 +342,11 @@ impl Scenario {
             Reply::Inspect(inspection) => self.inspection(inspection),
             Reply::Refused(refused) => format!("refused: {refused}"),
             Reply::Evict(Evicted::Alive) => "alive".into(),
-            Reply::Evict(Evicted::Gone { hold, place }) => {
+            Reply::Evict(Evicted::Removed { fence: hold, was_queued }) => {
                 let hold = hold.map(|fence| format!(", had {}", self.token(fence))).unwrap_or_default();
-                format!("gone{hold}{}", if *place { ", had a place" } else { "" })
+                format!("gone{hold}{}", if *was_queued { ", had a place" } else { "" })
             }
-            Reply::ForceRelease(ForceReleased::ForceReleased) => "freed".into(),
+            Reply::ForceRelease(ForceReleased::Released) => "freed".into(),
             Reply::ForceRelease(ForceReleased::Changed { holder }) => {
                 format!("not as it was seen: held by {}", self.holder(holder.as_ref()))
             }
@@ -361,28 +361,32 @@ impl Scenario {
 
     fn acquired(&mut self, acquired: &Acquired) -> String {
         match acquired {
-            Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
-                let others = if *others_wait { ", others wait" } else { "" };
-                let entered = entered.map(|Entered { count, lease_ms }| {
+            Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
+                let other_holders = if *others_wait { ", others wait" } else { "" };
+                let owner_holds = owner_holds.map(|OwnerHolds { count, lease_ms }| {
                     format!(", has it {}, longest lease {lease_ms}", times(count))
                 });
-                let entered = entered.unwrap_or_default();
-                format!("granted {}, {remaining_ms} left{entered}{others}", self.token(*fence))
+                let owner_holds = owner_holds.unwrap_or_default();
+                format!("granted {}, {remaining_ms} left{owner_holds}{other_holders}", self.token(*fence))
             }
-            Acquired::Taken { holder, position, predecessor, others } => {
+            Acquired::Taken { holder, position, predecessor, other_holders } => {
                 let place = position.map(|place| format!(", place {place}")).unwrap_or_default();
                 let predecessor = predecessor.map(|predecessor| {
                     let known =
                         predecessor.alive_ms.map(|ms| format!(", alive for {ms}")).unwrap_or_default();
                     format!(", after {}{known}", self.person(predecessor.session))
                 });
-                let others: Vec<_> = others.iter().map(|session| self.person(*session)).collect();
-                let others =
-                    if others.is_empty() { String::new() } else { format!(" and {}", others.join(", ")) };
-                let predecessor = predecessor.unwrap_or_default() + &others;
+                let other_holders: Vec<_> =
+                    other_holders.iter().map(|session| self.person(*session)).collect();
+                let other_holders = if other_holders.is_empty() {
+                    String::new()
+                } else {
+                    format!(" and {}", other_holders.join(", "))
+                };
+                let predecessor = predecessor.unwrap_or_default() + &other_holders;
                 format!("taken by {}{place}{predecessor}", self.holder(holder.as_ref()))
             }
-            Acquired::Spent(how) => format!("spent: {}", fate(HoldStatus::Ended(*how))),
+            Acquired::AlreadyEnded(how) => format!("spent: {}", fate(HoldStatus::Ended(*how))),
         }
     }
 
@@ -472,7 +476,7 @@ impl Scenario {
             holder.owner.as_ref().map(OwnValue::as_str).filter(|owner| Some(*owner) != label.as_deref());
         let owner = owner.map(|owner| format!(" as {owner}")).unwrap_or_default();
         let count = if holder.count == 1 { String::new() } else { format!(" {}", times(holder.count)) };
-        let rests = if holder.rests { ", resting" } else { "" };
+        let rests = if holder.in_cooldown { ", resting" } else { "" };
         let part = part(holder.mode).map(|part| format!(" ({part})")).unwrap_or_default();
         let who = who + &owner + &count + &part + rests;
         match holder.remaining_ms {

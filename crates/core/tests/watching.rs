@@ -241,8 +241,8 @@ fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
                 ContenderAction::Ask(nonce, ask) => {
                     assert_eq!((ask.lease_ms, ask.predecessor), (60_000, None));
                     looks += 1;
-                    let (holder, position, predecessor, others) = (None, Some(0), None, Vec::new());
-                    let taken = Acquired::Taken { holder, position, predecessor, others };
+                    let (holder, position, predecessor, other_holders) = (None, Some(0), None, Vec::new());
+                    let taken = Acquired::Taken { holder, position, predecessor, other_holders };
                     contender.handle_reply(nonce, &taken, now, &mut random);
                 }
                 ContenderAction::Sleep(until) => now = until,
@@ -287,9 +287,9 @@ fn it_checks_each_holder_before_it_checks_one_again() {
                 let first = ask.predecessor.unwrap_or(all[0]);
                 about.push(ask.predecessor);
                 let alive_ms = ask.predecessor.map(|_| 600_000);
-                let others = all.iter().copied().filter(|session| *session != first).collect();
+                let other_holders = all.iter().copied().filter(|session| *session != first).collect();
                 let predecessor = Some(Predecessor { session: first, alive_ms });
-                let taken = Acquired::Taken { holder: None, position: Some(0), predecessor, others };
+                let taken = Acquired::Taken { holder: None, position: Some(0), predecessor, other_holders };
                 contender.handle_reply(nonce, &taken, now, &mut random);
             }
             ContenderAction::Sleep(until) => now = until,

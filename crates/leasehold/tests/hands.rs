@@ -423,7 +423,7 @@ async fn a_strangers_lock_is_freed_by_what_was_seen_of_it() {
     let mutex = place.operator("ops").await.mutex("a").unwrap();
     server.cli(&["SET", "a", "first"]).expect("it answers");
     let seen = mutex.inspect_full().await.unwrap().seen.expect("it is held");
-    assert!(matches!(seen, ObservedHolder::Stranger(_)), "{seen:?}");
+    assert!(matches!(seen, ObservedHolder::Foreign(_)), "{seen:?}");
     server.cli(&["SET", "a", "second"]).expect("it answers");
     let error = mutex.force_release(seen).await.expect_err("another client holds it");
     assert!(error.to_string().contains("a client of another library"), "{error}");

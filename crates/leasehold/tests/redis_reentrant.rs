@@ -8,8 +8,8 @@ use leasehold::store::{
     Executed, FaultKind, Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store, Subscription,
 };
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, HoldId, HoldStatus, Holder,
-    Inspect, Label, Liveness, LockMode, Nonce, OwnValue, Refused, Release, ReleaseAction, Released,
+    Acquire, Acquired, Claim, Enqueue, Evict, Evicted, Extend, Extended, HoldId, HoldStatus, Holder, Inspect,
+    Label, Liveness, LockMode, Nonce, OwnValue, OwnerHolds, Refused, Release, ReleaseAction, Released,
     SessionId,
 };
 use leasehold_testkit::{RedisServer, Value};
@@ -40,7 +40,7 @@ async fn the_hash_is_redissons_with_one_field_of_ours() {
     assert!(holder.is_foreign());
     assert_eq!((holder.owner, holder.count), (OwnValue::new(owner).ok(), 1));
     server.cli(&["DEL", "job"]).unwrap();
-    assert_eq!(entered(take(&store, 3, "another").await), Entered { count: 1, lease_ms: 20_000 });
+    assert_eq!(entered(take(&store, 3, "another").await), OwnerHolds { count: 1, lease_ms: 20_000 });
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn a_mutex_and_a_reentrant_mutex_of_one_name_exclude_each_other() {
     );
     assert_eq!(released(release(&store, 1, "ours").await), (HoldStatus::Held, 0));
     let outcome = store.execute(&mutex, &op, LONG).await;
-    assert!(matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Granted { entered: None, .. }))));
+    assert!(matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Granted { owner_holds: None, .. }))));
     let outcome = execute(&store, &op).await;
     assert!(
         matches!(&outcome, Outcome::Done(Reply::Refused(Refused::WrongKind { found })) if found == "string"),
@@ -182,7 +182,7 @@ async fn with_full_memory_no_new_owner_acquires_but_owners_extend_and_release() 
     assert_eq!(released(release(&store, 1, "ours").await), (HoldStatus::Held, 2));
     let outcome = execute(&store, &Op::Evict(Evict { session: session(2), actor: label() })).await;
     assert!(
-        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Gone { hold: Some(_), .. }))),
+        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Removed { fence: Some(_), .. }))),
         "{outcome:?}"
     );
     assert_eq!(server.cli(&["HGET", "job", "ours"]).unwrap().text(), Some("1"));
@@ -466,9 +466,9 @@ fn ttl(server: &RedisServer) -> i64 {
 }
 
 #[track_caller]
-fn entered(outcome: Outcome) -> Entered {
+fn entered(outcome: Outcome) -> OwnerHolds {
     match outcome {
-        Outcome::Done(Reply::Acquire(Acquired::Granted { entered: Some(entered), .. })) => entered,
+        Outcome::Done(Reply::Acquire(Acquired::Granted { owner_holds: Some(entered), .. })) => entered,
         other => panic!("{other:?}"),
     }
 }

@@ -143,14 +143,14 @@ impl Environment {
         assert_eq!(found, expected, "{what}: {asks:?}");
         for (share, abandoned) in found.iter().zip(abandoned) {
             let word = match share {
-                MultiAcquired::Had(_) if abandoned => "had, past the dead",
-                MultiAcquired::Had(Acquired::Granted { others_wait: true, .. }) => "had, awaited",
-                MultiAcquired::Had(_) => "had",
-                MultiAcquired::InTheWay(Ok(Acquired::Spent(_))) => "spent",
-                MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: None, .. })) => "awaited",
-                MultiAcquired::InTheWay(Ok(_)) => "taken",
-                MultiAcquired::InTheWay(Err(_)) => "refused",
-                MultiAcquired::Open => "open",
+                MultiAcquired::Acquired(_) if abandoned => "had, past the dead",
+                MultiAcquired::Acquired(Acquired::Granted { others_wait: true, .. }) => "had, awaited",
+                MultiAcquired::Acquired(_) => "had",
+                MultiAcquired::Blocked(Ok(Acquired::AlreadyEnded(_))) => "spent",
+                MultiAcquired::Blocked(Ok(Acquired::Taken { holder: None, .. })) => "awaited",
+                MultiAcquired::Blocked(Ok(_)) => "taken",
+                MultiAcquired::Blocked(Err(_)) => "refused",
+                MultiAcquired::Available => "open",
                 MultiAcquired::Held => "held",
             };
             *self.seen.entry(word).or_default() += 1;
@@ -204,7 +204,7 @@ fn expired_queue_entries_do_not_count() {
             environment.runtime.block_on(environment.store.acquire_all(&[(one.lock.clone(), late)], WITHIN));
         let Some(Outcome::Done(found)) = found else { panic!("{dead}: {found:?}") };
         assert_eq!(found, expected, "{dead}");
-        assert_eq!(matches!(found[0], MultiAcquired::Had(_)), had, "{dead}: {found:?}");
+        assert_eq!(matches!(found[0], MultiAcquired::Acquired(_)), had, "{dead}: {found:?}");
         environment.compare(std::slice::from_mut(&mut one), now_us, "past the dead");
         // The rest of the queue serves the next waiter.
         let next = Op::Acquire(ask(

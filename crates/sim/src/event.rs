@@ -489,12 +489,10 @@ impl Execution<'_> {
     /// The hold that the operation ended by force: its fencing token, or `None` for a foreign hold.
     pub fn freed(&self) -> Option<Option<FencingToken>> {
         match (self.op, self.reply) {
-            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
-                match free.observed {
-                    ObservedHolder::Hold(fence) => Some(Some(fence)),
-                    ObservedHolder::Stranger(_) => Some(None),
-                }
-            }
+            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::Released)) => match free.observed {
+                ObservedHolder::Hold(fence) => Some(Some(fence)),
+                ObservedHolder::Foreign(_) => Some(None),
+            },
             _ => None,
         }
     }
@@ -676,22 +674,22 @@ fn short_nonce(nonce: leasehold_core::Nonce) -> String {
 
 fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
-        Acquired::Granted { fence, remaining_ms, entered, .. } => {
+        Acquired::Granted { fence, remaining_ms, owner_holds, .. } => {
             write!(f, "granted {fence} for {remaining_ms} ms")?;
-            entered.map_or(Ok(()), |entered| write!(f, ", {} times", entered.count))
+            owner_holds.map_or(Ok(()), |owner_holds| write!(f, ", {} times", owner_holds.count))
         }
         Acquired::Taken { holder, position, predecessor, .. } => {
             let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
             write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {predecessor:?}")
         }
-        Acquired::Spent(how) => write!(f, "spent: {how:?}"),
+        Acquired::AlreadyEnded(how) => write!(f, "spent: {how:?}"),
     }
 }
 
 fn show_share(share: &MultiAcquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match share {
-        MultiAcquired::Had(acquired) => show_acquired(acquired, f),
-        MultiAcquired::InTheWay(Ok(acquired)) => {
+        MultiAcquired::Acquired(acquired) => show_acquired(acquired, f),
+        MultiAcquired::Blocked(Ok(acquired)) => {
             f.write_str("in the way: ")?;
             show_acquired(acquired, f)
         }

@@ -208,7 +208,7 @@ async fn what_is_taken_from_the_dead_is_recorded_with_its_finder() {
         if let Reply::Evict(evicted) = reply {
             assert_eq!(
                 evicted,
-                Evicted::Gone { hold: Some(fence), place: false },
+                Evicted::Removed { fence: Some(fence), was_queued: false },
                 "the reply reports what was taken"
             );
         }
@@ -242,12 +242,12 @@ async fn an_evict_takes_from_the_dead_alone_and_grants_to_the_living() {
     drop((holder, first));
     assert!(matches!(
         done(&store, &lock("a"), evict(1)).await,
-        Reply::Evict(Evicted::Gone { hold: Some(_), .. })
+        Reply::Evict(Evicted::Removed { fence: Some(_), .. })
     ));
     granted(&store, &lock("a"), 3, 1).await;
     assert_eq!(
         done(&store, &lock("a"), evict(2)).await,
-        Reply::Evict(Evicted::Gone { hold: None, place: false })
+        Reply::Evict(Evicted::Removed { fence: None, was_queued: false })
     );
 }
 
@@ -284,7 +284,7 @@ async fn a_detached_hold_outlives_its_process() {
     assert_eq!((predecessor, holder.and_then(|holder| holder.session)), (None, None));
     assert_eq!(
         done(&store, &lock("a"), evict(1)).await,
-        Reply::Evict(Evicted::Gone { hold: None, place: false })
+        Reply::Evict(Evicted::Removed { fence: None, was_queued: false })
     );
     assert_eq!(
         inspect(&store, &lock("a")).await.holder.and_then(|holder| holder.label),
@@ -303,7 +303,7 @@ async fn what_is_known_of_a_taken_lock_outlives_all_else_of_it() {
     let fence = granted(&store, &lock("a"), 1, 1).await;
     let free =
         Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor: label("the watch") });
-    assert_eq!(done(&store, &lock("a"), free).await, Reply::ForceRelease(ForceReleased::ForceReleased));
+    assert_eq!(done(&store, &lock("a"), free).await, Reply::ForceRelease(ForceReleased::Released));
     let expected = [(Ended::ForceReleased, "test 1".to_owned(), "the watch".to_owned())];
     for _ in 0..6 {
         world.pass(24 * HOUR_US);

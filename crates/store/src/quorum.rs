@@ -265,7 +265,7 @@ impl QuorumStore {
         let ttl_ms = match op {
             Op::Acquire(ask) => ask.lease_ms,
             Op::Extend(extend) => extend.lease_ms,
-            Op::Release(Release { action: ReleaseAction::Rest { for_ms }, .. }) => *for_ms,
+            Op::Release(Release { action: ReleaseAction::Cooldown { for_ms }, .. }) => *for_ms,
             Op::RaiseFence(_) => return unusable("only the quorum itself sends the second round".to_owned()),
             _ => 0,
         };
@@ -287,7 +287,7 @@ fn at_a_node(op: &Op) -> Op {
     match op {
         Op::Extend(extend) => Op::Extend(Extend { reserve: None, ..extend.clone() }),
         Op::Release(Release { claim, action: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
-            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Tell, next: None })
+            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::FreeAndPublish, next: None })
         }
         other => other.clone(),
     }

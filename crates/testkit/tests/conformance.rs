@@ -293,11 +293,13 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
             release.claim = same.unwrap_or(&release.claim).clone();
         }
         (Flaw::AlwaysGrants, Op::Release(release)) => release.action = ReleaseAction::Grant,
-        (Flaw::RestsLonger, Op::Release(Release { action: ReleaseAction::Rest { for_ms }, .. })) => {
+        (Flaw::RestsLonger, Op::Release(Release { action: ReleaseAction::Cooldown { for_ms }, .. })) => {
             *for_ms += 60_000;
         }
         // The hold lasts as if no request about it had been sent.
-        (Flaw::RestsHeld, Op::Release(release)) if matches!(release.action, ReleaseAction::Rest { .. }) => {
+        (Flaw::RestsHeld, Op::Release(release))
+            if matches!(release.action, ReleaseAction::Cooldown { .. }) =>
+        {
             release.claim = Claim::new(HoldId::from_random(SessionId::from_random([0xee; 12]), [0; 16]));
         }
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
@@ -508,20 +510,22 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
     let waited = before.waiters().next().is_some();
     match (flaw, op, &mut *reply) {
         (Flaw::WaitsForEver, Op::Acquire(_), reply) if hopeless => {
-            let (holder, position, predecessor, others) = (None, None, None, Vec::new());
-            *reply = Reply::Acquire(Acquired::Taken { holder, position, predecessor, others });
+            let (holder, position, predecessor, other_holders) = (None, None, None, Vec::new());
+            *reply = Reply::Acquire(Acquired::Taken { holder, position, predecessor, other_holders });
         }
         (Flaw::KeepsHopelessPlaces, Op::Resize(_), _) => {
             if let (Some(record), Some(old)) = (&mut state.record, &before.record) {
                 (record.tickets, record.places) = (old.tickets.clone(), old.places.clone());
             }
         }
-        (Flaw::FreesAll, Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
+        (Flaw::FreesAll, Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) => {
             state.value = None;
         }
-        (Flaw::HidesOthers, _, Reply::Acquire(Acquired::Taken { others, .. })) => others.clear(),
+        (Flaw::HidesOthers, _, Reply::Acquire(Acquired::Taken { other_holders, .. })) => {
+            other_holders.clear()
+        }
         (Flaw::HidesSharers, _, Reply::Inspect(inspection)) => inspection.shared_holders.truncate(1),
-        (Flaw::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Gone { .. })) => {
+        (Flaw::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Removed { .. })) => {
             let lost = parts(before).and_then(|parts| parts.holds.last()).cloned();
             if let (Some(lost), Some(Value { content: Content::SharedHolders(parts), .. })) =
                 (lost, &mut state.value)
@@ -671,11 +675,11 @@ impl Model {
             shares.reverse();
         }
         if self.flaw == Flaw::SharesInSets {
-            shares.fill(MultiAcquired::Open);
+            shares.fill(MultiAcquired::Available);
         }
         if self.flaw == Flaw::OneTokenForAll {
             let tokens = shares.iter_mut().filter_map(|share| match share {
-                MultiAcquired::Had(Acquired::Granted { fence, .. }) => Some(fence),
+                MultiAcquired::Acquired(Acquired::Granted { fence, .. }) => Some(fence),
                 _ => None,
             });
             tokens.reduce(|first, fence| {

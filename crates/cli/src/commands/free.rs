@@ -61,7 +61,7 @@ fn meant(details: &FullStatus, fence: Option<u64>) -> Vec<ObservedHolder> {
     let is_meant = |seen: &ObservedHolder| match (fence, seen) {
         (None, _) => true,
         (Some(fence), ObservedHolder::Hold(token)) => token.as_u64() == fence,
-        (Some(_), ObservedHolder::Stranger(_)) => false,
+        (Some(_), ObservedHolder::Foreign(_)) => false,
     };
     all.into_iter().filter(is_meant).collect()
 }

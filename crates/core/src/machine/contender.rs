@@ -21,8 +21,8 @@
 //!    before the next request is sent.
 
 use crate::{
-    Acquire, Acquired, Claim, Enqueue, Entered, Executed, FIRST_LEASE, FencingToken, HoldId, Holder, Label,
-    Liveness, LockMode, Moment, Nonce, OwnValue, Predecessor, SessionId, drift, whole_millis,
+    Acquire, Acquired, Claim, Enqueue, Executed, FIRST_LEASE, FencingToken, HoldId, Holder, Label, Liveness,
+    LockMode, Moment, Nonce, OwnValue, OwnerHolds, Predecessor, SessionId, drift, whole_millis,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -120,7 +120,7 @@ pub struct Grant {
     pub others_wait: bool,
     /// What the owner of a ReentrantMutex holds now, if a reply has reported it. A message does not report
     /// it, and then the owner has this hold alone.
-    pub entered: Option<Entered>,
+    pub owner_holds: Option<OwnerHolds>,
 }
 
 /// What is known about the clients ahead of a waiter.
@@ -163,7 +163,7 @@ pub struct WaitStatus {
 /// let ContenderAction::Ask(nonce, ask) = contender.poll(now, &terms, &mut random) else { panic!("it asks first") };
 /// assert_eq!(ask.lease_ms, 3_000); // every hold starts with a short lease
 ///
-/// let taken = Acquired::Taken { holder: None, position: Some(0), predecessor: None, others: Vec::new() };
+/// let taken = Acquired::Taken { holder: None, position: Some(0), predecessor: None, other_holders: Vec::new() };
 /// contender.handle_reply(nonce, &taken, now, &mut random);
 /// assert!(matches!(contender.poll(now, &terms, &mut random), ContenderAction::Sleep(_)));
 ///
@@ -361,7 +361,7 @@ impl Contender {
         let news = matches!(self.phase, Phase::Asking { news: true });
         let Some((attempt, asked)) = self.sent(nonce).filter(|_| !won) else { return };
         match reply {
-            Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
+            Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
                 let remaining = Duration::from_millis(*remaining_ms);
                 let claim = attempt.claim.clone();
                 let valid_until = asked.at + remaining - drift(remaining);
@@ -374,7 +374,7 @@ impl Contender {
                         fence: *fence,
                         valid_until,
                         others_wait: *others_wait,
-                        entered: *entered,
+                        owner_holds: *owner_holds,
                     })
                 } else if asked.at + asked.lease - drift(asked.lease) <= now + least {
                     // Even a whole lease would have been over before its reply arrived.
@@ -388,19 +388,19 @@ impl Contender {
                     Phase::Waiting(now.max(asked.at + remaining + Duration::from_millis(1)))
                 };
             }
-            Acquired::Taken { holder, position, predecessor, others } => {
+            Acquired::Taken { holder, position, predecessor, other_holders } => {
                 // A request that does not queue leaves the entry of an earlier one in place.
                 attempt.may_be_there = position.is_some() || attempt.may_have_been_there;
                 self.answered();
                 let (holder, holder_is_there) = (holder.clone(), holder.is_some());
                 self.standing =
                     WaitStatus { holder, position: *position, predecessor: *predecessor, as_of: Some(now) };
-                self.watch(*predecessor, others, now);
+                self.watch(*predecessor, other_holders, now);
                 self.splits = if holder_is_there { 0 } else { self.splits.saturating_add(1) };
                 let pause = if news { Duration::ZERO } else { self.pause(asked.predecessor, now, random) };
                 self.phase = Phase::Waiting(now + pause);
             }
-            Acquired::Spent(_) => {
+            Acquired::AlreadyEnded(_) => {
                 self.attempt = None;
                 self.phase = Phase::Idle;
                 self.answered();
@@ -450,7 +450,7 @@ impl Contender {
             return self.handle_news(now);
         }
         self.answered();
-        self.phase = Phase::Won(Grant { claim, fence, valid_until, others_wait: true, entered: None });
+        self.phase = Phase::Won(Grant { claim, fence, valid_until, others_wait: true, owner_holds: None });
     }
 
     /// A message may have been missed (for example, after a new subscription): look at once.
@@ -686,13 +686,13 @@ mod tests {
             since_ms: None,
             session: None,
             mode: LockMode::Whole,
-            rests: false,
+            in_cooldown: false,
         };
         Acquired::Taken {
             holder: Some(holder),
             position: Some(position),
             predecessor: None,
-            others: Vec::new(),
+            other_holders: Vec::new(),
         }
     }
 
@@ -830,7 +830,7 @@ mod tests {
             since_ms: None,
             session: None,
             mode: LockMode::Whole,
-            rests: false,
+            in_cooldown: false,
         };
         let ours = Holder { label: Label::new("other").ok(), ..stranger.clone() };
         for (holder, position, poll_often, soon) in [
@@ -847,7 +847,7 @@ mod tests {
                 holder: holder.clone(),
                 position: Some(position),
                 predecessor: None,
-                others: Vec::new(),
+                other_holders: Vec::new(),
             };
             contender.handle_reply(nonce, &taken, ms(0), random);
             let ContenderAction::Sleep(until) = contender.poll(ms(0), &terms(), random) else {
@@ -873,11 +873,11 @@ mod tests {
                 since_ms: None,
                 session: None,
                 mode: LockMode::Whole,
-                rests: false,
+                in_cooldown: false,
             });
             contender.handle_reply(
                 nonce,
-                &Acquired::Taken { holder, position: Some(0), predecessor: None, others: Vec::new() },
+                &Acquired::Taken { holder, position: Some(0), predecessor: None, other_holders: Vec::new() },
                 ms(0),
                 random,
             );
@@ -896,7 +896,7 @@ mod tests {
             fence: fence(),
             remaining_ms,
             others_wait: false,
-            entered: None,
+            owner_holds: None,
         };
         let (mut nonce, _) = asked(contender.poll(ms(0), &terms(), random));
         // The process was suspended after the grant; its looks find what is left of that hold.
@@ -925,7 +925,7 @@ mod tests {
             let sent = ms(u64::from(round) * 100);
             let (nonce, _) = asked(contender.poll(sent, &terms(), random));
             let granted =
-                Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false, entered: None };
+                Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false, owner_holds: None };
             contender.handle_reply(nonce, &granted, sent + Duration::from_millis(2), random);
         }
         assert_eq!(contender.poll(ms(1000), &terms(), random), ContenderAction::TooSlow);
@@ -941,7 +941,7 @@ mod tests {
             let sent = ms(u64::from(round) * 100);
             let (nonce, _) = asked(contender.poll(sent, &short, random));
             let granted =
-                Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false, entered: None };
+                Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false, owner_holds: None };
             contender.handle_reply(nonce, &granted, sent + Duration::from_millis(2), random);
         }
         assert_eq!(contender.poll(ms(1000), &short, random), ContenderAction::TooSlow);
@@ -959,7 +959,8 @@ mod tests {
             contender.handle_news(ms(t));
             let (nonce, _) = asked(contender.poll(ms(t), &polls, random));
             let Acquired::Taken { holder, .. } = taken(0) else { panic!("taken is taken") };
-            let unqueued = Acquired::Taken { holder, position: None, predecessor: None, others: Vec::new() };
+            let unqueued =
+                Acquired::Taken { holder, position: None, predecessor: None, other_holders: Vec::new() };
             contender.handle_reply(nonce, &unqueued, ms(t + 1), random);
         }
         assert_eq!(contender.give_up(), Some(ask.claim), "its entry is still at the store");
@@ -1007,7 +1008,8 @@ mod tests {
     fn where_each_question_asks_for_a_hold_of_its_own_no_undo_can_hit_the_next() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-        let split = Acquired::Taken { holder: None, position: None, predecessor: None, others: Vec::new() };
+        let split =
+            Acquired::Taken { holder: None, position: None, predecessor: None, other_holders: Vec::new() };
         let (nonce, first) = asked(contender.poll(ms(0), &fresh(), random));
         contender.handle_reply(nonce, &split, ms(1), random);
         assert_eq!(contender.renounce(), None, "the store has undone it");
@@ -1029,7 +1031,7 @@ mod tests {
         let (nonce, fourth) = asked(contender.poll(later, &fresh(), random));
         assert_ne!(third.claim, fourth.claim);
         let granted =
-            Acquired::Granted { fence: fence(), remaining_ms: 3_000, others_wait: false, entered: None };
+            Acquired::Granted { fence: fence(), remaining_ms: 3_000, others_wait: false, owner_holds: None };
         contender.handle_reply(late, &granted, later, random);
         assert!(!contender.is_won(later), "it is being undone");
         contender.handle_reply(nonce, &granted, later, random);
@@ -1043,7 +1045,7 @@ mod tests {
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
         let (nonce, ask) = asked(contender.poll(ms(0), &fresh(), random));
         let granted =
-            Acquired::Granted { fence: fence(), remaining_ms: 3_000, others_wait: false, entered: None };
+            Acquired::Granted { fence: fence(), remaining_ms: 3_000, others_wait: false, owner_holds: None };
         contender.handle_reply(nonce, &granted, ms(2_990), random);
         assert_eq!(contender.renounce(), Some(ask.claim));
     }
@@ -1062,7 +1064,7 @@ mod tests {
             holder,
             position: Some(position),
             predecessor: Some(Predecessor { session: who, alive_ms }),
-            others: Vec::new(),
+            other_holders: Vec::new(),
         }
     }
 

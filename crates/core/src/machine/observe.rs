@@ -43,7 +43,7 @@ pub enum LeaderChange {
 ///
 /// let leader = Holder {
 ///     label: Some(Label::new("web-3")?), owner: None, count: 1, remaining_ms: Some(2_000),
-///     fence: Some(FencingToken::new(17)), since_ms: Some(1), session: None, rests: false,
+///     fence: Some(FencingToken::new(17)), since_ms: Some(1), session: None, in_cooldown: false,
 ///     mode: LockMode::Whole,
 /// };
 /// let (mut observer, now, random) = (LeaderObserver::new(), Moment::ZERO, u64::MAX / 2);
@@ -124,7 +124,7 @@ impl LeaderObserver {
             .map(|ms| Duration::from_millis(ms.saturating_add(1)) + between((Duration::ZERO, AFTER), random));
         self.rest_until(now + over.map_or(pause, |over| over.min(pause)), now);
         // A resting holder leads no more, and a client of another library is not known to lead.
-        let leader = holder.filter(|holder| !holder.rests);
+        let leader = holder.filter(|holder| !holder.in_cooldown);
         let Some((leader, fence)) = leader.and_then(|leader| Some((leader, leader.fence?))) else {
             let news = self.reported != Some(Reported::NoLeader);
             self.reported = Some(Reported::NoLeader);
@@ -176,7 +176,7 @@ mod tests {
             fence: Some(FencingToken::new(fence)),
             since_ms: Some(1),
             session: None,
-            rests: false,
+            in_cooldown: false,
             mode: LockMode::Whole,
         }
     }
@@ -185,7 +185,7 @@ mod tests {
     fn a_resting_holder_and_a_stranger_do_not_lead() {
         let mut observer = LeaderObserver::new();
         assert!(matches!(observer.handle_seen(Some(&leader(1)), at(0), 0), Some(LeaderChange::Leader(_))));
-        let rests = Holder { rests: true, ..leader(1) };
+        let rests = Holder { in_cooldown: true, ..leader(1) };
         assert_eq!(observer.handle_seen(Some(&rests), at(1), 0), Some(LeaderChange::NoLeader));
         let stranger = Holder { label: None, fence: None, ..leader(1) };
         assert_eq!(observer.handle_seen(Some(&stranger), at(2), 0), None, "already reported");

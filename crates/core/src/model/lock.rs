@@ -20,9 +20,9 @@ use super::session::{Alive, SessionStatus, all_alive};
 use super::shared_holders::SharedHolders;
 use crate::machine::cohort::{Reserve, TokenBlock};
 use crate::{
-    Acquire, Acquired, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, FenceRaised,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection,
-    Kind, Label, Liveness, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, Predecessor,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FenceRaised, FencingToken,
+    Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
+    Liveness, LockMode, MultiAcquired, Notification, ObservedHolder, Op, OwnValue, OwnerHolds, Predecessor,
     RaiseFence, Refused, Release, ReleaseAction, Released, Reply, SessionId,
 };
 use serde::{Deserialize, Serialize};
@@ -208,7 +208,7 @@ impl LockState {
             seen.probe(now, ask)
         };
         let shares: Vec<_> = locks.iter_mut().map(probe).collect();
-        if shares.iter().any(|share| matches!(share, MultiAcquired::InTheWay(_))) {
+        if shares.iter().any(|share| matches!(share, MultiAcquired::Blocked(_))) {
             return shares;
         }
         let take = |(state, ask): &mut (&mut Self, &Acquire)| {
@@ -218,9 +218,9 @@ impl LockState {
                 &all_alive,
             );
             match reply {
-                Reply::Acquire(acquired) => MultiAcquired::Had(acquired),
-                Reply::Refused(refused) => MultiAcquired::InTheWay(Err(refused)),
-                _ => MultiAcquired::Open,
+                Reply::Acquire(acquired) => MultiAcquired::Acquired(acquired),
+                Reply::Refused(refused) => MultiAcquired::Blocked(Err(refused)),
+                _ => MultiAcquired::Available,
             }
         };
         locks.iter_mut().map(take).collect()
@@ -230,24 +230,24 @@ impl LockState {
     fn probe(&self, now: Now, ask: &Acquire) -> MultiAcquired {
         if self.kind.is_shared() || !ask.mode.suits(self.kind) {
             // Shared locks cannot be acquired together with others.
-            return MultiAcquired::InTheWay(Err(Refused::NoSuchPart));
+            return MultiAcquired::Blocked(Err(Refused::Unsupported));
         }
         if let Err(refused) = self.refuse_other_types() {
-            return MultiAcquired::InTheWay(Err(refused));
+            return MultiAcquired::Blocked(Err(refused));
         }
         if let Some(how) = self.ended(&ask.claim.hold) {
-            return MultiAcquired::InTheWay(Ok(Acquired::Spent(how)));
+            return MultiAcquired::Blocked(Ok(Acquired::AlreadyEnded(how)));
         }
         if self.holds(&ask.claim) {
             return MultiAcquired::Held;
         }
         let awaited = || self.record.as_ref().is_some_and(|record| record.is_awaited_at(now.ms));
         if self.entries_of(&ask.claim).is_some() || (self.value.is_none() && !awaited()) {
-            return MultiAcquired::Open;
+            return MultiAcquired::Available;
         }
         let predecessor = self.predecessor(ask, None);
-        let (holder, others) = (self.holder(now), Vec::new());
-        MultiAcquired::InTheWay(Ok(Acquired::Taken { holder, position: None, predecessor, others }))
+        let (holder, other_holders) = (self.holder(now), Vec::new());
+        MultiAcquired::Blocked(Ok(Acquired::Taken { holder, position: None, predecessor, other_holders }))
     }
 
     /// Ends the hold and the queue entries of a dead session, and returns the fencing token of its hold and
@@ -446,9 +446,9 @@ impl LockState {
         if self.alive_ms(now, evict.session, alive).is_some() {
             return Ok(Evicted::Alive);
         }
-        let (hold, place) = self.bury(now.us, evict.session, &evict.actor);
+        let (fence, was_queued) = self.bury(now.us, evict.session, &evict.actor);
         self.serve(now, notifications);
-        Ok(Evicted::Gone { hold, place })
+        Ok(Evicted::Removed { fence, was_queued })
     }
 
     fn free(
@@ -473,7 +473,7 @@ impl LockState {
                 // A client of another library may have another hold of the same owner.
                 self.value = None;
             }
-            ObservedHolder::Stranger(fingerprint) if self.stranger() == Some(fingerprint) => {
+            ObservedHolder::Foreign(fingerprint) if self.stranger() == Some(fingerprint) => {
                 self.value = None;
                 let (ended, actor) = (Ended::ForceReleased, free.actor.clone());
                 Audit::note(
@@ -484,7 +484,7 @@ impl LockState {
             _ => return Ok(ForceReleased::Changed { holder: self.holder(now) }),
         }
         self.pump(now, None, notifications);
-        Ok(ForceReleased::ForceReleased)
+        Ok(ForceReleased::Released)
     }
 
     fn acquire(
@@ -515,7 +515,7 @@ impl LockState {
     pub(super) fn settled(&mut self, now: Now, ask: &Acquire) -> Result<Option<Acquired>, Refused> {
         self.refuse_other_types()?;
         if let Some(how) = self.ended(&ask.claim.hold) {
-            return Ok(Some(Acquired::Spent(how)));
+            return Ok(Some(Acquired::AlreadyEnded(how)));
         }
         Ok(self.holds(&ask.claim).then(|| self.confirm(now, ask)))
     }
@@ -529,7 +529,7 @@ impl LockState {
         });
         notifications.extend(self.note(ask));
         let predecessor = self.predecessor(ask, position);
-        Acquired::Taken { holder: self.holder(now), position, predecessor, others: Vec::new() }
+        Acquired::Taken { holder: self.holder(now), position, predecessor, other_holders: Vec::new() }
     }
 
     /// Notifies the holder that another session requests the lock, if it subscribed to that.
@@ -578,7 +578,7 @@ impl LockState {
         let others_wait = self.record.as_ref().is_some_and(Record::is_awaited);
         if let Some(part) = self.part(&ask.claim.hold) {
             let (fence, remaining_ms) = (part.fence, part.until_ms - now.ms);
-            return Acquired::Granted { fence, remaining_ms, others_wait, entered: None };
+            return Acquired::Granted { fence, remaining_ms, others_wait, owner_holds: None };
         }
         if let Some(entries) = self.entries() {
             let until_ms = entries.entry(&ask.claim.hold).map_or(now.ms, |entry| entry.until_ms);
@@ -586,7 +586,7 @@ impl LockState {
                 fence: entries.fence.unwrap_or(FencingToken::new(0)),
                 remaining_ms: until_ms - now.ms,
                 others_wait,
-                entered: Some(Entered { count: entries.count, lease_ms: entries.lease_ms }),
+                owner_holds: Some(OwnerHolds { count: entries.count, lease_ms: entries.lease_ms }),
             };
         }
         let known = self.tenant().is_some_and(|tenant| tenant.claim == ask.claim);
@@ -597,7 +597,7 @@ impl LockState {
         if let Some(value) = &mut self.value {
             expires_ms = *value.expires_ms.get_or_insert(expires_ms);
         }
-        Acquired::Granted { fence, remaining_ms: expires_ms - now.ms, others_wait, entered: None }
+        Acquired::Granted { fence, remaining_ms: expires_ms - now.ms, others_wait, owner_holds: None }
     }
 
     fn extend(&mut self, now: Now, extend: &Extend) -> Extended {
@@ -639,7 +639,7 @@ impl LockState {
         if let Some(Value { content: Content::Entries(entries), .. }) = &mut self.value {
             entries.fence = entries.fence.max(Some(raise.fence));
         }
-        FenceRaised::FenceRaised
+        FenceRaised::Raised
     }
 
     /// Reserves fencing tokens for a hold that is known to be the last granted one.
@@ -678,8 +678,8 @@ impl LockState {
         }
         // A repeated release reports it as well: the reply to the first may have been lost.
         let remaining_holds = self.entries_of(&release.claim).map_or(0, |entries| entries.count);
-        let grants =
-            !matches!(release.action, ReleaseAction::Free | ReleaseAction::Tell) && rest_ms.is_none();
+        let grants = !matches!(release.action, ReleaseAction::Free | ReleaseAction::FreeAndPublish)
+            && rest_ms.is_none();
         let next = match (&release.next, grants) {
             (Some(next), true) => Some(self.acquire(now, next, notifications)),
             (Some(next), false) => {
@@ -704,7 +704,7 @@ impl LockState {
 
     /// Leaves the released lock taken without a holder, if it is to rest; returns for how much longer (6).
     fn rest(&mut self, now: Now, release: &Release) -> Option<u64> {
-        let ReleaseAction::Rest { for_ms } = release.action else { return None };
+        let ReleaseAction::Cooldown { for_ms } = release.action else { return None };
         let known = self.tenant().is_some_and(|tenant| tenant.claim.hold == release.claim.hold);
         let since_ms = self.tenant().filter(|_| known).map_or(now.ms, |tenant| tenant.since_ms);
         let until_ms = since_ms.saturating_add(for_ms);
@@ -945,7 +945,7 @@ impl LockState {
                 .as_ref()
                 .filter(|tenant| tenant.liveness.ends_with_session())
                 .map(|tenant| tenant.claim.hold.session()),
-            rests: self.rests(),
+            in_cooldown: self.rests(),
             label: tenant.map(|tenant| tenant.label),
             mode: LockMode::Whole,
         })

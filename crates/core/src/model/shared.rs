@@ -91,8 +91,8 @@ impl LockState {
         let position = queued.and_then(|record| record.position(id));
         let in_the_way = self.in_the_way(ask);
         let holder = in_the_way.first().map(|part| part.holder(now.ms));
-        let (predecessor, others) = self.watched(ask, position, asked);
-        Ok(Acquired::Taken { holder, position, predecessor, others })
+        let (predecessor, other_holders) = self.watched(ask, position, asked);
+        Ok(Acquired::Taken { holder, position, predecessor, other_holders })
     }
 
     pub(super) fn release_part(
@@ -140,7 +140,7 @@ impl LockState {
             seen.iter().any(|part| part.hold == *hold)
         });
         self.pump_parts(now, None, notifications);
-        ForceReleased::ForceReleased
+        ForceReleased::Released
     }
 
     pub(super) fn resize(
@@ -255,7 +255,7 @@ impl LockState {
             LockMode::Arrive { of, .. } | LockMode::Await { of } | LockMode::Meet { of } => {
                 match self.record.as_ref().and_then(|record| record.limit) {
                     Some(known) if known != of && !self.is_idle(now) => {
-                        Err(Refused::Disagreement { asked: of, known })
+                        Err(Refused::Disagreement { requested: of, known })
                     }
                     _ => Ok(()),
                 }

@@ -98,7 +98,7 @@ impl SharedHold {
             since_ms: Some(self.since_ms),
             session: self.liveness.ends_with_session().then(|| self.hold.session()),
             mode: self.mode,
-            rests: false,
+            in_cooldown: false,
         }
     }
 }

@@ -417,13 +417,17 @@ impl Op {
     /// Why the operation has no meaning for a lock of that kind in any state; `None` if it has one.
     pub fn misfit(&self, kind: Kind) -> Option<Refused> {
         match self {
-            _ if !self.suits(kind) => Some(Refused::NoSuchPart),
+            _ if !self.suits(kind) => Some(Refused::Unsupported),
             _ if kind.has_owners() && !self.names_owners() => Some(Refused::NoOwner),
-            Self::Release(Release { action: ReleaseAction::Rest { .. }, .. }) if !kind.is_one_string() => {
-                Some(Refused::NoRest)
+            Self::Release(Release { action: ReleaseAction::Cooldown { .. }, .. })
+                if !kind.is_one_string() =>
+            {
+                Some(Refused::NoCooldown)
             }
-            Self::Release(Release { action: ReleaseAction::Tell, .. }) if !kind.goes_by_majority() => {
-                Some(Refused::NoSuchPart)
+            Self::Release(Release { action: ReleaseAction::FreeAndPublish, .. })
+                if !kind.goes_by_majority() =>
+            {
+                Some(Refused::Unsupported)
             }
             _ => None,
         }
@@ -570,11 +574,11 @@ pub enum ReleaseAction {
     /// The lock stays free, and the store notifies the clients that [subscribe](Kind::goes_by_majority) to
     /// it. A quorum uses this, where no store has a queue because each store is only one vote. For a Mutex or
     /// a ReentrantMutex only.
-    Tell,
+    FreeAndPublish,
     /// The lock stays taken without a holder until a time after it was granted to this hold, and then goes to
     /// the first client that looks. Used for work that is done once per period. If that time has already
     /// passed, same as [`Grant`](Self::Grant). Only for a lock that is [one string](Kind::is_one_string).
-    Rest {
+    Cooldown {
         /// How long the lock stays taken, from when it was granted to this hold, in milliseconds.
         for_ms: u64,
     },
@@ -602,7 +606,7 @@ pub enum ReleaseAction {
 ///
 /// let raise = Op::RaiseFence(RaiseFence { claim, fence: FencingToken::new(4_000_000) });
 /// let (reply, _) = lock.apply(1_001_000, &raise, &all_alive);
-/// assert_eq!(reply, Reply::RaiseFence(FenceRaised::FenceRaised));
+/// assert_eq!(reply, Reply::RaiseFence(FenceRaised::Raised));
 /// let (reply, _) = lock.apply(9_000_000, &raise, &all_alive);
 /// assert_eq!(reply, Reply::RaiseFence(FenceRaised::NotHeld)); // its lease has ended
 /// # Ok::<(), leasehold_core::LabelError>(())
@@ -621,7 +625,7 @@ pub struct RaiseFence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FenceRaised {
     /// The hold exists, and its token is at least the requested one.
-    FenceRaised,
+    Raised,
     /// The hold does not exist any more, or its token is not known. Nothing was changed.
     NotHeld,
 }
@@ -660,7 +664,7 @@ pub struct Inspect {
 /// let (mut lock, nobody) = (LockState::default(), &|_| SessionStatus::Lapsed);
 /// lock.apply(1_000_000, &Op::Acquire(ask), nobody);
 /// let (reply, _) = lock.apply(2_000_000, &Op::Evict(Evict { session: dead, actor: label }), nobody);
-/// assert!(matches!(reply, Reply::Evict(Evicted::Gone { hold: Some(_), place: false })));
+/// assert!(matches!(reply, Reply::Evict(Evicted::Removed { fence: Some(_), was_queued: false })));
 ///
 /// let inspect = Inspect { claim: Some(claim), details: true };
 /// let (reply, _) = lock.apply(3_000_000, &Op::Inspect(inspect), nobody);
@@ -700,7 +704,7 @@ pub struct Evict {
 ///
 /// let mut free = ForceRelease { observed: ObservedHolder::Hold(fence), actor: Label::new("the night shift")? };
 /// let (reply, _) = lock.apply(2_000_000, &Op::ForceRelease(free.clone()), &all_alive);
-/// assert_eq!(reply, Reply::ForceRelease(ForceReleased::ForceReleased));
+/// assert_eq!(reply, Reply::ForceRelease(ForceReleased::Released));
 /// let (reply, _) = lock.apply(3_000_000, &Op::ForceRelease(free), &all_alive);
 /// assert_eq!(reply, Reply::ForceRelease(ForceReleased::Changed { holder: None })); // the holder has changed since
 /// # Ok::<(), leasehold_core::LabelError>(())
@@ -721,7 +725,7 @@ pub enum ObservedHolder {
     /// A hold of Leasehold, by its fencing token.
     Hold(FencingToken),
     /// A client of another library, by the fingerprint of its value.
-    Stranger(Fingerprint),
+    Foreign(Fingerprint),
 }
 
 /// Set the number of permits of a Semaphore, whatever number is held now.
@@ -839,7 +843,7 @@ pub enum Acquired {
         /// Set if others wait in the queue.
         others_wait: bool,
         /// What the owner of a ReentrantMutex holds now.
-        entered: Option<Entered>,
+        owner_holds: Option<OwnerHolds>,
     },
     /// Another client holds the lock, or waits for it before this one.
     Taken {
@@ -854,10 +858,10 @@ pub enum Acquired {
         predecessor: Option<Predecessor>,
         /// The other sessions that hold a shared lock: this client may wait for any of them. They come in the
         /// order of their holds, from `predecessor` on and around, and are limited to a few.
-        others: Vec<SessionId>,
+        other_holders: Vec<SessionId>,
     },
     /// This very hold has already ended: the operation arrived late, or twice.
-    Spent(Ended),
+    AlreadyEnded(Ended),
 }
 
 /// The result for one of several locks that were requested together: all are acquired, or none.
@@ -873,21 +877,21 @@ pub enum Acquired {
 /// };
 /// let (mut till, mut stock) = (LockState::default(), LockState::default());
 /// let both = LockState::take_all(&mut [(&mut till, &ask(1)), (&mut stock, &ask(2))], 1_000_000);
-/// assert!(both.iter().all(|share| matches!(share, MultiAcquired::Had(_))));
+/// assert!(both.iter().all(|share| matches!(share, MultiAcquired::Acquired(_))));
 ///
 /// let mut shelf = LockState::default();
 /// let shares = LockState::take_all(&mut [(&mut till, &ask(3)), (&mut shelf, &ask(4))], 2_000_000);
-/// assert!(matches!(shares[0], MultiAcquired::InTheWay(_)) && shares[1] == MultiAcquired::Open && shelf.value.is_none());
+/// assert!(matches!(shares[0], MultiAcquired::Blocked(_)) && shares[1] == MultiAcquired::Available && shelf.value.is_none());
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MultiAcquired {
     /// All were acquired, and this is one of them: [`Acquired::Granted`].
-    Had(Acquired),
+    Acquired(Acquired),
     /// This one could not be acquired, and the reply says why, as for an acquire that does not queue. None
     /// was acquired.
-    InTheWay(Result<Acquired, Refused>),
+    Blocked(Result<Acquired, Refused>),
     /// This one could have been acquired. None was.
-    Open,
+    Available,
     /// This very hold already exists, from an earlier sending. Nothing was changed.
     Held,
 }
@@ -895,13 +899,13 @@ pub enum MultiAcquired {
 /// What the owner of a ReentrantMutex holds.
 ///
 /// ```
-/// use leasehold_core::Entered;
+/// use leasehold_core::OwnerHolds;
 ///
-/// let entered = Entered { count: 2, lease_ms: 30_000 };
-/// assert!(entered.count > 1, "entered again");
+/// let owner_holds = OwnerHolds { count: 2, lease_ms: 30_000 };
+/// assert!(owner_holds.count > 1, "owner_holds again");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entered {
+pub struct OwnerHolds {
     /// How many holds the owner has, this one included.
     pub count: u64,
     /// The longest lease requested since the owner acquired the lock, in milliseconds.
@@ -945,7 +949,7 @@ pub struct Predecessor {
 /// let fence = Some(FencingToken::new(4711));
 /// let label = Some(Label::new("billing on web-3")?);
 /// let ours = Holder {
-///     label, owner: None, count: 1, remaining_ms: Some(2_900), fence, since_ms: None, session: None, rests: false,
+///     label, owner: None, count: 1, remaining_ms: Some(2_900), fence, since_ms: None, session: None, in_cooldown: false,
 ///     mode: LockMode::Whole,
 /// };
 /// assert!(!ours.is_foreign() && shown(&ours) == "billing on web-3");
@@ -970,7 +974,7 @@ pub struct Holder {
     /// The mode in which it holds the lock.
     pub mode: LockMode,
     /// Set if the holder has finished and left the lock taken until its time is over: see [`ReleaseAction::Rest`].
-    pub rests: bool,
+    pub in_cooldown: bool,
 }
 
 impl Holder {
@@ -1023,11 +1027,11 @@ pub enum Evicted {
     /// The session is alive. Nothing was changed.
     Alive,
     /// The session is dead, and no longer holds the lock or waits for it.
-    Gone {
+    Removed {
         /// The fencing token of the hold that was removed.
-        hold: Option<FencingToken>,
+        fence: Option<FencingToken>,
         /// Set if a queue entry was removed.
-        place: bool,
+        was_queued: bool,
     },
 }
 
@@ -1037,7 +1041,7 @@ pub enum Evicted {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ForceReleased {
     /// The lock was taken from its holder.
-    ForceReleased,
+    Released,
     /// The lock is not held by the holder that was observed. Nothing was changed.
     Changed {
         /// The holder now.
@@ -1117,7 +1121,7 @@ pub enum Refused {
     NoOwner,
     /// Locks of this kind do not have this mode or this operation.
     #[error("locks of this kind do not support this mode or operation")]
-    NoSuchPart,
+    Unsupported,
     /// The request exceeds the total, so it would wait forever; or it requests nothing.
     #[error("{count} of {limit} requested: this can never succeed")]
     OutOfRange {
@@ -1128,11 +1132,11 @@ pub enum Refused {
     },
     /// The other clients that use this Latch or Barrier now use another number.
     #[error(
-        "it counts to {asked} in this request, and to {known} for the clients that use it now: use one number everywhere"
+        "it counts to {requested} in this request, and to {known} for the clients that use it now: use one number everywhere"
     )]
     Disagreement {
         /// The number in the request.
-        asked: u32,
+        requested: u32,
         /// The number that the others use.
         known: u32,
     },
@@ -1146,7 +1150,7 @@ pub enum Refused {
     NothingToUpgrade,
     /// A lock of this kind cannot stay taken without a holder.
     #[error("only a Mutex and an Election can be left taken until a time is over: release it")]
-    NoRest,
+    NoCooldown,
     /// The lock's record was written in another format.
     #[error("its record has format {found}, and this version knows format {known}: use a version of Leasehold that knows both", known = crate::FORMAT)]
     Format {
@@ -1157,7 +1161,7 @@ pub enum Refused {
 
 impl Refused {
     /// Whether the request itself can never succeed, whatever happens to the lock's keys.
-    pub const fn is_of_the_asked(&self) -> bool {
+    pub const fn is_permanent(&self) -> bool {
         matches!(
             self,
             Self::OutOfRange { .. }

@@ -253,13 +253,11 @@ pub(super) fn check_doubling(
         second.remaining_holds = first.remaining_holds;
     }
     // A hold that was taken from its holder is also taken only once.
-    if let (Reply::Evict(Evicted::Gone { .. }), Reply::Evict(second)) = (&reply, &mut second) {
-        assert_eq!(*second, Evicted::Gone { hold: None, place: false });
+    if let (Reply::Evict(Evicted::Removed { .. }), Reply::Evict(second)) = (&reply, &mut second) {
+        assert_eq!(*second, Evicted::Removed { fence: None, was_queued: false });
         reply = Reply::Evict(*second);
     }
-    if let (Reply::ForceRelease(ForceReleased::ForceReleased), Reply::ForceRelease(second)) =
-        (&reply, &second)
-    {
+    if let (Reply::ForceRelease(ForceReleased::Released), Reply::ForceRelease(second)) = (&reply, &second) {
         assert!(matches!(second, ForceReleased::Changed { .. }), "freed twice: {before:#?}");
         reply = Reply::ForceRelease(second.clone());
     }

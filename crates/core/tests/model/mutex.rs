@@ -195,7 +195,7 @@ impl Environment {
     fn seen(&self, sight: &Sight) -> ObservedHolder {
         match sight {
             Sight::Fence(fence) => ObservedHolder::Hold(FencingToken::new(*fence)),
-            Sight::Value(value) => ObservedHolder::Stranger(Fingerprint::of(value)),
+            Sight::Value(value) => ObservedHolder::Foreign(Fingerprint::of(value)),
             Sight::True => self.shown().unwrap_or(ObservedHolder::Hold(FencingToken::new(0))),
         }
     }
@@ -206,7 +206,7 @@ impl Environment {
         let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &all_alive);
         let Reply::Inspect(seen) = reply else { return None };
         let fence = seen.holder.and_then(|holder| holder.fence).map(ObservedHolder::Hold);
-        fence.or(seen.foreign_fingerprint.map(ObservedHolder::Stranger))
+        fence.or(seen.foreign_fingerprint.map(ObservedHolder::Foreign))
     }
 
     /// The dead session that an operation removes, if any.
@@ -308,22 +308,22 @@ impl Environment {
                 assert!(self.alive_ms(before, evict.session).is_some());
                 assert_eq!(self.state, *before, "the living keep what they have");
             }
-            (Op::Evict(evict), Reply::Evict(Evicted::Gone { hold, place })) => {
+            (Op::Evict(evict), Reply::Evict(Evicted::Removed { fence: hold, was_queued })) => {
                 assert!(self.alive_ms(before, evict.session).is_none());
-                self.check_burial(before, evict.session, *hold, *place);
+                self.check_burial(before, evict.session, *hold, *was_queued);
             }
             (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::Changed { holder })) => {
                 assert_eq!(self.state, *before, "no hold was taken");
                 assert_ne!(self.shown(), Some(free.observed), "it was as it was seen");
                 assert_eq!(holder.is_some(), before.value.is_some());
             }
-            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
+            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::Released)) => {
                 let told = was.as_ref().zip(before.record.as_ref().and_then(|record| record.last));
                 let told = told
                     .map(|(was, fence)| Notification::ForceReleased { to: was.claim.hold.session(), fence });
                 match free.observed {
                     ObservedHolder::Hold(fence) => assert_eq!(told.map(|told| told.fence()), Some(fence)),
-                    ObservedHolder::Stranger(_) => assert_eq!(told, None),
+                    ObservedHolder::Foreign(_) => assert_eq!(told, None),
                 }
                 assert_eq!(
                     notifications.iter().copied().find(|notification| notification.nonce().is_none()),
@@ -434,8 +434,8 @@ impl Environment {
             Op::Release(Release { action, next, .. }) => {
                 *action == ReleaseAction::Grant && !next.as_ref().is_some_and(spent)
             }
-            Op::Evict(_) => matches!(reply, Reply::Evict(Evicted::Gone { .. })),
-            Op::ForceRelease(_) => *reply == Reply::ForceRelease(ForceReleased::ForceReleased),
+            Op::Evict(_) => matches!(reply, Reply::Evict(Evicted::Removed { .. })),
+            Op::ForceRelease(_) => *reply == Reply::ForceRelease(ForceReleased::Released),
             _ => false,
         };
         if pumps && is.is_none() && places(before).count() <= LOOKS_AT_MOST {
@@ -454,7 +454,7 @@ fn is_refused(state: &LockState) -> bool {
 /// changed value proves nothing: a user-defined value may be the same.)
 fn recognised(state: &LockState, op: Option<&Op>) -> bool {
     let value = state.value.as_ref().and_then(|value| value.content.token());
-    let seen = value.map(|value| ObservedHolder::Stranger(Fingerprint::of(value)));
+    let seen = value.map(|value| ObservedHolder::Foreign(Fingerprint::of(value)));
     matches!(op, Some(Op::ForceRelease(free)) if Some(free.observed) == seen)
 }
 
@@ -630,7 +630,7 @@ fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
     state.apply(START_US, &free(next.claim), &all_alive);
     let (reply, _) = state.apply(START_US, &release, &all_alive);
     let Reply::Release(released) = reply else { panic!("{reply:?}") };
-    assert!(matches!(released.next, Some(Ok(Acquired::Spent(_)))), "{released:?}");
+    assert!(matches!(released.next, Some(Ok(Acquired::AlreadyEnded(_)))), "{released:?}");
     assert_eq!(order(&state), []);
 }
 
@@ -691,7 +691,7 @@ fn the_audit_is_bounded_and_expires() {
         let free = ForceRelease { observed: ObservedHolder::Hold(fence), actor: watcher() };
         assert_eq!(
             state.apply(now_us, &Op::ForceRelease(free), &all_alive).0,
-            Reply::ForceRelease(ForceReleased::ForceReleased)
+            Reply::ForceRelease(ForceReleased::Released)
         );
     }
     let found: Vec<_> = entries(&state).iter().map(|entry| entry.at_ms).collect();

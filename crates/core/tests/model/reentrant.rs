@@ -13,10 +13,10 @@ use super::happenings::{
 };
 use leasehold_core::model::{Content, Entries, Entry, LockState, SessionStatus, Sessions, Value, all_alive};
 use leasehold_core::{
-    Acquire, Acquired, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, FencingToken,
-    Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Inspect, Kind, Label, Liveness,
-    Notification, ObservedHolder, Op, OwnValue, Predecessor, Refused, Release, ReleaseAction, Released,
-    Reply, SessionId, SessionOp,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken, Fingerprint,
+    ForceRelease, ForceReleased, HoldId, HoldStatus, Inspect, Kind, Label, Liveness, Notification,
+    ObservedHolder, Op, OwnValue, OwnerHolds, Predecessor, Refused, Release, ReleaseAction, Released, Reply,
+    SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     let other = prop_oneof![Just(Content::Token("foreign".into())), Just(Content::Other("list".into()))];
     let wrong = prop_oneof![
         any::<u64>().prop_map(|fence| ObservedHolder::Hold(FencingToken::new(fence))),
-        Just(ObservedHolder::Stranger(Fingerprint::of("shared")))
+        Just(ObservedHolder::Foreign(Fingerprint::of("shared")))
     ];
     prop_oneof![
         24 => any_op(claim).prop_map(Event::Op),
@@ -201,7 +201,7 @@ impl Environment {
         let (sessions, now_ms) = (&self.sessions, self.now_ms());
         let (reply, notifications) =
             self.state.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
-        if reply == Reply::ForceRelease(ForceReleased::ForceReleased) {
+        if reply == Reply::ForceRelease(ForceReleased::Released) {
             (self.book.strangers, self.book.meddled) = (0, false);
         }
         let sent = (self.now_us, op);
@@ -292,7 +292,7 @@ impl Environment {
                 own.retain(|entry| entry.hold == release.claim.hold);
                 own
             }
-            (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
+            (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) => {
                 holds(before, self.now_ms())
             }
             _ => dead.map(|dead| self.dying(before, dead)).unwrap_or_default(),
@@ -344,7 +344,7 @@ impl Environment {
             notifications.iter().filter(|notification| notification.nonce().is_none()).copied().collect();
         told.sort();
         let mut robbed = Vec::new();
-        if let (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) = (op, reply) {
+        if let (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) = (op, reply) {
             let had = live(before, self.now_ms()).expect("the lock was held");
             let had = had.holds.iter().map(|entry| (entry.hold.session(), had.fence.expect("a token")));
             robbed = had.map(|(to, fence)| Notification::ForceReleased { to, fence }).collect();
@@ -489,9 +489,9 @@ impl Environment {
                 assert!(self.alive_ms(before, evict.session).is_some());
                 assert_eq!(self.state, *before, "the living keep what they have");
             }
-            (Op::Evict(evict), Reply::Evict(Evicted::Gone { hold, .. })) => {
+            (Op::Evict(evict), Reply::Evict(Evicted::Removed { fence, .. })) => {
                 let lost = self.dying(before, evict.session);
-                assert_eq!(*hold, was.and_then(|was| was.fence).filter(|_| !lost.is_empty()));
+                assert_eq!(*fence, was.and_then(|was| was.fence).filter(|_| !lost.is_empty()));
             }
             (Op::ForceRelease(_), Reply::ForceRelease(_)) => {}
             other => panic!("{other:?}"),
@@ -501,27 +501,27 @@ impl Environment {
     fn check_acquired(&self, ask: &Acquire, acquired: &Acquired, is: Option<&Entries>) {
         let mine = is.filter(|is| Some(&is.owner) == ask.claim.value.as_ref());
         match acquired {
-            Acquired::Granted { fence, remaining_ms, entered, .. } => {
+            Acquired::Granted { fence, remaining_ms, owner_holds, .. } => {
                 let mine = mine.expect("its owner holds the lock");
                 let entry = mine.entry(&ask.claim.hold).expect("the hold is one of the owner's");
                 assert_eq!((Some(*fence), *remaining_ms), (mine.fence, entry.until_ms - self.now_ms()));
-                let Entered { count, lease_ms } = entered.expect("the reply has the count");
+                let OwnerHolds { count, lease_ms } = owner_holds.expect("the reply has the count");
                 assert_eq!((count, lease_ms), (mine.count, self.book.longest_ms));
             }
             Acquired::Taken { .. } => assert_eq!(mine, None, "the same owner acquires at once: {ask:?}"),
-            Acquired::Spent(_) => assert!(has_ended(&self.state, &ask.claim.hold)),
+            Acquired::AlreadyEnded(_) => assert!(has_ended(&self.state, &ask.claim.hold)),
         }
     }
 
     /// A lock stays free only where no client waits, or where a release requested it.
     fn check_free_lock(&self, op: &Op, reply: &Reply) {
         let pumps = match (op, reply) {
-            (Op::Acquire(_), Reply::Acquire(acquired)) => !matches!(acquired, Acquired::Spent(_)),
+            (Op::Acquire(_), Reply::Acquire(acquired)) => !matches!(acquired, Acquired::AlreadyEnded(_)),
             (Op::Release(Release { action, next, .. }), _) => {
                 *action == ReleaseAction::Grant && next.is_none()
             }
             (Op::Evict(_), Reply::Evict(evicted)) => *evicted != Evicted::Alive,
-            (Op::ForceRelease(_), Reply::ForceRelease(freed)) => *freed == ForceReleased::ForceReleased,
+            (Op::ForceRelease(_), Reply::ForceRelease(freed)) => *freed == ForceReleased::Released,
             _ => false,
         };
         let other = self.state.value.as_ref().is_some_and(|value| value.content.entries().is_none());
@@ -612,7 +612,7 @@ impl Environment {
         let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &all_alive);
         let Reply::Inspect(seen) = reply else { return None };
         let fence = seen.holder.and_then(|holder| holder.fence).map(ObservedHolder::Hold);
-        fence.or(seen.foreign_fingerprint.map(ObservedHolder::Stranger))
+        fence.or(seen.foreign_fingerprint.map(ObservedHolder::Foreign))
     }
 }
 
@@ -706,7 +706,7 @@ proptest! {
             if live(&state, environment.now_us / 1000).is_some() {
                 let evict = Op::Evict(Evict { session: stranger, actor: watcher() });
                 let (reply, _) = state.apply(environment.now_us, &evict, &|_| SessionStatus::Lapsed);
-                prop_assert_eq!(reply, Reply::Evict(Evicted::Gone { hold: None, place: false }));
+                prop_assert_eq!(reply, Reply::Evict(Evicted::Removed { fence: None, was_queued: false }));
                 prop_assert_eq!(&state, &environment.state);
             }
         }

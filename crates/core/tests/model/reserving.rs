@@ -287,7 +287,7 @@ fn nothing_is_reserved_for_a_lock_of_another_kind() {
             let reserve = Some(Reserve { tokens: BLOCK, notify_wanted });
             let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: true, reserve };
             let (reply, notifications) = state.apply(START_US, &Op::Extend(extend), &all_alive);
-            assert_eq!((reply, notifications), (Reply::Refused(Refused::NoSuchPart), vec![]), "{kind:?}");
+            assert_eq!((reply, notifications), (Reply::Refused(Refused::Unsupported), vec![]), "{kind:?}");
             assert_eq!(state, before, "{kind:?}");
         }
     }

@@ -22,7 +22,7 @@ fn claim(s: u8, n: u8) -> Claim {
 fn any_step() -> impl Strategy<Value = (u64, Op)> {
     let for_ms = prop_oneof![Just(1_u64), Just(3_000), 1..60_000_u64];
     let rest = (any_claim(claim), for_ms).prop_map(|(claim, for_ms)| {
-        Op::Release(Release { claim, action: ReleaseAction::Rest { for_ms }, next: None })
+        Op::Release(Release { claim, action: ReleaseAction::Cooldown { for_ms }, next: None })
     });
     let op = prop_oneof![4 => any_op(claim), 1 => rest];
     (prop_oneof![2 => Just(0_u64), 3 => 0..4_000_000_u64, 1 => 0..90_000_000_u64], op)
@@ -74,7 +74,7 @@ proptest! {
                 prop_assert_eq!(rests(&state), Some(until_ms), "{:?}", op);
                 prop_assert!(!notifications.iter().any(|notification| matches!(notification, Notification::Grant { .. })), "{:?}", op);
                 prop_assert_eq!(state.held_by(now_us), vec![]);
-            } else if let (Some(until_ms), Op::Release(Release { action: ReleaseAction::Rest { for_ms }, .. })) = (rests(&state), &op) {
+            } else if let (Some(until_ms), Op::Release(Release { action: ReleaseAction::Cooldown { for_ms }, .. })) = (rests(&state), &op) {
                 let Reply::Release(released) = &reply else { panic!("{reply:?}") };
                 prop_assert_eq!(released.status, HoldStatus::Held);
                 // Counted from the grant, and never already over.

@@ -274,10 +274,10 @@ impl Environment {
                 assert_ne!(second.status, HoldStatus::Held, "released twice");
                 assert_eq!(untroubled(first.next.as_ref()), untroubled(second.next.as_ref()));
             }
-            (Reply::Evict(Evicted::Gone { .. }), second) => {
-                assert_eq!(*second, Reply::Evict(Evicted::Gone { hold: None, place: false }));
+            (Reply::Evict(Evicted::Removed { .. }), second) => {
+                assert_eq!(*second, Reply::Evict(Evicted::Removed { fence: None, was_queued: false }));
             }
-            (Reply::ForceRelease(ForceReleased::ForceReleased), second) => {
+            (Reply::ForceRelease(ForceReleased::Released), second) => {
                 assert!(matches!(second, Reply::ForceRelease(ForceReleased::Changed { .. })));
             }
             (Reply::Acquire(first), Reply::Acquire(second)) => {
@@ -443,7 +443,10 @@ impl Environment {
     /// Replies are true.
     fn check_reply(&self, before: &Before, op: &Op, reply: &Reply) {
         match (op, reply) {
-            (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, predecessor, others, .. })) => {
+            (
+                Op::Acquire(ask),
+                Reply::Acquire(Acquired::Taken { position, predecessor, other_holders, .. }),
+            ) => {
                 let queue = self.stands().queue;
                 let at = queue.iter().position(|place| place.claim.hold == ask.claim.hold);
                 assert_eq!(position.is_some(), ask.queue.is_some());
@@ -454,17 +457,18 @@ impl Environment {
                 );
                 let own = ask.claim.hold.session();
                 let mut told: Vec<_> = predecessor.iter().map(|predecessor| predecessor.session).collect();
-                told.extend(others);
+                told.extend(other_holders);
                 assert!(!told.contains(&own), "no session waits for its own death");
                 if at == Some(0) && !matches!(self.state.kind, Kind::Latch | Kind::Barrier) {
-                    let others = |part: &&SharedHold| part.owner.is_none() || part.owner != ask.claim.value;
+                    let other_holders =
+                        |part: &&SharedHold| part.owner.is_none() || part.owner != ask.claim.value;
                     let die =
                         |part: &SharedHold| part.liveness.ends_with_session().then(|| part.hold.session());
                     let all: BTreeSet<_> = self
                         .stands()
                         .holds
                         .iter()
-                        .filter(others)
+                        .filter(other_holders)
                         .filter_map(die)
                         .filter(|who| *who != own)
                         .collect();

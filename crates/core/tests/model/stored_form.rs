@@ -107,7 +107,7 @@ fn mutex_in_cooldown() -> LockState {
     let acquire = request(Kind::Mutex, 0, LockMode::Whole);
     let claim = Claim { value, ..acquire.claim.clone() };
     let release =
-        Release { claim: claim.clone(), action: ReleaseAction::Rest { for_ms: 60_000 }, next: None };
+        Release { claim: claim.clone(), action: ReleaseAction::Cooldown { for_ms: 60_000 }, next: None };
     execute(&mut state, vec![Op::Acquire(Acquire { claim, ..acquire }), Op::Release(release)]);
     state
 }

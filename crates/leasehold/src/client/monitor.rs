@@ -200,10 +200,10 @@ impl Monitor {
             match outcome {
                 // The session has returned (1).
                 Outcome::Done(Reply::Evict(Evicted::Alive)) => report.left -= 1,
-                Outcome::Done(Reply::Evict(Evicted::Gone { hold, place })) => {
+                Outcome::Done(Reply::Evict(Evicted::Removed { fence, was_queued })) => {
                     self.settle(session, lock, report);
-                    if hold.is_some() || place {
-                        report.evicted.push(eviction(session, lock, hold));
+                    if fence.is_some() || was_queued {
+                        report.evicted.push(eviction(session, lock, fence));
                     }
                 }
                 // The key has another kind by now.

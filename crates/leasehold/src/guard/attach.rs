@@ -120,7 +120,7 @@ impl DetachedHold {
     /// # Ok(()) }
     /// ```
     pub async fn release_not_before(&self, client: &Client, at_least: Duration) -> Result<(), ReleaseError> {
-        self.give_up(client, ReleaseAction::Rest { for_ms: whole_millis(at_least) }).await
+        self.give_up(client, ReleaseAction::Cooldown { for_ms: whole_millis(at_least) }).await
     }
 
     async fn give_up(&self, client: &Client, pass: ReleaseAction) -> Result<(), ReleaseError> {

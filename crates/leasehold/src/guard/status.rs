@@ -130,7 +130,7 @@ impl Status {
         let holder = seen.holder.as_ref();
         Self {
             held: holder.is_some(),
-            rests: holder.is_some_and(|h| h.rests),
+            rests: holder.is_some_and(|h| h.in_cooldown),
             holder: holder.and_then(|h| h.label.as_ref()).map(ToString::to_string),
             since: holder.and_then(|h| h.since_ms).map(instant),
             remaining: holder.and_then(|h| h.remaining_ms).map(Duration::from_millis),
@@ -210,7 +210,7 @@ impl Request {
             sessions.clear();
         }
         let holder =
-            status.fence.map(ObservedHolder::Hold).or(seen.foreign_fingerprint.map(ObservedHolder::Stranger));
+            status.fence.map(ObservedHolder::Hold).or(seen.foreign_fingerprint.map(ObservedHolder::Foreign));
         Ok(FullStatus { seen: holder, status, behind, sessions, audit: seen.audit })
     }
 
@@ -237,7 +237,7 @@ impl Request {
             match reply {
                 Reply::Resize(Resized::Done) => return Ok(()),
                 Reply::Resize(Resized::Changed { limit: known }) => observed = known,
-                Reply::Refused(refused) if refused.is_of_the_asked() => {
+                Reply::Refused(refused) if refused.is_permanent() => {
                     return Err(ResizeError::Impossible(refused));
                 }
                 odd => return Err(ResizeError::Store(Fault::odd_reply(odd))),
@@ -250,7 +250,7 @@ impl Request {
     pub(crate) async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
         let op = Op::ForceRelease(ForceRelease { observed, actor: self.engine.label.clone() });
         match self.send_free(observed, &op).await? {
-            Reply::ForceRelease(ForceReleased::ForceReleased) => Ok(()),
+            Reply::ForceRelease(ForceReleased::Released) => Ok(()),
             Reply::ForceRelease(ForceReleased::Changed { holder }) => {
                 if self.was_freed_by_us(observed).await? {
                     return Ok(());
@@ -271,7 +271,7 @@ impl Request {
                 })
             }
             // Not resent: a second request could not tell its own effect from another client's.
-            ObservedHolder::Stranger(_) => match self.engine.store.execute(lock, op, within).await {
+            ObservedHolder::Foreign(_) => match self.engine.store.execute(lock, op, within).await {
                 Outcome::Done(reply) => Ok(reply),
                 Outcome::Failed(Executed::No, fault) => Err(ForceReleaseError::Store(fault)),
                 Outcome::Failed(Executed::Unknown, fault) => Err(ForceReleaseError::Unknown(fault)),

@@ -373,7 +373,7 @@ impl Request {
         let (hold, grant) = (won.hold.clone(), &won.grant);
         let now = environment.now();
         let earlier = self.earlier(asker, &won, now);
-        let count = grant.entered.map_or(1, |entered| entered.count);
+        let count = grant.owner_holds.map_or(1, |entered| entered.count);
         let Planned { plan, caps, lease, left } = self.plan(span, earlier, now);
         hold.plan(lease);
         let tenure = RenewalSchedule::capped(plan, caps, grant.valid_until, now);
@@ -456,7 +456,7 @@ impl Request {
 
     /// Existing leases of this owner that the new hold must account for.
     fn earlier(&self, asker: &Asker, won: &AcquiredHold<'_>, now: Moment) -> Earlier {
-        let Some(entered) = won.grant.entered.filter(|entered| entered.count > 1) else {
+        let Some(entered) = won.grant.owner_holds.filter(|entered| entered.count > 1) else {
             return Earlier::default();
         };
         // Holds of this process may not have been extended to their full leases yet.
@@ -529,7 +529,7 @@ impl Request {
                 AcquireError::OutOfTries { lock, contention: Box::new((*standing).into()) }
             }
             AcquireFailure::Fault { fault: Fault { kind: FaultKind::Meaningless(refused), .. }, .. }
-                if refused.is_of_the_asked() =>
+                if refused.is_permanent() =>
             {
                 AcquireError::Impossible(refused)
             }

@@ -282,10 +282,7 @@ impl Interrupted {
         let actor = Label::new("the night shift").expect("it is short");
         let free = Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor });
         let freed = self.inner.execute(&lock, &free, within).await;
-        assert!(
-            matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))),
-            "{freed:?}"
-        );
+        assert!(matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{freed:?}");
     }
 }
 

@@ -102,5 +102,5 @@ fn check_what_is_left(before: &Keyspace, after: &Keyspace) {
 
 fn holds_all(shares: &[MultiAcquired]) -> bool {
     shares.len() == NAMES.len()
-        && shares.iter().all(|share| matches!(share, MultiAcquired::Had(Acquired::Granted { .. })))
+        && shares.iter().all(|share| matches!(share, MultiAcquired::Acquired(Acquired::Granted { .. })))
 }

@@ -326,7 +326,7 @@ fn others() -> Vec<Way> {
         (
             "release that notifies waiters",
             vec![take(1)],
-            give(1, ReleaseAction::Tell, None),
+            give(1, ReleaseAction::FreeAndPublish, None),
             "GET HMGET DEL HSET PUBLISH",
         ),
         ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None, details: false }), "GET HMGET"),
@@ -714,7 +714,7 @@ fn release(n: u8) -> Op {
 }
 
 fn rest(n: u8) -> Op {
-    give(n, ReleaseAction::Rest { for_ms: 60_000 }, None)
+    give(n, ReleaseAction::Cooldown { for_ms: 60_000 }, None)
 }
 
 fn give(n: u8, action: ReleaseAction, next: Option<u8>) -> Op {

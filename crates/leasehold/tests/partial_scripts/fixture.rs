@@ -182,7 +182,7 @@ impl Fixture {
     ) -> Vec<(String, String)> {
         let wake = |wake: &Notification| (format!("{MAILBOXES}{}", wake.to()), wake.message());
         let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
-        let tells = matches!(op, Op::Release(Release { action: ReleaseAction::Tell, .. }));
+        let tells = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }));
         let free = match self.kind {
             Kind::Reentrant if freed => Some((self.keys.released_channel(), "0".to_owned())),
             Kind::Mutex if freed && tells => Some((self.space.told_channel(&self.keys), "free".to_owned())),

@@ -52,7 +52,7 @@ impl Play<'_> {
                     self.give_back(&claim)?;
                 }
                 // It held the lock before, and got that reply.
-                Reply::Acquire(Acquired::Spent(_)) => {}
+                Reply::Acquire(Acquired::AlreadyEnded(_)) => {}
                 Reply::Acquire(Acquired::Taken { .. }) => {
                     waiting.insert(claim.hold.token(), claim);
                 }

@@ -38,7 +38,8 @@ impl Play<'_> {
             rounds -= 1;
             for (token, (claim, mode)) in waiting.clone() {
                 match self.send(&self.look_for(&claim, mode))? {
-                    Reply::Acquire(Acquired::Granted { .. } | Acquired::Spent(_)) | Reply::Refused(_) => {
+                    Reply::Acquire(Acquired::Granted { .. } | Acquired::AlreadyEnded(_))
+                    | Reply::Refused(_) => {
                         waiting.remove(&token);
                     }
                     Reply::Acquire(Acquired::Taken { .. }) => {}

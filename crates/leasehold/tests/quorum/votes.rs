@@ -278,7 +278,7 @@ async fn who_has_it_by_a_majority_is_told_and_taken_by_force() {
     five.nodes[4].flush();
     let (observed, actor) = (ObservedHolder::Hold(fence), Label::new("the night shift").unwrap());
     let freed = five.ask(Op::ForceRelease(ForceRelease { observed, actor })).await;
-    assert!(matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))), "{freed:?}");
+    assert!(matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{freed:?}");
     assert!(five.inspect().await.holder.is_none());
     assert_eq!(five.extend(&one).await.unwrap(), Extended::NotHeld);
 }

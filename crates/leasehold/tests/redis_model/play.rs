@@ -73,7 +73,7 @@ impl Play<'_> {
             expected.push((self.keys.released_channel(), "0".to_owned()));
             *self.world.seen.entry("published free").or_default() += 1;
         }
-        let told = matches!(op, Op::Release(Release { action: ReleaseAction::Tell, .. }))
+        let told = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }))
             && self.lock.kind == Kind::Mutex;
         if told && matches!(&reply, Reply::Release(Released { status: HoldStatus::Held, .. })) {
             expected.push((self.world.keys.told_channel(&self.keys), "free".to_owned()));
@@ -87,7 +87,7 @@ impl Play<'_> {
         if let Reply::RaiseFence(raised) = &reply {
             let greater = self.state.record.as_ref().map(|record| record.last)
                 != before.record.as_ref().map(|record| record.last);
-            let seen = if *raised == FenceRaised::FenceRaised && greater { "raised" } else { "not raised" };
+            let seen = if *raised == FenceRaised::Raised && greater { "raised" } else { "not raised" };
             *self.world.seen.entry(seen).or_default() += 1;
         }
         self.count(&reply, &wakes);

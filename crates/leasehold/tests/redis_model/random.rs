@@ -95,7 +95,7 @@ impl Play<'_> {
             }
             Reply::Acquire(Acquired::Granted { .. }) => seen("granted"),
             Reply::Acquire(Acquired::Taken { .. }) => seen("taken"),
-            Reply::Acquire(Acquired::Spent(_)) => seen("spent"),
+            Reply::Acquire(Acquired::AlreadyEnded(_)) => seen("spent"),
             Reply::Extend(Extended::Extended) => seen("extended"),
             Reply::Extend(Extended::NotHeld) => seen("not held"),
             Reply::Extend(Extended::Reserved { block, others_wait }) => {
@@ -126,16 +126,16 @@ impl Play<'_> {
                 }
             }
             Reply::Evict(Evicted::Alive) => seen("not evicted"),
-            Reply::Evict(Evicted::Gone { hold: None, place: false }) => seen("nothing to evict"),
-            Reply::Evict(Evicted::Gone { hold, place }) => {
-                if hold.is_some() {
+            Reply::Evict(Evicted::Removed { fence: None, was_queued: false }) => seen("nothing to evict"),
+            Reply::Evict(Evicted::Removed { fence, was_queued }) => {
+                if fence.is_some() {
                     seen("evicted a hold");
                 }
-                if *place {
+                if *was_queued {
                     seen("evicted a place");
                 }
             }
-            Reply::ForceRelease(ForceReleased::ForceReleased) => seen("freed"),
+            Reply::ForceRelease(ForceReleased::Released) => seen("freed"),
             Reply::ForceRelease(ForceReleased::Changed { .. }) => seen("not freed"),
             Reply::Inspect(found) => {
                 if found.foreign_fingerprint.is_some() {
@@ -178,7 +178,9 @@ impl Play<'_> {
         let rests = stands.is_some_and(|token| token.contains("rest\n"));
         let what = match reply {
             Reply::Release(Released { status: HoldStatus::Held, .. }) if rests => "left resting",
-            Reply::Acquire(Acquired::Taken { holder: Some(holder), .. }) if holder.rests => "found resting",
+            Reply::Acquire(Acquired::Taken { holder: Some(holder), .. }) if holder.in_cooldown => {
+                "found resting"
+            }
             _ => return,
         };
         *self.world.seen.entry(what).or_default() += 1;
@@ -203,7 +205,7 @@ impl Play<'_> {
             }
         }
         match (op, reply) {
-            (Op::Acquire(ask), Reply::Acquire(Acquired::Granted { entered: Some(entered), .. })) => {
+            (Op::Acquire(ask), Reply::Acquire(Acquired::Granted { owner_holds: Some(entered), .. })) => {
                 if entered.count > 1 && before != after {
                     seen(if held > 0 { "entered again" } else { "entered after a stranger" });
                 }
@@ -216,12 +218,12 @@ impl Play<'_> {
             (Op::Release(_), Reply::Release(released)) if released.remaining_holds > 0 => {
                 seen("released, and held yet")
             }
-            (Op::Evict(_), Reply::Evict(Evicted::Gone { hold: Some(_), .. }))
+            (Op::Evict(_), Reply::Evict(Evicted::Removed { fence: Some(_), .. }))
                 if after.is_some() && held > 1 =>
             {
                 seen("evicted one of several");
             }
-            (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) if held > 1 => {
+            (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) if held > 1 => {
                 seen("warned several");
             }
             _ => {}
@@ -260,8 +262,8 @@ impl Play<'_> {
                 }
                 (Some(ask.mode), None)
             }
-            (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { others, position, .. })) => {
-                if !others.is_empty() {
+            (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { other_holders, position, .. })) => {
+                if !other_holders.is_empty() {
                     seen("others to watch");
                 }
                 let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
@@ -278,7 +280,7 @@ impl Play<'_> {
                 seen("extended one of several");
                 (None, None)
             }
-            (Op::Evict(_), Reply::Evict(Evicted::Gone { hold: Some(_), .. })) if held > 0 => {
+            (Op::Evict(_), Reply::Evict(Evicted::Removed { fence: Some(_), .. })) if held > 0 => {
                 seen("evicted one of several");
                 (None, None)
             }

@@ -220,7 +220,9 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
     let together = [(Lock::mutex("jobs:3".parse().unwrap()), ask(&claim(4), None))];
     let shares = store.acquire_all(&together, LONG).await;
-    assert!(matches!(shares, Some(Outcome::Done(shares)) if matches!(shares[..], [MultiAcquired::Had(_)])));
+    assert!(
+        matches!(shares, Some(Outcome::Done(shares)) if matches!(shares[..], [MultiAcquired::Acquired(_)]))
+    );
     for keep_record in [false, true] {
         let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record, reserve: None };
         assert_eq!(done(Op::Extend(extend)).await, Reply::Extend(Extended::Extended));
@@ -232,7 +234,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
     done(take(&claim(2), Some(nonce(2)))).await;
     assert!(matches!(heard(&mut hear).await, Some(Heard::Notification(Notification::Wanted { .. }))));
     let free = ForceRelease { observed: ObservedHolder::Hold(fence), actor: label() };
-    assert_eq!(done(Op::ForceRelease(free)).await, Reply::ForceRelease(ForceReleased::ForceReleased));
+    assert_eq!(done(Op::ForceRelease(free)).await, Reply::ForceRelease(ForceReleased::Released));
     assert!(matches!(heard(&mut hear).await, Some(Heard::Notification(Notification::ForceReleased { .. }))));
     assert_eq!(execute_session(&store, &SessionOp::End(session(2))).await, SessionReply::End);
     tokio::time::sleep(Duration::from_millis(2)).await;
@@ -241,7 +243,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
     tokio::time::sleep(Duration::from_millis(2)).await;
     let reply = done(Op::Evict(Evict { session: session(3), actor: label() })).await;
-    assert!(matches!(reply, Reply::Evict(Evicted::Gone { hold: Some(_), .. })), "{reply:?}");
+    assert!(matches!(reply, Reply::Evict(Evicted::Removed { fence: Some(_), .. })), "{reply:?}");
     let reply = done(Op::Inspect(Inspect { claim: None, details: true })).await;
     assert!(matches!(reply, Reply::Inspect(seen) if seen.audit.len() == 3));
     a_reentrant_mutex_is_permitted(&store).await;
@@ -274,7 +276,7 @@ async fn an_audit_that_cannot_be_written_keeps_no_lock() {
     let evict = Op::Evict(Evict { session: session(1), actor: label() });
     let outcome = execute(&store, &evict, LONG).await;
     assert!(
-        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Gone { hold: Some(_), .. }))),
+        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Removed { fence: Some(_), .. }))),
         "{outcome:?}"
     );
     assert_eq!(inspect(&store).await.audit.len(), 1);

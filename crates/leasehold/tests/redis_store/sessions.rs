@@ -72,7 +72,7 @@ async fn a_full_memory_lets_no_session_lapse() {
     let evict = Op::Evict(Evict { session: session(2), actor: label() });
     let outcome = execute(&store, &evict, LONG).await;
     assert!(
-        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Gone { hold: Some(_), .. }))),
+        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Removed { fence: Some(_), .. }))),
         "{outcome:?}"
     );
     assert_eq!(ends("job"), -2);
@@ -152,10 +152,7 @@ async fn who_loses_a_lock_by_force_is_told() {
     let fence = holder.fence.unwrap();
     let free = Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor: label() });
     let outcome = execute(&store, &free, LONG).await;
-    assert!(
-        matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{outcome:?}");
     let wake = heard(&mut hear).await;
     assert!(
         matches!(wake, Some(Heard::Notification(Notification::ForceReleased { fence: told, .. })) if told == fence),
@@ -181,7 +178,7 @@ async fn a_strangers_lock_is_freed_as_it_was_seen() {
     let seen = inspect(&store).await.foreign_fingerprint;
     assert_eq!(seen, Some(Fingerprint::of("theirs")));
     let free =
-        Op::ForceRelease(ForceRelease { observed: ObservedHolder::Stranger(seen.unwrap()), actor: label() });
+        Op::ForceRelease(ForceRelease { observed: ObservedHolder::Foreign(seen.unwrap()), actor: label() });
     server.cli(&["SET", "job", "another's"]).unwrap().ok().unwrap();
     let outcome = execute(&store, &free, LONG).await;
     assert!(
@@ -190,10 +187,7 @@ async fn a_strangers_lock_is_freed_as_it_was_seen() {
     );
     server.cli(&["SET", "job", "theirs"]).unwrap().ok().unwrap();
     let outcome = execute(&store, &free, LONG).await;
-    assert!(
-        matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{outcome:?}");
     let audit = inspect(&store).await.audit;
     assert_eq!((audit[0].fence, audit[0].holder.clone()), (None, None));
 }

@@ -56,11 +56,15 @@ impl Moody {
                 since_ms: None,
                 session: None,
                 mode: LockMode::Whole,
-                rests: false,
+                in_cooldown: false,
             };
             let position = ask.queue.as_ref().map(|_| 0);
-            let taken =
-                Acquired::Taken { holder: Some(holder), position, predecessor: None, others: Vec::new() };
+            let taken = Acquired::Taken {
+                holder: Some(holder),
+                position,
+                predecessor: None,
+                other_holders: Vec::new(),
+            };
             return Outcome::Done(Reply::Acquire(taken));
         }
         let outcome = self.inner.execute(lock, op, within).await;

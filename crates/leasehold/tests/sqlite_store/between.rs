@@ -52,7 +52,7 @@ fn a_detached_hold_outlives_the_process_that_took_it() {
     worker.kill();
     assert_eq!(party.try_acquire(), None, "no process is needed for it");
     let evict = Op::Evict(Evict { session: session, actor: Label::new("party").unwrap() });
-    assert_eq!(party.execute(&evict), Reply::Evict(Evicted::Gone { hold: None, place: false }));
+    assert_eq!(party.execute(&evict), Reply::Evict(Evicted::Removed { fence: None, was_queued: false }));
     let seen = party.inspect();
     assert_eq!(seen.holder.and_then(|holder| holder.fence), Some(fence));
     assert_eq!(seen.audit, []);
@@ -69,7 +69,7 @@ fn a_forced_release_reaches_the_holder_in_another_process() {
         observed: ObservedHolder::Hold(fence),
         actor: Label::new("a person").unwrap(),
     });
-    assert_eq!(party.execute(&free), Reply::ForceRelease(ForceReleased::ForceReleased));
+    assert_eq!(party.execute(&free), Reply::ForceRelease(ForceReleased::Released));
     assert_eq!(worker.answer(), format!("freed {fence}"));
     let (_, next) = party.try_acquire().expect("it is free");
     assert_eq!(party.inspect().audit.len(), 1);

@@ -99,7 +99,7 @@ impl Party {
             let before = match last {
                 Acquired::Granted { fence, .. } => return (claim, fence),
                 Acquired::Taken { position, .. } => u32::try_from(position.unwrap()).unwrap(),
-                Acquired::Spent(how) => panic!("{how:?}"),
+                Acquired::AlreadyEnded(how) => panic!("{how:?}"),
             };
             match self.wakes.recv_timeout((LOOK_EVERY + LOOK_STEP * before).min(LOOK_AT_LEAST_EVERY)) {
                 Ok(wake) => return (claim, wake.fence()),

@@ -218,7 +218,7 @@ impl Record {
     pub(crate) fn asked_together(&self, asks: &[(String, Acquire)], shares: &[MultiAcquired]) {
         let mut state = lock(&self.state);
         for ((key, ask), share) in asks.iter().zip(shares) {
-            if let MultiAcquired::Had(acquired) = share {
+            if let MultiAcquired::Acquired(acquired) = share {
                 state.asked(key, ask, acquired);
             }
         }

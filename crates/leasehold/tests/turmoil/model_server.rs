@@ -181,10 +181,10 @@ impl Contest {
         assert!(agree, "{what}: {sent:?}\n  {found:?}\n  {expected:?}");
         for share in &expected {
             let word = match share {
-                MultiAcquired::Had(_) => "had",
-                MultiAcquired::InTheWay(Ok(_)) => "in the way",
-                MultiAcquired::InTheWay(Err(_)) => "refused",
-                MultiAcquired::Open => "open",
+                MultiAcquired::Acquired(_) => "had",
+                MultiAcquired::Blocked(Ok(_)) => "in the way",
+                MultiAcquired::Blocked(Err(_)) => "refused",
+                MultiAcquired::Available => "open",
                 MultiAcquired::Held => "held",
             };
             *self.seen.entry(word).or_default() += 1;

@@ -196,7 +196,7 @@ impl Call {
                 call.empty(2).cmd.arg(mailboxes).arg(free.actor.as_str());
                 match free.observed {
                     ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
-                    ObservedHolder::Stranger(fingerprint) => {
+                    ObservedHolder::Foreign(fingerprint) => {
                         call.cmd.arg("stranger").arg(fingerprint.to_string())
                     }
                 };
@@ -221,7 +221,9 @@ impl Call {
         // The channel on which a script announces a free lock to clients of Redisson, or a change of the leader to observers.
         let said = match kind {
             _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::RaiseFence(_)) => None,
-            Kind::Mutex if matches!(op, Op::Release(Release { action: ReleaseAction::Tell, .. })) => {
+            Kind::Mutex
+                if matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. })) =>
+            {
                 Some(home.keys.told_channel(keys))
             }
             Kind::Reentrant | Kind::Election => home.said(kind, keys),
@@ -243,11 +245,13 @@ impl Call {
     ) -> Option<Self> {
         let (script, pass) = match release.action {
             ReleaseAction::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
-            ReleaseAction::Tell if kind == Kind::Mutex => (&scripts.release, "tell".into()),
+            ReleaseAction::FreeAndPublish if kind == Kind::Mutex => (&scripts.release, "tell".into()),
             // All waiters of a ReentrantMutex subscribe to Redisson's channel.
-            ReleaseAction::Tell => (&scripts.release, "free".into()),
+            ReleaseAction::FreeAndPublish => (&scripts.release, "free".into()),
             ReleaseAction::Grant | ReleaseAction::Free => (&scripts.release, "grant".into()),
-            ReleaseAction::Rest { for_ms } => (scripts.release_and_rest.as_ref()?, for_ms.to_string().into()),
+            ReleaseAction::Cooldown { for_ms } => {
+                (scripts.release_and_rest.as_ref()?, for_ms.to_string().into())
+            }
         };
         let mut call = Self::of(script, &[keys.name(), keys.record()]);
         call.claim(&release.claim).cmd.arg(mailboxes).arg(&*pass);

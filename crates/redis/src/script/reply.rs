@@ -3,9 +3,9 @@
 use super::lock_of;
 use leasehold_core::machine::cohort::{BLOCK, TokenBlock};
 use leasehold_core::{
-    Acquired, AuditEntry, Ended, Entered, Evicted, Extended, FenceRaised, FencingToken, Fingerprint,
-    ForceReleased, HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op,
-    OwnValue, Predecessor, Refused, Released, Reply, Resized, SessionEntry, SessionId,
+    Acquired, AuditEntry, Ended, Evicted, Extended, FenceRaised, FencingToken, Fingerprint, ForceReleased,
+    HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, OwnerHolds,
+    Predecessor, Refused, Released, Reply, Resized, SessionEntry, SessionId,
 };
 use redis::Value;
 
@@ -57,14 +57,14 @@ pub(crate) fn release_by_token(value: &Value) -> Read<Option<Released>> {
 pub(crate) fn shares(locks: usize, value: &Value) -> Read<Vec<MultiAcquired>> {
     let items = items(value)?;
     let share = |item: &Value| match text(item) {
-        Ok("open") => Ok(MultiAcquired::Open),
+        Ok("open") => Ok(MultiAcquired::Available),
         Ok("held") => Ok(MultiAcquired::Held),
         Ok(_) => Err(Malformed),
         Err(_) => match refused(item) {
-            Some(refused) => Ok(MultiAcquired::InTheWay(Err(refused?))),
+            Some(refused) => Ok(MultiAcquired::Blocked(Err(refused?))),
             None => acquired(item).map(|acquired| match acquired {
-                granted @ Acquired::Granted { .. } => MultiAcquired::Had(granted),
-                other => MultiAcquired::InTheWay(Ok(other)),
+                granted @ Acquired::Granted { .. } => MultiAcquired::Acquired(granted),
+                other => MultiAcquired::Blocked(Ok(other)),
             }),
         },
     };
@@ -87,9 +87,9 @@ fn refused(value: &Value) -> Option<Read<Refused>> {
             Ok("range") => {
                 Some(numbers(first, second).map(|(count, limit)| Refused::OutOfRange { count, limit }))
             }
-            Ok("differ") => {
-                Some(numbers(first, second).map(|(asked, known)| Refused::Disagreement { asked, known }))
-            }
+            Ok("differ") => Some(
+                numbers(first, second).map(|(requested, known)| Refused::Disagreement { requested, known }),
+            ),
             _ => None,
         },
         _ => None,
@@ -103,7 +103,7 @@ fn whole_lease(value: &Value, lease_ms: u64) -> Option<Read<Acquired>> {
         fence: FencingToken::new(fence),
         remaining_ms: lease_ms,
         others_wait: false,
-        entered: None,
+        owner_holds: None,
     };
     Some(fence.parse().map(granted).map_err(|_| Malformed))
 }
@@ -115,9 +115,11 @@ fn acquired(value: &Value) -> Read<Acquired> {
                 fence: FencingToken::new(number(fence)?),
                 remaining_ms: number(remaining)?,
                 others_wait: number(others)? == 1,
-                entered: match entered {
+                owner_holds: match entered {
                     [] => None,
-                    [count, lease_ms] => Some(Entered { count: number(count)?, lease_ms: number(lease_ms)? }),
+                    [count, lease_ms] => {
+                        Some(OwnerHolds { count: number(count)?, lease_ms: number(lease_ms)? })
+                    }
                     _ => return Err(Malformed),
                 },
             })
@@ -137,10 +139,10 @@ fn acquired(value: &Value) -> Read<Acquired> {
                 holder: holder(who)?,
                 position: number(position).ok(),
                 predecessor,
-                others: others.collect::<Read<_>>()?,
+                other_holders: others.collect::<Read<_>>()?,
             })
         }
-        [word, how] if text(word) == Ok("spent") => text(how).and_then(ended).map(Acquired::Spent),
+        [word, how] if text(word) == Ok("spent") => text(how).and_then(ended).map(Acquired::AlreadyEnded),
         _ => Err(Malformed),
     }
 }
@@ -272,10 +274,10 @@ fn entry(line: &str) -> Option<AuditEntry> {
 fn evicted(value: &Value) -> Read<Evicted> {
     match items(value)? {
         [word] if text(word) == Ok("alive") => Ok(Evicted::Alive),
-        [word, fence, place] if text(word) == Ok("gone") => Ok(Evicted::Gone {
+        [word, fence, place] if text(word) == Ok("gone") => Ok(Evicted::Removed {
             // -1, which is not a count, means no hold.
-            hold: number(fence).ok().map(FencingToken::new),
-            place: number(place)? == 1,
+            fence: number(fence).ok().map(FencingToken::new),
+            was_queued: number(place)? == 1,
         }),
         _ => Err(Malformed),
     }
@@ -283,7 +285,7 @@ fn evicted(value: &Value) -> Read<Evicted> {
 
 fn freed(value: &Value) -> Read<ForceReleased> {
     match items(value)? {
-        [word] if text(word) == Ok("freed") => Ok(ForceReleased::ForceReleased),
+        [word] if text(word) == Ok("freed") => Ok(ForceReleased::Released),
         [word, who] if text(word) == Ok("changed") => {
             Ok(ForceReleased::Changed { holder: holder(items(who)?)? })
         }
@@ -303,7 +305,7 @@ fn resized(value: &Value) -> Read<Resized> {
 fn raised(value: &Value) -> Read<FenceRaised> {
     match number(value)? {
         0 => Ok(FenceRaised::NotHeld),
-        1 => Ok(FenceRaised::FenceRaised),
+        1 => Ok(FenceRaised::Raised),
         _ => Err(Malformed),
     }
 }
@@ -390,19 +392,19 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
         since_ms: None,
         session: None,
         mode: LockMode::Whole,
-        rests: false,
+        in_cooldown: false,
     };
     match who {
         [] => Ok(None),
         [remaining] => Ok(Some(stranger(remaining))),
         [remaining, fence, since, label, lives_with, owner @ ..] => {
-            let rests = text(lives_with) == Ok("rests");
+            let in_cooldown = text(lives_with) == Ok("rests");
             let ours = Holder {
-                rests,
+                in_cooldown,
                 label: Some(Label::new(text(label)?).map_err(|_| Malformed)?),
                 fence: Some(FencingToken::new(number(fence)?)),
                 since_ms: Some(number(since)?),
-                session: if rests { None } else { session(lives_with)? },
+                session: if in_cooldown { None } else { session(lives_with)? },
                 ..stranger(remaining)
             };
             owned(ours, owner).map(Some)

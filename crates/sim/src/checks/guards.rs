@@ -206,7 +206,7 @@ impl Guards {
             Event::MultiAnswered { host, message, shares } => {
                 let asked = self.asked.remove(&message).into_iter().flatten();
                 for (asked, share) in asked.zip(shares.into_iter().flatten()) {
-                    if let MultiAcquired::Had(acquired) = share {
+                    if let MultiAcquired::Acquired(acquired) = share {
                         self.had(at, host, asked, acquired);
                     }
                 }
@@ -315,8 +315,8 @@ impl Guards {
     }
 
     fn had(&mut self, at: Instant, host: HostId, asked: Asked, acquired: &Acquired) {
-        if let Acquired::Granted { fence, entered, remaining_ms, .. } = acquired {
-            let count = entered.map_or(1, |entered| entered.count);
+        if let Acquired::Granted { fence, owner_holds, remaining_ms, .. } = acquired {
+            let count = owner_holds.map_or(1, |owner_holds| owner_holds.count);
             self.hears(at, host, asked, (*fence, count, *remaining_ms));
         }
     }

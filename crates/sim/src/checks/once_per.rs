@@ -68,7 +68,7 @@ impl OncePerPeriod {
     fn end(&mut self, done: &Execution<'_>) {
         if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply)
             && released.status == HoldStatus::Held
-            && !matches!(release.action, ReleaseAction::Rest { .. })
+            && !matches!(release.action, ReleaseAction::Cooldown { .. })
         {
             let hold = release.claim.hold;
             let given = self.given.values_mut().filter(|given| given.hold == hold);

@@ -333,12 +333,14 @@ fn is_freed(done: &Execution<'_>) -> bool {
 /// Whether an operation grants the lock if it finds it free.
 fn may_grant(done: &Execution<'_>) -> bool {
     match (done.op, done.reply) {
-        (Op::Acquire(_), Reply::Acquire(reply)) => !done.together && !matches!(reply, Acquired::Spent(_)),
-        (Op::Evict(_), Reply::Evict(Evicted::Gone { .. }))
-        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => true,
+        (Op::Acquire(_), Reply::Acquire(reply)) => {
+            !done.together && !matches!(reply, Acquired::AlreadyEnded(_))
+        }
+        (Op::Evict(_), Reply::Evict(Evicted::Removed { .. }))
+        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) => true,
         (Op::Release(release), Reply::Release(released)) => {
             release.action == ReleaseAction::Grant
-                && !matches!(released.next, Some(Ok(Acquired::Spent(_)) | Err(_)))
+                && !matches!(released.next, Some(Ok(Acquired::AlreadyEnded(_)) | Err(_)))
         }
         _ => false,
     }

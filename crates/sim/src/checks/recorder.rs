@@ -126,7 +126,8 @@ impl Counts {
                 self.wanted += wanted;
                 self.granted += done.wakes.len() as u64 - wanted;
                 self.out_of_time += u64::from(done.out_of_time);
-                let spent = done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::Spent(_)));
+                let spent =
+                    done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::AlreadyEnded(_)));
                 self.spent += u64::from(spent && matches!(done.op, Op::Acquire(_)));
                 self.freed += u64::from(done.freed().is_some());
                 self.entered_remotely += u64::from(has_entered_remotely(at, done));
@@ -183,7 +184,7 @@ fn has_evicted(at: Instant, done: &Execution<'_>) -> bool {
 
 /// Whether a process has just acquired a lock that its owner held in other processes only.
 fn has_entered_remotely(at: Instant, done: &Execution<'_>) -> bool {
-    let Some((ask, Acquired::Granted { entered: Some(_), .. })) = done.acquires() else { return false };
+    let Some((ask, Acquired::Granted { owner_holds: Some(_), .. })) = done.acquires() else { return false };
     let session = ask.claim.hold.session();
     let holds = done.holds(at);
     let (its, others): (Vec<_>, Vec<_>) = holds.iter().partition(|held| held.hold.session() == session);

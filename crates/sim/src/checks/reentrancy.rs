@@ -176,8 +176,8 @@ fn told(
 ) -> CheckResult {
     let holds = done.holds(at);
     let live = holds.len() as u64;
-    if let Some((ask, Acquired::Granted { entered, .. })) = done.acquires() {
-        let count = entered.map(|entered| entered.count);
+    if let Some((ask, Acquired::Granted { owner_holds, .. })) = done.acquires() {
+        let count = owner_holds.map(|owner_holds| owner_holds.count);
         let is_reentrant =
             matches!(done.state.value.as_ref().map(|value| &value.content), Some(Content::Entries(_)));
         if count.is_some() != is_reentrant || count.is_some_and(|count| count != live) {

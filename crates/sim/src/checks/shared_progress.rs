@@ -302,8 +302,8 @@ fn serves(done: &Execution<'_>, was_there: bool) -> bool {
     match (done.op, done.reply) {
         (Op::Acquire(_), Reply::Acquire(Acquired::Granted { .. })) => !was_there,
         (Op::Acquire(_), Reply::Acquire(Acquired::Taken { .. }))
-        | (Op::Evict(_), Reply::Evict(Evicted::Gone { .. }))
-        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased))
+        | (Op::Evict(_), Reply::Evict(Evicted::Removed { .. }))
+        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released))
         | (Op::Release(_), Reply::Release(_))
         | (Op::Resize(_), Reply::Resize(Resized::Done)) => true,
         _ => false,

@@ -103,7 +103,7 @@ impl OnLock {
                 let actor = rest.label()?;
                 let observed = match (rest.text()?, rest.text()?) {
                     ("hold", fence) => ObservedHolder::Hold(parsed(fence)?),
-                    ("stranger", fingerprint) => ObservedHolder::Stranger(parsed(fingerprint)?),
+                    ("stranger", fingerprint) => ObservedHolder::Foreign(parsed(fingerprint)?),
                     _ => return Err(malformed()),
                 };
                 Op::ForceRelease(ForceRelease { observed, actor })
@@ -146,9 +146,9 @@ impl OnLock {
                     "free" => ReleaseAction::Free,
                     "tell" => {
                         rest.last()?.clone_into(&mut released);
-                        ReleaseAction::Tell
+                        ReleaseAction::FreeAndPublish
                     }
-                    for_ms => ReleaseAction::Rest { for_ms: parsed(for_ms)? },
+                    for_ms => ReleaseAction::Cooldown { for_ms: parsed(for_ms)? },
                 };
                 let next = if rest.is_empty() {
                     None

@@ -83,17 +83,20 @@ impl Flaw {
     ) -> Vec<MultiAcquired> {
         let before: Vec<_> = locks.iter_mut().map(|(lock, _)| lock.stands(now_us).cloned()).collect();
         let mut shares = LockState::take_all(locks, now_us);
-        let some = shares.iter().any(|share| matches!(share, MultiAcquired::Open));
+        let some = shares.iter().any(|share| matches!(share, MultiAcquired::Available));
         if self == Self::TakesSome && some {
             let alone = |(lock, ask): &mut (&mut LockState, &Acquire)| {
                 let share = LockState::take_all(&mut [(&mut **lock, *ask)], now_us).remove(0);
                 let fence =
                     lock.record.as_ref().and_then(|record| record.last).unwrap_or(FencingToken::new(1));
-                let (remaining_ms, others_wait, entered) = (ask.lease_ms, false, None);
+                let (remaining_ms, others_wait, owner_holds) = (ask.lease_ms, false, None);
                 match share {
-                    MultiAcquired::InTheWay(_) => {
-                        MultiAcquired::Had(Acquired::Granted { fence, remaining_ms, others_wait, entered })
-                    }
+                    MultiAcquired::Blocked(_) => MultiAcquired::Acquired(Acquired::Granted {
+                        fence,
+                        remaining_ms,
+                        others_wait,
+                        owner_holds,
+                    }),
                     had => had,
                 }
             };

@@ -138,7 +138,7 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
             let remaining_holds = (kind == Kind::Reentrant).then(|| Value::number(*remaining_holds));
             Value::Array(said.into_iter().chain(remaining_holds).chain(next).collect())
         }
-        Reply::RaiseFence(raised) => Value::Integer(i64::from(*raised == FenceRaised::FenceRaised)),
+        Reply::RaiseFence(raised) => Value::Integer(i64::from(*raised == FenceRaised::Raised)),
         Reply::Resize(Resized::Done) => Value::Array(vec![Value::bulk("resized")]),
         Reply::Resize(Resized::Changed { limit }) => {
             Value::Array(vec![Value::bulk("changed"), limit_of(*limit)])
@@ -154,11 +154,11 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
         }
         Reply::Inspect(seen) => of_inspection(seen, matches!(op, Op::Inspect(inspect) if inspect.details)),
         Reply::Evict(Evicted::Alive) => Value::Array(vec![Value::bulk("alive")]),
-        Reply::Evict(Evicted::Gone { hold, place }) => {
+        Reply::Evict(Evicted::Removed { fence: hold, was_queued }) => {
             let hold = hold.map_or(Value::Integer(-1), |fence| Value::number(fence.as_u64()));
-            Value::Array(vec![Value::bulk("gone"), hold, Value::Integer((*place).into())])
+            Value::Array(vec![Value::bulk("gone"), hold, Value::Integer((*was_queued).into())])
         }
-        Reply::ForceRelease(ForceReleased::ForceReleased) => Value::Array(vec![Value::bulk("freed")]),
+        Reply::ForceRelease(ForceReleased::Released) => Value::Array(vec![Value::bulk("freed")]),
         Reply::ForceRelease(ForceReleased::Changed { holder }) => {
             Value::Array(vec![Value::bulk("changed"), Value::Array(who(holder.as_ref()))])
         }
@@ -170,11 +170,11 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
 /// The reply for each of several locks.
 pub(super) fn of_shares(shares: &[MultiAcquired]) -> Value {
     let one = |share: &MultiAcquired| match share {
-        MultiAcquired::Had(acquired) | MultiAcquired::InTheWay(Ok(acquired)) => {
+        MultiAcquired::Acquired(acquired) | MultiAcquired::Blocked(Ok(acquired)) => {
             of_acquire(Kind::Mutex, acquired)
         }
-        MultiAcquired::InTheWay(Err(refused)) => of_refusal(refused),
-        MultiAcquired::Open => Value::bulk("open"),
+        MultiAcquired::Blocked(Err(refused)) => of_refusal(refused),
+        MultiAcquired::Available => Value::bulk("open"),
         MultiAcquired::Held => Value::bulk("held"),
     };
     Value::Array(shares.iter().map(one).collect())
@@ -211,28 +211,29 @@ fn of_entry(entry: &AuditEntry) -> String {
 
 fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
     match acquired {
-        Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
+        Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
             let said = [
                 Value::bulk("granted"),
                 Value::number(fence.as_u64()),
                 Value::number(*remaining_ms),
                 Value::Integer((*others_wait).into()),
             ];
-            let entered = entered.map(|entered| [entered.count, entered.lease_ms].map(Value::number));
-            Value::Array(said.into_iter().chain(entered.into_iter().flatten()).collect())
+            let owner_holds =
+                owner_holds.map(|owner_holds| [owner_holds.count, owner_holds.lease_ms].map(Value::number));
+            Value::Array(said.into_iter().chain(owner_holds.into_iter().flatten()).collect())
         }
-        Acquired::Taken { holder, position, predecessor, others } => {
+        Acquired::Taken { holder, position, predecessor, other_holders } => {
             let position = position.map_or(Value::Integer(-1), Value::number);
             let session = predecessor.map_or_else(String::new, |predecessor| predecessor.session.to_string());
             let alive = predecessor
                 .and_then(|predecessor| predecessor.alive_ms)
                 .map_or(Value::Integer(-1), Value::number);
             let said = [Value::bulk("taken"), position, Value::bulk(session), alive];
-            let others: Vec<_> = others.iter().map(ToString::to_string).collect();
-            let others = kind.is_shared().then(|| Value::bulk(others.join(" ")));
-            Value::Array(said.into_iter().chain(others).chain(who(holder.as_ref())).collect())
+            let other_holders: Vec<_> = other_holders.iter().map(ToString::to_string).collect();
+            let other_holders = kind.is_shared().then(|| Value::bulk(other_holders.join(" ")));
+            Value::Array(said.into_iter().chain(other_holders).chain(who(holder.as_ref())).collect())
         }
-        Acquired::Spent(how) => Value::Array(vec![Value::bulk("spent"), Value::bulk(ended(*how))]),
+        Acquired::AlreadyEnded(how) => Value::Array(vec![Value::bulk("spent"), Value::bulk(ended(*how))]),
     }
 }
 
@@ -254,7 +255,7 @@ fn of_refusal(refused: &Refused) -> Value {
     };
     let (word, found) = match refused {
         Refused::OutOfRange { count, limit } => return numbers("range", *count, *limit),
-        Refused::Disagreement { asked, known } => return numbers("differ", *asked, *known),
+        Refused::Disagreement { requested, known } => return numbers("differ", *requested, *known),
         Refused::WouldDeadlock => return Value::Array(vec![Value::bulk("deadlock")]),
         Refused::NothingToUpgrade => return Value::Array(vec![Value::bulk("upgradable")]),
         Refused::WrongKind { found } => ("kind", found.as_str()),
@@ -271,7 +272,7 @@ fn who(holder: Option<&Holder>) -> Vec<Value> {
     if let (Some(label), Some(since_ms)) = (&holder.label, holder.since_ms) {
         let fence = holder.fence.map_or(0, FencingToken::as_u64);
         let session = match holder.session {
-            _ if holder.rests => "rests".to_owned(),
+            _ if holder.in_cooldown => "rests".to_owned(),
             session => session.map_or_else(String::new, |session| session.to_string()),
         };
         who.extend([

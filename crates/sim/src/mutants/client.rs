@@ -124,7 +124,8 @@ impl MutantStore {
             }
             (Mutant::UnknownAcquireIsYes, Outcome::Failed(Executed::Unknown, _), Op::Acquire(ask)) => {
                 let (fence, remaining_ms) = (FencingToken::new(1), ask.lease_ms);
-                let granted = Acquired::Granted { fence, remaining_ms, others_wait: false, entered: None };
+                let granted =
+                    Acquired::Granted { fence, remaining_ms, others_wait: false, owner_holds: None };
                 return Outcome::Done(Reply::Acquire(granted));
             }
             (Mutant::RenewedAfterRelease, Outcome::Done(_), Op::Release(release)) => {
@@ -170,7 +171,8 @@ impl MutantStore {
         let outcome = self.inner.acquire_all(asks, within).await?;
         let mut seen = self.seen();
         if let Outcome::Done(shares) = &outcome {
-            let mut had = asks.iter().zip(shares).filter(|(_, share)| matches!(share, MultiAcquired::Had(_)));
+            let mut had =
+                asks.iter().zip(shares).filter(|(_, share)| matches!(share, MultiAcquired::Acquired(_)));
             seen.had.extend(had.clone().map(|((_, ask), _)| ask.claim.hold));
             seen.lasts.extend(had.next_back().map(|((_, ask), _)| ask.claim.hold));
             seen.unsure.retain(|hold| holds().all(|asked| asked != *hold));

@@ -58,13 +58,16 @@ impl Mutant {
             }
             (
                 Self::PeriodEndsAtOnce,
-                Op::Release(release @ Release { action: ReleaseAction::Rest { .. }, .. }),
+                Op::Release(release @ Release { action: ReleaseAction::Cooldown { .. }, .. }),
             ) => state.apply(
                 now_us,
                 &Op::Release(Release { action: ReleaseAction::Grant, ..release.clone() }),
                 alive,
             ),
-            (Self::PeriodIsTooLong, Op::Release(Release { action: ReleaseAction::Rest { for_ms }, .. })) => {
+            (
+                Self::PeriodIsTooLong,
+                Op::Release(Release { action: ReleaseAction::Cooldown { for_ms }, .. }),
+            ) => {
                 let done = state.apply(now_us, op, alive);
                 let found =
                     matches!(&done.0, Reply::Release(released) if released.status == HoldStatus::Held);
@@ -75,7 +78,7 @@ impl Mutant {
             }
             (
                 Self::LateFinishEndsNextPeriod,
-                Op::Release(release @ Release { action: ReleaseAction::Rest { .. }, .. }),
+                Op::Release(release @ Release { action: ReleaseAction::Cooldown { .. }, .. }),
             ) => {
                 let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
                 let next = tenant.map(|tenant| tenant.claim.clone()).filter(|claim| *claim != release.claim);

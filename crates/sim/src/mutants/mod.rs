@@ -516,9 +516,9 @@ impl Mutant {
         let take = |(state, ask): &mut (&mut LockState, &Acquire)| {
             let ask = Acquire { queue: None, predecessor: None, ..(*ask).clone() };
             match state.apply(now_us, &Op::Acquire(ask), &all_alive).0 {
-                Reply::Acquire(had @ Acquired::Granted { .. }) => MultiAcquired::Had(had),
-                Reply::Acquire(other) => MultiAcquired::InTheWay(Ok(other)),
-                _ => MultiAcquired::Open,
+                Reply::Acquire(had @ Acquired::Granted { .. }) => MultiAcquired::Acquired(had),
+                Reply::Acquire(other) => MultiAcquired::Blocked(Ok(other)),
+                _ => MultiAcquired::Available,
             }
         };
         locks.iter_mut().map(take).collect()

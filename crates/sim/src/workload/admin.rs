@@ -66,7 +66,7 @@ fn seen(inspection: &Inspection, chance: &Random) -> Option<ObservedHolder> {
     holder
         .fence
         .map(ObservedHolder::Hold)
-        .or_else(|| inspection.foreign_fingerprint.map(ObservedHolder::Stranger))
+        .or_else(|| inspection.foreign_fingerprint.map(ObservedHolder::Foreign))
 }
 
 async fn pause(sim: &Sim, chance: &Random, most: Duration) {

@@ -94,9 +94,14 @@ impl Ballot<'_> {
         if let Err(why) = self.raise(&votes, &mut events).await {
             return self.lost(&stage, why);
         }
-        let Given { fence, remaining_ms, entered } = given;
+        let Given { fence, remaining_ms, owner_holds } = given;
         stage.send_replace(Stage::Won(fence));
-        Outcome::Done(Reply::Acquire(Acquired::Granted { fence, remaining_ms, others_wait: false, entered }))
+        Outcome::Done(Reply::Acquire(Acquired::Granted {
+            fence,
+            remaining_ms,
+            others_wait: false,
+            owner_holds,
+        }))
     }
 
     fn lost(&self, stage: &watch::Sender<Stage>, outcome: Outcome) -> Outcome {
@@ -114,7 +119,7 @@ impl Ballot<'_> {
         let (mut raised, mut failed, mut faults) = (0, 0, Vec::new());
         while raised < self.needed {
             match events.recv().await {
-                Some(NodeEvent::FenceRaised(Ok(FenceRaised::FenceRaised))) => raised += 1,
+                Some(NodeEvent::FenceRaised(Ok(FenceRaised::Raised))) => raised += 1,
                 Some(NodeEvent::FenceRaised(Ok(FenceRaised::NotHeld))) => failed += 1,
                 Some(NodeEvent::FenceRaised(Err(fault))) => {
                     failed += 1;
@@ -179,7 +184,7 @@ impl Voter {
     /// A node that granted the greatest token itself has stored it.
     async fn raise(&self, raise: RaiseFence, own: FencingToken) -> Result<FenceRaised, Fault> {
         if own >= raise.fence {
-            return Ok(FenceRaised::FenceRaised);
+            return Ok(FenceRaised::Raised);
         }
         match self.ask(&Op::RaiseFence(raise)).await {
             Outcome::Done(Reply::RaiseFence(raised)) => Ok(raised),

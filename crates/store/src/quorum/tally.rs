@@ -10,8 +10,8 @@
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::outcome::Outcome;
 use leasehold_core::{
-    Acquired, Ended, Entered, Evicted, Executed, Extended, FencingToken, ForceReleased, HoldStatus, Holder,
-    Inspection, Op, Refused, Released, Reply,
+    Acquired, Ended, Evicted, Executed, Extended, FencingToken, ForceReleased, HoldStatus, Holder,
+    Inspection, Op, OwnerHolds, Refused, Released, Reply,
 };
 
 /// The replies so far.
@@ -222,7 +222,7 @@ impl Tally {
     fn free(&self) -> Option<ForceReleased> {
         let freed = self
             .replies()
-            .filter(|reply| matches!(reply, Reply::ForceRelease(ForceReleased::ForceReleased)))
+            .filter(|reply| matches!(reply, Reply::ForceRelease(ForceReleased::Released)))
             .count();
         let changed: Vec<_> = self
             .replies()
@@ -232,7 +232,7 @@ impl Tally {
             })
             .collect();
         match () {
-            () if freed >= self.needed => Some(ForceReleased::ForceReleased),
+            () if freed >= self.needed => Some(ForceReleased::Released),
             () if self.prevents(changed.len()) => {
                 let holder = most_held(changed.into_iter().flatten(), is_same_hold).map(|(holder, _)| holder);
                 Some(ForceReleased::Changed { holder })
@@ -246,14 +246,14 @@ impl Tally {
         let gone: Vec<_> = self
             .replies()
             .filter_map(|reply| match reply {
-                Reply::Evict(Evicted::Gone { hold, place }) => Some((*hold, *place)),
+                Reply::Evict(Evicted::Removed { fence, was_queued }) => Some((*fence, *was_queued)),
                 _ => None,
             })
             .collect();
         match () {
             () if gone.len() >= self.needed => {
-                let hold = gone.iter().filter_map(|(hold, _)| *hold).max();
-                Some(Evicted::Gone { hold, place: gone.iter().any(|(_, place)| *place) })
+                let fence = gone.iter().filter_map(|(fence, _)| *fence).max();
+                Some(Evicted::Removed { fence, was_queued: gone.iter().any(|(_, was_queued)| *was_queued) })
             }
             () if self.prevents(alive) => Some(Evicted::Alive),
             () => None,
@@ -274,7 +274,7 @@ pub(super) struct Given {
     pub(super) fence: FencingToken,
     /// How much longer a majority keeps the hold.
     pub(super) remaining_ms: u64,
-    pub(super) entered: Option<Entered>,
+    pub(super) owner_holds: Option<OwnerHolds>,
 }
 
 impl Votes {
@@ -291,13 +291,13 @@ impl Votes {
         let grants: Vec<_> = self.acquired().filter_map(given).collect();
         let mut left: Vec<_> = grants.iter().map(|given| given.remaining_ms).collect();
         left.sort_unstable_by(|a, b| b.cmp(a));
-        let entered = grants.iter().filter_map(|given| given.entered);
-        let entered = entered
-            .reduce(|a, b| Entered { count: a.count.max(b.count), lease_ms: a.lease_ms.max(b.lease_ms) });
+        let owner_holds = grants.iter().filter_map(|given| given.owner_holds);
+        let owner_holds = owner_holds
+            .reduce(|a, b| OwnerHolds { count: a.count.max(b.count), lease_ms: a.lease_ms.max(b.lease_ms) });
         Some(Given {
             remaining_ms: *left.get(self.tally.needed - 1)?,
             fence: grants.iter().map(|given| given.fence).max()?,
-            entered,
+            owner_holds,
         })
     }
 
@@ -325,13 +325,13 @@ impl Votes {
             return Outcome::Done(Reply::Refused(refused));
         }
         let spent = self.acquired().filter_map(|acquired| match acquired {
-            Acquired::Spent(how) => Some(*how),
+            Acquired::AlreadyEnded(how) => Some(*how),
             _ => None,
         });
         if let Some((how, count)) = most_frequent(spent.collect())
             && self.tally.prevents(count)
         {
-            return Outcome::Done(Reply::Acquire(Acquired::Spent(how)));
+            return Outcome::Done(Reply::Acquire(Acquired::AlreadyEnded(how)));
         }
         let failed = |unknown: bool| {
             let is = |answer: &&Outcome| match answer {
@@ -370,7 +370,7 @@ impl Votes {
             let left = left.get(self.tally.needed - 1).or(left.last()).copied();
             Holder { remaining_ms: left.filter(|left| *left != u64::MAX), ..holder }
         });
-        Acquired::Taken { holder, position: None, predecessor: None, others: Vec::new() }
+        Acquired::Taken { holder, position: None, predecessor: None, other_holders: Vec::new() }
     }
 
     /// The fault of a failed second round, with the faults of both rounds.
@@ -395,8 +395,8 @@ pub(super) const fn majority(nodes: usize) -> usize {
 
 fn given(acquired: &Acquired) -> Option<Given> {
     match acquired {
-        Acquired::Granted { fence, remaining_ms, entered, .. } => {
-            Some(Given { fence: *fence, remaining_ms: *remaining_ms, entered: *entered })
+        Acquired::Granted { fence, remaining_ms, owner_holds, .. } => {
+            Some(Given { fence: *fence, remaining_ms: *remaining_ms, owner_holds: *owner_holds })
         }
         _ => None,
     }
@@ -423,7 +423,7 @@ fn refused_of(reply: &Reply) -> Option<Refused> {
 
 /// Whether two nodes report the same holder. Ignores times and tokens, which may differ between nodes.
 fn is_same(one: &Holder, other: &Holder) -> bool {
-    let known = |holder: &Holder| (holder.label.clone(), holder.owner.clone(), holder.rests);
+    let known = |holder: &Holder| (holder.label.clone(), holder.owner.clone(), holder.in_cooldown);
     known(one) == known(other)
 }
 

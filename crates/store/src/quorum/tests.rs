@@ -10,9 +10,9 @@ fn a_node_hands_nothing_on_and_notifies_waiters() {
         let asked = at_a_node(&Op::Release(Release { claim: claim.clone(), action, next: None }));
         assert_eq!(
             asked,
-            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Tell, next: None })
+            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::FreeAndPublish, next: None })
         );
     }
-    let rest = Op::Release(Release { claim, action: ReleaseAction::Rest { for_ms: 7 }, next: None });
+    let rest = Op::Release(Release { claim, action: ReleaseAction::Cooldown { for_ms: 7 }, next: None });
     assert_eq!(at_a_node(&rest), rest);
 }

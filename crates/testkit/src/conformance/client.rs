@@ -6,11 +6,11 @@ use super::unsupported::Unsupported;
 use crate::Random;
 use leasehold_core::machine::cohort::Reserve;
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, FencingToken, ForceRelease,
+    Acquire, Acquired, Claim, Enqueue, Evict, Evicted, Extend, Extended, FencingToken, ForceRelease,
     ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
-    Liveness, Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Partition, Predecessor,
-    Refused, Release, ReleaseAction, Released, Reply, Resize, Resized, SessionEntry, SessionId, SessionOp,
-    SessionReply,
+    Liveness, Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, OwnerHolds, Partition,
+    Predecessor, Refused, Release, ReleaseAction, Released, Reply, Resize, Resized, SessionEntry, SessionId,
+    SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, Outcome, Store};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct Granted {
     /// Whether others wait.
     pub others_wait: bool,
     /// The re-entrant state, of a ReentrantMutex.
-    pub entered: Option<Entered>,
+    pub owner_holds: Option<OwnerHolds>,
 }
 
 /// The contents of a refusal.
@@ -59,7 +59,7 @@ pub struct Taken {
     /// The session to watch: its lapse would bring this client closer to the lock.
     pub predecessor: Option<Predecessor>,
     /// The others of those, of a lock that several have.
-    pub others: Vec<SessionId>,
+    pub other_holders: Vec<SessionId>,
 }
 
 impl TestClient {
@@ -434,23 +434,23 @@ impl TestClient {
 /// The reply must be a grant.
 pub(super) fn granted(reply: Acquired) -> Granted {
     match reply {
-        Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
-            Granted { fence, remaining_ms, others_wait, entered }
+        Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
+            Granted { fence, remaining_ms, others_wait, owner_holds }
         }
         other => panic!("expected a grant, got {other:?}"),
     }
 }
 
 /// The re-entrant state of a grant on a ReentrantMutex.
-pub(super) fn entered(granted: &Granted) -> Entered {
-    granted.entered.expect("who has a ReentrantMutex is told how often")
+pub(super) fn entered(granted: &Granted) -> OwnerHolds {
+    granted.owner_holds.expect("who has a ReentrantMutex is told how often")
 }
 
 /// The refusal in a reply.
 pub(super) fn taken(reply: Acquired) -> Taken {
     match reply {
-        Acquired::Taken { holder, position, predecessor, others } => {
-            Taken { holder, position, predecessor, others }
+        Acquired::Taken { holder, position, predecessor, other_holders } => {
+            Taken { holder, position, predecessor, other_holders }
         }
         other => panic!("expected to find the lock taken, got {other:?}"),
     }

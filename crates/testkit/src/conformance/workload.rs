@@ -291,8 +291,8 @@ impl Workload {
         match self.random.below(8) {
             0 => ObservedHolder::Hold(FencingToken::new(last - 1)),
             1..=3 => ObservedHolder::Hold(FencingToken::new(last)),
-            4 => ObservedHolder::Stranger(Fingerprint::of("mine")),
-            _ => ObservedHolder::Stranger(Fingerprint::of(value)),
+            4 => ObservedHolder::Foreign(Fingerprint::of("mine")),
+            _ => ObservedHolder::Foreign(Fingerprint::of(value)),
         }
     }
 
@@ -377,8 +377,8 @@ impl Workload {
         let claim = self.likely_claim(state);
         let action = match self.random.below(8) {
             0 | 1 => ReleaseAction::Free,
-            2 | 3 if self.kind.is_one_string() => ReleaseAction::Rest { for_ms: self.lease() },
-            4 if self.kind.goes_by_majority() => ReleaseAction::Tell,
+            2 | 3 if self.kind.is_one_string() => ReleaseAction::Cooldown { for_ms: self.lease() },
+            4 if self.kind.goes_by_majority() => ReleaseAction::FreeAndPublish,
             _ => ReleaseAction::Grant,
         };
         let mut next = (self.random.below(3) == 0).then(|| self.acquire(state));

@@ -34,7 +34,7 @@ pub(crate) struct AcquiredHold<'a> {
 impl<'a> AcquiredHold<'a> {
     fn handed_on(hold: Arc<Hold>, keep: KeepId, inside: Step<'a>) -> Self {
         let (claim, fence, valid_until) = (hold.claim.clone(), hold.fence, hold.valid_until());
-        let grant = Grant { claim, fence, valid_until, others_wait: false, entered: None };
+        let grant = Grant { claim, fence, valid_until, others_wait: false, owner_holds: None };
         Self { hold, grant, kept: Some(keep), inside }
     }
 

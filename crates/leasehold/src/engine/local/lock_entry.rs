@@ -559,7 +559,7 @@ impl LockEntry {
             since_ms: None,
             session: None,
             mode: LockMode::Whole,
-            rests: false,
+            in_cooldown: false,
         };
         WaitStatus { holder: Some(holder), position: None, predecessor: None, as_of: Some(now) }
     }
@@ -717,7 +717,7 @@ mod tests {
             fence: FencingToken::new(1),
             remaining_ms: 1_000,
             others_wait: false,
-            entered: None,
+            owner_holds: None,
         }
     }
 
@@ -768,9 +768,14 @@ mod tests {
             since_ms: None,
             session: None,
             mode: LockMode::Whole,
-            rests: false,
+            in_cooldown: false,
         };
-        Acquired::Taken { holder: Some(holder), position: Some(0), predecessor: None, others: Vec::new() }
+        Acquired::Taken {
+            holder: Some(holder),
+            position: Some(0),
+            predecessor: None,
+            other_holders: Vec::new(),
+        }
     }
 
     fn straight(id: u64) -> Asker {
@@ -929,7 +934,12 @@ mod tests {
         entry.handle_answer(
             by(front),
             own,
-            Ok(&Acquired::Taken { holder: None, position: Some(0), predecessor: None, others: Vec::new() }),
+            Ok(&Acquired::Taken {
+                holder: None,
+                position: Some(0),
+                predecessor: None,
+                other_holders: Vec::new(),
+            }),
             at(3),
             random,
         );

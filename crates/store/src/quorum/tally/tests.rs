@@ -9,7 +9,7 @@ fn op(what: &str) -> Op {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
     match what {
         "extend" => Op::Extend(Extend { claim, lease_ms: 1, keep_record: false, reserve: None }),
-        "release" => Op::Release(Release { claim, action: ReleaseAction::Tell, next: None }),
+        "release" => Op::Release(Release { claim, action: ReleaseAction::FreeAndPublish, next: None }),
         "inspect" => Op::Inspect(Inspect { claim: Some(claim), details: false }),
         other => panic!("no operation `{other}`"),
     }
@@ -25,7 +25,7 @@ fn holder(who: &str) -> Holder {
         since_ms: None,
         session: None,
         mode: LockMode::Whole,
-        rests: false,
+        in_cooldown: false,
     }
 }
 
@@ -139,7 +139,7 @@ fn voted(votes: &str) -> String {
             holder: Some(holder),
             position: None,
             predecessor: None,
-            others: Vec::new(),
+            other_holders: Vec::new(),
         };
         tally.note(
             at,
@@ -148,7 +148,7 @@ fn voted(votes: &str) -> String {
                     fence: FencingToken::new(u64::from(letter as u32 - '0' as u32)),
                     remaining_ms: 100 * u64::from(letter as u32 - '0' as u32),
                     others_wait: false,
-                    entered: None,
+                    owner_holds: None,
                 })),
                 'T' => Outcome::Done(Reply::Acquire(taken(holder("them")))),
                 // By another hold of the same client.
@@ -157,7 +157,7 @@ fn voted(votes: &str) -> String {
                     ..holder("them")
                 }))),
                 'U' => Outcome::Done(Reply::Acquire(taken(holder("others")))),
-                'S' => Outcome::Done(Reply::Acquire(Acquired::Spent(Ended::Released))),
+                'S' => Outcome::Done(Reply::Acquire(Acquired::AlreadyEnded(Ended::Released))),
                 'K' => Outcome::Done(Reply::Refused(Refused::WrongKind { found: "list".into() })),
                 'x' => Outcome::Failed(Executed::No, fault()),
                 '?' => Outcome::Failed(Executed::Unknown, fault()),
@@ -175,7 +175,7 @@ fn voted(votes: &str) -> String {
         Outcome::Done(Reply::Acquire(Acquired::Taken { holder, .. })) => {
             holder.and_then(|holder| holder.label).map_or("split".to_owned(), |who| format!("taken by {who}"))
         }
-        Outcome::Done(Reply::Acquire(Acquired::Spent(_))) => "spent".to_owned(),
+        Outcome::Done(Reply::Acquire(Acquired::AlreadyEnded(_))) => "spent".to_owned(),
         Outcome::Done(Reply::Refused(refused)) => format!("{refused:?}"),
         Outcome::Failed(Executed::No, _) => "refused".to_owned(),
         Outcome::Failed(Executed::Unknown, _) => "unknown".to_owned(),

@@ -206,7 +206,7 @@ impl<'a> Contest<'a> {
                 let action = match random.below(8) {
                     0 | 1 => ReleaseAction::Free,
                     2 if self.lock.kind.is_one_string() => {
-                        ReleaseAction::Rest { for_ms: 1000 * random.pick(&LEASES_S) }
+                        ReleaseAction::Cooldown { for_ms: 1000 * random.pick(&LEASES_S) }
                     }
                     _ => ReleaseAction::Grant,
                 };
@@ -282,28 +282,28 @@ impl<'a> Contest<'a> {
     fn same_acquired(&mut self, a: &Acquired, b: &Acquired) -> bool {
         match (a, b) {
             (
-                Acquired::Granted { fence, remaining_ms, others_wait, entered },
+                Acquired::Granted { fence, remaining_ms, others_wait, owner_holds },
                 Acquired::Granted {
                     fence: b_fence,
                     remaining_ms: b_remaining_ms,
                     others_wait: b_others_wait,
-                    entered: b_entered,
+                    owner_holds: b_entered,
                 },
             ) => {
                 let same = same_time(*remaining_ms, *b_remaining_ms)
-                    && (others_wait, entered) == (b_others_wait, b_entered);
+                    && (others_wait, owner_holds) == (b_others_wait, b_entered);
                 same && self.same_token(*fence, *b_fence)
             }
             (
-                Acquired::Taken { holder, position, predecessor, others },
+                Acquired::Taken { holder, position, predecessor, other_holders },
                 Acquired::Taken {
                     holder: b_holder,
                     position: b_position,
                     predecessor: b_ahead,
-                    others: b_others,
+                    other_holders: b_others,
                 },
             ) => {
-                let watched = (predecessor.map(|predecessor| predecessor.session), others)
+                let watched = (predecessor.map(|predecessor| predecessor.session), other_holders)
                     == (b_ahead.map(|predecessor| predecessor.session), b_others);
                 let watched = watched || !self.lock.kind.is_shared();
                 watched && position == b_position && self.same_holder(holder.as_ref(), b_holder.as_ref())
@@ -322,8 +322,8 @@ impl<'a> Contest<'a> {
             (Some(a), Some(b)) => same_time(a, b),
             (a, b) => a == b,
         };
-        let who =
-            (&a.label, &a.owner, a.count, a.rests, a.mode) == (&b.label, &b.owner, b.count, b.rests, b.mode);
+        let who = (&a.label, &a.owner, a.count, a.in_cooldown, a.mode)
+            == (&b.label, &b.owner, b.count, b.in_cooldown, b.mode);
         tokens && remaining && who && a.since_ms.is_some() == b.since_ms.is_some()
     }
 

@@ -41,7 +41,11 @@ pub async fn a_resent_entry_counts_once(fixture: &Fixture) {
     assert_eq!((first.status, first.remaining_holds), (HoldStatus::Held, 1));
     let second = a.release(&inner).await;
     assert_eq!((second.status, second.remaining_holds), (HoldStatus::Ended(Ended::Released), 1));
-    assert_eq!(a.acquire(&a.ask(&inner, LONG)).await, Acquired::Spent(Ended::Released), "it came late");
+    assert_eq!(
+        a.acquire(&a.ask(&inner, LONG)).await,
+        Acquired::AlreadyEnded(Ended::Released),
+        "it came late"
+    );
     assert_eq!(count(&b).await, 1);
     assert_eq!(a.release(&outer).await.remaining_holds, 0);
     b.take(LONG).await;
@@ -240,8 +244,8 @@ pub async fn a_dead_process_loses_its_part(fixture: &Fixture) {
     a.granted(&Acquire { liveness: Liveness::Lease, ..a.ask(&detached, LONG) }).await;
     let (waiting, _) = c.enqueue().await;
     fixture.outlive(fixture.short(), &a).await;
-    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
-    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
+    assert_eq!(watch.evict(a.session).await, Evicted::Removed { fence: Some(fence), was_queued: false });
+    assert_eq!(watch.evict(a.session).await, Evicted::Removed { fence: None, was_queued: false }, "once");
     assert_eq!(a.fate(&dead).await, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(a.extend(&dead, LONG).await, Extended::NotHeld);
     for (client, claim) in [(&b, &living), (&a, &detached)] {
@@ -266,7 +270,7 @@ pub async fn a_forced_release_ends_all_of_an_owner(fixture: &Fixture) {
     }
     let fence = fence.expect("it was granted");
     let (waiting, nonce) = c.enqueue().await;
-    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Released);
     assert_eq!((a.freed().await, b.freed().await), (fence, fence));
     assert_eq!(c.message().await.nonce, nonce);
     for (client, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {

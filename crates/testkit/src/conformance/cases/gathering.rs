@@ -69,7 +69,7 @@ pub async fn an_arrival_that_was_given_up_never_counts(fixture: &Fixture) {
     b.granted(&b.ask_part(&gone, LockMode::Arrive { count: 2, of: 3 })).await;
     b.release(&gone).await;
     b.release(&late).await;
-    assert_eq!(b.acquire(&b.ask_part(&late, ARRIVE)).await, Acquired::Spent(Ended::Released));
+    assert_eq!(b.acquire(&b.ask_part(&late, ARRIVE)).await, Acquired::AlreadyEnded(Ended::Released));
     assert_eq!(b.release(&late).await.status, HoldStatus::Ended(Ended::Released));
     b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
     a.taken(&a.look_part(&waiting, AWAIT)).await;
@@ -88,7 +88,7 @@ pub async fn an_arrival_of_the_dead_does_not_count(fixture: &Fixture) {
     let (waiting, _) = a.enqueue_part(AWAIT).await;
     b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
     fixture.outlive(fixture.short(), &b).await;
-    assert!(matches!(c.evict(b.session).await, Evicted::Gone { hold: Some(_), place: false }));
+    assert!(matches!(c.evict(b.session).await, Evicted::Removed { fence: Some(_), was_queued: false }));
     c.take_part(ARRIVE).await;
     a.taken(&a.look_part(&waiting, AWAIT)).await;
 }
@@ -104,9 +104,9 @@ pub async fn another_number_of_parties_is_refused(fixture: &Fixture) {
     };
     let (waiting, _) = a.enqueue_part(first).await;
     for mode in modes {
-        let asked = mode.of().unwrap_or_default();
+        let requested = mode.of().unwrap_or_default();
         for ask in [b.ask_part(&b.claim(), *mode), b.look_part(&b.claim(), *mode)] {
-            assert_eq!(b.refused(&ask).await, Refused::Disagreement { asked, known: 3 });
+            assert_eq!(b.refused(&ask).await, Refused::Disagreement { requested, known: 3 });
         }
     }
     assert_eq!(a.fate(&waiting).await, HoldStatus::Queued);
@@ -177,7 +177,7 @@ pub async fn a_party_that_left_a_barrier_is_not_counted(fixture: &Fixture) {
     let (second, _) = meet(&b).await;
     for claim in [left, late] {
         let reply = a.acquire(&a.look_part(&claim, MEET)).await;
-        assert_eq!(reply, Acquired::Spent(Ended::Released));
+        assert_eq!(reply, Acquired::AlreadyEnded(Ended::Released));
     }
     let (third, _) = meet(&c).await;
     assert_eq!((b.fate(&second).await, c.fate(&third).await), (HoldStatus::Queued, HoldStatus::Queued));

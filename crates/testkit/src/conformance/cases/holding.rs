@@ -105,7 +105,7 @@ pub async fn at_most_one_is_inside(fixture: &Fixture) {
                         Acquired::Taken { .. } => {
                             client.message().await;
                         }
-                        Acquired::Spent(how) => panic!("a fresh hold was ended: {how:?}"),
+                        Acquired::AlreadyEnded(how) => panic!("a fresh hold was ended: {how:?}"),
                     }
                 };
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "another holder is inside");

@@ -85,7 +85,7 @@ pub async fn a_resent_release_that_acquires_is_one(fixture: &Fixture) {
         assert_eq!(a.inspect().await.waiters, 0, "who holds the lock does not wait for it");
         a.release(&next).await;
         let third = a.release_and(&held, pass, Some(look)).await;
-        assert_eq!(next_of(third), Acquired::Spent(Ended::Released));
+        assert_eq!(next_of(third), Acquired::AlreadyEnded(Ended::Released));
         let inspection = a.inspect().await;
         assert_eq!((inspection.holder, inspection.waiters), (None, 0));
     }

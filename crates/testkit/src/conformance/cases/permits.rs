@@ -167,7 +167,7 @@ pub async fn permits_of_the_dead_come_back(fixture: &Fixture) {
     c.granted(&look).await;
     assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(b.fate(&kept).await, HoldStatus::Held, "the living keep theirs");
-    assert_eq!(a.acquire(&a.ask_part(&lost, of_two(1))).await, Acquired::Spent(Ended::Evicted));
+    assert_eq!(a.acquire(&a.ask_part(&lost, of_two(1))).await, Acquired::AlreadyEnded(Ended::Evicted));
 }
 
 /// Row 23: a client that wants no permit also evicts lapsed holders, and their permits are granted to waiters.
@@ -186,7 +186,7 @@ pub async fn a_dead_sharer_is_evicted_by_any_client(fixture: &Fixture) {
     let (later, _) = c.enqueue_part(of_two(1)).await;
     fixture.outlive(fixture.short(), &a).await;
     assert_eq!(watch.evict(b.session).await, Evicted::Alive);
-    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
+    assert_eq!(watch.evict(a.session).await, Evicted::Removed { fence: Some(fence), was_queued: false });
     assert_eq!(b.message().await.nonce, nonce);
     assert_eq!((b.fate(&claim).await, c.fate(&later).await), (HoldStatus::Held, HoldStatus::Queued));
     assert_eq!(watch.inspect_full().await.audit.len(), 2, "each of its holds is written down");
@@ -207,17 +207,20 @@ pub async fn the_first_waiter_watches_all_holders(fixture: &Fixture) {
     let (claim, behind) = (c.claim(), d.claim());
     let standing = c.taken(&c.look_part(&claim, of_two(1))).await;
     assert_eq!(standing.predecessor.map(|ahead| ahead.session), Some(a.session));
-    assert_eq!(standing.others, [b.session]);
+    assert_eq!(standing.other_holders, [b.session]);
     for (asked, other) in [(&b, &a), (&a, &b)] {
         let look = Acquire { predecessor: Some(asked.session), ..c.look_part(&claim, of_two(1)) };
         let standing = c.taken(&look).await;
         let ahead = standing.predecessor.expect("both stand in the way");
-        assert_eq!((ahead.session, standing.others.as_slice()), (asked.session, [other.session].as_slice()));
+        assert_eq!(
+            (ahead.session, standing.other_holders.as_slice()),
+            (asked.session, [other.session].as_slice())
+        );
         assert!(ahead.alive_ms.is_some(), "it lives");
     }
     let standing = d.taken(&d.look_part(&behind, of_two(1))).await;
     assert_eq!(standing.predecessor.map(|ahead| ahead.session), Some(c.session));
-    assert_eq!(standing.others, []);
+    assert_eq!(standing.other_holders, []);
 }
 
 /// More permits than exist, and zero permits, are refused at once.
@@ -301,7 +304,7 @@ pub async fn a_forced_release_ends_one_of_several(fixture: &Fixture) {
     let lost = b.claim();
     let fence = b.granted(&b.ask_part(&lost, of_two(1))).await.fence;
     let (claim, nonce) = c.enqueue_part(of_two(1)).await;
-    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Released);
     assert_eq!(b.freed().await, fence);
     assert_eq!(c.message().await.nonce, nonce);
     assert_eq!(b.fate(&lost).await, HoldStatus::Ended(Ended::ForceReleased));

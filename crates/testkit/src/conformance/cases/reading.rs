@@ -216,7 +216,7 @@ pub async fn a_dead_upgrade_blocks_no_waiter(fixture: &Fixture) {
     a.enqueue_part_as(&a.again(&upgradable), Upgrade).await;
     let (behind, nonce) = c.enqueue_part(Read).await;
     fixture.outlive(fixture.short(), &a).await;
-    assert_eq!(b.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: true });
+    assert_eq!(b.evict(a.session).await, Evicted::Removed { fence: Some(fence), was_queued: true });
     assert_eq!(c.message().await.nonce, nonce);
     assert_eq!((b.fate(&reading).await, c.fate(&behind).await), (HoldStatus::Held, HoldStatus::Held));
 }

@@ -43,10 +43,10 @@ pub async fn a_spent_hold_cannot_be_acquired_again(fixture: &Fixture) {
     let claim = a.take(LONG).await;
     a.release(&claim).await;
     for ask in [a.ask(&claim, LONG), a.look(&claim, LONG, LONG)] {
-        assert_eq!(a.acquire(&ask).await, Acquired::Spent(Ended::Released));
+        assert_eq!(a.acquire(&ask).await, Acquired::AlreadyEnded(Ended::Released));
     }
     let other = b.take(LONG).await;
-    assert_eq!(a.acquire(&a.look(&claim, LONG, LONG)).await, Acquired::Spent(Ended::Released));
+    assert_eq!(a.acquire(&a.look(&claim, LONG, LONG)).await, Acquired::AlreadyEnded(Ended::Released));
     assert_eq!(a.inspect().await.waiters, 0, "it does not queue either");
     assert_eq!(b.fate(&other).await, HoldStatus::Held);
 }

@@ -116,7 +116,7 @@ pub async fn tokens_grow_over_the_reservation_of_an_evicted_holder(fixture: &Fix
     let last = reserved(&a, &held).await;
     assert_eq!(
         b.free(ObservedHolder::Hold(fence)).await,
-        ForceReleased::ForceReleased,
+        ForceReleased::Released,
         "it is known by the token that it was given"
     );
     assert_eq!(a.freed().await, fence);
@@ -130,7 +130,7 @@ pub async fn tokens_grow_over_the_reservation_of_an_evicted_holder(fixture: &Fix
     let (held, fence) = take(&dead).await;
     let last = reserved(&dead, &held).await;
     fixture.outlive(fixture.short(), &dead).await;
-    assert_eq!(b.evict(dead.session).await, Evicted::Gone { hold: Some(fence), place: false });
+    assert_eq!(b.evict(dead.session).await, Evicted::Removed { fence: Some(fence), was_queued: false });
     take_after(&b, last, "an eviction").await;
 }
 
@@ -266,7 +266,7 @@ pub async fn a_lock_of_this_kind_has_no_tokens_to_reserve(fixture: &Fixture) {
     for keep_record in [false, true] {
         let (claim, lease_ms, reserve) = (claim.clone(), millis(LONG * 5), Some(TELLING));
         let op = Op::Extend(Extend { claim, lease_ms, keep_record, reserve });
-        assert_eq!(a.execute(&op).await, Reply::Refused(Refused::NoSuchPart));
+        assert_eq!(a.execute(&op).await, Reply::Refused(Refused::Unsupported));
     }
     assert!(a.remaining_ms().await <= millis(LONG));
 }

@@ -99,7 +99,7 @@ pub async fn a_look_takes_the_lock_from_the_dead_ahead(fixture: &Fixture) {
     let granted = b.granted(&behind(&b, &claim, &a)).await;
     assert!(granted.fence > fence && granted.others_wait, "{granted:?} after {fence}");
     assert_eq!(a.extend(&lost, LONG).await, Extended::NotHeld);
-    assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::Spent(Ended::Evicted));
+    assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::AlreadyEnded(Ended::Evicted));
     b.release(&claim).await;
     assert_eq!(c.message().await.nonce, nonce);
 }
@@ -151,10 +151,10 @@ pub async fn a_dead_session_is_evicted_by_any_client(fixture: &Fixture) {
     let (claim, nonce) = b.enqueue().await;
     c.enqueue().await;
     fixture.outlive(fixture.short(), &a).await;
-    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
+    assert_eq!(watch.evict(a.session).await, Evicted::Removed { fence: Some(fence), was_queued: false });
     assert_eq!(b.message().await.nonce, nonce, "the next in order");
     assert_eq!(b.fate(&claim).await, HoldStatus::Held);
-    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
+    assert_eq!(watch.evict(a.session).await, Evicted::Removed { fence: None, was_queued: false }, "once");
     assert_eq!(fixture.grants_so_far(&c).await, []);
 }
 
@@ -191,7 +191,7 @@ pub async fn a_hold_without_a_session_is_not_evicted(fixture: &Fixture) {
     let standing = b.taken(&look).await;
     assert_eq!((standing.predecessor, standing.holder.and_then(|holder| holder.session)), (None, None));
     for (client, claim, fate) in [(&a, &held, HoldStatus::Held), (&b, &claim, HoldStatus::Queued)] {
-        assert_eq!(watch.evict(client.session).await, Evicted::Gone { hold: None, place: false });
+        assert_eq!(watch.evict(client.session).await, Evicted::Removed { fence: None, was_queued: false });
         assert_eq!(client.fate(claim).await, fate);
     }
 }

@@ -21,7 +21,7 @@ pub async fn a_part_of_another_kind_is_refused(fixture: &Fixture) {
         LockMode::Await { of: 1 },
         LockMode::Meet { of: 1 },
     ];
-    let refused = Reply::Refused(Refused::NoSuchPart);
+    let refused = Reply::Refused(Refused::Unsupported);
     for mode in all.into_iter().filter(|mode| !mode.suits(fixture.lock.kind)) {
         for ask in [a.ask_part(&a.claim(), mode), a.look_part(&a.claim(), mode)] {
             assert_eq!(a.execute(&Op::Acquire(ask)).await, refused, "{mode:?}");
@@ -66,7 +66,7 @@ pub async fn a_shared_lock_is_in_no_set(fixture: &Fixture) {
     let alone = Lock { kind: Kind::Mutex, name: fixture.another_lock().name };
     let asks = [&alone, &fixture.lock].map(|lock| (lock.clone(), a.at(lock).ask(&a.at(lock).claim(), LONG)));
     let Some(shares) = a.acquire_all(&asks).await else { return not_applicable("sets of this kind") };
-    assert_eq!(shares, [MultiAcquired::Open, MultiAcquired::InTheWay(Err(Refused::NoSuchPart))]);
+    assert_eq!(shares, [MultiAcquired::Available, MultiAcquired::Blocked(Err(Refused::Unsupported))]);
     assert_eq!(a.at(&alone).inspect().await.holder, None);
     assert_eq!(a.inspect().await.shared_holders, []);
 }
@@ -92,7 +92,7 @@ pub async fn shared_holds_are_distinguished(fixture: &Fixture) {
     let again = b.granted(&b.ask_part(&first, mode)).await;
     assert!(again.fence > two.fence, "a new one, by a new token");
     b.release(&second).await;
-    assert!(matches!(b.acquire(&b.ask_part(&second, mode)).await, Acquired::Spent(_)));
+    assert!(matches!(b.acquire(&b.ask_part(&second, mode)).await, Acquired::AlreadyEnded(_)));
     assert_eq!(b.fate(&first).await, HoldStatus::Held);
 }
 

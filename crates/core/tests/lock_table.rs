@@ -162,7 +162,7 @@ impl Scenario {
             Some("sets") => {
                 let content = words.next().expect("a value");
                 let kind = if taken("elected", &mut words) { Kind::Election } else { Kind::Mutex };
-                let content = [kind.mark(), content].concat();
+                let content = [kind.token_prefix(), content].concat();
                 let expires_ms = after("for", &mut words).map(|ms| now_ms + ms);
                 Some(Value { content: Content::Token(content), expires_ms })
             }
@@ -267,7 +267,7 @@ impl Scenario {
 
     fn ask(&mut self, who: &str, words: &mut Words<'_>) -> Acquire {
         let claim = self.claim(who, words);
-        self.ask_by(claim, LockMode::Whole, who, words)
+        self.ask_by(claim, LockMode::Exclusive, who, words)
     }
 
     fn ask_by(&mut self, mut claim: Claim, mode: LockMode, who: &str, words: &mut Words<'_>) -> Acquire {
@@ -302,11 +302,15 @@ impl Scenario {
             "takes" | "arrives" => {
                 let count = numbers();
                 assert!(taken("of", words), "of how many?");
-                let of = self::count(number(words));
-                if verb == "takes" { LockMode::Permits { count, of } } else { LockMode::Arrive { count, of } }
+                let total = self::count(number(words));
+                if verb == "takes" {
+                    LockMode::Permits { count, total }
+                } else {
+                    LockMode::CountDown { count, total }
+                }
             }
-            "awaits" => LockMode::Await { of: numbers() },
-            "meets" => LockMode::Meet { of: numbers() },
+            "awaits" => LockMode::LatchWait { total: numbers() },
+            "meets" => LockMode::BarrierWait { total: numbers() },
             "reads" => LockMode::Read,
             "upgradably" => LockMode::Upgradable,
             "upgrades" => LockMode::Upgrade,
@@ -527,11 +531,11 @@ fn fate(fate: HoldStatus) -> &'static str {
 
 fn part(mode: LockMode) -> Option<String> {
     Some(match mode {
-        LockMode::Whole => return None,
-        LockMode::Permits { count, of } => format!("{count} of {of}"),
-        LockMode::Arrive { count, of } => format!("arrived, {count} of {of}"),
-        LockMode::Await { of } => format!("awaits {of}"),
-        LockMode::Meet { of } => format!("met, {of}"),
+        LockMode::Exclusive => return None,
+        LockMode::Permits { count, total } => format!("{count} of {total}"),
+        LockMode::CountDown { count, total } => format!("arrived, {count} of {total}"),
+        LockMode::LatchWait { total } => format!("awaits {total}"),
+        LockMode::BarrierWait { total } => format!("met, {total}"),
         LockMode::Read => "reads".to_owned(),
         LockMode::Upgradable => "upgradably reads".to_owned(),
         LockMode::Upgrade => "upgraded".to_owned(),

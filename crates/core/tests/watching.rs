@@ -62,7 +62,7 @@ fn last_beat(n: u8, now_ms: u64) -> u64 {
 impl Scene {
     /// A semaphore of which each of `holders` sessions holds a permit for a day.
     fn of(holders: u8) -> Self {
-        let of = u32::from(holders);
+        let total = u32::from(holders);
         let mut lock = LockState::new(Kind::Semaphore);
         let now_ms = HOUR_MS;
         for n in 0..holders {
@@ -74,11 +74,11 @@ impl Scene {
                 adopt_ms: None,
                 liveness: Liveness::Session { alive_ms: LIVES_MS },
                 predecessor: None,
-                mode: LockMode::Permits { count: 1, of },
+                mode: LockMode::Permits { count: 1, total },
             };
             lock.apply(now_ms * 1000, &Op::Acquire(ask), &all_alive);
         }
-        let terms = terms(LockMode::Permits { count: of, of });
+        let terms = terms(LockMode::Permits { count: total, total });
         let (died, gone, asked) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let contender = Contender::new(session(250), 0);
         Self { lock, now_ms, died, contender, terms, asked, gone, drawn: 7 }
@@ -231,7 +231,7 @@ fn holders_that_leave_alive_cause_no_storm_of_requests() {
 /// requests its full lease, because its hold excludes no other client.
 #[test]
 fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
-    for mode in [LockMode::Await { of: 3 }, LockMode::Meet { of: 3 }] {
+    for mode in [LockMode::LatchWait { total: 3 }, LockMode::BarrierWait { total: 3 }] {
         let mut random = || 0;
         let mut contender = Contender::new(session(1), 0);
         let (mut now, mut looks) = (Moment::from_micros(0), 0);
@@ -251,7 +251,8 @@ fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
         }
         assert!((20..=26).contains(&looks), "{mode:?}: {looks} looks in twenty seconds");
     }
-    for mode in [LockMode::Arrive { count: 1, of: 3 }, LockMode::Read, LockMode::Permits { count: 1, of: 3 }]
+    for mode in
+        [LockMode::CountDown { count: 1, total: 3 }, LockMode::Read, LockMode::Permits { count: 1, total: 3 }]
     {
         let mut contender = Contender::new(session(1), 0);
         let ContenderAction::Ask(_, ask) = contender.poll(Moment::from_micros(0), &terms(mode), &mut || 0)

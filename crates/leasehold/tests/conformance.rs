@@ -250,7 +250,7 @@ impl StoreUnderTest for Redis {
     ) -> Option<BoxFuture<'a, ()>> {
         Some(Box::pin(async move {
             let name = &*self.key(lock);
-            let token = [lock.kind.mark(), value].concat();
+            let token = [lock.kind.token_prefix(), value].concat();
             let put = match lock.kind {
                 Kind::Reentrant => vec!["HSET", name, value, "1"],
                 _ => vec!["SET", name, &token],

@@ -70,7 +70,7 @@ impl Stand {
     /// heartbeats.
     async fn dying(&self, name: &str) -> SessionId {
         let lock = Lock::mutex(name.parse().expect("a good name"));
-        self.dying_with(lock, &[LockMode::Whole]).await
+        self.dying_with(lock, &[LockMode::Exclusive]).await
     }
 
     /// The same with shared holds of a lock.
@@ -252,7 +252,7 @@ async fn a_monitor_frees_all_that_the_dead_shared() {
     let place = Stand::memory();
     let (live, operator) = (place.client("alive").await, place.operator("ops").await);
     let kept = live.semaphore("uploads", 4).unwrap().acquire().await.unwrap();
-    let two = LockMode::Permits { count: 1, of: 4 };
+    let two = LockMode::Permits { count: 1, total: 4 };
     let session = place.dying_with(Lock::semaphore("uploads".parse().unwrap()), &[two, two]).await;
     let semaphore = operator.semaphore("uploads", 4).unwrap();
     let mut monitor = operator.monitor();

@@ -444,7 +444,7 @@ fn ask(n: u8, owner: &str, queues: bool) -> Acquire {
         // The store does not know the session, and must still evict it.
         liveness: Liveness::Session { alive_ms: 0 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 

@@ -123,7 +123,7 @@ impl Environment {
                 adopt_ms: None,
                 liveness,
                 predecessor: None,
-                mode: LockMode::Whole,
+                mode: LockMode::Exclusive,
             };
             asked.push((one, ask));
         }
@@ -186,7 +186,7 @@ fn expired_queue_entries_do_not_count() {
                 adopt_ms: None,
                 liveness,
                 predecessor: None,
-                mode: LockMode::Whole,
+                mode: LockMode::Exclusive,
             }
         };
         let fresh = |one: &mut One, n| Claim { value: None, ..one.workload.fresh(n) };

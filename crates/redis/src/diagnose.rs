@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     fn words(info: &str) -> String {
-        let word = |hazard: &Finding| format!("{:?} {}", hazard.severity, hazard.kind.word());
+        let word = |hazard: &Finding| format!("{:?} {}", hazard.severity, hazard.kind.as_str());
         judge(info).iter().map(word).collect::<Vec<_>>().join(", ")
     }
 

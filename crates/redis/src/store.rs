@@ -225,7 +225,7 @@ impl RedisStore {
 
     pub(crate) fn call(&self, lock: &Lock, op: &Op) -> Result<(LockKeys, Call), Fault> {
         let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
-        if let Some(refused) = op.misfit(lock.kind) {
+        if let Some(refused) = op.refusal_for(lock.kind) {
             return Err(unusable(refused.to_string()));
         }
         let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
@@ -651,7 +651,7 @@ impl Store for RedisStore {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
             let deadline = deadline(within);
-            if let Some(refused) = op.misfit(lock.kind) {
+            if let Some(refused) = op.refusal_for(lock.kind) {
                 // The request is invalid for every state of the lock, so no round trip is needed.
                 return Outcome::Done(Reply::Refused(refused));
             }

@@ -527,7 +527,7 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
             let held = |entry: &leasehold_core::model::Entry| Held {
                 hold: entry.hold,
                 owner: Some(entries.owner.clone()),
-                mode: LockMode::Whole,
+                mode: LockMode::Exclusive,
                 fence: entries.fence.unwrap_or(FencingToken::new(0)),
                 // No entry outlasts its key.
                 until: Some(ends(expires_ms.map_or(entry.until_ms, |at_ms| at_ms.min(entry.until_ms)))),
@@ -569,7 +569,7 @@ fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Op
     Some(Held {
         hold,
         owner: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
         fence,
         until,
         life: tenant.liveness,
@@ -651,7 +651,7 @@ fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::
 
 fn show_acquire(ask: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "acquire {} for {} ms", Short(&ask.claim.hold), ask.lease_ms)?;
-    if ask.mode != LockMode::Whole {
+    if ask.mode != LockMode::Exclusive {
         write!(f, " ({:?})", ask.mode)?;
     }
     if let Some(value) = &ask.claim.value {
@@ -735,7 +735,7 @@ impl fmt::Display for Event<'_> {
                 }
                 for held in holds(done.state, done.clock) {
                     write!(f, "; held by {} until {:?}", Short(&held.hold), held.until)?;
-                    if held.mode != LockMode::Whole {
+                    if held.mode != LockMode::Exclusive {
                         write!(f, " ({:?})", held.mode)?;
                     }
                 }

@@ -342,7 +342,7 @@ impl Scene<'_> {
 
     /// Writes the new state of a lock.
     fn write(&self, lock: &Lock, before: Option<&LockState>, state: &mut LockState) -> Result<(), Trouble> {
-        let (kind, name) = (lock.kind.word(), lock.name.as_str());
+        let (kind, name) = (lock.kind.as_str(), lock.name.as_str());
         if state.is_over(self.now_us) {
             if before.is_some() {
                 self.sql
@@ -367,7 +367,8 @@ impl Scene<'_> {
     /// The state of the lock with this kind and name.
     fn state(&self, kind: Kind, name: &str) -> Result<Option<LockState>, Trouble> {
         let mut row = self.sql.prepare_cached("SELECT state FROM locks WHERE kind = ?1 AND name = ?2")?;
-        let text: Option<String> = row.query_row(params![kind.word(), name], |row| row.get(0)).optional()?;
+        let text: Option<String> =
+            row.query_row(params![kind.as_str(), name], |row| row.get(0)).optional()?;
         Ok(text.as_deref().map(serde_json::from_str).transpose()?)
     }
 

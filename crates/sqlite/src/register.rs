@@ -80,7 +80,7 @@ pub(super) fn list(
     while let Some(row) = rows.next()? {
         let (kind, name, text): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
         let mut state: LockState = serde_json::from_str(&text)?;
-        let (Some(kind), Ok(name)) = (Kind::of_word(&kind), name.parse()) else { continue };
+        let (Some(kind), Ok(name)) = (Kind::parse(&kind), name.parse()) else { continue };
         let lock = Lock { kind, name };
         for session in state.held_by(now_us) {
             known.entry(session).or_default().held.push(lock.clone());

@@ -102,7 +102,7 @@ fn acquire(of: u8, hold: u8, queue: bool) -> Acquire {
         adopt_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 

@@ -143,7 +143,7 @@ pub(crate) fn failures() -> Vec<String> {
     let mut failed = Vec::new();
     for kind in Kind::ALL {
         for case in all_cases().iter().filter(|case| case.applies_to(kind)) {
-            let name = format!("{}::{}", kind.word(), case.name);
+            let name = format!("{}::{}", kind.as_str(), case.name);
             // A failed case panics, with a message that says what was expected.
             let passed = catch_unwind(AssertUnwindSafe(|| case.run(kind, ToyStore::default()))).is_ok();
             println!("{name}: {}", if passed { "ok" } else { "FAILED" });

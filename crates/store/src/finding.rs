@@ -57,7 +57,7 @@ pub enum Severity {
 ///
 /// let replica = FindingKind::Replica { writes: false };
 /// println!("{replica}: {}", replica.remedy());
-/// assert_eq!(replica.word(), "replica");
+/// assert_eq!(replica.as_str(), "replica");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -155,7 +155,7 @@ impl FindingKind {
     }
 
     /// A stable identifier.
-    pub const fn word(&self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Eviction { .. } => "eviction",
             Self::MemoryFull { .. } => "memory_full",

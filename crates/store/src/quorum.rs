@@ -252,14 +252,14 @@ impl QuorumStore {
 
     /// Why an operation is not sent to any node, if so.
     fn refusal(&self, lock: &Lock, op: &Op) -> Option<Outcome> {
-        if let Some(refused) = op.misfit(lock.kind) {
+        if let Some(refused) = op.refusal_for(lock.kind) {
             return Some(Outcome::Done(Reply::Refused(refused)));
         }
         let unusable = |text: String| {
             let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "the quorum");
             Some(Outcome::Failed(Executed::No, fault))
         };
-        if !lock.kind.goes_by_majority() {
+        if !lock.kind.supports_quorum() {
             return unusable(KeyError::NotByMajority(lock.kind).to_string());
         }
         let ttl_ms = match op {
@@ -472,7 +472,7 @@ impl Store for QuorumStore {
     }
 
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
-        if !lock.kind.goes_by_majority() {
+        if !lock.kind.supports_quorum() {
             return Err(KeyError::NotByMajority(lock.kind));
         }
         self.nodes.iter().try_for_each(|node| node.check(lock))

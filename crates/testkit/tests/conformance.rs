@@ -436,26 +436,26 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
             ask.mode = LockMode::Read;
         }
         (Flaw::OpensEarly, Op::Acquire(ask)) => {
-            if let LockMode::Arrive { count: 1.., of } = ask.mode {
-                ask.mode = LockMode::Arrive { count: of, of };
+            if let LockMode::CountDown { count: 1.., total } = ask.mode {
+                ask.mode = LockMode::CountDown { count: total, total };
             }
         }
         (Flaw::TriesQueue, Op::Acquire(ask)) => {
             let nonce = leasehold_core::Nonce::new(0, 7);
             ask.queue.get_or_insert(Enqueue { nonce, ttl_ms: 60_000 });
         }
-        (Flaw::TakesAnyPart, Op::Acquire(ask)) if !ask.mode.suits(state.kind) => {
-            let all = ["-", "p1:1", "r", "a1:1", "m1:1"].into_iter().filter_map(LockMode::of_word);
-            ask.mode = all.into_iter().find(|mode| mode.suits(state.kind)).unwrap_or_default();
+        (Flaw::TakesAnyPart, Op::Acquire(ask)) if !ask.mode.applies_to(state.kind) => {
+            let all = ["-", "p1:1", "r", "a1:1", "m1:1"].into_iter().filter_map(LockMode::parse);
+            ask.mode = all.into_iter().find(|mode| mode.applies_to(state.kind)).unwrap_or_default();
         }
         (Flaw::InventsOwners, Op::Acquire(ask)) if ask.claim.value.is_none() => {
             ask.claim.value = OwnValue::new("invented").ok();
         }
         (Flaw::CountsAsTold, Op::Acquire(ask)) => {
             ask.mode = match (ask.mode, known) {
-                (LockMode::Arrive { count, .. }, Some(of)) => LockMode::Arrive { count, of },
-                (LockMode::Await { .. }, Some(of)) => LockMode::Await { of },
-                (LockMode::Meet { .. }, Some(of)) => LockMode::Meet { of },
+                (LockMode::CountDown { count, .. }, Some(total)) => LockMode::CountDown { count, total },
+                (LockMode::LatchWait { .. }, Some(total)) => LockMode::LatchWait { total },
+                (LockMode::BarrierWait { .. }, Some(total)) => LockMode::BarrierWait { total },
                 (mode, _) => mode,
             };
         }
@@ -469,7 +469,7 @@ fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     if let Some(record) = &mut state.record {
         match (flaw, op) {
             (Flaw::LetsInTooMany, Op::Acquire(_)) if record.limit.is_some() => record.limit = Some(u32::MAX),
-            (Flaw::ChangesItsLimit, Op::Acquire(ask)) => record.limit = ask.mode.of(),
+            (Flaw::ChangesItsLimit, Op::Acquire(ask)) => record.limit = ask.mode.total(),
             (Flaw::OnePlaceASession, Op::Acquire(ask)) => {
                 let mine = |id: &QueueEntryId| id.session() == ask.claim.hold.session();
                 record.tickets.retain(|_, id| !mine(id));
@@ -793,7 +793,7 @@ impl StoreUnderTest for Model {
             (Kind::Reentrant, Ok(owner)) => {
                 Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
             }
-            (kind, _) => Content::Token([kind.mark(), value].concat()),
+            (kind, _) => Content::Token([kind.token_prefix(), value].concat()),
         };
         Some(Box::pin(async move { self.meddle(lock, Some(content), expiry) }))
     }
@@ -964,7 +964,7 @@ fn a_flaw_of_what_is_reserved_fails_its_case() {
 #[test]
 fn a_flaw_of_a_set_fails_its_case() {
     thread::scope(|all| {
-        for kind in Kind::ALONE {
+        for kind in Kind::EXCLUSIVE {
             fails_of(all, kind, Flaw::TakesSome, cases::all_of_a_set_are_taken_or_none);
             fails_of(all, kind, Flaw::TakesAnew, cases::a_set_that_is_asked_for_again_is_one);
             fails_of(all, kind, Flaw::TakesAnew, cases::the_held_part_of_a_set_is_reported);

@@ -71,7 +71,7 @@ impl Told {
     fn of(hazard: &Finding) -> Self {
         let Finding { kind, .. } = hazard;
         let (message, remedy) = (kind.to_string(), kind.remedy());
-        Self { hazard: kind.word(), severity: severity(hazard), message, remedy }
+        Self { hazard: kind.as_str(), severity: severity(hazard), message, remedy }
     }
 }
 
@@ -115,7 +115,7 @@ fn text(found: &Diagnosis) -> String {
     line("answers", &format!("in {:?}", found.round_trip));
     line("user", &known(found.user.as_deref().map(plain)));
     for hazard in &found.findings {
-        line(severity(hazard), &format!("{}: {}", hazard.kind.word(), hazard.kind));
+        line(severity(hazard), &format!("{}: {}", hazard.kind.as_str(), hazard.kind));
         line("", &format!("to do: {}", hazard.kind.remedy()));
     }
     if found.findings.is_empty() {

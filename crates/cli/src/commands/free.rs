@@ -123,7 +123,7 @@ impl<'a> Report<'a> {
         let status = &details.status;
         Self {
             name: name.as_str(),
-            kind: lock.kind().word(),
+            kind: lock.kind().as_str(),
             freed: false,
             held: status.held,
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),

@@ -60,7 +60,7 @@ pub struct Reserve {
 /// let (label, liveness) = (Label::new("billing")?, Liveness::Session { alive_ms: 10_000 });
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 3_000, label, queue: None, adopt_ms: None, liveness, predecessor: None,
-///     mode: LockMode::Whole,
+///     mode: LockMode::Exclusive,
 /// };
 /// lock.apply(5_000_000, &Op::Acquire(ask), &all_alive);
 ///

@@ -153,7 +153,7 @@ pub struct WaitStatus {
 ///     liveness: Liveness::Session { alive_ms: 10_000 },
 ///     queue: true,
 ///     poll_often: false,
-///     mode: LockMode::Whole,
+///     mode: LockMode::Exclusive,
 ///     fresh: false,
 /// };
 /// let mut random = { let mut drawn = 0; move || { drawn += 1; drawn } }; // use unpredictable bits in production
@@ -308,7 +308,7 @@ impl Contender {
     /// hold.
     pub fn ask(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> (Nonce, Acquire) {
         let nonce = Nonce::new(self.slot, random());
-        let keeps_out = !matches!(terms.mode, LockMode::Await { .. } | LockMode::Meet { .. });
+        let keeps_out = !matches!(terms.mode, LockMode::LatchWait { .. } | LockMode::BarrierWait { .. });
         let lease = if keeps_out { terms.lease.min(FIRST_LEASE) } else { terms.lease };
         let kept = (self.look_interval() * 2 + LOOK_EVERY).min(LONGEST_PLACE);
         let (session, predecessor) = (self.session, self.next_watched().map(|(session, _)| session));
@@ -594,10 +594,9 @@ impl Contender {
         // The lock is free with this client behind it: it was left free, or the waiters before are long dead,
         // so no grant would arrive. At a latch or a barrier there is nothing to take; the arriving clients
         // cause the grant.
-        let gathers = self
-            .attempt
-            .as_ref()
-            .is_some_and(|attempt| matches!(attempt.mode, LockMode::Await { .. } | LockMode::Meet { .. }));
+        let gathers = self.attempt.as_ref().is_some_and(|attempt| {
+            matches!(attempt.mode, LockMode::LatchWait { .. } | LockMode::BarrierWait { .. })
+        });
         let often = (holder.is_none() && !gathers) || (head && (poll_often || unheard));
         let pause = if often {
             between(STRANGER_LOOK.0, STRANGER_LOOK.1, random())
@@ -655,7 +654,7 @@ mod tests {
             liveness: Liveness::Session { alive_ms: 10_000 },
             queue: true,
             poll_often: false,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
             fresh: false,
         }
     }
@@ -685,7 +684,7 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
             in_cooldown: false,
         };
         Acquired::Taken {
@@ -829,7 +828,7 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
             in_cooldown: false,
         };
         let ours = Holder { label: Label::new("other").ok(), ..stranger.clone() };
@@ -872,7 +871,7 @@ mod tests {
                 fence: None,
                 since_ms: None,
                 session: None,
-                mode: LockMode::Whole,
+                mode: LockMode::Exclusive,
                 in_cooldown: false,
             });
             contender.handle_reply(
@@ -1185,7 +1184,7 @@ mod tests {
                 adopt_ms: None,
                 liveness,
                 predecessor: None,
-                mode: LockMode::Whole,
+                mode: LockMode::Exclusive,
             }
         };
         let random = &mut counter();

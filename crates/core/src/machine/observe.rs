@@ -44,7 +44,7 @@ pub enum LeaderChange {
 /// let leader = Holder {
 ///     label: Some(Label::new("web-3")?), owner: None, count: 1, remaining_ms: Some(2_000),
 ///     fence: Some(FencingToken::new(17)), since_ms: Some(1), session: None, in_cooldown: false,
-///     mode: LockMode::Whole,
+///     mode: LockMode::Exclusive,
 /// };
 /// let (mut observer, now, random) = (LeaderObserver::new(), Moment::ZERO, u64::MAX / 2);
 /// observer.set_subscribed(true);
@@ -177,7 +177,7 @@ mod tests {
             since_ms: Some(1),
             session: None,
             in_cooldown: false,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
         }
     }
 

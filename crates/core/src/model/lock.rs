@@ -37,7 +37,7 @@ use std::fmt;
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let label = Label::new("a worker").expect("a short text is a label");
-///     let (liveness, predecessor, mode) = (Liveness::Session { alive_ms: 10_000 }, None, LockMode::Whole);
+///     let (liveness, predecessor, mode) = (Liveness::Session { alive_ms: 10_000 }, None, LockMode::Exclusive);
 ///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, liveness, predecessor, mode })
 /// };
 /// let granted = |reply| matches!(reply, Reply::Acquire(Acquired::Granted { .. }));
@@ -81,7 +81,7 @@ impl Value {
     /// The value as locks of other kinds see it: only its type.
     #[must_use]
     pub fn to_others(&self) -> Self {
-        Self { content: Content::Other(self.content.word().to_owned()), expires_ms: self.expires_ms }
+        Self { content: Content::Other(self.content.type_name().to_owned()), expires_ms: self.expires_ms }
     }
 }
 
@@ -127,7 +127,7 @@ impl Content {
     }
 
     /// Its type, as Redis calls it.
-    pub fn word(&self) -> &str {
+    pub fn type_name(&self) -> &str {
         match self {
             Self::Token(_) => "string",
             Self::Entries(_) | Self::SharedHolders(_) => "hash",
@@ -164,7 +164,7 @@ impl LockState {
     /// Executes one operation at `now_us` microseconds of the store's clock. `alive` looks up sessions.
     pub fn apply(&mut self, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Notification>) {
         // Without an owner, the hold id would become the owner, which every client can see.
-        if let Some(refused) = op.misfit(self.kind) {
+        if let Some(refused) = op.refusal_for(self.kind) {
             return (Reply::Refused(refused), Vec::new());
         }
         let now = Now { us: now_us, ms: now_us / 1000 };
@@ -228,7 +228,7 @@ impl LockState {
 
     /// Whether a lock could be acquired.
     fn probe(&self, now: Now, ask: &Acquire) -> MultiAcquired {
-        if self.kind.is_shared() || !ask.mode.suits(self.kind) {
+        if self.kind.is_shared() || !ask.mode.applies_to(self.kind) {
             // Shared locks cannot be acquired together with others.
             return MultiAcquired::Blocked(Err(Refused::Unsupported));
         }
@@ -710,8 +710,10 @@ impl LockState {
         let until_ms = since_ms.saturating_add(for_ms);
         let rest_ms = until_ms.checked_sub(now.ms).filter(|rest_ms| *rest_ms > 0)?;
         let last = self.record.as_ref().and_then(|record| record.last).filter(|_| known);
-        self.value =
-            Some(Value { content: Content::Token(self.kind.rest(last)), expires_ms: Some(until_ms) });
+        self.value = Some(Value {
+            content: Content::Token(self.kind.cooldown_token(last)),
+            expires_ms: Some(until_ms),
+        });
         Some(rest_ms)
     }
 
@@ -720,7 +722,7 @@ impl LockState {
         let last =
             self.record.as_ref().filter(|record| record.tenant.is_some()).and_then(|record| record.last);
         let stands = self.value.as_ref().and_then(|value| value.content.token());
-        last.is_some() && stands.is_some_and(|stands| *stands == self.kind.rest(last))
+        last.is_some() && stands.is_some_and(|stands| *stands == self.kind.cooldown_token(last))
     }
 
     fn inspect(&self, now: Now, inspect: &Inspect) -> Result<Inspection, Refused> {
@@ -818,9 +820,9 @@ impl LockState {
         let found = self.value.as_ref().map(|value| &value.content);
         match (self.kind, found) {
             (_, None) | (Kind::Reentrant, Some(Content::Entries(_))) => Ok(()),
-            (kind, Some(Content::Token(token))) if kind.owns(token) => Ok(()),
+            (kind, Some(Content::Token(token))) if kind.matches_token(token) => Ok(()),
             (kind, Some(Content::SharedHolders(_))) if kind.is_shared() => Ok(()),
-            (_, Some(content)) => Err(Refused::WrongKind { found: content.word().to_owned() }),
+            (_, Some(content)) => Err(Refused::WrongKind { found: content.type_name().to_owned() }),
         }
     }
 
@@ -947,7 +949,7 @@ impl LockState {
                 .map(|tenant| tenant.claim.hold.session()),
             in_cooldown: self.rests(),
             label: tenant.map(|tenant| tenant.label),
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
         })
     }
 

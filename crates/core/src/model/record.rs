@@ -92,7 +92,7 @@ impl QueueEntryId {
     }
 
     /// The word for it in a store's fields; a secret if it is a hold's.
-    pub fn word(&self) -> String {
+    pub fn encode(&self) -> String {
         match self {
             Self::Session(session) => session.to_string(),
             Self::Hold(hold) => hold.token(),

@@ -238,28 +238,30 @@ impl LockState {
     /// Refuses a request that can never succeed (4).
     fn judge(&self, now: Now, ask: &Acquire) -> Result<(), Refused> {
         let owns = |mode| self.own(&ask.claim).any(|part| part.mode == mode);
-        let wants_none = |count, of| count == 0 || of == 0;
+        let wants_none = |count, total| count == 0 || total == 0;
         match ask.mode {
             LockMode::Permits { count, .. } => match self.limit(ask.mode) {
                 Some(limit) if count == 0 || count > limit => Err(Refused::OutOfRange { count, limit }),
                 _ => Ok(()),
             },
-            LockMode::Arrive { count, of } if wants_none(count, of) => {
-                Err(Refused::OutOfRange { count, limit: of })
+            LockMode::CountDown { count, total } if wants_none(count, total) => {
+                Err(Refused::OutOfRange { count, limit: total })
             }
-            LockMode::Await { of } if of == 0 => Err(Refused::OutOfRange { count: of, limit: of }),
-            LockMode::Meet { of } if of == 0 || of as usize > LOOKS_AT_MOST => {
+            LockMode::LatchWait { total } if total == 0 => {
+                Err(Refused::OutOfRange { count: total, limit: total })
+            }
+            LockMode::BarrierWait { total } if total == 0 || total as usize > LOOKS_AT_MOST => {
                 let limit = u32::try_from(LOOKS_AT_MOST).unwrap_or(u32::MAX);
-                Err(Refused::OutOfRange { count: of, limit })
+                Err(Refused::OutOfRange { count: total, limit })
             }
-            LockMode::Arrive { of, .. } | LockMode::Await { of } | LockMode::Meet { of } => {
-                match self.record.as_ref().and_then(|record| record.limit) {
-                    Some(known) if known != of && !self.is_idle(now) => {
-                        Err(Refused::Disagreement { requested: of, known })
-                    }
-                    _ => Ok(()),
+            LockMode::CountDown { total, .. }
+            | LockMode::LatchWait { total }
+            | LockMode::BarrierWait { total } => match self.record.as_ref().and_then(|record| record.limit) {
+                Some(known) if known != total && !self.is_idle(now) => {
+                    Err(Refused::Disagreement { requested: total, known })
                 }
-            }
+                _ => Ok(()),
+            },
             LockMode::Upgradable if owns(LockMode::Write) => Ok(()),
             LockMode::Upgradable | LockMode::Write if self.own(&ask.claim).next().is_some() => {
                 Err(Refused::WouldDeadlock)
@@ -275,7 +277,7 @@ impl LockState {
     /// Whether a request passes the queue (3).
     fn passes(&self, ask: &Acquire) -> bool {
         match ask.mode {
-            LockMode::Arrive { .. } => true,
+            LockMode::CountDown { .. } => true,
             LockMode::Read | LockMode::Upgradable => self.own(&ask.claim).next().is_some(),
             // It would be first in the queue, even if it does not queue.
             LockMode::Upgrade => self.room(&ask.claim, ask.mode) == Admission::Now,
@@ -305,10 +307,10 @@ impl LockState {
                 }
                 !holds().any(|part| writes(part) || part.owner != claim.value)
             }
-            LockMode::Await { .. } => taken() >= u64::from(self.limit(mode).unwrap_or_default()),
-            LockMode::Arrive { .. } => true,
+            LockMode::LatchWait { .. } => taken() >= u64::from(self.limit(mode).unwrap_or_default()),
+            LockMode::CountDown { .. } => true,
             // Barrier parties are admitted together (5), and shared locks have no exclusive mode.
-            LockMode::Meet { .. } | LockMode::Whole => false,
+            LockMode::BarrierWait { .. } | LockMode::Exclusive => false,
         };
         if free { Admission::Now } else { Admission::Later }
     }
@@ -386,7 +388,7 @@ impl LockState {
             !present.contains(&id) && self.record.as_ref().is_none_or(all_seen)
         });
         let known = self.record.as_ref().and_then(|record| record.limit);
-        let Some(of) = known.or(extra.and_then(|ask| ask.mode.of())) else { return };
+        let Some(of) = known.or(extra.and_then(|ask| ask.mode.total())) else { return };
         let of = of as usize;
         if of == 0 || present.len() + usize::from(extra.is_some()) < of {
             return;
@@ -445,8 +447,8 @@ impl LockState {
     fn limit(&self, mode: LockMode) -> Option<u32> {
         let known = self.record.as_ref().and_then(|record| record.limit);
         match mode {
-            LockMode::Permits { of, .. } => known.or(Some(of)),
-            _ => mode.of(),
+            LockMode::Permits { total, .. } => known.or(Some(total)),
+            _ => mode.total(),
         }
     }
 

@@ -49,12 +49,12 @@ impl Kind {
         Self::Barrier,
     ];
     /// The kinds that have at most one holder at a time.
-    pub const ALONE: [Self; 3] = [Self::Mutex, Self::Reentrant, Self::Election];
+    pub const EXCLUSIVE: [Self; 3] = [Self::Mutex, Self::Reentrant, Self::Election];
     /// The kinds that several clients can hold [side by side](Self::is_shared).
     pub const SHARED: [Self; 4] = [Self::Semaphore, Self::RwLock, Self::Latch, Self::Barrier];
 
     /// The word for this kind in keys and records.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Mutex => "mutex",
             Self::Reentrant => "reentrant",
@@ -80,7 +80,7 @@ impl Kind {
     /// name is a string as well, and the prefix keeps either kind from treating the other as a lock of
     /// another library. A user-defined value contains no control character, so it cannot start with this
     /// prefix.
-    pub const fn mark(self) -> &'static str {
+    pub const fn token_prefix(self) -> &'static str {
         match self {
             Self::Election => "election\n",
             _ => "",
@@ -89,43 +89,43 @@ impl Kind {
 
     /// The value at the lock's key while this claim holds it: a secret. For a ReentrantMutex, the owner.
     pub fn token(self, claim: &Claim) -> String {
-        [self.mark(), &claim.token()].concat()
+        [self.token_prefix(), &claim.token()].concat()
     }
 
     /// The value at the lock's key while it [rests](ReleaseAction::Rest) after the hold with this fencing token.
-    pub fn rest(self, fence: Option<FencingToken>) -> String {
-        format!("{}rest\n{}", self.mark(), fence.map_or(0, FencingToken::as_u64))
+    pub fn cooldown_token(self, fence: Option<FencingToken>) -> String {
+        format!("{}rest\n{}", self.token_prefix(), fence.map_or(0, FencingToken::as_u64))
     }
 
     /// Whether a string at the key is a lock of this kind.
-    pub fn owns(self, token: &str) -> bool {
+    pub fn matches_token(self, token: &str) -> bool {
         match self {
-            Self::Mutex => !token.starts_with(Self::Election.mark()),
-            Self::Election => token.starts_with(self.mark()),
+            Self::Mutex => !token.starts_with(Self::Election.token_prefix()),
+            Self::Election => token.starts_with(self.token_prefix()),
             _ => false,
         }
     }
 
     /// Whether tasks of one process can pass a hold on among themselves, each with its own fencing token: see
     /// [`cohort`](crate::machine::cohort).
-    pub const fn is_handed_on(self) -> bool {
+    pub const fn supports_handoff(self) -> bool {
         matches!(self, Self::Mutex)
     }
 
     /// Whether a quorum of stores can provide this kind: a client holds it once a majority grants it. This
     /// works where a client needs no reply but the result of its own claim.
-    pub const fn goes_by_majority(self) -> bool {
+    pub const fn supports_quorum(self) -> bool {
         matches!(self, Self::Mutex | Self::Reentrant)
     }
 
     /// Whether a lock of this kind is a plain string with one holder at a time.
-    pub const fn is_one_string(self) -> bool {
+    pub const fn is_plain_string(self) -> bool {
         matches!(self, Self::Mutex | Self::Election)
     }
 
     /// The kind that this word stands for.
-    pub fn of_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 
@@ -188,9 +188,9 @@ impl Lock {
 /// ```
 /// use leasehold_core::{Kind, LockMode};
 ///
-/// let two = LockMode::Permits { count: 2, of: 5 };
-/// assert_eq!((two.word().as_str(), LockMode::of_word("p2:5")), ("p2:5", Some(two)));
-/// assert!(two.suits(Kind::Semaphore) && !two.suits(Kind::RwLock));
+/// let two = LockMode::Permits { count: 2, total: 5 };
+/// assert_eq!((two.encode().as_str(), LockMode::parse("p2:5")), ("p2:5", Some(two)));
+/// assert!(two.applies_to(Kind::Semaphore) && !two.applies_to(Kind::RwLock));
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -198,13 +198,15 @@ impl Lock {
 pub enum LockMode {
     /// The whole lock: a Mutex, a ReentrantMutex or an Election.
     #[default]
-    Whole,
+    #[serde(rename = "whole")]
+    Exclusive,
     /// A number of permits of a Semaphore.
     Permits {
         /// How many permits.
         count: u32,
         /// How many permits exist in total, unless the store knows another number.
-        of: u32,
+        #[serde(rename = "of")]
+        total: u32,
     },
     /// A reader of an RwLock, beside other readers.
     Read,
@@ -215,43 +217,50 @@ pub enum LockMode {
     /// The writer, beside the upgradable read of the same owner, and ahead of all waiters.
     Upgrade,
     /// A number of arrivals at a Latch.
-    Arrive {
+    #[serde(rename = "arrive")]
+    CountDown {
         /// How many arrivals.
         count: u32,
         /// How many arrivals open the latch.
-        of: u32,
+        #[serde(rename = "of")]
+        total: u32,
     },
     /// A waiter at a Latch, until it opens.
-    Await {
+    #[serde(rename = "await")]
+    LatchWait {
         /// How many arrivals open the latch.
-        of: u32,
+        #[serde(rename = "of")]
+        total: u32,
     },
     /// A party that waits at a Barrier for the others.
-    Meet {
+    #[serde(rename = "meet")]
+    BarrierWait {
         /// How many parties proceed together.
-        of: u32,
+        #[serde(rename = "of")]
+        total: u32,
     },
 }
 
 impl LockMode {
     /// Whether a lock of that kind has this mode.
-    pub const fn suits(self, kind: Kind) -> bool {
+    pub const fn applies_to(self, kind: Kind) -> bool {
         match self {
-            Self::Whole => !kind.is_shared(),
+            Self::Exclusive => !kind.is_shared(),
             Self::Permits { .. } => matches!(kind, Kind::Semaphore),
             Self::Read | Self::Upgradable | Self::Write | Self::Upgrade => matches!(kind, Kind::RwLock),
-            Self::Arrive { .. } | Self::Await { .. } => matches!(kind, Kind::Latch),
-            Self::Meet { .. } => matches!(kind, Kind::Barrier),
+            Self::CountDown { .. } | Self::LatchWait { .. } => matches!(kind, Kind::Latch),
+            Self::BarrierWait { .. } => matches!(kind, Kind::Barrier),
         }
     }
 
     /// How many permits, arrivals or parties there are in total, as far as the client that sends the request
     /// knows.
-    pub const fn of(self) -> Option<u32> {
+    pub const fn total(self) -> Option<u32> {
         match self {
-            Self::Permits { of, .. } | Self::Arrive { of, .. } | Self::Await { of } | Self::Meet { of } => {
-                Some(of)
-            }
+            Self::Permits { total, .. }
+            | Self::CountDown { total, .. }
+            | Self::LatchWait { total }
+            | Self::BarrierWait { total } => Some(total),
             _ => None,
         }
     }
@@ -259,46 +268,46 @@ impl LockMode {
     /// How many of those this mode takes.
     pub const fn count(self) -> u32 {
         match self {
-            Self::Permits { count, .. } | Self::Arrive { count, .. } => count,
-            Self::Await { .. } => 0,
+            Self::Permits { count, .. } | Self::CountDown { count, .. } => count,
+            Self::LatchWait { .. } => 0,
             _ => 1,
         }
     }
 
     /// The word for this mode in keys and messages.
-    pub fn word(self) -> String {
+    pub fn encode(self) -> String {
         match self {
-            Self::Whole => "-".to_owned(),
-            Self::Permits { count, of } => format!("p{count}:{of}"),
+            Self::Exclusive => "-".to_owned(),
+            Self::Permits { count, total } => format!("p{count}:{total}"),
             Self::Read => "r".to_owned(),
             Self::Upgradable => "u".to_owned(),
             Self::Write => "w".to_owned(),
             Self::Upgrade => "x".to_owned(),
-            Self::Arrive { count, of } => format!("a{count}:{of}"),
-            Self::Await { of } => format!("t0:{of}"),
-            Self::Meet { of } => format!("m1:{of}"),
+            Self::CountDown { count, total } => format!("a{count}:{total}"),
+            Self::LatchWait { total } => format!("t0:{total}"),
+            Self::BarrierWait { total } => format!("m1:{total}"),
         }
     }
 
     /// The mode that this word stands for.
-    pub fn of_word(word: &str) -> Option<Self> {
+    pub fn parse(word: &str) -> Option<Self> {
         let numbers = || {
-            let (count, of) = word.get(1..)?.split_once(':')?;
-            Some((count.parse().ok()?, of.parse().ok()?))
+            let (count, total) = word.get(1..)?.split_once(':')?;
+            Some((count.parse().ok()?, total.parse().ok()?))
         };
         let found = match word.get(..1)? {
-            "-" => Self::Whole,
+            "-" => Self::Exclusive,
             "r" => Self::Read,
             "u" => Self::Upgradable,
             "w" => Self::Write,
             "x" => Self::Upgrade,
-            "p" => numbers().map(|(count, of)| Self::Permits { count, of })?,
-            "a" => numbers().map(|(count, of)| Self::Arrive { count, of })?,
-            "t" => numbers().map(|(_, of)| Self::Await { of })?,
-            "m" => numbers().map(|(_, of)| Self::Meet { of })?,
+            "p" => numbers().map(|(count, total)| Self::Permits { count, total })?,
+            "a" => numbers().map(|(count, total)| Self::CountDown { count, total })?,
+            "t" => numbers().map(|(_, total)| Self::LatchWait { total })?,
+            "m" => numbers().map(|(_, total)| Self::BarrierWait { total })?,
             _ => return None,
         };
-        (found.word() == word).then_some(found)
+        (found.encode() == word).then_some(found)
     }
 }
 
@@ -362,7 +371,7 @@ impl Claim {
 ///     adopt_ms: None,
 ///     liveness: Liveness::Session { alive_ms: 10_000 },
 ///     predecessor: None,
-///     mode: LockMode::Whole,
+///     mode: LockMode::Exclusive,
 /// };
 /// let mut lock = LockState::default();
 /// let mut now_us = 1_000_000;
@@ -415,17 +424,17 @@ pub const RESERVED_OWNER: &str = "leasehold";
 
 impl Op {
     /// Why the operation has no meaning for a lock of that kind in any state; `None` if it has one.
-    pub fn misfit(&self, kind: Kind) -> Option<Refused> {
+    pub fn refusal_for(&self, kind: Kind) -> Option<Refused> {
         match self {
-            _ if !self.suits(kind) => Some(Refused::Unsupported),
+            _ if !self.is_supported_by(kind) => Some(Refused::Unsupported),
             _ if kind.has_owners() && !self.names_owners() => Some(Refused::NoOwner),
             Self::Release(Release { action: ReleaseAction::Cooldown { .. }, .. })
-                if !kind.is_one_string() =>
+                if !kind.is_plain_string() =>
             {
                 Some(Refused::NoCooldown)
             }
             Self::Release(Release { action: ReleaseAction::FreeAndPublish, .. })
-                if !kind.goes_by_majority() =>
+                if !kind.supports_quorum() =>
             {
                 Some(Refused::Unsupported)
             }
@@ -450,13 +459,13 @@ impl Op {
     }
 
     /// Whether locks of that kind have what the operation requests.
-    pub fn suits(&self, kind: Kind) -> bool {
+    pub fn is_supported_by(&self, kind: Kind) -> bool {
         match self {
-            Self::Acquire(ask) => ask.mode.suits(kind),
-            Self::Release(release) => release.next.as_ref().is_none_or(|next| next.mode.suits(kind)),
+            Self::Acquire(ask) => ask.mode.applies_to(kind),
+            Self::Release(release) => release.next.as_ref().is_none_or(|next| next.mode.applies_to(kind)),
             Self::Resize(_) => kind == Kind::Semaphore,
-            Self::RaiseFence(_) => kind.goes_by_majority(),
-            Self::Extend(Extend { reserve: Some(_), .. }) => kind.is_handed_on(),
+            Self::RaiseFence(_) => kind.supports_quorum(),
+            Self::Extend(Extend { reserve: Some(_), .. }) => kind.supports_handoff(),
             Self::Extend(_) | Self::Inspect(_) | Self::Evict(_) | Self::ForceRelease(_) => true,
         }
     }
@@ -599,7 +608,7 @@ pub enum ReleaseAction {
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 3_000, label: Label::new("billing")?, queue: None, adopt_ms: None,
-///     liveness: Liveness::Lease, predecessor: None, mode: LockMode::Whole,
+///     liveness: Liveness::Lease, predecessor: None, mode: LockMode::Exclusive,
 /// };
 /// let mut lock = LockState::default();
 /// lock.apply(1_000_000, &Op::Acquire(ask), &all_alive);
@@ -659,7 +668,7 @@ pub struct Inspect {
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
-///     liveness: Liveness::Session { alive_ms: 10_000 }, predecessor: None, mode: LockMode::Whole,
+///     liveness: Liveness::Session { alive_ms: 10_000 }, predecessor: None, mode: LockMode::Exclusive,
 /// };
 /// let (mut lock, nobody) = (LockState::default(), &|_| SessionStatus::Lapsed);
 /// lock.apply(1_000_000, &Op::Acquire(ask), nobody);
@@ -696,7 +705,7 @@ pub struct Evict {
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
 ///     claim, lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
-///     liveness: Liveness::Session { alive_ms: 10_000 }, predecessor: None, mode: LockMode::Whole,
+///     liveness: Liveness::Session { alive_ms: 10_000 }, predecessor: None, mode: LockMode::Exclusive,
 /// };
 /// let mut lock = LockState::default();
 /// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &all_alive);
@@ -873,7 +882,7 @@ pub enum Acquired {
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let (liveness, label) = (Liveness::Session { alive_ms: 10_000 }, Label::new("a worker").expect("it is short"));
-///     Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, liveness, predecessor: None, mode: LockMode::Whole }
+///     Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, liveness, predecessor: None, mode: LockMode::Exclusive }
 /// };
 /// let (mut till, mut stock) = (LockState::default(), LockState::default());
 /// let both = LockState::take_all(&mut [(&mut till, &ask(1)), (&mut stock, &ask(2))], 1_000_000);
@@ -950,7 +959,7 @@ pub struct Predecessor {
 /// let label = Some(Label::new("billing on web-3")?);
 /// let ours = Holder {
 ///     label, owner: None, count: 1, remaining_ms: Some(2_900), fence, since_ms: None, session: None, in_cooldown: false,
-///     mode: LockMode::Whole,
+///     mode: LockMode::Exclusive,
 /// };
 /// assert!(!ours.is_foreign() && shown(&ours) == "billing on web-3");
 /// # Ok::<(), leasehold_core::LabelError>(())

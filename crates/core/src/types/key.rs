@@ -160,7 +160,7 @@ impl KeySpace {
 
     /// The keys of a lock, or why this lock cannot have any.
     pub fn lock(&self, lock: &Lock) -> Result<LockKeys, KeyError> {
-        let (own, kind) = (lock.name.as_str(), lock.kind.word());
+        let (own, kind) = (lock.name.as_str(), lock.kind.as_str());
         let prefix = self.prefix.as_str();
         // A prefix has no braces, so it is hashed only where the whole key is.
         let hashed = [if tag(own).is_some() { "" } else { prefix }, hashed(own)];
@@ -316,7 +316,7 @@ pub enum KeyError {
     PrefixCharacter,
     /// The store is a quorum, and a majority of votes cannot provide a lock of this kind.
     #[error(
-        "a quorum of stores has no {word}, only locks that a majority of votes can grant, a Mutex or a ReentrantMutex: use a single server, or one that Sentinel monitors", word = .0.word()
+        "a quorum of stores has no {word}, only locks that a majority of votes can grant, a Mutex or a ReentrantMutex: use a single server, or one that Sentinel monitors", word = .0.as_str()
     )]
     NotByMajority(Kind),
     /// The name is one of Leasehold's own keys.

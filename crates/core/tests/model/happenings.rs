@@ -51,7 +51,7 @@ pub(super) fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_
         adopt_ms,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 

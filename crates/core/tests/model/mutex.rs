@@ -668,7 +668,7 @@ fn a_state_that_is_shown_keeps_its_tokens() {
         adopt_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     };
     let mut state = LockState::default();
     state.apply(1_762_000_000_000_000, &Op::Acquire(ask), &all_alive);

@@ -274,10 +274,10 @@ fn nothing_is_reserved_for_a_lock_of_another_kind() {
         let mut state = LockState::new(kind);
         let value = if kind.has_owners() { OwnValue::new("ada").ok() } else { None };
         let claim = Claim { value, ..claim(0, 0) };
-        let mode = [LockMode::Whole, LockMode::Permits { count: 1, of: 1 }, LockMode::Write]
+        let mode = [LockMode::Exclusive, LockMode::Permits { count: 1, total: 1 }, LockMode::Write]
             .into_iter()
-            .chain([LockMode::Arrive { count: 1, of: 1 }, LockMode::Meet { of: 1 }])
-            .find(|mode| mode.suits(kind));
+            .chain([LockMode::CountDown { count: 1, total: 1 }, LockMode::BarrierWait { total: 1 }])
+            .find(|mode| mode.applies_to(kind));
         let mode = mode.expect("each kind has parts of its own");
         let take = Op::Acquire(Acquire { mode, ..ask(claim.clone(), 3_000, None, None) });
         let (reply, _) = state.apply(START_US, &take, &all_alive);

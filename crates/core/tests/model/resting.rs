@@ -32,8 +32,8 @@ fn any_step() -> impl Strategy<Value = (u64, Op)> {
 fn unmarked(state: &LockState) -> Option<(String, Option<u64>)> {
     let value = state.value.as_ref()?;
     let Content::Token(token) = &value.content else { panic!("a string stands there") };
-    assert!(state.kind.owns(token), "{token}");
-    Some((token.strip_prefix(state.kind.mark()).expect("a mark").to_owned(), value.expires_ms))
+    assert!(state.kind.matches_token(token), "{token}");
+    Some((token.strip_prefix(state.kind.token_prefix()).expect("a mark").to_owned(), value.expires_ms))
 }
 
 /// Until when a lock rests, if it does.

@@ -54,7 +54,7 @@ fn claim(kind: Kind, s: u8, n: u8) -> Claim {
 fn mode(kind: Kind, s: u8, n: u8) -> LockMode {
     let at = u32::from(s * HOLDS + n);
     match kind {
-        Kind::Semaphore => LockMode::Permits { count: at % 4, of: 3 + u32::from(at % 7 == 0) },
+        Kind::Semaphore => LockMode::Permits { count: at % 4, total: 3 + u32::from(at % 7 == 0) },
         Kind::RwLock => [
             LockMode::Upgradable,
             LockMode::Upgrade,
@@ -63,9 +63,9 @@ fn mode(kind: Kind, s: u8, n: u8) -> LockMode {
             LockMode::Write,
             LockMode::Read,
         ][usize::from(n)],
-        Kind::Latch if n < 2 => LockMode::Await { of: 3 - u32::from(at == 7) },
-        Kind::Latch => LockMode::Arrive { count: 1 + at % 2, of: 3 + u32::from(at % 9 == 0) },
-        _ => LockMode::Meet { of: if at % 8 == 7 { 2 } else { 3 } },
+        Kind::Latch if n < 2 => LockMode::LatchWait { total: 3 - u32::from(at == 7) },
+        Kind::Latch => LockMode::CountDown { count: 1 + at % 2, total: 3 + u32::from(at % 9 == 0) },
+        _ => LockMode::BarrierWait { total: if at % 8 == 7 { 2 } else { 3 } },
     }
 }
 
@@ -386,14 +386,16 @@ impl Environment {
                 LockMode::Permits { .. } => {
                     assert!(taken <= u64::from(limit_of(&self.state).expect("it is known")));
                 }
-                LockMode::Await { of } => assert!(taken >= u64::from(of), "it has not opened for {part:?}"),
+                LockMode::LatchWait { total } => {
+                    assert!(taken >= u64::from(total), "it has not opened for {part:?}")
+                }
                 _ => {}
             }
         }
         if self.state.kind == Kind::Barrier {
-            let of = fresh.first().and_then(|part| part.mode.of());
+            let total = fresh.first().and_then(|part| part.mode.total());
             assert!(
-                fresh.is_empty() || of == u32::try_from(fresh.len()).ok(),
+                fresh.is_empty() || total == u32::try_from(fresh.len()).ok(),
                 "all parties, or none: {fresh:#?}"
             );
         }
@@ -426,7 +428,7 @@ impl Environment {
                 part.owner.is_some() && held.owner == part.owner && held.hold != part.hold
             };
             let passes = match part.mode {
-                LockMode::Arrive { .. } | LockMode::Upgrade => true,
+                LockMode::CountDown { .. } | LockMode::Upgrade => true,
                 LockMode::Read | LockMode::Upgradable => {
                     after.holds.iter().chain(&before.holds).any(|held| owners(&held))
                 }
@@ -593,8 +595,8 @@ impl Environment {
             LockMode::Upgrade => {
                 now.holds.iter().all(|part| part.owner == first.claim.value && !writes(part))
             }
-            LockMode::Await { of } => taken >= u64::from(of),
-            LockMode::Meet { .. } => live.len() >= limit.expect("a party has set the limit") as usize,
+            LockMode::LatchWait { total } => taken >= u64::from(total),
+            LockMode::BarrierWait { .. } => live.len() >= limit.expect("a party has set the limit") as usize,
             _ => true,
         };
         assert!(!room, "there is room for {first:?} in {:#?}", self.state);

@@ -35,14 +35,18 @@ fn states() -> [LockState; 9] {
         mutex(),
         mutex_in_cooldown(),
         reentrant(),
-        state(Kind::Election, &[LockMode::Whole, LockMode::Whole]),
+        state(Kind::Election, &[LockMode::Exclusive, LockMode::Exclusive]),
         semaphore(),
         state(Kind::RwLock, &[LockMode::Upgradable, LockMode::Read, LockMode::Write, LockMode::Upgrade]),
         state(
             Kind::Latch,
-            &[LockMode::Await { of: 5 }, LockMode::Arrive { count: 2, of: 5 }, LockMode::Await { of: 5 }],
+            &[
+                LockMode::LatchWait { total: 5 },
+                LockMode::CountDown { count: 2, total: 5 },
+                LockMode::LatchWait { total: 5 },
+            ],
         ),
-        state(Kind::Barrier, &[LockMode::Meet { of: 3 }, LockMode::Meet { of: 3 }]),
+        state(Kind::Barrier, &[LockMode::BarrierWait { total: 3 }, LockMode::BarrierWait { total: 3 }]),
         state(Kind::RwLock, &[LockMode::Write, LockMode::Read]),
     ]
 }
@@ -77,7 +81,7 @@ fn state(kind: Kind, modes: &[LockMode]) -> LockState {
 /// A hold with reserved tokens, an evicted and a released hold, and two waiters.
 fn mutex() -> LockState {
     let mut state = LockState::new(Kind::Mutex);
-    let acquire = |n| Op::Acquire(request(Kind::Mutex, n, LockMode::Whole));
+    let acquire = |n| Op::Acquire(request(Kind::Mutex, n, LockMode::Exclusive));
     let release = |n| {
         let claim = claim(Kind::Mutex, n);
         Op::Release(Release { claim, action: ReleaseAction::Grant, next: None })
@@ -104,7 +108,7 @@ fn mutex() -> LockState {
 fn mutex_in_cooldown() -> LockState {
     let mut state = LockState::new(Kind::Mutex);
     let value = OwnValue::new("mine").ok();
-    let acquire = request(Kind::Mutex, 0, LockMode::Whole);
+    let acquire = request(Kind::Mutex, 0, LockMode::Exclusive);
     let claim = Claim { value, ..acquire.claim.clone() };
     let release =
         Release { claim: claim.clone(), action: ReleaseAction::Cooldown { for_ms: 60_000 }, next: None };
@@ -115,7 +119,7 @@ fn mutex_in_cooldown() -> LockState {
 /// Two holds of one owner.
 fn reentrant() -> LockState {
     let mut state = LockState::new(Kind::Reentrant);
-    let acquire = |n| Op::Acquire(request(Kind::Reentrant, n, LockMode::Whole));
+    let acquire = |n| Op::Acquire(request(Kind::Reentrant, n, LockMode::Exclusive));
     execute(&mut state, vec![acquire(0), acquire(1)]);
     state
 }
@@ -123,7 +127,7 @@ fn reentrant() -> LockState {
 /// A resized semaphore with two holds, one of them evicted, and a waiter.
 fn semaphore() -> LockState {
     let mut state = LockState::new(Kind::Semaphore);
-    let acquire = |n, count| Op::Acquire(request(Kind::Semaphore, n, LockMode::Permits { count, of: 3 }));
+    let acquire = |n, count| Op::Acquire(request(Kind::Semaphore, n, LockMode::Permits { count, total: 3 }));
     execute(
         &mut state,
         vec![

@@ -13,7 +13,7 @@ async fn examined(url: &str) -> Diagnosis {
 }
 
 fn words(found: &Diagnosis) -> Vec<&str> {
-    found.findings.iter().map(|hazard| hazard.kind.word()).collect()
+    found.findings.iter().map(|hazard| hazard.kind.as_str()).collect()
 }
 
 /// Row 36: a client warns on connect of an eviction policy that can remove locks, or refuses it with `strict`; and a
@@ -58,7 +58,8 @@ async fn row_37_full_memory_is_found_by_looking() {
     assert!(!words(&examined(&server.url()).await).contains(&"memory_full"));
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).expect("an answer").ok().expect("set");
     let found = examined(&server.url()).await;
-    let full = found.findings.iter().find(|hazard| hazard.kind.word() == "memory_full").expect("it is found");
+    let full =
+        found.findings.iter().find(|hazard| hazard.kind.as_str() == "memory_full").expect("it is found");
     assert_eq!(full.severity, Severity::Notice);
     assert!(full.to_string().contains("releases and renewals go on: raise `maxmemory`"), "{full}");
 }

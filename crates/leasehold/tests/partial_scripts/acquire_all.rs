@@ -26,7 +26,7 @@ fn ask(n: u8, lease_ms: u64) -> Acquire {
         adopt_ms: None,
         liveness,
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 

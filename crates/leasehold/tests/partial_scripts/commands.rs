@@ -499,7 +499,7 @@ fn take_part(n: u8, mode: LockMode) -> Op {
 
 /// Of a Semaphore with two permits.
 fn permits() -> Vec<Way> {
-    let take = |n: u8, count: u32| take_part(n, LockMode::Permits { count, of: 2 });
+    let take = |n: u8, count: u32| take_part(n, LockMode::Permits { count, total: 2 });
     let by = || Label::new("test").expect("a label");
     let evict = |n: u8| Op::Evict(Evict { session: claim(n).hold.session(), actor: by() });
     let free = |at_us: u64| {
@@ -636,8 +636,8 @@ fn readers() -> Vec<Way> {
 
 /// Of a Latch of two.
 fn arrivals() -> Vec<Way> {
-    let arrive = |n: u8| take_part(n, LockMode::Arrive { count: 1, of: 2 });
-    let wait = |n: u8| take_part(n, LockMode::Await { of: 2 });
+    let arrive = |n: u8| take_part(n, LockMode::CountDown { count: 1, total: 2 });
+    let wait = |n: u8| take_part(n, LockMode::LatchWait { total: 2 });
     vec![
         ("arrival", vec![], arrive(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
         ("wait for arrivals", vec![arrive(1)], wait(2), "HGET HGETALL TIME HMGET PTTL HSET"),
@@ -650,7 +650,7 @@ fn arrivals() -> Vec<Way> {
         (
             "wait by another number",
             vec![wait(2)],
-            take_part(3, LockMode::Await { of: 3 }),
+            take_part(3, LockMode::LatchWait { total: 3 }),
             "HGET HLEN HMGET HGET TIME",
         ),
     ]
@@ -658,7 +658,7 @@ fn arrivals() -> Vec<Way> {
 
 /// Of a Barrier of three.
 fn meetings() -> Vec<Way> {
-    let meet = |n: u8| take_part(n, LockMode::Meet { of: 3 });
+    let meet = |n: u8| take_part(n, LockMode::BarrierWait { total: 3 });
     vec![
         ("the first", vec![], meet(1), "HGET HLEN HMGET TIME RESTORE HSET"),
         ("the second", vec![meet(1)], meet(2), "HGET HLEN HMGET HMGET TIME PTTL HSET"),
@@ -687,7 +687,7 @@ fn ask(claim: Claim, ttl_ms: Option<u64>) -> Acquire {
         adopt_ms: None,
         liveness: Liveness::Session { alive_ms: 0 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 

@@ -309,7 +309,7 @@ fn audit_entry(line: &str) -> Result<AuditEntry, Broken> {
 /// The lock of a field in a session's record.
 fn lock_of(field: &str) -> Option<Lock> {
     let (kind, name) = field.strip_prefix("l:")?.split_once(':')?;
-    Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
+    Some(Lock { kind: Kind::parse(kind)?, name: LockName::new(name).ok()? })
 }
 
 /// The tokens reserved for local hand-offs.
@@ -432,10 +432,10 @@ fn place_id(kind: Kind, text: &str) -> Result<QueueEntryId, Broken> {
 fn place(text: &str, kind: Kind) -> Result<QueueEntry, Broken> {
     let (text, mode) = match text.rsplit_once('\n') {
         Some((text, word)) if kind.is_shared() => {
-            let mode = LockMode::of_word(word).filter(|mode| mode.suits(kind));
+            let mode = LockMode::parse(word).filter(|mode| mode.applies_to(kind));
             (text, mode.ok_or_else(|| Broken(format!("a place of a mode `{word}`")))?)
         }
-        _ => (text, LockMode::Whole),
+        _ => (text, LockMode::Exclusive),
     };
     let words: Vec<_> = text.splitn(8, '\n').collect();
     let [ticket, nonce, expires_ms, lease_ms, life, hold, own, label] = words[..] else {

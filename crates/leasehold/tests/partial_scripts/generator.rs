@@ -197,10 +197,10 @@ impl<'a> Play<'a> {
 /// The lock mode that excludes most other holders, so that others wait for it.
 fn whole(kind: Kind) -> LockMode {
     match kind {
-        Kind::Semaphore => LockMode::Permits { count: 3, of: 3 },
+        Kind::Semaphore => LockMode::Permits { count: 3, total: 3 },
         Kind::RwLock => LockMode::Write,
-        Kind::Latch => LockMode::Await { of: 3 },
-        Kind::Barrier => LockMode::Meet { of: 64 },
-        _ => LockMode::Whole,
+        Kind::Latch => LockMode::LatchWait { total: 3 },
+        Kind::Barrier => LockMode::BarrierWait { total: 64 },
+        _ => LockMode::Exclusive,
     }
 }

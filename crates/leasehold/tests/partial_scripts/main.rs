@@ -80,7 +80,7 @@ fn a_script_of_what_several_share_that_is_cut_off_does_so_too() {
 fn leaves_expiries_and_a_way_on(kinds: &[Kind], all: u64) {
     if let Some(seed) = number("LEASEHOLD_SEED") {
         for kind in kinds {
-            println!("a {}", kind.word());
+            println!("a {}", kind.as_str());
             let checked = check(&mut Fixture::new(*kind), seed, &mut ObservedHolder::default());
             checked.unwrap_or_else(|Broken(what)| panic!("{what}"));
         }
@@ -104,7 +104,7 @@ fn check_all(kind: Kind, seeds: impl Iterator<Item = u64>) -> ObservedHolder {
     let (mut fixture, mut seen) = (Fixture::new(kind), ObservedHolder::default());
     for seed in seeds {
         check(&mut fixture, seed, &mut seen)
-            .unwrap_or_else(|Broken(what)| panic!("a {}: {what}", kind.word()));
+            .unwrap_or_else(|Broken(what)| panic!("a {}: {what}", kind.as_str()));
     }
     seen.cut_at(fixture.cuts);
     seen
@@ -295,8 +295,9 @@ impl Play<'_> {
     fn check_expiries(&self, before: &LockState) -> Result<(), Broken> {
         let persisted = |content: &str| {
             let value = before.value.as_ref().filter(|value| value.expires_ms.is_none());
-            value
-                .is_some_and(|value| value.content.token().unwrap_or_else(|| value.content.word()) == content)
+            value.is_some_and(|value| {
+                value.content.token().unwrap_or_else(|| value.content.type_name()) == content
+            })
         };
         let keyspace = self.fixture.redis.keyspace();
         for (key, entry) in keyspace.entries().filter(|(_, entry)| entry.expires_ms.is_none()) {

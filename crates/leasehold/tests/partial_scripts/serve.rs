@@ -119,7 +119,7 @@ impl Play<'_> {
             adopt_ms: None,
             liveness: Liveness::Session { alive_ms: 10_000 },
             predecessor: None,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
         })
     }
 

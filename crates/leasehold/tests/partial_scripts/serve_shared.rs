@@ -57,10 +57,10 @@ impl Play<'_> {
 
     /// So many more come to a Latch or a Barrier that it opens.
     fn let_others_come(&mut self) -> Result<(), Broken> {
-        let of = self.state.record.as_ref().and_then(|record| record.limit).unwrap_or(1).max(1);
+        let total = self.state.record.as_ref().and_then(|record| record.limit).unwrap_or(1).max(1);
         let (comers, mode) = match self.fixture.kind {
-            Kind::Latch => (1, LockMode::Arrive { count: of, of }),
-            Kind::Barrier => (of - 1, LockMode::Meet { of }),
+            Kind::Latch => (1, LockMode::CountDown { count: total, total }),
+            Kind::Barrier => (total - 1, LockMode::BarrierWait { total }),
             _ => return Ok(()),
         };
         for n in 0..comers {

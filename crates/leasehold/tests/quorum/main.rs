@@ -133,6 +133,6 @@ pub(crate) fn claim() -> Claim {
 pub(crate) fn acquire(claim: &Claim) -> Acquire {
     let label = Label::new(format!("worker {}", claim.hold.session())).unwrap();
     let (claim, liveness) = (claim.clone(), Liveness::Lease);
-    let (queue, adopt_ms, predecessor, mode) = (None, None, None, LockMode::Whole);
+    let (queue, adopt_ms, predecessor, mode) = (None, None, None, LockMode::Exclusive);
     Acquire { claim, lease_ms: 3_000, label, queue, adopt_ms, liveness, predecessor, mode }
 }

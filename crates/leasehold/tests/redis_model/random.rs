@@ -299,8 +299,8 @@ impl Play<'_> {
             Some(LockMode::Write) => seen("written"),
             Some(LockMode::Upgrade) => seen("upgraded"),
             Some(LockMode::Upgradable) => seen("read upgradably"),
-            Some(LockMode::Arrive { .. }) => seen("arrived"),
-            Some(LockMode::Await { .. }) => seen("passed"),
+            Some(LockMode::CountDown { .. }) => seen("arrived"),
+            Some(LockMode::LatchWait { .. }) => seen("passed"),
             _ => {}
         }
         match refused {

@@ -137,7 +137,7 @@ fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
             *seen.entry(what).or_insert(0) += times;
         }
     }
-    println!("{sequences} sequences of a {}: {seen:?}", kind.word());
+    println!("{sequences} sequences of a {}: {seen:?}", kind.as_str());
     // A generator that reached no interesting state would agree with any script.
     for (what, seldom) in [
         "granted",
@@ -255,7 +255,7 @@ fn what_is_reserved_never_outruns_the_clock() {
 fn scripts_flushed_between_all_calls_are_loaded_again() {
     let mut world = World::new();
     world.flush_scripts = true;
-    for kind in Kind::ALONE {
+    for kind in Kind::EXCLUSIVE {
         (0..40).for_each(|seed| world.sequence(kind, seed));
     }
 }
@@ -301,7 +301,7 @@ fn texts_of_users_are_texts() {
                 adopt_ms: None,
                 liveness: Liveness::Session { alive_ms: 10_000 },
                 predecessor: None,
-                mode: LockMode::Whole,
+                mode: LockMode::Exclusive,
             })
         };
         play.check(&ask(&holder));
@@ -322,7 +322,7 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
         adopt_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     })
 }
 

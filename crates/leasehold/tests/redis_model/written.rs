@@ -28,7 +28,7 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     if !endings.is_empty() {
         put("ended", endings);
     }
-    let line: Vec<String> = record.tickets.values().map(QueueEntryId::word).collect();
+    let line: Vec<String> = record.tickets.values().map(QueueEntryId::encode).collect();
     if record.tail > 0 {
         let (first, last) =
             (line.first().cloned().unwrap_or_default(), line.last().cloned().unwrap_or_default());
@@ -47,11 +47,11 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
         let (hold, own, liveness) = (claim.hold.token(), own(claim), letter(*liveness));
         let mut place =
             format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{liveness}\n{hold}\n{own}\n{label}");
-        if *mode != LockMode::Whole {
+        if *mode != LockMode::Exclusive {
             place.push('\n');
-            place.push_str(&mode.word());
+            place.push_str(&mode.encode());
         }
-        put(&format!("w:{}", of.word()), place);
+        put(&format!("w:{}", of.encode()), place);
     }
     fields
 }

@@ -109,7 +109,7 @@ pub(crate) fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
         // The store may not know the session, and is to evict it all the same: two milliseconds later.
         liveness: Liveness::Session { alive_ms: 0 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 

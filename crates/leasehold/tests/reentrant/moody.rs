@@ -55,7 +55,7 @@ impl Moody {
                 fence: None,
                 since_ms: None,
                 session: None,
-                mode: LockMode::Whole,
+                mode: LockMode::Exclusive,
                 in_cooldown: false,
             };
             let position = ask.queue.as_ref().map(|_| 0);

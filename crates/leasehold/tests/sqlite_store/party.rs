@@ -175,7 +175,7 @@ pub(crate) fn ask(claim: &Claim, queue: bool) -> Acquire {
         adopt_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 

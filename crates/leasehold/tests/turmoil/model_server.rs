@@ -74,7 +74,7 @@ impl StoreUnderTest for Simulated {
                 let owner = OwnValue::new(value).expect("a plain text is a value");
                 Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
             }
-            kind => Content::Token([kind.mark(), value].concat()),
+            kind => Content::Token([kind.token_prefix(), value].concat()),
         };
         self.put(lock, content, expiry);
         Some(Box::pin(ready(())))

@@ -459,7 +459,7 @@ mod tests {
         let escaped = payload(b"\x04\x01\x09leasehold\x04none\x09\x00");
         assert!(REENTRANT.acquire.contains(&format!("EMPTY_LOCK='{escaped}'")), "{escaped}");
         for kind in Kind::ALL.into_iter().filter(|kind| kind.is_shared()) {
-            let word = kind.word();
+            let word = kind.as_str();
             let mut bytes = b"\x04\x01\x09leasehold".to_vec();
             bytes.push(u8::try_from(word.len()).expect("a word is short"));
             bytes.extend_from_slice(word.as_bytes());
@@ -473,14 +473,18 @@ mod tests {
 
     #[test]
     fn the_scripts_know_the_marks_of_the_model() {
-        let mark = Kind::Election.mark().replace('\n', "\\n");
+        let mark = Kind::Election.token_prefix().replace('\n', "\\n");
         let mutex = [MUTEX.acquire, MUTEX.inspect, ACQUIRE_ALL].map(|text| (text, "ELECTION_MARK"));
         let election = [ELECTION.acquire, ELECTION.inspect].map(|text| (text, "MARK"));
         for (text, name) in mutex.into_iter().chain(election) {
             assert!(text.contains(&format!("local {name}='{mark}'\n")), "{text}");
             assert!(text.contains(&format!("string.sub(value,1,#{name})")), "{text}");
         }
-        assert_eq!(Kind::Mutex.rest(None), "rest\n0", "as in string_holder.lua and acquire_all.lua");
+        assert_eq!(
+            Kind::Mutex.cooldown_token(None),
+            "rest\n0",
+            "as in string_holder.lua and acquire_all.lua"
+        );
     }
 
     #[test]

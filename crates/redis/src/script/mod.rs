@@ -159,13 +159,13 @@ impl Call {
             Op::Extend(extend) if goes_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
             Op::Extend(extend) => {
                 // A call with one key also works while a slot of a cluster moves, and these kinds need no record to extend.
-                let alone = !kind.is_one_string() && !extend.keep_record;
+                let alone = !kind.is_plain_string() && !extend.keep_record;
                 let keys: &[&str] = if alone { &[name] } else { &[name, record] };
                 let mut call = Self::of(&scripts.extend, keys);
                 let keep = if extend.keep_record { "1" } else { "" };
                 call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep);
-                if kind.is_one_string() {
-                    call.cmd.arg(kind.mark());
+                if kind.is_plain_string() {
+                    call.cmd.arg(kind.token_prefix());
                 }
                 if let Some(reserve) = extend.reserve {
                     call.cmd.arg(reserve.tokens).arg(if reserve.notify_wanted { "1" } else { "" });
@@ -216,7 +216,7 @@ impl Call {
             _ => return None,
         };
         if kind.is_shared() {
-            call.cmd.arg(kind.word());
+            call.cmd.arg(kind.as_str());
         }
         // The channel on which a script announces a free lock to clients of Redisson, or a change of the leader to observers.
         let said = match kind {
@@ -272,7 +272,7 @@ impl Call {
         match op {
             // Another client may hold the lock by the same value of the user's own: only the record tells.
             Op::Extend(Extend { claim, .. }) | Op::Release(Release { claim, .. })
-                if kind.is_one_string() && claim.value.is_some() =>
+                if kind.is_plain_string() && claim.value.is_some() =>
             {
                 None
             }
@@ -299,7 +299,7 @@ impl Call {
                     }
                     Kind::Semaphore | Kind::RwLock => {
                         let mut call = Self::of(&SCRIPTS.shared_release_by_token, &name);
-                        call.cmd.arg(claim.hold.token()).arg(kind.word());
+                        call.cmd.arg(claim.hold.token()).arg(kind.as_str());
                         call
                     }
                     // Such a hold blocks no other client, and late requests for it must be recognised by the record.
@@ -426,7 +426,7 @@ impl Call {
     /// The mode, of a shared lock.
     fn mode(mut self, kind: Kind, ask: &Acquire) -> Self {
         if kind.is_shared() {
-            self.cmd.arg(ask.mode.word());
+            self.cmd.arg(ask.mode.encode());
         }
         self
     }
@@ -449,18 +449,18 @@ fn life(life: Liveness) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) ->
 
 /// Whether the token alone identifies the hold, and only its end changes: such extends share a call.
 pub(crate) fn goes_by_token(kind: Kind, extend: &Extend) -> bool {
-    kind.is_one_string() && extend.claim.value.is_none() && !extend.keep_record && extend.reserve.is_none()
+    kind.is_plain_string() && extend.claim.value.is_none() && !extend.keep_record && extend.reserve.is_none()
 }
 
 /// The field of a held lock in a session's record.
 fn field_of(lock: &Lock) -> String {
-    format!("l:{}:{}", lock.kind.word(), lock.name)
+    format!("l:{}:{}", lock.kind.as_str(), lock.name)
 }
 
 /// The lock of such a field.
 pub(crate) fn lock_of(field: &str) -> Option<Lock> {
     let (kind, name) = field.strip_prefix("l:")?.split_once(':')?;
-    Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
+    Some(Lock { kind: Kind::parse(kind)?, name: LockName::new(name).ok()? })
 }
 
 #[cfg(test)]

@@ -391,7 +391,7 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
         fence: None,
         since_ms: None,
         session: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
         in_cooldown: false,
     };
     match who {
@@ -423,7 +423,7 @@ fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
                 "" => None,
                 owner => Some(OwnValue::new(owner).map_err(|_| Malformed)?),
             };
-            Ok(Holder { owner, mode: LockMode::of_word(text(mode)?).ok_or(Malformed)?, ..holder })
+            Ok(Holder { owner, mode: LockMode::parse(text(mode)?).ok_or(Malformed)?, ..holder })
         }
         [owner, count] => {
             // A client of another library may use any text as its name.

@@ -108,7 +108,7 @@ impl OncePerPeriod {
         match value.expires_ms {
             None => Err(format!("the turn {fence:?} of {lock} stays for ever")),
             Some(until_ms)
-                if value.content.token() == Some(&*state.kind.rest(fence))
+                if value.content.token() == Some(&*state.kind.cooldown_token(fence))
                     && until_ms > given.at_ms + period_ms =>
             {
                 let due_ms = given.at_ms + period_ms;

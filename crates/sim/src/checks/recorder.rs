@@ -152,7 +152,7 @@ impl Counts {
                 self.handed_off += u64::from(was_handed_off);
                 self.entered += u64::from(gain.count > 1);
                 self.with_others += u64::from(gain.together);
-                self.shared += u64::from(gain.mode != LockMode::Whole);
+                self.shared += u64::from(gain.mode != LockMode::Exclusive);
                 self.upgraded += u64::from(gain.mode == LockMode::Upgrade);
                 &mut self.acquired
             }

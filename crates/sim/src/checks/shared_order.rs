@@ -66,7 +66,7 @@ impl SharedOrder {
             let has_other = held.owner.is_some() && now.iter().chain(&before).any(|other| own(&other));
             let passes = match held.mode {
                 LockMode::Read | LockMode::Upgradable => has_other,
-                LockMode::Upgrade | LockMode::Arrive { .. } => true,
+                LockMode::Upgrade | LockMode::CountDown { .. } => true,
                 _ => false,
             };
             let asked = done.acquires().is_some_and(|(ask, _)| ask.claim.hold == held.hold);

@@ -80,8 +80,8 @@ impl ObservedHolder {
         let writes = |held: &Held| matches!(held.mode, LockMode::Write | LockMode::Upgrade);
         let is_own = |held: &Held| held.owner == place.claim.value;
         match place.mode {
-            LockMode::Permits { count, of } => {
-                sum() + u64::from(count) <= u64::from(self.limit.unwrap_or(of))
+            LockMode::Permits { count, total } => {
+                sum() + u64::from(count) <= u64::from(self.limit.unwrap_or(total))
             }
             LockMode::Read => !holds().any(writes),
             LockMode::Upgradable => !holds().any(|held| writes(held) || held.mode == LockMode::Upgradable),
@@ -90,9 +90,9 @@ impl ObservedHolder {
                 holds().all(|held| is_own(held) && !writes(held))
                     && holds().any(|held| held.mode == LockMode::Upgradable)
             }
-            LockMode::Await { of } => sum() >= u64::from(of),
-            LockMode::Meet { of } => {
-                self.queue.iter().filter(|other| at < other.until).count() >= of as usize
+            LockMode::LatchWait { total } => sum() >= u64::from(total),
+            LockMode::BarrierWait { total } => {
+                self.queue.iter().filter(|other| at < other.until).count() >= total as usize
             }
             _ => false,
         }

@@ -63,7 +63,7 @@ impl Call {
         let kind = match of {
             For::Kind(kind) => kind,
             For::Named => {
-                let kind = Kind::of_word(rest.last()?).filter(|kind| kind.is_shared());
+                let kind = Kind::parse(rest.last()?).filter(|kind| kind.is_shared());
                 kind.ok_or_else(malformed)?
             }
         };
@@ -215,8 +215,8 @@ impl<'a> Rest<'a> {
     /// The arguments for one of several locks to extend.
     fn extend(&mut self, key: &str) -> Read<OnLock> {
         let token = self.text()?;
-        let kind = if Kind::Election.owns(token) { Kind::Election } else { Kind::Mutex };
-        let hold = token.strip_prefix(kind.mark()).ok_or_else(malformed)?;
+        let kind = if Kind::Election.matches_token(token) { Kind::Election } else { Kind::Mutex };
+        let hold = token.strip_prefix(kind.token_prefix()).ok_or_else(malformed)?;
         let hold = HoldId::from_token(hold).map_err(|_| malformed())?;
         let extend =
             Extend { claim: Claim::new(hold), lease_ms: self.number()?, keep_record: false, reserve: None };
@@ -247,16 +247,16 @@ impl<'a> Rest<'a> {
             adopt_ms,
             liveness,
             predecessor: None,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
         })
     }
 
     /// The lock mode, of a kind that has modes.
     fn mode(&mut self, kind: Kind) -> Read<LockMode> {
         if kind.is_shared() {
-            LockMode::of_word(self.text()?).ok_or_else(malformed)
+            LockMode::parse(self.text()?).ok_or_else(malformed)
         } else {
-            Ok(LockMode::Whole)
+            Ok(LockMode::Exclusive)
         }
     }
 
@@ -275,7 +275,7 @@ impl<'a> Rest<'a> {
                     adopt_ms: None,
                     liveness,
                     predecessor: None,
-                    mode: LockMode::Whole,
+                    mode: LockMode::Exclusive,
                 };
                 Ok(((*lock).to_owned(), ask))
             }
@@ -319,7 +319,7 @@ impl<'a> Rest<'a> {
     fn lock(&mut self) -> Read<Lock> {
         let lock = self.text()?.strip_prefix("l:").and_then(|lock| {
             let (kind, name) = lock.split_once(':')?;
-            Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
+            Some(Lock { kind: Kind::parse(kind)?, name: LockName::new(name).ok()? })
         });
         lock.ok_or_else(malformed)
     }
@@ -327,7 +327,7 @@ impl<'a> Rest<'a> {
 
 /// The kind of a string lock, by the prefix of its token.
 fn kind_of_mark(mark: &str) -> Read<Kind> {
-    [Kind::Mutex, Kind::Election].into_iter().find(|kind| kind.mark() == mark).ok_or_else(malformed)
+    [Kind::Mutex, Kind::Election].into_iter().find(|kind| kind.token_prefix() == mark).ok_or_else(malformed)
 }
 
 fn parsed<T: FromStr>(text: &str) -> Read<T> {

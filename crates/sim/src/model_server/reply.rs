@@ -114,7 +114,7 @@ pub(super) fn of_sessions(reply: &SessionReply) -> Value {
 pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
     let Some(record) = record else { return Value::Map(Vec::new()) };
     let held =
-        record.held.iter().map(|lock| (format!("l:{}:{}", lock.kind.word(), lock.name), "1".to_owned()));
+        record.held.iter().map(|lock| (format!("l:{}:{}", lock.kind.as_str(), lock.name), "1".to_owned()));
     let rest = [
         ("format", "1".to_owned()),
         ("until", record.alive_until_ms.to_string()),
@@ -282,9 +282,9 @@ fn who(holder: Option<&Holder>) -> Vec<Value> {
             Value::bulk(session),
         ]);
     }
-    if holder.mode != LockMode::Whole {
+    if holder.mode != LockMode::Exclusive {
         let owner = holder.owner.as_ref().map_or("", |owner| owner.as_str());
-        who.extend([owner, &holder.mode.word()].map(Value::bulk));
+        who.extend([owner, &holder.mode.encode()].map(Value::bulk));
     } else if let Some(owner) = &holder.owner {
         who.extend([Value::bulk(owner.as_str()), Value::number(holder.count)]);
     }

@@ -36,15 +36,15 @@ impl Mutant {
         let writes = |part: &SharedHold| matches!(part.mode, LockMode::Write | LockMode::Upgrade);
         let reads = |part: &SharedHold| part.mode == LockMode::Read;
         let may = |part: &SharedHold| part.mode == LockMode::Upgradable;
-        let mode = if let Op::Acquire(ask) = op { ask.mode } else { LockMode::Whole };
+        let mode = if let Op::Acquire(ask) = op { ask.mode } else { LockMode::Exclusive };
         match (self, op, mode) {
             (Self::ReaderBesideWriter, _, LockMode::Read) => without(state, writes, now_us, op, alive),
             (Self::UpgradeBesideReaders, _, LockMode::Upgrade) => without(state, reads, now_us, op, alive),
             (Self::TwoMayUpgrade, _, LockMode::Upgradable) => without(state, may, now_us, op, alive),
             (Self::PermitsWeighOne, _, LockMode::Permits { .. }) => weightless(state, now_us, op, alive),
             (Self::ReadersBarge, Op::Acquire(ask), LockMode::Read) => barge(state, now_us, ask, alive),
-            (Self::BarrierLacksOne, Op::Acquire(ask), LockMode::Meet { of: 2.. })
-            | (Self::LatchOpensEarly, Op::Acquire(ask), LockMode::Await { of: 2.. }) => {
+            (Self::BarrierLacksOne, Op::Acquire(ask), LockMode::BarrierWait { total: 2.. })
+            | (Self::LatchOpensEarly, Op::Acquire(ask), LockMode::LatchWait { total: 2.. }) => {
                 one_less(state, now_us, ask, alive)
             }
             (Self::ResizeWithoutComparing, Op::Resize(resize), _) => {
@@ -187,13 +187,13 @@ fn one_less(
     alive: Alive<'_>,
 ) -> (Reply, Vec<Notification>) {
     let less = |mode: &mut LockMode| {
-        if let LockMode::Meet { of } | LockMode::Await { of } = mode {
-            *of -= 1;
+        if let LockMode::BarrierWait { total } | LockMode::LatchWait { total } = mode {
+            *total -= 1;
         }
     };
     let more = |mode: &mut LockMode| {
-        if let LockMode::Meet { of } | LockMode::Await { of } = mode {
-            *of += 1;
+        if let LockMode::BarrierWait { total } | LockMode::LatchWait { total } = mode {
+            *total += 1;
         }
     };
     let mut asked = ask.clone();
@@ -206,7 +206,7 @@ fn one_less(
     let done = state.apply(now_us, &Op::Acquire(asked), alive);
     each_mode(state, more);
     if let Some(record) = &mut state.record {
-        record.limit = ask.mode.of();
+        record.limit = ask.mode.total();
     }
     done
 }

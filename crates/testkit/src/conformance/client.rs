@@ -459,11 +459,11 @@ pub(super) fn taken(reply: Acquired) -> Taken {
 /// The most exclusive mode of a kind; for a Latch and a Barrier, a mode that is always granted.
 pub(super) const fn alone(kind: Kind) -> LockMode {
     match kind {
-        Kind::Semaphore => LockMode::Permits { count: 1, of: 1 },
+        Kind::Semaphore => LockMode::Permits { count: 1, total: 1 },
         Kind::RwLock => LockMode::Write,
-        Kind::Latch => LockMode::Arrive { count: 1, of: 1 },
-        Kind::Barrier => LockMode::Meet { of: 1 },
-        _ => LockMode::Whole,
+        Kind::Latch => LockMode::CountDown { count: 1, total: 1 },
+        Kind::Barrier => LockMode::BarrierWait { total: 1 },
+        _ => LockMode::Exclusive,
     }
 }
 

@@ -15,8 +15,9 @@ pub fn leader_announcement(before: &LockState, after: &LockState, now_us: u64) -
     if after.kind != Kind::Election {
         return None;
     }
-    let rests = token(after)
-        .is_some_and(|token| token == Kind::Election.rest(last(after)) || token == Kind::Election.rest(None));
+    let rests = token(after).is_some_and(|token| {
+        token == Kind::Election.cooldown_token(last(after)) || token == Kind::Election.cooldown_token(None)
+    });
     // The token may be unchanged if it is the greatest possible, and the holder if it had been elected by a minority.
     let given = !rests && token(after).is_some() && token(before) != token(after);
     if let Some(fence) = last(after).filter(|_| given || elected(before) != elected(after)) {

@@ -51,7 +51,7 @@ impl Case {
             "exclusive" => !kind.is_shared(),
             "shared" => kind.is_shared(),
             "queued" => !matches!(kind, Kind::Latch | Kind::Barrier),
-            word => word == kind.word(),
+            word => word == kind.as_str(),
         })
     }
 

@@ -24,7 +24,7 @@ pub fn rlock(fields: &BTreeMap<String, String>) -> Result<Option<Content>, Strin
     match (fields.get("leasehold").map(String::as_str), owners.next(), owners.next()) {
         (Some("none"), None, _) => Ok(None),
         // A lock of another kind.
-        (Some(kind), _, _) if Kind::of_word(kind).is_some() => other(),
+        (Some(kind), _, _) if Kind::parse(kind).is_some() => other(),
         (Some(packed), Some((owner, count)), None) => {
             let entries = entries(packed, owner, parsed(count)?)?;
             Ok(Some(Content::Entries(entries)))

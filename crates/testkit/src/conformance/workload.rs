@@ -161,7 +161,7 @@ impl Workload {
         let others = Kind::ALL.into_iter().filter(|kind| kind.is_shared() && *kind != self.kind);
         let others: Vec<_> = others.collect();
         match (self.random.below(11), self.kind.is_shared()) {
-            (0, _) if self.kind.is_one_string() && self.random.below(4) == 0 => {
+            (0, _) if self.kind.is_plain_string() && self.random.below(4) == 0 => {
                 ForeignWrite::TakesOther(lease_ms)
             }
             // Frequent foreign writes would keep the lock from states with several holders.
@@ -207,7 +207,7 @@ impl Workload {
             }
             12..=17 => Op::Release(self.release(state)),
             18 if self.kind == Kind::Semaphore => Op::Resize(self.resize(state)),
-            18 if self.kind.goes_by_majority() => Op::RaiseFence(self.raise(state)),
+            18 if self.kind.supports_quorum() => Op::RaiseFence(self.raise(state)),
             _ => {
                 let claim = (self.random.below(2) == 0).then(|| self.likely_claim(state));
                 Op::Inspect(Inspect { claim, details: self.random.below(2) == 0 })
@@ -335,23 +335,23 @@ impl Workload {
             Kind::Semaphore => {
                 let count =
                     if seldom { *self.random.pick(&[0, 7]) } else { *self.random.pick(&[1, 1, 1, 2, 3]) };
-                LockMode::Permits { count, of: *self.random.pick(&[2, 3, 3, 3, 1, 5, 0]) }
+                LockMode::Permits { count, total: *self.random.pick(&[2, 3, 3, 3, 1, 5, 0]) }
             }
             Kind::RwLock => {
                 let (read, upgradable) = (LockMode::Read, LockMode::Upgradable);
                 *self.random.pick(&[read, read, read, upgradable, LockMode::Write, LockMode::Upgrade])
             }
             Kind::Latch => {
-                let of = if seldom { *self.random.pick(&[0, 1, 5]) } else { self.parties };
+                let total = if seldom { *self.random.pick(&[0, 1, 5]) } else { self.parties };
                 match self.random.below(5) {
-                    0 | 1 => LockMode::Arrive { count: *self.random.pick(&[1, 1, 1, 2, 0]), of },
-                    _ => LockMode::Await { of },
+                    0 | 1 => LockMode::CountDown { count: *self.random.pick(&[1, 1, 1, 2, 0]), total },
+                    _ => LockMode::LatchWait { total },
                 }
             }
-            Kind::Barrier => {
-                LockMode::Meet { of: if seldom { *self.random.pick(&[0, 1, 4, 65]) } else { self.parties } }
-            }
-            _ => LockMode::Whole,
+            Kind::Barrier => LockMode::BarrierWait {
+                total: if seldom { *self.random.pick(&[0, 1, 4, 65]) } else { self.parties },
+            },
+            _ => LockMode::Exclusive,
         }
     }
 
@@ -377,8 +377,8 @@ impl Workload {
         let claim = self.likely_claim(state);
         let action = match self.random.below(8) {
             0 | 1 => ReleaseAction::Free,
-            2 | 3 if self.kind.is_one_string() => ReleaseAction::Cooldown { for_ms: self.lease() },
-            4 if self.kind.goes_by_majority() => ReleaseAction::FreeAndPublish,
+            2 | 3 if self.kind.is_plain_string() => ReleaseAction::Cooldown { for_ms: self.lease() },
+            4 if self.kind.supports_quorum() => ReleaseAction::FreeAndPublish,
             _ => ReleaseAction::Grant,
         };
         let mut next = (self.random.below(3) == 0).then(|| self.acquire(state));
@@ -496,7 +496,7 @@ impl ForeignWrite {
         // Expired state is gone before, even if the clock goes back later.
         state.is_over(now_us);
         let kind = state.kind;
-        let token = |kind: Kind, token: &str| Content::Token([kind.mark(), token].concat());
+        let token = |kind: Kind, token: &str| Content::Token([kind.token_prefix(), token].concat());
         let stands = |content: Content, lease_ms: Option<u64>| {
             Some(Value { content, expires_ms: lease_ms.map(|lease_ms| now_us / 1000 + lease_ms) })
         };
@@ -551,7 +551,7 @@ impl ForeignWrite {
         let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let expire = |ms: u64| command(&["PEXPIRE", name, &ms.to_string()]);
         let entries = state.value.as_ref().map(|value| value.content.entries());
-        let token = |kind: Kind| [kind.mark(), "foreign"].concat();
+        let token = |kind: Kind| [kind.token_prefix(), "foreign"].concat();
         match self {
             // State of a lock without holders has ended.
             Self::Enters(owner, lease_ms) if entries.is_none() => {
@@ -590,7 +590,7 @@ impl ForeignWrite {
             Self::PutsHash => vec![command(&["DEL", name]), command(&["HSET", name, "x", "1", "y", "1"])],
             Self::PutsParts(kind, lease_ms) => vec![
                 command(&["DEL", name]),
-                command(&["HSET", name, "leasehold", kind.word(), "x", "1 1 1 r l\n\n"]),
+                command(&["HSET", name, "leasehold", kind.as_str(), "x", "1 1 1 r l\n\n"]),
                 expire(lease_ms),
             ],
         }

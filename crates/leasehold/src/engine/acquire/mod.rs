@@ -51,7 +51,7 @@ pub(crate) fn take_kept<'a>(
     life: Option<Liveness>,
     lease: Duration,
 ) -> Option<AcquiredHold<'a>> {
-    if !entry.lock.kind.is_handed_on() {
+    if !entry.lock.kind.supports_handoff() {
         return None;
     }
     let session = engine.sessions.present(entry.place);

@@ -35,7 +35,7 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
         adopt_ms: None,
         liveness,
         predecessor,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     };
     assert!(matches!(store.execute(&lock, &Op::Acquire(ask), SECOND).await, Outcome::Done(_)));
     Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::<LockEntry>::new()))

@@ -558,7 +558,7 @@ impl LockEntry {
             fence: Some(hold.fence),
             since_ms: None,
             session: None,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
             in_cooldown: false,
         };
         WaitStatus { holder: Some(holder), position: None, predecessor: None, as_of: Some(now) }
@@ -704,7 +704,7 @@ mod tests {
             queue: true,
             poll_often: false,
             fresh: false,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
         })
     }
 
@@ -767,7 +767,7 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
             in_cooldown: false,
         };
         Acquired::Taken {

@@ -194,7 +194,7 @@ mod tests {
             queue: true,
             poll_often: false,
             fresh: false,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
         })
     }
 

@@ -24,7 +24,7 @@ fn holder(who: &str) -> Holder {
         fence: None,
         since_ms: None,
         session: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
         in_cooldown: false,
     }
 }

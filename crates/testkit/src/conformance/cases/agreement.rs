@@ -205,7 +205,7 @@ impl<'a> Contest<'a> {
             5..9 => {
                 let action = match random.below(8) {
                     0 | 1 => ReleaseAction::Free,
-                    2 if self.lock.kind.is_one_string() => {
+                    2 if self.lock.kind.is_plain_string() => {
                         ReleaseAction::Cooldown { for_ms: 1000 * random.pick(&LEASES_S) }
                     }
                     _ => ReleaseAction::Grant,
@@ -340,15 +340,15 @@ impl<'a> Contest<'a> {
 fn any_mode(kind: Kind, random: &Random) -> LockMode {
     let one_to = |most| u32::try_from(random.below(most)).unwrap_or(0) + 1;
     match kind {
-        Kind::Semaphore => LockMode::Permits { count: one_to(3), of: 3 },
+        Kind::Semaphore => LockMode::Permits { count: one_to(3), total: 3 },
         Kind::RwLock => {
             let modes = [LockMode::Read, LockMode::Upgradable, LockMode::Write, LockMode::Upgrade];
             *random.pick(&modes)
         }
-        Kind::Latch if random.below(2) == 0 => LockMode::Await { of: one_to(2) + 1 },
-        Kind::Latch => LockMode::Arrive { count: one_to(2), of: one_to(2) + 1 },
-        Kind::Barrier => LockMode::Meet { of: one_to(3) },
-        _ => LockMode::Whole,
+        Kind::Latch if random.below(2) == 0 => LockMode::LatchWait { total: one_to(2) + 1 },
+        Kind::Latch => LockMode::CountDown { count: one_to(2), total: one_to(2) + 1 },
+        Kind::Barrier => LockMode::BarrierWait { total: one_to(3) },
+        _ => LockMode::Exclusive,
     }
 }
 
@@ -358,7 +358,7 @@ fn foreign(kind: Kind, value: &str) -> Content {
         (Kind::Reentrant, Ok(owner)) => {
             Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
         }
-        _ => Content::Token([kind.mark(), value].concat()),
+        _ => Content::Token([kind.token_prefix(), value].concat()),
     }
 }
 

@@ -76,7 +76,7 @@ pub async fn a_stranger_is_freed_by_its_fingerprint(fixture: &Fixture) {
         return not_applicable("clients of other libraries");
     };
     put.await;
-    let theirs = Fingerprint::of(&[a.lock.kind.mark(), "their-token"].concat());
+    let theirs = Fingerprint::of(&[a.lock.kind.token_prefix(), "their-token"].concat());
     a.begin(LONG).await;
     let (claim, nonce) = a.enqueue().await;
     let seen = person.inspect_full().await;

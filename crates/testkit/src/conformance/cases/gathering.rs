@@ -6,9 +6,9 @@ use crate::conformance::fixture::Fixture;
 use leasehold_core::{Acquire, Acquired, Claim, Ended, Evicted, HoldStatus, LockMode, Nonce, Refused};
 use std::time::Duration;
 
-const ARRIVE: LockMode = LockMode::Arrive { count: 1, of: 3 };
-const AWAIT: LockMode = LockMode::Await { of: 3 };
-const MEET: LockMode = LockMode::Meet { of: 3 };
+const ARRIVE: LockMode = LockMode::CountDown { count: 1, total: 3 };
+const AWAIT: LockMode = LockMode::LatchWait { total: 3 };
+const MEET: LockMode = LockMode::BarrierWait { total: 3 };
 
 /// Waiters continue after all arrivals, all of them, and not before. Later waiters do not wait.
 pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
@@ -34,14 +34,14 @@ pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
 pub async fn one_may_arrive_for_several(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (_, nonce) = a.enqueue_part(AWAIT).await;
-    b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
+    b.take_part(LockMode::CountDown { count: 2, total: 3 }).await;
     a.taken(&a.ask_part(&a.claim(), AWAIT)).await;
     b.take_part(ARRIVE).await;
     assert_eq!(a.message().await.nonce, nonce);
     for mode in [
-        LockMode::Arrive { count: 0, of: 3 },
-        LockMode::Arrive { count: 0, of: 0 },
-        LockMode::Await { of: 0 },
+        LockMode::CountDown { count: 0, total: 3 },
+        LockMode::CountDown { count: 0, total: 0 },
+        LockMode::LatchWait { total: 0 },
     ] {
         let refused = b.refused(&b.ask_part(&b.claim(), mode)).await;
         assert!(matches!(refused, Refused::OutOfRange { .. }), "{mode:?}: {refused:?}");
@@ -66,12 +66,12 @@ pub async fn an_arrival_that_was_given_up_never_counts(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (waiting, _) = a.enqueue_part(AWAIT).await;
     let (late, gone) = (b.claim(), b.claim());
-    b.granted(&b.ask_part(&gone, LockMode::Arrive { count: 2, of: 3 })).await;
+    b.granted(&b.ask_part(&gone, LockMode::CountDown { count: 2, total: 3 })).await;
     b.release(&gone).await;
     b.release(&late).await;
     assert_eq!(b.acquire(&b.ask_part(&late, ARRIVE)).await, Acquired::AlreadyEnded(Ended::Released));
     assert_eq!(b.release(&late).await.status, HoldStatus::Ended(Ended::Released));
-    b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
+    b.take_part(LockMode::CountDown { count: 2, total: 3 }).await;
     a.taken(&a.look_part(&waiting, AWAIT)).await;
     assert_eq!(a.inspect().await.shared_holders.len(), 1);
 }
@@ -86,7 +86,7 @@ pub async fn an_arrival_of_the_dead_does_not_count(fixture: &Fixture) {
         client.begin(alive).await;
     }
     let (waiting, _) = a.enqueue_part(AWAIT).await;
-    b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
+    b.take_part(LockMode::CountDown { count: 2, total: 3 }).await;
     fixture.outlive(fixture.short(), &b).await;
     assert!(matches!(c.evict(b.session).await, Evicted::Removed { fence: Some(_), was_queued: false }));
     c.take_part(ARRIVE).await;
@@ -98,13 +98,13 @@ pub async fn another_number_of_parties_is_refused(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (first, modes): (LockMode, &[LockMode]) = match fixture.lock.kind {
         leasehold_core::Kind::Latch => {
-            (AWAIT, &[LockMode::Await { of: 2 }, LockMode::Arrive { count: 1, of: 2 }])
+            (AWAIT, &[LockMode::LatchWait { total: 2 }, LockMode::CountDown { count: 1, total: 2 }])
         }
-        _ => (MEET, &[LockMode::Meet { of: 2 }, LockMode::Meet { of: 1 }]),
+        _ => (MEET, &[LockMode::BarrierWait { total: 2 }, LockMode::BarrierWait { total: 1 }]),
     };
     let (waiting, _) = a.enqueue_part(first).await;
     for mode in modes {
-        let requested = mode.of().unwrap_or_default();
+        let requested = mode.total().unwrap_or_default();
         for ask in [b.ask_part(&b.claim(), *mode), b.look_part(&b.claim(), *mode)] {
             assert_eq!(b.refused(&ask).await, Refused::Disagreement { requested, known: 3 });
         }

@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// So many of five permits.
 fn of_five(count: u32) -> LockMode {
-    LockMode::Permits { count, of: 5 }
+    LockMode::Permits { count, total: 5 }
 }
 
 /// So many of two permits.
 fn of_two(count: u32) -> LockMode {
-    LockMode::Permits { count, of: 2 }
+    LockMode::Permits { count, total: 2 }
 }
 
 /// Holds coexist while permits remain, each with its own token. All are reported.
@@ -231,7 +231,7 @@ pub async fn an_impossible_number_of_permits_is_refused(fixture: &Fixture) {
         (of_five(6), 6, 5),
         (of_five(0), 0, 5),
         // How many there are the store knows by now.
-        (LockMode::Permits { count: 6, of: 9 }, 6, 5),
+        (LockMode::Permits { count: 6, total: 9 }, 6, 5),
     ] {
         for ask in [b.ask_part(&b.claim(), mode), b.look_part(&b.claim(), mode)] {
             assert_eq!(b.refused(&ask).await, Refused::OutOfRange { count, limit });
@@ -245,7 +245,7 @@ pub async fn the_first_acquire_sets_the_number_of_permits(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     a.take_part(of_two(1)).await;
     b.taken(&b.ask_part(&b.claim(), of_five(2))).await;
-    let (_, _) = b.enqueue_part(LockMode::Permits { count: 2, of: 2 }).await;
+    let (_, _) = b.enqueue_part(LockMode::Permits { count: 2, total: 2 }).await;
     assert_eq!(a.inspect().await.limit, Some(2));
 }
 

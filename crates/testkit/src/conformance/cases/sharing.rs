@@ -11,18 +11,18 @@ use std::time::Duration;
 pub async fn a_part_of_another_kind_is_refused(fixture: &Fixture) {
     let a = fixture.client().await;
     let all = [
-        LockMode::Whole,
-        LockMode::Permits { count: 1, of: 1 },
+        LockMode::Exclusive,
+        LockMode::Permits { count: 1, total: 1 },
         LockMode::Read,
         LockMode::Upgradable,
         LockMode::Write,
         LockMode::Upgrade,
-        LockMode::Arrive { count: 1, of: 1 },
-        LockMode::Await { of: 1 },
-        LockMode::Meet { of: 1 },
+        LockMode::CountDown { count: 1, total: 1 },
+        LockMode::LatchWait { total: 1 },
+        LockMode::BarrierWait { total: 1 },
     ];
     let refused = Reply::Refused(Refused::Unsupported);
-    for mode in all.into_iter().filter(|mode| !mode.suits(fixture.lock.kind)) {
+    for mode in all.into_iter().filter(|mode| !mode.applies_to(fixture.lock.kind)) {
         for ask in [a.ask_part(&a.claim(), mode), a.look_part(&a.claim(), mode)] {
             assert_eq!(a.execute(&Op::Acquire(ask)).await, refused, "{mode:?}");
         }
@@ -37,7 +37,7 @@ pub async fn a_part_of_another_kind_is_refused(fixture: &Fixture) {
 /// A name that holds a lock of another kind is refused in both directions, and the stored value stays.
 pub async fn a_name_is_of_one_kind(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    for other in Kind::ALONE.into_iter().chain(Kind::SHARED).filter(|kind| *kind != fixture.lock.kind) {
+    for other in Kind::EXCLUSIVE.into_iter().chain(Kind::SHARED).filter(|kind| *kind != fixture.lock.kind) {
         for kinds in [[fixture.lock.kind, other], [other, fixture.lock.kind]] {
             let name = fixture.another_lock().name;
             let [first, second] = kinds.map(|kind| Lock { kind, name: name.clone() });
@@ -100,8 +100,8 @@ pub async fn shared_holds_are_distinguished(fixture: &Fixture) {
 const fn shared(kind: Kind) -> LockMode {
     match kind {
         Kind::RwLock => LockMode::Read,
-        Kind::Latch => LockMode::Arrive { count: 1, of: 3 },
-        Kind::Barrier => LockMode::Meet { of: 1 },
-        _ => LockMode::Permits { count: 1, of: 2 },
+        Kind::Latch => LockMode::CountDown { count: 1, total: 3 },
+        Kind::Barrier => LockMode::BarrierWait { total: 1 },
+        _ => LockMode::Permits { count: 1, total: 2 },
     }
 }

@@ -241,7 +241,7 @@ pub async fn a_foreign_lock_keeps_a_set_from_all(fixture: &Fixture) {
         return not_applicable("key to set");
     };
     put.await;
-    if a.lock.kind.is_one_string() {
+    if a.lock.kind.is_plain_string() {
         set.wanted[1].1 = a.claim_with(theirs);
     }
     let shares = set.ask(LONG).await;

@@ -64,7 +64,7 @@ pub(in crate::engine) struct Passed {
 impl Handoff {
     /// State for a newly granted hold; `None` if this kind of hold is not handed on.
     pub(in crate::engine) fn of(lock: &Lock, grant: &Grant, now: Moment, last_in_line: u64) -> Option<Self> {
-        let is_plain = lock.kind.is_handed_on() && grant.claim.value.is_none();
+        let is_plain = lock.kind.supports_handoff() && grant.claim.value.is_none();
         is_plain.then(|| Self {
             hold: grant.claim.hold,
             cohort: Cohort::new(now, grant.others_wait, last_in_line),
@@ -91,7 +91,7 @@ fn least(lease: Duration) -> Duration {
 
 /// Whether a hold satisfies these terms (3).
 fn fits(hold: &Hold, terms: &AcquireTerms) -> bool {
-    terms.value.is_none() && terms.mode == LockMode::Whole && terms.liveness == hold.session.life
+    terms.value.is_none() && terms.mode == LockMode::Exclusive && terms.liveness == hold.session.life
 }
 
 impl LockEntry {

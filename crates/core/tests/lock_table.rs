@@ -395,8 +395,8 @@ impl Scenario {
     }
 
     fn reserved(&mut self, mut block: TokenBlock, others_wait: bool) -> String {
-        let count = block.left();
-        let tokens: Vec<_> = std::iter::from_fn(|| block.take()).collect();
+        let count = block.remaining();
+        let tokens: Vec<_> = std::iter::from_fn(|| block.pop_first()).collect();
         let tokens = match tokens[..] {
             [only] => format!("{} is reserved", self.token(only)),
             [first, .., last] => {

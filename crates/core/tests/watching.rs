@@ -48,7 +48,7 @@ fn terms(mode: LockMode) -> AcquireTerms {
         liveness: Liveness::Session { alive_ms: LIVES_MS },
         queue: true,
         poll_often: false,
-        fresh: false,
+        fresh_hold: false,
         mode,
     }
 }
@@ -103,7 +103,7 @@ impl Scene {
                 ContenderAction::Sleep(until) => {
                     self.now_ms = until.as_micros().div_ceil(1000).max(self.now_ms + 1).min(end_ms);
                 }
-                ContenderAction::Ask(nonce, ask) => {
+                ContenderAction::Send(nonce, ask) => {
                     let reply = answer(&mut self.lock, &self.died, self.now_ms, ask);
                     self.asked.push(self.now_ms);
                     self.now_ms += ROUND_TRIP_MS;
@@ -238,7 +238,7 @@ fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
         let end = Moment::from_micros(20_000_000);
         while now < end {
             match contender.poll(now, &terms(mode), &mut random) {
-                ContenderAction::Ask(nonce, ask) => {
+                ContenderAction::Send(nonce, ask) => {
                     assert_eq!((ask.lease_ms, ask.predecessor), (60_000, None));
                     looks += 1;
                     let (holder, position, predecessor, other_holders) = (None, Some(0), None, Vec::new());
@@ -255,7 +255,7 @@ fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
         [LockMode::CountDown { count: 1, total: 3 }, LockMode::Read, LockMode::Permits { count: 1, total: 3 }]
     {
         let mut contender = Contender::new(session(1), 0);
-        let ContenderAction::Ask(_, ask) = contender.poll(Moment::from_micros(0), &terms(mode), &mut || 0)
+        let ContenderAction::Send(_, ask) = contender.poll(Moment::from_micros(0), &terms(mode), &mut || 0)
         else {
             panic!("it sends a request first")
         };
@@ -269,9 +269,9 @@ fn what_is_asked_for_suits_the_part_that_is_wanted() {
     let mut contender = Contender::new(session(1), 0);
     assert!(matches!(
         contender.poll(Moment::from_micros(0), &terms(LockMode::Read), &mut || 0),
-        ContenderAction::Ask(..)
+        ContenderAction::Send(..)
     ));
-    assert!(contender.suits(&terms(LockMode::Read)) && !contender.suits(&terms(LockMode::Write)));
+    assert!(contender.matches(&terms(LockMode::Read)) && !contender.matches(&terms(LockMode::Write)));
 }
 
 /// The waiter remembers the life of one holder while it checks others.
@@ -284,7 +284,7 @@ fn it_checks_each_holder_before_it_checks_one_again() {
     let all = [1, 2, 3].map(session);
     while about.len() < 4 {
         match contender.poll(now, &terms(LockMode::Write), &mut random) {
-            ContenderAction::Ask(nonce, ask) => {
+            ContenderAction::Send(nonce, ask) => {
                 let first = ask.predecessor.unwrap_or(all[0]);
                 about.push(ask.predecessor);
                 let alive_ms = ask.predecessor.map(|_| 600_000);

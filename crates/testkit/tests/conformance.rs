@@ -1,7 +1,7 @@
 //! Tests of the conformance suite: a correct store passes, and a store with a flaw fails the case that covers it.
 
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::machine::cohort::BLOCK;
+use leasehold_core::machine::cohort::MAX_BLOCK;
 use leasehold_core::model::{
     Alive, Content, Entries, LockState, QueueEntryId, SessionStatus, Sessions, SharedHold, SharedHolders,
     Value, all_alive,
@@ -562,7 +562,7 @@ fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
         (Flaw::ReservesMore | Flaw::ReservesOne | Flaw::TellsUnasked, Op::Extend(extend)) => {
             if let Some(reserve) = &mut extend.reserve {
                 match flaw {
-                    Flaw::ReservesMore => reserve.tokens = BLOCK,
+                    Flaw::ReservesMore => reserve.tokens = MAX_BLOCK,
                     Flaw::ReservesOne => reserve.tokens = 1,
                     _ => reserve.notify_wanted = true,
                 }

@@ -16,7 +16,7 @@
 //!    first waiter in the queue watches each of them: it names one per request, and next the one that would
 //!    be dead first.
 //! 5. A hold that excludes no other client needs no short first lease: an orphan of it does no harm.
-//! 6. Over a quorum each request is for a [hold of its own](AcquireTerms::fresh): the undo of a hold that only a
+//! 6. Over a quorum each request is for a [hold of its own](AcquireTerms::fresh_hold): the undo of a hold that only a
 //!    minority granted may be late, and must never hit the next one. What a request may have left is given up
 //!    before the next request is sent.
 
@@ -28,33 +28,33 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// How often the first waiter in the queue looks, whatever messages arrive.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How much longer the interval between two looks is for each further position.
-const LOOK_STEP: Duration = Duration::from_millis(250);
+const POLL_INTERVAL_STEP: Duration = Duration::from_millis(250);
 /// The longest interval between two looks.
-const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// For how long a queue entry is kept at most without another look.
-pub const LONGEST_PLACE: Duration = Duration::from_secs(21);
+pub const MAX_QUEUE_ENTRY_TTL: Duration = Duration::from_secs(21);
 /// How often the first waiter looks while no client can grant the lock: the holder is a client of another
 /// library.
-const STRANGER_LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+const FOREIGN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 /// When to request the remaining life of a session that has just become the predecessor.
-const AHEAD_LOOK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(300));
+const PREDECESSOR_POLL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(300));
 /// How often in a row the next look follows immediately because the predecessor is not the session that the
 /// request named.
-const AT_ONCE: u32 = 64;
+const MAX_IMMEDIATE_POLLS: u32 = 64;
 /// The pause after that.
-const AHEAD_PAUSE: Duration = Duration::from_millis(20);
+const PREDECESSOR_PAUSE: Duration = Duration::from_millis(20);
 /// Pauses after a fault: the first, and the longest.
-const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+const FAULT_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// How many nonces are remembered: a message that answers an older one makes the contender look.
-const NONCES: usize = 4;
+const MAX_NONCES: usize = 4;
 /// How long to wait after a split vote, where no client got the lock: the range of the first pause, and how
 /// often it doubles.
-const SPLIT_LOOK: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
-const SPLIT_DOUBLINGS: u32 = 3;
+const SPLIT_VOTE_POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
+const SPLIT_VOTE_DOUBLINGS: u32 = 3;
 /// How often in a row a hold may be over before its reply arrives.
-const STALE_GRANTS: u32 = 3;
+const MAX_STALE_GRANTS: u32 = 3;
 
 /// A source of random bits.
 pub type Random<'a> = &'a mut dyn FnMut() -> u64;
@@ -85,7 +85,7 @@ pub struct AcquireTerms {
     pub mode: LockMode,
     /// Set if each request is for a new hold, because a store without a queue may have undone the previous
     /// one in part, or be about to.
-    pub fresh: bool,
+    pub fresh_hold: bool,
 }
 
 /// What to do next.
@@ -94,7 +94,7 @@ pub struct AcquireTerms {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContenderAction {
     /// Send this, and pass its reply to [`Contender::handle_reply`] with this nonce.
-    Ask(Nonce, Acquire),
+    Send(Nonce, Acquire),
     /// Nothing to do before this moment, unless something is handled.
     Sleep(Moment),
     /// The lock is held.
@@ -135,7 +135,7 @@ pub struct WaitStatus {
     /// The session whose death would bring the lock closer, as of the last reply.
     pub predecessor: Option<Predecessor>,
     /// When the reply was received.
-    pub as_of: Option<Moment>,
+    pub received_at: Option<Moment>,
 }
 
 /// One session's attempt to acquire one lock.
@@ -154,21 +154,21 @@ pub struct WaitStatus {
 ///     queue: true,
 ///     poll_often: false,
 ///     mode: LockMode::Exclusive,
-///     fresh: false,
+///     fresh_hold: false,
 /// };
 /// let mut random = { let mut drawn = 0; move || { drawn += 1; drawn } }; // use unpredictable bits in production
 /// let mut contender = Contender::new(SessionId::from_random([7; 12]), 0);
 /// let now = Moment::from_micros(5_000_000);
 ///
-/// let ContenderAction::Ask(nonce, ask) = contender.poll(now, &terms, &mut random) else { panic!("it asks first") };
-/// assert_eq!(ask.lease_ms, 3_000); // every hold starts with a short lease
+/// let ContenderAction::Send(nonce, request) = contender.poll(now, &terms, &mut random) else { panic!("it asks first") };
+/// assert_eq!(request.lease_ms, 3_000); // every hold starts with a short lease
 ///
 /// let taken = Acquired::Taken { holder: None, position: Some(0), predecessor: None, other_holders: Vec::new() };
 /// contender.handle_reply(nonce, &taken, now, &mut random);
 /// assert!(matches!(contender.poll(now, &terms, &mut random), ContenderAction::Sleep(_)));
 ///
-/// contender.handle_wake(nonce, FencingToken::new(4711), now + Duration::from_millis(400));
-/// let grant = contender.take().expect("a grant with the nonce of the question is believed");
+/// contender.handle_grant(nonce, FencingToken::new(4711), now + Duration::from_millis(400));
+/// let grant = contender.take_grant().expect("a grant with the nonce of the question is believed");
 /// assert!(grant.valid_until < now + Duration::from_secs(3)); // it counts from the request
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
@@ -179,32 +179,32 @@ pub struct Contender {
     phase: Phase,
     /// The requested hold, if the store may know anything of it.
     attempt: Option<Attempt>,
-    standing: WaitStatus,
+    wait_status: WaitStatus,
     /// The sessions whose death would bring the lock closer, in the order of the reply, and until when each
     /// is alive without another heartbeat; `None` where that is not known yet (4).
     watched: Vec<(SessionId, Option<Moment>)>,
     faults: u32,
     /// When the first of the unanswered requests was sent.
-    silent_since: Option<Moment>,
+    unresponsive_since: Option<Moment>,
     stale_grants: u32,
     /// How often in a row the predecessor was not the session that the request named.
-    surprises: u32,
+    predecessor_changes: u32,
     /// How often in a row the vote was split (6).
-    splits: u32,
+    split_votes: u32,
     /// Set while a release by a client of another library would be reported to it.
-    hears: bool,
+    subscribed: bool,
 }
 
 #[derive(Debug)]
 enum Phase {
     /// Send a request as soon as the lock is wanted.
     Idle,
-    /// A request is in flight, or its task was dropped. `news` is set if a hint arrived since it was sent.
-    Asking { news: bool },
+    /// A request is in flight, or its task was dropped. `hint` is set if a hint arrived since it was sent.
+    InFlight { hint: bool },
     /// Wait for a message, or for this moment.
     Waiting(Moment),
     /// The lock is acquired, and ready to be taken.
-    Won(Grant),
+    Granted(Grant),
 }
 
 #[derive(Debug)]
@@ -213,25 +213,25 @@ struct Attempt {
     claim: Claim,
     liveness: Liveness,
     /// For how long the queue entry was requested.
-    kept: Duration,
+    queue_ttl: Duration,
     poll_often: bool,
     mode: LockMode,
     /// Set if no other request is for this hold.
-    fresh: bool,
+    fresh_hold: bool,
     /// The last few requests.
-    sent: VecDeque<Asked>,
+    sent_requests: VecDeque<SentRequest>,
     /// Whether the store may have anything of the hold: a queue entry, or the lock.
-    may_be_there: bool,
+    may_exist: bool,
     /// The same, before the request that is in flight.
-    may_have_been_there: bool,
+    may_have_existed: bool,
 }
 
 /// One request.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct SentRequest {
     nonce: Nonce,
     /// When it was sent.
-    at: Moment,
+    sent_at: Moment,
     /// How long the hold lasts if the request is granted.
     lease: Duration,
     /// The session that the request named as the predecessor.
@@ -246,14 +246,14 @@ impl Contender {
             slot,
             phase: Phase::Idle,
             attempt: None,
-            standing: WaitStatus::default(),
+            wait_status: WaitStatus::default(),
             watched: Vec::new(),
             faults: 0,
-            silent_since: None,
+            unresponsive_since: None,
             stale_grants: 0,
-            surprises: 0,
-            splits: 0,
-            hears: false,
+            predecessor_changes: 0,
+            split_votes: 0,
+            subscribed: false,
         }
     }
 
@@ -273,67 +273,69 @@ impl Contender {
     /// What to do now. A request that was in flight is sent again: its task is gone (1).
     pub fn poll(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> ContenderAction {
         match &self.phase {
-            Phase::Won(grant) if grant.valid_until > now => return ContenderAction::Granted(grant.clone()),
+            Phase::Granted(grant) if grant.valid_until > now => {
+                return ContenderAction::Granted(grant.clone());
+            }
             Phase::Waiting(until) if *until > now => return ContenderAction::Sleep(*until),
-            _ if self.stale_grants >= STALE_GRANTS => {
+            _ if self.stale_grants >= MAX_STALE_GRANTS => {
                 // The next caller may request a longer lease.
                 self.stale_grants = 0;
                 return ContenderAction::TooSlow;
             }
             _ => {}
         }
-        if let Some(claim) = self.renounce() {
+        if let Some(claim) = self.give_up_fresh() {
             return ContenderAction::Undo(claim);
         }
-        let (nonce, ask) = self.ask(now, terms, random);
-        ContenderAction::Ask(nonce, ask)
+        let (nonce, request) = self.request(now, terms, random);
+        ContenderAction::Send(nonce, request)
     }
 
     /// Gives up the hold of a request that was not granted, where the next request is for another hold (6).
     /// The caller must release the returned claim at the store.
-    pub fn renounce(&mut self) -> Option<Claim> {
-        let is_over = |attempt: &mut Attempt| attempt.fresh;
-        if matches!(self.phase, Phase::Won(_)) {
+    pub fn give_up_fresh(&mut self) -> Option<Claim> {
+        let is_over = |attempt: &mut Attempt| attempt.fresh_hold;
+        if matches!(self.phase, Phase::Granted(_)) {
             return None;
         }
         let attempt = self.attempt.take_if(is_over)?;
-        if matches!(self.phase, Phase::Asking { .. }) {
+        if matches!(self.phase, Phase::InFlight { .. }) {
             // The task that sent it is gone.
             self.phase = Phase::Idle;
         }
-        attempt.may_be_there.then_some(attempt.claim)
+        attempt.may_exist.then_some(attempt.claim)
     }
 
-    /// Creates a request, which counts as sent now: for [`ContenderAction::Ask`], or to accompany the release of another
+    /// Creates a request, which counts as sent now: for [`ContenderAction::Send`], or to accompany the release of another
     /// hold.
-    pub fn ask(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> (Nonce, Acquire) {
+    pub fn request(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> (Nonce, Acquire) {
         let nonce = Nonce::new(self.slot, random());
-        let keeps_out = !matches!(terms.mode, LockMode::LatchWait { .. } | LockMode::BarrierWait { .. });
-        let lease = if keeps_out { terms.lease.min(FIRST_LEASE) } else { terms.lease };
-        let kept = (self.look_interval() * 2 + LOOK_EVERY).min(LONGEST_PLACE);
+        let excludes = !matches!(terms.mode, LockMode::LatchWait { .. } | LockMode::BarrierWait { .. });
+        let lease = if excludes { terms.lease.min(FIRST_LEASE) } else { terms.lease };
+        let queue_ttl = (self.poll_interval() * 2 + POLL_INTERVAL).min(MAX_QUEUE_ENTRY_TTL);
         let (session, predecessor) = (self.session, self.next_watched().map(|(session, _)| session));
         let attempt = self.attempt.get_or_insert_with(|| Attempt {
-            claim: Claim { hold: fresh_hold(session, random), value: terms.value.clone() },
+            claim: Claim { hold: new_hold_id(session, random), value: terms.value.clone() },
             liveness: terms.liveness,
-            kept,
+            queue_ttl,
             poll_often: terms.poll_often,
             mode: terms.mode,
-            fresh: terms.fresh,
-            sent: VecDeque::with_capacity(NONCES),
-            may_be_there: false,
-            may_have_been_there: false,
+            fresh_hold: terms.fresh_hold,
+            sent_requests: VecDeque::with_capacity(MAX_NONCES),
+            may_exist: false,
+            may_have_existed: false,
         });
-        attempt.kept = kept;
+        attempt.queue_ttl = queue_ttl;
         attempt.poll_often = terms.poll_often;
-        if attempt.sent.len() == NONCES {
-            attempt.sent.pop_front();
+        if attempt.sent_requests.len() == MAX_NONCES {
+            attempt.sent_requests.pop_front();
         }
-        attempt.sent.push_back(Asked { nonce, at: now, lease, predecessor });
-        attempt.may_have_been_there = attempt.may_be_there;
-        attempt.may_be_there = true;
-        self.phase = Phase::Asking { news: false };
-        let queue = terms.queue.then(|| Enqueue { nonce, ttl_ms: whole_millis(kept) });
-        let ask = Acquire {
+        attempt.sent_requests.push_back(SentRequest { nonce, sent_at: now, lease, predecessor });
+        attempt.may_have_existed = attempt.may_exist;
+        attempt.may_exist = true;
+        self.phase = Phase::InFlight { hint: false };
+        let queue = terms.queue.then(|| Enqueue { nonce, ttl_ms: whole_millis(queue_ttl) });
+        let request = Acquire {
             claim: attempt.claim.clone(),
             lease_ms: whole_millis(lease),
             label: terms.label.clone(),
@@ -343,11 +345,11 @@ impl Contender {
             predecessor,
             mode: terms.mode,
         };
-        (nonce, ask)
+        (nonce, request)
     }
 
     /// Whether the requested hold fits other terms; if it does not, the caller must give it up.
-    pub fn suits(&self, terms: &AcquireTerms) -> bool {
+    pub fn matches(&self, terms: &AcquireTerms) -> bool {
         let fits = |attempt: &Attempt| {
             (&attempt.claim.value, attempt.liveness, attempt.mode)
                 == (&terms.value, terms.liveness, terms.mode)
@@ -357,26 +359,26 @@ impl Contender {
 
     /// Handles the reply to a request.
     pub fn handle_reply(&mut self, nonce: Nonce, reply: &Acquired, now: Moment, random: Random<'_>) {
-        let won = matches!(self.phase, Phase::Won(_));
-        let news = matches!(self.phase, Phase::Asking { news: true });
-        let Some((attempt, asked)) = self.sent(nonce).filter(|_| !won) else { return };
+        let granted = matches!(self.phase, Phase::Granted(_));
+        let hint = matches!(self.phase, Phase::InFlight { hint: true });
+        let Some((attempt, sent)) = self.sent_request(nonce).filter(|_| !granted) else { return };
         match reply {
             Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
                 let remaining = Duration::from_millis(*remaining_ms);
                 let claim = attempt.claim.clone();
-                let valid_until = asked.at + remaining - drift(remaining);
-                self.answered();
+                let valid_until = sent.sent_at + remaining - drift(remaining);
+                self.note_reply();
                 // Less than this is too short to be of use.
-                let least = asked.lease / 10;
+                let least = sent.lease / 10;
                 self.phase = if valid_until > now + least {
-                    Phase::Won(Grant {
+                    Phase::Granted(Grant {
                         claim,
                         fence: *fence,
                         valid_until,
                         others_wait: *others_wait,
                         owner_holds: *owner_holds,
                     })
-                } else if asked.at + asked.lease - drift(asked.lease) <= now + least {
+                } else if sent.sent_at + sent.lease - drift(sent.lease) <= now + least {
                     // Even a whole lease would have been over before its reply arrived.
                     self.stale_grants += 1;
                     Phase::Waiting(now)
@@ -385,107 +387,113 @@ impl Contender {
                     Phase::Waiting(now)
                 } else {
                     // An old hold that is almost over can be requested anew after its end.
-                    Phase::Waiting(now.max(asked.at + remaining + Duration::from_millis(1)))
+                    Phase::Waiting(now.max(sent.sent_at + remaining + Duration::from_millis(1)))
                 };
             }
             Acquired::Taken { holder, position, predecessor, other_holders } => {
                 // A request that does not queue leaves the entry of an earlier one in place.
-                attempt.may_be_there = position.is_some() || attempt.may_have_been_there;
-                self.answered();
+                attempt.may_exist = position.is_some() || attempt.may_have_existed;
+                self.note_reply();
                 let (holder, holder_is_there) = (holder.clone(), holder.is_some());
-                self.standing =
-                    WaitStatus { holder, position: *position, predecessor: *predecessor, as_of: Some(now) };
+                self.wait_status = WaitStatus {
+                    holder,
+                    position: *position,
+                    predecessor: *predecessor,
+                    received_at: Some(now),
+                };
                 self.watch(*predecessor, other_holders, now);
-                self.splits = if holder_is_there { 0 } else { self.splits.saturating_add(1) };
-                let pause = if news { Duration::ZERO } else { self.pause(asked.predecessor, now, random) };
-                self.phase = Phase::Waiting(now + pause);
+                self.split_votes = if holder_is_there { 0 } else { self.split_votes.saturating_add(1) };
+                let poll_delay =
+                    if hint { Duration::ZERO } else { self.poll_delay(sent.predecessor, now, random) };
+                self.phase = Phase::Waiting(now + poll_delay);
             }
             Acquired::AlreadyEnded(_) => {
                 self.attempt = None;
                 self.phase = Phase::Idle;
-                self.answered();
+                self.note_reply();
             }
         }
     }
 
     /// Handles a request that had no reply, or whose reply says that it was not executed.
     pub fn handle_fault(&mut self, nonce: Nonce, executed: Executed, now: Moment, random: Random<'_>) {
-        let Some((attempt, asked)) = self.sent(nonce) else { return };
+        let Some((attempt, sent)) = self.sent_request(nonce) else { return };
         if executed == Executed::No {
-            attempt.may_be_there = attempt.may_have_been_there;
+            attempt.may_exist = attempt.may_have_existed;
         }
-        if !matches!(self.phase, Phase::Asking { .. }) {
+        if !matches!(self.phase, Phase::InFlight { .. }) {
             return;
         }
         self.faults += 1;
-        self.silent_since.get_or_insert(asked.at);
-        let (first, most) = FAULT_PAUSE;
-        let pause = first.saturating_mul(1 << self.faults.saturating_sub(1).min(10)).min(most);
-        self.phase = Phase::Waiting(now + between(pause / 2, pause, random()));
+        self.unresponsive_since.get_or_insert(sent.sent_at);
+        let (first, most) = FAULT_BACKOFF;
+        let poll_delay = first.saturating_mul(1 << self.faults.saturating_sub(1).min(10)).min(most);
+        self.phase = Phase::Waiting(now + between(poll_delay / 2, poll_delay, random()));
     }
 
     /// The request was not sent after all, or the store replied that it did nothing. This is no fault: it may
     /// be sent again at once.
-    pub fn unask(&mut self, nonce: Nonce) {
+    pub fn cancel_request(&mut self, nonce: Nonce) {
         let Some(attempt) = &mut self.attempt else { return };
-        let Some(at) = attempt.sent.iter().position(|asked| asked.nonce == nonce) else { return };
-        attempt.sent.remove(at);
-        attempt.may_be_there = attempt.may_have_been_there;
-        if matches!(self.phase, Phase::Asking { .. }) {
+        let Some(at) = attempt.sent_requests.iter().position(|sent| sent.nonce == nonce) else { return };
+        attempt.sent_requests.remove(at);
+        attempt.may_exist = attempt.may_have_existed;
+        if matches!(self.phase, Phase::InFlight { .. }) {
             self.phase = Phase::Waiting(Moment::ZERO);
         }
     }
 
     /// Handles the message of a grant. It is valid only as far as its own nonce carries (2).
-    pub fn handle_wake(&mut self, nonce: Nonce, fence: FencingToken, now: Moment) {
-        if matches!(self.phase, Phase::Won(_)) {
+    pub fn handle_grant(&mut self, nonce: Nonce, fence: FencingToken, now: Moment) {
+        if matches!(self.phase, Phase::Granted(_)) {
             return;
         }
-        let Some((attempt, asked)) = self.sent(nonce) else { return self.handle_news(now) };
+        let Some((attempt, sent)) = self.sent_request(nonce) else { return self.handle_hint(now) };
         let claim = attempt.claim.clone();
-        let valid_until = asked.at + asked.lease - drift(asked.lease);
+        let valid_until = sent.sent_at + sent.lease - drift(sent.lease);
         // If the request was sent long ago, little or nothing is left of its lease. The reply to a new
         // request carries the whole lease, because the store counts from the grant.
-        if valid_until.since(now) < asked.lease / 3 {
-            return self.handle_news(now);
+        if valid_until.since(now) < sent.lease / 3 {
+            return self.handle_hint(now);
         }
-        self.answered();
-        self.phase = Phase::Won(Grant { claim, fence, valid_until, others_wait: true, owner_holds: None });
+        self.note_reply();
+        self.phase =
+            Phase::Granted(Grant { claim, fence, valid_until, others_wait: true, owner_holds: None });
     }
 
     /// A message may have been missed (for example, after a new subscription): look at once.
-    pub fn handle_news(&mut self, now: Moment) {
+    pub fn handle_hint(&mut self, now: Moment) {
         match &mut self.phase {
             Phase::Waiting(until) => *until = now.min(*until),
             // The reply may be older than the missed message.
-            Phase::Asking { news } => *news = true,
-            Phase::Idle | Phase::Won(_) => {}
+            Phase::InFlight { hint } => *hint = true,
+            Phase::Idle | Phase::Granted(_) => {}
         }
     }
 
     /// Sets whether the driver receives a message when a client of another library releases the lock, and
-    /// passes it on through `handle_news`. While it does, the contender looks no more often than with a
+    /// passes it on through `handle_hint`. While it does, the contender looks no more often than with a
     /// holder of Leasehold.
-    pub fn hear(&mut self, hears: bool) {
-        self.hears = hears;
+    pub fn set_subscribed(&mut self, subscribed: bool) {
+        self.subscribed = subscribed;
     }
 
     /// Whether this session waits at the head of the queue for a client of another library, which does not
     /// grant the lock on release.
-    pub fn waits_for_stranger(&self) -> bool {
-        let stranger = self.standing.holder.as_ref().is_some_and(Holder::is_foreign);
-        stranger && self.standing.position == Some(0)
+    pub fn waits_for_foreign_holder(&self) -> bool {
+        let foreign = self.wait_status.holder.as_ref().is_some_and(Holder::is_foreign);
+        foreign && self.wait_status.position == Some(0)
     }
 
     /// Whether the lock is acquired, and ready to be taken.
-    pub fn is_won(&self, now: Moment) -> bool {
-        matches!(&self.phase, Phase::Won(grant) if grant.valid_until > now)
+    pub fn is_granted(&self, now: Moment) -> bool {
+        matches!(&self.phase, Phase::Granted(grant) if grant.valid_until > now)
     }
 
     /// Takes the hold: from here on the caller extends and releases it.
-    pub fn take(&mut self) -> Option<Grant> {
+    pub fn take_grant(&mut self) -> Option<Grant> {
         match std::mem::replace(&mut self.phase, Phase::Idle) {
-            Phase::Won(grant) => {
+            Phase::Granted(grant) => {
                 self.reset();
                 Some(grant)
             }
@@ -500,7 +508,7 @@ impl Contender {
     pub fn give_up(&mut self) -> Option<Claim> {
         let attempt = self.attempt.take();
         self.reset();
-        attempt.filter(|attempt| attempt.may_be_there).map(|attempt| attempt.claim)
+        attempt.filter(|attempt| attempt.may_exist).map(|attempt| attempt.claim)
     }
 
     /// Whether nothing is requested and nothing is held.
@@ -509,36 +517,36 @@ impl Contender {
     }
 
     /// For how long the store has not replied, since the first request without a reply.
-    pub fn silence(&self, now: Moment) -> Duration {
-        self.silent_since.map_or(Duration::ZERO, |since| now.since(since))
+    pub fn unresponsive_for(&self, now: Moment) -> Duration {
+        self.unresponsive_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
     /// What the last reply reported about the clients ahead.
-    pub fn standing(&self) -> &WaitStatus {
-        &self.standing
+    pub fn wait_status(&self) -> &WaitStatus {
+        &self.wait_status
     }
 
     fn reset(&mut self) {
         self.phase = Phase::Idle;
         self.attempt = None;
-        self.standing = WaitStatus::default();
+        self.wait_status = WaitStatus::default();
         self.watched.clear();
-        self.answered();
+        self.note_reply();
         self.stale_grants = 0;
-        self.surprises = 0;
-        self.splits = 0;
-        self.hears = false;
+        self.predecessor_changes = 0;
+        self.split_votes = 0;
+        self.subscribed = false;
     }
 
-    fn answered(&mut self) {
+    fn note_reply(&mut self) {
         self.faults = 0;
-        self.silent_since = None;
+        self.unresponsive_since = None;
     }
 
-    fn sent(&mut self, nonce: Nonce) -> Option<(&mut Attempt, Asked)> {
+    fn sent_request(&mut self, nonce: Nonce) -> Option<(&mut Attempt, SentRequest)> {
         let attempt = self.attempt.as_mut()?;
-        let asked = *attempt.sent.iter().find(|asked| asked.nonce == nonce)?;
-        Some((attempt, asked))
+        let sent = *attempt.sent_requests.iter().find(|sent| sent.nonce == nonce)?;
+        Some((attempt, sent))
     }
 
     /// Records the sessions that a reply named as being ahead (4).
@@ -560,12 +568,13 @@ impl Contender {
         self.watched.iter().min_by_key(|(_, alive)| *alive).copied()
     }
 
-    /// How long to wait for a message after a "taken" reply to a request that named `asked`.
-    fn pause(&mut self, asked: Option<SessionId>, now: Moment, random: Random<'_>) -> Duration {
-        let usual = self.usual_pause(random);
-        let Some(predecessor) = self.standing.predecessor else { return usual };
-        let surprise = asked.is_some_and(|asked| asked != predecessor.session);
-        self.surprises = if surprise { self.surprises.saturating_add(1) } else { 0 };
+    /// How long to wait for a message after a "taken" reply to a request that named `named`.
+    fn poll_delay(&mut self, named: Option<SessionId>, now: Moment, random: Random<'_>) -> Duration {
+        let usual = self.base_poll_delay(random);
+        let Some(predecessor) = self.wait_status.predecessor else { return usual };
+        let predecessor_changed = named.is_some_and(|named| named != predecessor.session);
+        self.predecessor_changes =
+            if predecessor_changed { self.predecessor_changes.saturating_add(1) } else { 0 };
         let watch = match self.next_watched().and_then(|(_, alive)| alive) {
             Some(alive) => {
                 let dead = alive.since(now).saturating_add(Duration::from_millis(1));
@@ -573,56 +582,57 @@ impl Contender {
             }
             // The session that the request named is gone, perhaps dead, and a whole row of others may be dead
             // as well (4).
-            None if surprise && self.surprises <= AT_ONCE => Duration::ZERO,
-            None if surprise => AHEAD_PAUSE,
-            None => between(AHEAD_LOOK.0, AHEAD_LOOK.1, random()),
+            None if predecessor_changed && self.predecessor_changes <= MAX_IMMEDIATE_POLLS => Duration::ZERO,
+            None if predecessor_changed => PREDECESSOR_PAUSE,
+            None => between(PREDECESSOR_POLL.0, PREDECESSOR_POLL.1, random()),
         };
         usual.min(watch)
     }
 
     /// The same, as if no session could die.
-    fn usual_pause(&self, random: Random<'_>) -> Duration {
-        let holder = self.standing.holder.as_ref();
-        let fresh = self.attempt.as_ref().is_some_and(|attempt| attempt.fresh);
-        if fresh && holder.is_none() {
-            let most = SPLIT_LOOK.1 * (1 << self.splits.saturating_sub(1).min(SPLIT_DOUBLINGS));
-            return between(SPLIT_LOOK.0, most, random());
+    fn base_poll_delay(&self, random: Random<'_>) -> Duration {
+        let holder = self.wait_status.holder.as_ref();
+        let fresh_hold = self.attempt.as_ref().is_some_and(|attempt| attempt.fresh_hold);
+        if fresh_hold && holder.is_none() {
+            let most =
+                SPLIT_VOTE_POLL.1 * (1 << self.split_votes.saturating_sub(1).min(SPLIT_VOTE_DOUBLINGS));
+            return between(SPLIT_VOTE_POLL.0, most, random());
         }
-        let head = self.standing.position.unwrap_or(0) == 0;
+        let head = self.wait_status.position.unwrap_or(0) == 0;
         let poll_often = self.attempt.as_ref().is_some_and(|attempt| attempt.poll_often);
-        let unheard = !self.hears && holder.is_some_and(Holder::is_foreign);
+        let unsubscribed = !self.subscribed && holder.is_some_and(Holder::is_foreign);
         // The lock is free with this client behind it: it was left free, or the waiters before are long dead,
         // so no grant would arrive. At a latch or a barrier there is nothing to take; the arriving clients
         // cause the grant.
         let gathers = self.attempt.as_ref().is_some_and(|attempt| {
             matches!(attempt.mode, LockMode::LatchWait { .. } | LockMode::BarrierWait { .. })
         });
-        let often = (holder.is_none() && !gathers) || (head && (poll_often || unheard));
-        let pause = if often {
-            between(STRANGER_LOOK.0, STRANGER_LOOK.1, random())
+        let often = (holder.is_none() && !gathers) || (head && (poll_often || unsubscribed));
+        let poll_delay = if often {
+            between(FOREIGN_POLL.0, FOREIGN_POLL.1, random())
         } else {
-            let kept = self.attempt.as_ref().map_or(FIRST_LEASE, |attempt| attempt.kept);
-            let longest = self.look_interval().min(kept.saturating_sub(LOOK_EVERY) / 2);
+            let queue_ttl = self.attempt.as_ref().map_or(FIRST_LEASE, |attempt| attempt.queue_ttl);
+            let longest = self.poll_interval().min(queue_ttl.saturating_sub(POLL_INTERVAL) / 2);
             between(longest * 4 / 5, longest, random())
         };
         match holder.and_then(|holder| holder.remaining_ms) {
             Some(remaining_ms) if head => {
                 let expiry = Duration::from_millis(remaining_ms + 1);
-                pause.min(expiry + between(Duration::ZERO, Duration::from_millis(5), random()))
+                poll_delay.min(expiry + between(Duration::ZERO, Duration::from_millis(5), random()))
             }
-            _ => pause,
+            _ => poll_delay,
         }
     }
 
     /// The longest interval between two looks: longer further back in the queue.
-    fn look_interval(&self) -> Duration {
-        let steps = self.standing.position.unwrap_or(0).min(64);
+    fn poll_interval(&self) -> Duration {
+        let steps = self.wait_status.position.unwrap_or(0).min(64);
         let steps = u32::try_from(steps).unwrap_or(64);
-        (LOOK_EVERY + LOOK_STEP * steps).min(LOOK_AT_LEAST_EVERY)
+        (POLL_INTERVAL + POLL_INTERVAL_STEP * steps).min(MAX_POLL_INTERVAL)
     }
 }
 
-fn fresh_hold(session: SessionId, random: Random<'_>) -> HoldId {
+fn new_hold_id(session: SessionId, random: Random<'_>) -> HoldId {
     let mut bits = [0; 16];
     bits[..8].copy_from_slice(&random().to_ne_bytes());
     bits[8..].copy_from_slice(&random().to_ne_bytes());
@@ -655,7 +665,7 @@ mod tests {
             queue: true,
             poll_often: false,
             mode: LockMode::Exclusive,
-            fresh: false,
+            fresh_hold: false,
         }
     }
 
@@ -667,9 +677,9 @@ mod tests {
         }
     }
 
-    fn asked(step: ContenderAction) -> (Nonce, Acquire) {
+    fn expect_send(step: ContenderAction) -> (Nonce, Acquire) {
         match step {
-            ContenderAction::Ask(nonce, ask) => (nonce, ask),
+            ContenderAction::Send(nonce, request) => (nonce, request),
             other => panic!("expected a request, got {other:?}"),
         }
     }
@@ -703,19 +713,19 @@ mod tests {
     fn a_grant_counts_from_the_sending_of_its_nonce() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 9);
-        let (first, ask) = asked(contender.poll(ms(0), &terms(), random));
-        assert_eq!((ask.lease_ms, first.slot()), (3000, 9));
+        let (first, request) = expect_send(contender.poll(ms(0), &terms(), random));
+        assert_eq!((request.lease_ms, first.slot()), (3000, 9));
         let taken = taken(0);
         contender.handle_reply(first, &taken, ms(1), random);
         assert!(matches!(contender.poll(ms(1), &terms(), random), ContenderAction::Sleep(_)));
-        let (second, again) = asked(contender.poll(ms(1001), &terms(), random));
-        assert_eq!(again.claim, ask.claim, "a look requests the same hold");
-        contender.handle_wake(first, fence(), ms(1500));
+        let (second, again) = expect_send(contender.poll(ms(1001), &terms(), random));
+        assert_eq!(again.claim, request.claim, "a look requests the same hold");
+        contender.handle_grant(first, fence(), ms(1500));
         let ContenderAction::Granted(grant) = contender.poll(ms(1500), &terms(), random) else {
             panic!("not granted")
         };
         assert_eq!(grant.valid_until, ms(3000) - drift(FIRST_LEASE), "not from {second:?}, nor from now");
-        assert_eq!(contender.take().map(|grant| grant.claim), Some(ask.claim));
+        assert_eq!(contender.take_grant().map(|grant| grant.claim), Some(request.claim));
         assert!(contender.is_idle());
     }
 
@@ -723,19 +733,23 @@ mod tests {
     fn what_was_not_asked_after_all_is_no_fault_and_leaves_nothing() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
-        contender.unask(nonce);
-        assert_eq!(contender.silence(ms(9_000)), Duration::ZERO);
-        let (nonce, ask) = asked(contender.poll(ms(1), &terms(), random));
-        contender.unask(nonce);
+        let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
+        contender.cancel_request(nonce);
+        assert_eq!(contender.unresponsive_for(ms(9_000)), Duration::ZERO);
+        let (nonce, request) = expect_send(contender.poll(ms(1), &terms(), random));
+        contender.cancel_request(nonce);
         assert_eq!(contender.give_up(), None, "nothing of it can be at the store");
         // Something of an earlier request may be at the store.
-        let (first, again) = asked(contender.poll(ms(2), &terms(), random));
-        assert_ne!(again.claim, ask.claim);
+        let (first, again) = expect_send(contender.poll(ms(2), &terms(), random));
+        assert_ne!(again.claim, request.claim);
         contender.handle_fault(first, Executed::Unknown, ms(3), random);
-        let (nonce, _) = asked(contender.poll(ms(1_000), &terms(), random));
-        contender.unask(nonce);
-        assert_eq!(contender.silence(ms(1_002)), Duration::from_millis(1_000), "the store is still silent");
+        let (nonce, _) = expect_send(contender.poll(ms(1_000), &terms(), random));
+        contender.cancel_request(nonce);
+        assert_eq!(
+            contender.unresponsive_for(ms(1_002)),
+            Duration::from_millis(1_000),
+            "the store is still silent"
+        );
         assert_eq!(contender.give_up(), Some(again.claim));
     }
 
@@ -743,16 +757,20 @@ mod tests {
     fn a_message_out_of_date_or_unknown_only_makes_it_look() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+        let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
         let taken = taken(40);
         contender.handle_reply(nonce, &taken, ms(1), random);
-        contender.handle_wake(Nonce::new(0, 0xbad), fence(), ms(2));
-        let (nonce, ask) = asked(contender.poll(ms(2), &terms(), random));
-        assert_eq!(ask.queue.map(|queue| queue.ttl_ms), Some(21_000), "further back an entry is kept longer");
+        contender.handle_grant(Nonce::new(0, 0xbad), fence(), ms(2));
+        let (nonce, request) = expect_send(contender.poll(ms(2), &terms(), random));
+        assert_eq!(
+            request.queue.map(|queue| queue.ttl_ms),
+            Some(21_000),
+            "further back an entry is kept longer"
+        );
         contender.handle_reply(nonce, &taken, ms(3), random);
-        contender.handle_wake(nonce, fence(), ms(3100));
+        contender.handle_grant(nonce, fence(), ms(3100));
         assert!(
-            matches!(contender.poll(ms(3100), &terms(), random), ContenderAction::Ask(..)),
+            matches!(contender.poll(ms(3100), &terms(), random), ContenderAction::Send(..)),
             "nothing is left of it"
         );
     }
@@ -763,12 +781,12 @@ mod tests {
         {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-            let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+            let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
             contender.handle_reply(nonce, &taken(40), ms(1), random);
-            contender.handle_wake(nonce, fence(), ms(now));
+            contender.handle_grant(nonce, fence(), ms(now));
             let step = contender.poll(ms(now), &terms(), random);
             assert_eq!(matches!(step, ContenderAction::Granted(_)), believed, "{now}: {step:?}");
-            assert_eq!(matches!(step, ContenderAction::Ask(..)), !believed, "{now}: {step:?}");
+            assert_eq!(matches!(step, ContenderAction::Send(..)), !believed, "{now}: {step:?}");
         }
     }
 
@@ -776,27 +794,27 @@ mod tests {
     fn an_answer_that_is_older_than_a_stale_grant_does_not_put_off_the_look() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+        let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
         // The process was suspended: both messages were in its buffers, and the grant overtook the reply.
-        contender.handle_wake(nonce, fence(), ms(3100));
+        contender.handle_grant(nonce, fence(), ms(3100));
         contender.handle_reply(nonce, &taken(0), ms(3100), random);
-        assert!(matches!(contender.poll(ms(3100), &terms(), random), ContenderAction::Ask(..)));
+        assert!(matches!(contender.poll(ms(3100), &terms(), random), ContenderAction::Send(..)));
     }
 
     #[test]
     fn what_may_be_at_the_store_is_given_up_by_its_claim() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+        let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
         contender.handle_fault(nonce, Executed::No, ms(1), random);
         assert_eq!(contender.give_up(), None, "it was not executed");
-        let (nonce, ask) = asked(contender.poll(ms(2), &terms(), random));
+        let (nonce, request) = expect_send(contender.poll(ms(2), &terms(), random));
         contender.handle_fault(nonce, Executed::Unknown, ms(3), random);
-        let (nonce, _) = asked(contender.poll(ms(5000), &terms(), random));
+        let (nonce, _) = expect_send(contender.poll(ms(5000), &terms(), random));
         contender.handle_fault(nonce, Executed::No, ms(5001), random);
-        assert_eq!(contender.give_up(), Some(ask.claim.clone()), "the first may have been");
-        let (_, other) = asked(contender.poll(ms(6000), &terms(), random));
-        assert_ne!(other.claim, ask.claim, "a hold that was given up is spent");
+        assert_eq!(contender.give_up(), Some(request.claim.clone()), "the first may have been");
+        let (_, other) = expect_send(contender.poll(ms(6000), &terms(), random));
+        assert_ne!(other.claim, request.claim, "a hold that was given up is spent");
     }
 
     #[test]
@@ -806,7 +824,7 @@ mod tests {
         for seed in 1..=64_u64 {
             let random = &mut move || seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-            let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+            let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
             let taken = taken(0);
             contender.handle_reply(nonce, &taken, ms(0), random);
             let ContenderAction::Sleep(until) = contender.poll(ms(0), &terms(), random) else {
@@ -820,7 +838,7 @@ mod tests {
 
     #[test]
     fn the_head_looks_often_where_no_message_would_arrive() {
-        let stranger = Holder {
+        let foreign = Holder {
             label: None,
             owner: None,
             count: 1,
@@ -831,17 +849,18 @@ mod tests {
             mode: LockMode::Exclusive,
             in_cooldown: false,
         };
-        let ours = Holder { label: Label::new("other").ok(), ..stranger.clone() };
+        let ours = Holder { label: Label::new("other").ok(), ..foreign.clone() };
         for (holder, position, poll_often, soon) in [
-            (Some(stranger.clone()), 0, false, true),
-            (Some(stranger), 1, false, false),
+            (Some(foreign.clone()), 0, false, true),
+            (Some(foreign), 1, false, false),
             (Some(ours.clone()), 0, true, true),
             (Some(ours), 0, false, false),
             (None, 7, false, true),
         ] {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-            let (nonce, _) = asked(contender.poll(ms(0), &AcquireTerms { poll_often, ..terms() }, random));
+            let (nonce, _) =
+                expect_send(contender.poll(ms(0), &AcquireTerms { poll_often, ..terms() }, random));
             let taken = Acquired::Taken {
                 holder: holder.clone(),
                 position: Some(position),
@@ -862,7 +881,7 @@ mod tests {
         for label in [None, Label::new("other").ok()] {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-            let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+            let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
             let holder = Some(Holder {
                 label,
                 owner: None,
@@ -897,7 +916,7 @@ mod tests {
             others_wait: false,
             owner_holds: None,
         };
-        let (mut nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+        let (mut nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
         // The process was suspended after the grant; its looks find what is left of that hold.
         for now in 2_999..3_003 {
             let at = ms(now);
@@ -905,11 +924,11 @@ mod tests {
             assert!(
                 matches!(
                     contender.poll(at, &terms(), random),
-                    ContenderAction::Sleep(_) | ContenderAction::Ask(..)
+                    ContenderAction::Sleep(_) | ContenderAction::Send(..)
                 ),
                 "{now}"
             );
-            (nonce, _) = contender.ask(at, &terms(), random);
+            (nonce, _) = contender.request(at, &terms(), random);
         }
         contender.handle_reply(nonce, &granted(3_000), ms(3_004), random);
         assert!(matches!(contender.poll(ms(3_004), &terms(), random), ContenderAction::Granted(_)));
@@ -920,12 +939,12 @@ mod tests {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
         let terms = || AcquireTerms { lease: Duration::from_millis(1), ..terms() };
-        for round in 0..STALE_GRANTS {
-            let sent = ms(u64::from(round) * 100);
-            let (nonce, _) = asked(contender.poll(sent, &terms(), random));
+        for round in 0..MAX_STALE_GRANTS {
+            let sent_at = ms(u64::from(round) * 100);
+            let (nonce, _) = expect_send(contender.poll(sent_at, &terms(), random));
             let granted =
                 Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false, owner_holds: None };
-            contender.handle_reply(nonce, &granted, sent + Duration::from_millis(2), random);
+            contender.handle_reply(nonce, &granted, sent_at + Duration::from_millis(2), random);
         }
         assert_eq!(contender.poll(ms(1000), &terms(), random), ContenderAction::TooSlow);
         assert!(contender.give_up().is_some());
@@ -936,43 +955,43 @@ mod tests {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
         let short = AcquireTerms { lease: Duration::from_millis(1), ..terms() };
-        for round in 0..STALE_GRANTS {
-            let sent = ms(u64::from(round) * 100);
-            let (nonce, _) = asked(contender.poll(sent, &short, random));
+        for round in 0..MAX_STALE_GRANTS {
+            let sent_at = ms(u64::from(round) * 100);
+            let (nonce, _) = expect_send(contender.poll(sent_at, &short, random));
             let granted =
                 Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false, owner_holds: None };
-            contender.handle_reply(nonce, &granted, sent + Duration::from_millis(2), random);
+            contender.handle_reply(nonce, &granted, sent_at + Duration::from_millis(2), random);
         }
         assert_eq!(contender.poll(ms(1000), &short, random), ContenderAction::TooSlow);
-        assert!(matches!(contender.poll(ms(1000), &terms(), random), ContenderAction::Ask(..)));
+        assert!(matches!(contender.poll(ms(1000), &terms(), random), ContenderAction::Send(..)));
     }
 
     #[test]
     fn a_question_that_does_not_queue_leaves_the_place_of_an_earlier_one_to_be_given_up() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-        let (nonce, ask) = asked(contender.poll(ms(0), &terms(), random));
+        let (nonce, request) = expect_send(contender.poll(ms(0), &terms(), random));
         contender.handle_reply(nonce, &taken(3), ms(1), random);
         let polls = AcquireTerms { queue: false, ..terms() };
         for t in [100, 200] {
-            contender.handle_news(ms(t));
-            let (nonce, _) = asked(contender.poll(ms(t), &polls, random));
+            contender.handle_hint(ms(t));
+            let (nonce, _) = expect_send(contender.poll(ms(t), &polls, random));
             let Acquired::Taken { holder, .. } = taken(0) else { panic!("taken is taken") };
             let unqueued =
                 Acquired::Taken { holder, position: None, predecessor: None, other_holders: Vec::new() };
             contender.handle_reply(nonce, &unqueued, ms(t + 1), random);
         }
-        assert_eq!(contender.give_up(), Some(ask.claim), "its entry is still at the store");
+        assert_eq!(contender.give_up(), Some(request.claim), "its entry is still at the store");
     }
 
     #[test]
     fn news_while_a_question_is_on_its_way_makes_it_look_after_the_answer() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
-        contender.handle_news(ms(1));
+        let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
+        contender.handle_hint(ms(1));
         contender.handle_reply(nonce, &taken(0), ms(2), random);
-        let (nonce, _) = asked(contender.poll(ms(2), &terms(), random));
+        let (nonce, _) = expect_send(contender.poll(ms(2), &terms(), random));
         contender.handle_reply(nonce, &taken(0), ms(3), random);
         assert!(matches!(contender.poll(ms(3), &terms(), random), ContenderAction::Sleep(_)), "once");
     }
@@ -983,24 +1002,25 @@ mod tests {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
             let lease = Duration::from_micros(us);
-            let (nonce, ask) = asked(contender.poll(ms(0), &AcquireTerms { lease, ..terms() }, random));
-            contender.handle_wake(nonce, fence(), ms(0));
+            let (nonce, request) =
+                expect_send(contender.poll(ms(0), &AcquireTerms { lease, ..terms() }, random));
+            contender.handle_grant(nonce, fence(), ms(0));
             let ContenderAction::Granted(grant) = contender.poll(ms(0), &terms(), random) else {
                 panic!("not granted")
             };
             assert!(
-                grant.valid_until < ms(ask.lease_ms),
+                grant.valid_until < ms(request.lease_ms),
                 "{lease:?}: {:?} of {}",
                 grant.valid_until,
-                ask.lease_ms
+                request.lease_ms
             );
         }
     }
 
     // ---- a new hold for each request (6) ----
 
-    fn fresh() -> AcquireTerms {
-        AcquireTerms { queue: false, poll_often: true, fresh: true, ..terms() }
+    fn fresh_terms() -> AcquireTerms {
+        AcquireTerms { queue: false, poll_often: true, fresh_hold: true, ..terms() }
     }
 
     #[test]
@@ -1009,44 +1029,44 @@ mod tests {
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
         let split =
             Acquired::Taken { holder: None, position: None, predecessor: None, other_holders: Vec::new() };
-        let (nonce, first) = asked(contender.poll(ms(0), &fresh(), random));
+        let (nonce, first) = expect_send(contender.poll(ms(0), &fresh_terms(), random));
         contender.handle_reply(nonce, &split, ms(1), random);
-        assert_eq!(contender.renounce(), None, "the store has undone it");
-        let ContenderAction::Sleep(until) = contender.poll(ms(1), &fresh(), random) else {
+        assert_eq!(contender.give_up_fresh(), None, "the store has undone it");
+        let ContenderAction::Sleep(until) = contender.poll(ms(1), &fresh_terms(), random) else {
             panic!("not asleep")
         };
         assert!(until >= ms(3) && until <= ms(21), "a split vote: {until:?}");
 
-        let (nonce, second) = asked(contender.poll(until, &fresh(), random));
+        let (nonce, second) = expect_send(contender.poll(until, &fresh_terms(), random));
         assert_ne!(first.claim, second.claim);
         contender.handle_fault(nonce, Executed::Unknown, until, random);
-        assert_eq!(contender.renounce(), Some(second.claim), "it may be there");
-        assert!(matches!(contender.poll(until, &fresh(), random), ContenderAction::Sleep(_)));
+        assert_eq!(contender.give_up_fresh(), Some(second.claim), "it may be there");
+        assert!(matches!(contender.poll(until, &fresh_terms(), random), ContenderAction::Sleep(_)));
 
         // A dropped task leaves a request with an unknown result.
         let later = until + Duration::from_secs(2);
-        let (late, third) = asked(contender.poll(later, &fresh(), random));
-        assert_eq!(contender.poll(later, &fresh(), random), ContenderAction::Undo(third.claim.clone()));
-        let (nonce, fourth) = asked(contender.poll(later, &fresh(), random));
+        let (late, third) = expect_send(contender.poll(later, &fresh_terms(), random));
+        assert_eq!(contender.poll(later, &fresh_terms(), random), ContenderAction::Undo(third.claim.clone()));
+        let (nonce, fourth) = expect_send(contender.poll(later, &fresh_terms(), random));
         assert_ne!(third.claim, fourth.claim);
         let granted =
             Acquired::Granted { fence: fence(), remaining_ms: 3_000, others_wait: false, owner_holds: None };
         contender.handle_reply(late, &granted, later, random);
-        assert!(!contender.is_won(later), "it is being undone");
+        assert!(!contender.is_granted(later), "it is being undone");
         contender.handle_reply(nonce, &granted, later, random);
-        assert_eq!(contender.renounce(), None);
-        assert_eq!(contender.take().map(|grant| grant.claim), Some(fourth.claim));
+        assert_eq!(contender.give_up_fresh(), None);
+        assert_eq!(contender.take_grant().map(|grant| grant.claim), Some(fourth.claim));
     }
 
     #[test]
     fn a_grant_that_came_too_late_is_undone_where_each_question_has_a_hold_of_its_own() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-        let (nonce, ask) = asked(contender.poll(ms(0), &fresh(), random));
+        let (nonce, request) = expect_send(contender.poll(ms(0), &fresh_terms(), random));
         let granted =
             Acquired::Granted { fence: fence(), remaining_ms: 3_000, others_wait: false, owner_holds: None };
         contender.handle_reply(nonce, &granted, ms(2_990), random);
-        assert_eq!(contender.renounce(), Some(ask.claim));
+        assert_eq!(contender.give_up_fresh(), Some(request.claim));
     }
 
     // ---- watching the predecessor (4) ----
@@ -1068,7 +1088,7 @@ mod tests {
     }
 
     /// When the contender looks after that reply.
-    fn looks_at(
+    fn next_poll(
         contender: &mut Contender,
         nonce: Nonce,
         reply: &Acquired,
@@ -1086,13 +1106,13 @@ mod tests {
     fn it_soon_checks_a_new_predecessor() {
         let random = &mut counter();
         let mut contender = Contender::new(session(1), 0);
-        let (nonce, ask) = asked(contender.poll(ms(0), &terms(), random));
-        assert_eq!(ask.predecessor, None, "no predecessor is known yet");
+        let (nonce, request) = expect_send(contender.poll(ms(0), &terms(), random));
+        assert_eq!(request.predecessor, None, "no predecessor is known yet");
         // A wait that ends within that time costs no further request, also far back in the queue.
-        let until = looks_at(&mut contender, nonce, &behind(session(7), 40, None), ms(10), random);
+        let until = next_poll(&mut contender, nonce, &behind(session(7), 40, None), ms(10), random);
         assert!(until >= ms(210) && until <= ms(310), "{until:?}");
-        let (_, ask) = asked(contender.poll(until, &terms(), random));
-        assert_eq!(ask.predecessor, Some(session(7)));
+        let (_, request) = expect_send(contender.poll(until, &terms(), random));
+        assert_eq!(request.predecessor, Some(session(7)));
     }
 
     #[test]
@@ -1102,11 +1122,11 @@ mod tests {
         {
             let random = &mut counter();
             let mut contender = Contender::new(session(1), 0);
-            let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
-            let until = looks_at(&mut contender, nonce, &behind(session(7), position, None), ms(0), random);
-            let (nonce, _) = asked(contender.poll(until, &terms(), random));
+            let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
+            let until = next_poll(&mut contender, nonce, &behind(session(7), position, None), ms(0), random);
+            let (nonce, _) = expect_send(contender.poll(until, &terms(), random));
             let reply = behind(session(7), position, Some(alive_ms));
-            let next = looks_at(&mut contender, nonce, &reply, until, random);
+            let next = next_poll(&mut contender, nonce, &reply, until, random);
             if within {
                 assert!(
                     next > until + Duration::from_millis(alive_ms),
@@ -1127,10 +1147,10 @@ mod tests {
     fn a_holder_that_cannot_die_is_not_watched() {
         let random = &mut counter();
         let mut contender = Contender::new(session(1), 0);
-        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
-        let until = looks_at(&mut contender, nonce, &taken(0), ms(0), random);
+        let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
+        let until = next_poll(&mut contender, nonce, &taken(0), ms(0), random);
         assert!(until >= ms(800), "the usual look: {until:?}");
-        assert_eq!(asked(contender.poll(until, &terms(), random)).1.predecessor, None);
+        assert_eq!(expect_send(contender.poll(until, &terms(), random)).1.predecessor, None);
     }
 
     #[test]
@@ -1140,30 +1160,34 @@ mod tests {
         let mut now = ms(0);
         let mut at_once = 0;
         for n in 0..200 {
-            let (nonce, ask) = asked(contender.poll(now, &terms(), random));
+            let (nonce, request) = expect_send(contender.poll(now, &terms(), random));
             contender.handle_reply(nonce, &behind(session(n), 0, None), now, random);
             now = match contender.poll(now, &terms(), random) {
-                ContenderAction::Ask(..) => {
+                ContenderAction::Send(..) => {
                     at_once += 1;
-                    assert_eq!(ask.predecessor, Some(session(n - 1)), "the request named another session");
+                    assert_eq!(
+                        request.predecessor,
+                        Some(session(n - 1)),
+                        "the request named another session"
+                    );
                     now
                 }
                 ContenderAction::Sleep(until) if n == 0 => until,
                 ContenderAction::Sleep(until) => {
-                    assert_eq!(until, now + AHEAD_PAUSE, "after {at_once} looks at once");
+                    assert_eq!(until, now + PREDECESSOR_PAUSE, "after {at_once} looks at once");
                     until
                 }
                 other => panic!("{other:?}"),
             };
         }
-        assert_eq!(at_once, AT_ONCE);
+        assert_eq!(at_once, MAX_IMMEDIATE_POLLS);
         // A predecessor that is still the one named in the request resets the count: the next row is cleared
         // as fast.
-        let (nonce, _) = asked(contender.poll(now, &terms(), random));
-        let until = looks_at(&mut contender, nonce, &behind(session(199), 0, Some(500)), now, random);
-        let (nonce, _) = asked(contender.poll(until, &terms(), random));
+        let (nonce, _) = expect_send(contender.poll(now, &terms(), random));
+        let until = next_poll(&mut contender, nonce, &behind(session(199), 0, Some(500)), now, random);
+        let (nonce, _) = expect_send(contender.poll(until, &terms(), random));
         contender.handle_reply(nonce, &behind(session(200), 0, None), until, random);
-        assert!(matches!(contender.poll(until, &terms(), random), ContenderAction::Ask(..)));
+        assert!(matches!(contender.poll(until, &terms(), random), ContenderAction::Send(..)));
     }
 
     /// Fifty waiters and the holder are dead, and one live session waits behind them. The model replies, and
@@ -1195,20 +1219,20 @@ mod tests {
         }
         let alive =
             |who| if who == session(200) { SessionStatus::Alive(10_000) } else { SessionStatus::Lapsed };
-        let (mut now, mut looks) = (ms(1_000), 0);
+        let (mut now, mut polls) = (ms(1_000), 0);
         loop {
             match contender.poll(now, &terms(), random) {
-                ContenderAction::Ask(nonce, ask) => {
+                ContenderAction::Send(nonce, request) => {
                     let (crate::Reply::Acquire(reply), _) =
-                        lock.apply(now.as_micros(), &Op::Acquire(ask), &alive)
+                        lock.apply(now.as_micros(), &Op::Acquire(request), &alive)
                     else {
                         panic!("an acquire is answered by an acquire")
                     };
                     contender.handle_reply(nonce, &reply, now, random);
-                    looks += 1;
+                    polls += 1;
                 }
                 ContenderAction::Sleep(until) => {
-                    assert_eq!(looks, 1, "only the first look has to find the predecessor");
+                    assert_eq!(polls, 1, "only the first look has to find the predecessor");
                     now = until;
                 }
                 ContenderAction::Granted(_) => break,
@@ -1217,7 +1241,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(looks, 51, "one to queue, and one for each of the dead");
+        assert_eq!(polls, 51, "one to queue, and one for each of the dead");
         assert!(now <= ms(1_310), "{now:?}");
     }
 
@@ -1229,7 +1253,7 @@ mod tests {
         let mut contender = Contender::new(session(1), 0);
         let mut now = ms(0);
         for round in 0..100 {
-            let (nonce, _) = asked(contender.poll(now, &terms(), random));
+            let (nonce, _) = expect_send(contender.poll(now, &terms(), random));
             contender.handle_reply(nonce, &behind(session(7), 63, None), now, random);
             for waited in [1, 50, 199] {
                 let step = contender.poll(now + Duration::from_millis(waited), &terms(), random);
@@ -1239,8 +1263,8 @@ mod tests {
                 );
             }
             now = now + Duration::from_millis(199);
-            contender.handle_wake(nonce, fence(), now);
-            assert!(contender.take().is_some());
+            contender.handle_grant(nonce, fence(), now);
+            assert!(contender.take_grant().is_some());
         }
     }
 }

@@ -6,7 +6,7 @@
 //! 1. A hint only indicates that a message was published, not its content. It brings a look closer and has no
 //!    other effect: a forged one costs a look, a lost one a delay.
 //! 2. It also looks on its own: at the instant at which the leader's lease ends unless extended, and at
-//!    regular intervals. Looks are never closer together than [`CLOSEST`], however many hints arrive.
+//!    regular intervals. Looks are never closer together than [`MIN_POLL_INTERVAL`], however many hints arrive.
 //! 3. Each leader is reported once, in the order of the tokens. A leader that came and went between two looks
 //!    is not reported.
 
@@ -14,14 +14,14 @@ use crate::{FencingToken, Holder, Moment};
 use std::time::Duration;
 
 /// The minimum interval between two looks.
-pub const CLOSEST: Duration = Duration::from_millis(50);
+pub const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The interval between two looks without a subscription: between the two.
-const UNSUBSCRIBED: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(500));
+const UNSUBSCRIBED_POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(500));
 /// The same with a subscription.
-const SUBSCRIBED: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
+const SUBSCRIBED_POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
 /// How much later than the end of the leader's lease a look is at most: observers should not look all at
 /// once.
-const AFTER: Duration = Duration::from_millis(50);
+const EXPIRY_JITTER: Duration = Duration::from_millis(50);
 
 /// A change of leader.
 ///
@@ -48,14 +48,14 @@ pub enum LeaderChange {
 /// };
 /// let (mut observer, now, random) = (LeaderObserver::new(), Moment::ZERO, u64::MAX / 2);
 /// observer.set_subscribed(true);
-/// assert_eq!(observer.look_at(), now, "at once");
-/// assert_eq!(observer.handle_seen(Some(&leader), now, random), Some(LeaderChange::Leader(leader.clone())));
-/// assert_eq!(observer.handle_seen(Some(&leader), now, random), None, "it is reported once");
-/// assert!(observer.look_at() > now + Duration::from_secs(2), "when its lease may have ended");
+/// assert_eq!(observer.poll_at(), now, "at once");
+/// assert_eq!(observer.handle_holder(Some(&leader), now, random), Some(LeaderChange::Leader(leader.clone())));
+/// assert_eq!(observer.handle_holder(Some(&leader), now, random), None, "it is reported once");
+/// assert!(observer.poll_at() > now + Duration::from_secs(2), "when its lease may have ended");
 ///
 /// observer.handle_hint(now + Duration::from_secs(1));
-/// assert_eq!(observer.look_at(), now + Duration::from_secs(1));
-/// assert_eq!(observer.handle_seen(None, observer.look_at(), random), Some(LeaderChange::NoLeader));
+/// assert_eq!(observer.poll_at(), now + Duration::from_secs(1));
+/// assert_eq!(observer.handle_holder(None, observer.poll_at(), random), Some(LeaderChange::NoLeader));
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -65,9 +65,9 @@ pub struct LeaderObserver {
     /// What was last reported; `None` before the first look.
     reported: Option<Reported>,
     /// The greatest token of a reported leader.
-    greatest: Option<FencingToken>,
+    greatest_fence: Option<FencingToken>,
     /// When to look next.
-    look_at: Moment,
+    poll_at: Moment,
     /// When it may look at the earliest.
     not_before: Moment,
 }
@@ -90,8 +90,8 @@ impl LeaderObserver {
         Self {
             subscribed: false,
             reported: None,
-            greatest: None,
-            look_at: Moment::ZERO,
+            greatest_fence: None,
+            poll_at: Moment::ZERO,
             not_before: Moment::ZERO,
         }
     }
@@ -102,52 +102,57 @@ impl LeaderObserver {
     }
 
     /// When to look next.
-    pub const fn look_at(&self) -> Moment {
-        self.look_at
+    pub const fn poll_at(&self) -> Moment {
+        self.poll_at
     }
 
     /// A message was published, or may have been (1).
     pub fn handle_hint(&mut self, now: Moment) {
-        self.look_at = self.look_at.min(now.max(self.not_before));
+        self.poll_at = self.poll_at.min(now.max(self.not_before));
     }
 
     /// A look had no reply: the next one follows as if there were no subscription.
-    pub fn handle_failure(&mut self, now: Moment, random: u64) {
-        self.rest_until(now + between(UNSUBSCRIBED, random), now);
+    pub fn handle_fault(&mut self, now: Moment, random: u64) {
+        self.schedule_poll(now + between(UNSUBSCRIBED_POLL, random), now);
     }
 
     /// Handles the holder of the Election, and returns the change, if any (3).
-    pub fn handle_seen(&mut self, holder: Option<&Holder>, now: Moment, random: u64) -> Option<LeaderChange> {
-        let pause = between(if self.subscribed { SUBSCRIBED } else { UNSUBSCRIBED }, random);
-        let over = holder
-            .and_then(|holder| holder.remaining_ms)
-            .map(|ms| Duration::from_millis(ms.saturating_add(1)) + between((Duration::ZERO, AFTER), random));
-        self.rest_until(now + over.map_or(pause, |over| over.min(pause)), now);
+    pub fn handle_holder(
+        &mut self,
+        holder: Option<&Holder>,
+        now: Moment,
+        random: u64,
+    ) -> Option<LeaderChange> {
+        let pause = between(if self.subscribed { SUBSCRIBED_POLL } else { UNSUBSCRIBED_POLL }, random);
+        let over = holder.and_then(|holder| holder.remaining_ms).map(|ms| {
+            Duration::from_millis(ms.saturating_add(1)) + between((Duration::ZERO, EXPIRY_JITTER), random)
+        });
+        self.schedule_poll(now + over.map_or(pause, |over| over.min(pause)), now);
         // A resting holder leads no more, and a client of another library is not known to lead.
         let leader = holder.filter(|holder| !holder.in_cooldown);
         let Some((leader, fence)) = leader.and_then(|leader| Some((leader, leader.fence?))) else {
-            let news = self.reported != Some(Reported::NoLeader);
+            let changed = self.reported != Some(Reported::NoLeader);
             self.reported = Some(Reported::NoLeader);
-            return news.then_some(LeaderChange::NoLeader);
+            return changed.then_some(LeaderChange::NoLeader);
         };
-        match self.greatest {
-            Some(greatest) if fence == greatest => return None,
+        match self.greatest_fence {
+            Some(greatest_fence) if fence == greatest_fence => return None,
             // The server has lost its data: this holder leads, but the last reported leader does not.
-            Some(greatest) if fence < greatest => {
-                let news = self.reported != Some(Reported::NoLeader);
+            Some(greatest_fence) if fence < greatest_fence => {
+                let changed = self.reported != Some(Reported::NoLeader);
                 self.reported = Some(Reported::NoLeader);
-                return news.then_some(LeaderChange::NoLeader);
+                return changed.then_some(LeaderChange::NoLeader);
             }
             _ => {}
         }
-        self.greatest = Some(fence);
+        self.greatest_fence = Some(fence);
         self.reported = Some(Reported::Leader(fence));
         Some(LeaderChange::Leader(leader.clone()))
     }
 
-    fn rest_until(&mut self, at: Moment, now: Moment) {
-        self.not_before = now + CLOSEST;
-        self.look_at = at.max(self.not_before);
+    fn schedule_poll(&mut self, at: Moment, now: Moment) {
+        self.not_before = now + MIN_POLL_INTERVAL;
+        self.poll_at = at.max(self.not_before);
     }
 }
 
@@ -184,34 +189,34 @@ mod tests {
     #[test]
     fn a_resting_holder_and_a_stranger_do_not_lead() {
         let mut observer = LeaderObserver::new();
-        assert!(matches!(observer.handle_seen(Some(&leader(1)), at(0), 0), Some(LeaderChange::Leader(_))));
-        let rests = Holder { in_cooldown: true, ..leader(1) };
-        assert_eq!(observer.handle_seen(Some(&rests), at(1), 0), Some(LeaderChange::NoLeader));
-        let stranger = Holder { label: None, fence: None, ..leader(1) };
-        assert_eq!(observer.handle_seen(Some(&stranger), at(2), 0), None, "already reported");
+        assert!(matches!(observer.handle_holder(Some(&leader(1)), at(0), 0), Some(LeaderChange::Leader(_))));
+        let in_cooldown = Holder { in_cooldown: true, ..leader(1) };
+        assert_eq!(observer.handle_holder(Some(&in_cooldown), at(1), 0), Some(LeaderChange::NoLeader));
+        let foreign = Holder { label: None, fence: None, ..leader(1) };
+        assert_eq!(observer.handle_holder(Some(&foreign), at(2), 0), None, "already reported");
     }
 
     #[test]
     fn a_holder_with_a_smaller_token_does_not_lead() {
         let mut observer = LeaderObserver::new();
-        observer.handle_seen(Some(&leader(7)), at(0), 0);
-        assert_eq!(observer.handle_seen(Some(&leader(5)), at(1), 0), Some(LeaderChange::NoLeader));
-        assert_eq!(observer.handle_seen(Some(&leader(5)), at(1), 0), None);
-        assert!(matches!(observer.handle_seen(Some(&leader(8)), at(2), 0), Some(LeaderChange::Leader(_))));
+        observer.handle_holder(Some(&leader(7)), at(0), 0);
+        assert_eq!(observer.handle_holder(Some(&leader(5)), at(1), 0), Some(LeaderChange::NoLeader));
+        assert_eq!(observer.handle_holder(Some(&leader(5)), at(1), 0), None);
+        assert!(matches!(observer.handle_holder(Some(&leader(8)), at(2), 0), Some(LeaderChange::Leader(_))));
     }
 
     #[test]
     fn without_a_subscription_it_looks_often_and_with_one_seldom() {
         let mut observer = LeaderObserver::new();
-        observer.handle_seen(Some(&leader(1)), at(0), 0);
-        assert_eq!(observer.look_at(), at(250));
+        observer.handle_holder(Some(&leader(1)), at(0), 0);
+        assert_eq!(observer.poll_at(), at(250));
         observer.set_subscribed(true);
-        observer.handle_seen(Some(&leader(1)), at(0), 0);
-        assert_eq!(observer.look_at(), at(5_000));
-        observer.handle_seen(Some(&Holder { remaining_ms: Some(700), ..leader(1) }), at(0), 0);
-        assert_eq!(observer.look_at(), at(701));
-        observer.handle_failure(at(1_000), u64::MAX);
-        assert_eq!(observer.look_at(), at(1_500));
+        observer.handle_holder(Some(&leader(1)), at(0), 0);
+        assert_eq!(observer.poll_at(), at(5_000));
+        observer.handle_holder(Some(&Holder { remaining_ms: Some(700), ..leader(1) }), at(0), 0);
+        assert_eq!(observer.poll_at(), at(701));
+        observer.handle_fault(at(1_000), u64::MAX);
+        assert_eq!(observer.poll_at(), at(1_500));
     }
 
     proptest! {
@@ -220,26 +225,26 @@ mod tests {
             steps in proptest::collection::vec((0..4_u8, 0..6_u64, 0..20_000_u64, any::<u64>()), 1..80),
             subscribed in any::<bool>(),
         ) {
-            let (mut observer, mut now_ms, mut reported, mut looked) = (LeaderObserver::new(), 0, Vec::new(), None);
+            let (mut observer, mut now_ms, mut reported, mut polled) = (LeaderObserver::new(), 0, Vec::new(), None);
             observer.set_subscribed(subscribed);
             for (what, fence, action, random) in steps {
                 now_ms += action;
                 let now = at(now_ms);
                 match what {
                     0 => observer.handle_hint(now),
-                    1 => observer.handle_failure(now, random),
+                    1 => observer.handle_fault(now, random),
                     _ => {
                         let holder = (what == 2).then(|| leader(fence));
-                        reported.extend(observer.handle_seen(holder.as_ref(), now, random));
-                        looked = Some(now);
+                        reported.extend(observer.handle_holder(holder.as_ref(), now, random));
+                        polled = Some(now);
                     }
                 }
-                if let Some(looked) = looked {
-                    prop_assert!(observer.look_at() >= looked + CLOSEST);
+                if let Some(polled) = polled {
+                    prop_assert!(observer.poll_at() >= polled + MIN_POLL_INTERVAL);
                 }
-                prop_assert!(observer.look_at() <= now + SUBSCRIBED.1);
+                prop_assert!(observer.poll_at() <= now + SUBSCRIBED_POLL.1);
             }
-            let fences: Vec<_> = reported.iter().filter_map(|news| match news {
+            let fences: Vec<_> = reported.iter().filter_map(|changed| match changed {
                 LeaderChange::Leader(leader) => leader.fence,
                 LeaderChange::NoLeader => None,
             }).collect();

@@ -4,7 +4,7 @@
 //! 2. No session checks its own life.
 
 use crate::reserving::is_note;
-use leasehold_core::machine::cohort::{AHEAD, BLOCK, Reserve};
+use leasehold_core::machine::cohort::{MAX_AHEAD, MAX_BLOCK, Reserve};
 use leasehold_core::model::{LockState, QueueEntry, QueueEntryId, Record, Sessions};
 use leasehold_core::{
     Acquire, AuditEntry, Claim, Enqueue, Evict, Evicted, Extend, Extended, FencingToken, ForceReleased,
@@ -111,7 +111,7 @@ pub(super) fn any_op(of: ClaimOf) -> impl Strategy<Value = Op> {
 
 /// Fewer tokens than a block has, or more than the store reserves.
 pub(super) fn any_reserve() -> impl Strategy<Value = Reserve> {
-    let tokens = prop_oneof![2 => 0..=BLOCK, 2 => Just(BLOCK), 1 => Just(u32::MAX)];
+    let tokens = prop_oneof![2 => 0..=MAX_BLOCK, 2 => Just(MAX_BLOCK), 1 => Just(u32::MAX)];
     (tokens, any::<bool>()).prop_map(|(tokens, notify_wanted)| Reserve { tokens, notify_wanted })
 }
 
@@ -301,7 +301,7 @@ impl Tokens {
             let behind = before.record.as_ref().and_then(Record::greatest);
             let next = FencingToken::after(behind, 0);
             assert!(
-                new == next || new.as_u64() < now_us + u64::from(AHEAD),
+                new == next || new.as_u64() < now_us + u64::from(MAX_AHEAD),
                 "{new:?} outruns the clock, {now_us}"
             );
         }

@@ -54,16 +54,16 @@ impl Watching {
             let (now, random) = (engine.environment.now(), engine.environment.random());
             match reply {
                 Ok(Reply::Inspect(seen)) => {
-                    if let Some(news) = self.onlooker.handle_seen(seen.holder.as_ref(), now, random) {
+                    if let Some(news) = self.onlooker.handle_holder(seen.holder.as_ref(), now, random) {
                         return Ok(news);
                     }
                 }
                 Ok(odd) => {
-                    self.onlooker.handle_failure(now, random);
+                    self.onlooker.handle_fault(now, random);
                     return Err(Fault::odd_reply(odd));
                 }
                 Err(failed) => {
-                    self.onlooker.handle_failure(now, random);
+                    self.onlooker.handle_fault(now, random);
                     return Err(failed.fault);
                 }
             }
@@ -73,8 +73,8 @@ impl Watching {
     /// Sleeps until the next read is due.
     async fn rest(&mut self) {
         let environment = &self.engine.environment;
-        while self.onlooker.look_at() > environment.now() {
-            let until = environment.sleep_until(self.onlooker.look_at());
+        while self.onlooker.poll_at() > environment.now() {
+            let until = environment.sleep_until(self.onlooker.poll_at());
             let ReleaseSubscription::Since(listening) = &mut self.hearing else { return until.await };
             tokio::select! {
                 biased;

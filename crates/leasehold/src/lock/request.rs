@@ -376,7 +376,7 @@ impl Request {
         let count = grant.owner_holds.map_or(1, |entered| entered.count);
         let Planned { plan, caps, lease, left } = self.plan(span, earlier, now);
         hold.plan(lease);
-        let tenure = RenewalSchedule::capped(plan, caps, grant.valid_until, now);
+        let tenure = RenewalSchedule::with_limits(plan, caps, grant.valid_until, now);
         // The queue entry may have been made by a task that wanted the lock for longer.
         hold.cap(tenure.valid_until());
         let Some(keep) = self.engine.keeper.keep(hold.clone(), tenure) else {
@@ -450,7 +450,7 @@ impl Request {
             }
             Err(_) => (RenewalPlan::Until { end: now }, Duration::ZERO),
         };
-        let caps = HoldLimits { end: cap.map(|cap| now + cap), renewals: self.max_renewals };
+        let caps = HoldLimits { end: cap.map(|cap| now + cap), max_renewals: self.max_renewals };
         Planned { plan, caps, lease, left: left.map(drop) }
     }
 
@@ -503,7 +503,7 @@ impl Request {
                 || !queues
                 || !self.engine.store.capabilities().notifications,
             mode: asker.mode,
-            fresh: !queues,
+            fresh_hold: !queues,
         });
         AcquireParams { terms, session: own, limit, once, retry: self.retry }
     }

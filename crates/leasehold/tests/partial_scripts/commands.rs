@@ -4,7 +4,7 @@ use crate::Broken;
 use crate::fixture::Fixture;
 use crate::keyspace::Keyspace;
 use crate::tap::WHOLE;
-use leasehold_core::machine::cohort::{BLOCK, Reserve};
+use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, Heartbeat, HoldId, Inspect, Kind,
     Label, Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction,
@@ -740,7 +740,7 @@ fn short_extend(n: u8) -> Op {
 
 /// Reserves tokens; the holder is notified of waiters.
 fn reserve(n: u8, lease_ms: u64) -> Op {
-    let reserve = Some(Reserve { tokens: BLOCK, notify_wanted: true });
+    let reserve = Some(Reserve { tokens: MAX_BLOCK, notify_wanted: true });
     Op::Extend(Extend { claim: claim(n), lease_ms, keep_record: false, reserve })
 }
 

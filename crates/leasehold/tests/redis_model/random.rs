@@ -3,7 +3,7 @@
 use crate::play::Play;
 use crate::world::WITHIN;
 use leasehold::store::{Notification, Op, Outcome, Reply, SessionOp, SessionReply, Store};
-use leasehold_core::machine::cohort::BLOCK;
+use leasehold_core::machine::cohort::MAX_BLOCK;
 use leasehold_core::model::LockState;
 use leasehold_core::{
     Acquired, Ended, Evicted, Extend, Extended, ForceReleased, HeartbeatReply, HoldStatus, LockMode, Refused,
@@ -99,7 +99,7 @@ impl Play<'_> {
             Reply::Extend(Extended::Extended) => seen("extended"),
             Reply::Extend(Extended::NotHeld) => seen("not held"),
             Reply::Extend(Extended::Reserved { block, others_wait }) => {
-                seen(match block.left() {
+                seen(match block.remaining() {
                     BLOCK => "a whole block",
                     1 => "one token reserved",
                     _ => "some tokens reserved",

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use leasehold::store::{Op, Reply};
-use leasehold_core::machine::cohort::{AHEAD, BLOCK, Reserve};
+use leasehold_core::machine::cohort::{MAX_AHEAD, MAX_BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Extend, Extended, FencingToken, Inspect, Kind, Label, Liveness,
     LockMode, OwnValue, Release, ReleaseAction,
@@ -213,7 +213,7 @@ fn the_greatest_token_is_not_passed() {
         let reply = play.check(&acquire(&claim, 1000, None));
         let greatest = matches!(reply, Reply::Acquire(Acquired::Granted { fence: FencingToken::MAX, .. }));
         assert!(greatest, "{reply:?}");
-        play.check(&reserve(&claim, BLOCK));
+        play.check(&reserve(&claim, MAX_BLOCK));
         play.check(&release(&claim));
     }
 }
@@ -227,20 +227,20 @@ fn what_is_reserved_never_outruns_the_clock() {
     let claim = play.workload.fresh(0);
     play.check(&acquire(&claim, 10_000, None));
     for (by_us, tokens, expected) in [
-        (0, BLOCK, AHEAD - 1),
-        (0, BLOCK, 1),
-        (20, BLOCK, 19),
-        (300, BLOCK, 300),
+        (0, MAX_BLOCK, MAX_AHEAD - 1),
+        (0, MAX_BLOCK, 1),
+        (20, MAX_BLOCK, 19),
+        (300, MAX_BLOCK, 300),
         (5_000, 7, 7),
-        (1, BLOCK, BLOCK - 6),
+        (1, MAX_BLOCK, MAX_BLOCK - 6),
         (-5_000, 9, 1),
-        (1_000, BLOCK, 1),
-        (60_000, BLOCK, BLOCK),
+        (1_000, MAX_BLOCK, 1),
+        (60_000, MAX_BLOCK, MAX_BLOCK),
     ] {
         play.step_us(by_us);
         let reply = play.check(&reserve(&claim, tokens));
         let Reply::Extend(Extended::Reserved { block, .. }) = reply else { panic!("{reply:?}") };
-        assert_eq!(block.left(), expected, "{by_us} us later");
+        assert_eq!(block.remaining(), expected, "{by_us} us later");
         assert_eq!(play.field("reserved").len(), 16, "sixteen digits stay exact");
     }
     let reserved = play.field("reserved");

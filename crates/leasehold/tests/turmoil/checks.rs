@@ -376,7 +376,7 @@ impl State {
             (name == key && holds.contains(&hold)).then_some(*fence)
         };
         let Some(given) = self.granted.iter().rev().find_map(of_it) else { return };
-        while let Some(token) = block.take() {
+        while let Some(token) = block.pop_first() {
             self.known_as.insert((key.to_owned(), token), given);
         }
     }

@@ -184,7 +184,7 @@ impl Guards {
             } => {
                 let reserving = self.reserving.remove(&message);
                 if let Some(((lock, hold), first)) = reserving.zip(block.first()) {
-                    let last = FencingToken::new(first.as_u64() + u64::from(block.left()) - 1);
+                    let last = FencingToken::new(first.as_u64() + u64::from(block.remaining()) - 1);
                     self.blocks.entry(host).or_default().push(Reserved { lock, hold, first, last });
                 }
             }

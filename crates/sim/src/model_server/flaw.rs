@@ -69,7 +69,7 @@ impl Flaw {
             && let Reply::Extend(Extended::Reserved { block, .. }) = &mut result.0
             && let Some(first) = block.first()
         {
-            *block = TokenBlock::new(FencingToken::new(first.as_u64() + 60_000_000), block.left());
+            *block = TokenBlock::new(FencingToken::new(first.as_u64() + 60_000_000), block.remaining());
         }
         self.spoil_ends(lock, now_us, before.as_ref());
         result

@@ -243,7 +243,7 @@ fn of_extend(extended: &Extended) -> Value {
         Extended::Extended => Value::Integer(1),
         Extended::Reserved { block, others_wait } => Value::Array(vec![
             Value::number(block.first().map_or(0, FencingToken::as_u64)),
-            Value::Integer(block.left().into()),
+            Value::Integer(block.remaining().into()),
             Value::Integer((*others_wait).into()),
         ]),
     }

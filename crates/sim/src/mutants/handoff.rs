@@ -1,7 +1,7 @@
 //! Server mutants of local hand-off: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use leasehold_core::machine::cohort::{BLOCK, TokenBlock};
+use leasehold_core::machine::cohort::{MAX_BLOCK, TokenBlock};
 use leasehold_core::model::{Alive, LockState, Reserved};
 use leasehold_core::{Acquired, Extend, Extended, FencingToken, Notification, Op, Reply};
 
@@ -56,7 +56,7 @@ impl Mutant {
                 *extended = Extended::Reserved { block, others_wait: false };
             }
             (Self::BlockExceedsReservation, Extended::Reserved { block, .. }) => {
-                *block = block.first().map_or(TokenBlock::EMPTY, |first| TokenBlock::new(first, BLOCK));
+                *block = block.first().map_or(TokenBlock::EMPTY, |first| TokenBlock::new(first, MAX_BLOCK));
             }
             (Self::BlockOutrunsClock, Extended::Reserved { block, .. }) => {
                 let Some(first) = block.first() else { return };
@@ -64,8 +64,8 @@ impl Mutant {
                 remember(FencingToken::new(first.as_u64() + u64::from(FAR_TOO_MANY) - 1));
             }
             (Self::BlockIgnoresReserved, Extended::Reserved { block, .. }) => {
-                *block = TokenBlock::new(FencingToken::new(last + 1), BLOCK);
-                remember(FencingToken::new(last + u64::from(BLOCK)));
+                *block = TokenBlock::new(FencingToken::new(last + 1), MAX_BLOCK);
+                remember(FencingToken::new(last + u64::from(MAX_BLOCK)));
             }
             _ => {}
         }

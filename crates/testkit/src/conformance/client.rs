@@ -270,7 +270,7 @@ impl TestClient {
         self.needs_queue().await;
         match self.extend_and(claim, Duration::from_millis(1), Some(reserve)).await {
             Extended::Reserved { mut block, others_wait } => {
-                (std::iter::from_fn(|| block.take()).collect(), others_wait)
+                (std::iter::from_fn(|| block.pop_first()).collect(), others_wait)
             }
             other => panic!("{}: expected a block of tokens, got {other:?}", self.lock),
         }

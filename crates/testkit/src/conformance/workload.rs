@@ -5,7 +5,7 @@
 //! compares.
 
 use super::Random;
-use leasehold_core::machine::cohort::{BLOCK, Reserve};
+use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Sessions, SharedHolders, Value};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, Heartbeat, HoldId,
@@ -219,7 +219,7 @@ impl Workload {
     fn reserve(&self) -> Option<Reserve> {
         let reserves = self.kind == Kind::Mutex && self.random.below(2) == 0;
         reserves.then(|| {
-            let tokens = *self.random.pick(&[BLOCK, BLOCK, BLOCK, 1, 3, 0, u32::MAX]);
+            let tokens = *self.random.pick(&[MAX_BLOCK, MAX_BLOCK, MAX_BLOCK, 1, 3, 0, u32::MAX]);
             Reserve { tokens, notify_wanted: self.random.below(2) == 0 }
         })
     }

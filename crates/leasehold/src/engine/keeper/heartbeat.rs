@@ -148,7 +148,7 @@ impl SessionHeartbeat {
     /// The next action.
     pub(in crate::engine) fn poll(&mut self, now: Moment) -> Need {
         if !self.news.is_empty() && now.since(self.beaten_at) >= TELL_EVERY {
-            self.pulse.hasten(now);
+            self.pulse.send_soon(now);
         }
         match self.pulse.poll(now) {
             HeartbeatAction::Heartbeat => {
@@ -156,7 +156,7 @@ impl SessionHeartbeat {
                 Need::Heartbeat(self.throb())
             }
             HeartbeatAction::Lapsed => Need::Lapsed,
-            HeartbeatAction::Rest(_) => Need::Rest,
+            HeartbeatAction::Sleep(_) => Need::Rest,
         }
     }
 
@@ -175,7 +175,7 @@ impl SessionHeartbeat {
         let at = self.pulse.due();
         // Nothing is reported while a heartbeat is in flight (1), and reports do not add requests to a store that
         // does not answer.
-        let tells = !self.news.is_empty() && self.pulse.is_calm();
+        let tells = !self.news.is_empty() && self.pulse.can_send_soon();
         if tells { at.min(self.beaten_at + TELL_EVERY) } else { at }
     }
 
@@ -195,7 +195,7 @@ impl SessionHeartbeat {
 
     /// A heartbeat sent at `sent_at` has reached the store.
     pub(in crate::engine) fn handle_beaten(&mut self, sent_at: Moment, now: Moment) {
-        self.pulse.handle_beaten(sent_at, now);
+        self.pulse.handle_alive(sent_at, now);
         if now < self.pulse.valid_until() {
             self.session.raise(self.pulse.valid_until());
         }

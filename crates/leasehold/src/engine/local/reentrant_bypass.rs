@@ -31,7 +31,7 @@ impl ReentrantBypass {
     /// The owner holds the lock.
     pub(in crate::engine) fn call(&mut self) {
         self.wanted = true;
-        self.contender.handle_news(Moment::ZERO);
+        self.contender.handle_hint(Moment::ZERO);
     }
 
     /// Whether there is anything to do.
@@ -41,7 +41,7 @@ impl ReentrantBypass {
 
     /// Whether it acquired the lock, which waits to be taken.
     pub(in crate::engine) fn is_won(&self, now: Moment) -> bool {
-        self.contender.is_won(now)
+        self.contender.is_granted(now)
     }
 
     /// The next step.
@@ -53,7 +53,7 @@ impl ReentrantBypass {
     ) -> ContenderAction {
         let terms = AcquireTerms { queue: false, ..terms.clone() };
         let step = self.contender.poll(now, &terms, random);
-        if matches!(step, ContenderAction::Ask(..)) {
+        if matches!(step, ContenderAction::Send(..)) {
             self.wanted = false;
         }
         step
@@ -61,7 +61,7 @@ impl ReentrantBypass {
 
     /// The grant, if there is one.
     pub(in crate::engine) fn take(&mut self) -> Option<Grant> {
-        self.contender.take()
+        self.contender.take_grant()
     }
 
     /// Handles the reply to its request, or its absence (2). The claim returned must be released at the store.
@@ -82,12 +82,12 @@ impl ReentrantBypass {
                 self.wanted = true;
             }
         }
-        self.contender.renounce()
+        self.contender.give_up_fresh()
     }
 
     /// Its request was not sent.
     pub(in crate::engine) fn unask(&mut self, nonce: Nonce) {
-        self.contender.unask(nonce);
+        self.contender.cancel_request(nonce);
         self.wanted = true;
     }
 
@@ -112,11 +112,11 @@ impl ReentrantBypass {
 
     /// How long the store has not answered.
     pub(in crate::engine) fn silence(&self, now: Moment) -> Duration {
-        self.contender.silence(now)
+        self.contender.unresponsive_for(now)
     }
 
     /// What blocked the lock, as of the last reply.
     pub(in crate::engine) fn standing(&self) -> &WaitStatus {
-        self.contender.standing()
+        self.contender.wait_status()
     }
 }

@@ -193,7 +193,7 @@ mod tests {
             liveness: Liveness::Session { alive_ms: 10_000 },
             queue: true,
             poll_often: false,
-            fresh: false,
+            fresh_hold: false,
             mode: LockMode::Exclusive,
         })
     }

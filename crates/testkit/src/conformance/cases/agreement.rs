@@ -4,7 +4,7 @@ use crate::Random;
 use crate::conformance::GrantMessage;
 use crate::conformance::client::{TestClient, millis};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::machine::cohort::{BLOCK, Reserve};
+use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Value, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Holder, Inspect, Kind, Lock, LockMode,
@@ -187,7 +187,7 @@ impl<'a> Contest<'a> {
             return (who, Op::Resize(Resize { observed, limit: number() }));
         }
         if self.lock.kind == Kind::Mutex && random.below(8) == 0 {
-            let reserve = Some(Reserve { tokens: BLOCK, notify_wanted: random.below(2) == 0 });
+            let reserve = Some(Reserve { tokens: MAX_BLOCK, notify_wanted: random.below(2) == 0 });
             // The holder as a rule, or nearly nothing would be reserved.
             let holder = self.model.record.as_ref().and_then(|record| record.tenant.as_ref());
             let holder =
@@ -266,14 +266,14 @@ impl<'a> Contest<'a> {
         else {
             return a == b;
         };
-        let tokens: Vec<_> = std::iter::from_fn(|| block.take()).collect();
-        let b_tokens: Vec<_> = std::iter::from_fn(|| b_block.take()).collect();
+        let tokens: Vec<_> = std::iter::from_fn(|| block.pop_first()).collect();
+        let b_tokens: Vec<_> = std::iter::from_fn(|| b_block.pop_first()).collect();
         let (Some(first), Some(b_first)) = (tokens.first(), b_tokens.first()) else { return false };
         let last = match (&tokens[..], &b_tokens[..]) {
             ([_, .., last], [_, .., b_last]) => Some((*last, *b_last)),
             _ => None,
         };
-        (1..=BLOCK as usize).contains(&b_tokens.len())
+        (1..=MAX_BLOCK as usize).contains(&b_tokens.len())
             && others_wait == b_others_wait
             && self.same_token(*first, *b_first)
             && last.is_none_or(|(last, b_last)| self.same_token(last, b_last))

@@ -3,7 +3,7 @@
 use super::sessions::{keeps, lapses, take};
 use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::machine::cohort::{BLOCK, Reserve};
+use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
 use leasehold_core::{
     Acquired, Claim, Evicted, Extend, Extended, FencingToken, ForceReleased, HoldStatus, ObservedHolder, Op,
     Refused, ReleaseAction, Reply,
@@ -11,9 +11,9 @@ use leasehold_core::{
 use std::time::Duration;
 
 /// A block, without notifications.
-const QUIETLY: Reserve = Reserve { tokens: BLOCK, notify_wanted: false };
+const QUIETLY: Reserve = Reserve { tokens: MAX_BLOCK, notify_wanted: false };
 /// A block, with notifications.
-const TELLING: Reserve = Reserve { tokens: BLOCK, notify_wanted: true };
+const TELLING: Reserve = Reserve { tokens: MAX_BLOCK, notify_wanted: true };
 const TICK: Duration = Duration::from_millis(1);
 
 /// The greatest token of a block that is reserved for a hold.
@@ -46,9 +46,9 @@ pub async fn blocks_of_tokens_follow_one_another(fixture: &Fixture) {
     let a = fixture.client().await;
     let (held, fence) = take(&a).await;
     let mut tokens = vec![fence];
-    for asked in [BLOCK, BLOCK, 1, 3, u32::MAX, 0, BLOCK] {
+    for asked in [MAX_BLOCK, MAX_BLOCK, 1, 3, u32::MAX, 0, MAX_BLOCK] {
         let (block, _) = a.reserve(&held, Reserve { tokens: asked, notify_wanted: false }).await;
-        let most = usize::try_from(asked.clamp(1, BLOCK)).unwrap_or(0);
+        let most = usize::try_from(asked.clamp(1, MAX_BLOCK)).unwrap_or(0);
         assert!((1..=most).contains(&block.len()), "{} of {asked}", block.len());
         tokens.extend(block);
     }
@@ -62,10 +62,10 @@ pub async fn blocks_of_tokens_follow_one_another(fixture: &Fixture) {
 pub async fn a_block_is_whole_when_its_time_has_come(fixture: &Fixture) {
     let a = fixture.client().await;
     let (held, _) = take(&a).await;
-    for asked in [BLOCK, 5, u32::MAX] {
+    for asked in [MAX_BLOCK, 5, u32::MAX] {
         fixture.pass(TICK).await;
         let (block, _) = a.reserve(&held, Reserve { tokens: asked, notify_wanted: false }).await;
-        assert_eq!(block.len(), usize::try_from(asked.min(BLOCK)).unwrap_or(0));
+        assert_eq!(block.len(), usize::try_from(asked.min(MAX_BLOCK)).unwrap_or(0));
     }
 }
 

@@ -23,7 +23,7 @@
 //! 3`; at a Barrier it `meets <hold> 3`. The brackets after a holder show its mode.
 
 use leasehold_core::machine::cohort::{Reserve, TokenBlock};
-use leasehold_core::model::{Content, Entries, LockState, SessionStatus, Value};
+use leasehold_core::model::{Content, LockState, ReentrantHolds, SessionStatus, Value};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, FencingToken,
     Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
@@ -157,7 +157,7 @@ impl Scenario {
     /// An action of a client of another library.
     fn meddle(&mut self, now_ms: u64, mut words: Words<'_>) -> String {
         // An expired value is gone for it as well.
-        self.state.is_over(now_ms * 1000);
+        self.state.is_empty_at(now_ms * 1000);
         self.state.value = match words.next() {
             Some("sets") => {
                 let content = words.next().expect("a value");
@@ -181,10 +181,10 @@ impl Scenario {
     /// How Redisson acquires.
     fn enter(&mut self, now_ms: u64, owner: &str, lease_ms: Option<u64>) -> String {
         let of_owner = OwnValue::new(owner).expect("a plain text");
-        let none = Entries { owner: of_owner, count: 0, fence: None, lease_ms: 0, holds: Vec::new() };
-        let free = || Value { content: Content::Entries(none), expires_ms: None };
+        let none = ReentrantHolds { owner: of_owner, count: 0, fence: None, lease_ms: 0, holds: Vec::new() };
+        let free = || Value { content: Content::ReentrantHolds(none), expires_ms: None };
         let value = self.state.value.get_or_insert_with(free);
-        let Content::Entries(entries) = &mut value.content else { panic!("not a hash: {value:?}") };
+        let Content::ReentrantHolds(entries) = &mut value.content else { panic!("not a hash: {value:?}") };
         if entries.owner.as_str() != owner {
             return "taken".into();
         }
@@ -196,7 +196,7 @@ impl Scenario {
     /// How Redisson releases, except that it sets the expiry anew where something is left.
     fn leave(&mut self, owner: &str) -> String {
         let entries = self.state.value.as_mut().and_then(|value| match &mut value.content {
-            Content::Entries(entries) if entries.owner.as_str() == owner => Some(entries),
+            Content::ReentrantHolds(entries) if entries.owner.as_str() == owner => Some(entries),
             _ => None,
         });
         let Some(entries) = entries else { return "not held".into() };

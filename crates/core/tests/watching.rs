@@ -117,7 +117,7 @@ impl Scene {
     }
 
     fn note_the_gone(&mut self) {
-        let parts = self.lock.value.as_ref().and_then(|value| value.content.parts());
+        let parts = self.lock.value.as_ref().and_then(|value| value.content.shared_holders());
         let there = |n: u8| {
             parts.is_some_and(|parts| parts.holds.iter().any(|part| part.hold.session() == session(n)))
         };

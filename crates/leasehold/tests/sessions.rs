@@ -426,7 +426,7 @@ async fn people_find_what_is_held_for_longer_than_a_moment() {
     sleep(3 * S).await;
     let sessions = scene.sessions().await;
     assert_eq!(held(&sessions), ["long"]);
-    let about = SessionMetadata::from_json(&sessions[0].about).expect("ours");
+    let about = SessionMetadata::from_json(&sessions[0].metadata).expect("ours");
     assert_eq!((about.pid, about.labels["zone"].as_str()), (std::process::id(), "eu-1"));
     // The keeper need not renew a lock for a long time after its user has extended it.
     let own = party.client.mutex("own").unwrap().acquire().await.unwrap();

@@ -93,7 +93,7 @@ impl Environment {
 
     fn meddle(&mut self, one: &mut One, stranger: ForeignWrite, now_us: u64) {
         let keys = leasehold_core::KeySpace::default().lock(&one.lock).unwrap();
-        one.state.is_over(now_us);
+        one.state.is_empty_at(now_us);
         for command in stranger.commands(&keys, &one.state) {
             self.connection.call(&command).unwrap().ok().unwrap();
         }
@@ -109,7 +109,7 @@ impl Environment {
             if random.below(3) == 0 {
                 continue;
             }
-            let claim = match one.state.record.as_ref().and_then(|record| record.tenant.clone()) {
+            let claim = match one.state.record.as_ref().and_then(|record| record.last_holder.clone()) {
                 Some(tenant) if random.below(2) == 0 => tenant.claim,
                 _ => Claim { value: None, ..one.workload.fresh(u8::try_from(n).unwrap()) },
             };
@@ -132,12 +132,12 @@ impl Environment {
         }
         let asks: Vec<_> = asked.iter().map(|(one, ask)| (one.lock.clone(), ask.clone())).collect();
         let abandoned = |state: &mut LockState| {
-            state.is_over(now_us);
-            state.value.is_none() && state.record.as_ref().is_some_and(|record| !record.places.is_empty())
+            state.is_empty_at(now_us);
+            state.value.is_none() && state.record.as_ref().is_some_and(|record| !record.entries.is_empty())
         };
         let abandoned: Vec<_> = asked.iter_mut().map(|(one, _)| abandoned(&mut one.state)).collect();
         let mut together: Vec<_> = asked.iter_mut().map(|(one, ask)| (&mut one.state, &*ask)).collect();
-        let expected = LockState::take_all(&mut together, now_us);
+        let expected = LockState::acquire_all(&mut together, now_us);
         let found = self.runtime.block_on(self.store.acquire_all(&asks, WITHIN)).unwrap();
         let Outcome::Done(found) = found else { panic!("{what}: {found:?}") };
         assert_eq!(found, expected, "{what}: {asks:?}");
@@ -199,7 +199,7 @@ fn expired_queue_entries_do_not_count() {
         let now_us = START_US + 1_001_000;
         environment.clock.set_us(now_us.cast_signed()).unwrap();
         let late = ask(fresh(&mut one, 200), None);
-        let expected = LockState::take_all(&mut [(&mut one.state, &late)], now_us);
+        let expected = LockState::acquire_all(&mut [(&mut one.state, &late)], now_us);
         let found =
             environment.runtime.block_on(environment.store.acquire_all(&[(one.lock.clone(), late)], WITHIN));
         let Some(Outcome::Done(found)) = found else { panic!("{dead}: {found:?}") };

@@ -523,8 +523,8 @@ impl Execution<'_> {
 pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
     let ends = |at_ms: u64| clock.shows_at((at_ms + 1) * 1000);
     match &state.value {
-        Some(Value { content: Content::Entries(entries), expires_ms }) => {
-            let held = |entry: &leasehold_core::model::Entry| Held {
+        Some(Value { content: Content::ReentrantHolds(entries), expires_ms }) => {
+            let held = |entry: &leasehold_core::model::ReentrantHold| Held {
                 hold: entry.hold,
                 owner: Some(entries.owner.clone()),
                 mode: LockMode::Exclusive,
@@ -557,15 +557,15 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
 /// The hold on a Mutex or an Election. `None` during a backoff after a release.
 fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Option<Held> {
     let record = state.record.as_ref()?;
-    let tenant = record.tenant.as_ref()?;
+    let tenant = record.last_holder.as_ref()?;
     let hold = tenant.claim.hold;
-    let ended = record.ended.how(&hold).is_some();
+    let ended = record.ended.find(&hold).is_some();
     if value.content.token() != Some(&*state.kind.token(&tenant.claim))
         || (tenant.claim.value.is_some() && ended)
     {
         return None;
     }
-    let (fence, until) = (record.last?, value.expires_ms.map(ends));
+    let (fence, until) = (record.last_fence?, value.expires_ms.map(ends));
     Some(Held {
         hold,
         owner: None,
@@ -746,7 +746,7 @@ impl fmt::Display for Event<'_> {
                     }
                     Some(_) => {}
                 }
-                let waiting = done.state.record.as_ref().map_or(0, |record| record.places.len());
+                let waiting = done.state.record.as_ref().map_or(0, |record| record.entries.len());
                 write!(f, ", {waiting} places")
             }
             Self::Answered { host, message, reply } => {

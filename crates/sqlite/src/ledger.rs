@@ -298,7 +298,7 @@ impl Scene<'_> {
         };
         let (reply, wakes) = match other {
             None => state.apply(now_us, op, &alive),
-            Some(other) => state.apply_beside(&other, now_us, op, &alive),
+            Some(other) => state.apply_to_occupied_key(&other, now_us, op, &alive),
         };
         self.write(lock, before.as_ref(), &mut state)?;
         Ok(Applied { reply, wakes, buried })
@@ -313,13 +313,13 @@ impl Scene<'_> {
             self.bury_the_dead(&mut state, &Op::Acquire(ask.clone()), &mut buried)?;
             let other = self.other(lock)?;
             if let Some(other) = &other {
-                state.value = Some(other.to_others());
+                state.value = Some(other.type_only());
             }
             earlier.push((before, other.is_some()));
             states.push(state);
         }
         let mut together: Vec<_> = states.iter_mut().zip(asks.iter().map(|(_, ask)| ask)).collect();
-        let shares = LockState::take_all(&mut together, self.now_us);
+        let shares = LockState::acquire_all(&mut together, self.now_us);
         for (((lock, _), (before, beside_another)), state) in asks.iter().zip(&earlier).zip(&mut states) {
             if *beside_another {
                 state.value = None;
@@ -333,7 +333,7 @@ impl Scene<'_> {
     fn other(&self, lock: &Lock) -> Result<Option<Value>, Trouble> {
         for kind in Kind::ALL.into_iter().filter(|kind| *kind != lock.kind) {
             let mut state = self.state(kind, lock.name.as_str())?;
-            if let Some(value) = state.as_mut().and_then(|state| state.stands(self.now_us)) {
+            if let Some(value) = state.as_mut().and_then(|state| state.value_at(self.now_us)) {
                 return Ok(Some(value.clone()));
             }
         }
@@ -343,7 +343,7 @@ impl Scene<'_> {
     /// Writes the new state of a lock.
     fn write(&self, lock: &Lock, before: Option<&LockState>, state: &mut LockState) -> Result<(), Trouble> {
         let (kind, name) = (lock.kind.as_str(), lock.name.as_str());
-        if state.is_over(self.now_us) {
+        if state.is_empty_at(self.now_us) {
             if before.is_some() {
                 self.sql
                     .prepare_cached("DELETE FROM locks WHERE kind = ?1 AND name = ?2")?
@@ -381,7 +381,8 @@ impl Scene<'_> {
         buried: &mut Vec<SessionId>,
     ) -> Result<(), Trouble> {
         let by = by(op, state);
-        let (holders, waiters) = (state.holders(), state.waiters().take(ASKED_AT_MOST).collect::<Vec<_>>());
+        let (holders, waiters) =
+            (state.holder_sessions(), state.waiter_sessions().take(ASKED_AT_MOST).collect::<Vec<_>>());
         let spared = |session: &SessionId| match op {
             Op::Evict(evict) => *session == evict.session,
             Op::ForceRelease(_) => holders.contains(session),
@@ -389,7 +390,7 @@ impl Scene<'_> {
         };
         for session in holders.iter().filter(|session| !spared(session)) {
             if self.is_dead(*session, buried)? {
-                state.bury(self.now_us, *session, &by);
+                state.evict_session(self.now_us, *session, &by);
             }
         }
         for session in waiters.iter().filter(|session| !spared(session)) {
@@ -400,7 +401,7 @@ impl Scene<'_> {
                 }
                 break;
             }
-            state.bury(self.now_us, *session, &by);
+            state.evict_session(self.now_us, *session, &by);
         }
         Ok(())
     }
@@ -467,11 +468,11 @@ fn by(op: &Op, state: &LockState) -> Label {
 fn known_as(claim: &Claim, state: &LockState) -> Option<Label> {
     let record = state.record.as_ref()?;
     let session = claim.hold.session();
-    let tenant = record.tenant.as_ref().filter(|tenant| tenant.claim.hold.session() == session);
-    let parts = state.value.as_ref().and_then(|value| value.content.parts());
-    let part = || parts?.part(&claim.hold).map(|part| part.label.clone());
+    let tenant = record.last_holder.as_ref().filter(|tenant| tenant.claim.hold.session() == session);
+    let parts = state.value.as_ref().and_then(|value| value.content.shared_holders());
+    let part = || parts?.find(&claim.hold).map(|part| part.label.clone());
     let id = QueueEntryId::of(state.kind, &claim.hold);
-    let place = || record.places.get(&id).map(|place| place.label.clone());
+    let place = || record.entries.get(&id).map(|place| place.label.clone());
     tenant.map(|tenant| tenant.label.clone()).or_else(part).or_else(place)
 }
 

@@ -183,7 +183,7 @@ async fn listed(store: &dyn Store) -> Vec<SessionEntry> {
 
 fn entry(of: u8, alive: bool, about: &str, held: &[&str]) -> SessionEntry {
     let held = held.iter().map(|name| lock(name)).collect();
-    SessionEntry { session: session(of), alive_ms: alive.then_some(u64::MAX), about: about.into(), held }
+    SessionEntry { session: session(of), alive_ms: alive.then_some(u64::MAX), metadata: about.into(), held }
 }
 
 #[tokio::test]

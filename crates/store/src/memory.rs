@@ -81,7 +81,7 @@ impl MemoryStore {
     pub fn locks(&self) -> usize {
         let now_us = (self.shared.now_us)();
         let mut state = self.lock();
-        state.locks.retain(|_, lock| !lock.is_over(now_us));
+        state.locks.retain(|_, lock| !lock.is_empty_at(now_us));
         state.locks.len()
     }
 
@@ -96,8 +96,8 @@ impl MemoryStore {
         let now_us = (self.shared.now_us)();
         state.sweep(now_us);
         let State { locks, mailboxes, sessions, bells, .. } = state;
-        let alive = |session| sessions.vital(now_us / 1000, session);
-        let other = others(lock).find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+        let alive = |session| sessions.status(now_us / 1000, session);
+        let other = others(lock).find_map(|other| locks.get_mut(&other)?.value_at(now_us).cloned());
         let state = match locks.get_mut(lock) {
             Some(state) => state,
             None => locks.entry(lock.clone()).or_insert_with(|| LockState::new(lock.kind)),
@@ -106,7 +106,7 @@ impl MemoryStore {
         let before = listeners.map(|_| state.value.as_ref().map(|value| value.content.clone()));
         let (reply, notifications) = match other {
             None => state.apply(now_us, op, &alive),
-            Some(other) => state.apply_beside(&other, now_us, op, &alive),
+            Some(other) => state.apply_to_occupied_key(&other, now_us, op, &alive),
         };
         if before.is_some_and(|before| before != state.value.as_ref().map(|value| value.content.clone())) {
             listeners.into_iter().flatten().for_each(|(_, bell)| bell.ring());
@@ -139,15 +139,15 @@ impl MemoryStore {
         let mut together = Vec::with_capacity(asks.len());
         for (lock, _) in asks {
             let mut state = locks.remove(lock).unwrap_or_else(|| LockState::new(lock.kind));
-            let other = others(lock).find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+            let other = others(lock).find_map(|other| locks.get_mut(&other)?.value_at(now_us).cloned());
             if let Some(other) = &other {
-                state.value = Some(other.to_others());
+                state.value = Some(other.type_only());
             }
             together.push((state, other.is_some()));
         }
         let mut pairs: Vec<_> =
             together.iter_mut().zip(asks).map(|((state, _), (_, ask))| (state, ask)).collect();
-        let shares = LockState::take_all(&mut pairs, now_us);
+        let shares = LockState::acquire_all(&mut pairs, now_us);
         for ((mut state, beside_another), (lock, _)) in together.into_iter().zip(asks) {
             if beside_another {
                 state.value = None;
@@ -164,7 +164,7 @@ impl State {
         self.since_sweep += 1;
         if self.since_sweep >= SWEEP_EVERY {
             self.since_sweep = 0;
-            self.locks.retain(|_, lock| !lock.is_over(now_us));
+            self.locks.retain(|_, lock| !lock.is_empty_at(now_us));
         }
     }
 }

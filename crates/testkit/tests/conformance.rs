@@ -3,8 +3,8 @@
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::machine::cohort::MAX_BLOCK;
 use leasehold_core::model::{
-    Alive, Content, Entries, LockState, QueueEntryId, SessionStatus, Sessions, SharedHold, SharedHolders,
-    Value, all_alive,
+    Content, LockState, QueueEntryId, ReentrantHolds, SessionLookup, SessionStatus, Sessions, SharedHold,
+    SharedHolders, Value, all_alive,
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, FencingToken, ForceReleased, HoldId, HoldStatus,
@@ -235,9 +235,9 @@ impl Model {
         let now_us = *now_us;
         let other = Kind::ALL.into_iter().filter(|kind| *kind != lock.kind && self.flaw != Flaw::MixesKinds);
         let mut other = other.map(|kind| Lock { kind, name: lock.name.clone() });
-        let other = other.find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+        let other = other.find_map(|other| locks.get_mut(&other)?.value_at(now_us).cloned());
         let state = locks.entry(lock.clone()).or_insert_with(|| LockState::new(lock.kind));
-        state.is_over(now_us);
+        state.is_empty_at(now_us);
         spoil_operation(self.flaw, state, &mut op);
         spoil_state(self.flaw, state, now_us / 1000, &op);
         spoil_entries(self.flaw, state, now_us / 1000, &op);
@@ -245,14 +245,14 @@ impl Model {
         spoil_parts(self.flaw, state, now_us / 1000, &op);
         spoil_reserved(self.flaw, state, &mut op);
         let before = state.clone();
-        let alive: Alive<'_> = match self.flaw {
+        let alive: SessionLookup<'_> = match self.flaw {
             Flaw::EvictsTheLiving => &|_| SessionStatus::Lapsed,
             Flaw::SparesTheDead => &|_| SessionStatus::Alive(1_000),
-            _ => &|session| sessions.vital(now_us / 1000, session),
+            _ => &|session| sessions.status(now_us / 1000, session),
         };
         let (mut reply, mut wakes) = match other {
             None => state.apply(now_us, &op, alive),
-            Some(other) => state.apply_beside(&other, now_us, &op, alive),
+            Some(other) => state.apply_to_occupied_key(&other, now_us, &op, alive),
         };
         if self.flaw == Flaw::ForgetsAudit {
             state.audit = None;
@@ -280,7 +280,7 @@ impl Model {
 }
 
 fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
-    let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
+    let tenant = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
     let part = parts(state).and_then(|parts| parts.holds.first());
     let part = part.map(|part| Claim { hold: part.hold, value: part.owner.clone() });
     let holder = tenant.map(|tenant| &tenant.claim).filter(|_| state.value.is_some()).or(part.as_ref());
@@ -305,7 +305,7 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
         (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.liveness = Liveness::Session { alive_ms: 1 },
         (Flaw::FreesUnseen, Op::ForceRelease(free)) => {
-            let last = state.record.as_ref().and_then(|record| record.last);
+            let last = state.record.as_ref().and_then(|record| record.last_fence);
             free.observed = last.map_or(free.observed, ObservedHolder::Hold);
         }
         (Flaw::AdoptsUnasked, Op::Acquire(ask)) => {
@@ -319,21 +319,21 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     let LockState { value: Some(value), record: Some(record), .. } = state else {
         if let (Flaw::ForgetsEnded | Flaw::Barges, Some(record)) = (flaw, &mut state.record) {
             if flaw == Flaw::ForgetsEnded {
-                record.ended.kept.clear();
+                record.ended.holds.clear();
             }
             if let (Flaw::Barges, Op::Acquire(_)) = (flaw, op) {
                 record.tickets.clear();
-                record.places.clear();
+                record.entries.clear();
             }
         }
         return;
     };
     match (flaw, op) {
-        (Flaw::ForgetsEnded, _) => record.ended.kept.clear(),
+        (Flaw::ForgetsEnded, _) => record.ended.holds.clear(),
         // There may be capacity beside the holders.
         (Flaw::Barges, Op::Acquire(_)) if state.kind.is_shared() => {
             record.tickets.clear();
-            record.places.clear();
+            record.entries.clear();
         }
         (Flaw::ExtendShortens, Op::Extend(extend))
             if value.content.token() == Some(&*extend.claim.token()) =>
@@ -344,7 +344,7 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             value.expires_ms = Some(now_ms + ask.lease_ms);
         }
         (Flaw::LooksLoseThePlace, Op::Acquire(ask)) => {
-            if let Some(place) = record.places.remove(&QueueEntryId::of(state.kind, &ask.claim.hold)) {
+            if let Some(place) = record.entries.remove(&QueueEntryId::of(state.kind, &ask.claim.hold)) {
                 record.tickets.remove(&place.ticket);
             }
         }
@@ -354,9 +354,11 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
 
 /// Defects of a ReentrantMutex.
 fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
-    let Some(Value { content: Content::Entries(entries), expires_ms }) = &mut state.value else { return };
+    let Some(Value { content: Content::ReentrantHolds(entries), expires_ms }) = &mut state.value else {
+        return;
+    };
     match (flaw, op) {
-        (Flaw::CountsTwice, Op::Acquire(ask)) if entries.entry(&ask.claim.hold).is_some() => {
+        (Flaw::CountsTwice, Op::Acquire(ask)) if entries.find(&ask.claim.hold).is_some() => {
             entries.count += 1;
         }
         (Flaw::EntryShortens, Op::Acquire(ask)) if enters(entries, ask) => {
@@ -382,7 +384,7 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
                 *expires_ms = Some(now_ms + 1_000_000_000);
             }
         }
-        (Flaw::InnerReleaseFrees, Op::Release(release)) if entries.entry(&release.claim.hold).is_some() => {
+        (Flaw::InnerReleaseFrees, Op::Release(release)) if entries.find(&release.claim.hold).is_some() => {
             entries.holds.retain(|entry| entry.hold == release.claim.hold);
             entries.count = 1;
         }
@@ -415,18 +417,18 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
 
 /// Defects in parsing a request for a mode.
 fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
-    let waits = state.waiters().next().is_some();
-    let held = |claim: &Claim| parts(state).is_some_and(|parts| parts.part(&claim.hold).is_some());
+    let waits = state.waiter_sessions().next().is_some();
+    let held = |claim: &Claim| parts(state).is_some_and(|parts| parts.find(&claim.hold).is_some());
     let waiting = |claim: &Claim| {
         state
             .record
             .as_ref()
-            .is_some_and(|record| record.places.contains_key(&QueueEntryId::Hold(claim.hold)))
+            .is_some_and(|record| record.entries.contains_key(&QueueEntryId::Hold(claim.hold)))
     };
     let known = state.record.as_ref().and_then(|record| record.limit);
     match (flaw, op) {
         (Flaw::TakesAgain, Op::Acquire(ask)) if held(&ask.claim) || waiting(&ask.claim) => {
-            let again = u8::try_from(state.waiters().count()).unwrap_or(0) + 1;
+            let again = u8::try_from(state.waiter_sessions().count()).unwrap_or(0) + 1;
             ask.claim.hold = HoldId::from_random(ask.claim.hold.session(), [again; 16]);
         }
         (Flaw::ReadersQueue, Op::Acquire(ask)) if waits && ask.mode == LockMode::Read => {
@@ -473,10 +475,10 @@ fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             (Flaw::OnePlaceASession, Op::Acquire(ask)) => {
                 let mine = |id: &QueueEntryId| id.session() == ask.claim.hold.session();
                 record.tickets.retain(|_, id| !mine(id));
-                record.places.retain(|id, _| !mine(id));
+                record.entries.retain(|id, _| !mine(id));
             }
             (Flaw::MeetsWithTheDead, _) => {
-                record.places.values_mut().for_each(|place| place.expires_ms = u64::MAX);
+                record.entries.values_mut().for_each(|place| place.expires_ms = u64::MAX);
             }
             _ => {}
         }
@@ -507,7 +509,7 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
         reply,
         Reply::Refused(Refused::OutOfRange { .. } | Refused::WouldDeadlock | Refused::NothingToUpgrade)
     );
-    let waited = before.waiters().next().is_some();
+    let waited = before.waiter_sessions().next().is_some();
     match (flaw, op, &mut *reply) {
         (Flaw::WaitsForEver, Op::Acquire(_), reply) if hopeless => {
             let (holder, position, predecessor, other_holders) = (None, None, None, Vec::new());
@@ -515,7 +517,7 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
         }
         (Flaw::KeepsHopelessPlaces, Op::Resize(_), _) => {
             if let (Some(record), Some(old)) = (&mut state.record, &before.record) {
-                (record.tickets, record.places) = (old.tickets.clone(), old.places.clone());
+                (record.tickets, record.entries) = (old.tickets.clone(), old.entries.clone());
             }
         }
         (Flaw::FreesAll, Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) => {
@@ -554,7 +556,7 @@ fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
     match (flaw, op) {
         (Flaw::ReservesOfAnyKind, Op::Extend(extend)) if !is_mutex => extend.reserve = None,
         (Flaw::ReservesForAnyHold, Op::Extend(extend)) => {
-            extend.claim = record.tenant.as_ref().map_or(&extend.claim, |tenant| &tenant.claim).clone();
+            extend.claim = record.last_holder.as_ref().map_or(&extend.claim, |tenant| &tenant.claim).clone();
         }
         (Flaw::ReservesAgain, Op::Extend(_)) | (Flaw::GivesReserved, Op::Acquire(_) | Op::Release(_)) => {
             record.reserved = None;
@@ -569,8 +571,8 @@ fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
             }
         }
         (Flaw::NotifiesForEver, Op::Acquire(_)) => {
-            if let (Some(reserved), Some(last)) = (&mut record.reserved, record.last) {
-                reserved.upto = reserved.upto.max(FencingToken::after(Some(last), 0));
+            if let (Some(reserved), Some(last)) = (&mut record.reserved, record.last_fence) {
+                reserved.last_fence = reserved.last_fence.max(FencingToken::after(Some(last), 0));
             }
         }
         _ => {}
@@ -586,11 +588,13 @@ fn spoil_notes(flaw: Flaw, state: &LockState, op: &Op, reply: &Reply, wakes: &mu
         return;
     };
     let Some(record) = state.record.as_ref() else { return };
-    let (Some(tenant), Some(reserved), Some(fence)) = (&record.tenant, record.reserved, record.last) else {
+    let (Some(tenant), Some(reserved), Some(fence)) =
+        (&record.last_holder, record.reserved, record.last_fence)
+    else {
         return;
     };
     let to = tenant.claim.hold.session();
-    let tells = reserved.notify_wanted && reserved.upto > fence;
+    let tells = reserved.notify_wanted && reserved.last_fence > fence;
     let own = flaw == Flaw::NotifiesOfOwnRequest && to == ask.claim.hold.session();
     let lost = flaw == Flaw::NotifiesLostHold && holder.is_foreign();
     if tells && (own || lost) {
@@ -599,12 +603,12 @@ fn spoil_notes(flaw: Flaw, state: &LockState, op: &Op, reply: &Reply, wakes: &mu
 }
 
 fn parts(state: &LockState) -> Option<&SharedHolders> {
-    state.value.as_ref()?.content.parts()
+    state.value.as_ref()?.content.shared_holders()
 }
 
 /// Whether an acquire re-enters.
-fn enters(entries: &Entries, ask: &Acquire) -> bool {
-    ask.claim.value.as_ref() == Some(&entries.owner) && entries.entry(&ask.claim.hold).is_none()
+fn enters(entries: &ReentrantHolds, ask: &Acquire) -> bool {
+    ask.claim.value.as_ref() == Some(&entries.owner) && entries.find(&ask.claim.hold).is_none()
 }
 
 /// Defects of an acquire of several locks.
@@ -645,13 +649,13 @@ impl Model {
         for (lock, ask) in asks {
             let mut ask = ask.clone();
             let mut state = locks.remove(lock).unwrap_or_else(|| LockState::new(lock.kind));
-            state.is_over(now_us);
+            state.is_empty_at(now_us);
             let other =
                 Kind::ALL.into_iter().filter(|kind| *kind != lock.kind && self.flaw != Flaw::MixesKinds);
             let mut other = other.map(|kind| Lock { kind, name: lock.name.clone() });
-            let other = other.find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+            let other = other.find_map(|other| locks.get_mut(&other)?.value_at(now_us).cloned());
             if let Some(other) = &other {
-                state.value = Some(other.to_others());
+                state.value = Some(other.type_only());
             }
             if self.flaw == Flaw::OneLeaseForAll {
                 ask.lease_ms = longest_ms;
@@ -662,9 +666,10 @@ impl Model {
             together.push((state, ask, other.is_some()));
         }
         let mut pairs: Vec<_> = together.iter_mut().map(|(state, ask, _)| (state, &*ask)).collect();
-        let mut shares = LockState::take_all(&mut pairs, now_us);
+        let mut shares = LockState::acquire_all(&mut pairs, now_us);
         if self.flaw == Flaw::TakesSome {
-            let alone = |pair: (&mut LockState, &Acquire)| LockState::take_all(&mut [pair], now_us).remove(0);
+            let alone =
+                |pair: (&mut LockState, &Acquire)| LockState::acquire_all(&mut [pair], now_us).remove(0);
             shares = pairs.into_iter().map(alone).collect();
         }
         for ((mut state, _, beside_another), (lock, _)) in together.into_iter().zip(asks) {
@@ -790,9 +795,13 @@ impl StoreUnderTest for Model {
         expiry: Option<Duration>,
     ) -> Option<BoxFuture<'a, ()>> {
         let content = match (lock.kind, OwnValue::new(value)) {
-            (Kind::Reentrant, Ok(owner)) => {
-                Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
-            }
+            (Kind::Reentrant, Ok(owner)) => Content::ReentrantHolds(ReentrantHolds {
+                owner,
+                count: 1,
+                fence: None,
+                lease_ms: 0,
+                holds: Vec::new(),
+            }),
             (kind, _) => Content::Token([kind.token_prefix(), value].concat()),
         };
         Some(Box::pin(async move { self.meddle(lock, Some(content), expiry) }))

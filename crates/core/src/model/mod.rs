@@ -8,18 +8,18 @@
 //! It deliberately does not know names, keys or sockets; one state is one lock.
 
 mod audit;
-mod endings;
-mod entries;
+mod ended_holds;
 mod lock;
 mod record;
+mod reentrant_holds;
 mod session;
 mod shared;
 mod shared_holders;
 
 pub use audit::Audit;
-pub use endings::Endings;
-pub use entries::{Entries, Entry};
+pub use ended_holds::EndedHolds;
 pub use lock::{Content, LockState, Value};
 pub use record::{QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved};
-pub use session::{Alive, SessionRecord, SessionStatus, Sessions, all_alive};
+pub use reentrant_holds::{ReentrantHold, ReentrantHolds};
+pub use session::{SessionLookup, SessionRecord, SessionStatus, Sessions, all_alive};
 pub use shared_holders::{SharedHold, SharedHolders};

@@ -885,11 +885,11 @@ pub enum Acquired {
 ///     Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, liveness, predecessor: None, mode: LockMode::Exclusive }
 /// };
 /// let (mut till, mut stock) = (LockState::default(), LockState::default());
-/// let both = LockState::take_all(&mut [(&mut till, &ask(1)), (&mut stock, &ask(2))], 1_000_000);
+/// let both = LockState::acquire_all(&mut [(&mut till, &ask(1)), (&mut stock, &ask(2))], 1_000_000);
 /// assert!(both.iter().all(|share| matches!(share, MultiAcquired::Acquired(_))));
 ///
 /// let mut shelf = LockState::default();
-/// let shares = LockState::take_all(&mut [(&mut till, &ask(3)), (&mut shelf, &ask(4))], 2_000_000);
+/// let shares = LockState::acquire_all(&mut [(&mut till, &ask(3)), (&mut shelf, &ask(4))], 2_000_000);
 /// assert!(matches!(shares[0], MultiAcquired::Blocked(_)) && shares[1] == MultiAcquired::Available && shelf.value.is_none());
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]

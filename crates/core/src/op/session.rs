@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// ```
 /// use leasehold_core::{SessionMetadata, Label};
 ///
-/// let about = SessionMetadata {
+/// let metadata = SessionMetadata {
 ///     label: Label::new("web-3/4711/billing")?,
 ///     host: "web-3".into(),
 ///     pid: 4711,
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 ///     started_ms: 1_762_000_000_123,
 ///     labels: [("zone".to_owned(), "eu-1".to_owned())].into(),
 /// };
-/// assert_eq!(SessionMetadata::from_json(&about.to_json()), Some(about));
+/// assert_eq!(SessionMetadata::from_json(&metadata.to_json()), Some(metadata));
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,7 +136,7 @@ pub enum HeartbeatReply {
 /// ```
 /// use leasehold_core::{SessionEntry, SessionId};
 ///
-/// let entry = SessionEntry { session: SessionId::from_random([7; 12]), alive_ms: None, about: "{}".into(), held: vec![] };
+/// let entry = SessionEntry { session: SessionId::from_random([7; 12]), alive_ms: None, metadata: "{}".into(), held: vec![] };
 /// assert!(entry.alive_ms.is_none(), "dead, and not forgotten yet");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,7 +148,7 @@ pub struct SessionEntry {
     /// itself, without heartbeats, returns `Some(u64::MAX)` for live ones.
     pub alive_ms: Option<u64>,
     /// The description of its client ([`SessionMetadata::from_json`]); empty if it has never sent one.
-    pub about: String,
+    pub metadata: String,
     /// The locks that it held as of its last report, or that it holds now, if the store tracks them itself.
     pub held: Vec<Lock>,
 }

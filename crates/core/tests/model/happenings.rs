@@ -133,17 +133,17 @@ pub(super) fn check_places(record: &Record) {
         record.tickets.iter().map(|(ticket, session)| (*session, *ticket)).collect();
     assert_eq!(tickets.len(), record.tickets.len(), "one entry per session");
     let places: BTreeMap<_, _> =
-        record.places.iter().map(|(session, place)| (*session, place.ticket)).collect();
+        record.entries.iter().map(|(session, place)| (*session, place.ticket)).collect();
     assert_eq!(tickets, places, "an entry for every ticket, a ticket for every entry");
-    for (session, place) in &record.places {
+    for (session, place) in &record.entries {
         assert_eq!(*session, QueueEntryId::Session(place.claim.hold.session()));
     }
-    assert!(record.tickets.keys().all(|ticket| *ticket < record.tail), "{record:#?}");
+    assert!(record.tickets.keys().all(|ticket| *ticket < record.next_ticket), "{record:#?}");
 }
 
 /// The queue entries of a lock whose sessions have one each.
 pub(super) fn places(state: &LockState) -> impl Iterator<Item = (&SessionId, &QueueEntry)> {
-    state.record.iter().flat_map(|record| &record.places).map(|(id, place)| match id {
+    state.record.iter().flat_map(|record| &record.entries).map(|(id, place)| match id {
         QueueEntryId::Session(session) => (session, place),
         QueueEntryId::Hold(_) => panic!("a session has one queue entry for an exclusive lock"),
     })
@@ -169,16 +169,16 @@ pub(super) fn by(op: &Op) -> Label {
 
 /// The queue, from the front.
 pub(super) fn order(state: &LockState) -> Vec<SessionId> {
-    state.waiters().collect()
+    state.waiter_sessions().collect()
 }
 
 pub(super) fn waits(record: &Record, hold: &HoldId) -> bool {
-    record.places.values().any(|place| place.claim.hold == *hold)
+    record.entries.values().any(|place| place.claim.hold == *hold)
 }
 
 /// Whether the record says that a hold was ended.
 pub(super) fn has_ended(state: &LockState, hold: &HoldId) -> bool {
-    state.record.as_ref().is_some_and(|record| record.ended.how(hold).is_some())
+    state.record.as_ref().is_some_and(|record| record.ended.find(hold).is_some())
 }
 
 /// The session of an operation that can change that session's queue entry (1).
@@ -242,7 +242,7 @@ pub(super) fn check_doubling(
     sessions: &Sessions,
 ) {
     let mut twice = after.clone();
-    let (again, notifications) = twice.apply(now_us, op, &|session| sessions.vital(now_us / 1000, session));
+    let (again, notifications) = twice.apply(now_us, op, &|session| sessions.status(now_us / 1000, session));
     let mut reply = reply.clone();
     let mut second = again.clone();
     if let (Reply::Release(first), Reply::Release(second)) = (&mut reply, &mut second) {
@@ -286,19 +286,19 @@ impl Tokens {
     /// Fencing tokens grow for as long as the record lives, and beyond that if the clock does not go back.
     pub(super) fn check(&mut self, before: &LockState, after: &LockState, now_us: u64) {
         self.latest_us = self.latest_us.max(now_us);
-        let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
+        let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last_fence);
         let reserved = |state: &LockState| state.record.as_ref().and_then(|record| record.reserved);
         let given = Some(last(after)).filter(|given| *given != last(before));
         let new = given.or_else(|| {
             let new = reserved(after).filter(|new| reserved(before) != Some(*new));
-            new.map(|new| Some(new.upto))
+            new.map(|new| Some(new.last_fence))
         });
         let Some(new) = new else { return };
         let new = new.expect("a record does not forget its token by an operation");
         if given.is_some() {
             assert!(new.as_u64() >= now_us, "a token is no smaller than the time");
         } else {
-            let behind = before.record.as_ref().and_then(Record::greatest);
+            let behind = before.record.as_ref().and_then(Record::greatest_fence);
             let next = FencingToken::after(behind, 0);
             assert!(
                 new == next || new.as_u64() < now_us + u64::from(MAX_AHEAD),

@@ -113,7 +113,7 @@ impl Environment {
     fn step(&mut self, (by_us, event): &Step) {
         self.now_us = self.now_us.saturating_add_signed(*by_us);
         // The clock expires values, not the operation.
-        self.state.is_over(self.now_us);
+        self.state.is_empty_at(self.now_us);
         let before = self.state.clone();
         let now_ms = self.now_us / 1000;
         match event {
@@ -123,7 +123,7 @@ impl Environment {
                 self.execute(&before, &op);
             }
             Event::Reserve(lease_ms, keep_record, reserve) => {
-                let tenant = before.record.as_ref().and_then(|record| record.tenant.clone());
+                let tenant = before.record.as_ref().and_then(|record| record.last_holder.clone());
                 let claim = tenant.map_or_else(|| claim(0, 0), |tenant| tenant.claim);
                 let (lease_ms, keep_record, reserve) = (*lease_ms, *keep_record, Some(*reserve));
                 let extend = Extend { claim, lease_ms, keep_record, reserve };
@@ -140,7 +140,7 @@ impl Environment {
             Event::Delete => self.state.value = None,
             Event::Bury(dead) => {
                 let by = watcher();
-                let (fence, place) = self.state.bury(self.now_us, *dead, &by);
+                let (fence, place) = self.state.evict_session(self.now_us, *dead, &by);
                 self.check_burial(&before, *dead, fence, place);
                 self.check_audit(&before, None, Some(*dead), &by);
             }
@@ -172,14 +172,14 @@ impl Environment {
 
     fn apply(&mut self, op: &Op) -> (Reply, Vec<Notification>) {
         let (sessions, now_ms) = (&self.sessions, self.now_us / 1000);
-        self.state.apply(self.now_us, op, &|session| sessions.vital(now_ms, session))
+        self.state.apply(self.now_us, op, &|session| sessions.status(now_ms, session))
     }
 
     /// How long a session counts as alive: an unknown session counts as alive for as long as its client may
     /// rely on its hold of this lock.
     fn alive_ms(&self, lock: &LockState, session: SessionId) -> Option<u64> {
         let now_ms = self.now_us / 1000;
-        match (self.sessions.vital(now_ms, session), self.held(lock)) {
+        match (self.sessions.status(now_ms, session), self.held(lock)) {
             (SessionStatus::Alive(alive_ms), _) => Some(alive_ms),
             (SessionStatus::Unknown, Some(held)) if held.claim.hold.session() == session => {
                 match held.liveness {
@@ -240,7 +240,7 @@ impl Environment {
         let own = queue.iter().position(|s| *s == ask.claim.hold.session()).filter(|_| position.is_some());
         let place = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
         let place = place.map(|session| {
-            self.state.record.as_ref().expect("it queues").places[&QueueEntryId::Session(session)].clone()
+            self.state.record.as_ref().expect("it queues").entries[&QueueEntryId::Session(session)].clone()
         });
         let holder = self.held(&self.state);
         let before = place
@@ -257,7 +257,7 @@ impl Environment {
     /// A session loses everything that lives with it, and nothing else.
     fn check_burial(&self, before: &LockState, dead: SessionId, fence: Option<FencingToken>, place: bool) {
         let holder = self.held(before).filter(|held| lives_with(held.liveness, &held.claim, dead));
-        let last = before.record.as_ref().and_then(|record| record.last);
+        let last = before.record.as_ref().and_then(|record| record.last_fence);
         assert_eq!(fence, holder.as_ref().and(last), "{dead:?} in {before:#?}");
         let had = places(before).any(|(_, place)| lives_with(place.liveness, &place.claim, dead));
         assert_eq!(place, had, "{dead:?} in {before:#?}");
@@ -272,7 +272,7 @@ impl Environment {
     fn check_audit(&self, before: &LockState, op: Option<&Op>, dead: Option<SessionId>, by: &Label) {
         let (old, new) = (entries(before), entries(&self.state));
         let (was, is) = (self.held(before), self.held(&self.state));
-        let fence = before.record.as_ref().and_then(|record| record.last);
+        let fence = before.record.as_ref().and_then(|record| record.last_fence);
         let foreign = was.is_none();
         let given_up = matches!(op, Some(Op::Release(release)) if was.as_ref().is_some_and(|was| was.claim == release.claim));
         let lost = was.filter(|was| is.as_ref().is_none_or(|is| is.claim != was.claim) && !given_up);
@@ -289,7 +289,7 @@ impl Environment {
         let Some((ended, fence, holder)) = expected else { return assert_eq!(new, old, "by {op:?}") };
         let entry = AuditEntry { at_ms: self.now_us / 1000, ended, fence, holder, actor: by.clone() };
         assert_eq!(new.first(), Some(&entry), "by {op:?} on {before:#?}");
-        assert_eq!(new[1..], old[..old.len().min(Audit::MOST - 1)], "by {op:?}");
+        assert_eq!(new[1..], old[..old.len().min(Audit::MAX_ENTRIES - 1)], "by {op:?}");
         let expires_ms = self.state.audit.as_ref().map(|audit| audit.expires_ms);
         assert_eq!(expires_ms, Some(self.now_us / 1000 + whole_millis(AUDIT_KEPT)));
     }
@@ -318,7 +318,7 @@ impl Environment {
                 assert_eq!(holder.is_some(), before.value.is_some());
             }
             (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::Released)) => {
-                let told = was.as_ref().zip(before.record.as_ref().and_then(|record| record.last));
+                let told = was.as_ref().zip(before.record.as_ref().and_then(|record| record.last_fence));
                 let told = told
                     .map(|(was, fence)| Notification::ForceReleased { to: was.claim.hold.session(), fence });
                 match free.observed {
@@ -345,7 +345,7 @@ impl Environment {
 
     /// The current hold, if it is Leasehold's.
     fn held(&self, state: &LockState) -> Option<RecordedHolder> {
-        let tenant = state.record.as_ref().and_then(|record| record.tenant.clone())?;
+        let tenant = state.record.as_ref().and_then(|record| record.last_holder.clone())?;
         (fate_in(state, self.now_us, &tenant.claim) == Some(HoldStatus::Held)).then_some(tenant)
     }
 
@@ -359,7 +359,7 @@ impl Environment {
         assert!(held.len() <= 1, "two hold the lock: {held:?}");
         if let Some(record) = &state.record {
             check_places(record);
-            for (spent, _) in &record.ended.kept {
+            for (spent, _) in &record.ended.holds {
                 assert!(held.iter().all(|held| held.hold != *spent), "a spent hold still counts: {state:#?}");
                 assert!(!waits(record, spent), "a spent hold waits: {state:#?}");
             }
@@ -402,7 +402,7 @@ impl Environment {
         if given {
             assert!(was.is_none() || released || taken, "{op:?} took the lock from {was:?}");
             let tenant =
-                self.state.record.as_ref().and_then(|record| record.tenant.as_ref()).expect("a tenant");
+                self.state.record.as_ref().and_then(|record| record.last_holder.as_ref()).expect("a tenant");
             let winner = tenant.claim.hold.session();
             assert_eq!(
                 notifications
@@ -494,7 +494,7 @@ proptest! {
         let record_ms = environment.state.record.as_ref().map(|record| record.expires_ms);
         let audit_ms = environment.state.audit.as_ref().map(|audit| audit.expires_ms);
         let over_ms = value_ms.max(record_ms).max(audit_ms).unwrap_or(0) + 1;
-        prop_assert!(environment.state.is_over(over_ms * 1000));
+        prop_assert!(environment.state.is_empty_at(over_ms * 1000));
         prop_assert!(over_ms < environment.tokens.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
     }
 
@@ -647,7 +647,7 @@ fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
     let extend = Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false, reserve: None };
     assert_eq!(state.apply(START_US, &Op::Extend(extend), &all_alive).0, Reply::Extend(Extended::NotHeld));
     state.apply(START_US, &free(own.clone()), &all_alive);
-    state.bury(START_US, own.hold.session(), &watcher());
+    state.evict_session(START_US, own.hold.session(), &watcher());
     assert_eq!(state.value, Some(stranger));
     let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None, details: false }), &all_alive);
     let Reply::Inspect(inspection) = reply else { panic!("{reply:?}") };
@@ -698,8 +698,8 @@ fn the_audit_is_bounded_and_expires() {
     let expected: Vec<_> = (68..100).rev().map(|n| START_US / 1000 + n * 1_000).collect();
     assert_eq!(found, expected);
     let week_us = whole_millis(AUDIT_KEPT) * 1000;
-    assert!(!state.is_over(now_us + week_us), "as Redis does: it is there in its last millisecond");
-    assert!(state.is_over(now_us + week_us + 1000));
+    assert!(!state.is_empty_at(now_us + week_us), "as Redis does: it is there in its last millisecond");
+    assert!(state.is_empty_at(now_us + week_us + 1000));
 }
 
 /// A row of fifty dead sessions is cleared from behind: the live waiter looks once for each, and then holds

@@ -11,7 +11,9 @@ use super::happenings::{
     check_doubling, check_places, check_queue, claims, entries, has_ended, lives_with, order, places,
     session, watcher,
 };
-use leasehold_core::model::{Content, Entries, Entry, LockState, SessionStatus, Sessions, Value, all_alive};
+use leasehold_core::model::{
+    Content, LockState, ReentrantHold, ReentrantHolds, SessionStatus, Sessions, Value, all_alive,
+};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken, Fingerprint,
     ForceRelease, ForceReleased, HoldId, HoldStatus, Inspect, Kind, Label, Liveness, Notification,
@@ -113,7 +115,7 @@ impl Environment {
         self.now_us = self.now_us.saturating_add_signed(*by_us);
         self.latest_us = self.latest_us.max(self.now_us);
         // The clock expires values, not the operation.
-        self.state.is_over(self.now_us);
+        self.state.is_empty_at(self.now_us);
         self.turn_the_page();
         let before = self.state.clone();
         match event {
@@ -131,7 +133,7 @@ impl Environment {
             }
             Event::Delete => self.state.value = None,
             Event::Bury(dead) => {
-                let (fence, _) = self.state.bury(self.now_us, *dead, &watcher());
+                let (fence, _) = self.state.evict_session(self.now_us, *dead, &watcher());
                 let gone = self.dying(&before, *dead);
                 assert_eq!(fence.is_some(), !gone.is_empty());
                 self.check_lost(&before, &gone, Some((Ended::Evicted, &watcher())));
@@ -155,16 +157,16 @@ impl Environment {
     /// How Redisson acquires.
     fn enter(&mut self, owner: &str, lease_ms: Option<u64>) {
         let now_ms = self.now_ms();
-        let none = || Entries {
+        let none = || ReentrantHolds {
             owner: OwnValue::new(owner).expect("a plain text"),
             count: 0,
             fence: None,
             lease_ms: 0,
             holds: Vec::new(),
         };
-        let free = || Value { content: Content::Entries(none()), expires_ms: None };
+        let free = || Value { content: Content::ReentrantHolds(none()), expires_ms: None };
         let value = self.state.value.get_or_insert_with(free);
-        if let Content::Entries(entries) = &mut value.content
+        if let Content::ReentrantHolds(entries) = &mut value.content
             && entries.owner.as_str() == owner
         {
             entries.count += 1;
@@ -176,7 +178,9 @@ impl Environment {
 
     /// How Redisson releases.
     fn leave(&mut self) {
-        let Some(Value { content: Content::Entries(entries), .. }) = &mut self.state.value else { return };
+        let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut self.state.value else {
+            return;
+        };
         if self.book.strangers > 0 {
             self.book.strangers -= 1;
             entries.count -= 1;
@@ -187,7 +191,7 @@ impl Environment {
 
     /// Drops what the observer knows about holds and strangers that are gone.
     fn turn_the_page(&mut self) {
-        let stands = self.state.value.as_ref().is_some_and(|value| value.content.entries().is_some());
+        let stands = self.state.value.as_ref().is_some_and(|value| value.content.reentrant_holds().is_some());
         if !stands {
             (self.book.strangers, self.book.meddled) = (0, false);
         }
@@ -200,7 +204,7 @@ impl Environment {
         let dead = self.named_dead(before, op);
         let (sessions, now_ms) = (&self.sessions, self.now_ms());
         let (reply, notifications) =
-            self.state.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
+            self.state.apply(self.now_us, op, &|session| sessions.status(now_ms, session));
         if reply == Reply::ForceRelease(ForceReleased::Released) {
             (self.book.strangers, self.book.meddled) = (0, false);
         }
@@ -229,7 +233,7 @@ impl Environment {
 
     /// A value of another kind at the key stays as it is, and the request is refused.
     fn check_refusal(&self, before: &LockState, op: &Op, reply: &Reply) -> bool {
-        let other = before.value.as_ref().is_some_and(|value| value.content.entries().is_none());
+        let other = before.value.as_ref().is_some_and(|value| value.content.reentrant_holds().is_none());
         let told = match op {
             Op::Extend(_) => *reply == Reply::Extend(Extended::NotHeld),
             Op::Release(_) => {
@@ -257,20 +261,20 @@ impl Environment {
             Op::Evict(evict) => Some(evict.session),
             _ => None,
         };
-        let refused = before.value.as_ref().is_some_and(|value| value.content.entries().is_none());
+        let refused = before.value.as_ref().is_some_and(|value| value.content.reentrant_holds().is_none());
         named.filter(|named| !refused && self.alive_ms(before, *named).is_none())
     }
 
     /// How long a session counts as alive: an unknown session counts as alive for as long as its client may
     /// rely on any of its holds.
     fn alive_ms(&self, state: &LockState, session: SessionId) -> Option<u64> {
-        let believed = |entry: Entry| match entry.liveness {
+        let believed = |entry: ReentrantHold| match entry.liveness {
             Liveness::Session { alive_ms } if entry.hold.session() == session => {
                 (entry.since_ms + alive_ms).checked_sub(self.now_ms())
             }
             _ => None,
         };
-        match self.sessions.vital(self.now_ms(), session) {
+        match self.sessions.status(self.now_ms(), session) {
             SessionStatus::Alive(alive_ms) => Some(alive_ms),
             SessionStatus::Lapsed => None,
             SessionStatus::Unknown => holds(state, self.now_ms()).into_iter().filter_map(believed).max(),
@@ -278,14 +282,20 @@ impl Environment {
     }
 
     /// The holds that a dead session loses.
-    fn dying(&self, before: &LockState, dead: SessionId) -> Vec<Entry> {
+    fn dying(&self, before: &LockState, dead: SessionId) -> Vec<ReentrantHold> {
         let mut dying = holds(before, self.now_ms());
         dying.retain(|entry| entry.liveness.ends_with_session() && entry.hold.session() == dead);
         dying
     }
 
     /// The holds that an operation must end.
-    fn lost(&self, before: &LockState, op: &Op, reply: &Reply, dead: Option<SessionId>) -> Vec<Entry> {
+    fn lost(
+        &self,
+        before: &LockState,
+        op: &Op,
+        reply: &Reply,
+        dead: Option<SessionId>,
+    ) -> Vec<ReentrantHold> {
         match (op, reply) {
             (Op::Release(release), _) => {
                 let mut own = holds(before, self.now_ms());
@@ -301,7 +311,7 @@ impl Environment {
 
     /// The holds that must end do, and no others; and an end by a client other than the holder is in the
     /// audit.
-    fn check_lost(&self, before: &LockState, lost: &[Entry], ended: Option<(Ended, &Label)>) {
+    fn check_lost(&self, before: &LockState, lost: &[ReentrantHold], ended: Option<(Ended, &Label)>) {
         let now = holds(&self.state, self.now_ms());
         for entry in holds(before, self.now_ms()) {
             let after = now.iter().find(|after| after.hold == entry.hold);
@@ -322,7 +332,7 @@ impl Environment {
 
     /// The status of an ended hold is reported until eight other holds of this lock have ended: to a resent
     /// release, and to a late acquire.
-    fn check_told(&mut self, before: &LockState, lost: &[Entry], how: Ended) {
+    fn check_told(&mut self, before: &LockState, lost: &[ReentrantHold], how: Ended) {
         if before.record.is_none() {
             // It is lost with the record; only a release creates a new one.
             self.book.ended.clear();
@@ -334,7 +344,7 @@ impl Environment {
         let Some(record) = &self.state.record else { return };
         for (at, (hold, how)) in self.book.ended.iter().enumerate() {
             let again = self.book.ended[..at].iter().any(|(later, _)| later == hold);
-            assert!(again || record.ended.how(hold) == Some(*how), "{hold:?} was {how:?}: {record:#?}");
+            assert!(again || record.ended.find(hold) == Some(*how), "{hold:?} was {how:?}: {record:#?}");
         }
     }
 
@@ -366,7 +376,13 @@ impl Environment {
 
     /// A new holder is entitled to the lock: its owner already held it, or it was free, and no live waiter
     /// was before it. All holds of one tenure share one token.
-    fn check_entries(&mut self, before: &LockState, op: &Op, lost: &[Entry], notifications: &[Notification]) {
+    fn check_entries(
+        &mut self,
+        before: &LockState,
+        op: &Op,
+        lost: &[ReentrantHold],
+        notifications: &[Notification],
+    ) {
         let now_ms = self.now_ms();
         let was = live(before, now_ms);
         let mut stays = holds(before, now_ms);
@@ -381,7 +397,7 @@ impl Environment {
         for new in after.holds.iter().filter(|entry| old.iter().all(|old| old.hold != entry.hold)) {
             let woken = self.check_right(before, op, new, &after, notifications);
             if stays.is_empty() {
-                let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
+                let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last_fence);
                 assert_ne!(last(&self.state), last(before), "a new tenure, a new token");
                 assert_eq!(after.fence, last(&self.state));
                 self.book.longest_ms = 0;
@@ -398,8 +414,8 @@ impl Environment {
     }
 
     /// A hold is extended or shortened only by an extend of its own.
-    fn check_ends(&self, op: &Op, before: &[Entry]) {
-        let own = |entry: &Entry| matches!(op, Op::Extend(extend) if extend.claim.hold == entry.hold);
+    fn check_ends(&self, op: &Op, before: &[ReentrantHold]) {
+        let own = |entry: &ReentrantHold| matches!(op, Op::Extend(extend) if extend.claim.hold == entry.hold);
         for after in holds(&self.state, self.now_ms()) {
             let before = before.iter().find(|before| before.hold == after.hold && !own(before));
             assert!(before.is_none_or(|before| before.until_ms == after.until_ms), "{op:?} moved {before:?}");
@@ -412,8 +428,8 @@ impl Environment {
         &mut self,
         before: &LockState,
         op: &Op,
-        new: &Entry,
-        has: &Entries,
+        new: &ReentrantHold,
+        has: &ReentrantHolds,
         notifications: &[Notification],
     ) -> bool {
         let asked = asked(op).filter(|ask| ask.claim.hold == new.hold);
@@ -436,7 +452,7 @@ impl Environment {
     }
 
     /// A free lock goes to the first live waiter in the queue.
-    fn check_turn(&self, before: &LockState, op: &Op, winner: &Entry) {
+    fn check_turn(&self, before: &LockState, op: &Op, winner: &ReentrantHold) {
         let dead = self.named_dead(before, op);
         let leaver = match op {
             Op::Release(release) => Some(release.claim.hold),
@@ -479,7 +495,7 @@ impl Environment {
                 assert_eq!(told, was.map(|was| (was.owner, was.count, was.fence)));
             }
             (Op::Extend(extend), Reply::Extend(extended)) => {
-                let held = was.is_some_and(|was| was.entry(&extend.claim.hold).is_some());
+                let held = was.is_some_and(|was| was.find(&extend.claim.hold).is_some());
                 assert_eq!(*extended == Extended::Extended, held);
                 if !held {
                     assert_eq!(self.state, *before);
@@ -498,12 +514,12 @@ impl Environment {
         }
     }
 
-    fn check_acquired(&self, ask: &Acquire, acquired: &Acquired, is: Option<&Entries>) {
+    fn check_acquired(&self, ask: &Acquire, acquired: &Acquired, is: Option<&ReentrantHolds>) {
         let mine = is.filter(|is| Some(&is.owner) == ask.claim.value.as_ref());
         match acquired {
             Acquired::Granted { fence, remaining_ms, owner_holds, .. } => {
                 let mine = mine.expect("its owner holds the lock");
-                let entry = mine.entry(&ask.claim.hold).expect("the hold is one of the owner's");
+                let entry = mine.find(&ask.claim.hold).expect("the hold is one of the owner's");
                 assert_eq!((Some(*fence), *remaining_ms), (mine.fence, entry.until_ms - self.now_ms()));
                 let OwnerHolds { count, lease_ms } = owner_holds.expect("the reply has the count");
                 assert_eq!((count, lease_ms), (mine.count, self.book.longest_ms));
@@ -524,7 +540,7 @@ impl Environment {
             (Op::ForceRelease(_), Reply::ForceRelease(freed)) => *freed == ForceReleased::Released,
             _ => false,
         };
-        let other = self.state.value.as_ref().is_some_and(|value| value.content.entries().is_none());
+        let other = self.state.value.as_ref().is_some_and(|value| value.content.reentrant_holds().is_none());
         if pumps && !other && live(&self.state, self.now_ms()).is_none() {
             assert!(order(&self.state).is_empty(), "the lock is free after {op:?}, and a client waits");
             assert!(!matches!(op, Op::Acquire(_)), "no client was before it: {op:?}");
@@ -562,7 +578,7 @@ impl Environment {
         for held in &held {
             let live = live.as_ref().expect("the lock is held");
             assert_eq!(held.value.as_ref(), Some(&live.owner), "two owners hold the lock: {state:#?}");
-            assert!(live.entry(&held.hold).is_some());
+            assert!(live.find(&held.hold).is_some());
         }
         if let Some(live) = &live {
             assert_eq!(live.count, holds.len() as u64 + self.book.strangers, "{state:#?}");
@@ -583,13 +599,13 @@ impl Environment {
         }
         if let Some(record) = &state.record {
             check_places(record);
-            let waits = |hold| record.places.values().any(|place| place.claim.hold == hold);
+            let waits = |hold| record.entries.values().any(|place| place.claim.hold == hold);
             // A hold that was expired when it queued, and counts again because the clock went back, may do
             // both.
             let mut had = holds.iter().filter(|held| held.until_ms >= self.latest_us / 1000);
             assert!(!had.any(|held| waits(held.hold)), "a holder waits for its own lock: {state:#?}");
             assert!(
-                holds.iter().all(|held| record.ended.how(&held.hold).is_none()),
+                holds.iter().all(|held| record.ended.find(&held.hold).is_none()),
                 "a spent hold holds: {state:#?}"
             );
         }
@@ -617,8 +633,8 @@ impl Environment {
 }
 
 /// The holds at that time: expired ones do not count (2 of the model's `entries.rs`).
-fn live(state: &LockState, now_ms: u64) -> Option<Entries> {
-    let mut entries = state.value.as_ref()?.content.entries()?.clone();
+fn live(state: &LockState, now_ms: u64) -> Option<ReentrantHolds> {
+    let mut entries = state.value.as_ref()?.content.reentrant_holds()?.clone();
     let lie = entries.holds.len();
     entries.holds.retain(|entry| entry.until_ms >= now_ms);
     entries.count -= (lie - entries.holds.len()) as u64;
@@ -628,7 +644,7 @@ fn live(state: &LockState, now_ms: u64) -> Option<Entries> {
     (entries.count > 0).then_some(entries)
 }
 
-fn holds(state: &LockState, now_ms: u64) -> Vec<Entry> {
+fn holds(state: &LockState, now_ms: u64) -> Vec<ReentrantHold> {
     live(state, now_ms).map(|entries| entries.holds).unwrap_or_default()
 }
 
@@ -663,7 +679,7 @@ proptest! {
         let record_ms = environment.state.record.as_ref().map(|record| record.expires_ms);
         let audit_ms = environment.state.audit.as_ref().map(|audit| audit.expires_ms);
         let over_ms = value_ms.max(record_ms).max(audit_ms).unwrap_or(0) + 1;
-        prop_assert!(environment.state.is_over(over_ms * 1000));
+        prop_assert!(environment.state.is_empty_at(over_ms * 1000));
         prop_assert!(over_ms < environment.tokens.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
     }
 

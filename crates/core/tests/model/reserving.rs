@@ -96,12 +96,12 @@ impl Environment {
 
     fn step(&mut self, (by_us, event): &Step) {
         self.now_us += by_us;
-        self.state.is_over(self.now_us);
+        self.state.is_empty_at(self.now_us);
         let now_ms = self.now_us / 1000;
         match event {
             Event::Op(op) => self.execute(op),
             Event::Reserve { lease_ms, keep_record, reserve } => {
-                let tenant = self.state.record.as_ref().and_then(|record| record.tenant.as_ref());
+                let tenant = self.state.record.as_ref().and_then(|record| record.last_holder.as_ref());
                 let claim = tenant.map_or_else(|| claim(0, 0), |tenant| tenant.claim.clone());
                 let (lease_ms, keep_record, reserve) = (*lease_ms, *keep_record, Some(*reserve));
                 self.execute(&Op::Extend(Extend { claim, lease_ms, keep_record, reserve }));
@@ -130,7 +130,7 @@ impl Environment {
     fn execute(&mut self, op: &Op) {
         let before = self.state.clone();
         let (sessions, now_us) = (&self.sessions, self.now_us);
-        let alive = |session| sessions.vital(now_us / 1000, session);
+        let alive = |session| sessions.status(now_us / 1000, session);
         let (reply, notifications) = self.state.apply(now_us, op, &alive);
         self.onlooker.check(&before, &self.state, (now_us, op), &reply, &notifications);
         let given = last(&self.state).filter(|last| Some(*last) != self::last(&before));
@@ -185,7 +185,7 @@ impl Onlooker {
             return;
         };
         let held = fate(before, now_us, &extend.claim) == Some(HoldStatus::Held);
-        let tenant = before.record.as_ref().and_then(|record| record.tenant.as_ref());
+        let tenant = before.record.as_ref().and_then(|record| record.last_holder.as_ref());
         let knows = held && tenant.is_some_and(|tenant| tenant.claim == extend.claim);
         let reserve = extend.reserve.filter(|_| knows);
         // Apart from the reservation it is the same extend.
@@ -200,7 +200,7 @@ impl Onlooker {
             (Reply::Extend(Extended::Reserved { block, others_wait }), Some(reserve)) => {
                 assert_eq!(expected, Reply::Extend(Extended::Extended));
                 assert!((1..=reserve.tokens.clamp(1, MAX_BLOCK)).contains(&block.remaining()), "{block:?}");
-                assert_eq!(*others_wait, before.waiters().next().is_some());
+                assert_eq!(*others_wait, before.waiter_sessions().next().is_some());
                 if reserve.notify_wanted {
                     self.told = Some(extend.claim.clone()).zip(last(after));
                 }
@@ -239,7 +239,7 @@ impl Onlooker {
 }
 
 fn last(state: &LockState) -> Option<FencingToken> {
-    state.record.as_ref().and_then(|record| record.last)
+    state.record.as_ref().and_then(|record| record.last_fence)
 }
 
 /// Whether a message reports that another session requests the lock.

@@ -67,18 +67,18 @@ proptest! {
         let alive = |_| if dead { SessionStatus::Lapsed } else { SessionStatus::Alive(10_000) };
         for (by_us, op) in steps {
             now_us += by_us;
-            state.is_over(now_us);
+            state.is_empty_at(now_us);
             let (before, rested) = (state.clone(), rests(&state));
             let (reply, notifications) = state.apply(now_us, &op, &alive);
             if let Some(until_ms) = rested {
                 prop_assert_eq!(rests(&state), Some(until_ms), "{:?}", op);
                 prop_assert!(!notifications.iter().any(|notification| matches!(notification, Notification::Grant { .. })), "{:?}", op);
-                prop_assert_eq!(state.held_by(now_us), vec![]);
+                prop_assert_eq!(state.holders_at(now_us), vec![]);
             } else if let (Some(until_ms), Op::Release(Release { action: ReleaseAction::Cooldown { for_ms }, .. })) = (rests(&state), &op) {
                 let Reply::Release(released) = &reply else { panic!("{reply:?}") };
                 prop_assert_eq!(released.status, HoldStatus::Held);
                 // Counted from the grant, and never already over.
-                let since_ms = before.record.and_then(|record| record.tenant).map_or(0, |tenant| tenant.since_ms);
+                let since_ms = before.record.and_then(|record| record.last_holder).map_or(0, |tenant| tenant.since_ms);
                 prop_assert_eq!(until_ms, since_ms + for_ms);
                 prop_assert!(until_ms > now_us / 1000);
             } else {
@@ -87,7 +87,7 @@ proptest! {
         }
         // An operator can always end it.
         if rests(&state).is_some() {
-            let last = state.record.as_ref().and_then(|record| record.last).expect("it was given");
+            let last = state.record.as_ref().and_then(|record| record.last_fence).expect("it was given");
             let free = ForceRelease { observed: ObservedHolder::Hold(last), actor: Label::new("a person").expect("a plain text") };
             state.apply(now_us, &Op::ForceRelease(free), &alive);
             prop_assert_eq!(rests(&state), None);

@@ -150,7 +150,7 @@ impl Environment {
     /// clock goes back, an expired hold exists again, and may wait at the same time.
     fn step(&mut self, (by_us, event): &(i64, Event)) -> bool {
         self.now_us = self.now_us.saturating_add_signed(*by_us);
-        self.state.is_over(self.now_us);
+        self.state.is_empty_at(self.now_us);
         let before = self.stands();
         let waits = |part: &SharedHold| before.queue.iter().any(|place| place.claim.hold == part.hold);
         if *by_us < 0 && before.holds.iter().any(waits) {
@@ -176,7 +176,7 @@ impl Environment {
             Event::DeleteKey => self.state.value = None,
             Event::DeleteRecord => self.state.record = None,
             Event::Bury(dead) => {
-                let (fence, _) = self.state.bury(self.now_us, *dead, &watcher());
+                let (fence, _) = self.state.evict_session(self.now_us, *dead, &watcher());
                 self.check_ended(
                     &before,
                     &|part| lives_with(part.liveness, &part.hold, *dead),
@@ -205,13 +205,13 @@ impl Environment {
         let mut holds: Vec<_> = parts(&self.state);
         holds.retain(|part| part.until_ms >= self.now_ms());
         let record = self.state.record.iter();
-        let queue = record.flat_map(|record| record.tickets.values().map(|id| record.places[id].clone()));
+        let queue = record.flat_map(|record| record.tickets.values().map(|id| record.entries[id].clone()));
         Before { state: self.state.clone(), holds, queue: queue.collect() }
     }
 
     fn execute(&mut self, before: &Before, op: &Op) {
         let (sessions, now_ms) = (self.sessions.clone(), self.now_ms());
-        let alive = |session| sessions.vital(now_ms, session);
+        let alive = |session| sessions.status(now_ms, session);
         let (reply, notifications) = self.state.apply(self.now_us, op, &alive);
         let dead = self.named_dead(before, op, &alive);
         self.check_doubling(op, &reply, &alive);
@@ -530,7 +530,7 @@ impl Environment {
         let mut fresh: Vec<_> = parts(&self.state).into_iter().filter(|part| !was(part)).collect();
         fresh.retain(|part| part.until_ms >= self.now_ms() && part.since_ms == self.now_ms());
         let known = before.holds.iter().map(|part| part.fence).max();
-        let known = known.max(before.state.record.as_ref().and_then(|record| record.last));
+        let known = known.max(before.state.record.as_ref().and_then(|record| record.last_fence));
         for part in fresh {
             assert!(known.is_none_or(|known| part.fence > known), "{part:?} after {known:?}");
             assert!(part.fence.as_u64() >= self.now_us);
@@ -552,11 +552,11 @@ impl Environment {
         if let Some(record) = &self.state.record {
             let tickets: BTreeSet<_> = record.tickets.values().copied().collect();
             assert_eq!(tickets.len(), record.tickets.len(), "one entry per hold");
-            assert_eq!(tickets, record.places.keys().copied().collect());
-            assert!(record.places.iter().all(|(id, place)| *id == QueueEntryId::Hold(place.claim.hold)));
-            assert!(record.places.values().all(|place| record.tickets.contains_key(&place.ticket)));
-            assert!(record.tickets.keys().all(|ticket| *ticket < record.tail.max(1)));
-            assert!(record.places.keys().all(
+            assert_eq!(tickets, record.entries.keys().copied().collect());
+            assert!(record.entries.iter().all(|(id, place)| *id == QueueEntryId::Hold(place.claim.hold)));
+            assert!(record.entries.values().all(|place| record.tickets.contains_key(&place.ticket)));
+            assert!(record.tickets.keys().all(|ticket| *ticket < record.next_ticket.max(1)));
+            assert!(record.entries.keys().all(
                 |id| !matches!(id, QueueEntryId::Hold(hold) if now.holds.iter().any(|part| part.hold == *hold))
             ));
         }
@@ -669,7 +669,7 @@ fn as_doubted_before(first: &Acquired, second: &Acquired) -> Acquired {
 }
 
 fn parts(state: &LockState) -> Vec<SharedHold> {
-    let parts = state.value.as_ref().and_then(|value| value.content.parts());
+    let parts = state.value.as_ref().and_then(|value| value.content.shared_holders());
     parts.map(|parts| parts.holds.clone()).unwrap_or_default()
 }
 

@@ -223,7 +223,7 @@ impl Monitor {
 }
 
 fn eviction(dead: &SessionEntry, lock: &Lock, fence: Option<FencingToken>) -> Eviction {
-    let whose = SessionMetadata::from_json(&dead.about).map(|about| about.label);
+    let whose = SessionMetadata::from_json(&dead.metadata).map(|about| about.label);
     let (session, label) = (dead.session, whose.as_ref().map(Label::as_str).unwrap_or_default());
     if let Some(fence) = fence {
         tracing::warn!(%lock, %session, label, %fence, "taken from a dead session");

@@ -11,8 +11,8 @@ use crate::server::Server;
 use crate::tap::{How, WHOLE};
 use leasehold::store::{Executed, Fault, Lock, Notification, Outcome, RedisStore, Store};
 use leasehold_core::model::{
-    Audit, Content as Lies, Endings, LockState, QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved,
-    SessionRecord, Sessions, Value as Stands,
+    Audit, Content as Lies, EndedHolds, LockState, QueueEntry, QueueEntryId, Record, RecordedHolder,
+    Reserved, SessionRecord, Sessions, Value as Stands,
 };
 use leasehold_core::{
     Acquire, AuditEntry, Claim, Ended, FencingToken, Heartbeat, HeartbeatReply, HoldId, KeySpace, Kind,
@@ -159,7 +159,7 @@ impl Fixture {
         let sessions = self.sessions()?;
         let found = self.run(op, WHOLE)?;
         let before = state.clone();
-        let (expected, wakes) = state.apply(now_us, op, &|session| sessions.vital(now_us / 1000, session));
+        let (expected, wakes) = state.apply(now_us, op, &|session| sessions.status(now_us / 1000, session));
         if found.as_ref() != Some(&expected) {
             return Err(Broken(format!("{op:?}\n  is answered {found:?},\n  by the model {expected:?}")));
         }
@@ -240,7 +240,7 @@ impl Fixture {
 /// A state without entries that are over, which may lie there for a while.
 pub(crate) fn live(state: &LockState, now_us: u64) -> LockState {
     let mut state = state.clone();
-    state.held_by(now_us);
+    state.holders_at(now_us);
     state
 }
 
@@ -315,7 +315,7 @@ fn lock_of(field: &str) -> Option<Lock> {
 /// The tokens reserved for local hand-offs.
 fn reserved(text: &str) -> Result<Reserved, Broken> {
     let (upto, tells) = text.strip_suffix(" tell").map_or((text, false), |upto| (upto, true));
-    Ok(Reserved { upto: FencingToken::new(parsed(upto)?), notify_wanted: tells })
+    Ok(Reserved { last_fence: FencingToken::new(parsed(upto)?), notify_wanted: tells })
 }
 
 /// The fields of a record.
@@ -340,19 +340,22 @@ impl Fields {
         if self.field("format") != Some("1") {
             return Err(Broken(format!("a record of format {:?}", self.field("format"))));
         }
-        let last = self.field("last").map(|last| parsed::<u64>(last).map(FencingToken::new)).transpose()?;
-        let tenant = self.field("tenant").map(tenant).transpose()?;
+        let last_fence = self
+            .field("last")
+            .map(|last_fence| parsed::<u64>(last_fence).map(FencingToken::new))
+            .transpose()?;
+        let last_holder = self.field("tenant").map(tenant).transpose()?;
         let ended = self.field("ended").map(|ended| endings(ended, holds)).transpose()?.unwrap_or_default();
         let reserved = self.field("reserved").map(reserved).transpose()?;
         let mut record = Record {
             expires_ms,
-            last,
+            last_fence,
             reserved,
-            tenant,
+            last_holder,
             ended,
-            tail: 0,
+            next_ticket: 0,
             tickets: BTreeMap::new(),
-            places: BTreeMap::new(),
+            entries: BTreeMap::new(),
             limit: self.field("limit").map(parsed).transpose()?,
         };
         self.queue(kind, &mut record)?;
@@ -380,7 +383,7 @@ impl Fields {
             (Some(until), Some(about)) => Ok(Some(SessionRecord {
                 alive_until_ms: parsed(until)?,
                 expires_ms,
-                about: about.to_owned(),
+                metadata: about.to_owned(),
                 held,
             })),
             (None, None) if held.is_empty() => Ok(None),
@@ -394,7 +397,7 @@ impl Fields {
         let queue = self.field("queue").unwrap_or("0 0  ");
         let words: Vec<_> = queue.split(' ').collect();
         let [size, tail, first, last] = words[..] else { return Err(Broken(format!("a queue `{queue}`"))) };
-        record.tail = parsed(tail)?;
+        record.next_ticket = parsed(tail)?;
         let (mut before, mut at) = ("", first);
         while !at.is_empty() {
             let text = self.field(&format!("w:{at}")).unwrap_or_default();
@@ -403,17 +406,20 @@ impl Fields {
                 return Err(Broken(format!("the link back from {at} does not lead to {before}")));
             }
             let in_order = record.tickets.last_key_value().is_none_or(|(ticket, _)| *ticket < place.ticket);
-            if !in_order || place.ticket >= record.tail || QueueEntryId::of(kind, &place.claim.hold) != id {
+            if !in_order
+                || place.ticket >= record.next_ticket
+                || QueueEntryId::of(kind, &place.claim.hold) != id
+            {
                 return Err(Broken(format!("place {} of {at} is out of order", place.ticket)));
             }
             record.tickets.insert(place.ticket, id);
-            record.places.insert(id, place);
+            record.entries.insert(id, place);
             before = at;
             at = if at == last { "" } else { self.field(&format!("n:{at}")).unwrap_or_default() };
         }
         let places =
             self.0.iter().filter(|(field, text)| field.starts_with("w:") && !text.is_empty()).count();
-        if before != last || places != record.places.len() || parsed::<usize>(size)? != places {
+        if before != last || places != record.entries.len() || parsed::<usize>(size)? != places {
             return Err(Broken(format!("{places} places, but a queue `{queue}` that ends at {before}")));
         }
         Ok(())
@@ -470,7 +476,7 @@ fn life(text: &str) -> Result<Liveness, Broken> {
     }
 }
 
-fn endings(text: &str, holds: &BTreeMap<String, HoldId>) -> Result<Endings, Broken> {
+fn endings(text: &str, holds: &BTreeMap<String, HoldId>) -> Result<EndedHolds, Broken> {
     let ended = |at: usize| {
         let (hold, mark) = (text.get(at..at + 12).unwrap_or_default(), text.get(at + 12..at + 13));
         let how = match mark {
@@ -482,7 +488,7 @@ fn endings(text: &str, holds: &BTreeMap<String, HoldId>) -> Result<Endings, Brok
         let hold = holds.get(hold).ok_or_else(|| Broken("an unknown hold that ended".to_owned()))?;
         Ok((*hold, how))
     };
-    Ok(Endings { kept: (0..text.len()).step_by(13).map(ended).collect::<Result<_, _>>()? })
+    Ok(EndedHolds { holds: (0..text.len()).step_by(13).map(ended).collect::<Result<_, _>>()? })
 }
 
 fn claim(hold: &str, own: &str) -> Result<Claim, Broken> {

@@ -48,7 +48,7 @@ impl<'a> Play<'a> {
             self.meddle(ForeignWrite::DeletesRecord)?;
         }
         // Expired state must be gone from the model before the two are compared.
-        self.state.is_over(self.now_us);
+        self.state.is_empty_at(self.now_us);
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl<'a> Play<'a> {
     }
 
     fn compare(&mut self) -> Result<(), Broken> {
-        self.state.is_over(self.now_us);
+        self.state.is_empty_at(self.now_us);
         let found = self.fixture.state()?;
         if found == self.state {
             return Ok(());
@@ -142,7 +142,7 @@ impl<'a> Play<'a> {
 
     pub(crate) fn set_now_us(&mut self, now_us: u64) {
         self.now_us = now_us;
-        self.state.is_over(now_us);
+        self.state.is_empty_at(now_us);
         self.fixture.redis.set_now_us(now_us);
     }
 
@@ -188,7 +188,7 @@ impl<'a> Play<'a> {
         let record = self.fixture.keys.record().to_owned();
         self.fixture.command(&["HSET", &record, "last", &last.to_string()])?;
         if let Some(record) = &mut self.state.record {
-            record.last = Some(FencingToken::new(last));
+            record.last_fence = Some(FencingToken::new(last));
         }
         self.compare()
     }

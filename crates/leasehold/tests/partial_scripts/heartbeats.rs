@@ -95,7 +95,7 @@ fn is_on_the_way(beat: &Heartbeat, before: &Sessions, after: &Sessions, left: &S
             let either = |field: fn(&SessionRecord) -> u64| [field(was), field(is)].contains(&field(found));
             either(|record| record.alive_until_ms)
                 && either(|record| record.expires_ms)
-                && [&was.about, &is.about].contains(&&found.about)
+                && [&was.metadata, &is.metadata].contains(&&found.metadata)
                 && found.held.iter().all(|lock| had(lock) || is.held.contains(lock))
                 && is.held.iter().all(|lock| !keeps(lock) || found.held.contains(lock))
         }

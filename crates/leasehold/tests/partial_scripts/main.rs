@@ -219,7 +219,7 @@ impl Play<'_> {
         self.check_that_parts_end_before_the_key()?;
         let mut after = before.clone();
         let (sessions, now_ms) = (self.fixture.sessions()?, self.now_us / 1000);
-        let (reply, wakes) = after.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
+        let (reply, wakes) = after.apply(self.now_us, op, &|session| sessions.status(now_ms, session));
         let released = matches!(reply, Reply::Release(released) if released.status == HoldStatus::Held);
         // An eviction is recorded in the audit.
         let taken = after.audit != before.audit;
@@ -272,7 +272,7 @@ impl Play<'_> {
                 }
             }
             Op::Acquire(Acquire { predecessor: Some(session), .. }) | Op::Evict(Evict { session, .. }) => {
-                state.bury(self.now_us, *session, &by);
+                state.evict_session(self.now_us, *session, &by);
             }
             _ => state.value = None,
         }

@@ -29,7 +29,7 @@ impl Play<'_> {
         waiting.extend(self.who_wait(&self.state));
         let asked = asked_in(op).map(|ask| (ask.claim.hold.token(), (ask.claim.clone(), ask.mode)));
         waiting.extend(asked);
-        let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
+        let places = self.state.record.as_ref().map_or(0, |record| record.entries.len());
         let mut rounds = 2 * waiting.len() + places / LOOKS_AT_MOST + 2;
         while !waiting.is_empty() {
             if rounds == 0 {
@@ -109,7 +109,7 @@ impl Play<'_> {
             self.give_up(stranger)?;
         }
         let found = self.fixture.state()?;
-        let left = found.record.as_ref().map_or(0, |record| record.places.len());
+        let left = found.record.as_ref().map_or(0, |record| record.entries.len());
         if found != self.state || live(&found, self.now_us).value.is_some() || left > 0 {
             return Err(Broken(format!("in the end there is {found:?},\n  in the model {:?}", self.state)));
         }
@@ -129,13 +129,13 @@ impl Play<'_> {
         state
             .value
             .as_ref()
-            .and_then(|value| value.content.parts())
+            .and_then(|value| value.content.shared_holders())
             .map_or_else(Vec::new, |parts| parts.holds.clone())
     }
 
     /// The queue entries that have not expired.
     fn who_wait(&self, state: &LockState) -> Waiting {
-        let places = state.record.iter().flat_map(|record| record.places.values());
+        let places = state.record.iter().flat_map(|record| record.entries.values());
         let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);
         live.map(|place| (place.claim.hold.token(), (place.claim.clone(), place.mode))).collect()
     }

@@ -61,7 +61,7 @@ impl Play<'_> {
         let now_us = self.world.now_us;
         let before = self.state.clone();
         let was_held = is_held(&before, now_us);
-        let alive = |session| self.sessions.vital(now_us / 1000, session);
+        let alive = |session| self.sessions.status(now_us / 1000, session);
         let (expected, wakes) = self.state.apply(now_us, op, &alive);
         let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
         assert_eq!(reply, expected, "replies\n{}", self.trace);
@@ -85,8 +85,8 @@ impl Play<'_> {
         }
         assert_eq!(self.heard(), expected, "messages\n{}", self.trace);
         if let Reply::RaiseFence(raised) = &reply {
-            let greater = self.state.record.as_ref().map(|record| record.last)
-                != before.record.as_ref().map(|record| record.last);
+            let greater = self.state.record.as_ref().map(|record| record.last_fence)
+                != before.record.as_ref().map(|record| record.last_fence);
             let seen = if *raised == FenceRaised::Raised && greater { "raised" } else { "not raised" };
             *self.world.seen.entry(seen).or_default() += 1;
         }
@@ -215,7 +215,7 @@ impl Play<'_> {
     /// moves back.
     pub(crate) fn dump(&mut self) -> Value {
         let now_ms = self.world.now_us / 1000;
-        self.state.is_over(self.world.now_us);
+        self.state.is_empty_at(self.world.now_us);
         self.sessions.records.retain(|_, record| now_ms <= record.expires_ms);
         self.index.take_if(|index| now_ms > index.expires_ms);
         if self.world.flush_scripts {
@@ -259,7 +259,7 @@ impl Play<'_> {
     pub(crate) fn set_last(&mut self, last: u64) {
         let record = self.keys.record().to_owned();
         self.raw(&["HSET", &record, "last", &last.to_string()]);
-        self.state.record.as_mut().unwrap().last = Some(FencingToken::new(last));
+        self.state.record.as_mut().unwrap().last_fence = Some(FencingToken::new(last));
     }
 }
 

@@ -100,7 +100,7 @@ impl Play<'_> {
             Reply::Extend(Extended::NotHeld) => seen("not held"),
             Reply::Extend(Extended::Reserved { block, others_wait }) => {
                 seen(match block.remaining() {
-                    BLOCK => "a whole block",
+                    MAX_BLOCK => "a whole block",
                     1 => "one token reserved",
                     _ => "some tokens reserved",
                 });
@@ -153,7 +153,7 @@ impl Play<'_> {
     /// Counts reservations of tokens that are not in the reply.
     pub(crate) fn count_reserved(&mut self, before: &LockState, op: &Op, reply: &Reply) {
         let known = |state: &LockState| {
-            state.record.as_ref().and_then(|record| Some((record.last?, record.reserved?)))
+            state.record.as_ref().and_then(|record| Some((record.last_fence?, record.reserved?)))
         };
         let what = match (op, reply) {
             (Op::Extend(Extend { reserve: Some(_), .. }), Reply::Extend(Extended::Extended)) => {
@@ -162,7 +162,9 @@ impl Play<'_> {
             _ => match (known(before), known(&self.state)) {
                 // A holder that was granted the lock would also have received a token of the block.
                 (Some((old, reserved)), Some((new, _)))
-                    if old != new && old < reserved.upto && reserved.upto.as_u64() >= self.world.now_us =>
+                    if old != new
+                        && old < reserved.last_fence
+                        && reserved.last_fence.as_u64() >= self.world.now_us =>
                 {
                     "given beyond a block"
                 }
@@ -189,7 +191,7 @@ impl Play<'_> {
     /// Counts cases that only a ReentrantMutex has.
     pub(crate) fn count_entries(&mut self, before: &LockState, op: &Op, reply: &Reply) {
         let now_ms = self.world.now_us / 1000;
-        let entries = |state: &LockState| state.value.as_ref()?.content.entries().cloned();
+        let entries = |state: &LockState| state.value.as_ref()?.content.reentrant_holds().cloned();
         let (before, after) = (entries(before), entries(&self.state));
         let held = before.as_ref().map_or(0, |entries| entries.holds.len());
         let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
@@ -233,7 +235,7 @@ impl Play<'_> {
     /// Counts cases that only locks with several holders have.
     pub(crate) fn count_parts(&mut self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Notification]) {
         let now_ms = self.world.now_us / 1000;
-        let parts = |state: &LockState| state.value.as_ref()?.content.parts().cloned();
+        let parts = |state: &LockState| state.value.as_ref()?.content.shared_holders().cloned();
         let (before_parts, after) = (parts(before), parts(&self.state));
         let held = after.as_ref().map_or(0, |parts| parts.holds.len());
         let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
@@ -266,7 +268,7 @@ impl Play<'_> {
                 if !other_holders.is_empty() {
                     seen("others to watch");
                 }
-                let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
+                let places = self.state.record.as_ref().map_or(0, |record| record.entries.len());
                 if ask.mode == LockMode::Upgrade && *position == Some(0) && places > 1 {
                     seen("before the first");
                 }

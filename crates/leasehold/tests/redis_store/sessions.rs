@@ -33,7 +33,7 @@ async fn a_session_begins_beats_is_listed_and_ends() {
     assert_eq!(entries.iter().map(|entry| entry.session).collect::<Vec<_>>(), [session(1), session(2)]);
     let alive = entries[0].alive_ms.unwrap();
     assert!((50_000..=60_000).contains(&alive), "{alive}");
-    assert_eq!(entries[0].about, "{\"host\": \"web-1\"}");
+    assert_eq!(entries[0].metadata, "{\"host\": \"web-1\"}");
     assert_eq!((entries[0].held.len(), entries[1].held.len()), (2_500, 0));
     assert!(held.iter().all(|lock| entries[0].held.contains(lock)));
     // A member of the index without a record, and one with data of another type in its place, are not listed.

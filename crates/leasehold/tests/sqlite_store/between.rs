@@ -83,8 +83,8 @@ fn the_list_tells_who_lives_and_who_has_died_with_a_lock() {
     let party = Party::join(&path);
     let mut worker = Worker::start(&path);
     let session: SessionId = worker.ask("begin").parse().unwrap();
-    let about = "about a worker".to_owned();
-    let mut entry = SessionEntry { session, alive_ms: Some(u64::MAX), about, held: vec![] };
+    let metadata = "about a worker".to_owned();
+    let mut entry = SessionEntry { session, alive_ms: Some(u64::MAX), metadata, held: vec![] };
     assert_eq!(party.list(), [entry.clone()], "the party has not begun, and holds nothing");
     worker.ask("acquire");
     entry.held.push(lock());

@@ -4,7 +4,7 @@
 use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
 use leasehold::store::{Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store};
-use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
+use leasehold_core::model::{Content, LockState, ReentrantHolds, Sessions, Value};
 use leasehold_core::{Acquire, Extended, Kind, LockName, MultiAcquired, OwnValue, Partition};
 use leasehold_sim::ModelServer;
 use leasehold_testkit::conformance::{self, ForeignWrite, StoreUnderTest, Workload, WorkloadStep};
@@ -72,7 +72,13 @@ impl StoreUnderTest for Simulated {
         let content = match lock.kind {
             Kind::Reentrant => {
                 let owner = OwnValue::new(value).expect("a plain text is a value");
-                Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
+                Content::ReentrantHolds(ReentrantHolds {
+                    owner,
+                    count: 1,
+                    fence: None,
+                    lease_ms: 0,
+                    holds: Vec::new(),
+                })
             }
             kind => Content::Token([kind.token_prefix(), value].concat()),
         };
@@ -134,7 +140,7 @@ impl Contest {
         self.simulated.now_us.store(self.now_us, Ordering::Relaxed);
         match workload.happening(state) {
             WorkloadStep::Sent(op) | WorkloadStep::SentTwice(op) => {
-                let alive = |session| self.sessions.vital(self.now_us / 1000, session);
+                let alive = |session| self.sessions.status(self.now_us / 1000, session);
                 let expected = state.apply(self.now_us, &op, &alive).0;
                 let found = self.store.execute(lock, &op, WITHIN).await;
                 let agree = matches!(&found, Outcome::Done(found) if *found == expected);
@@ -175,7 +181,7 @@ impl Contest {
             self.locks.iter().zip(&asks).map(|((lock, ..), ask)| (lock.clone(), ask.clone())).collect();
         let mut pairs: Vec<_> =
             self.locks.iter_mut().zip(&asks).map(|((_, state, _), ask)| (state, ask)).collect();
-        let expected = LockState::take_all(&mut pairs, self.now_us);
+        let expected = LockState::acquire_all(&mut pairs, self.now_us);
         let found = self.store.acquire_all(&sent, WITHIN).await.expect("several Mutexes are one step");
         let agree = matches!(&found, Outcome::Done(found) if *found == expected);
         assert!(agree, "{what}: {sent:?}\n  {found:?}\n  {expected:?}");

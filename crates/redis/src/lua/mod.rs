@@ -343,7 +343,7 @@ pub(crate) fn all_texts() -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::model::{Audit, Endings};
+    use leasehold_core::model::{Audit, EndedHolds};
     use leasehold_core::{FencingToken, HoldId, Kind, SessionId};
     use std::collections::BTreeSet;
 
@@ -497,13 +497,13 @@ mod tests {
         let (short, random) =
             (12, HoldId::from_random(session, [0; 16]).token().find('.').expect("a dot") + 1);
         let ended = format!("ENDED_FROM,ENDED_TO={},{}\n", random + 1, random + short);
-        let ended_kept = format!("ENDED_KEPT={}\n", (Endings::MOST - 1) * (short + 1));
+        let ended_kept = format!("ENDED_KEPT={}\n", (EndedHolds::MAX_LEN - 1) * (short + 1));
         let session_length = format!("SESSION_LENGTH={}\n", session.to_string().len());
         for expected in [record_kept_ms, greatest_fence, ended, ended_kept, session_length] {
             contains(FORMAT, &expected);
         }
         contains(FORMAT, "PERIOD_US,SHORT_LEASE_MS=100000000,1000000\n");
-        contains(EVICT_COMMON, &format!("AUDIT_ENTRIES={}\n", Audit::MOST));
+        contains(EVICT_COMMON, &format!("AUDIT_ENTRIES={}\n", Audit::MAX_ENTRIES));
         contains(CHANGE, &format!("AUDIT_KEPT_MS='{}'\n", leasehold_core::AUDIT_KEPT.as_millis()));
         contains(SHARED_INSPECT_TAIL, &format!("MAX_DESCRIBED={}\n", leasehold_core::MAX_SHARED_HOLDERS));
         for script in [MUTEX, REENTRANT, ELECTION, SHARED]

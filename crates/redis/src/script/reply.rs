@@ -357,7 +357,7 @@ pub(crate) fn session_entry(session: SessionId, now_ms: u64, value: &Value) -> R
     Ok(Some(SessionEntry {
         session,
         alive_ms: until_ms.checked_sub(now_ms),
-        about: field("about").unwrap_or_default().to_owned(),
+        metadata: field("about").unwrap_or_default().to_owned(),
         held,
     }))
 }
@@ -528,7 +528,7 @@ mod tests {
         let flat = Value::Array(texts.iter().map(|text| bulk(text)).collect());
         for value in [Value::Map(pairs.collect()), flat] {
             let entry = session_entry(session, 4_000, &value).expect("well formed").expect("a session");
-            assert_eq!((entry.alive_ms, entry.about.as_str()), (Some(1_000), "{}"));
+            assert_eq!((entry.alive_ms, entry.metadata.as_str()), (Some(1_000), "{}"));
             let held: Vec<_> = entry.held.iter().map(|lock| lock.name.to_string()).collect();
             assert_eq!(held, ["a", "b"]);
             let entry = session_entry(session, 5_001, &value).expect("well formed").expect("a session");

@@ -18,7 +18,7 @@ const SLACK: Duration = Duration::from_millis(10);
 const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(300);
 
 /// One guard at a time has a hold. Once its process knows that others wait, only tasks that were queued locally by
-/// then receive it, at most [`HANDOVERS`] times and for [`TURN`]. Without that knowledge, it hands off for one turn
+/// then receive it, at most [`MAX_HANDOFFS`] times and for [`HANDOFF_WINDOW`]. Without that knowledge, it hands off for one turn
 /// and at most one more while another process waits. A hold that no local task uses or waits for is released soon
 /// after another process has asked.
 #[derive(Debug, Default)]
@@ -78,7 +78,7 @@ impl Handoff {
         let seen = self.locks.entry(done.lock).or_default();
         seen.holder = done.holds(at).first().map(|held| held.hold);
         let now_ms = done.clock.reading_us(at) / 1000;
-        let places = done.state.record.iter().flat_map(|record| &record.places);
+        let places = done.state.record.iter().flat_map(|record| &record.entries);
         let mut waiting = BTreeMap::new();
         for (id, place) in places.filter(|(_, place)| place.expires_ms >= now_ms) {
             let until = done.clock.shows_at((place.expires_ms + 1) * 1000);

@@ -100,7 +100,7 @@ impl OncePerPeriod {
     fn rests(&self, done: &Execution<'_>) -> CheckResult {
         let (lock, state) = (done.lock, done.state);
         let Some(value) = &state.value else { return Ok(()) };
-        let fence = state.record.as_ref().and_then(|record| record.last);
+        let fence = state.record.as_ref().and_then(|record| record.last_fence);
         let given = fence.and_then(|fence| self.given.get(&(lock, fence)));
         let Some((given, period_ms)) = given.and_then(|given| Some((given, given.period_ms?))) else {
             return Ok(());

@@ -196,7 +196,7 @@ fn is_hopeless(done: &Execution<'_>, place: &Partition, stay: &[&Held]) -> bool 
 }
 
 fn places(done: &Execution<'_>) -> BTreeMap<QueueEntryId, Partition> {
-    let places = done.state.record.iter().flat_map(|record| record.places.iter());
+    let places = done.state.record.iter().flat_map(|record| record.entries.iter());
     let seen = |place: &leasehold_core::model::QueueEntry| Partition {
         kept_ms: place.expires_ms,
         life: place.liveness,

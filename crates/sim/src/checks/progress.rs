@@ -138,7 +138,7 @@ impl Progress {
             (None, _) => None,
         };
         let now_ms = done.clock.reading_us(at) / 1000;
-        let places = done.state.record.iter().flat_map(|record| record.places.iter());
+        let places = done.state.record.iter().flat_map(|record| record.entries.iter());
         let kept = places.filter(|(_, place)| place.expires_ms >= now_ms);
         let waiting = kept.filter_map(|(session, place)| {
             let until = done.clock.shows_at((place.expires_ms + 1) * 1000);
@@ -310,7 +310,7 @@ fn behind(
     let spared_ms = holder.as_ref().and_then(Held::spared_until_ms);
     let holder_spared = spared_ms.map_or(at, |ms| done.clock.shows_at((ms + 1) * 1000));
     let holder = holder.map(|held| (held.hold, held.life));
-    let places = record.tickets.values().filter_map(|session| record.places.get(session));
+    let places = record.tickets.values().filter_map(|session| record.entries.get(session));
     let row: Vec<_> =
         holder.into_iter().chain(places.map(|place| (place.claim.hold, place.liveness))).collect();
     let pairs = row.windows(2).filter(|pair| pair[0].1.ends_with_session());

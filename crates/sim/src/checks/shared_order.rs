@@ -34,7 +34,7 @@ struct Partition {
 
 impl SharedOrder {
     fn executed(&mut self, done: &Execution<'_>, at: Instant) -> CheckResult {
-        let places = done.state.record.as_ref().map(|record| &record.places);
+        let places = done.state.record.as_ref().map(|record| &record.entries);
         let mut there: BTreeSet<_> =
             places.into_iter().flat_map(|places| places.values()).map(|place| place.claim.hold).collect();
         if self.unknown.contains(&done.lock) {

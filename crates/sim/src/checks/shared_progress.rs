@@ -277,7 +277,7 @@ impl SharedProgress {
 /// The waiters in order.
 fn queue(at: Instant, done: &Execution<'_>, old: &[Partition]) -> Vec<Partition> {
     let Some(record) = &done.state.record else { return Vec::new() };
-    let places = record.tickets.values().filter_map(|id| record.places.get(id));
+    let places = record.tickets.values().filter_map(|id| record.entries.get(id));
     let mut before: Option<HoldId> = None;
     let seen = places.map(|place| {
         let known = old.iter().find(|known| known.claim.hold == place.claim.hold);

@@ -1,7 +1,7 @@
 //! Mutants of Elections and of `once_per`: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use leasehold_core::model::{Alive, LockState};
+use leasehold_core::model::{LockState, SessionLookup};
 use leasehold_core::{
     Acquired, FencingToken, HoldStatus, Kind, Notification, Op, Release, ReleaseAction, Reply,
 };
@@ -34,7 +34,7 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         match (self, op) {
             (Self::ElectionIgnoresLeader, Op::Acquire(ask)) if state.kind == Kind::Election => {
@@ -80,7 +80,7 @@ impl Mutant {
                 Self::LateFinishEndsNextPeriod,
                 Op::Release(release @ Release { action: ReleaseAction::Cooldown { .. }, .. }),
             ) => {
-                let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
+                let tenant = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
                 let next = tenant.map(|tenant| tenant.claim.clone()).filter(|claim| *claim != release.claim);
                 match next {
                     Some(claim) => {

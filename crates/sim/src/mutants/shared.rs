@@ -1,7 +1,9 @@
 //! Mutants of locks with several holders: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use leasehold_core::model::{Alive, Content, LockState, QueueEntryId, SharedHold, SharedHolders, Value};
+use leasehold_core::model::{
+    Content, LockState, QueueEntryId, SessionLookup, SharedHold, SharedHolders, Value,
+};
 use leasehold_core::{Acquire, Extended, HoldStatus, LockMode, Notification, Op, Reply, Resize};
 use std::mem;
 
@@ -31,7 +33,7 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         let writes = |part: &SharedHold| matches!(part.mode, LockMode::Write | LockMode::Upgrade);
         let reads = |part: &SharedHold| part.mode == LockMode::Read;
@@ -81,7 +83,7 @@ impl Mutant {
             }
             (Self::ExtendExtendsAllHolders, Reply::Extend(Extended::Extended)) => {
                 if let Op::Extend(extend) = op
-                    && let Some(until_ms) = parts.part(&extend.claim.hold).map(|part| part.until_ms)
+                    && let Some(until_ms) = parts.find(&extend.claim.hold).map(|part| part.until_ms)
                 {
                     let each = parts.holds.iter_mut();
                     each.for_each(|part| part.until_ms = part.until_ms.max(until_ms));
@@ -105,12 +107,12 @@ pub(crate) fn barge(
     state: &mut LockState,
     now_us: u64,
     ask: &Acquire,
-    alive: Alive<'_>,
+    alive: SessionLookup<'_>,
 ) -> (Reply, Vec<Notification>) {
     // Hides the queue while the acquire is executed.
     let hidden = state.record.as_mut().map(|record| {
-        let mine = record.places.remove(&QueueEntryId::of(state.kind, &ask.claim.hold));
-        let hidden = (mem::take(&mut record.tickets), mem::take(&mut record.places));
+        let mine = record.entries.remove(&QueueEntryId::of(state.kind, &ask.claim.hold));
+        let hidden = (mem::take(&mut record.tickets), mem::take(&mut record.entries));
         drop(mine);
         hidden
     });
@@ -118,10 +120,10 @@ pub(crate) fn barge(
     if let (Some(record), Some((tickets, places))) = (&mut state.record, hidden) {
         for (ticket, id) in tickets {
             if let Some(place) = places.get(&id)
-                && !record.places.contains_key(&id)
+                && !record.entries.contains_key(&id)
             {
                 record.tickets.insert(ticket, id);
-                record.places.insert(id, place.clone());
+                record.entries.insert(id, place.clone());
             }
         }
     }
@@ -134,7 +136,7 @@ fn without(
     hides: impl Fn(&SharedHold) -> bool,
     now_us: u64,
     op: &Op,
-    alive: Alive<'_>,
+    alive: SessionLookup<'_>,
 ) -> (Reply, Vec<Notification>) {
     let own = if let Op::Acquire(ask) = op { Some(ask.claim.hold) } else { None };
     let mut hidden = Vec::new();
@@ -159,7 +161,12 @@ fn without(
 }
 
 /// Executes an operation as if every holder had one permit.
-fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Notification>) {
+fn weightless(
+    state: &mut LockState,
+    now_us: u64,
+    op: &Op,
+    alive: SessionLookup<'_>,
+) -> (Reply, Vec<Notification>) {
     let mut weights = Vec::new();
     if let Some(Value { content: Content::SharedHolders(parts), .. }) = &mut state.value {
         for part in &mut parts.holds {
@@ -184,7 +191,7 @@ fn one_less(
     state: &mut LockState,
     now_us: u64,
     ask: &Acquire,
-    alive: Alive<'_>,
+    alive: SessionLookup<'_>,
 ) -> (Reply, Vec<Notification>) {
     let less = |mode: &mut LockMode| {
         if let LockMode::BarrierWait { total } | LockMode::LatchWait { total } = mode {
@@ -212,7 +219,7 @@ fn one_less(
 }
 
 fn each_mode(state: &mut LockState, mut each: impl FnMut(&mut LockMode)) {
-    for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
+    for place in state.record.iter_mut().flat_map(|record| record.entries.values_mut()) {
         each(&mut place.mode);
     }
     if let Some(Value { content: Content::SharedHolders(parts), .. }) = &mut state.value {

@@ -464,15 +464,15 @@ impl Sim {
             let is_held = state.value.as_ref().is_some_and(|value| {
                 value.expires_ms.is_none_or(|at_ms| at_ms >= now_us / 1000) && keeps_out
             });
-            let places = state.record.iter().flat_map(|record| record.places.values());
+            let places = state.record.iter().flat_map(|record| record.entries.values());
             let kept = places.filter(|place| place.expires_ms >= now_us / 1000).count();
             if self.fault_plan.profile != FaultProfile::ClockFaults && (is_held || kept > 0) {
                 let what = format!("{lock} is left behind: held {is_held}, {kept} places");
                 return self.fail("cleanup", what);
             }
             let is_remembered =
-                !state.is_over(forgotten_us) && (state.value.is_some() || state.record.is_some());
-            if is_remembered || !state.is_over(audited_us) {
+                !state.is_empty_at(forgotten_us) && (state.value.is_some() || state.record.is_some());
+            if is_remembered || !state.is_empty_at(audited_us) {
                 return self.fail("cleanup", format!("{lock} is remembered for ever: {state:?}"));
             }
         }

@@ -5,9 +5,10 @@ use leasehold_core::{Inspect, Kind, Op, Reply};
 
 /// What a store publishes for an Election after an operation. `None` if the leader is the same.
 pub fn leader_announcement(before: &LockState, after: &LockState, now_us: u64) -> Option<String> {
-    let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
-    let elected =
-        |state: &LockState| state.record.as_ref().map(|record| (record.last, record.tenant.clone()));
+    let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last_fence);
+    let elected = |state: &LockState| {
+        state.record.as_ref().map(|record| (record.last_fence, record.last_holder.clone()))
+    };
     let token = |state: &LockState| {
         let content = state.value.as_ref().map(|value| &value.content);
         content.and_then(|content| content.token()).map(str::to_owned)

@@ -6,7 +6,7 @@
 
 use super::Random;
 use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
-use leasehold_core::model::{Content, Entries, LockState, Sessions, SharedHolders, Value};
+use leasehold_core::model::{Content, LockState, ReentrantHolds, Sessions, SharedHolders, Value};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, Heartbeat, HoldId,
     Inspect, Kind, Label, Liveness, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue,
@@ -112,14 +112,14 @@ impl Workload {
         let now_ms = (now_us / 1000).cast_signed();
         let mut ends: Vec<u64> = Vec::new();
         ends.extend(state.value.as_ref().and_then(|value| value.expires_ms));
-        if let Some(entries) = state.value.as_ref().and_then(|value| value.content.entries()) {
+        if let Some(entries) = state.value.as_ref().and_then(|value| value.content.reentrant_holds()) {
             ends.extend(entries.holds.iter().map(|entry| entry.until_ms));
         }
-        if let Some(parts) = state.value.as_ref().and_then(|value| value.content.parts()) {
+        if let Some(parts) = state.value.as_ref().and_then(|value| value.content.shared_holders()) {
             ends.extend(parts.holds.iter().map(|part| part.until_ms));
         }
         if let Some(record) = &state.record {
-            ends.extend(record.places.values().map(|place| place.expires_ms));
+            ends.extend(record.entries.values().map(|place| place.expires_ms));
             if self.random.below(4) == 0 {
                 ends.push(record.expires_ms);
             }
@@ -179,7 +179,7 @@ impl Workload {
 
     /// A Redisson client's write to an `RLock`, mostly as its current owner.
     fn redisson(&self, state: &LockState, lease_ms: u64) -> Option<ForeignWrite> {
-        let entries = state.value.as_ref().and_then(|value| value.content.entries());
+        let entries = state.value.as_ref().and_then(|value| value.content.reentrant_holds());
         let has_it =
             OWNERS.iter().find(|owner| entries.is_some_and(|entries| entries.owner.as_str() == **owner));
         let owner = match has_it {
@@ -262,12 +262,12 @@ impl Workload {
 
     /// The session of the last holder or of a waiter, or any.
     fn likely_session(&self, state: &LockState) -> SessionId {
-        let holders = state.holders();
+        let holders = state.holder_sessions();
         if self.kind.is_shared() && !holders.is_empty() && self.random.below(2) == 0 {
             // Many may wait, and few hold.
             return *self.random.pick(&holders);
         }
-        let at_the_front: Vec<_> = holders.into_iter().chain(state.waiters()).collect();
+        let at_the_front: Vec<_> = holders.into_iter().chain(state.waiter_sessions()).collect();
         if at_the_front.is_empty() || self.random.below(4) == 0 {
             return self.session();
         }
@@ -276,14 +276,15 @@ impl Workload {
 
     /// The holder as it is, or as it was or never was.
     fn seen(&self, state: &LockState) -> ObservedHolder {
-        let last = state.record.as_ref().and_then(|record| record.last).map_or(17, FencingToken::as_u64);
+        let last =
+            state.record.as_ref().and_then(|record| record.last_fence).map_or(17, FencingToken::as_u64);
         let content = state.value.as_ref().map(|value| &value.content);
         let value = match content {
             Some(Content::Token(token)) => token,
-            Some(Content::Entries(entries)) => entries.owner.as_str(),
+            Some(Content::ReentrantHolds(entries)) => entries.owner.as_str(),
             _ => "foreign",
         };
-        if let Some(parts) = content.and_then(Content::parts)
+        if let Some(parts) = content.and_then(Content::shared_holders)
             && self.random.below(4) > 0
         {
             return ObservedHolder::Hold(self.random.pick(&parts.holds).fence);
@@ -301,7 +302,7 @@ impl Workload {
         let upgradable = |parts: &SharedHolders| {
             parts.holds.iter().find(|part| part.mode == LockMode::Upgradable)?.owner.clone()
         };
-        let parts = state.value.as_ref().and_then(|value| value.content.parts());
+        let parts = state.value.as_ref().and_then(|value| value.content.shared_holders());
         if let Some(owner) = parts.and_then(upgradable)
             && self.random.below(3) == 0
         {
@@ -357,7 +358,8 @@ impl Workload {
 
     /// A token that a quorum may have agreed on: of a server whose clock is ahead or behind, or the current one.
     fn raise(&mut self, state: &LockState) -> RaiseFence {
-        let last = state.record.as_ref().and_then(|record| record.last).map_or(17, FencingToken::as_u64);
+        let last =
+            state.record.as_ref().and_then(|record| record.last_fence).map_or(17, FencingToken::as_u64);
         let fence = match self.random.below(6) {
             0 => last,
             1 => last - 1,
@@ -438,34 +440,34 @@ impl Workload {
 
     /// The claim that was granted last, the holder's, the stored token's, or any.
     fn likely_claim(&mut self, state: &LockState) -> Claim {
-        let entries = state.value.as_ref().and_then(|value| value.content.entries());
+        let entries = state.value.as_ref().and_then(|value| value.content.reentrant_holds());
         if let Some(entries) = entries.filter(|entries| !entries.holds.is_empty())
             && self.random.below(3) > 0
         {
             let hold = self.random.pick(&entries.holds).hold;
             return Claim { hold, value: Some(entries.owner.clone()) };
         }
-        if let Some(parts) = state.value.as_ref().and_then(|value| value.content.parts())
+        if let Some(parts) = state.value.as_ref().and_then(|value| value.content.shared_holders())
             && self.random.below(3) > 0
         {
             let part = self.random.pick(&parts.holds);
             return Claim { hold: part.hold, value: part.owner.clone() };
         }
         if let Some(record) =
-            state.record.as_ref().filter(|record| self.kind.is_shared() && !record.places.is_empty())
+            state.record.as_ref().filter(|record| self.kind.is_shared() && !record.entries.is_empty())
             && self.random.below(3) == 0
         {
-            let places: Vec<_> = record.places.values().map(|place| &place.claim).collect();
+            let places: Vec<_> = record.entries.values().map(|place| &place.claim).collect();
             return (*self.random.pick(&places)).clone();
         }
         if let Some(record) =
-            state.record.as_ref().filter(|record| self.kind.is_shared() && !record.ended.kept.is_empty())
+            state.record.as_ref().filter(|record| self.kind.is_shared() && !record.ended.holds.is_empty())
             && self.random.below(4) == 0
         {
-            let hold = self.random.pick(&record.ended.kept).0;
+            let hold = self.random.pick(&record.ended.holds).0;
             return Claim { hold, ..self.claim() };
         }
-        let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
+        let tenant = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
         let tenant = tenant.map(|tenant| &tenant.claim);
         let token = state.value.as_ref().and_then(|value| value.content.token());
         let holder = || self.claims.iter().find(|claim| Some(&*self.kind.token(claim)) == token);
@@ -494,7 +496,7 @@ impl ForeignWrite {
     /// Does it to the model.
     pub fn apply(self, state: &mut LockState, now_us: u64) {
         // Expired state is gone before, even if the clock goes back later.
-        state.is_over(now_us);
+        state.is_empty_at(now_us);
         let kind = state.kind;
         let token = |kind: Kind, token: &str| Content::Token([kind.token_prefix(), token].concat());
         let stands = |content: Content, lease_ms: Option<u64>| {
@@ -550,7 +552,7 @@ impl ForeignWrite {
         let (name, record) = (keys.name(), keys.record());
         let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let expire = |ms: u64| command(&["PEXPIRE", name, &ms.to_string()]);
-        let entries = state.value.as_ref().map(|value| value.content.entries());
+        let entries = state.value.as_ref().map(|value| value.content.reentrant_holds());
         let token = |kind: Kind| [kind.token_prefix(), "foreign"].concat();
         match self {
             // State of a lock without holders has ended.
@@ -605,13 +607,13 @@ fn other_string(kind: Kind) -> Kind {
 /// A value as a Redisson client writes it.
 fn one_of(owner: &str) -> Content {
     let owner = OwnValue::new(owner).expect("a plain text is a value");
-    Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: vec![] })
+    Content::ReentrantHolds(ReentrantHolds { owner, count: 1, fence: None, lease_ms: 0, holds: vec![] })
 }
 
 /// The entries that stand there, if they are this owner's.
-fn entries_of<'a>(value: &'a mut Value, owner: &str) -> Option<&'a mut Entries> {
+fn entries_of<'a>(value: &'a mut Value, owner: &str) -> Option<&'a mut ReentrantHolds> {
     match &mut value.content {
-        Content::Entries(entries) if entries.owner.as_str() == owner => Some(entries),
+        Content::ReentrantHolds(entries) if entries.owner.as_str() == owner => Some(entries),
         _ => None,
     }
 }

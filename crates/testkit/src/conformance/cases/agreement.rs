@@ -5,7 +5,7 @@ use crate::conformance::GrantMessage;
 use crate::conformance::client::{TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
-use leasehold_core::model::{Content, Entries, LockState, Value, all_alive};
+use leasehold_core::model::{Content, LockState, ReentrantHolds, Value, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Holder, Inspect, Kind, Lock, LockMode,
     Notification, Op, OwnValue, Release, ReleaseAction, Reply, Resize,
@@ -189,7 +189,7 @@ impl<'a> Contest<'a> {
         if self.lock.kind == Kind::Mutex && random.below(8) == 0 {
             let reserve = Some(Reserve { tokens: MAX_BLOCK, notify_wanted: random.below(2) == 0 });
             // The holder as a rule, or nearly nothing would be reserved.
-            let holder = self.model.record.as_ref().and_then(|record| record.tenant.as_ref());
+            let holder = self.model.record.as_ref().and_then(|record| record.last_holder.as_ref());
             let holder =
                 self.claims.iter().find(|(_, known)| holder.is_some_and(|held| held.claim == *known));
             let (who, claim) = holder.filter(|_| random.below(4) > 0).cloned().unwrap_or((who, claim));
@@ -355,9 +355,13 @@ fn any_mode(kind: Kind, random: &Random) -> LockMode {
 /// A value as a client of another library writes it.
 fn foreign(kind: Kind, value: &str) -> Content {
     match (kind, OwnValue::new(value)) {
-        (Kind::Reentrant, Ok(owner)) => {
-            Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
-        }
+        (Kind::Reentrant, Ok(owner)) => Content::ReentrantHolds(ReentrantHolds {
+            owner,
+            count: 1,
+            fence: None,
+            lease_ms: 0,
+            holds: Vec::new(),
+        }),
         _ => Content::Token([kind.token_prefix(), value].concat()),
     }
 }

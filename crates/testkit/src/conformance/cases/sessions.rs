@@ -69,7 +69,7 @@ pub async fn a_session_is_listed_with_what_it_holds(fixture: &Fixture) {
     expected.sort();
     let mut found = entry.held;
     found.sort();
-    assert_eq!((entry.about, found), (a.about(), expected));
+    assert_eq!((entry.metadata, found), (a.about(), expected));
     assert!(entry.alive_ms.is_some());
     a.release(&claim).await;
     a.beat(leasehold_core::Heartbeat { left: vec![a.lock.clone()], ..a.beat_for(LONG) }).await;

@@ -310,7 +310,7 @@ impl Record {
     }
 
     /// Whether a live entry may be in the queue, as far as one operation inspects it.
-    pub(super) fn has_live_entry(&self, now_ms: u64) -> bool {
+    pub(super) fn may_have_live_entry(&self, now_ms: u64) -> bool {
         let mut front = self.tickets.values().take(MAX_INSPECTED_ENTRIES);
         let over = |id| self.entries.get(id).is_none_or(|entry| entry.expires_ms < now_ms);
         self.tickets.len() > MAX_INSPECTED_ENTRIES || !front.all(over)

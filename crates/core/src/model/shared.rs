@@ -1,45 +1,34 @@
 //! Shared locks: a Semaphore, an RwLock, a Latch, a Barrier. One queue, in which each entry waits for a mode.
 //!
-//! Kinds differ in nothing but [which modes are compatible](LockState::admission). tokio's `batch_semaphore`
-//! serves its Mutex, RwLock and Semaphore in the same way.
+//! `admission.rs` says which requests are admitted. tokio's `batch_semaphore` serves its Mutex, RwLock and Semaphore in
+//! the same way.
 //!
 //! 1. Each change serves the queue from the front until the next entry has no room. No entry is passed by one
 //!    that came later and needs less. So neither readers nor writers starve: readers that came before a
 //!    writer go before it, all together, and those that came after it go after it.
 //! 2. Each hold has its own queue entry, not each session: several waiters of one process can be admitted
 //!    together.
-//! 3. Only requests for which the queue would wait itself pass it: those of an owner that already holds the
-//!    lock, and arrivals at a latch. An upgrade goes to the front, because all others wait for it.
-//! 4. A request that can never be admitted is refused at once, so that it does not block the others.
-//! 5. The parties of a barrier are admitted together, or none of them.
-//! 6. A release at a latch or a barrier is final, even where nothing of the hold existed: otherwise a late
-//!    acquire of it would be counted, and admit others.
+//! 3. The parties of a barrier are admitted together, or none of them.
+//! 4. A release at a latch or a barrier is final, even if the hold did not exist: otherwise a late acquire of it
+//!    would count, and admit other waiters.
 
+use super::admission::Admission;
 use super::audit::Audit;
-use super::lock::{Content, LockState, Now, Value};
+use super::lock::{LockState, Now};
 use super::record::{MAX_INSPECTED_ENTRIES, QueueEntry, QueueEntryId, Record, RecordedHolder};
 use super::shared_holders::{SharedHold, SharedHolders};
+use super::value::{Content, Value};
 use crate::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Extend, FencingToken, ForceRelease, ForceReleased, HoldId,
     HoldStatus, Holder, Kind, Label, Liveness, LockMode, MAX_SHARED_HOLDERS, Notification, ObservedHolder,
     Predecessor, Refused, Release, Released, Resize, Resized, SessionId,
 };
 
-/// How many sessions a reply to a waiter names at most that it may be waiting for.
+/// The maximum number of holders' sessions that a reply to a waiter names.
 const MAX_WATCHED_SESSIONS: usize = 16;
 
-/// Whether there is room for another hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Admission {
-    Now,
-    /// Once other holders have left.
-    Later,
-    /// Not as long as the request stays the same (4).
-    Never,
-}
-
 impl LockState {
-    /// An acquire. `named` is the session whose life was checked for it.
+    /// Admits the request, or queues. `named` is the session that it named, and that was found alive.
     pub(super) fn acquire_shared(
         &mut self,
         now: Now,
@@ -51,28 +40,28 @@ impl LockState {
             return Ok(settled);
         }
         let id = QueueEntryId::of(self.kind, &request.claim.hold);
-        // First admit the entries that have room by now: one may be of the same owner, which changes what
-        // this request can get.
+        // First admit the entries that have room by now: one may have the same owner, which changes what this request
+        // can get.
         self.admit_entries(now, Some(request.claim.hold), notifications);
         if self.is_held_by(&request.claim) {
             return Ok(self.confirm(now, request));
         }
         if let Err(refused) = self.check_request(now, request) {
-            // The refused client sends no further looks for this entry.
+            // The refused client does not poll for this entry any more.
             if self.record.as_mut().and_then(|record| record.remove(id)).is_some() {
                 self.serve_shared_queue(now, None, notifications);
             }
             return Err(refused);
         }
         // A request that has room, and no entry before it, needs no entry.
-        let awaited = self.record.as_ref().is_some_and(Record::has_entries);
-        let at_once = !awaited && self.admission(&request.claim, request.mode) == Admission::Now;
+        let has_waiters = self.record.as_ref().is_some_and(Record::has_entries);
+        let at_once = !has_waiters && self.admission(&request.claim, request.mode) == Admission::Now;
         if at_once || self.skips_queue(request) {
             if let Some(record) = &mut self.record {
                 record.remove(id);
             }
             self.admit(now, RecordedHolder::from_request(now.ms, request), request.mode, request.lease_ms);
-            // Others may have waited for this one to arrive.
+            // Other waiters may have room now, if this was an arrival.
             self.serve_shared_queue(now, None, notifications);
         } else {
             if let Some(queue) = &request.queue {
@@ -86,7 +75,7 @@ impl LockState {
         if self.is_held_by(&request.claim) {
             return Ok(self.confirm(now, request));
         }
-        // Only now, because the entries before it may just have been admitted.
+        // The entries before it may just have been admitted.
         let queued = self.record.as_ref().filter(|_| request.queue.is_some());
         let position = queued.and_then(|record| record.position(id));
         let conflicting_holds = self.conflicting_holds(request);
@@ -95,6 +84,7 @@ impl LockState {
         Ok(Acquired::Taken { holder, position, predecessor, other_holders })
     }
 
+    /// Releases a hold, or removes its queue entry.
     pub(super) fn release_shared(
         &mut self,
         now: Now,
@@ -108,9 +98,10 @@ impl LockState {
         if status == HoldStatus::Held {
             self.retain_shared_holds(now, |held| held.hold != hold);
         }
-        let gathers = matches!(self.kind, Kind::Latch | Kind::Barrier) && self.refuse_other_types().is_ok();
-        if status == HoldStatus::Held || (gathers && !matches!(status, HoldStatus::Ended(_))) {
-            self.record_end(now, hold, fence, Ended::Released); // (6)
+        let is_gathering =
+            matches!(self.kind, Kind::Latch | Kind::Barrier) && self.refuse_other_types().is_ok();
+        if status == HoldStatus::Held || (is_gathering && !matches!(status, HoldStatus::Ended(_))) {
+            self.record_end(now, hold, fence, Ended::Released); // (4)
         }
         if let Some(record) = &mut self.record {
             record.remove(QueueEntryId::of(self.kind, &hold));
@@ -120,28 +111,35 @@ impl LockState {
         Released { status, remaining_holds: 0, holder, next }
     }
 
+    /// Ends the hold that an operator observed, and serves the queue.
     pub(super) fn force_release_shared(
         &mut self,
         now: Now,
         force_release: &ForceRelease,
         notifications: &mut Vec<Notification>,
     ) -> ForceReleased {
-        let of_it = |held: &&SharedHold| matches!(force_release.observed, ObservedHolder::Hold(seen) if held.fence == seen);
-        let seen: Vec<_> =
-            self.shared_holders().iter().flat_map(|shared| &shared.holds).filter(of_it).cloned().collect();
-        if seen.is_empty() {
+        let is_observed = |held: &&SharedHold| matches!(force_release.observed, ObservedHolder::Hold(fence) if held.fence == fence);
+        let observed: Vec<_> = self
+            .shared_holders()
+            .iter()
+            .flat_map(|shared| &shared.holds)
+            .filter(is_observed)
+            .cloned()
+            .collect();
+        if observed.is_empty() {
             return ForceReleased::Changed { holder: self.holder(now) };
         }
-        for SharedHold { hold, fence, .. } in &seen {
+        for SharedHold { hold, fence, .. } in &observed {
             notifications.push(Notification::ForceReleased { to: hold.session(), fence: *fence });
         }
         self.end_holds(now, Ended::ForceReleased, &force_release.actor, |_, hold| {
-            seen.iter().any(|held| held.hold == *hold)
+            observed.iter().any(|held| held.hold == *hold)
         });
         self.serve_shared_queue(now, None, notifications);
         ForceReleased::Released
     }
 
+    /// Changes the number of permits, and serves the queue.
     pub(super) fn resize(
         &mut self,
         now: Now,
@@ -170,7 +168,7 @@ impl LockState {
         &mut self,
         now: Now,
         ended: Ended,
-        by: &Label,
+        actor: &Label,
         ends: impl Fn(Liveness, &HoldId) -> bool,
     ) -> Option<FencingToken> {
         let lost: Vec<_> = self
@@ -184,14 +182,14 @@ impl LockState {
         for SharedHold { hold, fence, label, .. } in &lost {
             self.record_end(now, *hold, Some(*fence), ended);
             let (fence, holder) = (Some(*fence), Some(label.clone()));
-            let entry = AuditEntry { at_ms: now.ms, ended, fence, holder, actor: by.clone() };
+            let entry = AuditEntry { at_ms: now.ms, ended, fence, holder, actor: actor.clone() };
             Audit::push(&mut self.audit, entry);
         }
         lost.first().map(|held| held.fence)
     }
 
-    /// Extends a hold, and changes nothing else of the value that `stored` at the key: neither the expired
-    /// holds of others, nor their ends. So an extend costs the same however many share the lock.
+    /// Extends a hold, and changes nothing else of the `stored` value: it neither drops the expired holds of other
+    /// clients nor moves their ends. So an extend costs the same however many clients share the lock.
     pub(super) fn extend_shared(&mut self, now: Now, extend: &Extend, stored: Option<Value>) {
         self.value = stored;
         if let Some(Value { content: Content::SharedHolders(shared), expires_ms }) = &mut self.value {
@@ -201,9 +199,9 @@ impl LockState {
     }
 
     /// Records how a hold ended, and its token: if the record was lost, only the holds have the latest token.
-    fn record_end(&mut self, now: Now, hold: HoldId, fence: Option<FencingToken>, how: Ended) {
+    fn record_end(&mut self, now: Now, hold: HoldId, fence: Option<FencingToken>, ended: Ended) {
         let record = self.record_or_new(now, 0);
-        record.ended.push(hold, how);
+        record.ended.push(hold, ended);
         record.last_fence = record.last_fence.max(fence);
     }
 
@@ -228,92 +226,10 @@ impl LockState {
         self.shared_holders()?.find(hold)
     }
 
-    /// All holders, as others may know them.
+    /// What other clients may know about all holders.
     pub(super) fn all_holders(&self, now: Now) -> Vec<Holder> {
         let shared = self.shared_holders().into_iter().flat_map(|shared| &shared.holds);
         shared.take(MAX_SHARED_HOLDERS).map(|held| held.holder(now.ms)).collect()
-    }
-
-    /// Refuses a request that can never succeed (4).
-    fn check_request(&self, now: Now, request: &Acquire) -> Result<(), Refused> {
-        let owns = |mode| self.holds_of_owner(&request.claim).any(|held| held.mode == mode);
-        let wants_none = |count, total| count == 0 || total == 0;
-        match request.mode {
-            LockMode::Permits { count, .. } => match self.limit(request.mode) {
-                Some(limit) if count == 0 || count > limit => Err(Refused::OutOfRange { count, limit }),
-                _ => Ok(()),
-            },
-            LockMode::CountDown { count, total } if wants_none(count, total) => {
-                Err(Refused::OutOfRange { count, limit: total })
-            }
-            LockMode::LatchWait { total } if total == 0 => {
-                Err(Refused::OutOfRange { count: total, limit: total })
-            }
-            LockMode::BarrierWait { total } if total == 0 || total as usize > MAX_INSPECTED_ENTRIES => {
-                let limit = u32::try_from(MAX_INSPECTED_ENTRIES).unwrap_or(u32::MAX);
-                Err(Refused::OutOfRange { count: total, limit })
-            }
-            LockMode::CountDown { total, .. }
-            | LockMode::LatchWait { total }
-            | LockMode::BarrierWait { total } => match self.record.as_ref().and_then(|record| record.limit) {
-                Some(known) if known != total && !self.is_idle(now) => {
-                    Err(Refused::Disagreement { requested: total, known })
-                }
-                _ => Ok(()),
-            },
-            LockMode::Upgradable if owns(LockMode::Write) => Ok(()),
-            LockMode::Upgradable | LockMode::Write
-                if self.holds_of_owner(&request.claim).next().is_some() =>
-            {
-                Err(Refused::WouldDeadlock)
-            }
-            LockMode::Upgrade if owns(LockMode::Write) || owns(LockMode::Upgrade) => {
-                Err(Refused::WouldDeadlock)
-            }
-            LockMode::Upgrade if !owns(LockMode::Upgradable) => Err(Refused::NothingToUpgrade),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether a request passes the queue (3).
-    fn skips_queue(&self, request: &Acquire) -> bool {
-        match request.mode {
-            LockMode::CountDown { .. } => true,
-            LockMode::Read | LockMode::Upgradable => self.holds_of_owner(&request.claim).next().is_some(),
-            // It would be first in the queue, even if it does not queue.
-            LockMode::Upgrade => self.admission(&request.claim, request.mode) == Admission::Now,
-            _ => false,
-        }
-    }
-
-    /// Whether there is room for a mode.
-    fn admission(&self, claim: &Claim, mode: LockMode) -> Admission {
-        let holds = || self.shared_holders().into_iter().flat_map(|shared| &shared.holds);
-        let taken = || self.shared_holders().map_or(0, SharedHolders::count);
-        let writes = |held: &SharedHold| matches!(held.mode, LockMode::Write | LockMode::Upgrade);
-        let force_release = match mode {
-            LockMode::Permits { count, .. } => {
-                let limit = self.limit(mode).unwrap_or_default();
-                if count > limit {
-                    return Admission::Never;
-                }
-                taken() + u64::from(count) <= u64::from(limit)
-            }
-            LockMode::Read => !holds().any(writes),
-            LockMode::Upgradable => !holds().any(|held| writes(held) || held.mode == LockMode::Upgradable),
-            LockMode::Write => holds().next().is_none(),
-            LockMode::Upgrade => {
-                if !self.holds_of_owner(claim).any(|held| held.mode == LockMode::Upgradable) {
-                    return Admission::Never;
-                }
-                !holds().any(|held| writes(held) || held.owner != claim.value)
-            }
-            LockMode::LatchWait { .. } => taken() >= u64::from(self.limit(mode).unwrap_or_default()),
-            LockMode::CountDown { .. } => true,
-            // Barrier parties are admitted together (5), and shared locks have no exclusive mode.
-            LockMode::BarrierWait { .. } | LockMode::Exclusive => false,
-        };
-        if force_release { Admission::Now } else { Admission::Later }
     }
 
     /// Admits the next entries, and the request itself if none is before it (1).
@@ -324,7 +240,7 @@ impl LockState {
         notifications: &mut Vec<Notification>,
     ) {
         if self.refuse_other_types().is_err() {
-            // A release gets here as well: a value of another kind has no holds.
+            // A value of another kind has no holds. A release gets here as well.
             return;
         }
         if self.kind == Kind::Barrier {
@@ -336,9 +252,9 @@ impl LockState {
             );
         }
         self.admit_entries(now, requester.map(|request| request.claim.hold), notifications);
-        let awaited = self.record.as_ref().is_some_and(Record::has_entries);
+        let has_waiters = self.record.as_ref().is_some_and(Record::has_entries);
         if let Some(request) = requester
-            && !awaited
+            && !has_waiters
             && !self.is_held_by(&request.claim)
             && self.admission(&request.claim, request.mode) == Admission::Now
         {
@@ -346,7 +262,7 @@ impl LockState {
         }
     }
 
-    /// Admits the next entries (1). `requester` learns of it from its reply.
+    /// Admits the next entries (1). The hold `requester` is not notified: its client receives the reply.
     fn admit_entries(&mut self, now: Now, requester: Option<HoldId>, notifications: &mut Vec<Notification>) {
         if self.kind == Kind::Barrier {
             return self.admit_parties(now, None, requester, notifications);
@@ -368,12 +284,13 @@ impl LockState {
         }
     }
 
-    /// Admits the parties of a barrier if enough are present (5). `told` learns of it from its reply.
+    /// Admits the parties of a barrier if enough of them are present (3). The hold `not_notified` belongs to the client that
+    /// receives the reply.
     fn admit_parties(
         &mut self,
         now: Now,
         requester: Option<&Acquire>,
-        told: Option<HoldId>,
+        not_notified: Option<HoldId>,
         notifications: &mut Vec<Notification>,
     ) {
         let mut present = Vec::new();
@@ -387,24 +304,24 @@ impl LockState {
                 }
             }
         }
-        // A request that does not queue, and comes after all entries.
+        // A request that does not queue comes after all entries.
         let extra = requester.filter(|request| {
             let id = QueueEntryId::of(self.kind, &request.claim.hold);
             let all_seen = |record: &Record| record.entries.len() == present.len();
             !present.contains(&id) && self.record.as_ref().is_none_or(all_seen)
         });
         let known = self.record.as_ref().and_then(|record| record.limit);
-        let Some(of) = known.or(extra.and_then(|request| request.mode.total())) else { return };
-        let of = of as usize;
-        if of == 0 || present.len() + usize::from(extra.is_some()) < of {
+        let Some(total) = known.or(extra.and_then(|request| request.mode.total())) else { return };
+        let total = total as usize;
+        if total == 0 || present.len() + usize::from(extra.is_some()) < total {
             return;
         }
-        for id in present.iter().take(of) {
+        for id in present.iter().take(total) {
             if let Some(entry) = self.record.as_mut().and_then(|record| record.remove(*id)) {
-                self.admit_entry(now, entry, told, notifications);
+                self.admit_entry(now, entry, not_notified, notifications);
             }
         }
-        if let Some(request) = extra.filter(|_| present.len() < of) {
+        if let Some(request) = extra.filter(|_| present.len() < total) {
             self.admit(now, RecordedHolder::from_request(now.ms, request), request.mode, request.lease_ms);
         }
     }
@@ -426,7 +343,7 @@ impl LockState {
 
     /// Adds a hold.
     fn admit(&mut self, now: Now, holder: RecordedHolder, mode: LockMode, lease_ms: u64) -> FencingToken {
-        // If the record was lost, the holds have later tokens than it.
+        // If the record was lost, the holds have greater tokens than a new record.
         let newest = self.shared_holders().and_then(|shared| shared.holds.last()).map(|held| held.fence);
         let limit = self.limit(mode);
         let record = self.record_or_new(now, lease_ms);
@@ -448,28 +365,6 @@ impl LockState {
         fence
     }
 
-    /// The total number: the one that the store knows, or the one in this request. Parties of a barrier, and
-    /// waiters at a latch, have agreed on the number.
-    fn limit(&self, mode: LockMode) -> Option<u32> {
-        let known = self.record.as_ref().and_then(|record| record.limit);
-        match mode {
-            LockMode::Permits { total, .. } => known.or(Some(total)),
-            _ => mode.total(),
-        }
-    }
-
-    /// Whether no client holds the lock or waits for it.
-    fn is_idle(&self, now: Now) -> bool {
-        self.shared_holders().is_none()
-            && self.record.as_ref().is_none_or(|record| !record.has_live_entry(now.ms))
-    }
-
-    /// The holds of the owner of a claim.
-    fn holds_of_owner<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a SharedHold> {
-        let owner = claim.value.as_ref().filter(|_| self.kind.has_owners());
-        self.shared_holders().into_iter().flat_map(move |shared| shared.of_owner(owner))
-    }
-
     /// The holds whose end may admit the request.
     fn conflicting_holds(&self, request: &Acquire) -> Vec<&SharedHold> {
         if matches!(self.kind, Kind::Latch | Kind::Barrier) {
@@ -479,8 +374,8 @@ impl LockState {
         self.shared_holders().into_iter().flat_map(|shared| &shared.holds).filter(others).collect()
     }
 
-    /// The sessions whose death would bring this request closer to the lock: the waiter right before it, or
-    /// else the holders, starting with the one that the request named. So each of them is named in turn,
+    /// The sessions whose death would bring this request closer to the lock: that of the waiter right before it, or
+    /// else those of the holders, starting with the one that the request named. So the replies name each of them in turn,
     /// however many there are.
     fn watched_sessions(
         &self,
@@ -488,9 +383,9 @@ impl LockState {
         position: Option<u64>,
         named: Option<SessionId>,
     ) -> (Option<Predecessor>, Vec<SessionId>) {
-        let holds_of_owner = request.claim.hold.session();
+        let own_session = request.claim.hold.session();
         let can_die = |liveness: Liveness, hold: HoldId| {
-            (liveness.ends_with_session() && hold.session() != holds_of_owner).then(|| hold.session())
+            (liveness.ends_with_session() && hold.session() != own_session).then(|| hold.session())
         };
         let predecessor = |session| Predecessor { session, alive_ms: None };
         let queue = self.record.as_ref().filter(|_| position.is_some());
@@ -504,8 +399,8 @@ impl LockState {
             .iter()
             .filter_map(|held| can_die(held.liveness, held.hold))
             .collect();
-        let mut seen = std::collections::BTreeSet::new();
-        sessions.retain(|session| seen.insert(*session));
+        let mut distinct = std::collections::BTreeSet::new();
+        sessions.retain(|session| distinct.insert(*session));
         if let Some(at) = sessions.iter().position(|session| named == Some(*session)) {
             sessions.rotate_left(at);
         }

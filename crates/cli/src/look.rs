@@ -43,7 +43,8 @@ impl AnyLock {
             client.latch(name.clone(), SOME).map(Self::Latch),
             client.barrier(name.clone(), SOME).map(Self::Barrier),
         ];
-        let is_there = |lock: &Result<_, _>| !matches!(lock, Err(LockError::Key(KeyError::NotByMajority(_))));
+        let is_there =
+            |lock: &Result<_, _>| !matches!(lock, Err(LockError::Key(KeyError::UnsupportedByQuorum(_))));
         let others = others.into_iter().filter(is_there).collect::<Result<_, _>>()?;
         Ok((Self::Mutex(client.mutex(name.clone())?), others))
     }
@@ -135,7 +136,7 @@ async fn all_at_once(locks: Vec<AnyLock>) -> Vec<(AnyLock, Result<FullStatus, In
 /// The type of the value at a lock's key, if it is not that of the expected kind.
 pub(crate) fn stands_there(fault: &Fault) -> Option<&str> {
     match &fault.kind {
-        FaultKind::Meaningless(Refused::WrongKind { found }) => Some(found),
+        FaultKind::Refused(Refused::WrongKind { found }) => Some(found),
         _ => None,
     }
 }

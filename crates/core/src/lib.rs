@@ -40,14 +40,14 @@ pub use types::time::{Moment, drift, whole_millis};
 pub const FIRST_LEASE: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// How long the record beside a lock (fencing token, last ended hold, queue) outlives its last use.
-pub const RECORD_KEPT: std::time::Duration = std::time::Duration::from_secs(3600);
+pub const RECORD_TTL: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// How long the store keeps the audit of evictions and forced releases.
-pub const AUDIT_KEPT: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
+pub const AUDIT_TTL: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
 
 /// How long a store remembers a dead session, in addition to the session's own time to live without a
 /// heartbeat.
-pub const SESSION_REMEMBERED: std::time::Duration = std::time::Duration::from_secs(5);
+pub const DEAD_SESSION_TTL: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The format version of what Leasehold writes beside a lock. A store refuses to touch a record of another
 /// version.

@@ -88,7 +88,8 @@ impl Stand {
             labels: [].into(),
         };
         let begin = Some(about.to_json());
-        let beat = Heartbeat { session, alive_ms: 300, begin, held: vec![lock.clone()], left: vec![] };
+        let beat =
+            Heartbeat { session, alive_ms: 300, begin, acquired: vec![lock.clone()], released: vec![] };
         let begun = store.execute_session(Partition::ONLY, &SessionOp::Heartbeat(beat), S).await;
         assert!(matches!(begun, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))), "{begun:?}");
         for mode in modes {

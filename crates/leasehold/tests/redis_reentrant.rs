@@ -262,9 +262,9 @@ async fn a_subscriber_receives_each_release_once() {
 async fn a_mutex_has_no_subscription() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
-    let listening = store.listen(&Lock::mutex("job".parse().unwrap()), LONG).await.unwrap();
+    let listening = store.subscribe(&Lock::mutex("job".parse().unwrap()), LONG).await.unwrap();
     assert!(listening.is_none());
-    let unusable = store.listen(&Lock::reentrant("b}".parse().unwrap()), LONG).await.unwrap_err();
+    let unusable = store.subscribe(&Lock::reentrant("b}".parse().unwrap()), LONG).await.unwrap_err();
     assert!(matches!(unusable.kind, FaultKind::Unusable(_)), "{unusable}");
 }
 
@@ -329,7 +329,7 @@ async fn a_future_that_is_dropped_listens_to_nothing() {
     let store = connect(&server).await;
     let job = job();
     server.stop().unwrap();
-    let dropped = tokio::time::timeout(Duration::from_millis(50), store.listen(&job, LONG)).await;
+    let dropped = tokio::time::timeout(Duration::from_millis(50), store.subscribe(&job, LONG)).await;
     assert!(dropped.is_err());
     server.cont().unwrap();
     execute(&store, &Op::Inspect(Inspect { claim: None, details: false })).await;
@@ -343,7 +343,7 @@ async fn a_user_that_may_not_subscribe_is_refused_and_works_on() {
     server.cli(&rules).unwrap().ok().unwrap();
     let config = RedisConfig::from_url(&server.url()).unwrap().username("deaf").password("x");
     let store = RedisStore::connect(config).await.unwrap();
-    let fault = store.listen(&job(), LONG).await.unwrap_err();
+    let fault = store.subscribe(&job(), LONG).await.unwrap_err();
     assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
     entered(take(&store, 1, "ours").await);
     // A user that loses the permission while subscribed still reconnects.
@@ -373,7 +373,7 @@ async fn a_connection_of_the_user_subscribes_if_its_messages_are_handed_on() {
     let connection =
         redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let store = RedisStore::from_connection(connection, "", None).unwrap();
-    assert!(store.listen(&job(), LONG).await.unwrap().is_none());
+    assert!(store.subscribe(&job(), LONG).await.unwrap().is_none());
 }
 
 // Helpers.
@@ -383,16 +383,16 @@ async fn connect(server: &RedisServer) -> RedisStore {
 }
 
 async fn listen(store: &RedisStore) -> Subscription {
-    store.listen(&job(), LONG).await.unwrap().expect("it receives messages")
+    store.subscribe(&job(), LONG).await.unwrap().expect("it receives messages")
 }
 
 async fn hears(listening: &mut Subscription) {
-    tokio::time::timeout(LONG, listening.heard()).await.expect("no message arrived");
+    tokio::time::timeout(LONG, listening.notified()).await.expect("no message arrived");
 }
 
 /// Every message that was published before this call has arrived by now, or never will.
 async fn is_silent(listening: &mut Subscription) {
-    let heard = tokio::time::timeout(Duration::from_millis(50), listening.heard()).await;
+    let heard = tokio::time::timeout(Duration::from_millis(50), listening.notified()).await;
     assert!(heard.is_err(), "a message arrived");
 }
 

@@ -149,7 +149,7 @@ impl Environment for Machine {
             + MS * u32::try_from(self.suspended_ms.load(SeqCst)).expect("not for long")
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + self.started.elapsed()
     }
 
@@ -164,7 +164,7 @@ impl Environment for Machine {
         Box::pin(sleep(at.since(self.now())))
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
         tokio::spawn(keeper);
         Ok(())
     }

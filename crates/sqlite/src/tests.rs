@@ -164,7 +164,8 @@ async fn execute_session(store: &dyn Store, op: SessionOp) -> SessionReply {
 
 async fn begin(store: &dyn Store, of: u8) -> HeartbeatReply {
     let begin = Some(format!("about {of}"));
-    let beat = Heartbeat { session: session(of), alive_ms: 10_000, begin, held: vec![], left: vec![] };
+    let beat =
+        Heartbeat { session: session(of), alive_ms: 10_000, begin, acquired: vec![], released: vec![] };
     match execute_session(store, SessionOp::Heartbeat(beat)).await {
         SessionReply::Heartbeat(beaten) => beaten,
         other => panic!("{other:?}"),
@@ -723,7 +724,7 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
         // The model needs heartbeats to keep sessions alive; here their files do.
         let begin = Some(String::new());
         let alive_ms = u64::MAX / 4;
-        let beat = Heartbeat { session: session(n), alive_ms, begin, held: vec![], left: vec![] };
+        let beat = Heartbeat { session: session(n), alive_ms, begin, acquired: vec![], released: vec![] };
         execute_session(&model, SessionOp::Heartbeat(beat)).await;
     }
     for step in steps {

@@ -1,11 +1,11 @@
 //! The trait of all stores.
 
 use crate::capabilities::Capabilities;
-use crate::examination::Diagnosis;
+use crate::diagnosis::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
-use crate::listen::Subscription;
+use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
-use crate::postbox::NotificationSink;
+use crate::subscription::Subscription;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
     Acquire, Claim, Executed, KeyError, Lock, MultiAcquired, Op, Partition, SessionId, SessionOp,
@@ -43,15 +43,15 @@ use std::time::Duration;
 ///     }
 ///     fn open_mailbox(
 ///         &self,
-///         place: Partition,
+///         partition: Partition,
 ///         session: SessionId,
-///         post: Arc<dyn NotificationSink>,
+///         sink: Arc<dyn NotificationSink>,
 ///         within: Duration,
 ///     ) -> BoxFuture<'_, Result<(), Fault>> {
-///         self.inner.open_mailbox(place, session, post, within)
+///         self.inner.open_mailbox(partition, session, sink, within)
 ///     }
-///     fn close_mailbox(&self, place: Partition, session: SessionId) {
-///         self.inner.close_mailbox(place, session);
+///     fn close_mailbox(&self, partition: Partition, session: SessionId) {
+///         self.inner.close_mailbox(partition, session);
 ///     }
 ///     fn fork(&self) -> Arc<dyn Store> {
 ///         Arc::new(self.clone()) // the keeper's operations count, too
@@ -87,7 +87,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// then acquired one after the other.
     fn acquire_all<'a>(
         &'a self,
-        _asks: &'a [(Lock, Acquire)],
+        _requests: &'a [(Lock, Acquire)],
         _within: Duration,
     ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         Box::pin(ready(None))
@@ -103,17 +103,17 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Partition::ONLY
     }
 
-    /// Opens the mailbox that a session has in a place. When this has returned, its grants there go to `post`.
+    /// Opens the mailbox that a session has in a place. When this has returned, its grants there go to `sink`.
     fn open_mailbox(
         &self,
-        place: Partition,
+        partition: Partition,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>>;
 
     /// Closes the mailbox that a session has in a place. Does not wait for anything.
-    fn close_mailbox(&self, place: Partition, session: SessionId);
+    fn close_mailbox(&self, partition: Partition, session: SessionId);
 
     /// Subscribes to what clients of other libraries publish when they release this lock, so that its waiters re-check it
     /// at once; for an [Election](leasehold_core::Kind::Election), to changes of the leader; and for any lock of a store
@@ -121,7 +121,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// other libraries have no such lock, or do not know this store.
     ///
     /// The subscription is active when this returns. Re-check the lock for what was published before.
-    fn listen<'a>(
+    fn subscribe<'a>(
         &'a self,
         _lock: &'a Lock,
         _within: Duration,
@@ -133,7 +133,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// all places, whichever is named: a session that lives in several of them is there several times.
     fn execute_session<'a>(
         &'a self,
-        _place: Partition,
+        _partition: Partition,
         _op: &'a SessionOp,
         _within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {

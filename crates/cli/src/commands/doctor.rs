@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn what_is_not_reported_is_unknown() {
         let mut found = Diagnosis::new("locks:6379");
-        found.findings.push(Finding::new(FindingKind::NotTold, Severity::Notice));
+        found.findings.push(Finding::new(FindingKind::InfoDenied, Severity::Notice));
         let wanted = "\
             store    locks:6379\nserver   unknown\nrole     unknown\npersists unknown\nmemory   unknown\n\
             clock    unknown\nanswers  in 0ns\nuser     unknown\n\

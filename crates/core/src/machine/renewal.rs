@@ -11,7 +11,7 @@
 //!    its lease.
 
 use crate::machine::contender::Random;
-use crate::{FIRST_LEASE, Moment, RECORD_KEPT, drift};
+use crate::{FIRST_LEASE, Moment, RECORD_TTL, drift};
 use std::time::Duration;
 
 /// Pauses after an extend without a reply: the first, and the longest.
@@ -466,7 +466,7 @@ impl RenewalSchedule {
 
     /// Whether an extend for that long should also keep the record beside the lock.
     pub fn should_keep_record(&self, now: Moment, lease: Duration) -> bool {
-        lease >= RECORD_KEPT / 4 || now.since(self.record_kept_at) >= RECORD_KEPT / 4
+        lease >= RECORD_TTL / 4 || now.since(self.record_kept_at) >= RECORD_TTL / 4
     }
 }
 

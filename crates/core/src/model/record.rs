@@ -4,7 +4,7 @@
 
 use super::ended_holds::EndedHolds;
 use crate::{
-    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Liveness, LockMode, RECORD_KEPT, SessionId,
+    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Liveness, LockMode, RECORD_TTL, SessionId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -220,7 +220,7 @@ impl Record {
             .is_some_and(|reserved| reserved.notify_wanted && Some(reserved.last_fence) > self.last_fence)
     }
 
-    /// Raises the expiry when it comes close: less than half of [`RECORD_KEPT`], or less than the hold
+    /// Raises the expiry when it comes close: less than half of [`RECORD_TTL`], or less than the hold
     /// itself. It is not raised every time, because that is a write.
     pub(super) fn refresh_expiry(&mut self, now_ms: u64, lease_ms: u64) {
         let until_ms = Self::expiry_ms(self.last_fence, now_ms, lease_ms);
@@ -323,5 +323,5 @@ impl Record {
 }
 
 fn record_ttl_ms() -> u64 {
-    u64::try_from(RECORD_KEPT.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(RECORD_TTL.as_millis()).unwrap_or(u64::MAX)
 }

@@ -6,7 +6,7 @@
 //!    session held.
 
 use crate::{
-    Heartbeat, HeartbeatReply, Lock, SESSION_REMEMBERED, SessionEntry, SessionId, SessionOp, SessionReply,
+    DEAD_SESSION_TTL, Heartbeat, HeartbeatReply, Lock, SessionEntry, SessionId, SessionOp, SessionReply,
     whole_millis,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,7 +61,7 @@ pub struct SessionRecord {
 impl SessionRecord {
     /// How long the record is kept for a session that is alive for `alive_ms` (3).
     pub fn ttl_ms(alive_ms: u64) -> u64 {
-        alive_ms.saturating_mul(2).saturating_add(whole_millis(SESSION_REMEMBERED))
+        alive_ms.saturating_mul(2).saturating_add(whole_millis(DEAD_SESSION_TTL))
     }
 }
 
@@ -118,10 +118,10 @@ impl Sessions {
         if let Some(metadata) = &heartbeat.begin {
             record.metadata.clone_from(metadata);
         }
-        for lock in &heartbeat.left {
+        for lock in &heartbeat.released {
             record.held.remove(lock);
         }
-        record.held.extend(heartbeat.held.iter().cloned());
+        record.held.extend(heartbeat.acquired.iter().cloned());
         HeartbeatReply::Alive
     }
 
@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn heartbeat(alive_ms: u64) -> Heartbeat {
-        Heartbeat { session: session(1), alive_ms, begin: None, held: Vec::new(), left: Vec::new() }
+        Heartbeat { session: session(1), alive_ms, begin: None, acquired: Vec::new(), released: Vec::new() }
     }
 
     fn begin() -> Heartbeat {
@@ -237,18 +237,18 @@ mod tests {
     fn a_heartbeat_reports_what_is_held() {
         let lock = |name: &str| Lock::mutex(name.parse().expect("a name"));
         let mut sessions = Sessions::default();
-        beaten(&mut sessions, 0, Heartbeat { held: vec![lock("b"), lock("a")], ..begin() });
+        beaten(&mut sessions, 0, Heartbeat { acquired: vec![lock("b"), lock("a")], ..begin() });
         beaten(
             &mut sessions,
             1,
-            Heartbeat { held: vec![lock("c")], left: vec![lock("b")], ..heartbeat(ALIVE_MS) },
+            Heartbeat { acquired: vec![lock("c")], released: vec![lock("b")], ..heartbeat(ALIVE_MS) },
         );
         assert_eq!(listed(&mut sessions, 1)[0].held, [lock("a"), lock("c")]);
         // Released and acquired again between two heartbeats.
         beaten(
             &mut sessions,
             2,
-            Heartbeat { held: vec![lock("a")], left: vec![lock("a")], ..heartbeat(ALIVE_MS) },
+            Heartbeat { acquired: vec![lock("a")], released: vec![lock("a")], ..heartbeat(ALIVE_MS) },
         );
         assert_eq!(listed(&mut sessions, 2)[0].held, [lock("a"), lock("c")]);
     }

@@ -67,7 +67,7 @@ impl SessionMetadata {
 /// use leasehold_core::{Heartbeat, HeartbeatReply, SessionId, SessionOp, SessionReply};
 ///
 /// let session = SessionId::from_random([7; 12]);
-/// let beat = |begin| SessionOp::Heartbeat(Heartbeat { session, alive_ms: 10_000, begin, held: vec![], left: vec![] });
+/// let beat = |begin| SessionOp::Heartbeat(Heartbeat { session, alive_ms: 10_000, begin, acquired: vec![], released: vec![] });
 /// let mut sessions = Sessions::default();
 ///
 /// // A heartbeat alone neither begins a session nor revives one that has lapsed.
@@ -101,9 +101,9 @@ pub struct Heartbeat {
     /// has lapsed stays lapsed.
     pub begin: Option<String>,
     /// Locks acquired since the last heartbeat, for people to find.
-    pub held: Vec<Lock>,
-    /// Locks that it does not hold any more.
-    pub left: Vec<Lock>,
+    pub acquired: Vec<Lock>,
+    /// Locks released since the last heartbeat.
+    pub released: Vec<Lock>,
 }
 
 /// The reply of a store about sessions.

@@ -96,13 +96,13 @@ pub enum LeaseError {
     TooLong(Duration),
     /// Longer than the store can keep any.
     #[error(
-        "the lease is {lease:?} long, and this quorum keeps a lease for {most:?} at most, because a restarted node votes again after that time: request a shorter lease, or set `min_uptime` higher for all clients"
+        "the lease is {lease:?} long, and this quorum keeps a lease for {max:?} at most, because a restarted node votes again after that time: request a shorter lease, or set `min_uptime` higher for all clients"
     )]
-    LongerThanKept {
+    TooLongForStore {
         /// The requested lease.
         lease: Duration,
         /// The longest lease that the store keeps.
-        most: Duration,
+        max: Duration,
     },
     /// The lease ends at an instant that has already passed.
     #[error("the lease should end at an instant that has passed already")]

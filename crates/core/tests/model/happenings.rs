@@ -86,8 +86,8 @@ pub(super) fn any_attendance() -> impl Strategy<Value = SessionOp> {
     let alive_ms = prop_oneof![Just(1_u64), Just(3_000), Just(10_000), Just(HOUR_MS)];
     let beat =
         ((0..SESSIONS).prop_map(session), alive_ms, any::<bool>()).prop_map(|(session, alive_ms, begin)| {
-            let (begin, held, left) = (begin.then(String::new), Vec::new(), Vec::new());
-            SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin, held, left })
+            let (begin, acquired, released) = (begin.then(String::new), Vec::new(), Vec::new());
+            SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin, acquired, released })
         });
     prop_oneof![6 => beat, 1 => (0..SESSIONS).prop_map(|s| SessionOp::End(session(s)))]
 }

@@ -15,7 +15,7 @@ use leasehold_core::model::{
     Audit, Content, LockState, QueueEntryId, RecordedHolder, SessionStatus, Sessions, Value, all_alive,
 };
 use leasehold_core::{
-    AUDIT_KEPT, Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken,
+    AUDIT_TTL, Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken,
     Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Label,
     Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue, Predecessor, Release, ReleaseAction,
     Reply, SessionId, SessionOp, whole_millis,
@@ -291,7 +291,7 @@ impl Environment {
         assert_eq!(new.first(), Some(&entry), "by {op:?} on {before:#?}");
         assert_eq!(new[1..], old[..old.len().min(Audit::MAX_ENTRIES - 1)], "by {op:?}");
         let expires_ms = self.state.audit.as_ref().map(|audit| audit.expires_ms);
-        assert_eq!(expires_ms, Some(self.now_us / 1000 + whole_millis(AUDIT_KEPT)));
+        assert_eq!(expires_ms, Some(self.now_us / 1000 + whole_millis(AUDIT_TTL)));
     }
 
     /// The replies to an evict and a forced release match their effects, and the former holder is notified.
@@ -697,7 +697,7 @@ fn the_audit_is_bounded_and_expires() {
     let found: Vec<_> = entries(&state).iter().map(|entry| entry.at_ms).collect();
     let expected: Vec<_> = (68..100).rev().map(|n| START_US / 1000 + n * 1_000).collect();
     assert_eq!(found, expected);
-    let week_us = whole_millis(AUDIT_KEPT) * 1000;
+    let week_us = whole_millis(AUDIT_TTL) * 1000;
     assert!(!state.is_empty_at(now_us + week_us), "as Redis does: it is there in its last millisecond");
     assert!(state.is_empty_at(now_us + week_us + 1000));
 }

@@ -92,8 +92,8 @@ async fn seen(
     };
     let fault = match reply {
         Ok(Reply::Inspect(seen)) => return Ok(Some(Status::of(&seen, false))),
-        Ok(odd) => Fault::odd_reply(odd),
+        Ok(odd) => Fault::unexpected_reply(odd),
         Err(fault) => fault,
     };
-    if matches!(fault.kind, FaultKind::Meaningless(_)) { Ok(None) } else { Err(fault.into()) }
+    if matches!(fault.kind, FaultKind::Refused(_)) { Ok(None) } else { Err(fault.into()) }
 }

@@ -60,7 +60,7 @@ impl Watching {
                 }
                 Ok(odd) => {
                     self.onlooker.handle_fault(now, random);
-                    return Err(Fault::odd_reply(odd));
+                    return Err(Fault::unexpected_reply(odd));
                 }
                 Err(failed) => {
                     self.onlooker.handle_fault(now, random);
@@ -78,7 +78,7 @@ impl Watching {
             let ReleaseSubscription::Since(listening) = &mut self.hearing else { return until.await };
             tokio::select! {
                 biased;
-                () = listening.heard() => self.onlooker.handle_hint(environment.now()),
+                () = listening.notified() => self.onlooker.handle_hint(environment.now()),
                 () = until => {}
             }
         }
@@ -91,7 +91,7 @@ impl Watching {
         if at > engine.environment.now() {
             return;
         }
-        self.hearing = match engine.store.listen(&self.lock, engine.timings.call).await {
+        self.hearing = match engine.store.subscribe(&self.lock, engine.timings.call).await {
             Ok(Some(listening)) => ReleaseSubscription::Since(listening),
             Ok(None) => ReleaseSubscription::Never,
             Err(fault) => {

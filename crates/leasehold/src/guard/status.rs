@@ -240,7 +240,7 @@ impl Request {
                 Reply::Refused(refused) if refused.is_permanent() => {
                     return Err(ResizeError::Impossible(refused));
                 }
-                odd => return Err(ResizeError::Store(Fault::odd_reply(odd))),
+                odd => return Err(ResizeError::Store(Fault::unexpected_reply(odd))),
             }
         }
         Err(ResizeError::Contended { limit: observed })
@@ -257,7 +257,7 @@ impl Request {
                 }
                 Err(ForceReleaseError::Changed { now: Box::new(Contention { holder, ahead: None }) })
             }
-            odd => Err(ForceReleaseError::Store(Fault::odd_reply(odd))),
+            odd => Err(ForceReleaseError::Store(Fault::unexpected_reply(odd))),
         }
     }
 
@@ -298,7 +298,7 @@ impl Request {
         let reply = self.engine.call(&self.entry.lock, &op, self.engine.timings.call).await;
         match reply.map_err(|failed| failed.fault)? {
             Reply::Inspect(seen) => Ok(seen),
-            odd => Err(Fault::odd_reply(odd).into()),
+            odd => Err(Fault::unexpected_reply(odd).into()),
         }
     }
 }

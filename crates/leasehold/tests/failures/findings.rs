@@ -30,7 +30,7 @@ async fn row_36_an_eviction_policy_is_told_or_refused() {
         assert!(matches!(&told[..], [told] if told.contains(policy)), "{told:?}");
         let refused = Client::connect(&format!("{}?strict=1", server.url())).await;
         let Err(ConnectError::Store(fault)) = refused else { panic!("{refused:?}") };
-        let FaultKind::Hazardous(findings) = &fault.kind else { panic!("{fault}") };
+        let FaultKind::Unsafe(findings) = &fault.kind else { panic!("{fault}") };
         let eviction = FindingKind::Eviction { policy: policy.to_owned(), maxmemory: 100 << 20 };
         assert!(findings.iter().any(|hazard| hazard.kind == eviction), "{findings:?}");
         assert!(!fault.is_transient());

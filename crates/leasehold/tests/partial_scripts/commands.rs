@@ -98,13 +98,13 @@ fn beats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> {
         (
             "beat that tells of locks",
             vec![begin(1)],
-            Heartbeat { held: vec![lock()], left: vec![lock()], ..beat(1) },
+            Heartbeat { acquired: vec![lock()], released: vec![lock()], ..beat(1) },
             "HMGET TIME PTTL PEXPIRE HSET HDEL HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
         (
             "beat that tells of 2500 locks",
             vec![begin(1)],
-            Heartbeat { held: many(2_500), left: many(1_001), ..beat(1) },
+            Heartbeat { acquired: many(2_500), released: many(1_001), ..beat(1) },
             "HMGET TIME PTTL PEXPIRE HSET HDEL HDEL HSET HSET HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
         ("beat of a session that is not known", vec![], beat(1), "HMGET TIME"),
@@ -113,7 +113,7 @@ fn beats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> {
 
 fn beat(n: u8) -> Heartbeat {
     let (session, alive_ms) = (SessionId::from_random([n; 12]), 10_000);
-    Heartbeat { session, alive_ms, begin: None, held: vec![], left: vec![] }
+    Heartbeat { session, alive_ms, begin: None, acquired: vec![], released: vec![] }
 }
 
 /// The commands of an operation after others, 2 ms apart.

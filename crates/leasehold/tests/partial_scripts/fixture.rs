@@ -144,7 +144,7 @@ impl Fixture {
 
     /// Ends a session, as the store does.
     pub(crate) fn end_session(&mut self, session: SessionId) -> Result<(), Broken> {
-        let (record, index) = (self.space.session(session), self.space.sessions());
+        let (record, index) = (self.space.session(session), self.space.session_index());
         self.command(&["DEL", &record])?;
         self.command(&["ZREM", &index, &session.to_string()])
     }
@@ -184,8 +184,10 @@ impl Fixture {
         let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
         let tells = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }));
         let free = match self.kind {
-            Kind::Reentrant if freed => Some((self.keys.released_channel(), "0".to_owned())),
-            Kind::Mutex if freed && tells => Some((self.space.told_channel(&self.keys), "free".to_owned())),
+            Kind::Reentrant if freed => Some((self.keys.redisson_channel(), "0".to_owned())),
+            Kind::Mutex if freed && tells => {
+                Some((self.space.release_channel(&self.keys), "free".to_owned()))
+            }
             _ => None,
         };
         let leads = leader_announcement(before, after, now_us);
@@ -210,7 +212,7 @@ impl Fixture {
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
         let sessions = Workload::sessions().map(|session| self.space.session(session));
-        lock.into_iter().chain([self.space.sessions()]).chain(sessions).collect()
+        lock.into_iter().chain([self.space.session_index()]).chain(sessions).collect()
     }
 
     /// What the model would know of the sessions at this state of the keys. A record that was cut off before its session

@@ -90,7 +90,7 @@ impl<'a> Play<'a> {
 
     /// Whether the index has a session that has just beaten, and lasts as long.
     fn is_listed(&self, beat: &Heartbeat) -> Result<(), Broken> {
-        let (record, index) = (self.fixture.space.session(beat.session), self.fixture.space.sessions());
+        let (record, index) = (self.fixture.space.session(beat.session), self.fixture.space.session_index());
         let [record, index] = [record, index].map(|key| self.fixture.redis.keys().entry(&key).cloned());
         let ends_ms = record.and_then(|record| record.expires_ms);
         let listed = index.is_some_and(|index| match &index.content {

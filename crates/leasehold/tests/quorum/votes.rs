@@ -39,7 +39,7 @@ async fn without_a_majority_each_node_says_why() {
     let Outcome::Failed(Executed::Unknown, fault) = five.acquire(&one).await else {
         panic!("a node may have got it late")
     };
-    let FaultKind::NoQuorum { needed: 3, of: 5, nodes } = &fault.kind else { panic!("{fault}") };
+    let FaultKind::NoQuorum { needed: 3, total: 5, nodes } = &fault.kind else { panic!("{fault}") };
     let mut told: Vec<_> = nodes.iter().map(|fault| (&*fault.node, fault.kind.clone())).collect();
     told.sort_by_key(|(node, _)| *node);
     let expected = [("a", FaultKind::Unreachable), ("c", FaultKind::Unreachable), ("e", FaultKind::TimedOut)];
@@ -333,7 +333,7 @@ async fn kinds_that_votes_cannot_give_are_refused() {
 #[tokio::test]
 async fn nothing_is_kept_for_longer_than_a_node_may_forget() {
     let mut five = Five::new();
-    five.quorum = five.quorum.longest_lease(Some(Duration::from_secs(30)));
+    five.quorum = five.quorum.max_lease(Some(Duration::from_secs(30)));
     let one = claim();
     five.granted(&one).await;
     let extend =

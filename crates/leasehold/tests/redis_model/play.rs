@@ -70,13 +70,13 @@ impl Play<'_> {
         let mut expected = said(&wakes);
         if self.lock.kind == Kind::Reentrant && was_held && self.state.value.is_none() {
             // No waiter was granted the lock, so Redisson clients are notified that it is free.
-            expected.push((self.keys.released_channel(), "0".to_owned()));
+            expected.push((self.keys.redisson_channel(), "0".to_owned()));
             *self.world.seen.entry("published free").or_default() += 1;
         }
         let told = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }))
             && self.lock.kind == Kind::Mutex;
         if told && matches!(&reply, Reply::Release(Released { status: HoldStatus::Held, .. })) {
-            expected.push((self.world.keys.told_channel(&self.keys), "free".to_owned()));
+            expected.push((self.world.keys.release_channel(&self.keys), "free".to_owned()));
             *self.world.seen.entry("notified: free").or_default() += 1;
         }
         if let Some(said) = leader_announcement(&before, &self.state, now_us) {
@@ -208,7 +208,7 @@ impl Play<'_> {
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
         let sessions = Workload::sessions().map(|session| self.world.keys.session(session));
-        lock.into_iter().chain([self.world.keys.sessions()]).chain(sessions).collect()
+        lock.into_iter().chain([self.world.keys.session_index()]).chain(sessions).collect()
     }
 
     /// Reads all keys, so that the server deletes expired ones even where no operation reads them before the clock

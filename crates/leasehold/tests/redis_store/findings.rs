@@ -50,7 +50,7 @@ async fn answers(store: &dyn Store) {
 async fn refusal(config: RedisConfig) -> Vec<Finding> {
     let fault = RedisStore::connect(config).await.unwrap_err();
     assert!(!fault.is_transient(), "{fault}");
-    let FaultKind::Hazardous(findings) = &fault.kind else { panic!("{fault}") };
+    let FaultKind::Unsafe(findings) = &fault.kind else { panic!("{fault}") };
     for hazard in findings {
         assert!(fault.to_string().contains(&hazard.to_string()), "{fault}");
     }
@@ -286,7 +286,7 @@ async fn strict_settings_are_looked_at_with_each_connection() {
             _ => assert!(waited.elapsed() < LONG, "it is not refused"),
         }
     };
-    assert!(matches!(&fault.kind, FaultKind::Hazardous(findings) if findings.len() == 1), "{fault}");
+    assert!(matches!(&fault.kind, FaultKind::Unsafe(findings) if findings.len() == 1), "{fault}");
     // The store checks again with each connection: a new store is not needed.
     says(IN_ORDER);
     let waited = Instant::now();

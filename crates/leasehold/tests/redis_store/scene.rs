@@ -119,12 +119,17 @@ pub(crate) fn label() -> Label {
 
 /// A heartbeat of the `n`th session.
 pub(crate) fn alive(n: u8) -> Heartbeat {
-    Heartbeat { session: session(n), alive_ms: 60_000, begin: None, held: vec![], left: vec![] }
+    Heartbeat { session: session(n), alive_ms: 60_000, begin: None, acquired: vec![], released: vec![] }
 }
 
-pub(crate) async fn beat(store: &RedisStore, n: u8, begin: Option<&str>, held: Vec<Lock>) -> HeartbeatReply {
+pub(crate) async fn beat(
+    store: &RedisStore,
+    n: u8,
+    begin: Option<&str>,
+    acquired: Vec<Lock>,
+) -> HeartbeatReply {
     let begin = begin.map(str::to_owned);
-    match execute_session(store, &SessionOp::Heartbeat(Heartbeat { begin, held, ..alive(n) })).await {
+    match execute_session(store, &SessionOp::Heartbeat(Heartbeat { begin, acquired, ..alive(n) })).await {
         SessionReply::Heartbeat(beaten) => beaten,
         other => panic!("{other:?}"),
     }

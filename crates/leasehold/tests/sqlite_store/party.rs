@@ -151,7 +151,7 @@ impl Party {
 
     pub(crate) fn begin(&self, about: &str) {
         let (session, begin) = (self.session, Some(about.to_owned()));
-        let beat = Heartbeat { session, alive_ms: 1, begin, held: vec![], left: vec![] };
+        let beat = Heartbeat { session, alive_ms: 1, begin, acquired: vec![], released: vec![] };
         assert_eq!(
             self.execute_session(&SessionOp::Heartbeat(beat)),
             SessionReply::Heartbeat(HeartbeatReply::Alive)

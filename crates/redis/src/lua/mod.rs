@@ -490,7 +490,7 @@ mod tests {
     #[test]
     fn the_scripts_know_the_numbers_of_the_model() {
         let contains = |text: &str, expected: &str| assert!(text.contains(expected), "{expected}\n{text}");
-        let record_kept_ms = format!("RECORD_KEPT_MS={}\n", leasehold_core::RECORD_KEPT.as_millis());
+        let record_kept_ms = format!("RECORD_KEPT_MS={}\n", leasehold_core::RECORD_TTL.as_millis());
         let greatest_fence = format!("GREATEST_FENCE={}\n", FencingToken::MAX);
         // Of each hold the first characters after the session's, and a mark.
         let session = SessionId::from_random([0; 12]);
@@ -504,7 +504,7 @@ mod tests {
         }
         contains(FORMAT, "PERIOD_US,SHORT_LEASE_MS=100000000,1000000\n");
         contains(EVICT_COMMON, &format!("AUDIT_ENTRIES={}\n", Audit::MAX_ENTRIES));
-        contains(CHANGE, &format!("AUDIT_KEPT_MS='{}'\n", leasehold_core::AUDIT_KEPT.as_millis()));
+        contains(CHANGE, &format!("AUDIT_KEPT_MS='{}'\n", leasehold_core::AUDIT_TTL.as_millis()));
         contains(SHARED_INSPECT_TAIL, &format!("MAX_DESCRIBED={}\n", leasehold_core::MAX_SHARED_HOLDERS));
         for script in [MUTEX, REENTRANT, ELECTION, SHARED]
             .iter()

@@ -224,7 +224,7 @@ impl Call {
             Kind::Mutex
                 if matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. })) =>
             {
-                Some(home.keys.told_channel(keys))
+                Some(home.keys.release_channel(keys))
             }
             Kind::Reentrant | Kind::Election => home.said(kind, keys),
             _ => None,
@@ -349,12 +349,12 @@ impl Call {
     }
 
     fn beat_at(beat: &Heartbeat, keys: &[&str]) -> Self {
-        let Heartbeat { session, alive_ms, begin, held, left } = beat;
+        let Heartbeat { session, alive_ms, begin, acquired, released } = beat;
         let mut call = Self::of(&SCRIPTS.heartbeat, keys);
         let begins = if begin.is_some() { "1" } else { "" };
         let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::ttl_ms(*alive_ms));
-        cmd.arg(begins).arg(begin.as_deref().unwrap_or_default()).arg(held.len());
-        for lock in held.iter().chain(left) {
+        cmd.arg(begins).arg(begin.as_deref().unwrap_or_default()).arg(acquired.len());
+        for lock in acquired.iter().chain(released) {
             cmd.arg(field_of(lock));
         }
         call

@@ -312,7 +312,7 @@ impl<'a> Rest<'a> {
         while !self.is_empty() {
             left.push(self.lock()?);
         }
-        Ok(Heartbeat { session, alive_ms, begin, held, left })
+        Ok(Heartbeat { session, alive_ms, begin, acquired: held, released: left })
     }
 
     /// A lock, as a session's record calls it.

@@ -17,7 +17,7 @@ use crate::mutants::Mutant;
 use environment::ProcessEnvironment;
 use faults::{Fault, FaultPlan, FaultProfile};
 use leasehold::Owner;
-use leasehold_core::{AUDIT_KEPT, Kind, Lock};
+use leasehold_core::{AUDIT_TTL, Kind, Lock};
 use leasehold_testkit::Random;
 use network::Net;
 use scheduler::{HostId, Scheduler, StepResult};
@@ -448,7 +448,7 @@ impl Sim {
         let forgotten_us = server.clock.reading_us(now + FORGOTTEN_AFTER);
         // In a week a clock that drifts loses hours: here the store's own time counts.
         let audited_us =
-            u64::try_from((FORGOTTEN_AFTER + AUDIT_KEPT).as_micros()).unwrap_or(u64::MAX) + now_us;
+            u64::try_from((FORGOTTEN_AFTER + AUDIT_TTL).as_micros()).unwrap_or(u64::MAX) + now_us;
         for (session, record) in &server.sessions.records {
             if self.fault_plan.profile != FaultProfile::ClockFaults && record.alive_until_ms >= now_us / 1000
             {

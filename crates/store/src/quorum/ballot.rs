@@ -12,7 +12,7 @@
 //!    the nodes report how much longer they keep it.
 
 use super::BackgroundTasks;
-use super::tally::{Given, Votes, fence_of};
+use super::tally::{MajorityGrant, Votes, fence_of};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
 use crate::store::Store;
@@ -54,32 +54,32 @@ pub(super) struct Ballot<'a> {
     pub(super) nodes: &'a [Arc<dyn Store>],
     pub(super) needed: usize,
     pub(super) lock: &'a Lock,
-    pub(super) ask: Acquire,
+    pub(super) request: Acquire,
     /// The time limit for both rounds.
     pub(super) within: Duration,
     /// The time limit for the reply of a node.
     pub(super) node_timeout: Duration,
-    pub(super) errands: &'a BackgroundTasks,
+    pub(super) background: &'a BackgroundTasks,
 }
 
 impl Ballot<'_> {
-    pub(super) async fn hold(self) -> Outcome {
+    pub(super) async fn run(self) -> Outcome {
         // Dropping it, wherever that happens, means that the attempt is lost (1).
         let (stage, seen) = watch::channel(Stage::Voting);
         let (sender, mut events) = mpsc::unbounded_channel();
         let Self { lock, within, node_timeout, .. } = self;
-        let (begun, lease) = (Instant::now(), Duration::from_millis(self.ask.lease_ms));
+        let (begun, lease) = (Instant::now(), Duration::from_millis(self.request.lease_ms));
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, lock) = (node.clone(), lock.clone());
             let voter = Voter { at, node, lock, begun, within, node_timeout, lease };
-            self.errands.begin(voter.vote(self.ask.clone(), seen.clone(), sender.clone())).await;
+            self.background.begin(voter.vote(self.request.clone(), seen.clone(), sender.clone())).await;
         }
         drop((seen, sender));
 
         let mut votes = Votes::new(self.nodes.len());
-        let given = loop {
-            if let Some(given) = votes.given() {
-                break given;
+        let granted = loop {
+            if let Some(granted) = votes.granted() {
+                break granted;
             }
             if votes.is_lost() {
                 return self.lost(&stage, votes.lost());
@@ -90,11 +90,11 @@ impl Ballot<'_> {
                 None => return self.lost(&stage, votes.lost()),
             }
         };
-        stage.send_replace(Stage::Raising(given.fence));
+        stage.send_replace(Stage::Raising(granted.fence));
         if let Err(why) = self.raise(&votes, &mut events).await {
             return self.lost(&stage, why);
         }
-        let Given { fence, remaining_ms, owner_holds } = given;
+        let MajorityGrant { fence, remaining_ms, owner_holds } = granted;
         stage.send_replace(Stage::Won(fence));
         Outcome::Done(Reply::Acquire(Acquired::Granted {
             fence,
@@ -152,13 +152,13 @@ struct Voter {
 impl Voter {
     async fn vote(
         self,
-        ask: Acquire,
+        request: Acquire,
         mut stage: watch::Receiver<Stage>,
         sender: mpsc::UnboundedSender<NodeEvent>,
     ) {
-        let claim = ask.claim.clone();
-        let op = Op::Acquire(ask);
-        let vote = self.ask(&op).await;
+        let claim = request.claim.clone();
+        let op = Op::Acquire(request);
+        let vote = self.send(&op).await;
         let over_at = Instant::now() + self.lease + self.node_timeout;
         let fence = fence_of(&vote);
         let may_be_there = fence.is_some() || matches!(vote, Outcome::Failed(Executed::Unknown, _));
@@ -186,9 +186,9 @@ impl Voter {
         if own >= raise.fence {
             return Ok(FenceRaised::Raised);
         }
-        match self.ask(&Op::RaiseFence(raise)).await {
+        match self.send(&Op::RaiseFence(raise)).await {
             Outcome::Done(Reply::RaiseFence(raised)) => Ok(raised),
-            Outcome::Done(reply) => Err(Fault::odd_reply(reply)),
+            Outcome::Done(reply) => Err(Fault::unexpected_reply(reply)),
             Outcome::Failed(_, fault) => Err(fault),
         }
     }
@@ -205,7 +205,7 @@ impl Voter {
     }
 
     /// Sends an operation, limited by the node's timeout and the caller's remaining time.
-    async fn ask(&self, op: &Op) -> Outcome {
+    async fn send(&self, op: &Op) -> Outcome {
         let left = self.within.saturating_sub(self.begun.elapsed());
         self.node.execute(&self.lock, op, self.node_timeout.min(left)).await
     }

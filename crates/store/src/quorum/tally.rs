@@ -37,8 +37,8 @@ impl Tally {
     }
 
     pub(super) fn note(&mut self, node: usize, answer: Outcome) {
-        if let Some(place) = self.answers.get_mut(node) {
-            *place = Some(answer);
+        if let Some(partition) = self.answers.get_mut(node) {
+            *partition = Some(answer);
         }
     }
 
@@ -47,7 +47,7 @@ impl Tally {
     }
 
     /// The result so far.
-    pub(super) fn verdict(&self, op: &Op) -> TallyResult {
+    pub(super) fn result(&self, op: &Op) -> TallyResult {
         let refused: Vec<_> = self.replies().filter_map(refused_of).collect();
         if let Some(refused) = most_frequent(refused).filter(|(_, count)| self.prevents(*count)) {
             return TallyResult::Known(Reply::Refused(refused.0));
@@ -56,7 +56,7 @@ impl Tally {
             Op::Extend(_) => self.extend().map(Reply::Extend),
             Op::Release(_) => self.release().map(Reply::Release),
             Op::Inspect(inspect) => self.inspect(inspect.claim.is_some()).map(Reply::Inspect),
-            Op::ForceRelease(_) => self.free().map(Reply::ForceRelease),
+            Op::ForceRelease(_) => self.force_release().map(Reply::ForceRelease),
             Op::Evict(_) => self.evict().map(Reply::Evict),
             _ => None,
         };
@@ -77,7 +77,7 @@ impl Tally {
     pub(super) fn fault(&self) -> Fault {
         let failed = self.answers.iter().filter_map(|answer| match answer {
             Some(Outcome::Failed(_, fault)) => Some(fault.clone()),
-            Some(Outcome::Done(reply @ Reply::Refused(_))) => Some(Fault::odd_reply(reply.clone())),
+            Some(Outcome::Done(reply @ Reply::Refused(_))) => Some(Fault::unexpected_reply(reply.clone())),
             Some(Outcome::Done(_)) | None => None,
         });
         no_quorum(self.needed, self.answers.len(), failed.collect())
@@ -119,7 +119,7 @@ impl Tally {
                 _ => None,
             })
         };
-        let status = self.fate(replies().map(|released| released.status))?;
+        let status = self.hold_status(replies().map(|released| released.status))?;
         // A node that lacks some of the owner's holds reports fewer.
         let remaining_holds = replies().map(|released| released.remaining_holds).max().unwrap_or(0);
         let holder = replies().filter_map(|released| released.holder.clone());
@@ -135,9 +135,9 @@ impl Tally {
     ///
     /// A node that never granted it reports that it does not know the hold, or that another client holds the lock. So
     /// a hold without a majority has the state that most nodes report, and its end is the one that any node reports.
-    fn fate(&self, fates: impl Iterator<Item = HoldStatus>) -> Option<HoldStatus> {
-        let fates: Vec<_> = fates.collect();
-        let count = |fate| fates.iter().filter(|found| **found == fate).count();
+    fn hold_status(&self, statuses: impl Iterator<Item = HoldStatus>) -> Option<HoldStatus> {
+        let statuses: Vec<_> = statuses.collect();
+        let count = |hold_status| statuses.iter().filter(|found| **found == hold_status).count();
         let (held, released) = (count(HoldStatus::Held), count(HoldStatus::Ended(Ended::Released)));
         if held >= self.needed {
             return Some(HoldStatus::Held);
@@ -150,7 +150,10 @@ impl Tally {
             return None;
         }
         let most = |of: &[HoldStatus]| {
-            of.iter().copied().max_by_key(|fate| count(*fate)).filter(|fate| count(*fate) > 0)
+            of.iter()
+                .copied()
+                .max_by_key(|hold_status| count(*hold_status))
+                .filter(|hold_status| count(*hold_status) > 0)
         };
         let ended = [Ended::Released, Ended::Evicted, Ended::ForceReleased].map(HoldStatus::Ended);
         most(&ended)
@@ -158,7 +161,7 @@ impl Tally {
             .or(Some(HoldStatus::Forgotten))
     }
 
-    fn inspect(&self, asked: bool) -> Option<Inspection> {
+    fn inspect(&self, requested: bool) -> Option<Inspection> {
         let seen: Vec<_> = self
             .replies()
             .filter_map(|reply| match reply {
@@ -166,8 +169,11 @@ impl Tally {
                 _ => None,
             })
             .collect();
-        let hold_status =
-            if asked { Some(self.fate(seen.iter().filter_map(|seen| seen.hold_status))?) } else { None };
+        let hold_status = if requested {
+            Some(self.hold_status(seen.iter().filter_map(|seen| seen.hold_status))?)
+        } else {
+            None
+        };
         let holders: Vec<_> = seen.iter().filter_map(|seen| seen.holder.clone()).collect();
         let (holder, votes) = most_held(holders.iter().cloned(), is_same).unzip();
         let votes = votes.unwrap_or(0);
@@ -178,14 +184,15 @@ impl Tally {
         // A holder that may have a majority is reported; the lock is reported free only if that is certain.
         let may_hold = votes + self.silent() >= self.needed;
         let holder = holder.filter(|_| may_hold).map(|holder| self.for_how_long(holder, &holders));
-        let stranger = most_frequent(seen.iter().filter_map(|seen| seen.foreign_fingerprint).collect());
+        let foreign_fingerprint =
+            most_frequent(seen.iter().filter_map(|seen| seen.foreign_fingerprint).collect());
         Some(Inspection {
             holder,
             waiters: 0,
             hold_status,
-            foreign_fingerprint: stranger
+            foreign_fingerprint: foreign_fingerprint
                 .filter(|(_, count)| *count >= self.needed)
-                .map(|(stranger, _)| stranger),
+                .map(|(foreign_fingerprint, _)| foreign_fingerprint),
             audit: seen.iter().map(|seen| seen.audit.clone()).max_by_key(Vec::len).unwrap_or_default(),
             shared_holders: Vec::new(),
             limit: None,
@@ -219,7 +226,7 @@ impl Tally {
         all.get(self.needed - 1).or(all.last()).copied()
     }
 
-    fn free(&self) -> Option<ForceReleased> {
+    fn force_release(&self) -> Option<ForceReleased> {
         let freed = self
             .replies()
             .filter(|reply| matches!(reply, Reply::ForceRelease(ForceReleased::Released)))
@@ -269,7 +276,7 @@ pub(super) struct Votes {
 
 /// What a majority has granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct MajorityGrant {
     /// The greatest token granted.
     pub(super) fence: FencingToken,
     /// How much longer a majority keeps the hold.
@@ -287,16 +294,16 @@ impl Votes {
     }
 
     /// The grant of a majority, as soon as there is one.
-    pub(super) fn given(&self) -> Option<Given> {
-        let grants: Vec<_> = self.acquired().filter_map(given).collect();
-        let mut left: Vec<_> = grants.iter().map(|given| given.remaining_ms).collect();
+    pub(super) fn granted(&self) -> Option<MajorityGrant> {
+        let grants: Vec<_> = self.acquired().filter_map(granted).collect();
+        let mut left: Vec<_> = grants.iter().map(|granted| granted.remaining_ms).collect();
         left.sort_unstable_by(|a, b| b.cmp(a));
-        let owner_holds = grants.iter().filter_map(|given| given.owner_holds);
+        let owner_holds = grants.iter().filter_map(|granted| granted.owner_holds);
         let owner_holds = owner_holds
             .reduce(|a, b| OwnerHolds { count: a.count.max(b.count), lease_ms: a.lease_ms.max(b.lease_ms) });
-        Some(Given {
+        Some(MajorityGrant {
             remaining_ms: *left.get(self.tally.needed - 1)?,
-            fence: grants.iter().map(|given| given.fence).max()?,
+            fence: grants.iter().map(|granted| granted.fence).max()?,
             owner_holds,
         })
     }
@@ -344,7 +351,7 @@ impl Votes {
         if !self.tally.prevents(failed(true)) {
             return Outcome::Done(Reply::Acquire(self.taken()));
         }
-        let certain = self.acquired().filter(|acquired| given(acquired).is_none()).count() + failed(false);
+        let certain = self.acquired().filter(|acquired| granted(acquired).is_none()).count() + failed(false);
         let fault = self.tally.fault();
         let executed = if self.tally.prevents(certain) { Executed::No } else { Executed::Unknown };
         Outcome::Failed(executed, fault)
@@ -393,10 +400,10 @@ pub(super) const fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-fn given(acquired: &Acquired) -> Option<Given> {
+fn granted(acquired: &Acquired) -> Option<MajorityGrant> {
     match acquired {
         Acquired::Granted { fence, remaining_ms, owner_holds, .. } => {
-            Some(Given { fence: *fence, remaining_ms: *remaining_ms, owner_holds: *owner_holds })
+            Some(MajorityGrant { fence: *fence, remaining_ms: *remaining_ms, owner_holds: *owner_holds })
         }
         _ => None,
     }
@@ -405,13 +412,13 @@ fn given(acquired: &Acquired) -> Option<Given> {
 /// The token that a reply grants, if any.
 pub(super) fn fence_of(vote: &Outcome) -> Option<FencingToken> {
     match vote {
-        Outcome::Done(Reply::Acquire(acquired)) => given(acquired).map(|given| given.fence),
+        Outcome::Done(Reply::Acquire(acquired)) => granted(acquired).map(|granted| granted.fence),
         _ => None,
     }
 }
 
-pub(super) fn no_quorum(needed: usize, of: usize, nodes: Vec<Fault>) -> Fault {
-    Fault::new(FaultKind::NoQuorum { needed, of, nodes }, Phase::Reply, "the quorum")
+pub(super) fn no_quorum(needed: usize, total: usize, nodes: Vec<Fault>) -> Fault {
+    Fault::new(FaultKind::NoQuorum { needed, total, nodes }, Phase::Reply, "the quorum")
 }
 
 fn refused_of(reply: &Reply) -> Option<Refused> {

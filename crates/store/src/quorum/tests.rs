@@ -7,9 +7,9 @@ use leasehold_core::{Claim, HoldId};
 fn a_node_hands_nothing_on_and_notifies_waiters() {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
     for action in [ReleaseAction::Grant, ReleaseAction::Free] {
-        let asked = at_a_node(&Op::Release(Release { claim: claim.clone(), action, next: None }));
+        let requested = at_a_node(&Op::Release(Release { claim: claim.clone(), action, next: None }));
         assert_eq!(
-            asked,
+            requested,
             Op::Release(Release { claim: claim.clone(), action: ReleaseAction::FreeAndPublish, next: None })
         );
     }

@@ -382,7 +382,7 @@ impl TestClient {
     /// A heartbeat that changes nothing else.
     pub fn beat_for(&self, alive: Duration) -> Heartbeat {
         let (session, alive_ms) = (self.session, millis(alive));
-        Heartbeat { session, alive_ms, begin: None, held: Vec::new(), left: Vec::new() }
+        Heartbeat { session, alive_ms, begin: None, acquired: Vec::new(), released: Vec::new() }
     }
 
     /// Begins its session, for so long if it beats no more.

@@ -247,7 +247,7 @@ impl Workload {
         let alive_ms = *self.random.pick(&[1, 100, 10_000, 3_600_000, 200 * 3_600_000, 200 * 3_600_000]);
         let about = self.random.pick(&["{}", "{\"host\": \"web-1\"}", ""]);
         let begin = begins.then(|| (*about).to_owned());
-        Heartbeat { session: self.session(), alive_ms, begin, held: self.locks(), left: self.locks() }
+        Heartbeat { session: self.session(), alive_ms, begin, acquired: self.locks(), released: self.locks() }
     }
 
     fn locks(&self) -> Vec<Lock> {

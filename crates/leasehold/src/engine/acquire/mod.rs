@@ -262,7 +262,7 @@ impl<'a> AcquireLoop<'a> {
             return Ok(());
         };
         let (engine, entry) = (self.engine, self.entry);
-        let listening = pin!(async { engine.store.listen(&entry.lock, within).await });
+        let listening = pin!(async { engine.store.subscribe(&entry.lock, within).await });
         self.hearing = match engine.gate.pass(listening).await {
             None => return Err(AcquireFailure::Closed),
             Some(Ok(Some(listening))) => ReleaseSubscription::Since(listening),
@@ -323,7 +323,7 @@ impl<'a> AcquireLoop<'a> {
         let (environment, hearing) = (&self.engine.environment, &mut self.hearing);
         let heard = async {
             match hearing {
-                ReleaseSubscription::Since(listening) => listening.heard().await,
+                ReleaseSubscription::Since(listening) => listening.notified().await,
                 ReleaseSubscription::NotYet | ReleaseSubscription::Never => std::future::pending().await,
             }
         };

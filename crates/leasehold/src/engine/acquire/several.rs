@@ -205,7 +205,9 @@ impl<'a> MultiWaiter<'a> {
                 }
                 Outcome::Done(Reply::Acquire(other)) => MultiAcquired::Blocked(Ok(other)),
                 Outcome::Done(Reply::Refused(refused)) => MultiAcquired::Blocked(Err(refused)),
-                Outcome::Done(odd) => return Outcome::Failed(Executed::Unknown, Fault::odd_reply(odd)),
+                Outcome::Done(odd) => {
+                    return Outcome::Failed(Executed::Unknown, Fault::unexpected_reply(odd));
+                }
                 Outcome::Failed(_, fault) => return Outcome::Failed(Executed::Unknown, fault),
             });
         }
@@ -232,7 +234,7 @@ impl<'a> MultiWaiter<'a> {
             }
             let missed = match share {
                 MultiAcquired::Blocked(Err(refused)) => {
-                    let fault = Fault::odd_reply(Reply::Refused(refused.clone()));
+                    let fault = Fault::unexpected_reply(Reply::Refused(refused.clone()));
                     Some(AcquireFailure::Fault { fault, executed: Executed::No })
                 }
                 MultiAcquired::Blocked(Ok(_)) => {

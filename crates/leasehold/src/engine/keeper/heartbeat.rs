@@ -188,7 +188,13 @@ impl SessionHeartbeat {
         let (session, alive_ms) = (self.session.id, whole_millis(self.pulse.alive()));
         HeartbeatInFlight {
             session: self.session.clone(),
-            op: SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin: None, held, left }),
+            op: SessionOp::Heartbeat(Heartbeat {
+                session,
+                alive_ms,
+                begin: None,
+                acquired: held,
+                released: left,
+            }),
             valid_until: self.pulse.valid_until(),
         }
     }
@@ -215,7 +221,7 @@ impl SessionHeartbeat {
     ) {
         self.pulse.handle_fault(now, random);
         let SessionOp::Heartbeat(beat) = op else { return };
-        for (locks, is_held) in [(&beat.held, true), (&beat.left, false)] {
+        for (locks, is_held) in [(&beat.acquired, true), (&beat.released, false)] {
             for lock in locks {
                 self.news.entry(lock.clone()).or_insert(is_held);
             }

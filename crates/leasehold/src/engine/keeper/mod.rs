@@ -238,7 +238,7 @@ impl Keeper {
             closed: CancellationToken::new(),
             ended: CancellationToken::new(),
         });
-        environment.host(Box::pin(run(shared.clone())))?;
+        environment.spawn_keeper(Box::pin(run(shared.clone())))?;
         Ok(Self { shared })
     }
 

@@ -33,7 +33,7 @@ fn holder(who: &str) -> Holder {
 /// `x` refused, `?` no answer, `.` none yet.
 fn answer(what: &str, letter: char) -> Option<Outcome> {
     let fault = Fault::new(FaultKind::TimedOut, Phase::Reply, "a node");
-    let fate = match letter {
+    let hold_status = match letter {
         'H' => HoldStatus::Held,
         'R' => HoldStatus::Ended(Ended::Released),
         'F' => HoldStatus::Ended(Ended::ForceReleased),
@@ -44,24 +44,24 @@ fn answer(what: &str, letter: char) -> Option<Outcome> {
         '?' => return Some(Outcome::Failed(Executed::Unknown, fault)),
         _ => return None,
     };
-    let holder = match fate {
+    let holder = match hold_status {
         HoldStatus::Held => Some(holder("us")),
         HoldStatus::Superseded => Some(holder("them")),
         _ => None,
     };
     Some(Outcome::Done(match what {
-        "extend" if fate == HoldStatus::Held => Reply::Extend(Extended::Extended),
+        "extend" if hold_status == HoldStatus::Held => Reply::Extend(Extended::Extended),
         "extend" => Reply::Extend(Extended::NotHeld),
         "release" => Reply::Release(Released {
-            status: fate,
+            status: hold_status,
             remaining_holds: 0,
-            holder: holder.filter(|_| fate == HoldStatus::Superseded),
+            holder: holder.filter(|_| hold_status == HoldStatus::Superseded),
             next: None,
         }),
         _ => Reply::Inspect(Inspection {
             holder,
             waiters: 0,
-            hold_status: Some(fate),
+            hold_status: Some(hold_status),
             foreign_fingerprint: None,
             audit: Vec::new(),
             shared_holders: Vec::new(),
@@ -77,7 +77,7 @@ fn shown(what: &str, answers: &str) -> String {
             tally.note(at, answer);
         }
     }
-    match tally.verdict(&op(what)) {
+    match tally.result(&op(what)) {
         TallyResult::Known(Reply::Extend(extended)) => format!("{extended:?}"),
         TallyResult::Known(Reply::Release(released)) => format!("{:?}", released.status),
         TallyResult::Known(Reply::Inspect(seen)) => {
@@ -165,8 +165,8 @@ fn voted(votes: &str) -> String {
             },
         );
     }
-    if let Some(given) = tally.given() {
-        return format!("given {} for {}", given.fence, given.remaining_ms);
+    if let Some(granted) = tally.granted() {
+        return format!("given {} for {}", granted.fence, granted.remaining_ms);
     }
     if !tally.is_lost() {
         return "open".to_owned();

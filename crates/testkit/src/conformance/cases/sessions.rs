@@ -63,7 +63,7 @@ pub async fn a_session_is_listed_with_what_it_holds(fixture: &Fixture) {
     let claim = a.take(LONG).await;
     a.at(&elsewhere).take(LONG).await;
     let held = vec![a.lock.clone(), elsewhere.clone()];
-    a.beat(leasehold_core::Heartbeat { held: held.clone(), ..a.beat_for(LONG) }).await;
+    a.beat(leasehold_core::Heartbeat { acquired: held.clone(), ..a.beat_for(LONG) }).await;
     let entry = b.listed(a.session).await.expect("it is alive");
     let mut expected = held;
     expected.sort();
@@ -72,7 +72,7 @@ pub async fn a_session_is_listed_with_what_it_holds(fixture: &Fixture) {
     assert_eq!((entry.metadata, found), (a.about(), expected));
     assert!(entry.alive_ms.is_some());
     a.release(&claim).await;
-    a.beat(leasehold_core::Heartbeat { left: vec![a.lock.clone()], ..a.beat_for(LONG) }).await;
+    a.beat(leasehold_core::Heartbeat { released: vec![a.lock.clone()], ..a.beat_for(LONG) }).await;
     assert_eq!(b.listed(a.session).await.map(|entry| entry.held), Some(vec![elsewhere]));
 }
 

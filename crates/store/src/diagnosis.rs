@@ -70,7 +70,7 @@ pub enum Role {
 
 impl Diagnosis {
     /// Of a store at `node` that does not answer, while others of the same store may.
-    pub fn of_silent(node: impl Into<String>, fault: &Fault) -> Self {
+    pub fn unreachable(node: impl Into<String>, fault: &Fault) -> Self {
         let mut found = Self::new(node);
         found.findings.push(Finding::new(FindingKind::Unreachable(fault.to_string()), Severity::Warning));
         found

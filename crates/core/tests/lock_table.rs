@@ -22,13 +22,12 @@
 //! `upgradably reads`, `upgrades` or `writes`. A client of a Latch `arrives <hold> 1 of 3` or `awaits <hold>
 //! 3`; at a Barrier it `meets <hold> 3`. The brackets after a holder show its mode.
 
-use leasehold_core::machine::cohort::{Reserve, TokenBlock};
 use leasehold_core::model::{Content, LockState, ReentrantHolds, SessionStatus, Value};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, FencingToken,
     Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
     Liveness, LockMode, Nonce, Notification, ObservedHolder, Op, OwnValue, OwnerHolds, Release,
-    ReleaseAction, Released, Reply, Resize, Resized, SessionId,
+    ReleaseAction, Released, Reply, Reserve, Resize, Resized, SessionId, TokenBlock,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

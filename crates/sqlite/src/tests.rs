@@ -3,12 +3,11 @@
 use super::SqliteStore;
 use super::life::Sessions;
 use super::machine::Machine;
-use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, FencingToken,
     ForceRelease, ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Inspect, Inspection, Label,
     Liveness, Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Partition, Predecessor, Release,
-    ReleaseAction, Reply, SessionEntry, SessionId, SessionOp, SessionReply,
+    ReleaseAction, Reply, Reserve, SessionEntry, SessionId, SessionOp, SessionReply, TokenBlock,
 };
 use leasehold_store::{Executed, FaultKind, MemoryStore, NotificationSink, Outcome, SessionTracking, Store};
 use proptest::prelude::*;
@@ -476,8 +475,12 @@ async fn a_new_boot_is_later_than_what_was_reserved_before() {
         |lease_ms, reserve| Op::Extend(Extend { claim: claim(1, 1), lease_ms, keep_record: true, reserve });
     done(&store, &lock("a"), extend(7_200_000, None)).await;
     world.pass(HOUR_US);
-    let reply =
-        done(&store, &lock("a"), extend(1, Some(Reserve { tokens: MAX_BLOCK, notify_wanted: false }))).await;
+    let reply = done(
+        &store,
+        &lock("a"),
+        extend(1, Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: false })),
+    )
+    .await;
     let Reply::Extend(Extended::Reserved { mut block, .. }) = reply else { panic!("{reply:?}") };
     let last = std::iter::from_fn(|| block.pop_first()).last().expect("a block has one token at least");
     assert!(last.as_u64() >= fence.as_u64() + HOUR_US);
@@ -677,7 +680,7 @@ fn any_acquire() -> impl Strategy<Value = Acquire> {
 
 fn any_step() -> impl Strategy<Value = Step> {
     let claims = || (0..5_u8, 0..3_u8).prop_map(|(of, hold)| claim(of, hold));
-    let reserve = proptest::option::of((0..=MAX_BLOCK, any::<bool>()))
+    let reserve = proptest::option::of((0..=TokenBlock::MAX_LEN, any::<bool>()))
         .prop_map(|reserve| reserve.map(|(tokens, notify_wanted)| Reserve { tokens, notify_wanted }));
     let extend = (claims(), 1..9000_u64, any::<bool>(), reserve).prop_map(
         |(claim, lease_ms, keep_record, reserve)| {

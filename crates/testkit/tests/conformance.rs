@@ -1,7 +1,6 @@
 //! Tests of the conformance suite: a correct store passes, and a store with a flaw fails the case that covers it.
 
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::machine::cohort::MAX_BLOCK;
 use leasehold_core::model::{
     Content, LockState, QueueEntryId, ReentrantHolds, SessionLookup, SessionStatus, Sessions, SharedHold,
     SharedHolders, Value, all_alive,
@@ -10,7 +9,7 @@ use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, FencingToken, ForceReleased, HoldId, HoldStatus,
     Inspect, KeyError, KeySpace, Kind, Liveness, Lock, LockMode, LockName, MultiAcquired, Notification,
     ObservedHolder, Op, OwnValue, Partition, Refused, Release, ReleaseAction, Reply, SessionId, SessionOp,
-    SessionReply,
+    SessionReply, TokenBlock,
 };
 use leasehold_store::{Capabilities, Fault, NotificationSink, Outcome, SessionTracking, Store};
 use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
@@ -564,7 +563,7 @@ fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
         (Flaw::ReservesMore | Flaw::ReservesOne | Flaw::TellsUnasked, Op::Extend(extend)) => {
             if let Some(reserve) = &mut extend.reserve {
                 match flaw {
-                    Flaw::ReservesMore => reserve.tokens = MAX_BLOCK,
+                    Flaw::ReservesMore => reserve.tokens = TokenBlock::MAX_LEN,
                     Flaw::ReservesOne => reserve.tokens = 1,
                     _ => reserve.notify_wanted = true,
                 }

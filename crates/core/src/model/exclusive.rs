@@ -8,10 +8,10 @@ use super::lock::{LockState, Now};
 use super::record::{MAX_INSPECTED_ENTRIES, QueueEntryId, Record, RecordedHolder, Reserved, SHORT_LEASE_MS};
 use super::reentrant_holds::{ReentrantHold, ReentrantHolds};
 use super::value::{Content, Value};
-use crate::machine::cohort::{Reserve, TokenBlock};
 use crate::{
     Acquire, Acquired, Claim, Ended, Extend, Extended, FenceRaised, FencingToken, HoldStatus, Kind,
     Notification, OwnValue, OwnerHolds, Predecessor, RaiseFence, Refused, Release, ReleaseAction, Released,
+    Reserve, TokenBlock,
 };
 
 impl LockState {

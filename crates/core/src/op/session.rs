@@ -45,7 +45,7 @@ pub struct SessionMetadata {
 }
 
 impl SessionMetadata {
-    /// The longest text that a store has to keep, in bytes.
+    /// The longest JSON text that a store must accept, in bytes.
     pub const MAX_LEN: usize = 4096;
 
     /// The JSON text that a store keeps.

@@ -1,4 +1,4 @@
-//! The audit of locks that were taken from their holders.
+//! The audit of holds that other clients or operators ended.
 
 use crate::{FencingToken, Label};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -29,7 +29,7 @@ pub struct AuditEntry {
     pub ended: Ended,
     /// The fencing token of the hold; a client of another library has none.
     pub fence: Option<FencingToken>,
-    /// The label of the hold's owner; not known for a client of another library.
+    /// The label of its holder; not known for a client of another library.
     #[serde(rename = "whose")]
     pub holder: Option<Label>,
     /// The client or operator that ended the hold.
@@ -101,20 +101,20 @@ impl<'de> Deserialize<'de> for Fingerprint {
     }
 }
 
-/// How a hold was ended, other than by its lease.
+/// How a hold ended, other than by its lease.
 ///
 /// ```
 /// use leasehold_core::{Ended, HoldStatus};
 ///
-/// fn told(fate: HoldStatus) -> &'static str {
-///     match fate {
-///         HoldStatus::Ended(Ended::Released) => "given back",
-///         HoldStatus::Ended(Ended::Evicted) => "taken from a process that had died",
-///         HoldStatus::Ended(Ended::ForceReleased) => "taken by force",
-///         _ => "not ended by anybody",
+/// fn describe(status: HoldStatus) -> &'static str {
+///     match status {
+///         HoldStatus::Ended(Ended::Released) => "released",
+///         HoldStatus::Ended(Ended::Evicted) => "evicted, because its process had died",
+///         HoldStatus::Ended(Ended::ForceReleased) => "ended by an operator",
+///         _ => "not ended",
 ///     }
 /// }
-/// # assert_eq!(told(HoldStatus::Ended(Ended::Released)), "given back");
+/// # assert_eq!(describe(HoldStatus::Ended(Ended::Released)), "released");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -70,18 +70,18 @@ pub struct KeySpace {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockKeys {
-    /// The longest key. All others are parts of it, or nearly so, because keys are built for each request.
+    /// The longest key. The other keys are parts of it, or nearly so: keys are built for each request.
     record: String,
-    /// Where in it the part ends that all keys but the lock's own share.
-    tagged: usize,
-    /// Where in it the lock's own key begins.
-    name: usize,
+    /// The end of the part of it that all keys but the lock's own share.
+    tag_end: usize,
+    /// The start of the lock's own key in it.
+    name_start: usize,
 }
 
 impl LockKeys {
     /// The lock itself, at the name that other clients know.
     pub fn name(&self) -> &str {
-        self.record.get(self.name..).unwrap_or_default()
+        self.record.get(self.name_start..).unwrap_or_default()
     }
 
     /// The record beside the lock: fencing token, holder, last ended hold, queue.
@@ -91,8 +91,8 @@ impl LockKeys {
 
     /// The audit of evictions and forced releases.
     pub fn audit(&self) -> String {
-        let (beside, rest) = self.record.split_at_checked(self.tagged).unwrap_or_default();
-        [beside, AUDIT, rest.strip_prefix(RECORD).unwrap_or_default()].concat()
+        let (prefix, rest) = self.record.split_at_checked(self.tag_end).unwrap_or_default();
+        [prefix, AUDIT, rest.strip_prefix(RECORD).unwrap_or_default()].concat()
     }
 
     /// The slot of these keys in a cluster.
@@ -166,11 +166,11 @@ impl KeySpace {
         let hashed = [if tag(own).is_some() { "" } else { prefix }, hashed(own)];
         let mut record = String::with_capacity(64 + 3 * (prefix.len() + own.len()));
         record.extend([prefix, RESERVED, hashed[0], hashed[1], "}"]);
-        let tagged = record.len();
+        let tag_end = record.len();
         record.extend([RECORD, kind, ":"]);
-        let name = record.len();
+        let name_start = record.len();
         record.extend([prefix, own]);
-        let keys = LockKeys { record, tagged, name };
+        let keys = LockKeys { record, tag_end, name_start };
         if keys.name().contains(RESERVED) {
             return Err(KeyError::Reserved);
         }

@@ -4,12 +4,11 @@
 //! 2. No session checks its own life.
 
 use crate::reserving::is_note;
-use leasehold_core::machine::cohort::{MAX_AHEAD, MAX_BLOCK, Reserve};
 use leasehold_core::model::{LockState, QueueEntry, QueueEntryId, Record, Sessions};
 use leasehold_core::{
     Acquire, AuditEntry, Claim, Enqueue, Evict, Evicted, Extend, Extended, FencingToken, ForceReleased,
     Heartbeat, HoldId, HoldStatus, Inspect, Label, Liveness, LockMode, Nonce, Notification, Op, Release,
-    ReleaseAction, Reply, SessionId, SessionOp,
+    ReleaseAction, Reply, Reserve, SessionId, SessionOp, TokenBlock,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -111,7 +110,8 @@ pub(super) fn any_op(of: ClaimOf) -> impl Strategy<Value = Op> {
 
 /// Fewer tokens than a block has, or more than the store reserves.
 pub(super) fn any_reserve() -> impl Strategy<Value = Reserve> {
-    let tokens = prop_oneof![2 => 0..=MAX_BLOCK, 2 => Just(MAX_BLOCK), 1 => Just(u32::MAX)];
+    let tokens =
+        prop_oneof![2 => 0..=TokenBlock::MAX_LEN, 2 => Just(TokenBlock::MAX_LEN), 1 => Just(u32::MAX)];
     (tokens, any::<bool>()).prop_map(|(tokens, notify_wanted)| Reserve { tokens, notify_wanted })
 }
 
@@ -301,7 +301,7 @@ impl Tokens {
             let behind = before.record.as_ref().and_then(Record::greatest_fence);
             let next = FencingToken::after(behind, 0);
             assert!(
-                new == next || new.as_u64() < now_us + u64::from(MAX_AHEAD),
+                new == next || new.as_u64() < now_us + u64::from(TokenBlock::MAX_AHEAD),
                 "{new:?} outruns the clock, {now_us}"
             );
         }

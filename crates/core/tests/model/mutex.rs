@@ -10,7 +10,6 @@ use super::happenings::{
     has_ended, lives_with, order, places, session, waits, watcher,
 };
 use crate::reserving::Onlooker;
-use leasehold_core::machine::cohort::Reserve;
 use leasehold_core::model::{
     Audit, Content, LockState, QueueEntryId, RecordedHolder, SessionStatus, Sessions, Value, all_alive,
 };
@@ -18,7 +17,7 @@ use leasehold_core::{
     AUDIT_TTL, Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken,
     Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Label,
     Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue, Predecessor, Release, ReleaseAction,
-    Reply, SessionId, SessionOp, whole_millis,
+    Reply, Reserve, SessionId, SessionOp, whole_millis,
 };
 use proptest::prelude::*;
 

@@ -15,11 +15,11 @@
 use crate::happenings::{
     START_US, any_attendance, any_claim, any_lease_ms, any_op, any_reserve, ask, session, watcher,
 };
-use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
 use leasehold_core::model::{Content, LockState, Sessions, Value, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, ForceRelease, HoldId, HoldStatus, Inspect,
-    Kind, LockMode, Notification, ObservedHolder, Op, OwnValue, Refused, Release, Reply, SessionOp,
+    Kind, LockMode, Notification, ObservedHolder, Op, OwnValue, Refused, Release, Reply, Reserve, SessionOp,
+    TokenBlock,
 };
 use proptest::prelude::*;
 
@@ -67,7 +67,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Set("shared")),
         1 => Just(Event::Delete),
         3 => any_attendance().prop_map(Event::Attend),
-        1 => (0..100_u64).prop_map(|longer| Event::Lose(u64::from(MAX_BLOCK) + longer)),
+        1 => (0..100_u64).prop_map(|longer| Event::Lose(u64::from(TokenBlock::MAX_LEN) + longer)),
     ]
 }
 
@@ -140,7 +140,7 @@ impl Environment {
         }
         for token in tokens {
             assert!(token > self.greatest, "(1) {token} after {} by {op:?} on {before:#?}", self.greatest);
-            assert!(token < now_us + u64::from(MAX_BLOCK), "(2) {token} at {now_us} by {op:?}");
+            assert!(token < now_us + u64::from(TokenBlock::MAX_LEN), "(2) {token} at {now_us} by {op:?}");
             self.greatest = token;
         }
     }
@@ -199,7 +199,10 @@ impl Onlooker {
         match (reply, reserve) {
             (Reply::Extend(Extended::Reserved { block, others_wait }), Some(reserve)) => {
                 assert_eq!(expected, Reply::Extend(Extended::Extended));
-                assert!((1..=reserve.tokens.clamp(1, MAX_BLOCK)).contains(&block.remaining()), "{block:?}");
+                assert!(
+                    (1..=reserve.tokens.clamp(1, TokenBlock::MAX_LEN)).contains(&block.remaining()),
+                    "{block:?}"
+                );
                 assert_eq!(*others_wait, before.waiter_sessions().next().is_some());
                 if reserve.notify_wanted {
                     self.told = Some(extend.claim.clone()).zip(last(after));
@@ -284,7 +287,7 @@ fn nothing_is_reserved_for_a_lock_of_another_kind() {
         assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{kind:?}: {reply:?}");
         let before = state.clone();
         for notify_wanted in [false, true] {
-            let reserve = Some(Reserve { tokens: MAX_BLOCK, notify_wanted });
+            let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted });
             let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: true, reserve };
             let (reply, notifications) = state.apply(START_US, &Op::Extend(extend), &all_alive);
             assert_eq!((reply, notifications), (Reply::Refused(Refused::Unsupported), vec![]), "{kind:?}");

@@ -4,11 +4,10 @@
 //! that databases written before cannot be read any more.
 
 use crate::happenings::{START_US, ask, session, watcher};
-use leasehold_core::machine::cohort::Reserve;
 use leasehold_core::model::{LockState, SessionStatus};
 use leasehold_core::{
     Acquire, Claim, Evict, Extend, HoldId, Kind, Liveness, LockMode, Op, OwnValue, Release, ReleaseAction,
-    Resize,
+    Reserve, Resize,
 };
 use std::fmt::Write as _;
 

@@ -4,11 +4,10 @@ use crate::Broken;
 use crate::fixture::Fixture;
 use crate::keyspace::Keyspace;
 use crate::tap::WHOLE;
-use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, Heartbeat, HoldId, Inspect, Kind,
     Label, Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction,
-    Resize, SessionId,
+    Reserve, Resize, SessionId, TokenBlock,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -740,7 +739,7 @@ fn short_extend(n: u8) -> Op {
 
 /// Reserves tokens; the holder is notified of waiters.
 fn reserve(n: u8, lease_ms: u64) -> Op {
-    let reserve = Some(Reserve { tokens: MAX_BLOCK, notify_wanted: true });
+    let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: true });
     Op::Extend(Extend { claim: claim(n), lease_ms, keep_record: false, reserve })
 }
 

@@ -3,11 +3,10 @@
 use crate::play::Play;
 use crate::world::WITHIN;
 use leasehold::store::{Notification, Op, Outcome, Reply, SessionOp, SessionReply, Store};
-use leasehold_core::machine::cohort::MAX_BLOCK;
 use leasehold_core::model::LockState;
 use leasehold_core::{
     Acquired, Ended, Evicted, Extend, Extended, ForceReleased, HeartbeatReply, HoldStatus, LockMode, Refused,
-    Released, Resized,
+    Released, Resized, TokenBlock,
 };
 use leasehold_testkit::conformance::{ForeignWrite, WorkloadStep};
 
@@ -100,7 +99,7 @@ impl Play<'_> {
             Reply::Extend(Extended::NotHeld) => seen("not held"),
             Reply::Extend(Extended::Reserved { block, others_wait }) => {
                 seen(match block.remaining() {
-                    MAX_BLOCK => "a whole block",
+                    TokenBlock::MAX_LEN => "a whole block",
                     1 => "one token reserved",
                     _ => "some tokens reserved",
                 });

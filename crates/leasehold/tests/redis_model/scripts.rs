@@ -2,10 +2,9 @@
 
 use crate::world::World;
 use leasehold::store::{Op, Reply};
-use leasehold_core::machine::cohort::{MAX_AHEAD, MAX_BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Extend, Extended, FencingToken, Inspect, Kind, Label, Liveness,
-    LockMode, OwnValue, Release, ReleaseAction,
+    LockMode, OwnValue, Release, ReleaseAction, Reserve, TokenBlock,
 };
 use std::collections::BTreeMap;
 use std::env;
@@ -213,7 +212,7 @@ fn the_greatest_token_is_not_passed() {
         let reply = play.check(&acquire(&claim, 1000, None));
         let greatest = matches!(reply, Reply::Acquire(Acquired::Granted { fence: FencingToken::MAX, .. }));
         assert!(greatest, "{reply:?}");
-        play.check(&reserve(&claim, MAX_BLOCK));
+        play.check(&reserve(&claim, TokenBlock::MAX_LEN));
         play.check(&release(&claim));
     }
 }
@@ -227,15 +226,15 @@ fn what_is_reserved_never_outruns_the_clock() {
     let claim = play.workload.fresh(0);
     play.check(&acquire(&claim, 10_000, None));
     for (by_us, tokens, expected) in [
-        (0, MAX_BLOCK, MAX_AHEAD - 1),
-        (0, MAX_BLOCK, 1),
-        (20, MAX_BLOCK, 19),
-        (300, MAX_BLOCK, 300),
+        (0, TokenBlock::MAX_LEN, TokenBlock::MAX_AHEAD - 1),
+        (0, TokenBlock::MAX_LEN, 1),
+        (20, TokenBlock::MAX_LEN, 19),
+        (300, TokenBlock::MAX_LEN, 300),
         (5_000, 7, 7),
-        (1, MAX_BLOCK, MAX_BLOCK - 6),
+        (1, TokenBlock::MAX_LEN, TokenBlock::MAX_LEN - 6),
         (-5_000, 9, 1),
-        (1_000, MAX_BLOCK, 1),
-        (60_000, MAX_BLOCK, MAX_BLOCK),
+        (1_000, TokenBlock::MAX_LEN, 1),
+        (60_000, TokenBlock::MAX_LEN, TokenBlock::MAX_LEN),
     ] {
         play.step_us(by_us);
         let reply = play.check(&reserve(&claim, tokens));

@@ -8,10 +8,10 @@ use leasehold::store::{
     FaultKind, Lock, Notification, Op, Outcome, Permissions, RedisConfig, RedisStore, Reply, ServerVersion,
     SessionOp, SessionReply, Store, TlsFault,
 };
-use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Claim, Evict, Evicted, Extend, Extended, ForceRelease, ForceReleased, HeartbeatReply,
     HoldStatus, Inspect, MultiAcquired, ObservedHolder, OwnValue, Partition, Refused, Release, ReleaseAction,
+    Reserve, TokenBlock,
 };
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
@@ -71,7 +71,7 @@ async fn with_full_memory_a_hold_is_extended_and_nothing_may_be_reserved_for_it(
 
 /// Reserves a block of tokens, and requests to be notified of other waiters.
 async fn reserve(store: &RedisStore, claim: &Claim, lease_ms: u64) -> Extended {
-    let reserve = Some(Reserve { tokens: MAX_BLOCK, notify_wanted: true });
+    let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: true });
     let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve };
     match execute(store, &Op::Extend(extend), LONG).await {
         Outcome::Done(Reply::Extend(extended)) => extended,
@@ -227,7 +227,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
         let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record, reserve: None };
         assert_eq!(done(Op::Extend(extend)).await, Reply::Extend(Extended::Extended));
     }
-    let reserve = Some(Reserve { tokens: MAX_BLOCK, notify_wanted: true });
+    let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: true });
     let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record: true, reserve };
     let reply = done(Op::Extend(extend)).await;
     assert!(matches!(reply, Reply::Extend(Extended::Reserved { .. })), "{reply:?}");

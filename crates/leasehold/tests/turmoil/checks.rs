@@ -21,9 +21,9 @@ use crate::host::{Pace, lock};
 use crate::storm::server_time_us;
 use crate::tapped::Said;
 use leasehold::{FencingToken, Moment, Owner, Released, SessionId};
-use leasehold_core::machine::cohort::TokenBlock;
 use leasehold_core::{
     Acquire, Acquired, Extended, HoldId, HoldStatus, Inspection, MultiAcquired, Notification, Op, Reply,
+    TokenBlock,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};

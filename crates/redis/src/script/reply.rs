@@ -1,11 +1,10 @@
 //! Parses replies of the scripts into the core's types.
 
 use super::lock_of;
-use leasehold_core::machine::cohort::{MAX_BLOCK, TokenBlock};
 use leasehold_core::{
     Acquired, AuditEntry, Ended, Evicted, Extended, FenceRaised, FencingToken, Fingerprint, ForceReleased,
     HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, OwnerHolds,
-    Predecessor, Refused, Released, Reply, Resized, SessionEntry, SessionId,
+    Predecessor, Refused, Released, Reply, Resized, SessionEntry, SessionId, TokenBlock,
 };
 use redis::Value;
 
@@ -151,8 +150,10 @@ fn extended(value: &Value) -> Read<Extended> {
     if let Value::Array(reserved) = value {
         let [first, count, waits] = reserved.as_slice() else { return Err(Malformed) };
         let count = number(count)?;
-        let count =
-            u32::try_from(count).ok().filter(|count| (1..=MAX_BLOCK).contains(count)).ok_or(Malformed)?;
+        let count = u32::try_from(count)
+            .ok()
+            .filter(|count| (1..=TokenBlock::MAX_LEN).contains(count))
+            .ok_or(Malformed)?;
         let block = TokenBlock::new(FencingToken::new(number(first)?), count);
         return Ok(Extended::Reserved { block, others_wait: number(waits)? != 0 });
     }

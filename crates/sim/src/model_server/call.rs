@@ -4,10 +4,10 @@
 
 use super::reply::Failure;
 use super::script::{For, Script};
-use leasehold_core::machine::cohort::Reserve;
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, ForceRelease, Heartbeat, HoldId, Inspect, Kind, Label, Liveness,
-    Lock, LockMode, LockName, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction, Resize,
+    Lock, LockMode, LockName, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction, Reserve,
+    Resize,
 };
 use std::str::FromStr;
 

@@ -1,9 +1,9 @@
 //! Deliberate defects of the server. A server has at most one.
 
-use leasehold_core::machine::cohort::TokenBlock;
 use leasehold_core::model::{Content, LockState, SessionLookup, Value};
 use leasehold_core::{
     Acquire, Acquired, Extended, FencingToken, HoldStatus, MultiAcquired, Notification, Op, Released, Reply,
+    TokenBlock,
 };
 
 /// A deliberate defect of a server.

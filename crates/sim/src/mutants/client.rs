@@ -6,11 +6,10 @@ use futures_util::future::BoxFuture;
 use leasehold::store::{
     Capabilities, Executed, Fault, Lock, NotificationSink, Op, Outcome, SessionOp, SessionReply, Store,
 };
-use leasehold_core::machine::cohort::{MAX_BLOCK, TokenBlock};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, HoldId, HoldStatus,
     Inspection, KeyError, Liveness, MultiAcquired, Nonce, Notification, Partition, Release, Released, Reply,
-    SessionId, drift,
+    SessionId, TokenBlock, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -110,7 +109,7 @@ impl MutantStore {
                 Op::Extend(Extend { reserve: Some(_), .. }),
             ) => {
                 let block = self.seen().blocks.get(lock).map(|(_, block, _)| *block);
-                let block = block.unwrap_or(TokenBlock::new(FencingToken::new(1), MAX_BLOCK));
+                let block = block.unwrap_or(TokenBlock::new(FencingToken::new(1), TokenBlock::MAX_LEN));
                 return Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait: false }));
             }
             (

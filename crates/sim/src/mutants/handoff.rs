@@ -1,9 +1,8 @@
 //! Server mutants of local hand-off: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use leasehold_core::machine::cohort::{MAX_BLOCK, TokenBlock};
 use leasehold_core::model::{LockState, Reserved, SessionLookup};
-use leasehold_core::{Acquired, Extend, Extended, FencingToken, Notification, Op, Reply};
+use leasehold_core::{Acquired, Extend, Extended, FencingToken, Notification, Op, Reply, TokenBlock};
 
 /// More tokens than the clock advances by in a second.
 const FAR_TOO_MANY: u32 = 1_000_000;
@@ -56,7 +55,9 @@ impl Mutant {
                 *extended = Extended::Reserved { block, others_wait: false };
             }
             (Self::BlockExceedsReservation, Extended::Reserved { block, .. }) => {
-                *block = block.first().map_or(TokenBlock::EMPTY, |first| TokenBlock::new(first, MAX_BLOCK));
+                *block = block
+                    .first()
+                    .map_or(TokenBlock::EMPTY, |first| TokenBlock::new(first, TokenBlock::MAX_LEN));
             }
             (Self::BlockOutrunsClock, Extended::Reserved { block, .. }) => {
                 let Some(first) = block.first() else { return };
@@ -64,8 +65,8 @@ impl Mutant {
                 remember(FencingToken::new(first.as_u64() + u64::from(FAR_TOO_MANY) - 1));
             }
             (Self::BlockIgnoresReserved, Extended::Reserved { block, .. }) => {
-                *block = TokenBlock::new(FencingToken::new(last + 1), MAX_BLOCK);
-                remember(FencingToken::new(last + u64::from(MAX_BLOCK)));
+                *block = TokenBlock::new(FencingToken::new(last + 1), TokenBlock::MAX_LEN);
+                remember(FencingToken::new(last + u64::from(TokenBlock::MAX_LEN)));
             }
             _ => {}
         }

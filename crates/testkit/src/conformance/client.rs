@@ -4,13 +4,12 @@ use super::inbox::GrantMessage;
 use super::inbox::Inbox;
 use super::unsupported::Unsupported;
 use crate::Random;
-use leasehold_core::machine::cohort::Reserve;
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evict, Evicted, Extend, Extended, FencingToken, ForceRelease,
     ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
     Liveness, Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, OwnerHolds, Partition,
-    Predecessor, Refused, Release, ReleaseAction, Released, Reply, Resize, Resized, SessionEntry, SessionId,
-    SessionOp, SessionReply,
+    Predecessor, Refused, Release, ReleaseAction, Released, Reply, Reserve, Resize, Resized, SessionEntry,
+    SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, Outcome, Store};
 use std::sync::Arc;

@@ -5,12 +5,11 @@
 //! compares.
 
 use super::Random;
-use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
 use leasehold_core::model::{Content, LockState, ReentrantHolds, Sessions, SharedHolders, Value};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, Heartbeat, HoldId,
     Inspect, Kind, Label, Liveness, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue,
-    RaiseFence, Release, ReleaseAction, Resize, SessionId, SessionOp,
+    RaiseFence, Release, ReleaseAction, Reserve, Resize, SessionId, SessionOp, TokenBlock,
 };
 
 /// The next step.
@@ -219,7 +218,15 @@ impl Workload {
     fn reserve(&self) -> Option<Reserve> {
         let reserves = self.kind == Kind::Mutex && self.random.below(2) == 0;
         reserves.then(|| {
-            let tokens = *self.random.pick(&[MAX_BLOCK, MAX_BLOCK, MAX_BLOCK, 1, 3, 0, u32::MAX]);
+            let tokens = *self.random.pick(&[
+                TokenBlock::MAX_LEN,
+                TokenBlock::MAX_LEN,
+                TokenBlock::MAX_LEN,
+                1,
+                3,
+                0,
+                u32::MAX,
+            ]);
             Reserve { tokens, notify_wanted: self.random.below(2) == 0 }
         })
     }

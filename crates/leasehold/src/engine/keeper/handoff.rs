@@ -9,9 +9,10 @@ use super::{KeepId, Keeper, KeeperHandle, Kept, LostReason, Shared, State};
 use crate::engine::Hold;
 use crate::engine::local::reservation::{Call, Heard, Rest};
 use crate::store::Outcome;
-use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
 use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan};
-use leasehold_core::{Extend, Extended, FencingToken, Lease, Moment, Op, Reply, whole_millis};
+use leasehold_core::{
+    Extend, Extended, FencingToken, Lease, Moment, Op, Reply, Reserve, TokenBlock, whole_millis,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -46,7 +47,7 @@ pub(super) async fn call(shared: Arc<Shared>, called: Called) {
     let left = hold.kept_until().since(sent_at) / 2;
     let within = shared.timings.call.min(left).max(Duration::from_millis(1));
     let lease = call.lease.unwrap_or(Lease::MIN);
-    let reserve = Some(Reserve { tokens: MAX_BLOCK, notify_wanted: call.tell });
+    let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: call.tell });
     let (claim, lease_ms) = (hold.claim.clone(), whole_millis(lease));
     let op = Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve });
     let outcome = shared.store.execute(&hold.lock, &op, within).await;

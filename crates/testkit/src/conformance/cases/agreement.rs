@@ -4,11 +4,10 @@ use crate::Random;
 use crate::conformance::GrantMessage;
 use crate::conformance::client::{TestClient, millis};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
 use leasehold_core::model::{Content, LockState, ReentrantHolds, Value, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Holder, Inspect, Kind, Lock, LockMode,
-    Notification, Op, OwnValue, Release, ReleaseAction, Reply, Resize,
+    Notification, Op, OwnValue, Release, ReleaseAction, Reply, Reserve, Resize, TokenBlock,
 };
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -187,7 +186,7 @@ impl<'a> Contest<'a> {
             return (who, Op::Resize(Resize { observed, limit: number() }));
         }
         if self.lock.kind == Kind::Mutex && random.below(8) == 0 {
-            let reserve = Some(Reserve { tokens: MAX_BLOCK, notify_wanted: random.below(2) == 0 });
+            let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: random.below(2) == 0 });
             // The holder as a rule, or nearly nothing would be reserved.
             let holder = self.model.record.as_ref().and_then(|record| record.last_holder.as_ref());
             let holder =
@@ -273,7 +272,7 @@ impl<'a> Contest<'a> {
             ([_, .., last], [_, .., b_last]) => Some((*last, *b_last)),
             _ => None,
         };
-        (1..=MAX_BLOCK as usize).contains(&b_tokens.len())
+        (1..=TokenBlock::MAX_LEN as usize).contains(&b_tokens.len())
             && others_wait == b_others_wait
             && self.same_token(*first, *b_first)
             && last.is_none_or(|(last, b_last)| self.same_token(last, b_last))

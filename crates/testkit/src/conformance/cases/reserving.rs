@@ -3,17 +3,16 @@
 use super::sessions::{keeps, lapses, take};
 use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::machine::cohort::{MAX_BLOCK, Reserve};
 use leasehold_core::{
     Acquired, Claim, Evicted, Extend, Extended, FencingToken, ForceReleased, HoldStatus, ObservedHolder, Op,
-    Refused, ReleaseAction, Reply,
+    Refused, ReleaseAction, Reply, Reserve, TokenBlock,
 };
 use std::time::Duration;
 
 /// A block, without notifications.
-const QUIETLY: Reserve = Reserve { tokens: MAX_BLOCK, notify_wanted: false };
+const QUIETLY: Reserve = Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: false };
 /// A block, with notifications.
-const TELLING: Reserve = Reserve { tokens: MAX_BLOCK, notify_wanted: true };
+const TELLING: Reserve = Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: true };
 const TICK: Duration = Duration::from_millis(1);
 
 /// The greatest token of a block that is reserved for a hold.
@@ -46,9 +45,9 @@ pub async fn blocks_of_tokens_follow_one_another(fixture: &Fixture) {
     let a = fixture.client().await;
     let (held, fence) = take(&a).await;
     let mut tokens = vec![fence];
-    for asked in [MAX_BLOCK, MAX_BLOCK, 1, 3, u32::MAX, 0, MAX_BLOCK] {
+    for asked in [TokenBlock::MAX_LEN, TokenBlock::MAX_LEN, 1, 3, u32::MAX, 0, TokenBlock::MAX_LEN] {
         let (block, _) = a.reserve(&held, Reserve { tokens: asked, notify_wanted: false }).await;
-        let most = usize::try_from(asked.clamp(1, MAX_BLOCK)).unwrap_or(0);
+        let most = usize::try_from(asked.clamp(1, TokenBlock::MAX_LEN)).unwrap_or(0);
         assert!((1..=most).contains(&block.len()), "{} of {asked}", block.len());
         tokens.extend(block);
     }
@@ -62,10 +61,10 @@ pub async fn blocks_of_tokens_follow_one_another(fixture: &Fixture) {
 pub async fn a_block_is_whole_when_its_time_has_come(fixture: &Fixture) {
     let a = fixture.client().await;
     let (held, _) = take(&a).await;
-    for asked in [MAX_BLOCK, 5, u32::MAX] {
+    for asked in [TokenBlock::MAX_LEN, 5, u32::MAX] {
         fixture.pass(TICK).await;
         let (block, _) = a.reserve(&held, Reserve { tokens: asked, notify_wanted: false }).await;
-        assert_eq!(block.len(), usize::try_from(asked.min(MAX_BLOCK)).unwrap_or(0));
+        assert_eq!(block.len(), usize::try_from(asked.min(TokenBlock::MAX_LEN)).unwrap_or(0));
     }
 }
 

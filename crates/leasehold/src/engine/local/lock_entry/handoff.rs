@@ -16,9 +16,9 @@ use crate::engine::hold::{Hold, HoldEvents};
 use crate::engine::keeper::keep_id::KeepId;
 use crate::engine::local::reservation::{Call, Heard, Rest};
 use crate::engine::session::Session;
-use leasehold_core::machine::cohort::{Cohort, HandoffDecision, TokenBlock};
+use leasehold_core::machine::cohort::{Cohort, HandoffDecision};
 use leasehold_core::machine::contender::{AcquireTerms, Grant};
-use leasehold_core::{FIRST_LEASE, HoldId, Liveness, Lock, LockMode, Moment};
+use leasehold_core::{FIRST_LEASE, HoldId, Liveness, Lock, LockMode, Moment, TokenBlock};
 use std::sync::Arc;
 use std::time::Duration;
 

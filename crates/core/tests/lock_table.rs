@@ -38,37 +38,37 @@ use std::str::SplitWhitespace;
 const START_MS: u64 = 1_762_000_000_000;
 
 #[test]
-fn the_page_of_the_mutex_is_true() {
+fn the_mutex_table_is_true() {
     check(Kind::Mutex, "mutex_table.txt", include_str!("mutex_table.txt"));
 }
 
 #[test]
-fn the_page_of_the_reentrant_mutex_is_true() {
+fn the_reentrant_table_is_true() {
     check(Kind::Reentrant, "reentrant_table.txt", include_str!("reentrant_table.txt"));
 }
 
 #[test]
-fn the_page_of_the_election_is_true() {
+fn the_election_table_is_true() {
     check(Kind::Election, "election_table.txt", include_str!("election_table.txt"));
 }
 
 #[test]
-fn the_page_of_the_semaphore_is_true() {
+fn the_semaphore_table_is_true() {
     check(Kind::Semaphore, "semaphore_table.txt", include_str!("semaphore_table.txt"));
 }
 
 #[test]
-fn the_page_of_the_rwlock_is_true() {
+fn the_rwlock_table_is_true() {
     check(Kind::RwLock, "rwlock_table.txt", include_str!("rwlock_table.txt"));
 }
 
 #[test]
-fn the_page_of_the_latch_is_true() {
+fn the_latch_table_is_true() {
     check(Kind::Latch, "latch_table.txt", include_str!("latch_table.txt"));
 }
 
 #[test]
-fn the_page_of_the_barrier_is_true() {
+fn the_barrier_table_is_true() {
     check(Kind::Barrier, "barrier_table.txt", include_str!("barrier_table.txt"));
 }
 

@@ -188,7 +188,7 @@ fn many_sessions_that_died_together_are_cleared_together() {
 
 /// Sessions that were dead before the waiter came cost one request each.
 #[test]
-fn a_crowd_of_the_dead_is_cleared_at_once() {
+fn many_sessions_dead_from_the_start_are_cleared_at_once() {
     let mut scene = Scene::of(40);
     for n in 0..40 {
         scene.died.insert(n, scene.now_ms);
@@ -200,7 +200,7 @@ fn a_crowd_of_the_dead_is_cleared_at_once() {
 
 /// If there are more holders than a reply names, each of them is named in turn, so every dead one is found.
 #[test]
-fn each_of_many_holders_is_checked_in_turn() {
+fn each_of_many_holders_is_checked() {
     let mut scene = Scene::of(60);
     assert!(!scene.go_on(5_000));
     for n in [59, 20, 40] {
@@ -230,7 +230,7 @@ fn holders_that_leave_alive_cause_no_storm_of_requests() {
 /// A waiter at a latch or a barrier has no holder in front of it: it looks as seldom as others do, and
 /// requests its full lease, because its hold excludes no other client.
 #[test]
-fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
+fn a_waiter_at_a_latch_or_barrier_polls_seldom_and_requests_the_full_lease() {
     for mode in [LockMode::LatchWait { total: 3 }, LockMode::BarrierWait { total: 3 }] {
         let mut random = || 0;
         let mut contender = Contender::new(session(1), 0);
@@ -265,7 +265,7 @@ fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
 
 /// A hold that was requested for reading does not suit a writer.
 #[test]
-fn what_is_asked_for_suits_the_part_that_is_wanted() {
+fn a_request_matches_only_the_mode_that_it_was_made_for() {
     let mut contender = Contender::new(session(1), 0);
     assert!(matches!(
         contender.poll(Moment::from_micros(0), &terms(LockMode::Read), &mut || 0),

@@ -319,14 +319,14 @@ mod tests {
 
     /// Locks held before an upgrade must be found after it.
     #[test]
-    fn names_lie_where_they_always_have() {
+    fn names_map_to_the_same_shards_as_before() {
         let all = shards(&["a:6379", "b:6379", "c:6379"]);
         let found: Vec<_> = (0..8).map(|n| all.shard_of(&lock(n))).collect();
         assert_eq!(found, ["b:6379", "b:6379", "b:6379", "c:6379", "a:6379", "b:6379", "b:6379", "b:6379"]);
     }
 
     #[test]
-    fn names_of_one_tag_lie_together() {
+    fn names_with_one_hash_tag_share_a_shard() {
         let all = shards(&["a:6379", "b:6379", "c:6379"]);
         let tagged = |n: u32| Lock::mutex(format!("{{orders}}/{n}").parse().expect("a good name"));
         assert!((1..100).all(|n| all.partition(&tagged(n)) == all.partition(&tagged(0))));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_that_cannot_be_are_refused() {
+    fn invalid_shards_are_refused() {
         let shard = |name: &str| (name.to_owned(), Arc::new(MemoryStore::new()) as Arc<dyn Store>);
         assert_eq!(Shards::new([]).expect_err("these shards are refused"), ShardsError::None);
         assert_eq!(

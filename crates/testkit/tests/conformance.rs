@@ -885,7 +885,7 @@ fn a_flaw_fails_its_case() {
         fails(all, Flaw::AdoptsUnasked, cases::a_lock_without_expiry_is_adopted_if_asked);
         fails(all, Flaw::EvictsTheLiving, cases::the_living_are_not_evicted);
         fails(all, Flaw::SparesTheDead, cases::a_look_takes_the_lock_from_the_dead_ahead);
-        fails(all, Flaw::SparesTheDead, cases::a_row_of_the_dead_is_cleared_from_behind);
+        fails(all, Flaw::SparesTheDead, cases::a_row_of_dead_sessions_is_cleared_from_behind);
         fails(all, Flaw::SparesTheDead, cases::a_dead_session_is_evicted_by_any_client);
         fails(all, Flaw::EvictsDetached, cases::a_hold_without_a_session_is_not_evicted);
         fails(all, Flaw::Revives, cases::a_session_lives_as_long_as_it_beats);

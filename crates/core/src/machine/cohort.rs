@@ -1,28 +1,23 @@
-//! Handing a hold on inside a process: what its tasks may do with it before the store is involved again.
+//! Hand-offs inside a process: whether the next task gets a hold without a release to the store.
 //!
-//! A [`Cohort`] is one hold as seen by the tasks that pass it on among themselves. Its driver calls
+//! A [`Cohort`] is one hold as seen by the tasks that hand it off to one another. Its driver calls
 //! [`decide`](Cohort::decide) for what happens to the hold, and feeds back what the store has reserved.
 //!
 //! 1. Each task has its own fencing token, from a [`TokenBlock`] that the store has reserved. What the store
 //!    grants to the next holder, and what it reserves next, is greater than all of these.
-//! 2. The last token of a block is less than [`TokenBlock::MAX_AHEAD`] microseconds ahead of the store's clock: a store that
-//!    loses its data starts anew from that clock. Most tokens stand for microseconds that have passed since
-//!    the grant, or since the previous block: no other client can have received these, because it would need
-//!    to hold the lock. None is older than [`TokenBlock::MAX_LEN`] microseconds: a fail-over that loses the
-//!    reservation, and takes longer than that, gives none of them twice.
-//! 3. While other processes wait for the lock, this process has a *turn*: the tasks that were in its local
-//!    queue when the turn began get the hold, for at most [`HANDOFF_WINDOW`] and [`MAX_HANDOFFS`]. Then the process gives
-//!    the hold back and queues behind the others.
-//! 4. The knowledge that no other process waits is valid for at most one turn. After [`MAX_HANDOFFS`] hand-offs
-//!    and a millisecond, the request that reserves the next block also checks for waiters.
+//! 2. While other processes wait for the lock, hand-offs happen within a *hand-off window*: only tasks that were in the
+//!    local queue when the window began get the hold, for at most [`HANDOFF_WINDOW`] and [`MAX_HANDOFFS`]. Then the process
+//!    releases the hold and queues behind the others.
+//! 3. The knowledge that no other process waits is valid for at most one window. After [`MAX_HANDOFFS`] hand-offs and a
+//!    millisecond, the request that reserves the next block also checks for waiters.
 
 use crate::{FencingToken, Moment, TokenBlock};
 use std::time::Duration;
 
-/// How often a hold is handed on in one turn at most, while others wait.
+/// The maximum number of hand-offs in one window, while other processes wait.
 pub const MAX_HANDOFFS: u32 = 32;
 
-/// How long a turn lasts while others wait, and how long the knowledge that none do is valid.
+/// How long a window lasts while other processes wait, and how long the knowledge that none waits is valid.
 pub const HANDOFF_WINDOW: Duration = Duration::from_millis(100);
 
 /// The minimum interval between two checks for waiters, while none are known.
@@ -54,7 +49,7 @@ pub enum HandoffDecision {
 ///
 /// assert_eq!(cohort.decide(now, 1), HandoffDecision::HandOff);
 /// assert_eq!(cohort.hand_off(), Some(FencingToken::new(4711)));
-/// assert_eq!(cohort.decide(now, 3), HandoffDecision::Release); // it came after the turn had begun
+/// assert_eq!(cohort.decide(now, 3), HandoffDecision::Release); // it came after the window had begun
 /// ```
 #[derive(Debug)]
 pub struct Cohort {
@@ -66,11 +61,11 @@ pub struct Cohort {
     low_watermark: u32,
     /// Whether others are known to wait, or must be assumed to.
     others_wait: bool,
-    /// When the turn began.
+    /// When the window began.
     window_start: Moment,
     /// The last task in the local queue when it began.
     last_waiter: u64,
-    /// How often the hold was handed on since.
+    /// The number of hand-offs since.
     handoffs: u32,
     /// When a message last reported that another session requests the lock.
     wanted_at: Option<Moment>,
@@ -141,7 +136,7 @@ impl Cohort {
     }
 
     /// Whether it is time to reserve more tokens, so that no task waits for them, and to check for other
-    /// waiters (4).
+    /// waiters (3).
     pub fn should_reserve(&self, now: Moment) -> bool {
         let long_ago = !self.subscribed
             && self.handoffs >= MAX_HANDOFFS
@@ -150,7 +145,7 @@ impl Cohort {
     }
 
     /// The store has reserved a block. The request was sent at `sent_at`; `subscribed` says whether it subscribed
-    /// to notifications. While no other session waits, each reply begins a turn, and so does the first reply
+    /// to notifications. While no other session waits, each reply begins a window, and so does the first reply
     /// that reports a waiter.
     pub fn handle_reserved(
         &mut self,
@@ -202,12 +197,12 @@ mod tests {
     }
 
     #[test]
-    fn while_others_wait_it_goes_to_the_tasks_that_queued_before_the_turn_began() {
+    fn while_others_wait_only_tasks_queued_before_the_window_get_the_hold() {
         let mut cohort = Cohort::new(ms(0), true, 40);
         cohort.handle_reserved((block(1, 32), true), false, ms(1), 60);
         assert_eq!(cohort.decide(ms(99), 40), HandoffDecision::HandOff);
         assert_eq!(cohort.decide(ms(99), 41), HandoffDecision::Release, "it came later");
-        assert_eq!(cohort.decide(ms(100), 2), HandoffDecision::Release, "the turn is over");
+        assert_eq!(cohort.decide(ms(100), 2), HandoffDecision::Release, "the window is over");
         for _ in 0..MAX_HANDOFFS {
             assert_eq!(cohort.decide(ms(1), 2), HandoffDecision::HandOff);
             cohort.hand_off().expect("there are enough");
@@ -217,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn while_no_other_session_waits_it_goes_on_and_the_store_is_checked_regularly() {
+    fn while_no_other_session_waits_hand_offs_continue_with_regular_checks() {
         let mut cohort = Cohort::new(ms(0), false, 1);
         for round in 0..10 {
             assert_eq!(cohort.decide(ms(round), 1_000), HandoffDecision::Reserve);
@@ -235,7 +230,11 @@ mod tests {
             "another session may wait by now"
         );
         cohort.handle_reserved((block(6_000, 32), true), false, ms(150), 7);
-        assert_eq!(cohort.decide(ms(151), 7), HandoffDecision::HandOff, "the turn begins when they are seen");
+        assert_eq!(
+            cohort.decide(ms(151), 7),
+            HandoffDecision::HandOff,
+            "the window begins when they are seen"
+        );
         assert_eq!(cohort.decide(ms(151), 8), HandoffDecision::Release);
     }
 
@@ -245,10 +244,10 @@ mod tests {
             let mut cohort = Cohort::new(ms(0), false, 1);
             cohort.handle_reserved((block(1, 1000), false), subscribed, ms(0), 1);
             for _ in 0..MAX_HANDOFFS {
-                assert!(!cohort.should_reserve(ms(50)), "it was handed on too seldom");
+                assert!(!cohort.should_reserve(ms(50)), "too few hand-offs");
                 cohort.hand_off().expect("there are enough");
             }
-            assert!(!cohort.should_reserve(ms(0)), "it was handed on fast");
+            assert!(!cohort.should_reserve(ms(0)), "the hand-offs were fast");
             assert_eq!(cohort.should_reserve(ms(1)), !subscribed);
         }
     }
@@ -286,13 +285,17 @@ mod tests {
         assert!(cohort.should_reserve(ms(0)), "half of the last block is left");
         cohort.handle_wanted(ms(5), 3);
         assert_eq!(cohort.decide_idle(), HandoffDecision::Release);
-        assert_eq!(cohort.decide(ms(6), 3), HandoffDecision::HandOff, "the queued task has its turn");
+        assert_eq!(
+            cohort.decide(ms(6), 3),
+            HandoffDecision::HandOff,
+            "the task was queued when the window began"
+        );
         cohort.handle_wanted(ms(50), 9);
         assert_eq!(cohort.decide(ms(105), 3), HandoffDecision::Release, "another note does not lengthen it");
     }
 
     #[test]
-    fn an_answer_from_before_does_not_hide_that_another_asks() {
+    fn an_older_reply_does_not_hide_that_another_session_waits() {
         let mut cohort = Cohort::new(ms(0), false, 1);
         cohort.handle_reserved((block(1, 20), false), true, ms(0), 1);
         cohort.handle_wanted(ms(5), 3);

@@ -8,7 +8,7 @@
 //!    client take it.
 //! 2. `valid_until` never goes back, and once it has passed, the session has lapsed for good.
 
-use crate::machine::contender::Random;
+use crate::machine::jitter::{Random, backoff, between};
 use crate::{Moment, drift};
 use std::time::Duration;
 
@@ -77,8 +77,7 @@ impl HeartbeatSchedule {
         self.valid_until
     }
 
-    /// Whether [`send_soon`](Self::send_soon) has an effect: no heartbeat is in flight, and the last one had a
-    /// reply.
+    /// Whether [`send_soon`](Self::send_soon) has an effect: no heartbeat is in flight, and the last heartbeat had a reply.
     pub const fn can_send_soon(&self) -> bool {
         !self.in_flight && self.faults == 0
     }
@@ -100,8 +99,8 @@ impl HeartbeatSchedule {
         if self.in_flight { self.valid_until } else { self.heartbeat_at.min(self.valid_until) }
     }
 
-    /// Sends a heartbeat at the next poll, if the session is [calm](Self::can_send_soon), because there is
-    /// something to report with it.
+    /// Sends a heartbeat at the next poll, because there is something to report with it, if that
+    /// [has an effect](Self::can_send_soon).
     pub fn send_soon(&mut self, now: Moment) {
         if self.can_send_soon() {
             self.heartbeat_at = self.heartbeat_at.min(now);
@@ -124,16 +123,13 @@ impl HeartbeatSchedule {
         self.valid_until = Moment::ZERO;
     }
 
-    /// A heartbeat had no reply, or none that tells the status of the session. It is sent again.
+    /// A heartbeat had no reply, or none with the status of the session. It is sent again.
     pub fn handle_fault(&mut self, now: Moment, random: Random<'_>) {
         self.in_flight = false;
         self.faults += 1;
-        let (first, most) = FAULT_BACKOFF;
-        let pause = first.saturating_mul(1 << self.faults.saturating_sub(1).min(10)).min(most);
+        let pause = backoff(FAULT_BACKOFF, self.faults);
         let pause = pause.min(self.alive / (HEARTBEATS_PER_TTL * 2));
-        #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
-        let share = 0.5 + 0.5 * (random() as f64 / u64::MAX as f64);
-        self.heartbeat_at = now + pause.mul_f64(share);
+        self.heartbeat_at = now + between((pause / 2, pause), random());
     }
 
     fn extend_validity(&mut self, sent_at: Moment) {
@@ -166,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn one_beat_at_a_time_is_on_its_way() {
+    fn one_heartbeat_at_a_time_is_in_flight() {
         let mut schedule = HeartbeatSchedule::new(ALIVE, ms(0));
         assert_eq!(schedule.poll(ms(1_000)), HeartbeatAction::Heartbeat);
         assert_eq!(schedule.poll(ms(3_000)), HeartbeatAction::Sleep(schedule.valid_until()));
@@ -205,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_store_says_is_believed() {
+    fn a_session_lapses_when_the_store_reports_it() {
         let mut schedule = HeartbeatSchedule::new(ALIVE, ms(0));
         schedule.send_soon(ms(10));
         assert_eq!(schedule.poll(ms(10)), HeartbeatAction::Heartbeat);

@@ -1,26 +1,26 @@
-//! Observing the leader: when to look, and what has changed.
+//! Observing the leader: when to poll, and what has changed.
 //!
-//! A pure state machine: it receives hints and observations, and returns when to look next. The engine sends
+//! A pure state machine: it receives hints and the current holder, and returns when to poll next. The engine sends
 //! and sleeps.
 //!
-//! 1. A hint only indicates that a message was published, not its content. It brings a look closer and has no
-//!    other effect: a forged one costs a look, a lost one a delay.
-//! 2. It also looks on its own: at the instant at which the leader's lease ends unless extended, and at
-//!    regular intervals. Looks are never closer together than [`MIN_POLL_INTERVAL`], however many hints arrive.
-//! 3. Each leader is reported once, in the order of the tokens. A leader that came and went between two looks
+//! 1. A hint only indicates that a notification was published, not its content. It brings the next poll closer and has
+//!    no other effect: a forged hint costs a poll, a lost hint a delay.
+//! 2. The observer also polls without hints: when the leader's lease ends unless it is extended, and at regular
+//!    intervals. Two polls are never closer together than [`MIN_POLL_INTERVAL`], however many hints arrive.
+//! 3. Each leader is reported once, in the order of the tokens. A leader that came and went between two polls
 //!    is not reported.
 
+use crate::machine::jitter::between;
 use crate::{FencingToken, Holder, Moment};
 use std::time::Duration;
 
-/// The minimum interval between two looks.
+/// The minimum interval between two polls.
 pub const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The interval between two looks without a subscription: between the two.
+/// The shortest and the longest interval between two polls without a subscription.
 const UNSUBSCRIBED_POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(500));
 /// The same with a subscription.
 const SUBSCRIBED_POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
-/// How much later than the end of the leader's lease a look is at most: observers should not look all at
-/// once.
+/// How long after the end of the leader's lease an observer polls at most: observers should not poll all at once.
 const EXPIRY_JITTER: Duration = Duration::from_millis(50);
 
 /// A change of leader.
@@ -62,13 +62,13 @@ pub enum LeaderChange {
 pub struct LeaderObserver {
     /// Set while it receives messages about changes.
     subscribed: bool,
-    /// What was last reported; `None` before the first look.
+    /// What was last reported; `None` before the first poll.
     reported: Option<Reported>,
     /// The greatest token of a reported leader.
     greatest_fence: Option<FencingToken>,
-    /// When to look next.
+    /// When to poll next.
     poll_at: Moment,
-    /// When it may look at the earliest.
+    /// When it may poll at the earliest.
     not_before: Moment,
 }
 
@@ -85,7 +85,7 @@ impl Default for LeaderObserver {
 }
 
 impl LeaderObserver {
-    /// An observer that has seen nothing yet, and looks at once.
+    /// An observer that has seen nothing yet, and polls at once.
     pub const fn new() -> Self {
         Self {
             subscribed: false,
@@ -101,17 +101,17 @@ impl LeaderObserver {
         self.subscribed = subscribed;
     }
 
-    /// When to look next.
+    /// When to poll next.
     pub const fn poll_at(&self) -> Moment {
         self.poll_at
     }
 
-    /// A message was published, or may have been (1).
+    /// A notification was published, or may have been (1).
     pub fn handle_hint(&mut self, now: Moment) {
         self.poll_at = self.poll_at.min(now.max(self.not_before));
     }
 
-    /// A look had no reply: the next one follows as if there were no subscription.
+    /// A poll had no reply: the next poll follows as if there were no subscription.
     pub fn handle_fault(&mut self, now: Moment, random: u64) {
         self.schedule_poll(now + between(UNSUBSCRIBED_POLL, random), now);
     }
@@ -128,7 +128,7 @@ impl LeaderObserver {
             Duration::from_millis(ms.saturating_add(1)) + between((Duration::ZERO, EXPIRY_JITTER), random)
         });
         self.schedule_poll(now + over.map_or(pause, |over| over.min(pause)), now);
-        // A resting holder leads no more, and a client of another library is not known to lead.
+        // A holder in its cooldown leads no more, and a client of another library is not known to lead.
         let leader = holder.filter(|holder| !holder.in_cooldown);
         let Some((leader, fence)) = leader.and_then(|leader| Some((leader, leader.fence?))) else {
             let changed = self.reported != Some(Reported::NoLeader);
@@ -156,12 +156,6 @@ impl LeaderObserver {
     }
 }
 
-fn between((least, most): (Duration, Duration), random: u64) -> Duration {
-    #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
-    let share = random as f64 / u64::MAX as f64;
-    least + most.saturating_sub(least).mul_f64(share)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resting_holder_and_a_stranger_do_not_lead() {
+    fn a_holder_in_cooldown_and_a_foreign_holder_do_not_lead() {
         let mut observer = LeaderObserver::new();
         assert!(matches!(observer.handle_holder(Some(&leader(1)), at(0), 0), Some(LeaderChange::Leader(_))));
         let in_cooldown = Holder { in_cooldown: true, ..leader(1) };
@@ -206,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_subscription_it_looks_often_and_with_one_seldom() {
+    fn without_a_subscription_it_polls_often_and_with_one_seldom() {
         let mut observer = LeaderObserver::new();
         observer.handle_holder(Some(&leader(1)), at(0), 0);
         assert_eq!(observer.poll_at(), at(250));
@@ -221,7 +215,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn looks_are_bounded_and_each_leader_is_reported_once_in_order(
+        fn polls_are_bounded_and_each_leader_is_reported_once_in_order(
             steps in proptest::collection::vec((0..4_u8, 0..6_u64, 0..20_000_u64, any::<u64>()), 1..80),
             subscribed in any::<bool>(),
         ) {

@@ -6,11 +6,10 @@
 //! 1. A hold is valid until `valid_until`, which counts from *before* the request was sent that granted or
 //!    extended it, less [`drift`]. The deadline itself ends the hold, whatever the network does.
 //! 2. `valid_until` never goes back: an extend only raises it.
-//! 3. `valid_until` never exceeds the cap, whatever lease was requested and whichever caller requested it. A
-//!    hold that has reached its cap is released when it ends, so that no client has to wait for the rest of
-//!    its lease.
+//! 3. `valid_until` never exceeds the limit of the hold, whatever lease was requested and whichever caller requested it. A
+//!    hold that has reached its limit is released when it ends, so that no client has to wait for the rest of its lease.
 
-use crate::machine::contender::Random;
+use crate::machine::jitter::{Random, backoff, between};
 use crate::{FIRST_LEASE, Moment, RECORD_TTL, drift};
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ const FAULT_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration
 /// The delay before a hold is first extended, where the requested lease is longer than the first lease.
 const FIRST_EXTEND_DELAY: Duration = Duration::from_millis(25);
 
-/// The minimum interval between two hastened extends of a hold: the message that causes them may be forged.
+/// The minimum interval between two verifications of a hold: the notification that causes them may be forged.
 const MIN_VERIFY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How a hold is kept.
@@ -83,7 +82,7 @@ pub struct HoldLimits {
 pub enum ExtendRequest {
     /// The hold must last that long from now.
     Exactly(Duration),
-    /// The hold lasts that long from now, or as long as its cap allows.
+    /// The hold lasts that long from now, or as long as its limit allows.
     UpTo(Duration),
 }
 
@@ -99,13 +98,13 @@ pub enum RenewalAction {
         /// Set if the extend should also keep the record beside the lock.
         keep_record: bool,
     },
-    /// Send what it was [called](RenewalSchedule::queue_request) for, and pass the outcome to [`RenewalSchedule::handle_request_done`].
+    /// Send the [queued request](RenewalSchedule::queue_request), and pass the outcome to [`RenewalSchedule::handle_request_done`].
     SendRequest,
     /// Nothing to do before this moment.
     Sleep(Moment),
     /// The hold is over: its deadline has passed.
     Expired,
-    /// The hold is over because it has reached its cap: release what is left of it at the store.
+    /// The hold is over because it has reached its limit: release it at the store.
     Release,
 }
 
@@ -131,16 +130,16 @@ pub enum RenewalAction {
 pub struct RenewalSchedule {
     plan: RenewalPlan,
     valid_until: Moment,
-    /// Until when the store is known to keep the hold, even if its plan or its cap ends it before.
+    /// Until when the store is known to keep the hold, even if its plan or its limit ends it before.
     kept_until: Moment,
     /// When to extend; `None` once a fixed lease has been reached.
     extend_at: Option<Moment>,
     in_flight: bool,
-    /// Set while an immediate extend is pending.
+    /// Set while an extend that verifies the hold is pending.
     verify_pending: bool,
     /// When the last such extend was sent.
     verified_at: Moment,
-    /// Set while the process has another request about the hold for the store.
+    /// Set while another request about the hold waits to be sent.
     request_queued: bool,
     faults: u32,
     record_kept_at: Moment,
@@ -155,7 +154,7 @@ impl RenewalSchedule {
         Self::with_limits(plan, HoldLimits::default(), valid_until, now)
     }
 
-    /// The same with caps.
+    /// The same with limits.
     pub fn with_limits(plan: RenewalPlan, limits: HoldLimits, valid_until: Moment, now: Moment) -> Self {
         let kept_until = valid_until;
         let valid_until = limits.end.map_or(valid_until, |end| end.min(valid_until));
@@ -196,14 +195,13 @@ impl RenewalSchedule {
         self.valid_until
     }
 
-    /// Until when the store is known to keep the hold: the validity for the next task that it is handed on
-    /// to.
+    /// Until when the store is known to keep the hold: the validity for the next task that gets it.
     pub const fn kept_until(&self) -> Moment {
         self.kept_until
     }
 
-    /// Hands the hold on to another task of the process, with its own plan and caps. Requests that are in
-    /// flight continue.
+    /// Hands the hold off to another task of the process, with its own plan and limits. Requests that are in flight
+    /// continue.
     ///
     /// ```
     /// use leasehold_core::Moment;
@@ -226,7 +224,7 @@ impl RenewalSchedule {
         if let RenewalPlan::Renew { lease } = plan
             && !next.is_at_limit()
         {
-            // Renewed every third of the lease, however often it is handed on.
+            // Renewed every third of the lease, however often it is handed off.
             let due = self.kept_until - lease / 3 * 2;
             next.extend_at = Some(if due > now { due } else { now });
             next.full_lease_granted |= due > now;
@@ -247,13 +245,13 @@ impl RenewalSchedule {
         self.request_queued = true;
     }
 
-    /// Whether a call is scheduled and not sent yet.
+    /// Whether a request is queued and not sent yet.
     pub const fn has_queued_request(&self) -> bool {
         self.request_queued
     }
 
-    /// Handles the outcome of a call. If the call extended the hold by `lease` from `sent_at`, only the next
-    /// task to which the hold is handed on benefits: this is no renewal.
+    /// Handles the outcome of a queued request. If the request extended the hold by `lease` from `sent_at`, only the next
+    /// task that gets the hold benefits: this is no renewal.
     pub fn handle_request_done(&mut self, sent_at: Moment, lease: Option<Duration>) {
         self.in_flight = false;
         if let Some(lease) = lease {
@@ -348,7 +346,7 @@ impl RenewalSchedule {
         self.stop_at_limit();
     }
 
-    /// The moment beyond which nothing extends the hold any more, if it is capped (3).
+    /// The moment beyond which nothing extends the hold any more, if it has a limit (3).
     pub fn latest_end(&self) -> Option<Moment> {
         if self.limits.max_renewals != Some(0) || !self.full_lease_granted {
             return self.limits.end;
@@ -365,7 +363,7 @@ impl RenewalSchedule {
     }
 
     /// The lease that an extend by the user may request. If the extend would have no effect, or not the
-    /// requested one, returns the time that is left until the cap.
+    /// requested one, returns the time that is left until the limit.
     pub fn allowed_lease(&self, now: Moment, request: ExtendRequest) -> Result<Duration, Duration> {
         let (ExtendRequest::Exactly(lease) | ExtendRequest::UpTo(lease)) = request;
         let Some(latest_end) = self.latest_end() else { return Ok(lease) };
@@ -376,8 +374,7 @@ impl RenewalSchedule {
         if too_much { Err(latest_end.since(now)) } else { Ok(self.up_to_limit(now, lease)) }
     }
 
-    /// The lease to request now so that the hold is valid until its cap; less than `lease` only where the cap
-    /// is closer.
+    /// The lease to request now so that the hold is valid until its limit; less than `lease` only if the limit is closer.
     fn up_to_limit(&self, now: Moment, lease: Duration) -> Duration {
         let Some(end) = self.limits.end else { return lease };
         // Compensates for what `drift` subtracts.
@@ -408,7 +405,7 @@ impl RenewalSchedule {
         }
     }
 
-    /// Whether the hold currently ends by a cap, and not with its lease.
+    /// Whether the hold currently ends by a limit, and not with its lease.
     pub fn ends_by_limit(&self) -> bool {
         match self.plan {
             RenewalPlan::Renew { .. } => self.is_at_limit(),
@@ -421,7 +418,7 @@ impl RenewalSchedule {
         self.kept_until = self.kept_until.max(valid_until);
         let valid_until = self.limits.end.map_or(valid_until, |limit| limit.min(valid_until));
         self.extend_at = match self.plan {
-            // The extends sent so far may have been executed before the doubt arose.
+            // The extends sent so far may have been executed before the verification was requested.
             _ if self.verify_pending => self.extend_at,
             // A lease that lengthens nothing does not delay the renewal.
             RenewalPlan::Renew { .. } if valid_until <= self.valid_until => self.extend_at,
@@ -440,16 +437,12 @@ impl RenewalSchedule {
         valid_until.max(self.valid_until) + drift(left) + left / 20 < end
     }
 
-    /// An extend had no reply, or none that tells the status of the hold. It is sent again until the
-    /// deadline; nothing is undone.
+    /// An extend had no reply, or none with the status of the hold. It is sent again until the deadline; nothing is undone.
     pub fn handle_fault(&mut self, now: Moment, random: Random<'_>) {
         self.in_flight = false;
         self.faults += 1;
-        let (first, most) = FAULT_BACKOFF;
-        let pause = first.saturating_mul(1 << self.faults.saturating_sub(1).min(10)).min(most);
-        #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
-        let share = 0.5 + 0.5 * (random() as f64 / u64::MAX as f64);
-        self.extend_at = Some(now + pause.mul_f64(share));
+        let pause = backoff(FAULT_BACKOFF, self.faults);
+        self.extend_at = Some(now + between((pause / 2, pause), random()));
         self.stop_at_limit();
     }
 
@@ -532,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_extend_by_the_user_does_not_stand_in_for_the_given_lease() {
+    fn a_short_extend_by_the_user_does_not_replace_the_fixed_lease() {
         let mut schedule = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
         schedule.handle_extended_by_user(s(0), Duration::from_secs(1));
         assert_eq!(schedule.valid_until(), s(3));
@@ -564,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hastened_hold_is_extended_at_once_and_again_if_one_was_in_flight() {
+    fn a_verified_hold_is_extended_at_once_and_again_if_an_extend_was_in_flight() {
         let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         assert!(matches!(schedule.poll(s(1), NONE), RenewalAction::Extend { .. }));
         schedule.verify_soon(s(2));
@@ -586,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_reasons_costs_a_few_extends_and_puts_no_renewal_off() {
+    fn many_verifications_cost_few_extends_and_delay_no_renewal() {
         for (lease_ms, most) in [(30_000, 41), (300, 101)] {
             let lease = Duration::from_millis(lease_ms);
             let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease }, ms(lease_ms), s(0));
@@ -614,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn a_given_lease_that_is_hastened_ends_when_it_ends() {
+    fn a_fixed_lease_that_is_verified_ends_when_it_should() {
         let mut schedule = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
         assert!(matches!(schedule.poll(s(0), FIRST_EXTEND_DELAY), RenewalAction::Extend { .. }));
         schedule.handle_extended(s(0), Duration::from_secs(60), false);
@@ -634,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_extend_by_the_user_does_not_put_off_the_renewal() {
+    fn a_short_extend_by_the_user_does_not_delay_the_renewal() {
         let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         schedule.handle_extended_by_user(s(0), Duration::from_millis(1));
         assert_eq!(schedule.due(), s(1), "before the first lease ends");
@@ -657,7 +650,7 @@ mod tests {
         )
     }
 
-    /// Follows the tenure every tenth of a second, and returns when and how it ended, and what was sent.
+    /// Follows the schedule every tenth of a second, and returns when and how it ended, and what was sent.
     fn kept(mut schedule: RenewalSchedule) -> (Moment, RenewalAction, Vec<Duration>) {
         let mut sent = Vec::new();
         for t in 0.. {
@@ -671,11 +664,11 @@ mod tests {
                 over => return (schedule.valid_until(), over, sent),
             }
         }
-        unreachable!("it is capped")
+        unreachable!("it has a limit")
     }
 
     #[test]
-    fn a_capped_hold_is_renewed_until_its_cap_and_not_beyond() {
+    fn a_limited_hold_is_renewed_until_its_limit_and_not_beyond() {
         for end in [1, 3, 4, 29, 31, 45, 3_600] {
             let (over_at, how, sent) = kept(limited(LEASE, Some(end), None));
             assert_eq!((over_at, how), (s(end), RenewalAction::Release), "{end}");
@@ -686,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_is_renewed_as_often_as_it_may_be_and_then_lasts_out_its_lease() {
+    fn a_hold_is_renewed_up_to_its_maximum_and_then_lasts_for_its_lease() {
         let full = LEASE.saturating_sub(drift(LEASE));
         for (max_renewals, over_at) in [(0, s(1) + full), (1, s(11) + full), (3, s(31) + full)] {
             let (at, how, sent) = kept(limited(LEASE, None, Some(max_renewals)));
@@ -701,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_does_not_get_beyond_a_cap_either() {
+    fn an_extend_by_the_user_does_not_exceed_a_limit_either() {
         let mut schedule = limited(LEASE, Some(20), None);
         assert_eq!(schedule.latest_end(), Some(s(20)));
         schedule.handle_extended_by_user(s(1), Duration::from_secs(600));
@@ -726,14 +719,14 @@ mod tests {
     }
 
     #[test]
-    fn an_extend_beyond_the_cap_returns_the_time_left() {
+    fn an_extend_beyond_the_limit_returns_the_time_left() {
         let (second, ten) = (Duration::from_secs(1), Duration::from_secs(10));
         let mut schedule = limited(LEASE, Some(20), None);
         assert_eq!(schedule.allowed_lease(s(5), ExtendRequest::Exactly(ten)), Ok(ten));
         assert_eq!(schedule.allowed_lease(s(12), ExtendRequest::Exactly(ten)), Err(second * 8));
         let lease = schedule.allowed_lease(s(12), ExtendRequest::UpTo(ten)).expect("there is time left");
         schedule.handle_extended_by_user(s(12), lease);
-        assert_eq!(schedule.valid_until(), s(20), "the drift does not keep it from its cap");
+        assert_eq!(schedule.valid_until(), s(20), "the drift does not keep it from its limit");
         assert_eq!(schedule.allowed_lease(s(12), ExtendRequest::UpTo(ten)), Err(second * 8));
         assert_eq!(
             schedule.allowed_lease(s(12), ExtendRequest::Exactly(second)),
@@ -745,7 +738,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_that_fails_at_the_cap_is_not_sent_again() {
+    fn a_renewal_that_fails_at_the_limit_is_not_sent_again() {
         let mut schedule = limited(LEASE, None, Some(1));
         schedule.handle_extended_by_user(s(0), LEASE);
         assert!(matches!(schedule.poll(s(10), NONE), RenewalAction::Extend { .. }));
@@ -755,13 +748,13 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_that_could_not_be_renewed_up_to_its_cap_has_lapsed() {
+    fn a_hold_that_could_not_be_renewed_up_to_its_limit_has_expired() {
         let mut schedule = limited(LEASE, Some(60), Some(5));
         assert_eq!(schedule.poll(s(3), NONE), RenewalAction::Expired, "there may be nothing to give up");
     }
 
     #[test]
-    fn a_given_lease_is_given_up_only_where_a_cap_has_cut_it() {
+    fn a_fixed_lease_is_released_only_if_a_limit_shortened_it() {
         let limits = |end| HoldLimits { end: Some(s(end)), max_renewals: Some(0) };
         for (limit, how) in [(40, RenewalAction::Release), (90, RenewalAction::Expired)] {
             let mut schedule =
@@ -779,7 +772,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_task_keeps_it_for_as_long_as_the_store_does_and_by_its_own_plan() {
+    fn a_hold_that_is_handed_off_follows_the_plan_of_the_next_task() {
         let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         schedule.poll(s(1), NONE);
         schedule.handle_extended(s(1), LEASE, false);
@@ -792,7 +785,7 @@ mod tests {
             "nothing has to be lengthened for it"
         );
         for n in 0..100 {
-            // However often it is handed on, it is renewed when a third of the lease is over.
+            // However often it is handed off, it is renewed when a third of the lease is over.
             schedule.hand_off(
                 RenewalPlan::Renew { lease: LEASE },
                 HoldLimits::default(),
@@ -817,7 +810,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_is_its_holders_alone() {
+    fn a_limit_applies_to_one_task_only() {
         let limits = HoldLimits { end: Some(s(4)), max_renewals: None };
         let mut schedule =
             RenewalSchedule::with_limits(RenewalPlan::Renew { lease: LEASE }, limits, s(3), s(0));
@@ -830,7 +823,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_called_for_goes_at_once_and_puts_no_renewal_off() {
+    fn a_queued_request_is_sent_at_once_and_delays_no_renewal() {
         let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         schedule.queue_request();
         assert!(schedule.has_queued_request() && schedule.due() <= s(0));

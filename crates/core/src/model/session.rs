@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_beat_only_raises() {
+    fn a_late_heartbeat_only_extends() {
         let mut sessions = Sessions::default();
         beaten(&mut sessions, 0, begin());
         beaten(&mut sessions, 4_000, heartbeat(ALIVE_MS));

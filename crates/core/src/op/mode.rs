@@ -94,6 +94,11 @@ impl LockMode {
         }
     }
 
+    /// Whether a hold in this mode can keep another client from acquiring the lock.
+    pub(crate) const fn excludes(self) -> bool {
+        !matches!(self, Self::LatchWait { .. } | Self::BarrierWait { .. })
+    }
+
     /// The text of this mode in records.
     pub fn encode(self) -> String {
         match self {

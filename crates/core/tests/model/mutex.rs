@@ -4,12 +4,12 @@
 //! 2. Strangers (clients of other libraries) set and delete the key at random, but never set it to a token of
 //!    Leasehold. They may set a user-defined value: nothing prevents it.
 
-use super::happenings::{
+use super::workload::{
     HOUR_MS, LOOKS_AT_MOST, SESSIONS, START_US, Tokens, actor, any_attendance, any_claim, any_lease_ms,
     any_move, any_op, any_reserve, ask, by, check_doubling, check_places, check_queue, claims, entries,
     has_ended, lives_with, order, places, session, waits, watcher,
 };
-use crate::reserving::Onlooker;
+use crate::reservation::Onlooker;
 use leasehold_core::model::{
     Audit, Content, LockState, QueueEntryId, RecordedHolder, SessionStatus, Sessions, Value, all_alive,
 };
@@ -475,7 +475,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_the_model_keeps_its_promises(steps in any_steps()) {
+    fn the_model_keeps_its_promises(steps in any_steps()) {
         let mut environment = Environment::new();
         for step in &steps {
             environment.step(step);
@@ -484,7 +484,7 @@ proptest! {
 
     /// Rows 20 and 27 in small: nothing is kept for ever.
     #[test]
-    fn what_has_expired_leaves_nothing(steps in any_steps()) {
+    fn an_expired_state_leaves_nothing(steps in any_steps()) {
         let mut environment = Environment::new();
         for step in steps.iter().filter(|(_, event)| !matches!(event, Event::Set(_, None) | Event::SetOther)) {
             environment.step(step);
@@ -565,7 +565,7 @@ fn free(claim: Claim) -> Op {
 
 /// Row 23: dead entries cost no more than one operation for each 64 of them.
 #[test]
-fn an_operation_skips_64_dead_places_at_most() {
+fn an_operation_skips_at_most_64_dead_entries() {
     let mut state = LockState::default();
     let first = held_by_first(&mut state);
     for n in 0..200 {
@@ -636,7 +636,7 @@ fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
 /// Row 16 with a user-defined value at the key: a resent release used to free the lock of a stranger that had
 /// acquired it since with the same value.
 #[test]
-fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
+fn a_resent_release_spares_a_foreign_lock_with_the_same_value() {
     let mut state = LockState::default();
     let own = claim(0, 2);
     state.apply(START_US, &Op::Acquire(ask(own.clone(), 3_000, None, None)), &all_alive);
@@ -704,7 +704,7 @@ fn the_audit_is_bounded_and_expires() {
 /// A row of fifty dead sessions is cleared from behind: the live waiter looks once for each, and then holds
 /// the lock.
 #[test]
-fn a_row_of_the_dead_is_cleared_from_behind() {
+fn a_row_of_dead_sessions_is_cleared_from_behind() {
     let mut state = LockState::default();
     let mut asks: Vec<_> = (0..51).map(|n| waiting(0, n, HOUR_MS)).collect();
     for ask in &asks {
@@ -738,7 +738,7 @@ fn a_row_of_the_dead_is_cleared_from_behind() {
 /// A store that has lost its data does not know which sessions are alive. A client that acquires a lock there
 /// with a forgotten session relies on it until its next heartbeat: no other client may take it before.
 #[test]
-fn a_hold_of_a_session_that_is_not_known_is_spared_as_long_as_it_may_be_believed() {
+fn a_hold_of_an_unknown_session_is_spared_while_its_client_may_rely_on_it() {
     let holder = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [1; 16]));
     let waiter = Claim::new(HoldId::from_random(SessionId::from_random([2; 12]), [2; 16]));
     let unknown = &|_| SessionStatus::Unknown;

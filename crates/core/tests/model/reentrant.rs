@@ -6,7 +6,7 @@
 //! 3. An observer keeps track of the strangers' share of the count, of when a hold without extends must end,
 //!    and of the longest lease.
 
-use super::happenings::{
+use super::workload::{
     HOUR_MS, SESSIONS, START_US, Tokens, any_attendance, any_claim, any_lease_ms, any_move, any_op, ask, by,
     check_doubling, check_places, check_queue, claims, entries, has_ended, lives_with, order, places,
     session, watcher,
@@ -661,7 +661,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_the_model_keeps_its_promises(steps in any_steps()) {
+    fn the_model_keeps_its_promises(steps in any_steps()) {
         let mut environment = Environment::new();
         for step in &steps {
             environment.step(step);
@@ -670,7 +670,7 @@ proptest! {
 
     /// Row 27 in small: nothing is kept for ever, and no count is left.
     #[test]
-    fn what_has_expired_leaves_nothing(steps in any_steps()) {
+    fn an_expired_state_leaves_nothing(steps in any_steps()) {
         let mut environment = Environment::new();
         for step in steps.iter().filter(|(_, event)| !matches!(event, Event::Enters(_, None) | Event::SetOther(_))) {
             environment.step(step);
@@ -707,7 +707,7 @@ proptest! {
 
     /// A hold that does not exist is not released or evicted (rows 2 and 16).
     #[test]
-    fn what_is_not_there_is_not_ended(steps in any_steps(), claim in any_claim(claim)) {
+    fn a_hold_that_does_not_exist_is_not_ended(steps in any_steps(), claim in any_claim(claim)) {
         let mut environment = Environment::new();
         for step in &steps {
             environment.step(step);
@@ -731,7 +731,7 @@ proptest! {
     /// Rows 1, 4 and 27: an acquire whose caller is gone ends by its own lease, whatever else its owner does,
     /// and leaves no count.
     #[test]
-    fn a_ghost_is_gone_after_its_own_lease(
+    fn an_orphaned_hold_ends_with_its_own_lease(
         steps in any_steps(),
         owner in prop_oneof![Just("shared"), Just("task 1"), Just("redisson")],
         lease_ms in any_lease_ms(),

@@ -4,7 +4,7 @@
 //! 2. A hold always requests the same mode: another mode needs another hold.
 //! 3. An operator deletes the key or the record, and changes the number of permits.
 
-use super::happenings::{
+use super::workload::{
     LOOKS_AT_MOST, START_US, any_attendance, any_lease_ms, any_move, ask, entries, has_ended, session,
     watcher,
 };

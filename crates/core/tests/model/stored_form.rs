@@ -3,7 +3,7 @@
 //! One state for each kind of lock, with every field in use. `LEASEHOLD_BLESS=1` rewrites the file: a difference means
 //! that databases written before cannot be read any more.
 
-use crate::happenings::{START_US, ask, session, watcher};
+use crate::workload::{START_US, ask, session, watcher};
 use leasehold_core::model::{LockState, SessionStatus};
 use leasehold_core::{
     Acquire, Claim, Evict, Extend, HoldId, Kind, Liveness, LockMode, Op, OwnValue, Release, ReleaseAction,

@@ -4,7 +4,7 @@ use super::*;
 use leasehold_core::{Claim, HoldId};
 
 #[test]
-fn a_node_hands_nothing_on_and_notifies_waiters() {
+fn a_node_grants_nothing_and_notifies_waiters() {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
     for action in [ReleaseAction::Grant, ReleaseAction::Free] {
         let requested = at_a_node(&Op::Release(Release { claim: claim.clone(), action, next: None }));

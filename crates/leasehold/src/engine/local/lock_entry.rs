@@ -35,9 +35,8 @@ use crate::engine::hold::Hold;
 use crate::engine::keeper::keep_id::KeepId;
 use crate::engine::session::Session;
 use handoff::Handoff;
-use leasehold_core::machine::contender::{
-    AcquireTerms, Contender, ContenderAction, Grant, Random, WaitStatus,
-};
+use leasehold_core::machine::contender::{AcquireTerms, Contender, ContenderAction, Grant, WaitStatus};
+use leasehold_core::machine::jitter::Random;
 use leasehold_core::{
     Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, LockMode, Moment,
     Nonce, OwnValue, Partition, SessionId,

@@ -9,9 +9,8 @@
 //! 2. A request without a reply is sent again: the owner may hold the lock and wait for this very task.
 
 use crate::engine::Session;
-use leasehold_core::machine::contender::{
-    AcquireTerms, Contender, ContenderAction, Grant, Random, WaitStatus,
-};
+use leasehold_core::machine::contender::{AcquireTerms, Contender, ContenderAction, Grant, WaitStatus};
+use leasehold_core::machine::jitter::Random;
 use leasehold_core::{Acquired, Claim, Executed, Moment, Nonce};
 use std::time::Duration;
 

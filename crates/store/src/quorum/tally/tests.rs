@@ -95,7 +95,7 @@ fn shown(what: &str, answers: &str) -> String {
 }
 
 #[test]
-fn what_answers_come_to() {
+fn replies_combine_to_a_result() {
     for (what, answers, meaning) in [
         ("extend", "HHH..", "Extended"),
         ("extend", "HH-..", "open"),
@@ -184,7 +184,7 @@ fn voted(votes: &str) -> String {
 }
 
 #[test]
-fn what_votes_come_to() {
+fn votes_combine_to_a_result() {
     for (votes, meaning) in [
         ("314..", "given 4 for 100"),
         ("3149?", "given 9 for 300"),

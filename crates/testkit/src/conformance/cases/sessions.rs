@@ -105,7 +105,7 @@ pub async fn a_look_takes_the_lock_from_the_dead_ahead(fixture: &Fixture) {
 }
 
 /// Row 23: each poll evicts the predecessor and names the next: a row of lapsed sessions costs one poll each.
-pub async fn a_row_of_the_dead_is_cleared_from_behind(fixture: &Fixture) {
+pub async fn a_row_of_dead_sessions_is_cleared_from_behind(fixture: &Fixture) {
     let [a, live] = fixture.clients().await;
     if !lapses(&a) {
         return;

@@ -12,7 +12,7 @@
 //!    of nothing else: not of one from its own session, nor about an earlier hold, nor by the request that is
 //!    granted.
 
-use crate::happenings::{
+use crate::workload::{
     START_US, any_attendance, any_claim, any_lease_ms, any_op, any_reserve, ask, session, watcher,
 };
 use leasehold_core::model::{Content, LockState, Sessions, Value, all_alive};

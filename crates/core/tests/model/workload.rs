@@ -3,7 +3,7 @@
 //! 1. The acquire that comes with a release is of the same session, and for another hold.
 //! 2. No session checks its own life.
 
-use crate::reserving::is_note;
+use crate::reservation::is_note;
 use leasehold_core::model::{LockState, QueueEntry, QueueEntryId, Record, Sessions};
 use leasehold_core::{
     Acquire, AuditEntry, Claim, Enqueue, Evict, Evicted, Extend, Extended, FencingToken, ForceReleased,

@@ -5,7 +5,7 @@
 //! 2. A lock that rests is taken until its time is over, whatever operation arrives, except a forced release:
 //!    its end does not move, and it is not granted.
 
-use crate::happenings::{START_US, any_claim, any_op, session};
+use crate::workload::{START_US, any_claim, any_op, session};
 use leasehold_core::model::{Content, LockState, SessionStatus};
 use leasehold_core::{
     Claim, ForceRelease, HoldId, HoldStatus, Kind, Label, Notification, ObservedHolder, Op, OwnValue,
@@ -44,7 +44,7 @@ fn rests(state: &LockState) -> Option<u64> {
 
 proptest! {
     #[test]
-    fn an_election_means_what_a_mutex_means(steps in proptest::collection::vec(any_step(), 1..60)) {
+    fn an_election_behaves_as_a_mutex_does(steps in proptest::collection::vec(any_step(), 1..60)) {
         let (mut mutex, mut election) = (LockState::new(Kind::Mutex), LockState::new(Kind::Election));
         let mut now_us = START_US;
         let alive = |_| SessionStatus::Alive(10_000);
@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn a_rest_lasts_whatever_is_sent(
+    fn a_cooldown_lasts_whatever_is_sent(
         steps in proptest::collection::vec(any_step(), 1..60),
         kind in prop_oneof![Just(Kind::Mutex), Just(Kind::Election)],
         dead in any::<bool>(),

@@ -448,7 +448,7 @@ pub enum RunError {
 pub struct InspectError(#[from] pub(crate) Fault);
 
 impl InspectError {
-    /// The cause: for example [`Meaningless`](crate::store::FaultKind::Meaningless) if the name belongs to a
+    /// The cause: for example [`Refused`](crate::store::FaultKind::Refused) if the name belongs to a
     /// lock of another kind.
     pub const fn fault(&self) -> &Fault {
         &self.0

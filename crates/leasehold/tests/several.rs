@@ -1,4 +1,4 @@
-//! Several locks in one step of a store: `LockState::take_all` defines the meaning.
+//! Several locks in one step of a store: `LockState::acquire_all` defines the meaning.
 //!
 //! Random operations on four locks, and occasionally an acquire of several of them: the replies of the store and of the
 //! model agree, and so do their reports about each lock.

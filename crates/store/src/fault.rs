@@ -211,7 +211,7 @@ impl Fault {
         Self { kind, phase, node: node.into(), source: None }
     }
 
-    /// What a reply means that is none to the question: a refusal, or a store that breaks its contract.
+    /// The fault for a reply that does not match the operation: a refusal, or a store that breaks its contract.
     pub fn unexpected_reply(reply: Reply) -> Self {
         let kind = match reply {
             Reply::Refused(refused) => FaultKind::Refused(refused),
@@ -227,7 +227,7 @@ impl Fault {
         self
     }
 
-    /// The more telling of two faults of one call: that the time was up at last says less than what went wrong before.
+    /// The more specific of two faults of one call: an earlier fault, if this one only says that the time was up.
     #[must_use]
     pub fn or_earlier(self, earlier: Option<Self>) -> Self {
         match earlier {

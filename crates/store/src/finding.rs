@@ -15,15 +15,15 @@ use std::time::Duration;
 /// ```
 /// use leasehold::store::{Finding, FindingKind, Severity};
 ///
-/// fn has_to_be_mended(findings: &[Finding]) -> Vec<String> {
-///     let serious = findings.iter().filter(|hazard| hazard.severity >= Severity::Warning);
-///     serious.map(|hazard| format!("{}: {}", hazard.kind, hazard.kind.remedy())).collect()
+/// fn needs_action(findings: &[Finding]) -> Vec<String> {
+///     let serious = findings.iter().filter(|finding| finding.severity >= Severity::Warning);
+///     serious.map(|finding| format!("{}: {}", finding.kind, finding.kind.remedy())).collect()
 /// }
 ///
 /// let kind = FindingKind::Eviction { policy: "allkeys-lru".into(), maxmemory: 1 << 30 };
 /// let found = [Finding::new(FindingKind::NotPersistent, Severity::Notice), Finding::new(kind, Severity::Warning)];
-/// assert!(has_to_be_mended(&found)[0].contains("noeviction"));
-/// assert_eq!(has_to_be_mended(&found).len(), 1);
+/// assert!(needs_action(&found)[0].contains("noeviction"));
+/// assert_eq!(needs_action(&found).len(), 1);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

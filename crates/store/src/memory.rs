@@ -46,7 +46,7 @@ struct State {
     locks: HashMap<Lock, LockState>,
     mailboxes: HashMap<SessionId, Arc<dyn NotificationSink>>,
     sessions: Sessions,
-    /// Subscriptions to changes of an Election's leader.
+    /// The subscriptions to changes of an Election's leader.
     publishers: HashMap<Lock, Vec<(u64, Publisher)>>,
     last_subscription: u64,
     since_sweep: u32,
@@ -87,7 +87,7 @@ impl MemoryStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Only the model changes the state, and it does not panic.
+        // Only the model changes the state, and the model does not panic.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,15 +1,15 @@
-//! Where a store delivers the messages to a session.
+//! The receiving end of a session's mailbox.
 
 use leasehold_core::Notification;
 
-/// Where a session's grants go.
+/// Receives the notifications for a session.
 ///
 /// ```
 /// use leasehold::core::{FencingToken, Nonce, SessionId, Notification};
 /// use leasehold::store::NotificationSink;
 /// use std::sync::mpsc;
 ///
-/// /// Hands messages on to a thread; nothing means that it has to look for itself.
+/// /// Forwards notifications to a thread; `None` means that it has to poll.
 /// struct Slot(mpsc::Sender<Option<Notification>>);
 ///
 /// impl NotificationSink for Slot {
@@ -24,14 +24,14 @@ use leasehold_core::Notification;
 /// let (sender, received) = mpsc::channel();
 /// let to = SessionId::from_random([7; 12]);
 /// let notification = Notification::Grant { to, nonce: Nonce::new(0, 77), fence: FencingToken::new(4711) };
-/// Slot(sender).deliver(notification); // as a store does, to which this message came
+/// Slot(sender).deliver(notification); // as a store does when a notification arrives
 /// assert_eq!(received.recv()?, Some(notification));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait NotificationSink: Send + Sync + 'static {
-    /// A message has come. Does not block.
+    /// A notification has arrived. Does not block.
     fn deliver(&self, notification: Notification);
 
-    /// Messages may have been missed: the mailbox was opened anew. Does not block.
+    /// Notifications may have been missed: the mailbox was reopened. Does not block.
     fn resubscribed(&self);
 }

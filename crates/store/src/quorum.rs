@@ -1,14 +1,14 @@
 //! Several stores as one: a client holds a lock once a majority of them grants it.
 //!
-//! Owns which node is sent what, when, and its time limits. [`tally`] combines the replies; [`ballot`] wins and
+//! Owns what is sent to which node, when, and the time limits. [`tally`] combines the replies; [`ballot`] wins and
 //! undoes an acquire. The meaning of an operation at a node is the model's, as everywhere; that a node which may have
 //! forgotten its grants grants nothing for a while is up to the node (`redis`).
 //!
-//! 1. All nodes are sent an operation at once, each by its own task. The outcome is known as soon as further replies
-//!    would not change it; the tasks go on in the background until their nodes have answered or their time is up. A
+//! 1. An operation goes to all nodes at once, each in its own task. The outcome is known as soon as further replies
+//!    would not change it; the tasks continue in the background until their nodes have answered or their time is up. A
 //!    program waits for them before it ends: [`Store::flush`].
-//! 2. Nodes have no queues, hand nothing on and know no sessions: each has only a vote. So a waiter retries, each
-//!    time with a new hold.
+//! 2. Nodes have no queues, grant nothing to waiters and know no sessions: each node has only a vote. So a waiter
+//!    retries, each time with a new hold.
 //! 3. An extend never releases, and is not sent to a node that lacks the hold: a hold that a majority does not extend
 //!    ends by itself.
 
@@ -151,8 +151,8 @@ impl QuorumStore {
 
     /// Sets the time limit for the reply of a node: 50 ms by default. A node that takes longer has not voted.
     ///
-    /// Choose little compared with the lease of 3 s that every hold begins with, since it is lost from that; and more
-    /// than the round trip to the second slowest node.
+    /// Choose a time that is short compared with the first lease of 3 s, from which it is subtracted, and longer than the
+    /// round trip to the second slowest node.
     #[must_use]
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
@@ -202,7 +202,7 @@ impl QuorumStore {
         released.next = match self.acquire(lock, next, within.saturating_sub(start.elapsed())).await {
             Outcome::Done(Reply::Acquire(acquired)) => Some(Ok(acquired)),
             Outcome::Done(Reply::Refused(refused)) => Some(Err(refused)),
-            // The hold was given up for certain, and what the question left is undone.
+            // The hold was certainly released, and the acquire that failed is undone.
             Outcome::Done(_) | Outcome::Failed(..) => None,
         };
         Outcome::Done(Reply::Release(released))
@@ -294,7 +294,7 @@ fn at_a_node(op: &Op) -> Op {
     }
 }
 
-/// The tasks of the nodes, which go on after their caller has its reply.
+/// The tasks of the nodes, which continue after the caller has received its reply.
 #[derive(Debug, Clone)]
 struct BackgroundTasks(Arc<Watched<UnderWay>>);
 

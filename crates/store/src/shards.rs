@@ -102,7 +102,7 @@ impl Shards {
         }
     }
 
-    /// What the shard is called on which a lock lies.
+    /// The name of the shard that a lock maps to.
     pub fn shard_of(&self, lock: &Lock) -> &str {
         &self.shard(self.partition(lock)).name
     }
@@ -139,7 +139,7 @@ impl Shards {
                 Outcome::Failed(_, fault) => missing = Some(fault),
             }
         }
-        // Half a list would look like a whole one.
+        // A caller could not tell an incomplete list from a complete one.
         missing.map_or(Outcome::Done(SessionReply::List(sessions)), |fault| {
             Outcome::Failed(Executed::Unknown, fault)
         })
@@ -192,10 +192,10 @@ impl Store for Shards {
             for (at, (lock, _)) in ops.iter().enumerate() {
                 batches.entry(self.partition(lock)).or_default().push(at);
             }
-            let sent = batches.into_iter().map(async |(partition, places)| {
-                let batch: Vec<_> = places.iter().map(|at| ops[*at].clone()).collect();
+            let sent = batches.into_iter().map(async |(partition, positions)| {
+                let batch: Vec<_> = positions.iter().map(|at| ops[*at].clone()).collect();
                 let outcomes = self.shard(partition).store.execute_all(&batch, within).await;
-                places.into_iter().zip(outcomes).collect::<Vec<_>>()
+                positions.into_iter().zip(outcomes).collect::<Vec<_>>()
             });
             let mut outcomes: Vec<_> = join_all(sent).await.into_iter().flatten().collect();
             outcomes.sort_by_key(|(at, _)| *at);

@@ -93,17 +93,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(None))
     }
 
-    /// What it can do. It never changes.
+    /// What the store can do. It never changes.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
-    /// In which place of the store a lock lies. It never changes.
+    /// The partition of the store that a lock belongs to. It never changes.
     fn partition(&self, _lock: &Lock) -> Partition {
         Partition::ONLY
     }
 
-    /// Opens the mailbox that a session has in a place. When this has returned, its grants there go to `sink`.
+    /// Opens the mailbox of a session in a partition. Once this has returned, `sink` receives the session's notifications
+    /// from there.
     fn open_mailbox(
         &self,
         partition: Partition,
@@ -112,7 +113,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>>;
 
-    /// Closes the mailbox that a session has in a place. Does not wait for anything.
+    /// Closes the mailbox of a session in a partition. Does not block.
     fn close_mailbox(&self, partition: Partition, session: SessionId);
 
     /// Subscribes to what clients of other libraries publish when they release this lock, so that its waiters re-check it
@@ -129,8 +130,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Ok(None)))
     }
 
-    /// Executes one operation on the sessions of a place, and answers within `within`. A [list](SessionOp::List) is that of
-    /// all places, whichever is named: a session that lives in several of them is there several times.
+    /// Executes one operation on the sessions of a partition, and returns within `within`. A [list](SessionOp::List) covers
+    /// all partitions, whichever is named: it contains a session of several partitions several times.
     fn execute_session<'a>(
         &'a self,
         _partition: Partition,

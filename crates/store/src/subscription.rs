@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
 /// use leasehold::store::{Publisher, Subscription};
 ///
-/// let publisher = Publisher::default(); // kept by a store, which notifies it at each message
+/// let publisher = Publisher::default(); // a store keeps it, and calls `notify` for each message
 /// let mut subscription = Subscription::new(&publisher, || println!("the subscription has ended"));
 /// publisher.notify();
 /// publisher.notify();

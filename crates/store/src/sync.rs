@@ -24,7 +24,7 @@ pub use shuttle::sync::{
     atomic::{AtomicBool, AtomicU64},
 };
 
-/// The stand-ins that shuttle does not bring along.
+/// Equivalents that shuttle does not provide.
 #[cfg(shuttle)]
 #[allow(missing_debug_implementations, reason = "they are not printed")]
 mod interrupted {

@@ -523,7 +523,7 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
             state.value = None;
         }
         (Flaw::HidesOthers, _, Reply::Acquire(Acquired::Taken { other_holders, .. })) => {
-            other_holders.clear()
+            other_holders.clear();
         }
         (Flaw::HidesSharers, _, Reply::Inspect(inspection)) => inspection.shared_holders.truncate(1),
         (Flaw::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Removed { .. })) => {

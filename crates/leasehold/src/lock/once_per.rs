@@ -2,7 +2,7 @@
 //! over.
 //!
 //! It is built on a detached hold. That the lock stays taken after a release is one atomic step of the store
-//! (`ReleaseAction::Rest`).
+//! (`ReleaseAction::Cooldown`).
 
 use crate::client::{Client, named};
 use crate::engine::LostReason;

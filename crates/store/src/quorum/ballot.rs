@@ -1,7 +1,7 @@
 //! An acquire on a quorum: votes in a first round, the token in a second, and the undo of a failed attempt.
 //!
-//! 1. All nodes are sent the request at once, each by its own task. A task goes on when the outcome is known or the
-//!    caller is gone: a late grant has its token raised if the hold was won, and is released otherwise.
+//! 1. The request goes to all nodes at once, each in its own task. A task continues when the outcome is known or the
+//!    caller is gone: it raises the token of a late grant if the hold was won, and releases it otherwise.
 //! 2. The token of a hold is the greatest granted by its majority. The hold counts once a majority that still has it
 //!    has stored that token. Each later majority contains one of those nodes, and grants a greater token. A client
 //!    that dies between the rounds has exposed no token.

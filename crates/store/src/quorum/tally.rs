@@ -212,12 +212,12 @@ impl Tally {
 
     /// The token of a holder: a node that did not receive it reports a smaller one, and one that granted late a
     /// greater one. If not all nodes report the holder, it is the token that most report.
-    fn fence_of(&self, told: Vec<FencingToken>) -> Option<FencingToken> {
-        if told.len() == self.answers.len() {
-            return self.of_a_majority(told);
+    fn fence_of(&self, reported: Vec<FencingToken>) -> Option<FencingToken> {
+        if reported.len() == self.answers.len() {
+            return self.of_a_majority(reported);
         }
-        let count = |fence: FencingToken| told.iter().filter(|other| **other == fence).count();
-        told.iter().copied().max_by_key(|fence| (count(*fence), *fence))
+        let count = |fence: FencingToken| reported.iter().filter(|other| **other == fence).count();
+        reported.iter().copied().max_by_key(|fence| (count(*fence), *fence))
     }
 
     /// The greatest value that a majority reaches, or the smallest if there is no majority.

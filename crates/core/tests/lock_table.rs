@@ -120,7 +120,7 @@ impl Scenario {
         let who = words.next().expect("a client").to_owned();
         let now_ms = START_MS + at_ms;
         if who == "--" {
-            return self.meddle(now_ms, words);
+            return self.act_as_foreign_client(now_ms, words);
         }
         let session = self.session(&who);
         if taken("dies", &mut words) {
@@ -154,7 +154,7 @@ impl Scenario {
     }
 
     /// An action of a client of another library.
-    fn meddle(&mut self, now_ms: u64, mut words: Words<'_>) -> String {
+    fn act_as_foreign_client(&mut self, now_ms: u64, mut words: Words<'_>) -> String {
         // An expired value is gone for it as well.
         self.state.is_empty_at(now_ms * 1000);
         self.state.value = match words.next() {
@@ -172,7 +172,7 @@ impl Scenario {
                 return self.enter(now_ms, &owner, after("for", &mut words));
             }
             Some("leaves") => return self.leave(words.next().expect("an owner")),
-            other => panic!("unknown action of a stranger: {other:?}"),
+            other => panic!("unknown action of a client of another library: {other:?}"),
         };
         "done".into()
     }
@@ -207,13 +207,13 @@ impl Scenario {
 
     fn op(&mut self, who: &str, words: &mut Words<'_>) -> Op {
         match words.next() {
-            Some("acquires") => Op::Acquire(self.ask(who, words)),
+            Some("acquires") => Op::Acquire(self.request(who, words)),
             Some("upgradably") => {
                 assert!(taken("reads", words), "only `reads` can follow `upgradably`");
-                Op::Acquire(self.ask_for("upgradably", who, words))
+                Op::Acquire(self.request_for("upgradably", who, words))
             }
             Some(verb @ ("takes" | "reads" | "upgrades" | "writes" | "arrives" | "awaits" | "meets")) => {
-                Op::Acquire(self.ask_for(verb, who, words))
+                Op::Acquire(self.request_for(verb, who, words))
             }
             Some("resizes") => {
                 let observed = after("from", words).map(count);
@@ -233,7 +233,7 @@ impl Scenario {
                     None if taken("freely", words) => ReleaseAction::Free,
                     None => ReleaseAction::Grant,
                 };
-                let next = taken("then", words).then(|| self.ask(who, words));
+                let next = taken("then", words).then(|| self.request(who, words));
                 Op::Release(Release { claim, action, next })
             }
             Some("inspects") => {
@@ -264,12 +264,12 @@ impl Scenario {
         }
     }
 
-    fn ask(&mut self, who: &str, words: &mut Words<'_>) -> Acquire {
+    fn request(&mut self, who: &str, words: &mut Words<'_>) -> Acquire {
         let claim = self.claim(who, words);
-        self.ask_by(claim, LockMode::Exclusive, who, words)
+        self.request_by(claim, LockMode::Exclusive, who, words)
     }
 
-    fn ask_by(&mut self, mut claim: Claim, mode: LockMode, who: &str, words: &mut Words<'_>) -> Acquire {
+    fn request_by(&mut self, mut claim: Claim, mode: LockMode, who: &str, words: &mut Words<'_>) -> Acquire {
         if taken("with", words) || taken("as", words) {
             let value = words.next().expect("a value, or an owner");
             claim.value = Some(OwnValue::new(value).expect("a plain text"));
@@ -294,7 +294,7 @@ impl Scenario {
     }
 
     /// An acquire of a shared lock.
-    fn ask_for(&mut self, verb: &str, who: &str, words: &mut Words<'_>) -> Acquire {
+    fn request_for(&mut self, verb: &str, who: &str, words: &mut Words<'_>) -> Acquire {
         let claim = self.claim(who, words);
         let mut numbers = || count(number(words));
         let mode = match verb {
@@ -315,7 +315,7 @@ impl Scenario {
             "upgrades" => LockMode::Upgrade,
             _ => LockMode::Write,
         };
-        self.ask_by(claim, mode, who, words)
+        self.request_by(claim, mode, who, words)
     }
 
     fn session(&mut self, who: &str) -> SessionId {
@@ -373,7 +373,7 @@ impl Scenario {
                 format!("granted {}, {remaining_ms} left{owner_holds}{other_holders}", self.token(*fence))
             }
             Acquired::Taken { holder, position, predecessor, other_holders } => {
-                let place = position.map(|place| format!(", place {place}")).unwrap_or_default();
+                let entry = position.map(|entry| format!(", place {entry}")).unwrap_or_default();
                 let predecessor = predecessor.map(|predecessor| {
                     let known =
                         predecessor.alive_ms.map(|ms| format!(", alive for {ms}")).unwrap_or_default();
@@ -387,9 +387,9 @@ impl Scenario {
                     format!(" and {}", other_holders.join(", "))
                 };
                 let predecessor = predecessor.unwrap_or_default() + &other_holders;
-                format!("taken by {}{place}{predecessor}", self.holder(holder.as_ref()))
+                format!("taken by {}{entry}{predecessor}", self.holder(holder.as_ref()))
             }
-            Acquired::AlreadyEnded(how) => format!("spent: {}", fate(HoldStatus::Ended(*how))),
+            Acquired::AlreadyEnded(how) => format!("spent: {}", hold_status(HoldStatus::Ended(*how))),
         }
     }
 
@@ -410,7 +410,7 @@ impl Scenario {
         let mut text = match released.status {
             HoldStatus::Held => "released".into(),
             HoldStatus::Queued => "left the queue".into(),
-            other => format!("nothing to release: {}", fate(other)),
+            other => format!("nothing to release: {}", hold_status(other)),
         };
         if let Some(holder) = &released.holder {
             write!(text, " by {}", self.holder(Some(holder))).expect("a string takes everything");
@@ -436,7 +436,7 @@ impl Scenario {
             shared_holders,
             limit,
         } = inspection;
-        let asked = asked.map(|asked| format!("; that hold: {}", fate(asked))).unwrap_or_default();
+        let asked = asked.map(|asked| format!("; that hold: {}", hold_status(asked))).unwrap_or_default();
         let holders: Vec<_> =
             if shared_holders.is_empty() { holder.iter().collect() } else { shared_holders.iter().collect() };
         let holders: Vec<_> = holders.into_iter().map(|holder| self.holder(Some(holder))).collect();
@@ -479,9 +479,9 @@ impl Scenario {
             holder.owner.as_ref().map(OwnValue::as_str).filter(|owner| Some(*owner) != label.as_deref());
         let owner = owner.map(|owner| format!(" as {owner}")).unwrap_or_default();
         let count = if holder.count == 1 { String::new() } else { format!(" {}", times(holder.count)) };
-        let rests = if holder.in_cooldown { ", resting" } else { "" };
+        let cooldown = if holder.in_cooldown { ", resting" } else { "" };
         let part = part(holder.mode).map(|part| format!(" ({part})")).unwrap_or_default();
-        let who = who + &owner + &count + &part + rests;
+        let who = who + &owner + &count + &part + cooldown;
         match holder.remaining_ms {
             Some(remaining_ms) => format!("{who}, {remaining_ms} left"),
             None => format!("{who}, for ever"),
@@ -514,8 +514,8 @@ impl Scenario {
     }
 }
 
-fn fate(fate: HoldStatus) -> &'static str {
-    match fate {
+fn hold_status(hold_status: HoldStatus) -> &'static str {
+    match hold_status {
         HoldStatus::Held => "held",
         HoldStatus::Queued => "queued",
         HoldStatus::Ended(Ended::Released) => "released before",

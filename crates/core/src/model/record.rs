@@ -158,9 +158,9 @@ impl RecordedHolder {
 pub struct QueueEntry {
     /// The number of the entry: smaller ones come first.
     pub ticket: i64,
-    /// The nonce of the last look.
+    /// The nonce of the last request.
     pub nonce: crate::Nonce,
-    /// Until when the entry is kept without another look, in milliseconds of the store's clock.
+    /// Until when the entry is kept without another request, in milliseconds of the store's clock.
     pub expires_ms: u64,
     /// How long the hold lasts when it is granted, in milliseconds.
     pub lease_ms: u64,

@@ -1,15 +1,15 @@
 //! Properties of the Mutex.
 //!
 //! 1. Every property is checked after every step, in [`Environment::step`] alone.
-//! 2. Strangers (clients of other libraries) set and delete the key at random, but never set it to a token of
+//! 2. Clients of other libraries set and delete the key at random, but never set it to a token of
 //!    Leasehold. They may set a user-defined value: nothing prevents it.
 
 use super::workload::{
-    HOUR_MS, LOOKS_AT_MOST, SESSIONS, START_US, Tokens, actor, any_attendance, any_claim, any_lease_ms,
-    any_move, any_op, any_reserve, ask, by, check_doubling, check_places, check_queue, claims, entries,
-    has_ended, lives_with, order, places, session, waits, watcher,
+    HOUR_MS, LOOKS_AT_MOST, SESSIONS, START_US, Tokens, actor, any_claim, any_lease_ms, any_move, any_op,
+    any_reserve, any_session_op, by, check_doubling, check_queue, check_queue_entries, claims, entries,
+    has_ended, lives_with, order, queue_entries, request, session, waits, watcher,
 };
-use crate::reservation::Onlooker;
+use crate::reservation::NotificationObserver;
 use leasehold_core::model::{
     Audit, Content, LockState, QueueEntryId, RecordedHolder, SessionStatus, Sessions, Value, all_alive,
 };
@@ -26,30 +26,30 @@ use proptest::prelude::*;
 enum Event {
     /// An operation of Leasehold.
     Op(Op),
-    /// A stranger sets the key: its value, and for how many milliseconds, unless for ever.
+    /// A client of another library sets the key: its value, and for how many milliseconds, unless for ever.
     Set(String, Option<u64>),
-    /// A stranger sets the key to a value that is not a string.
+    /// A client of another library sets the key to a value that is not a string.
     SetOther,
-    /// A stranger deletes the key.
+    /// A client of another library deletes the key.
     Delete,
     /// A store that tracks dead sessions reports that this one is dead.
-    Bury(SessionId),
+    EvictSession(SessionId),
     /// An operation on a session.
-    Attend(SessionOp),
+    SessionOp(SessionOp),
     /// An operator takes the lock by force.
-    ForceRelease(Sight),
+    ForceRelease(Observation),
     /// The last holder extends its hold by that many milliseconds, and reserves tokens.
     Reserve(u64, bool, Reserve),
 }
 
 /// The holder that an operator claims to have observed.
 #[derive(Debug, Clone)]
-enum Sight {
+enum Observation {
     /// The actual one.
     True,
     /// A hold that does not exist, or not any more.
     Fence(u64),
-    /// A stranger's value, which may be at the key or not.
+    /// The value of a client of another library, which may be at the key or not.
     Value(&'static str),
 }
 
@@ -63,24 +63,24 @@ fn claim(s: u8, n: u8) -> Claim {
     Claim { hold: HoldId::from_random(session(s), [n; 16]), value }
 }
 
-fn any_sight() -> impl Strategy<Value = Sight> {
+fn any_observation() -> impl Strategy<Value = Observation> {
     prop_oneof![
-        3 => Just(Sight::True),
-        1 => any::<u64>().prop_map(Sight::Fence),
-        1 => prop_oneof![Just("foreign"), Just("shared")].prop_map(Sight::Value),
+        3 => Just(Observation::True),
+        1 => any::<u64>().prop_map(Observation::Fence),
+        1 => prop_oneof![Just("foreign"), Just("shared")].prop_map(Observation::Value),
     ]
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
-    let stranger = prop_oneof![Just("foreign".to_owned()), Just("shared".to_owned())];
+    let foreign = prop_oneof![Just("foreign".to_owned()), Just("shared".to_owned())];
     prop_oneof![
         24 => any_op(claim).prop_map(Event::Op),
-        1 => (stranger, proptest::option::of(any_lease_ms())).prop_map(|(text, ms)| Event::Set(text, ms)),
+        1 => (foreign, proptest::option::of(any_lease_ms())).prop_map(|(text, ms)| Event::Set(text, ms)),
         1 => Just(Event::SetOther),
         2 => Just(Event::Delete),
-        1 => (0..SESSIONS).prop_map(|s| Event::Bury(session(s))),
-        8 => any_attendance().prop_map(Event::Attend),
-        2 => any_sight().prop_map(Event::ForceRelease),
+        1 => (0..SESSIONS).prop_map(|s| Event::EvictSession(session(s))),
+        8 => any_session_op().prop_map(Event::SessionOp),
+        2 => any_observation().prop_map(Event::ForceRelease),
         4 => (any_lease_ms(), any::<bool>(), any_reserve())
             .prop_map(|(lease_ms, keep, reserve)| Event::Reserve(lease_ms, keep, reserve)),
     ]
@@ -96,16 +96,16 @@ struct Environment {
     sessions: Sessions,
     now_us: u64,
     tokens: Tokens,
-    onlooker: Onlooker,
-    /// Set while a stranger's value is at the key.
+    observer: NotificationObserver,
+    /// Set while the value of a client of another library is at the key.
     foreign: bool,
 }
 
 impl Environment {
     fn new() -> Self {
         let (state, sessions) = (LockState::default(), Sessions::default());
-        let (tokens, onlooker) = (Tokens::default(), Onlooker::default());
-        Self { state, sessions, now_us: START_US, tokens, onlooker, foreign: false }
+        let (tokens, observer) = (Tokens::default(), NotificationObserver::default());
+        Self { state, sessions, now_us: START_US, tokens, observer, foreign: false }
     }
 
     /// Moves the clock, applies an event, and checks everything (1).
@@ -117,18 +117,19 @@ impl Environment {
         let now_ms = self.now_us / 1000;
         match event {
             Event::Op(op) => self.execute(&before, op),
-            Event::ForceRelease(sight) => {
-                let op = Op::ForceRelease(ForceRelease { observed: self.seen(sight), actor: watcher() });
+            Event::ForceRelease(observation) => {
+                let op =
+                    Op::ForceRelease(ForceRelease { observed: self.seen(observation), actor: watcher() });
                 self.execute(&before, &op);
             }
             Event::Reserve(lease_ms, keep_record, reserve) => {
-                let tenant = before.record.as_ref().and_then(|record| record.last_holder.clone());
-                let claim = tenant.map_or_else(|| claim(0, 0), |tenant| tenant.claim);
+                let recorded = before.record.as_ref().and_then(|record| record.last_holder.clone());
+                let claim = recorded.map_or_else(|| claim(0, 0), |recorded| recorded.claim);
                 let (lease_ms, keep_record, reserve) = (*lease_ms, *keep_record, Some(*reserve));
                 let extend = Extend { claim, lease_ms, keep_record, reserve };
                 self.execute(&before, &Op::Extend(extend));
             }
-            Event::Attend(op) => drop(self.sessions.apply(now_ms, op)),
+            Event::SessionOp(op) => drop(self.sessions.apply(now_ms, op)),
             Event::Set(text, ms) => {
                 let expires_ms = ms.map(|ms| now_ms + ms);
                 self.state.value = Some(Value { content: Content::Token(text.clone()), expires_ms });
@@ -137,10 +138,10 @@ impl Environment {
                 self.state.value = Some(Value { content: Content::Other("list".into()), expires_ms: None });
             }
             Event::Delete => self.state.value = None,
-            Event::Bury(dead) => {
+            Event::EvictSession(dead) => {
                 let by = watcher();
-                let (fence, place) = self.state.evict_session(self.now_us, *dead, &by);
-                self.check_burial(&before, *dead, fence, place);
+                let (fence, entry) = self.state.evict_session(self.now_us, *dead, &by);
+                self.check_eviction(&before, *dead, fence, entry);
                 self.check_audit(&before, None, Some(*dead), &by);
             }
         }
@@ -159,7 +160,7 @@ impl Environment {
     fn execute(&mut self, before: &LockState, op: &Op) {
         let (reply, notifications) = self.apply(op);
         let sent = (self.now_us, op);
-        self.onlooker.check(before, &self.state, sent, &reply, &notifications);
+        self.observer.check(before, &self.state, sent, &reply, &notifications);
         check_doubling(before, &self.state, sent, &reply, &self.sessions);
         self.check_inspection(before, op, &reply);
         check_queue(before, &self.state, sent, &notifications, self.named_dead(before, op));
@@ -191,11 +192,11 @@ impl Environment {
     }
 
     /// What an operator observed.
-    fn seen(&self, sight: &Sight) -> ObservedHolder {
-        match sight {
-            Sight::Fence(fence) => ObservedHolder::Hold(FencingToken::new(*fence)),
-            Sight::Value(value) => ObservedHolder::Foreign(Fingerprint::of(value)),
-            Sight::True => self.shown().unwrap_or(ObservedHolder::Hold(FencingToken::new(0))),
+    fn seen(&self, observation: &Observation) -> ObservedHolder {
+        match observation {
+            Observation::Fence(fence) => ObservedHolder::Hold(FencingToken::new(*fence)),
+            Observation::Value(value) => ObservedHolder::Foreign(Fingerprint::of(value)),
+            Observation::True => self.shown().unwrap_or(ObservedHolder::Hold(FencingToken::new(0))),
         }
     }
 
@@ -211,10 +212,10 @@ impl Environment {
     /// The dead session that an operation removes, if any.
     fn named_dead(&self, before: &LockState, op: &Op) -> Option<SessionId> {
         let named = match op {
-            Op::Acquire(ask) => {
-                let settled = has_ended(before, &ask.claim.hold)
-                    || fate_in(before, self.now_us, &ask.claim) == Some(HoldStatus::Held);
-                ask.predecessor.filter(|_| !settled)
+            Op::Acquire(request) => {
+                let settled = has_ended(before, &request.claim.hold)
+                    || hold_status_in(before, self.now_us, &request.claim) == Some(HoldStatus::Held);
+                request.predecessor.filter(|_| !settled)
             }
             Op::Evict(evict) => Some(evict.session),
             _ => None,
@@ -225,8 +226,8 @@ impl Environment {
     /// The predecessor in a reply is directly ahead of the request, and its hold or entry ends with its
     /// session. Its remaining life is only given if the request named it.
     fn check_predecessor(&self, op: &Op, reply: &Reply) {
-        let (ask, acquired) = match (op, reply) {
-            (Op::Acquire(ask), Reply::Acquire(acquired)) => (ask, acquired),
+        let (request, acquired) = match (op, reply) {
+            (Op::Acquire(request), Reply::Acquire(acquired)) => (request, acquired),
             (Op::Release(Release { next: Some(next), .. }), Reply::Release(released)) => match &released.next
             {
                 Some(Ok(acquired)) => (next, acquired),
@@ -236,33 +237,34 @@ impl Environment {
         };
         let Acquired::Taken { position, predecessor, .. } = acquired else { return };
         let queue = order(&self.state);
-        let own = queue.iter().position(|s| *s == ask.claim.hold.session()).filter(|_| position.is_some());
-        let place = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
-        let place = place.map(|session| {
+        let own =
+            queue.iter().position(|s| *s == request.claim.hold.session()).filter(|_| position.is_some());
+        let entry = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
+        let entry = entry.map(|session| {
             self.state.record.as_ref().expect("it queues").entries[&QueueEntryId::Session(session)].clone()
         });
         let holder = self.held(&self.state);
-        let before = place
-            .map(|place| (place.liveness, place.claim))
+        let before = entry
+            .map(|entry| (entry.liveness, entry.claim))
             .or(holder.map(|held| (held.liveness, held.claim)));
         let expected = before.filter(|(liveness, _)| liveness.ends_with_session()).map(|(_, claim)| {
             let session = claim.hold.session();
-            let asked = matches!(op, Op::Acquire(_)) && ask.predecessor == Some(session);
+            let asked = matches!(op, Op::Acquire(_)) && request.predecessor == Some(session);
             Predecessor { session, alive_ms: self.alive_ms(&self.state, session).filter(|_| asked) }
         });
-        assert_eq!(*predecessor, expected, "ahead of {ask:?} in {:#?}", self.state);
+        assert_eq!(*predecessor, expected, "ahead of {request:?} in {:#?}", self.state);
     }
 
     /// A session loses everything that lives with it, and nothing else.
-    fn check_burial(&self, before: &LockState, dead: SessionId, fence: Option<FencingToken>, place: bool) {
+    fn check_eviction(&self, before: &LockState, dead: SessionId, fence: Option<FencingToken>, entry: bool) {
         let holder = self.held(before).filter(|held| lives_with(held.liveness, &held.claim, dead));
         let last = before.record.as_ref().and_then(|record| record.last_fence);
         assert_eq!(fence, holder.as_ref().and(last), "{dead:?} in {before:#?}");
-        let had = places(before).any(|(_, place)| lives_with(place.liveness, &place.claim, dead));
-        assert_eq!(place, had, "{dead:?} in {before:#?}");
-        assert!(!places(&self.state).any(|(_, place)| lives_with(place.liveness, &place.claim, dead)));
+        let had = queue_entries(before).any(|(_, entry)| lives_with(entry.liveness, &entry.claim, dead));
+        assert_eq!(entry, had, "{dead:?} in {before:#?}");
+        assert!(!queue_entries(&self.state).any(|(_, entry)| lives_with(entry.liveness, &entry.claim, dead)));
         if let Some(held) = holder {
-            assert_eq!(self.fate(&held.claim), Some(HoldStatus::Ended(Ended::Evicted)));
+            assert_eq!(self.hold_status(&held.claim), Some(HoldStatus::Ended(Ended::Evicted)));
         }
     }
 
@@ -309,7 +311,7 @@ impl Environment {
             }
             (Op::Evict(evict), Reply::Evict(Evicted::Removed { fence: hold, was_queued })) => {
                 assert!(self.alive_ms(before, evict.session).is_none());
-                self.check_burial(before, evict.session, *hold, *was_queued);
+                self.check_eviction(before, evict.session, *hold, *was_queued);
             }
             (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::Changed { holder })) => {
                 assert_eq!(self.state, *before, "no hold was taken");
@@ -317,35 +319,37 @@ impl Environment {
                 assert_eq!(holder.is_some(), before.value.is_some());
             }
             (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::Released)) => {
-                let told = was.as_ref().zip(before.record.as_ref().and_then(|record| record.last_fence));
-                let told = told
+                let expected = was.as_ref().zip(before.record.as_ref().and_then(|record| record.last_fence));
+                let expected = expected
                     .map(|(was, fence)| Notification::ForceReleased { to: was.claim.hold.session(), fence });
                 match free.observed {
-                    ObservedHolder::Hold(fence) => assert_eq!(told.map(|told| told.fence()), Some(fence)),
-                    ObservedHolder::Foreign(_) => assert_eq!(told, None),
+                    ObservedHolder::Hold(fence) => {
+                        assert_eq!(expected.map(|expected| expected.fence()), Some(fence));
+                    }
+                    ObservedHolder::Foreign(_) => assert_eq!(expected, None),
                 }
                 assert_eq!(
                     notifications.iter().copied().find(|notification| notification.nonce().is_none()),
-                    told
+                    expected
                 );
                 if let Some(was) = was {
-                    assert_eq!(self.fate(&was.claim), Some(HoldStatus::Ended(Ended::ForceReleased)));
+                    assert_eq!(self.hold_status(&was.claim), Some(HoldStatus::Ended(Ended::ForceReleased)));
                 }
             }
             (Op::Evict(_) | Op::ForceRelease(_), Reply::Refused(_)) => assert_eq!(self.state, *before),
             (Op::Evict(_) | Op::ForceRelease(_), other) => panic!("to {op:?}: {other:?}"),
             _ => {
-                let robbed =
+                let is_forced =
                     |notification: &Notification| matches!(notification, Notification::ForceReleased { .. });
-                assert!(!notifications.iter().any(robbed), "no holder was notified by {op:?}");
+                assert!(!notifications.iter().any(is_forced), "no holder was notified by {op:?}");
             }
         }
     }
 
     /// The current hold, if it is Leasehold's.
     fn held(&self, state: &LockState) -> Option<RecordedHolder> {
-        let tenant = state.record.as_ref().and_then(|record| record.last_holder.clone())?;
-        (fate_in(state, self.now_us, &tenant.claim) == Some(HoldStatus::Held)).then_some(tenant)
+        let recorded = state.record.as_ref().and_then(|record| record.last_holder.clone())?;
+        (hold_status_in(state, self.now_us, &recorded.claim) == Some(HoldStatus::Held)).then_some(recorded)
     }
 
     /// Invariants of every state.
@@ -354,10 +358,11 @@ impl Environment {
         if let Some(value) = &state.value {
             assert!(value.expires_ms.is_some() || self.foreign, "our key has an expiry: {state:#?}");
         }
-        let held: Vec<_> = claims(claim).filter(|claim| self.fate(claim) == Some(HoldStatus::Held)).collect();
+        let held: Vec<_> =
+            claims(claim).filter(|claim| self.hold_status(claim) == Some(HoldStatus::Held)).collect();
         assert!(held.len() <= 1, "two hold the lock: {held:?}");
         if let Some(record) = &state.record {
-            check_places(record);
+            check_queue_entries(record);
             for (spent, _) in &record.ended.holds {
                 assert!(held.iter().all(|held| held.hold != *spent), "a spent hold still counts: {state:#?}");
                 assert!(!waits(record, spent), "a spent hold waits: {state:#?}");
@@ -367,7 +372,7 @@ impl Environment {
         assert_eq!(serde_json::from_str::<LockState>(&text).ok().as_ref(), Some(state), "{text}");
     }
 
-    fn fate(&self, claim: &Claim) -> Option<HoldStatus> {
+    fn hold_status(&self, claim: &Claim) -> Option<HoldStatus> {
         let inspect = Inspect { claim: Some(claim.clone()), details: false };
         match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &all_alive).0 {
             Reply::Inspect(inspection) => inspection.hold_status,
@@ -382,7 +387,7 @@ impl Environment {
         let Inspection { holder, waiters, foreign_fingerprint, audit, .. } = inspection;
         assert_eq!(holder.is_some(), before.value.is_some());
         let now_ms = self.now_us / 1000;
-        let live = places(before).filter(|(_, place)| place.expires_ms >= now_ms).count();
+        let live = queue_entries(before).filter(|(_, entry)| entry.expires_ms >= now_ms).count();
         assert_eq!(*waiters, live as u64);
         let details = matches!(op, Op::Inspect(inspect) if inspect.details);
         let foreign = holder.as_ref().is_some_and(Holder::is_foreign);
@@ -395,41 +400,41 @@ impl Environment {
     fn check_grants(&self, before: &LockState, op: &Op, reply: &Reply, notifications: &[Notification]) {
         let now_ms = self.now_us / 1000;
         let (was, is) = (before.value.as_ref(), self.state.value.as_ref());
-        let released = matches!(op, Op::Release(release) if fate_in(before, self.now_us, &release.claim) == Some(HoldStatus::Held));
+        let released = matches!(op, Op::Release(release) if hold_status_in(before, self.now_us, &release.claim) == Some(HoldStatus::Held));
         let given = is.is_some() && is.map(|v| &v.content) != was.map(|v| &v.content);
         let taken = entries(before) != entries(&self.state);
         if given {
             assert!(was.is_none() || released || taken, "{op:?} took the lock from {was:?}");
-            let tenant =
+            let recorded =
                 self.state.record.as_ref().and_then(|record| record.last_holder.as_ref()).expect("a tenant");
-            let winner = tenant.claim.hold.session();
+            let winner = recorded.claim.hold.session();
             assert_eq!(
                 notifications
                     .iter()
                     .any(|notification| notification.to() == winner && notification.nonce().is_some()),
-                actor(op) != Some(winner) || !asks(op, &tenant.claim)
+                actor(op) != Some(winner) || !requests_hold(op, &recorded.claim)
             );
             let leaver = match op {
                 Op::Release(release) => {
-                    places(before).find(|(_, p)| p.claim.hold == release.claim.hold).map(|(s, _)| *s)
+                    queue_entries(before).find(|(_, p)| p.claim.hold == release.claim.hold).map(|(s, _)| *s)
                 }
                 _ => None,
             };
             let predecessor = order(before).into_iter().take_while(|s| *s != winner);
-            let buried = self.named_dead(before, op);
+            let evicted_session = self.named_dead(before, op);
             for session in predecessor.filter(|s| Some(*s) != leaver) {
-                let (_, place) = places(before).find(|(s, _)| **s == session).expect("it waited");
-                if buried.is_some_and(|dead| lives_with(place.liveness, &place.claim, dead)) {
+                let (_, entry) = queue_entries(before).find(|(s, _)| **s == session).expect("it waited");
+                if evicted_session.is_some_and(|dead| lives_with(entry.liveness, &entry.claim, dead)) {
                     continue;
                 }
-                assert!(place.expires_ms < now_ms, "{winner:?} was served before {session:?} by {op:?}");
+                assert!(entry.expires_ms < now_ms, "{winner:?} was served before {session:?} by {op:?}");
             }
-            assert_eq!(tenant.since_ms, now_ms);
+            assert_eq!(recorded.since_ms, now_ms);
         }
         // A spent hold gets its reply at once.
-        let spent = |ask: &Acquire| has_ended(before, &ask.claim.hold);
+        let spent = |request: &Acquire| has_ended(before, &request.claim.hold);
         let pumps = match op {
-            Op::Acquire(ask) => !spent(ask),
+            Op::Acquire(request) => !spent(request),
             Op::Release(Release { action, next, .. }) => {
                 *action == ReleaseAction::Grant && !next.as_ref().is_some_and(spent)
             }
@@ -437,7 +442,7 @@ impl Environment {
             Op::ForceRelease(_) => *reply == Reply::ForceRelease(ForceReleased::Released),
             _ => false,
         };
-        if pumps && is.is_none() && places(before).count() <= LOOKS_AT_MOST {
+        if pumps && is.is_none() && queue_entries(before).count() <= LOOKS_AT_MOST {
             assert_eq!(order(&self.state), [], "the lock is free after {op:?}, and a client waits");
             assert!(!matches!(op, Op::Acquire(_)), "no client was before it: {op:?}");
         }
@@ -457,15 +462,15 @@ fn recognised(state: &LockState, op: Option<&Op>) -> bool {
     matches!(op, Some(Op::ForceRelease(free)) if Some(free.observed) == seen)
 }
 
-fn fate_in(state: &LockState, now_us: u64, claim: &Claim) -> Option<HoldStatus> {
+fn hold_status_in(state: &LockState, now_us: u64, claim: &Claim) -> Option<HoldStatus> {
     let environment = Environment { state: state.clone(), now_us, ..Environment::new() };
-    environment.fate(claim)
+    environment.hold_status(claim)
 }
 
 /// Whether an operation requests that very hold.
-fn asks(op: &Op, claim: &Claim) -> bool {
+fn requests_hold(op: &Op, claim: &Claim) -> bool {
     match op {
-        Op::Acquire(ask) => ask.claim == *claim,
+        Op::Acquire(request) => request.claim == *claim,
         Op::Release(release) => release.next.as_ref().is_some_and(|next| next.claim == *claim),
         _ => false,
     }
@@ -509,7 +514,7 @@ proptest! {
         for step in &steps {
             environment.step(step);
             let (mut state, now_us) = (environment.state.clone(), environment.now_us);
-            let held = environment.fate(&claim) == Some(HoldStatus::Held);
+            let held = environment.hold_status(&claim) == Some(HoldStatus::Held);
             let before = state.clone();
             let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve };
             let (reply, _) = state.apply(now_us, &Op::Extend(extend), &all_alive);
@@ -530,7 +535,7 @@ proptest! {
         let mut environment = Environment::new();
         for step in &steps {
             environment.step(step);
-            if matches!(environment.fate(&claim), None | Some(HoldStatus::Held | HoldStatus::Queued)) {
+            if matches!(environment.hold_status(&claim), None | Some(HoldStatus::Held | HoldStatus::Queued)) {
                 continue;
             }
             let mut state = environment.state.clone();
@@ -543,7 +548,7 @@ proptest! {
 }
 
 fn waiting(session: u8, n: u64, ttl_ms: u64) -> Acquire {
-    ask(Claim::new(HoldId::from_random(many(n), [session; 16])), 3_000, Some((n, ttl_ms)), None)
+    request(Claim::new(HoldId::from_random(many(n), [session; 16])), 3_000, Some((n, ttl_ms)), None)
 }
 
 fn many(n: u64) -> SessionId {
@@ -554,7 +559,8 @@ fn many(n: u64) -> SessionId {
 
 fn held_by_first(state: &mut LockState) -> Claim {
     let first = claim(0, 0);
-    let (reply, _) = state.apply(START_US, &Op::Acquire(ask(first.clone(), HOUR_MS, None, None)), &all_alive);
+    let (reply, _) =
+        state.apply(START_US, &Op::Acquire(request(first.clone(), HOUR_MS, None, None)), &all_alive);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
     first
 }
@@ -596,9 +602,9 @@ fn withdrawn_entries_do_not_block_the_queue() {
     let patient = waiting(0, 1_000_000, HOUR_MS);
     state.apply(START_US, &Op::Acquire(patient.clone()), &all_alive);
     for n in 0..1_000 {
-        let ask = waiting(0, n, HOUR_MS);
-        state.apply(START_US, &Op::Acquire(ask.clone()), &all_alive);
-        state.apply(START_US, &free(ask.claim), &all_alive);
+        let request = waiting(0, n, HOUR_MS);
+        state.apply(START_US, &Op::Acquire(request.clone()), &all_alive);
+        state.apply(START_US, &free(request.claim), &all_alive);
     }
     let last = waiting(0, 2_000_000, HOUR_MS);
     let (reply, _) = state.apply(START_US, &Op::Acquire(last.clone()), &all_alive);
@@ -617,7 +623,7 @@ fn withdrawn_entries_do_not_block_the_queue() {
 fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
     let mut state = LockState::default();
     let first = held_by_first(&mut state);
-    let next = ask(claim(0, 1), 3_000, Some((1, 3_000)), None);
+    let next = request(claim(0, 1), 3_000, Some((1, 3_000)), None);
     let release =
         Op::Release(Release { claim: first, action: ReleaseAction::Free, next: Some(next.clone()) });
     state.apply(START_US, &release, &all_alive);
@@ -633,21 +639,21 @@ fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
     assert_eq!(order(&state), []);
 }
 
-/// Row 16 with a user-defined value at the key: a resent release used to free the lock of a stranger that had
+/// Row 16 with a user-defined value at the key: a resent release used to free the lock of a client of another library that had
 /// acquired it since with the same value.
 #[test]
 fn a_resent_release_spares_a_foreign_lock_with_the_same_value() {
     let mut state = LockState::default();
     let own = claim(0, 2);
-    state.apply(START_US, &Op::Acquire(ask(own.clone(), 3_000, None, None)), &all_alive);
+    state.apply(START_US, &Op::Acquire(request(own.clone(), 3_000, None, None)), &all_alive);
     state.apply(START_US, &free(own.clone()), &all_alive);
-    let stranger = Value { content: Content::Token(own.token()), expires_ms: Some(START_US / 1000 + 9_000) };
-    state.value = Some(stranger.clone());
+    let foreign = Value { content: Content::Token(own.token()), expires_ms: Some(START_US / 1000 + 9_000) };
+    state.value = Some(foreign.clone());
     let extend = Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false, reserve: None };
     assert_eq!(state.apply(START_US, &Op::Extend(extend), &all_alive).0, Reply::Extend(Extended::NotHeld));
     state.apply(START_US, &free(own.clone()), &all_alive);
     state.evict_session(START_US, own.hold.session(), &watcher());
-    assert_eq!(state.value, Some(stranger));
+    assert_eq!(state.value, Some(foreign));
     let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None, details: false }), &all_alive);
     let Reply::Inspect(inspection) = reply else { panic!("{reply:?}") };
     assert!(
@@ -659,7 +665,7 @@ fn a_resent_release_spares_a_foreign_lock_with_the_same_value() {
 #[test]
 fn a_state_that_is_shown_keeps_its_tokens() {
     let hold = HoldId::from_random(SessionId::from_random([1; 12]), [7; 16]);
-    let ask = Acquire {
+    let request = Acquire {
         claim: Claim::new(hold),
         lease_ms: 1000,
         label: Label::new("a").expect("a good label"),
@@ -670,7 +676,7 @@ fn a_state_that_is_shown_keeps_its_tokens() {
         mode: LockMode::Exclusive,
     };
     let mut state = LockState::default();
-    state.apply(1_762_000_000_000_000, &Op::Acquire(ask), &all_alive);
+    state.apply(1_762_000_000_000_000, &Op::Acquire(request), &all_alive);
     let shown = format!("{state:?}");
     let secret =
         hold.token().split_once('.').map(|(_, secret)| secret.to_owned()).expect("a token has a dot");
@@ -684,8 +690,8 @@ fn the_audit_is_bounded_and_expires() {
     let mut now_us = START_US;
     for n in 0..100 {
         now_us = START_US + n * 1_000_000;
-        let ask = ask(Claim::new(HoldId::from_random(many(n), [7; 16])), 60_000, None, None);
-        let (reply, _) = state.apply(now_us, &Op::Acquire(ask), &all_alive);
+        let request = request(Claim::new(HoldId::from_random(many(n), [7; 16])), 60_000, None, None);
+        let (reply, _) = state.apply(now_us, &Op::Acquire(request), &all_alive);
         let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
         let free = ForceRelease { observed: ObservedHolder::Hold(fence), actor: watcher() };
         assert_eq!(
@@ -701,16 +707,16 @@ fn the_audit_is_bounded_and_expires() {
     assert!(state.is_empty_at(now_us + week_us + 1000));
 }
 
-/// A row of fifty dead sessions is cleared from behind: the live waiter looks once for each, and then holds
+/// A row of fifty dead sessions is cleared from behind: the live waiter polls once for each, and then holds
 /// the lock.
 #[test]
 fn a_row_of_dead_sessions_is_cleared_from_behind() {
     let mut state = LockState::default();
-    let mut asks: Vec<_> = (0..51).map(|n| waiting(0, n, HOUR_MS)).collect();
-    for ask in &asks {
-        state.apply(START_US, &Op::Acquire(ask.clone()), &all_alive);
+    let mut requests: Vec<_> = (0..51).map(|n| waiting(0, n, HOUR_MS)).collect();
+    for request in &requests {
+        state.apply(START_US, &Op::Acquire(request.clone()), &all_alive);
     }
-    let live = asks.pop().expect("the last one lives");
+    let live = requests.pop().expect("the last one lives");
     let alive = |session| {
         if session == live.claim.hold.session() {
             SessionStatus::Alive(10_000)
@@ -718,20 +724,20 @@ fn a_row_of_dead_sessions_is_cleared_from_behind() {
             SessionStatus::Lapsed
         }
     };
-    let (mut predecessor, mut looks) = (None, 0);
+    let (mut predecessor, mut polls) = (None, 0);
     loop {
-        let look = Acquire { predecessor, ..live.clone() };
-        match state.apply(START_US, &Op::Acquire(look), &alive).0 {
+        let poll = Acquire { predecessor, ..live.clone() };
+        match state.apply(START_US, &Op::Acquire(poll), &alive).0 {
             Reply::Acquire(Acquired::Taken { predecessor: found, .. }) => {
-                predecessor = found.map(|found| found.session)
+                predecessor = found.map(|found| found.session);
             }
             Reply::Acquire(Acquired::Granted { .. }) => break,
             other => panic!("{other:?}"),
         }
-        looks += 1;
+        polls += 1;
     }
-    // The first look only finds the predecessor.
-    assert_eq!(looks, asks.len());
+    // The first poll only finds the predecessor.
+    assert_eq!(polls, requests.len());
     assert_eq!(entries(&state).len(), 1, "one of them held the lock");
 }
 
@@ -745,28 +751,28 @@ fn a_hold_of_an_unknown_session_is_spared_while_its_client_may_rely_on_it() {
     let mut state = LockState::default();
     let held = Acquire {
         liveness: Liveness::Session { alive_ms: 5_000 },
-        ..ask(holder.clone(), HOUR_MS, None, None)
+        ..request(holder.clone(), HOUR_MS, None, None)
     };
     state.apply(START_US, &Op::Acquire(held), unknown);
     let session = holder.hold.session();
-    let look = |waiter: &Claim| {
-        let ask = ask(waiter.clone(), HOUR_MS, Some((1, HOUR_MS)), None);
-        Op::Acquire(Acquire { predecessor: Some(session), ..ask })
+    let poll = |waiter: &Claim| {
+        let request = request(waiter.clone(), HOUR_MS, Some((1, HOUR_MS)), None);
+        Op::Acquire(Acquire { predecessor: Some(session), ..request })
     };
-    let (reply, _) = state.apply(START_US + 1_000_000, &look(&waiter), unknown);
+    let (reply, _) = state.apply(START_US + 1_000_000, &poll(&waiter), unknown);
     let Reply::Acquire(Acquired::Taken { predecessor, .. }) = reply else { panic!("{reply:?}") };
-    assert_eq!(predecessor, Some(Predecessor { session, alive_ms: Some(4_000) }), "when to look again");
+    assert_eq!(predecessor, Some(Predecessor { session, alive_ms: Some(4_000) }), "when to poll again");
     let actor = Label::new("").expect("an empty label is a label");
     let (reply, _) = state.apply(START_US + 5_000_999, &Op::Evict(Evict { session, actor }), unknown);
     assert_eq!(reply, Reply::Evict(Evicted::Alive));
-    let (reply, _) = state.apply(START_US + 5_001_000, &look(&waiter), unknown);
+    let (reply, _) = state.apply(START_US + 5_001_000, &poll(&waiter), unknown);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
     assert_eq!(state.audit.map(|audit| audit.entries.len()), Some(1));
 
     // A session that has lapsed for certain knows it itself.
     let mut state = LockState::default();
-    let held = ask(holder, HOUR_MS, None, None);
+    let held = request(holder, HOUR_MS, None, None);
     state.apply(START_US, &Op::Acquire(held), unknown);
-    let (reply, _) = state.apply(START_US + 1_000, &look(&waiter), &|_| SessionStatus::Lapsed);
+    let (reply, _) = state.apply(START_US + 1_000, &poll(&waiter), &|_| SessionStatus::Lapsed);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
 }

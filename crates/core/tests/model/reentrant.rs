@@ -1,15 +1,15 @@
 //! Properties of the ReentrantMutex.
 //!
 //! 1. Every property is checked after every step, in [`Environment::step`] alone.
-//! 2. Strangers acquire and release as Redisson does, under owners of their own and under Leasehold's, and
+//! 2. Clients of other libraries acquire and release as Redisson does, under owners of their own and under Leasehold's, and
 //!    release no more often than they acquired; they delete the key at random, and store other values there.
-//! 3. An observer keeps track of the strangers' share of the count, of when a hold without extends must end,
+//! 3. An observer keeps track of the share of other libraries in the count, of when a hold without extends must end,
 //!    and of the longest lease.
 
 use super::workload::{
-    HOUR_MS, SESSIONS, START_US, Tokens, any_attendance, any_claim, any_lease_ms, any_move, any_op, ask, by,
-    check_doubling, check_places, check_queue, claims, entries, has_ended, lives_with, order, places,
-    session, watcher,
+    HOUR_MS, SESSIONS, START_US, Tokens, any_claim, any_lease_ms, any_move, any_op, any_session_op, by,
+    check_doubling, check_queue, check_queue_entries, claims, entries, has_ended, lives_with, order,
+    queue_entries, request, session, watcher,
 };
 use leasehold_core::model::{
     Content, LockState, ReentrantHold, ReentrantHolds, SessionStatus, Sessions, Value, all_alive,
@@ -28,18 +28,18 @@ use std::collections::BTreeMap;
 enum Event {
     /// An operation of Leasehold.
     Op(Op),
-    /// A stranger acquires, for that many milliseconds, unless for ever.
+    /// A client of another library acquires, for that many milliseconds, unless for ever.
     Enters(&'static str, Option<u64>),
-    /// A stranger releases.
+    /// A client of another library releases.
     Leaves,
-    /// A stranger stores a Mutex or another value at the key.
+    /// A client of another library stores a Mutex or another value at the key.
     SetOther(Content),
-    /// A stranger deletes the key.
+    /// A client of another library deletes the key.
     Delete,
     /// A store that tracks dead sessions reports that this one is dead.
-    Bury(SessionId),
+    EvictSession(SessionId),
     /// An operation on a session.
-    Attend(SessionOp),
+    SessionOp(SessionOp),
     /// An operator takes the lock by force: from its holder, or with a wrong observation.
     ForceRelease(Option<ObservedHolder>),
 }
@@ -65,8 +65,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         3 => Just(Event::Leaves),
         1 => other.prop_map(Event::SetOther),
         1 => Just(Event::Delete),
-        1 => (0..SESSIONS).prop_map(|s| Event::Bury(session(s))),
-        8 => any_attendance().prop_map(Event::Attend),
+        1 => (0..SESSIONS).prop_map(|s| Event::EvictSession(session(s))),
+        8 => any_session_op().prop_map(Event::SessionOp),
         2 => proptest::option::weighted(0.4, wrong).prop_map(Event::ForceRelease),
     ]
 }
@@ -77,13 +77,13 @@ fn any_steps() -> impl Strategy<Value = Vec<(i64, Event)>> {
 
 /// What the observer remembers (3).
 #[derive(Default)]
-struct Book {
-    /// How many holds strangers have.
-    strangers: u64,
-    /// Set where a stranger may have set the key's expiry since Leasehold's holds exist.
-    meddled: bool,
+struct Observed {
+    /// How many holds clients of other libraries have.
+    foreign_holds: u64,
+    /// Set if a client of another library may have set the key's expiry since Leasehold's holds exist.
+    foreign_expiry: bool,
     /// When the holds without extends end, in milliseconds of the store's clock.
-    ghosts: BTreeMap<HoldId, u64>,
+    orphans: BTreeMap<HoldId, u64>,
     /// The longest requested lease, in milliseconds.
     longest_ms: u64,
     /// The holds that ended, most recent first, and how.
@@ -98,7 +98,7 @@ struct Environment {
     /// The latest time so far, in microseconds: the clock also goes back.
     latest_us: u64,
     tokens: Tokens,
-    book: Book,
+    observed: Observed,
     /// Every claim that may occur.
     claims: Vec<Claim>,
 }
@@ -106,8 +106,8 @@ struct Environment {
 impl Environment {
     fn new() -> Self {
         let (state, sessions) = (LockState::new(Kind::Reentrant), Sessions::default());
-        let (tokens, book, claims) = (Tokens::default(), Book::default(), claims(claim).collect());
-        Self { state, sessions, now_us: START_US, latest_us: START_US, tokens, book, claims }
+        let (tokens, observed, claims) = (Tokens::default(), Observed::default(), claims(claim).collect());
+        Self { state, sessions, now_us: START_US, latest_us: START_US, tokens, observed, claims }
     }
 
     /// Moves the clock, applies an event, and checks everything (1).
@@ -116,7 +116,7 @@ impl Environment {
         self.latest_us = self.latest_us.max(self.now_us);
         // The clock expires values, not the operation.
         self.state.is_empty_at(self.now_us);
-        self.turn_the_page();
+        self.forget_ended_holds();
         let before = self.state.clone();
         match event {
             Event::Op(op) => self.execute(&before, op),
@@ -125,27 +125,27 @@ impl Environment {
                     observed.or_else(|| self.shown()).unwrap_or(ObservedHolder::Hold(FencingToken::new(0)));
                 self.execute(&before, &Op::ForceRelease(ForceRelease { observed, actor: watcher() }));
             }
-            Event::Attend(op) => drop(self.sessions.apply(self.now_ms(), op)),
+            Event::SessionOp(op) => drop(self.sessions.apply(self.now_ms(), op)),
             Event::Enters(owner, ms) => self.enter(owner, *ms),
             Event::Leaves => self.leave(),
             Event::SetOther(content) => {
                 self.state.value = Some(Value { content: content.clone(), expires_ms: None });
             }
             Event::Delete => self.state.value = None,
-            Event::Bury(dead) => {
+            Event::EvictSession(dead) => {
                 let (fence, _) = self.state.evict_session(self.now_us, *dead, &watcher());
                 let gone = self.dying(&before, *dead);
                 assert_eq!(fence.is_some(), !gone.is_empty());
                 self.check_lost(&before, &gone, Some((Ended::Evicted, &watcher())));
-                self.check_told(&before, &gone, Ended::Evicted);
-                assert!(!places(&self.state).any(|(_, place)| lives_with(
-                    place.liveness,
-                    &place.claim,
+                self.check_recorded_ends(&before, &gone, Ended::Evicted);
+                assert!(!queue_entries(&self.state).any(|(_, entry)| lives_with(
+                    entry.liveness,
+                    &entry.claim,
                     *dead
                 )));
             }
         }
-        self.turn_the_page();
+        self.forget_ended_holds();
         self.tokens.check(&before, &self.state, self.now_us);
         self.check_state();
     }
@@ -171,8 +171,8 @@ impl Environment {
         {
             entries.count += 1;
             value.expires_ms = lease_ms.map(|lease_ms| now_ms + lease_ms);
-            self.book.strangers += 1;
-            self.book.meddled = true;
+            self.observed.foreign_holds += 1;
+            self.observed.foreign_expiry = true;
         }
     }
 
@@ -181,23 +181,23 @@ impl Environment {
         let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut self.state.value else {
             return;
         };
-        if self.book.strangers > 0 {
-            self.book.strangers -= 1;
+        if self.observed.foreign_holds > 0 {
+            self.observed.foreign_holds -= 1;
             entries.count -= 1;
             let left = entries.count;
             self.state.value.take_if(|_| left == 0);
         }
     }
 
-    /// Drops what the observer knows about holds and strangers that are gone.
-    fn turn_the_page(&mut self) {
+    /// Drops what the observer knows about holds that are gone.
+    fn forget_ended_holds(&mut self) {
         let stands = self.state.value.as_ref().is_some_and(|value| value.content.reentrant_holds().is_some());
         if !stands {
-            (self.book.strangers, self.book.meddled) = (0, false);
+            (self.observed.foreign_holds, self.observed.foreign_expiry) = (0, false);
         }
         let lie = holds(&self.state, 0);
         // Expired holds also exist until an operation writes: the clock may go back.
-        self.book.ghosts.retain(|hold, _| lie.iter().any(|entry| entry.hold == *hold));
+        self.observed.orphans.retain(|hold, _| lie.iter().any(|entry| entry.hold == *hold));
     }
 
     fn execute(&mut self, before: &LockState, op: &Op) {
@@ -206,7 +206,7 @@ impl Environment {
         let (reply, notifications) =
             self.state.apply(self.now_us, op, &|session| sessions.status(now_ms, session));
         if reply == Reply::ForceRelease(ForceReleased::Released) {
-            (self.book.strangers, self.book.meddled) = (0, false);
+            (self.observed.foreign_holds, self.observed.foreign_expiry) = (0, false);
         }
         let sent = (self.now_us, op);
         check_doubling(before, &self.state, sent, &reply, &self.sessions);
@@ -222,7 +222,7 @@ impl Environment {
         };
         let by = by(op);
         self.check_lost(before, &lost, how.map(|how| (how, &by)));
-        self.check_told(before, &lost, how.unwrap_or(Ended::Released));
+        self.check_recorded_ends(before, &lost, how.unwrap_or(Ended::Released));
         self.check_force(before, op, &reply, &notifications);
         self.note_extend(op, &reply);
         self.check_entries(before, op, &lost, &notifications);
@@ -253,10 +253,10 @@ impl Environment {
     /// The dead session that an operation removes, if any.
     fn named_dead(&self, before: &LockState, op: &Op) -> Option<SessionId> {
         let named = match op {
-            Op::Acquire(ask) => {
-                let held = holds(before, self.now_ms()).iter().any(|entry| entry.hold == ask.claim.hold);
-                let spent = has_ended(before, &ask.claim.hold);
-                ask.predecessor.filter(|_| !held && !spent)
+            Op::Acquire(request) => {
+                let held = holds(before, self.now_ms()).iter().any(|entry| entry.hold == request.claim.hold);
+                let spent = has_ended(before, &request.claim.hold);
+                request.predecessor.filter(|_| !held && !spent)
             }
             Op::Evict(evict) => Some(evict.session),
             _ => None,
@@ -332,18 +332,18 @@ impl Environment {
 
     /// The status of an ended hold is reported until eight other holds of this lock have ended: to a resent
     /// release, and to a late acquire.
-    fn check_told(&mut self, before: &LockState, lost: &[ReentrantHold], how: Ended) {
+    fn check_recorded_ends(&mut self, before: &LockState, lost: &[ReentrantHold], how: Ended) {
         if before.record.is_none() {
             // It is lost with the record; only a release creates a new one.
-            self.book.ended.clear();
+            self.observed.ended.clear();
         }
         if before.record.is_some() || how == Ended::Released {
-            self.book.ended.splice(..0, lost.iter().rev().map(|entry| (entry.hold, how)));
-            self.book.ended.truncate(8);
+            self.observed.ended.splice(..0, lost.iter().rev().map(|entry| (entry.hold, how)));
+            self.observed.ended.truncate(8);
         }
         let Some(record) = &self.state.record else { return };
-        for (at, (hold, how)) in self.book.ended.iter().enumerate() {
-            let again = self.book.ended[..at].iter().any(|(later, _)| later == hold);
+        for (at, (hold, how)) in self.observed.ended.iter().enumerate() {
+            let again = self.observed.ended[..at].iter().any(|(later, _)| later == hold);
             assert!(again || record.ended.find(hold) == Some(*how), "{hold:?} was {how:?}: {record:#?}");
         }
     }
@@ -353,24 +353,24 @@ impl Environment {
         let mut told: Vec<_> =
             notifications.iter().filter(|notification| notification.nonce().is_none()).copied().collect();
         told.sort();
-        let mut robbed = Vec::new();
+        let mut expected = Vec::new();
         if let (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) = (op, reply) {
             let had = live(before, self.now_ms()).expect("the lock was held");
             let had = had.holds.iter().map(|entry| (entry.hold.session(), had.fence.expect("a token")));
-            robbed = had.map(|(to, fence)| Notification::ForceReleased { to, fence }).collect();
-            robbed.sort();
-            robbed.dedup();
+            expected = had.map(|(to, fence)| Notification::ForceReleased { to, fence }).collect();
+            expected.sort();
+            expected.dedup();
         } else if let (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Changed { .. })) = (op, reply)
         {
             assert_eq!(self.state, *before, "no hold was taken");
         }
-        assert_eq!(told, robbed, "by {op:?}");
+        assert_eq!(told, expected, "by {op:?}");
     }
 
     fn note_extend(&mut self, op: &Op, reply: &Reply) {
         if let (Op::Extend(extend), Reply::Extend(Extended::Extended)) = (op, reply) {
-            self.book.ghosts.remove(&extend.claim.hold);
-            self.book.longest_ms = self.book.longest_ms.max(extend.lease_ms);
+            self.observed.orphans.remove(&extend.claim.hold);
+            self.observed.longest_ms = self.observed.longest_ms.max(extend.lease_ms);
         }
     }
 
@@ -400,15 +400,15 @@ impl Environment {
                 let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last_fence);
                 assert_ne!(last(&self.state), last(before), "a new tenure, a new token");
                 assert_eq!(after.fence, last(&self.state));
-                self.book.longest_ms = 0;
+                self.observed.longest_ms = 0;
                 if !theirs || matches!(op, Op::ForceRelease(_)) {
-                    self.book.meddled = false;
+                    self.observed.foreign_expiry = false;
                     self.check_turn(before, op, new);
                 }
             } else {
                 assert!(!woken, "the lock was not free");
             }
-            self.book.longest_ms = self.book.longest_ms.max(new.until_ms - now_ms);
+            self.observed.longest_ms = self.observed.longest_ms.max(new.until_ms - now_ms);
             stays.push(new.clone());
         }
     }
@@ -432,18 +432,18 @@ impl Environment {
         has: &ReentrantHolds,
         notifications: &[Notification],
     ) -> bool {
-        let asked = asked(op).filter(|ask| ask.claim.hold == new.hold);
-        let place = places(before).map(|(_, place)| place).find(|place| place.claim.hold == new.hold);
-        let (claim, lease_ms) = match (asked, place) {
-            (Some(ask), _) => (&ask.claim, ask.lease_ms),
-            (None, Some(place)) => (&place.claim, place.lease_ms),
+        let asked = asked(op).filter(|request| request.claim.hold == new.hold);
+        let entry = queue_entries(before).map(|(_, entry)| entry).find(|entry| entry.claim.hold == new.hold);
+        let (claim, lease_ms) = match (asked, entry) {
+            (Some(request), _) => (&request.claim, request.lease_ms),
+            (None, Some(entry)) => (&entry.claim, entry.lease_ms),
             (None, None) => panic!("no client requested {new:?}"),
         };
         assert_eq!(claim.value.as_ref(), Some(&has.owner));
         assert_eq!((new.since_ms, new.until_ms), (self.now_ms(), self.now_ms() + lease_ms));
-        self.book.ghosts.insert(new.hold, new.until_ms);
+        self.observed.orphans.insert(new.hold, new.until_ms);
         let its = |notification: &Notification| {
-            notification.to() == new.hold.session() && notification.nonce() == place.map(|place| place.nonce)
+            notification.to() == new.hold.session() && notification.nonce() == entry.map(|entry| entry.nonce)
         };
         let woken =
             notifications.iter().any(|notification| notification.nonce().is_some() && its(notification));
@@ -459,16 +459,17 @@ impl Environment {
             _ => None,
         };
         for session in order(before) {
-            let (_, place) = places(before).find(|(s, _)| **s == session).expect("it waited");
+            let (_, entry) = queue_entries(before).find(|(s, _)| **s == session).expect("it waited");
             // An entry also stands for another task of the same process that waits.
-            let waits = asked(op).is_some_and(|ask| ask.claim.hold == winner.hold && ask.queue.is_some());
-            if session == winner.hold.session() && (waits || place.claim.hold == winner.hold) {
+            let waits =
+                asked(op).is_some_and(|request| request.claim.hold == winner.hold && request.queue.is_some());
+            if session == winner.hold.session() && (waits || entry.claim.hold == winner.hold) {
                 break;
             }
-            let left = Some(place.claim.hold) == leaver;
-            let buried = dead.is_some_and(|dead| lives_with(place.liveness, &place.claim, dead));
-            let over = place.expires_ms < self.now_ms();
-            assert!(left || buried || over, "{winner:?} was served before {session:?} by {op:?}");
+            let left = Some(entry.claim.hold) == leaver;
+            let was_evicted = dead.is_some_and(|dead| lives_with(entry.liveness, &entry.claim, dead));
+            let over = entry.expires_ms < self.now_ms();
+            assert!(left || was_evicted || over, "{winner:?} was served before {session:?} by {op:?}");
         }
     }
 
@@ -477,14 +478,16 @@ impl Environment {
     fn check_replies(&self, before: &LockState, op: &Op, reply: &Reply) {
         let (was, is) = (live(before, self.now_ms()), live(&self.state, self.now_ms()));
         match (op, reply) {
-            (Op::Acquire(ask), Reply::Acquire(acquired)) => self.check_acquired(ask, acquired, is.as_ref()),
+            (Op::Acquire(request), Reply::Acquire(acquired)) => {
+                self.check_acquired(request, acquired, is.as_ref());
+            }
             (Op::Release(release), Reply::Release(released)) => {
                 let mine = was.filter(|was| Some(&was.owner) == release.claim.value.as_ref());
                 let count = mine.map_or(0, |was| was.count);
                 let taken = u64::from(released.status == HoldStatus::Held);
                 assert_eq!(released.remaining_holds, count - taken, "{op:?} of {before:#?}");
-                if let (Some(ask), Released { next: Some(Ok(next)), .. }) = (&release.next, released) {
-                    self.check_acquired(ask, next, is.as_ref());
+                if let (Some(request), Released { next: Some(Ok(next)), .. }) = (&release.next, released) {
+                    self.check_acquired(request, next, is.as_ref());
                 }
             }
             (Op::Inspect(_), Reply::Inspect(inspection)) => {
@@ -514,18 +517,18 @@ impl Environment {
         }
     }
 
-    fn check_acquired(&self, ask: &Acquire, acquired: &Acquired, is: Option<&ReentrantHolds>) {
-        let mine = is.filter(|is| Some(&is.owner) == ask.claim.value.as_ref());
+    fn check_acquired(&self, request: &Acquire, acquired: &Acquired, is: Option<&ReentrantHolds>) {
+        let mine = is.filter(|is| Some(&is.owner) == request.claim.value.as_ref());
         match acquired {
             Acquired::Granted { fence, remaining_ms, owner_holds, .. } => {
                 let mine = mine.expect("its owner holds the lock");
-                let entry = mine.find(&ask.claim.hold).expect("the hold is one of the owner's");
+                let entry = mine.find(&request.claim.hold).expect("the hold is one of the owner's");
                 assert_eq!((Some(*fence), *remaining_ms), (mine.fence, entry.until_ms - self.now_ms()));
                 let OwnerHolds { count, lease_ms } = owner_holds.expect("the reply has the count");
-                assert_eq!((count, lease_ms), (mine.count, self.book.longest_ms));
+                assert_eq!((count, lease_ms), (mine.count, self.observed.longest_ms));
             }
-            Acquired::Taken { .. } => assert_eq!(mine, None, "the same owner acquires at once: {ask:?}"),
-            Acquired::AlreadyEnded(_) => assert!(has_ended(&self.state, &ask.claim.hold)),
+            Acquired::Taken { .. } => assert_eq!(mine, None, "the same owner acquires at once: {request:?}"),
+            Acquired::AlreadyEnded(_) => assert!(has_ended(&self.state, &request.claim.hold)),
         }
     }
 
@@ -549,22 +552,24 @@ impl Environment {
 
     /// The predecessor in a reply has the queue entry right before the request's, or is the first holder.
     fn check_predecessor(&self, op: &Op, reply: &Reply) {
-        let (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, predecessor, .. })) = (op, reply)
+        let (Op::Acquire(request), Reply::Acquire(Acquired::Taken { position, predecessor, .. })) =
+            (op, reply)
         else {
             return;
         };
         let queue = order(&self.state);
-        let own = queue.iter().position(|s| *s == ask.claim.hold.session()).filter(|_| position.is_some());
-        let place = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
-        let place = place.and_then(|s| places(&self.state).find(|(session, _)| **session == s));
+        let own =
+            queue.iter().position(|s| *s == request.claim.hold.session()).filter(|_| position.is_some());
+        let entry = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
+        let entry = entry.and_then(|s| queue_entries(&self.state).find(|(session, _)| **session == s));
         let first = || holds(&self.state, self.now_ms()).first().map(|entry| (entry.liveness, entry.hold));
-        let before = place.map(|(_, place)| (place.liveness, place.claim.hold)).or_else(first);
+        let before = entry.map(|(_, entry)| (entry.liveness, entry.claim.hold)).or_else(first);
         let expected = before.filter(|(liveness, _)| liveness.ends_with_session()).map(|(_, hold)| {
             let session = hold.session();
-            let asked = ask.predecessor == Some(session);
+            let asked = request.predecessor == Some(session);
             Predecessor { session, alive_ms: self.alive_ms(&self.state, session).filter(|_| asked) }
         });
-        assert_eq!(*predecessor, expected, "ahead of {ask:?} in {:#?}", self.state);
+        assert_eq!(*predecessor, expected, "ahead of {request:?} in {:#?}", self.state);
     }
 
     /// Invariants of every state.
@@ -572,7 +577,7 @@ impl Environment {
         let (state, now_ms) = (&self.state, self.now_ms());
         let live = live(state, now_ms);
         let held: Vec<_> =
-            self.claims.iter().filter(|claim| self.fate(claim) == Some(HoldStatus::Held)).collect();
+            self.claims.iter().filter(|claim| self.hold_status(claim) == Some(HoldStatus::Held)).collect();
         let holds: Vec<_> = live.iter().flat_map(|live| &live.holds).collect();
         assert_eq!(held.len(), holds.len(), "{held:?} in {state:#?}");
         for held in &held {
@@ -581,16 +586,19 @@ impl Environment {
             assert!(live.find(&held.hold).is_some());
         }
         if let Some(live) = &live {
-            assert_eq!(live.count, holds.len() as u64 + self.book.strangers, "{state:#?}");
+            assert_eq!(live.count, holds.len() as u64 + self.observed.foreign_holds, "{state:#?}");
             assert_eq!(live.fence.is_some(), !holds.is_empty());
         }
         for held in &holds {
-            let end_ms = self.book.ghosts.get(&held.hold);
-            assert!(end_ms.is_none_or(|end_ms| held.until_ms == *end_ms), "a ghost was lengthened: {held:?}");
+            let end_ms = self.observed.orphans.get(&held.hold);
+            assert!(
+                end_ms.is_none_or(|end_ms| held.until_ms == *end_ms),
+                "an orphan was lengthened: {held:?}"
+            );
         }
         let last_ms = holds.iter().map(|entry| entry.until_ms).max();
         let expires_ms = state.value.as_ref().and_then(|value| value.expires_ms);
-        if !self.book.meddled && last_ms.is_some() {
+        if !self.observed.foreign_expiry && last_ms.is_some() {
             // An expiry is at least a millisecond ahead: one that is due now would delete the key at once,
             // while the hold counts until this millisecond is over.
             let due = |at_ms| at_ms <= self.latest_us / 1000;
@@ -598,8 +606,8 @@ impl Environment {
             assert!(last_ms.is_some_and(ends), "the key ends with the last hold: {state:#?}");
         }
         if let Some(record) = &state.record {
-            check_places(record);
-            let waits = |hold| record.entries.values().any(|place| place.claim.hold == hold);
+            check_queue_entries(record);
+            let waits = |hold| record.entries.values().any(|entry| entry.claim.hold == hold);
             // A hold that was expired when it queued, and counts again because the clock went back, may do
             // both.
             let mut had = holds.iter().filter(|held| held.until_ms >= self.latest_us / 1000);
@@ -613,7 +621,7 @@ impl Environment {
         assert_eq!(serde_json::from_str::<LockState>(&text).ok().as_ref(), Some(state), "{text}");
     }
 
-    fn fate(&self, claim: &Claim) -> Option<HoldStatus> {
+    fn hold_status(&self, claim: &Claim) -> Option<HoldStatus> {
         let inspect = Inspect { claim: Some(claim.clone()), details: false };
         match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &all_alive).0 {
             Reply::Inspect(inspection) => inspection.hold_status,
@@ -651,7 +659,7 @@ fn holds(state: &LockState, now_ms: u64) -> Vec<ReentrantHold> {
 /// The acquire in an operation.
 fn asked(op: &Op) -> Option<&Acquire> {
     match op {
-        Op::Acquire(ask) => Some(ask),
+        Op::Acquire(request) => Some(request),
         Op::Release(release) => release.next.as_ref(),
         _ => None,
     }
@@ -712,15 +720,15 @@ proptest! {
         for step in &steps {
             environment.step(step);
             let mut state = environment.state.clone();
-            if !matches!(environment.fate(&claim), None | Some(HoldStatus::Held | HoldStatus::Queued)) {
+            if !matches!(environment.hold_status(&claim), None | Some(HoldStatus::Held | HoldStatus::Queued)) {
                 let release = Release { claim: claim.clone(), action: ReleaseAction::Free, next: None };
                 let (_, notifications) = state.apply(environment.now_us, &Op::Release(release), &all_alive);
                 prop_assert_eq!(notifications, []);
                 prop_assert_eq!(&state, &environment.state);
             }
-            let stranger = SessionId::from_random([0xee; 12]);
+            let unrelated = SessionId::from_random([0xee; 12]);
             if live(&state, environment.now_us / 1000).is_some() {
-                let evict = Op::Evict(Evict { session: stranger, actor: watcher() });
+                let evict = Op::Evict(Evict { session: unrelated, actor: watcher() });
                 let (reply, _) = state.apply(environment.now_us, &evict, &|_| SessionStatus::Lapsed);
                 prop_assert_eq!(reply, Reply::Evict(Evicted::Removed { fence: None, was_queued: false }));
                 prop_assert_eq!(&state, &environment.state);
@@ -737,21 +745,21 @@ proptest! {
         lease_ms in any_lease_ms(),
         at in 0..40_usize,
     ) {
-        let ghost = Claim {
+        let orphan = Claim {
             hold: HoldId::from_random(SessionId::from_random([0xee; 12]), [0xee; 16]),
             value: OwnValue::new(owner).ok(),
         };
         let mut environment = Environment::new();
-        environment.claims.push(ghost.clone());
+        environment.claims.push(orphan.clone());
         let mut end_ms = None;
         for (n, step) in steps.iter().enumerate() {
             if n == at {
-                let ask = Acquire { liveness: Liveness::Lease, ..ask(ghost.clone(), lease_ms, None, None) };
-                environment.step(&(0, Event::Op(Op::Acquire(ask))));
+                let request = Acquire { liveness: Liveness::Lease, ..request(orphan.clone(), lease_ms, None, None) };
+                environment.step(&(0, Event::Op(Op::Acquire(request))));
                 end_ms = Some(environment.now_us / 1000 + lease_ms);
             }
             environment.step(step);
-            if environment.fate(&ghost) == Some(HoldStatus::Held) {
+            if environment.hold_status(&orphan) == Some(HoldStatus::Held) {
                 prop_assert!(Some(environment.now_us / 1000) <= end_ms, "{:#?}", environment.state);
             }
         }
@@ -764,7 +772,7 @@ fn a_claim_without_an_owner_is_refused() {
     let named = |owner: &str| Claim { value: OwnValue::new(owner).ok(), ..claim(0, 0) };
     for no_owner in [Claim { value: None, ..claim(0, 0) }, named("leasehold")] {
         let mut state = LockState::new(Kind::Reentrant);
-        let take = |claim: &Claim| ask(claim.clone(), 3_000, Some((1, 3_000)), None);
+        let take = |claim: &Claim| request(claim.clone(), 3_000, Some((1, 3_000)), None);
         let release = |claim: &Claim, next| {
             Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next })
         };
@@ -789,7 +797,7 @@ fn a_claim_without_an_owner_is_refused() {
 fn a_state_that_is_shown_keeps_its_holds_and_owners() {
     let outer = Claim { value: OwnValue::new("my-secret-trace").ok(), ..claim(1, 2) };
     let mut state = LockState::new(Kind::Reentrant);
-    state.apply(START_US, &Op::Acquire(ask(outer.clone(), 3_000, None, None)), &all_alive);
+    state.apply(START_US, &Op::Acquire(request(outer.clone(), 3_000, None, None)), &all_alive);
     let shown = format!("{state:?}");
     let token = outer.hold.token();
     let (_, secret) = token.split_once('.').expect("a token has a dot");

@@ -3,7 +3,7 @@
 //! One state for each kind of lock, with every field in use. `LEASEHOLD_BLESS=1` rewrites the file: a difference means
 //! that databases written before cannot be read any more.
 
-use crate::workload::{START_US, ask, session, watcher};
+use crate::workload::{START_US, request, session, watcher};
 use leasehold_core::model::{LockState, SessionStatus};
 use leasehold_core::{
     Acquire, Claim, Evict, Extend, HoldId, Kind, Liveness, LockMode, Op, OwnValue, Release, ReleaseAction,
@@ -56,9 +56,9 @@ fn claim(kind: Kind, n: u8) -> Claim {
     Claim { hold: HoldId::from_random(session(n), [n; 16]), value }
 }
 
-fn request(kind: Kind, n: u8, mode: LockMode) -> Acquire {
+fn acquire_request(kind: Kind, n: u8, mode: LockMode) -> Acquire {
     let liveness = if n == 1 { Liveness::Lease } else { Liveness::Session { alive_ms: 10_000 } };
-    Acquire { liveness, mode, ..ask(claim(kind, n), 30_000, Some((n.into(), 21_000)), None) }
+    Acquire { liveness, mode, ..request(claim(kind, n), 30_000, Some((n.into(), 21_000)), None) }
 }
 
 /// Executes these operations, a millisecond apart. Session 9 is dead.
@@ -72,7 +72,7 @@ fn execute(state: &mut LockState, ops: Vec<Op>) {
 /// A lock that is requested in these modes, one after the other.
 fn state(kind: Kind, modes: &[LockMode]) -> LockState {
     let mut state = LockState::new(kind);
-    let requests = (0..).zip(modes).map(|(n, mode)| Op::Acquire(request(kind, n, *mode)));
+    let requests = (0..).zip(modes).map(|(n, mode)| Op::Acquire(acquire_request(kind, n, *mode)));
     execute(&mut state, requests.collect());
     state
 }
@@ -80,7 +80,7 @@ fn state(kind: Kind, modes: &[LockMode]) -> LockState {
 /// A hold with reserved tokens, an evicted and a released hold, and two waiters.
 fn mutex() -> LockState {
     let mut state = LockState::new(Kind::Mutex);
-    let acquire = |n| Op::Acquire(request(Kind::Mutex, n, LockMode::Exclusive));
+    let acquire = |n| Op::Acquire(acquire_request(Kind::Mutex, n, LockMode::Exclusive));
     let release = |n| {
         let claim = claim(Kind::Mutex, n);
         Op::Release(Release { claim, action: ReleaseAction::Grant, next: None })
@@ -107,7 +107,7 @@ fn mutex() -> LockState {
 fn mutex_in_cooldown() -> LockState {
     let mut state = LockState::new(Kind::Mutex);
     let value = OwnValue::new("mine").ok();
-    let acquire = request(Kind::Mutex, 0, LockMode::Exclusive);
+    let acquire = acquire_request(Kind::Mutex, 0, LockMode::Exclusive);
     let claim = Claim { value, ..acquire.claim.clone() };
     let release =
         Release { claim: claim.clone(), action: ReleaseAction::Cooldown { for_ms: 60_000 }, next: None };
@@ -118,7 +118,7 @@ fn mutex_in_cooldown() -> LockState {
 /// Two holds of one owner.
 fn reentrant() -> LockState {
     let mut state = LockState::new(Kind::Reentrant);
-    let acquire = |n| Op::Acquire(request(Kind::Reentrant, n, LockMode::Exclusive));
+    let acquire = |n| Op::Acquire(acquire_request(Kind::Reentrant, n, LockMode::Exclusive));
     execute(&mut state, vec![acquire(0), acquire(1)]);
     state
 }
@@ -126,7 +126,8 @@ fn reentrant() -> LockState {
 /// A resized semaphore with two holds, one of them evicted, and a waiter.
 fn semaphore() -> LockState {
     let mut state = LockState::new(Kind::Semaphore);
-    let acquire = |n, count| Op::Acquire(request(Kind::Semaphore, n, LockMode::Permits { count, total: 3 }));
+    let acquire =
+        |n, count| Op::Acquire(acquire_request(Kind::Semaphore, n, LockMode::Permits { count, total: 3 }));
     execute(
         &mut state,
         vec![

@@ -39,7 +39,12 @@ fn fork(of: ClaimOf, claim: &Claim, other: u8) -> Claim {
     mine[(at + usize::from(other)) % mine.len()].clone()
 }
 
-pub(super) fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_ms: Option<u64>) -> Acquire {
+pub(super) fn request(
+    claim: Claim,
+    lease_ms: u64,
+    queue: Option<(u64, u64)>,
+    adopt_ms: Option<u64>,
+) -> Acquire {
     let label = Label::new(claim.hold.session().to_string()).expect("a plain text");
     let queue = queue.map(|(nonce, ttl_ms)| Enqueue { nonce: Nonce::new(0, nonce), ttl_ms });
     Acquire {
@@ -67,7 +72,7 @@ pub(super) fn any_lease_ms() -> impl Strategy<Value = u64> {
     prop_oneof![Just(1), Just(999), Just(3_000), Just(30 * 24 * HOUR_MS), 1..60_000_u64]
 }
 
-fn any_ask(of: ClaimOf) -> impl Strategy<Value = Acquire> {
+fn any_request(of: ClaimOf) -> impl Strategy<Value = Acquire> {
     let ttl_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
     let queue = prop_oneof![1 => Just(None), 3 => (any::<u64>(), ttl_ms).prop_map(Some)];
     let adopt_ms = prop_oneof![3 => Just(None), 1 => any_lease_ms().prop_map(Some)];
@@ -76,12 +81,12 @@ fn any_ask(of: ClaimOf) -> impl Strategy<Value = Acquire> {
     (any_claim(of), any_lease_ms(), queue, adopt_ms, liveness, predecessor).prop_map(
         |(claim, lease_ms, queue, adopt_ms, liveness, predecessor)| {
             let predecessor = predecessor.filter(|predecessor| *predecessor != claim.hold.session()); // (2)
-            Acquire { liveness, predecessor, ..ask(claim, lease_ms, queue, adopt_ms) }
+            Acquire { liveness, predecessor, ..request(claim, lease_ms, queue, adopt_ms) }
         },
     )
 }
 
-pub(super) fn any_attendance() -> impl Strategy<Value = SessionOp> {
+pub(super) fn any_session_op() -> impl Strategy<Value = SessionOp> {
     let alive_ms = prop_oneof![Just(1_u64), Just(3_000), Just(10_000), Just(HOUR_MS)];
     let beat =
         ((0..SESSIONS).prop_map(session), alive_ms, any::<bool>()).prop_map(|(session, alive_ms, begin)| {
@@ -93,10 +98,10 @@ pub(super) fn any_attendance() -> impl Strategy<Value = SessionOp> {
 
 pub(super) fn any_op(of: ClaimOf) -> impl Strategy<Value = Op> {
     let action = prop_oneof![3 => Just(ReleaseAction::Grant), 1 => Just(ReleaseAction::Free)];
-    let release = (any_claim(of), action, proptest::option::of((1..HOLDS, any_ask(of))));
+    let release = (any_claim(of), action, proptest::option::of((1..HOLDS, any_request(of))));
     let extend = (any_claim(of), any_lease_ms(), any::<bool>());
     prop_oneof![
-        6 => any_ask(of).prop_map(Op::Acquire),
+        6 => any_request(of).prop_map(Op::Acquire),
         2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })),
         4 => release.prop_map(move |(claim, action, next)| {
             let next = next.map(|(other, next)| Acquire { claim: fork(of, &claim, other), predecessor: None, ..next });
@@ -128,23 +133,23 @@ pub(super) fn any_move() -> impl Strategy<Value = i64> {
 }
 
 /// One queue entry per session; tickets and entries agree.
-pub(super) fn check_places(record: &Record) {
+pub(super) fn check_queue_entries(record: &Record) {
     let tickets: BTreeMap<_, _> =
         record.tickets.iter().map(|(ticket, session)| (*session, *ticket)).collect();
     assert_eq!(tickets.len(), record.tickets.len(), "one entry per session");
-    let places: BTreeMap<_, _> =
-        record.entries.iter().map(|(session, place)| (*session, place.ticket)).collect();
-    assert_eq!(tickets, places, "an entry for every ticket, a ticket for every entry");
-    for (session, place) in &record.entries {
-        assert_eq!(*session, QueueEntryId::Session(place.claim.hold.session()));
+    let queue_entries: BTreeMap<_, _> =
+        record.entries.iter().map(|(session, entry)| (*session, entry.ticket)).collect();
+    assert_eq!(tickets, queue_entries, "an entry for every ticket, a ticket for every entry");
+    for (session, entry) in &record.entries {
+        assert_eq!(*session, QueueEntryId::Session(entry.claim.hold.session()));
     }
     assert!(record.tickets.keys().all(|ticket| *ticket < record.next_ticket), "{record:#?}");
 }
 
 /// The queue entries of a lock whose sessions have one each.
-pub(super) fn places(state: &LockState) -> impl Iterator<Item = (&SessionId, &QueueEntry)> {
-    state.record.iter().flat_map(|record| &record.entries).map(|(id, place)| match id {
-        QueueEntryId::Session(session) => (session, place),
+pub(super) fn queue_entries(state: &LockState) -> impl Iterator<Item = (&SessionId, &QueueEntry)> {
+    state.record.iter().flat_map(|record| &record.entries).map(|(id, entry)| match id {
+        QueueEntryId::Session(session) => (session, entry),
         QueueEntryId::Hold(_) => panic!("a session has one queue entry for an exclusive lock"),
     })
 }
@@ -160,7 +165,7 @@ pub(super) fn lives_with(liveness: Liveness, claim: &Claim, session: SessionId) 
 /// The author of an operation.
 pub(super) fn by(op: &Op) -> Label {
     match op {
-        Op::Acquire(ask) => ask.label.clone(),
+        Op::Acquire(request) => request.label.clone(),
         Op::Evict(evict) => evict.actor.clone(),
         Op::ForceRelease(free) => free.actor.clone(),
         _ => watcher(),
@@ -173,7 +178,7 @@ pub(super) fn order(state: &LockState) -> Vec<SessionId> {
 }
 
 pub(super) fn waits(record: &Record, hold: &HoldId) -> bool {
-    record.entries.values().any(|place| place.claim.hold == *hold)
+    record.entries.values().any(|entry| entry.claim.hold == *hold)
 }
 
 /// Whether the record says that a hold was ended.
@@ -184,7 +189,7 @@ pub(super) fn has_ended(state: &LockState, hold: &HoldId) -> bool {
 /// The session of an operation that can change that session's queue entry (1).
 pub(super) fn actor(op: &Op) -> Option<SessionId> {
     match op {
-        Op::Acquire(ask) => Some(ask.claim.hold.session()),
+        Op::Acquire(request) => Some(request.claim.hold.session()),
         Op::Release(release) => Some(release.claim.hold.session()),
         _ => None,
     }
@@ -196,19 +201,22 @@ pub(super) fn check_queue(
     after: &LockState,
     (now_us, op): (u64, &Op),
     notifications: &[Notification],
-    buried: Option<SessionId>,
+    evicted: Option<SessionId>,
 ) {
     let (mut old, new) = (order(before), order(after));
     if let Op::Release(release) = op {
         // It gives up its entry, and may take a new one behind the others.
-        old.retain(|s| !places(before).any(|(t, place)| s == t && place.claim.hold == release.claim.hold));
+        old.retain(|s| {
+            !queue_entries(before).any(|(t, entry)| s == t && entry.claim.hold == release.claim.hold)
+        });
     }
     // A session that was checked and is dead loses what lives with it.
-    let buried = buried
-        .filter(|dead| places(before).any(|(_, place)| lives_with(place.liveness, &place.claim, *dead)));
+    let evicted = evicted.filter(|dead| {
+        queue_entries(before).any(|(_, entry)| lives_with(entry.liveness, &entry.claim, *dead))
+    });
     let mine = actor(op);
-    assert!(buried.is_none_or(|dead| !new.contains(&dead)), "{buried:?} still waits");
-    old.retain(|s| Some(*s) != buried);
+    assert!(evicted.is_none_or(|dead| !new.contains(&dead)), "{evicted:?} still waits");
+    old.retain(|s| Some(*s) != evicted);
     let kept: Vec<_> = old.iter().copied().filter(|s| new.contains(s)).collect();
     assert!(new.starts_with(&kept), "{old:?} became {new:?} by {op:?}");
     assert!(new.len() - kept.len() <= 1, "one operation, one entry");
@@ -217,16 +225,17 @@ pub(super) fn check_queue(
     let grants: Vec<_> = notifications.iter().filter(|notification| notification.nonce().is_some()).collect();
     for notification in &grants {
         assert_eq!(grants.len(), 1, "one lock has one holder");
-        let (_, place) =
-            places(before).find(|(session, _)| **session == notification.to()).expect("a waiter is woken");
-        assert_eq!(notification.nonce(), Some(place.nonce), "the nonce of the last look");
-        assert!(place.expires_ms >= now_ms, "a dead entry was granted");
+        let (_, entry) = queue_entries(before)
+            .find(|(session, _)| **session == notification.to())
+            .expect("a waiter is woken");
+        assert_eq!(notification.nonce(), Some(entry.nonce), "the nonce of the last request");
+        assert!(entry.expires_ms >= now_ms, "a dead entry was granted");
     }
     // A session that lost an entry either got the lock through it, gave it up itself, or was dead.
     for session in old.iter().filter(|s| !new.contains(s)) {
-        let (_, place) = places(before).find(|(s, _)| *s == session).expect("it waited");
+        let (_, entry) = queue_entries(before).find(|(s, _)| *s == session).expect("it waited");
         let woken = grants.iter().any(|notification| notification.to() == *session);
-        let dead = place.expires_ms < now_ms;
+        let dead = entry.expires_ms < now_ms;
         assert!(woken || dead || mine == Some(*session), "{session:?} was thrown out by {op:?}");
     }
 }

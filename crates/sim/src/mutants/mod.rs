@@ -463,7 +463,7 @@ impl Mutant {
                 (state.value, released.remaining_holds) = (None, 0);
             }
             (Self::ReportsFreeWhileHeld, Op::Release(_), Reply::Release(released)) => {
-                released.remaining_holds = 0
+                released.remaining_holds = 0;
             }
             (Self::ReentryShortens, Op::Acquire(ask), Reply::Acquire(Acquired::Granted { .. })) => {
                 if let Some(value) = state.value.as_mut().filter(|_| left > 1) {

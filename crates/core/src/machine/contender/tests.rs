@@ -69,7 +69,7 @@ fn a_grant_counts_from_the_sending_of_its_nonce() {
     contender.handle_reply(first, &taken, ms(1), random);
     assert!(matches!(contender.poll(ms(1), &terms(), random), ContenderAction::Sleep(_)));
     let (second, again) = expect_send(contender.poll(ms(1001), &terms(), random));
-    assert_eq!(again.claim, request.claim, "a look requests the same hold");
+    assert_eq!(again.claim, request.claim, "a poll requests the same hold");
     contender.handle_grant(first, fence(), ms(1500));
     let ContenderAction::Granted(grant) = contender.poll(ms(1500), &terms(), random) else {
         panic!("not granted")
@@ -261,7 +261,7 @@ fn a_hold_in_its_last_milliseconds_says_nothing_about_the_lease() {
         owner_holds: None,
     };
     let (mut nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
-    // The process was suspended after the grant; its looks find what is left of that hold.
+    // The process was suspended after the grant; its polls find what is left of that hold.
     for now in 2_999..3_003 {
         let at = ms(now);
         contender.handle_reply(nonce, &granted(3_000_u64.saturating_sub(now)), at, random);
@@ -430,7 +430,7 @@ fn behind(who: SessionId, position: u64, alive_ms: Option<u64>) -> Acquired {
     }
 }
 
-/// When the contender looks after that reply.
+/// When the contender polls after that reply.
 fn next_poll(
     contender: &mut Contender,
     nonce: Nonce,
@@ -479,7 +479,7 @@ fn it_looks_when_the_predecessor_would_be_dead() {
         } else {
             assert!(
                 next <= until + Duration::from_secs(1),
-                "the usual look is sooner: {next:?} after {until:?}"
+                "the usual poll is sooner: {next:?} after {until:?}"
             );
             assert!(next >= until + Duration::from_millis(800), "{next:?} after {until:?}");
         }
@@ -492,7 +492,7 @@ fn a_holder_that_cannot_die_is_not_watched() {
     let mut contender = Contender::new(session(1), 0);
     let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
     let until = next_poll(&mut contender, nonce, &taken(0), ms(0), random);
-    assert!(until >= ms(800), "the usual look: {until:?}");
+    assert!(until >= ms(800), "the usual poll: {until:?}");
     assert_eq!(expect_send(contender.poll(until, &terms(), random)).1.predecessor, None);
 }
 
@@ -513,7 +513,7 @@ fn it_looks_at_once_where_another_stands_ahead_but_not_for_ever() {
             }
             ContenderAction::Sleep(until) if n == 0 => until,
             ContenderAction::Sleep(until) => {
-                assert_eq!(until, now + PREDECESSOR_PAUSE, "after {at_once} looks at once");
+                assert_eq!(until, now + PREDECESSOR_PAUSE, "after {at_once} polls at once");
                 until
             }
             other => panic!("{other:?}"),
@@ -570,7 +570,7 @@ fn a_chain_of_fifty_dead_is_cleared_in_fifty_looks() {
                 polls += 1;
             }
             ContenderAction::Sleep(until) => {
-                assert_eq!(polls, 1, "only the first look has to find the predecessor");
+                assert_eq!(polls, 1, "only the first poll has to find the predecessor");
                 now = until;
             }
             ContenderAction::Granted(_) => break,
@@ -584,7 +584,7 @@ fn a_chain_of_fifty_dead_is_cleared_in_fifty_looks() {
 }
 
 /// Where the lock changes hands quickly, a waiter sends one request per turn: its grant arrives before
-/// its next look.
+/// its next poll.
 #[test]
 fn quick_hand_overs_cost_no_further_requests() {
     let random = &mut counter();

@@ -217,7 +217,7 @@ impl Play<'_> {
             }
             (Op::Extend(_), Reply::Extend(Extended::Extended)) if held > 1 => seen("extended one of several"),
             (Op::Release(_), Reply::Release(released)) if released.remaining_holds > 0 => {
-                seen("released, and held yet")
+                seen("released, and held yet");
             }
             (Op::Evict(_), Reply::Evict(Evicted::Removed { fence: Some(_), .. }))
                 if after.is_some() && held > 1 =>

@@ -51,7 +51,7 @@ fn a_detached_hold_outlives_the_process_that_took_it() {
     let fence: FencingToken = worker.ask("detach").parse().unwrap();
     worker.kill();
     assert_eq!(party.try_acquire(), None, "no process is needed for it");
-    let evict = Op::Evict(Evict { session: session, actor: Label::new("party").unwrap() });
+    let evict = Op::Evict(Evict { session, actor: Label::new("party").unwrap() });
     assert_eq!(party.execute(&evict), Reply::Evict(Evicted::Removed { fence: None, was_queued: false }));
     let seen = party.inspect();
     assert_eq!(seen.holder.and_then(|holder| holder.fence), Some(fence));

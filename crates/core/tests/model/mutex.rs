@@ -5,9 +5,9 @@
 //!    Leasehold. They may set a user-defined value: nothing prevents it.
 
 use super::workload::{
-    HOUR_MS, LOOKS_AT_MOST, SESSIONS, START_US, Tokens, actor, any_claim, any_lease_ms, any_move, any_op,
-    any_reserve, any_session_op, by, check_doubling, check_queue, check_queue_entries, claims, entries,
-    has_ended, lives_with, order, queue_entries, request, session, waits, watcher,
+    HOUR_MS, MAX_INSPECTED_ENTRIES, SESSIONS, START_US, Tokens, actor, any_claim, any_lease_ms, any_move,
+    any_op, any_reserve, any_session_op, by, check_doubling, check_queue, check_queue_entries, claims,
+    entries, has_ended, lives_with, order, queue_entries, request, session, waits, watcher,
 };
 use crate::reservation::NotificationObserver;
 use leasehold_core::model::{
@@ -442,7 +442,7 @@ impl Environment {
             Op::ForceRelease(_) => *reply == Reply::ForceRelease(ForceReleased::Released),
             _ => false,
         };
-        if pumps && is.is_none() && queue_entries(before).count() <= LOOKS_AT_MOST {
+        if pumps && is.is_none() && queue_entries(before).count() <= MAX_INSPECTED_ENTRIES {
             assert_eq!(order(&self.state), [], "the lock is free after {op:?}, and a client waits");
             assert!(!matches!(op, Op::Acquire(_)), "no client was before it: {op:?}");
         }
@@ -582,7 +582,7 @@ fn an_operation_skips_at_most_64_dead_entries() {
     let later_us = START_US + 1_000_000;
     let (_, notifications) = state.apply(later_us, &free(first), &all_alive);
     assert_eq!(notifications, []);
-    assert_eq!(order(&state).len(), 201 - LOOKS_AT_MOST);
+    assert_eq!(order(&state).len(), 201 - MAX_INSPECTED_ENTRIES);
     let mut replies = (0..).map(|_| state.apply(later_us, &Op::Acquire(live.clone()), &all_alive).0);
     for _ in 0..2 {
         let Some(Reply::Acquire(Acquired::Taken { holder: None, position: Some(_), .. })) = replies.next()

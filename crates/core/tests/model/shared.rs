@@ -5,8 +5,8 @@
 //! 3. An operator deletes the key or the record, and changes the number of permits.
 
 use super::workload::{
-    LOOKS_AT_MOST, START_US, any_lease_ms, any_move, any_session_op, entries, has_ended, request, session,
-    watcher,
+    MAX_INSPECTED_ENTRIES, START_US, any_lease_ms, any_move, any_session_op, entries, has_ended, request,
+    session, watcher,
 };
 use leasehold_core::model::{LockState, QueueEntry, QueueEntryId, SessionStatus, Sessions, SharedHold};
 use leasehold_core::{
@@ -399,7 +399,7 @@ impl Environment {
             );
             assert_eq!(shared_hold.since_ms, self.now_ms());
         }
-        assert!(grants.len() <= LOOKS_AT_MOST);
+        assert!(grants.len() <= MAX_INSPECTED_ENTRIES);
         let taken: u64 = now.iter().map(|shared_hold| u64::from(shared_hold.mode.count())).sum();
         for shared_hold in &fresh {
             match shared_hold.mode {
@@ -619,7 +619,7 @@ impl Environment {
     /// inspects it.
     fn check_no_waiter_is_left_behind(&self, before: &Before) {
         let now = self.snapshot();
-        if before.queue.len() > LOOKS_AT_MOST {
+        if before.queue.len() > MAX_INSPECTED_ENTRIES {
             return;
         }
         let live: Vec<_> = now.queue.iter().filter(|entry| entry.expires_ms >= self.now_ms()).collect();

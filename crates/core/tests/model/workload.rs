@@ -18,7 +18,7 @@ pub(super) type ClaimOf = fn(u8, u8) -> Claim;
 
 pub(super) const SESSIONS: u8 = 4;
 pub(super) const HOLDS: u8 = 3;
-pub(super) const LOOKS_AT_MOST: usize = 64;
+pub(super) const MAX_INSPECTED_ENTRIES: usize = 64;
 pub(super) const HOUR_MS: u64 = 3_600_000;
 /// 2025-11-01, in microseconds.
 pub(super) const START_US: u64 = 1_762_000_000_000_000;
@@ -220,7 +220,7 @@ pub(super) fn check_queue(
     let kept: Vec<_> = old.iter().copied().filter(|s| new.contains(s)).collect();
     assert!(new.starts_with(&kept), "{old:?} became {new:?} by {op:?}");
     assert!(new.len() - kept.len() <= 1, "one operation, one entry");
-    assert!(old.len() - kept.len() <= LOOKS_AT_MOST + 1, "{} entries gone", old.len() - kept.len());
+    assert!(old.len() - kept.len() <= MAX_INSPECTED_ENTRIES + 1, "{} entries gone", old.len() - kept.len());
     let now_ms = now_us / 1000;
     let grants: Vec<_> = notifications.iter().filter(|notification| notification.nonce().is_some()).collect();
     for notification in &grants {

@@ -59,7 +59,7 @@ pub struct QuorumConfig {
 }
 
 impl QuorumConfig {
-    /// Creates a quorum of these nodes. Fails for fewer than three nodes, for more than [`QuorumStore::MOST`], if two
+    /// Creates a quorum of these nodes. Fails for fewer than three nodes, for more than [`QuorumStore::MAX_NODES`], if two
     /// have the same address, or if one is a cluster or waits for its [replicas](RedisConfig::replicas).
     pub fn of(nodes: impl IntoIterator<Item = RedisConfig>) -> Result<Self, QuorumError> {
         let nodes: Vec<_> = nodes.into_iter().collect();

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// let fields = [("leasehold", "latch")].map(|(field, text)| (field.to_owned(), text.to_owned()));
 /// assert_eq!(parts(Kind::Latch, &fields.clone().into()), Ok(None));
 /// let other = parts(Kind::Barrier, &fields.into()).expect("well written").expect("something else");
-/// assert_eq!(other.word(), "hash");
+/// assert_eq!(other.type_name(), "hash");
 /// ```
 pub fn parts(kind: Kind, fields: &BTreeMap<String, String>) -> Result<Option<Content>, String> {
     if fields.get("leasehold").map(String::as_str) != Some(kind.as_str()) {

@@ -16,7 +16,7 @@ use std::str::FromStr;
 /// // A client of Redisson's has it once.
 /// let fields = [("5b0f0b3e:61", "1")].map(|(field, text)| (field.to_owned(), text.to_owned()));
 /// let content = rlock(&fields.into()).expect("a lock").expect("whose");
-/// assert_eq!(content.entries().map(|entries| entries.count), Some(1));
+/// assert_eq!(content.reentrant_holds().map(|holds| holds.count), Some(1));
 /// ```
 pub fn rlock(fields: &BTreeMap<String, String>) -> Result<Option<Content>, String> {
     let other = || Ok(Some(Content::Other("hash".to_owned())));

@@ -70,7 +70,7 @@ impl Stand {
     /// heartbeats.
     async fn dying(&self, name: &str) -> SessionId {
         let lock = Lock::mutex(name.parse().expect("a good name"));
-        self.dying_with(lock, &[LockMode::Whole]).await
+        self.dying_with(lock, &[LockMode::Exclusive]).await
     }
 
     /// The same with shared holds of a lock.
@@ -88,7 +88,8 @@ impl Stand {
             labels: [].into(),
         };
         let begin = Some(about.to_json());
-        let beat = Heartbeat { session, alive_ms: 300, begin, held: vec![lock.clone()], left: vec![] };
+        let beat =
+            Heartbeat { session, alive_ms: 300, begin, acquired: vec![lock.clone()], released: vec![] };
         let begun = store.execute_session(Partition::ONLY, &SessionOp::Heartbeat(beat), S).await;
         assert!(matches!(begun, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))), "{begun:?}");
         for mode in modes {
@@ -252,7 +253,7 @@ async fn a_monitor_frees_all_that_the_dead_shared() {
     let place = Stand::memory();
     let (live, operator) = (place.client("alive").await, place.operator("ops").await);
     let kept = live.semaphore("uploads", 4).unwrap().acquire().await.unwrap();
-    let two = LockMode::Permits { count: 1, of: 4 };
+    let two = LockMode::Permits { count: 1, total: 4 };
     let session = place.dying_with(Lock::semaphore("uploads".parse().unwrap()), &[two, two]).await;
     let semaphore = operator.semaphore("uploads", 4).unwrap();
     let mut monitor = operator.monitor();
@@ -270,7 +271,7 @@ async fn a_monitor_frees_all_that_the_dead_shared() {
     let [eviction] = evicted.as_slice() else { panic!("one: {evicted:?}") };
     assert_eq!((eviction.name.as_str(), eviction.session), ("uploads", session));
     let audit = semaphore.inspect_full().await.unwrap().audit;
-    assert!(audit.len() == 2 && audit.iter().all(|entry| entry.how == Ended::Evicted), "{audit:?}");
+    assert!(audit.len() == 2 && audit.iter().all(|entry| entry.ended == Ended::Evicted), "{audit:?}");
     kept.release().await.expect("its session lives");
 }
 
@@ -339,9 +340,9 @@ async fn a_lock_is_freed_by_force_and_the_next_has_it(place: &Stand) {
 
     let audit = mutex.inspect_full().await.unwrap().audit;
     let [entry] = audit.as_slice() else { panic!("one entry: {audit:?}") };
-    assert_eq!((entry.how, entry.fence), (Ended::ForceReleased, Some(guard.fencing_token())));
-    assert_eq!(entry.whose.as_ref().map(Label::as_str), Some("billing"));
-    assert_eq!(entry.by.as_str(), "the night shift");
+    assert_eq!((entry.ended, entry.fence), (Ended::ForceReleased, Some(guard.fencing_token())));
+    assert_eq!(entry.holder.as_ref().map(Label::as_str), Some("billing"));
+    assert_eq!(entry.actor.as_str(), "the night shift");
     next.release().await.unwrap();
 }
 
@@ -391,7 +392,7 @@ async fn a_monitor_frees_what_the_dead_held(place: &Stand) {
     });
     freed.await.expect("long before the lease ends");
     let audit = mutex.inspect_full().await.unwrap().audit;
-    assert!(audit.len() == 1 && audit[0].how == Ended::Evicted, "{audit:?}");
+    assert!(audit.len() == 1 && audit[0].ended == Ended::Evicted, "{audit:?}");
     assert_eq!(told, 1);
     let round = monitor.round().await;
     assert!(round.evicted.is_empty() && round.left == 0, "{round:?}");
@@ -423,7 +424,7 @@ async fn a_strangers_lock_is_freed_by_what_was_seen_of_it() {
     let mutex = place.operator("ops").await.mutex("a").unwrap();
     server.cli(&["SET", "a", "first"]).expect("it answers");
     let seen = mutex.inspect_full().await.unwrap().seen.expect("it is held");
-    assert!(matches!(seen, ObservedHolder::Stranger(_)), "{seen:?}");
+    assert!(matches!(seen, ObservedHolder::Foreign(_)), "{seen:?}");
     server.cli(&["SET", "a", "second"]).expect("it answers");
     let error = mutex.force_release(seen).await.expect_err("another client holds it");
     assert!(error.to_string().contains("a client of another library"), "{error}");

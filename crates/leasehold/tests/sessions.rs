@@ -149,7 +149,7 @@ impl Environment for Machine {
             + MS * u32::try_from(self.suspended_ms.load(SeqCst)).expect("not for long")
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + self.started.elapsed()
     }
 
@@ -164,7 +164,7 @@ impl Environment for Machine {
         Box::pin(sleep(at.since(self.now())))
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
         tokio::spawn(keeper);
         Ok(())
     }
@@ -426,7 +426,7 @@ async fn people_find_what_is_held_for_longer_than_a_moment() {
     sleep(3 * S).await;
     let sessions = scene.sessions().await;
     assert_eq!(held(&sessions), ["long"]);
-    let about = SessionMetadata::from_json(&sessions[0].about).expect("ours");
+    let about = SessionMetadata::from_json(&sessions[0].metadata).expect("ours");
     assert_eq!((about.pid, about.labels["zone"].as_str()), (std::process::id(), "eu-1"));
     // The keeper need not renew a lock for a long time after its user has extended it.
     let own = party.client.mutex("own").unwrap().acquire().await.unwrap();
@@ -529,7 +529,7 @@ async fn a_monitor_frees_locks_without_waiters() {
     assert_eq!(*evicted.lock().unwrap(), [("a".to_owned(), Some(held.fencing_token()))]);
     let details = live.client.mutex("a").unwrap().inspect_full().await.unwrap();
     assert!(!details.status.held && details.audit.len() == 1, "{details:?}");
-    assert_eq!(details.audit[0].how, Ended::Evicted);
+    assert_eq!(details.audit[0].ended, Ended::Evicted);
     kept.check().expect("its session beats");
     sleep(60 * S).await;
     assert_eq!(evicted.lock().unwrap().len(), 1, "no eviction is reported twice");

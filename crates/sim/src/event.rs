@@ -489,9 +489,9 @@ impl Execution<'_> {
     /// The hold that the operation ended by force: its fencing token, or `None` for a foreign hold.
     pub fn freed(&self) -> Option<Option<FencingToken>> {
         match (self.op, self.reply) {
-            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::ForceReleased)) => match free.seen {
+            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::Released)) => match free.observed {
                 ObservedHolder::Hold(fence) => Some(Some(fence)),
-                ObservedHolder::Stranger(_) => Some(None),
+                ObservedHolder::Foreign(_) => Some(None),
             },
             _ => None,
         }
@@ -500,7 +500,7 @@ impl Execution<'_> {
     /// The session whose holds the operation ends, if it has lapsed.
     pub fn evicts(&self) -> Option<SessionId> {
         match self.op {
-            Op::Evict(evict) => Some(evict.dead),
+            Op::Evict(evict) => Some(evict.session),
             Op::Acquire(ask) => ask.predecessor,
             _ => None,
         }
@@ -523,11 +523,11 @@ impl Execution<'_> {
 pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
     let ends = |at_ms: u64| clock.shows_at((at_ms + 1) * 1000);
     match &state.value {
-        Some(Value { content: Content::Entries(entries), expires_ms }) => {
-            let held = |entry: &leasehold_core::model::Entry| Held {
+        Some(Value { content: Content::ReentrantHolds(entries), expires_ms }) => {
+            let held = |entry: &leasehold_core::model::ReentrantHold| Held {
                 hold: entry.hold,
                 owner: Some(entries.owner.clone()),
-                mode: LockMode::Whole,
+                mode: LockMode::Exclusive,
                 fence: entries.fence.unwrap_or(FencingToken::new(0)),
                 // No entry outlasts its key.
                 until: Some(ends(expires_ms.map_or(entry.until_ms, |at_ms| at_ms.min(entry.until_ms)))),
@@ -557,19 +557,19 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
 /// The hold on a Mutex or an Election. `None` during a backoff after a release.
 fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Option<Held> {
     let record = state.record.as_ref()?;
-    let tenant = record.tenant.as_ref()?;
+    let tenant = record.last_holder.as_ref()?;
     let hold = tenant.claim.hold;
-    let ended = record.ended.how(&hold).is_some();
+    let ended = record.ended.find(&hold).is_some();
     if value.content.token() != Some(&*state.kind.token(&tenant.claim))
         || (tenant.claim.value.is_some() && ended)
     {
         return None;
     }
-    let (fence, until) = (record.last?, value.expires_ms.map(ends));
+    let (fence, until) = (record.last_fence?, value.expires_ms.map(ends));
     Some(Held {
         hold,
         owner: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
         fence,
         until,
         life: tenant.liveness,
@@ -615,7 +615,7 @@ fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             extend.reserve.map_or(Ok(()), |reserve| write!(f, ", {reserve:?}"))
         }
         Op::Release(release) => {
-            write!(f, "release {} ({:?})", Short(&release.claim.hold), release.pass)?;
+            write!(f, "release {} ({:?})", Short(&release.claim.hold), release.action)?;
             match &release.next {
                 Some(next) => {
                     f.write_str(" and ")?;
@@ -625,7 +625,7 @@ fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             }
         }
         Op::Inspect(_) => f.write_str("inspect"),
-        Op::Evict(evict) => write!(f, "evict {}", evict.dead),
+        Op::Evict(evict) => write!(f, "evict {}", evict.session),
         other => write!(f, "{other:?}"),
     }
 }
@@ -651,14 +651,14 @@ fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::
 
 fn show_acquire(ask: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "acquire {} for {} ms", Short(&ask.claim.hold), ask.lease_ms)?;
-    if ask.mode != LockMode::Whole {
+    if ask.mode != LockMode::Exclusive {
         write!(f, " ({:?})", ask.mode)?;
     }
     if let Some(value) = &ask.claim.value {
         write!(f, " as {}", value.as_str())?;
     }
     match &ask.queue {
-        Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.kept_ms),
+        Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.ttl_ms),
         None => Ok(()),
     }?;
     match &ask.predecessor {
@@ -674,22 +674,22 @@ fn short_nonce(nonce: leasehold_core::Nonce) -> String {
 
 fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
-        Acquired::Granted { fence, remaining_ms, entered, .. } => {
+        Acquired::Granted { fence, remaining_ms, owner_holds, .. } => {
             write!(f, "granted {fence} for {remaining_ms} ms")?;
-            entered.map_or(Ok(()), |entered| write!(f, ", {} times", entered.count))
+            owner_holds.map_or(Ok(()), |owner_holds| write!(f, ", {} times", owner_holds.count))
         }
         Acquired::Taken { holder, position, predecessor, .. } => {
             let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
             write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {predecessor:?}")
         }
-        Acquired::Spent(how) => write!(f, "spent: {how:?}"),
+        Acquired::AlreadyEnded(how) => write!(f, "spent: {how:?}"),
     }
 }
 
 fn show_share(share: &MultiAcquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match share {
-        MultiAcquired::Had(acquired) => show_acquired(acquired, f),
-        MultiAcquired::InTheWay(Ok(acquired)) => {
+        MultiAcquired::Acquired(acquired) => show_acquired(acquired, f),
+        MultiAcquired::Blocked(Ok(acquired)) => {
             f.write_str("in the way: ")?;
             show_acquired(acquired, f)
         }
@@ -702,14 +702,14 @@ fn show_reply(reply: &Reply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
         Reply::Acquire(reply) => show_acquired(reply, f),
         Reply::Release(released) => {
-            write!(f, "found {:?}, {} left", released.found, released.left)?;
+            write!(f, "found {:?}, {} left", released.status, released.remaining_holds)?;
             if let Some(Ok(next)) = &released.next {
                 f.write_str(", next ")?;
                 show_acquired(next, f)?;
             }
             Ok(())
         }
-        Reply::Inspect(seen) => write!(f, "{:?}, {} wait", seen.fate, seen.waiting),
+        Reply::Inspect(seen) => write!(f, "{:?}, {} wait", seen.hold_status, seen.waiters),
         other => write!(f, "{other:?}"),
     }
 }
@@ -735,7 +735,7 @@ impl fmt::Display for Event<'_> {
                 }
                 for held in holds(done.state, done.clock) {
                     write!(f, "; held by {} until {:?}", Short(&held.hold), held.until)?;
-                    if held.mode != LockMode::Whole {
+                    if held.mode != LockMode::Exclusive {
                         write!(f, " ({:?})", held.mode)?;
                     }
                 }
@@ -746,7 +746,7 @@ impl fmt::Display for Event<'_> {
                     }
                     Some(_) => {}
                 }
-                let waiting = done.state.record.as_ref().map_or(0, |record| record.places.len());
+                let waiting = done.state.record.as_ref().map_or(0, |record| record.entries.len());
                 write!(f, ", {waiting} places")
             }
             Self::Answered { host, message, reply } => {

@@ -1,16 +1,15 @@
 //! Tests of the conformance suite: a correct store passes, and a store with a flaw fails the case that covers it.
 
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::machine::cohort::BLOCK;
 use leasehold_core::model::{
-    Alive, Content, Entries, LockState, QueueEntryId, SessionStatus, Sessions, SharedHold, SharedHolders,
-    Value, all_alive,
+    Content, LockState, QueueEntryId, ReentrantHolds, SessionLookup, SessionStatus, Sessions, SharedHold,
+    SharedHolders, Value, all_alive,
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, FencingToken, ForceReleased, HoldId, HoldStatus,
     Inspect, KeyError, KeySpace, Kind, Liveness, Lock, LockMode, LockName, MultiAcquired, Notification,
     ObservedHolder, Op, OwnValue, Partition, Refused, Release, ReleaseAction, Reply, SessionId, SessionOp,
-    SessionReply,
+    SessionReply, TokenBlock,
 };
 use leasehold_store::{Capabilities, Fault, NotificationSink, Outcome, SessionTracking, Store};
 use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
@@ -235,9 +234,9 @@ impl Model {
         let now_us = *now_us;
         let other = Kind::ALL.into_iter().filter(|kind| *kind != lock.kind && self.flaw != Flaw::MixesKinds);
         let mut other = other.map(|kind| Lock { kind, name: lock.name.clone() });
-        let other = other.find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+        let other = other.find_map(|other| locks.get_mut(&other)?.value_at(now_us).cloned());
         let state = locks.entry(lock.clone()).or_insert_with(|| LockState::new(lock.kind));
-        state.is_over(now_us);
+        state.is_empty_at(now_us);
         spoil_operation(self.flaw, state, &mut op);
         spoil_state(self.flaw, state, now_us / 1000, &op);
         spoil_entries(self.flaw, state, now_us / 1000, &op);
@@ -245,14 +244,14 @@ impl Model {
         spoil_parts(self.flaw, state, now_us / 1000, &op);
         spoil_reserved(self.flaw, state, &mut op);
         let before = state.clone();
-        let alive: Alive<'_> = match self.flaw {
+        let alive: SessionLookup<'_> = match self.flaw {
             Flaw::EvictsTheLiving => &|_| SessionStatus::Lapsed,
             Flaw::SparesTheDead => &|_| SessionStatus::Alive(1_000),
-            _ => &|session| sessions.vital(now_us / 1000, session),
+            _ => &|session| sessions.status(now_us / 1000, session),
         };
         let (mut reply, mut wakes) = match other {
             None => state.apply(now_us, &op, alive),
-            Some(other) => state.apply_beside(&other, now_us, &op, alive),
+            Some(other) => state.apply_to_occupied_key(&other, now_us, &op, alive),
         };
         if self.flaw == Flaw::ForgetsAudit {
             state.audit = None;
@@ -280,7 +279,7 @@ impl Model {
 }
 
 fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
-    let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
+    let tenant = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
     let part = parts(state).and_then(|parts| parts.holds.first());
     let part = part.map(|part| Claim { hold: part.hold, value: part.owner.clone() });
     let holder = tenant.map(|tenant| &tenant.claim).filter(|_| state.value.is_some()).or(part.as_ref());
@@ -292,19 +291,21 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
             let same = holder.filter(|holder| holder.value == release.claim.value);
             release.claim = same.unwrap_or(&release.claim).clone();
         }
-        (Flaw::AlwaysGrants, Op::Release(release)) => release.pass = ReleaseAction::Grant,
-        (Flaw::RestsLonger, Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. })) => {
+        (Flaw::AlwaysGrants, Op::Release(release)) => release.action = ReleaseAction::Grant,
+        (Flaw::RestsLonger, Op::Release(Release { action: ReleaseAction::Cooldown { for_ms }, .. })) => {
             *for_ms += 60_000;
         }
         // The hold lasts as if no request about it had been sent.
-        (Flaw::RestsHeld, Op::Release(release)) if matches!(release.pass, ReleaseAction::Rest { .. }) => {
+        (Flaw::RestsHeld, Op::Release(release))
+            if matches!(release.action, ReleaseAction::Cooldown { .. }) =>
+        {
             release.claim = Claim::new(HoldId::from_random(SessionId::from_random([0xee; 12]), [0; 16]));
         }
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
         (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.liveness = Liveness::Session { alive_ms: 1 },
         (Flaw::FreesUnseen, Op::ForceRelease(free)) => {
-            let last = state.record.as_ref().and_then(|record| record.last);
-            free.seen = last.map_or(free.seen, ObservedHolder::Hold);
+            let last = state.record.as_ref().and_then(|record| record.last_fence);
+            free.observed = last.map_or(free.observed, ObservedHolder::Hold);
         }
         (Flaw::AdoptsUnasked, Op::Acquire(ask)) => {
             ask.adopt_ms.get_or_insert(1000);
@@ -317,21 +318,21 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     let LockState { value: Some(value), record: Some(record), .. } = state else {
         if let (Flaw::ForgetsEnded | Flaw::Barges, Some(record)) = (flaw, &mut state.record) {
             if flaw == Flaw::ForgetsEnded {
-                record.ended.kept.clear();
+                record.ended.holds.clear();
             }
             if let (Flaw::Barges, Op::Acquire(_)) = (flaw, op) {
                 record.tickets.clear();
-                record.places.clear();
+                record.entries.clear();
             }
         }
         return;
     };
     match (flaw, op) {
-        (Flaw::ForgetsEnded, _) => record.ended.kept.clear(),
+        (Flaw::ForgetsEnded, _) => record.ended.holds.clear(),
         // There may be capacity beside the holders.
         (Flaw::Barges, Op::Acquire(_)) if state.kind.is_shared() => {
             record.tickets.clear();
-            record.places.clear();
+            record.entries.clear();
         }
         (Flaw::ExtendShortens, Op::Extend(extend))
             if value.content.token() == Some(&*extend.claim.token()) =>
@@ -342,7 +343,7 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             value.expires_ms = Some(now_ms + ask.lease_ms);
         }
         (Flaw::LooksLoseThePlace, Op::Acquire(ask)) => {
-            if let Some(place) = record.places.remove(&QueueEntryId::of(state.kind, &ask.claim.hold)) {
+            if let Some(place) = record.entries.remove(&QueueEntryId::of(state.kind, &ask.claim.hold)) {
                 record.tickets.remove(&place.ticket);
             }
         }
@@ -352,9 +353,11 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
 
 /// Defects of a ReentrantMutex.
 fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
-    let Some(Value { content: Content::Entries(entries), expires_ms }) = &mut state.value else { return };
+    let Some(Value { content: Content::ReentrantHolds(entries), expires_ms }) = &mut state.value else {
+        return;
+    };
     match (flaw, op) {
-        (Flaw::CountsTwice, Op::Acquire(ask)) if entries.entry(&ask.claim.hold).is_some() => {
+        (Flaw::CountsTwice, Op::Acquire(ask)) if entries.find(&ask.claim.hold).is_some() => {
             entries.count += 1;
         }
         (Flaw::EntryShortens, Op::Acquire(ask)) if enters(entries, ask) => {
@@ -380,7 +383,7 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
                 *expires_ms = Some(now_ms + 1_000_000_000);
             }
         }
-        (Flaw::InnerReleaseFrees, Op::Release(release)) if entries.entry(&release.claim.hold).is_some() => {
+        (Flaw::InnerReleaseFrees, Op::Release(release)) if entries.find(&release.claim.hold).is_some() => {
             entries.holds.retain(|entry| entry.hold == release.claim.hold);
             entries.count = 1;
         }
@@ -401,9 +404,9 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             entries.holds.iter_mut().for_each(|entry| entry.until_ms = last_ms);
         }
         (Flaw::EvictsTheOwner, Op::Evict(evict)) => {
-            let dead = entries.holds.iter().any(|entry| entry.hold.session() == evict.dead);
+            let dead = entries.holds.iter().any(|entry| entry.hold.session() == evict.session);
             if dead {
-                entries.holds.retain(|entry| entry.hold.session() == evict.dead);
+                entries.holds.retain(|entry| entry.hold.session() == evict.session);
                 entries.count = entries.holds.len() as u64;
             }
         }
@@ -413,18 +416,18 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
 
 /// Defects in parsing a request for a mode.
 fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
-    let waits = state.waiters().next().is_some();
-    let held = |claim: &Claim| parts(state).is_some_and(|parts| parts.part(&claim.hold).is_some());
+    let waits = state.waiter_sessions().next().is_some();
+    let held = |claim: &Claim| parts(state).is_some_and(|parts| parts.find(&claim.hold).is_some());
     let waiting = |claim: &Claim| {
         state
             .record
             .as_ref()
-            .is_some_and(|record| record.places.contains_key(&QueueEntryId::Hold(claim.hold)))
+            .is_some_and(|record| record.entries.contains_key(&QueueEntryId::Hold(claim.hold)))
     };
     let known = state.record.as_ref().and_then(|record| record.limit);
     match (flaw, op) {
         (Flaw::TakesAgain, Op::Acquire(ask)) if held(&ask.claim) || waiting(&ask.claim) => {
-            let again = u8::try_from(state.waiters().count()).unwrap_or(0) + 1;
+            let again = u8::try_from(state.waiter_sessions().count()).unwrap_or(0) + 1;
             ask.claim.hold = HoldId::from_random(ask.claim.hold.session(), [again; 16]);
         }
         (Flaw::ReadersQueue, Op::Acquire(ask)) if waits && ask.mode == LockMode::Read => {
@@ -434,30 +437,30 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
             ask.mode = LockMode::Read;
         }
         (Flaw::OpensEarly, Op::Acquire(ask)) => {
-            if let LockMode::Arrive { count: 1.., of } = ask.mode {
-                ask.mode = LockMode::Arrive { count: of, of };
+            if let LockMode::CountDown { count: 1.., total } = ask.mode {
+                ask.mode = LockMode::CountDown { count: total, total };
             }
         }
         (Flaw::TriesQueue, Op::Acquire(ask)) => {
             let nonce = leasehold_core::Nonce::new(0, 7);
-            ask.queue.get_or_insert(Enqueue { nonce, kept_ms: 60_000 });
+            ask.queue.get_or_insert(Enqueue { nonce, ttl_ms: 60_000 });
         }
-        (Flaw::TakesAnyPart, Op::Acquire(ask)) if !ask.mode.suits(state.kind) => {
-            let all = ["-", "p1:1", "r", "a1:1", "m1:1"].into_iter().filter_map(LockMode::of_word);
-            ask.mode = all.into_iter().find(|mode| mode.suits(state.kind)).unwrap_or_default();
+        (Flaw::TakesAnyPart, Op::Acquire(ask)) if !ask.mode.applies_to(state.kind) => {
+            let all = ["-", "p1:1", "r", "a1:1", "m1:1"].into_iter().filter_map(LockMode::parse);
+            ask.mode = all.into_iter().find(|mode| mode.applies_to(state.kind)).unwrap_or_default();
         }
         (Flaw::InventsOwners, Op::Acquire(ask)) if ask.claim.value.is_none() => {
             ask.claim.value = OwnValue::new("invented").ok();
         }
         (Flaw::CountsAsTold, Op::Acquire(ask)) => {
             ask.mode = match (ask.mode, known) {
-                (LockMode::Arrive { count, .. }, Some(of)) => LockMode::Arrive { count, of },
-                (LockMode::Await { .. }, Some(of)) => LockMode::Await { of },
-                (LockMode::Meet { .. }, Some(of)) => LockMode::Meet { of },
+                (LockMode::CountDown { count, .. }, Some(total)) => LockMode::CountDown { count, total },
+                (LockMode::LatchWait { .. }, Some(total)) => LockMode::LatchWait { total },
+                (LockMode::BarrierWait { .. }, Some(total)) => LockMode::BarrierWait { total },
                 (mode, _) => mode,
             };
         }
-        (Flaw::ResizesUnseen, Op::Resize(resize)) => resize.seen = known,
+        (Flaw::ResizesUnseen, Op::Resize(resize)) => resize.observed = known,
         _ => {}
     }
 }
@@ -467,14 +470,14 @@ fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     if let Some(record) = &mut state.record {
         match (flaw, op) {
             (Flaw::LetsInTooMany, Op::Acquire(_)) if record.limit.is_some() => record.limit = Some(u32::MAX),
-            (Flaw::ChangesItsLimit, Op::Acquire(ask)) => record.limit = ask.mode.of(),
+            (Flaw::ChangesItsLimit, Op::Acquire(ask)) => record.limit = ask.mode.total(),
             (Flaw::OnePlaceASession, Op::Acquire(ask)) => {
                 let mine = |id: &QueueEntryId| id.session() == ask.claim.hold.session();
                 record.tickets.retain(|_, id| !mine(id));
-                record.places.retain(|id, _| !mine(id));
+                record.entries.retain(|id, _| !mine(id));
             }
             (Flaw::MeetsWithTheDead, _) => {
-                record.places.values_mut().for_each(|place| place.expires_ms = u64::MAX);
+                record.entries.values_mut().for_each(|place| place.expires_ms = u64::MAX);
             }
             _ => {}
         }
@@ -505,23 +508,25 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
         reply,
         Reply::Refused(Refused::OutOfRange { .. } | Refused::WouldDeadlock | Refused::NothingToUpgrade)
     );
-    let waited = before.waiters().next().is_some();
+    let waited = before.waiter_sessions().next().is_some();
     match (flaw, op, &mut *reply) {
         (Flaw::WaitsForEver, Op::Acquire(_), reply) if hopeless => {
-            let (holder, position, predecessor, others) = (None, None, None, Vec::new());
-            *reply = Reply::Acquire(Acquired::Taken { holder, position, predecessor, others });
+            let (holder, position, predecessor, other_holders) = (None, None, None, Vec::new());
+            *reply = Reply::Acquire(Acquired::Taken { holder, position, predecessor, other_holders });
         }
         (Flaw::KeepsHopelessPlaces, Op::Resize(_), _) => {
             if let (Some(record), Some(old)) = (&mut state.record, &before.record) {
-                (record.tickets, record.places) = (old.tickets.clone(), old.places.clone());
+                (record.tickets, record.entries) = (old.tickets.clone(), old.entries.clone());
             }
         }
-        (Flaw::FreesAll, Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
+        (Flaw::FreesAll, Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) => {
             state.value = None;
         }
-        (Flaw::HidesOthers, _, Reply::Acquire(Acquired::Taken { others, .. })) => others.clear(),
-        (Flaw::HidesSharers, _, Reply::Inspect(inspection)) => inspection.sharers.truncate(1),
-        (Flaw::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Gone { .. })) => {
+        (Flaw::HidesOthers, _, Reply::Acquire(Acquired::Taken { other_holders, .. })) => {
+            other_holders.clear();
+        }
+        (Flaw::HidesSharers, _, Reply::Inspect(inspection)) => inspection.shared_holders.truncate(1),
+        (Flaw::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Removed { .. })) => {
             let lost = parts(before).and_then(|parts| parts.holds.last()).cloned();
             if let (Some(lost), Some(Value { content: Content::SharedHolders(parts), .. })) =
                 (lost, &mut state.value)
@@ -550,7 +555,7 @@ fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
     match (flaw, op) {
         (Flaw::ReservesOfAnyKind, Op::Extend(extend)) if !is_mutex => extend.reserve = None,
         (Flaw::ReservesForAnyHold, Op::Extend(extend)) => {
-            extend.claim = record.tenant.as_ref().map_or(&extend.claim, |tenant| &tenant.claim).clone();
+            extend.claim = record.last_holder.as_ref().map_or(&extend.claim, |tenant| &tenant.claim).clone();
         }
         (Flaw::ReservesAgain, Op::Extend(_)) | (Flaw::GivesReserved, Op::Acquire(_) | Op::Release(_)) => {
             record.reserved = None;
@@ -558,15 +563,15 @@ fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
         (Flaw::ReservesMore | Flaw::ReservesOne | Flaw::TellsUnasked, Op::Extend(extend)) => {
             if let Some(reserve) = &mut extend.reserve {
                 match flaw {
-                    Flaw::ReservesMore => reserve.tokens = BLOCK,
+                    Flaw::ReservesMore => reserve.tokens = TokenBlock::MAX_LEN,
                     Flaw::ReservesOne => reserve.tokens = 1,
-                    _ => reserve.tell = true,
+                    _ => reserve.notify_wanted = true,
                 }
             }
         }
         (Flaw::NotifiesForEver, Op::Acquire(_)) => {
-            if let (Some(reserved), Some(last)) = (&mut record.reserved, record.last) {
-                reserved.upto = reserved.upto.max(FencingToken::after(Some(last), 0));
+            if let (Some(reserved), Some(last)) = (&mut record.reserved, record.last_fence) {
+                reserved.last_fence = reserved.last_fence.max(FencingToken::after(Some(last), 0));
             }
         }
         _ => {}
@@ -582,32 +587,34 @@ fn spoil_notes(flaw: Flaw, state: &LockState, op: &Op, reply: &Reply, wakes: &mu
         return;
     };
     let Some(record) = state.record.as_ref() else { return };
-    let (Some(tenant), Some(reserved), Some(fence)) = (&record.tenant, record.reserved, record.last) else {
+    let (Some(tenant), Some(reserved), Some(fence)) =
+        (&record.last_holder, record.reserved, record.last_fence)
+    else {
         return;
     };
     let to = tenant.claim.hold.session();
-    let tells = reserved.tells && reserved.upto > fence;
+    let tells = reserved.notify_wanted && reserved.last_fence > fence;
     let own = flaw == Flaw::NotifiesOfOwnRequest && to == ask.claim.hold.session();
-    let lost = flaw == Flaw::NotifiesLostHold && holder.is_stranger();
+    let lost = flaw == Flaw::NotifiesLostHold && holder.is_foreign();
     if tells && (own || lost) {
         wakes.push(Notification::Wanted { to, fence });
     }
 }
 
 fn parts(state: &LockState) -> Option<&SharedHolders> {
-    state.value.as_ref()?.content.parts()
+    state.value.as_ref()?.content.shared_holders()
 }
 
 /// Whether an acquire re-enters.
-fn enters(entries: &Entries, ask: &Acquire) -> bool {
-    ask.claim.value.as_ref() == Some(&entries.owner) && entries.entry(&ask.claim.hold).is_none()
+fn enters(entries: &ReentrantHolds, ask: &Acquire) -> bool {
+    ask.claim.value.as_ref() == Some(&entries.owner) && entries.find(&ask.claim.hold).is_none()
 }
 
 /// Defects of an acquire of several locks.
 fn spoil_share(flaw: Flaw, state: &mut LockState, now_us: u64, ask: &Acquire) {
-    let inspect = Op::Inspect(Inspect { claim: Some(ask.claim.clone()), in_full: false });
+    let inspect = Op::Inspect(Inspect { claim: Some(ask.claim.clone()), details: false });
     let reply = state.clone().apply(now_us, &inspect, &all_alive).0;
-    let held = matches!(reply, Reply::Inspect(seen) if seen.fate == Some(HoldStatus::Held));
+    let held = matches!(reply, Reply::Inspect(seen) if seen.hold_status == Some(HoldStatus::Held));
     match flaw {
         Flaw::TakesAll if !held => state.value = None,
         Flaw::TakesAnew if held => state.value = None,
@@ -619,7 +626,7 @@ fn spoil_reply(flaw: Flaw, reply: &mut Reply) {
     match (flaw, reply) {
         (Flaw::ExtendsNothing, Reply::Extend(extended)) => *extended = Extended::Extended,
         (Flaw::HidesWhoWaits, Reply::Extend(Extended::Reserved { others_wait, .. })) => *others_wait = false,
-        (Flaw::LeavesUntold, Reply::Release(released)) => released.left = 0,
+        (Flaw::LeavesUntold, Reply::Release(released)) => released.remaining_holds = 0,
         (Flaw::OneToken, Reply::Acquire(Acquired::Granted { fence, .. })) => *fence = FencingToken::new(7),
         (Flaw::OneToken, Reply::Inspect(inspection)) => {
             if let Some(holder) = &mut inspection.holder {
@@ -641,13 +648,13 @@ impl Model {
         for (lock, ask) in asks {
             let mut ask = ask.clone();
             let mut state = locks.remove(lock).unwrap_or_else(|| LockState::new(lock.kind));
-            state.is_over(now_us);
+            state.is_empty_at(now_us);
             let other =
                 Kind::ALL.into_iter().filter(|kind| *kind != lock.kind && self.flaw != Flaw::MixesKinds);
             let mut other = other.map(|kind| Lock { kind, name: lock.name.clone() });
-            let other = other.find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+            let other = other.find_map(|other| locks.get_mut(&other)?.value_at(now_us).cloned());
             if let Some(other) = &other {
-                state.value = Some(other.to_others());
+                state.value = Some(other.type_only());
             }
             if self.flaw == Flaw::OneLeaseForAll {
                 ask.lease_ms = longest_ms;
@@ -658,9 +665,10 @@ impl Model {
             together.push((state, ask, other.is_some()));
         }
         let mut pairs: Vec<_> = together.iter_mut().map(|(state, ask, _)| (state, &*ask)).collect();
-        let mut shares = LockState::take_all(&mut pairs, now_us);
+        let mut shares = LockState::acquire_all(&mut pairs, now_us);
         if self.flaw == Flaw::TakesSome {
-            let alone = |pair: (&mut LockState, &Acquire)| LockState::take_all(&mut [pair], now_us).remove(0);
+            let alone =
+                |pair: (&mut LockState, &Acquire)| LockState::acquire_all(&mut [pair], now_us).remove(0);
             shares = pairs.into_iter().map(alone).collect();
         }
         for ((mut state, _, beside_another), (lock, _)) in together.into_iter().zip(asks) {
@@ -671,11 +679,11 @@ impl Model {
             shares.reverse();
         }
         if self.flaw == Flaw::SharesInSets {
-            shares.fill(MultiAcquired::Open);
+            shares.fill(MultiAcquired::Available);
         }
         if self.flaw == Flaw::OneTokenForAll {
             let tokens = shares.iter_mut().filter_map(|share| match share {
-                MultiAcquired::Had(Acquired::Granted { fence, .. }) => Some(fence),
+                MultiAcquired::Acquired(Acquired::Granted { fence, .. }) => Some(fence),
                 _ => None,
             });
             tokens.reduce(|first, fence| {
@@ -786,10 +794,14 @@ impl StoreUnderTest for Model {
         expiry: Option<Duration>,
     ) -> Option<BoxFuture<'a, ()>> {
         let content = match (lock.kind, OwnValue::new(value)) {
-            (Kind::Reentrant, Ok(owner)) => {
-                Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
-            }
-            (kind, _) => Content::Token([kind.mark(), value].concat()),
+            (Kind::Reentrant, Ok(owner)) => Content::ReentrantHolds(ReentrantHolds {
+                owner,
+                count: 1,
+                fence: None,
+                lease_ms: 0,
+                holds: Vec::new(),
+            }),
+            (kind, _) => Content::Token([kind.token_prefix(), value].concat()),
         };
         Some(Box::pin(async move { self.meddle(lock, Some(content), expiry) }))
     }
@@ -873,7 +885,7 @@ fn a_flaw_fails_its_case() {
         fails(all, Flaw::AdoptsUnasked, cases::a_lock_without_expiry_is_adopted_if_asked);
         fails(all, Flaw::EvictsTheLiving, cases::the_living_are_not_evicted);
         fails(all, Flaw::SparesTheDead, cases::a_look_takes_the_lock_from_the_dead_ahead);
-        fails(all, Flaw::SparesTheDead, cases::a_row_of_the_dead_is_cleared_from_behind);
+        fails(all, Flaw::SparesTheDead, cases::a_row_of_dead_sessions_is_cleared_from_behind);
         fails(all, Flaw::SparesTheDead, cases::a_dead_session_is_evicted_by_any_client);
         fails(all, Flaw::EvictsDetached, cases::a_hold_without_a_session_is_not_evicted);
         fails(all, Flaw::Revives, cases::a_session_lives_as_long_as_it_beats);
@@ -960,7 +972,7 @@ fn a_flaw_of_what_is_reserved_fails_its_case() {
 #[test]
 fn a_flaw_of_a_set_fails_its_case() {
     thread::scope(|all| {
-        for kind in Kind::ALONE {
+        for kind in Kind::EXCLUSIVE {
             fails_of(all, kind, Flaw::TakesSome, cases::all_of_a_set_are_taken_or_none);
             fails_of(all, kind, Flaw::TakesAnew, cases::a_set_that_is_asked_for_again_is_one);
             fails_of(all, kind, Flaw::TakesAnew, cases::the_held_part_of_a_set_is_reported);

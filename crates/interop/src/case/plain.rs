@@ -202,7 +202,7 @@ fn refused(attempt: Attempt) -> Result<Contention> {
 
 /// The holder, which must be a client of another library.
 fn stranger(contention: &Contention) -> Result<&Holder> {
-    let holder = contention.holder.as_ref().filter(|holder| holder.is_stranger());
+    let holder = contention.holder.as_ref().filter(|holder| holder.is_foreign());
     holder.ok_or_else(|| anyhow!("we were told that it is {contention}"))
 }
 

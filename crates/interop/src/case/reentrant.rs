@@ -96,7 +96,7 @@ async fn refused(ours: &ReentrantMutex) -> Result<()> {
     match ours.try_acquire().await? {
         Attempt::Granted(_) => bail!("we got the lock although they hold it"),
         Attempt::Taken(contention) => {
-            let stranger = contention.holder.as_ref().is_some_and(Holder::is_stranger);
+            let stranger = contention.holder.as_ref().is_some_and(Holder::is_foreign);
             ensure!(stranger, "we were told that it is {contention}");
             Ok(())
         }

@@ -146,7 +146,7 @@ impl Environment for Machine {
         Moment::ZERO + MS + self.booted.elapsed() + slept
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::now()
     }
 
@@ -158,7 +158,7 @@ impl Environment for Machine {
         Box::pin(sleep(at.since(self.now())))
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
         tokio::spawn(keeper);
         Ok(())
     }
@@ -173,7 +173,7 @@ impl Environment for Paused {
         Moment::ZERO + MS + self.0.elapsed()
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + self.0.elapsed()
     }
 
@@ -185,7 +185,7 @@ impl Environment for Paused {
         Box::pin(sleep(at.since(self.now())))
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
         tokio::spawn(keeper);
         Ok(())
     }

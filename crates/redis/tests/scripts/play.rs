@@ -61,7 +61,7 @@ impl Play<'_> {
         let now_us = self.world.now_us;
         let before = self.state.clone();
         let was_held = is_held(&before, now_us);
-        let alive = |session| self.sessions.vital(now_us / 1000, session);
+        let alive = |session| self.sessions.status(now_us / 1000, session);
         let (expected, wakes) = self.state.apply(now_us, op, &alive);
         let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
         assert_eq!(reply, expected, "replies\n{}", self.trace);
@@ -70,13 +70,13 @@ impl Play<'_> {
         let mut expected = said(&wakes);
         if self.lock.kind == Kind::Reentrant && was_held && self.state.value.is_none() {
             // No waiter was granted the lock, so Redisson clients are notified that it is free.
-            expected.push((self.keys.released_channel(), "0".to_owned()));
+            expected.push((self.keys.redisson_channel(), "0".to_owned()));
             *self.world.seen.entry("published free").or_default() += 1;
         }
-        let told = matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. }))
+        let told = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }))
             && self.lock.kind == Kind::Mutex;
-        if told && matches!(&reply, Reply::Release(Released { found: HoldStatus::Held, .. })) {
-            expected.push((self.world.keys.told_channel(&self.keys), "free".to_owned()));
+        if told && matches!(&reply, Reply::Release(Released { status: HoldStatus::Held, .. })) {
+            expected.push((self.world.keys.release_channel(&self.keys), "free".to_owned()));
             *self.world.seen.entry("notified: free").or_default() += 1;
         }
         if let Some(said) = leader_announcement(&before, &self.state, now_us) {
@@ -85,9 +85,9 @@ impl Play<'_> {
         }
         assert_eq!(self.heard(), expected, "messages\n{}", self.trace);
         if let Reply::RaiseFence(raised) = &reply {
-            let greater = self.state.record.as_ref().map(|record| record.last)
-                != before.record.as_ref().map(|record| record.last);
-            let seen = if *raised == FenceRaised::FenceRaised && greater { "raised" } else { "not raised" };
+            let greater = self.state.record.as_ref().map(|record| record.last_fence)
+                != before.record.as_ref().map(|record| record.last_fence);
+            let seen = if *raised == FenceRaised::Raised && greater { "raised" } else { "not raised" };
             *self.world.seen.entry(seen).or_default() += 1;
         }
         self.count(&reply, &wakes);
@@ -208,14 +208,14 @@ impl Play<'_> {
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
         let sessions = Workload::sessions().map(|session| self.world.keys.session(session));
-        lock.into_iter().chain([self.world.keys.sessions()]).chain(sessions).collect()
+        lock.into_iter().chain([self.world.keys.session_index()]).chain(sessions).collect()
     }
 
     /// Reads all keys, so that the server deletes expired ones even where no operation reads them before the clock
     /// moves back.
     pub(crate) fn dump(&mut self) -> Value {
         let now_ms = self.world.now_us / 1000;
-        self.state.is_over(self.world.now_us);
+        self.state.is_empty_at(self.world.now_us);
         self.sessions.records.retain(|_, record| now_ms <= record.expires_ms);
         self.index.take_if(|index| now_ms > index.expires_ms);
         if self.world.flush_scripts {
@@ -259,13 +259,13 @@ impl Play<'_> {
     pub(crate) fn set_last(&mut self, last: u64) {
         let record = self.keys.record().to_owned();
         self.raw(&["HSET", &record, "last", &last.to_string()]);
-        self.state.record.as_mut().unwrap().last = Some(FencingToken::new(last));
+        self.state.record.as_mut().unwrap().last_fence = Some(FencingToken::new(last));
     }
 }
 
 /// Whether the lock of this kind is held.
 pub(crate) fn is_held(state: &LockState, now_us: u64) -> bool {
-    let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+    let inspect = Op::Inspect(Inspect { claim: None, details: false });
     let (reply, _) = state.clone().apply(now_us, &inspect, &all_alive);
     matches!(reply, Reply::Inspect(seen) if seen.holder.is_some())
 }

@@ -26,7 +26,7 @@ async fn examined(store: &RedisStore) -> Diagnosis {
 }
 
 fn found<'a>(findings: &'a [Finding], word: &str) -> Option<&'a Finding> {
-    findings.iter().find(|hazard| hazard.kind.word() == word)
+    findings.iter().find(|hazard| hazard.kind.as_str() == word)
 }
 
 /// Breaks all connections but the test's own.
@@ -48,7 +48,7 @@ async fn answers(store: &dyn Store) {
 async fn refusal(config: RedisConfig) -> Vec<Finding> {
     let fault = RedisStore::connect(config).await.unwrap_err();
     assert!(!fault.is_transient(), "{fault}");
-    let FaultKind::Hazardous(findings) = &fault.kind else { panic!("{fault}") };
+    let FaultKind::Unsafe(findings) = &fault.kind else { panic!("{fault}") };
     for hazard in findings {
         assert!(fault.to_string().contains(&hazard.to_string()), "{fault}");
     }
@@ -128,7 +128,7 @@ async fn a_replica_is_told_of_and_waited_for_in_strict_mode() {
     // A writable replica is worse: what is written there is lost.
     replica.cli(&["CONFIG", "SET", "replica-read-only", "no"]).unwrap().ok().unwrap();
     let findings = refusal(strict(&replica)).await;
-    assert_eq!(findings.iter().filter(|hazard| hazard.kind.word() == "replica").count(), 1, "{findings:?}");
+    assert_eq!(findings.iter().filter(|hazard| hazard.kind.as_str() == "replica").count(), 1, "{findings:?}");
     drop(connect(&replica).await);
     assert_eq!(warnings.containing("it is a replica that accepts writes").len(), 1);
 }
@@ -152,7 +152,7 @@ async fn a_version_with_holes_is_told_of_and_refused_in_strict_mode() {
         assert!(told[0].contains(part), "{part}: {told:?}");
     }
     let findings = refusal(config().strict().connector(says("redis_version:7.0.15\r\n"))).await;
-    assert_eq!(findings.iter().map(|hazard| hazard.kind.word()).collect::<Vec<_>>(), ["lua_holes"]);
+    assert_eq!(findings.iter().map(|hazard| hazard.kind.as_str()).collect::<Vec<_>>(), ["lua_holes"]);
     // For a user without permission for INFO nothing is logged and nothing refused.
     RedisStore::connect(config().strict().connector(says(""))).await.unwrap();
     RedisStore::connect(config().strict().connector(says("redis_version:8.8.2\r\n"))).await.unwrap();
@@ -209,7 +209,7 @@ async fn a_user_that_may_not_ask_is_told_nothing() {
     let store = RedisStore::connect(strict(&server).username("mute").password("x")).await.unwrap();
     assert!(warnings.containing("").is_empty(), "{:?}", warnings.containing(""));
     let told = examined(&store).await;
-    let words: Vec<_> = told.findings.iter().map(|hazard| hazard.kind.word()).collect();
+    let words: Vec<_> = told.findings.iter().map(|hazard| hazard.kind.as_str()).collect();
     assert_eq!(words, ["not_told"]);
     assert_eq!((told.version, told.eviction_policy, told.clock, told.user), (None, None, None, None));
     assert!(told.round_trip > Duration::ZERO);
@@ -284,7 +284,7 @@ async fn strict_settings_are_looked_at_with_each_connection() {
             _ => assert!(waited.elapsed() < LONG, "it is not refused"),
         }
     };
-    assert!(matches!(&fault.kind, FaultKind::Hazardous(findings) if findings.len() == 1), "{fault}");
+    assert!(matches!(&fault.kind, FaultKind::Unsafe(findings) if findings.len() == 1), "{fault}");
     // The store checks again with each connection: a new store is not needed.
     says(IN_ORDER);
     let waited = Instant::now();

@@ -91,7 +91,7 @@ impl Cleanup {
             let since = old.get(&hold).map_or(at, |thing| thing.since);
             now.insert(hold, Thing { host, since, until });
         };
-        for place in done.state.record.iter().flat_map(|record| record.places.values()) {
+        for place in done.state.record.iter().flat_map(|record| record.entries.values()) {
             add(place.claim.hold, done.clock.shows_at((place.expires_ms + 1) * 1000));
         }
         for held in done.holds(at) {

@@ -142,7 +142,7 @@ impl Check for Exclusion {
                 return self.believe(
                     at,
                     lock,
-                    Believer { who: None, owner: None, mode: LockMode::Whole, until },
+                    Believer { who: None, owner: None, mode: LockMode::Exclusive, until },
                     context,
                 );
             }

@@ -184,7 +184,7 @@ impl Guards {
             } => {
                 let reserving = self.reserving.remove(&message);
                 if let Some(((lock, hold), first)) = reserving.zip(block.first()) {
-                    let last = FencingToken::new(first.as_u64() + u64::from(block.left()) - 1);
+                    let last = FencingToken::new(first.as_u64() + u64::from(block.remaining()) - 1);
                     self.blocks.entry(host).or_default().push(Reserved { lock, hold, first, last });
                 }
             }
@@ -206,7 +206,7 @@ impl Guards {
             Event::MultiAnswered { host, message, shares } => {
                 let asked = self.asked.remove(&message).into_iter().flatten();
                 for (asked, share) in asked.zip(shares.into_iter().flatten()) {
-                    if let MultiAcquired::Had(acquired) = share {
+                    if let MultiAcquired::Acquired(acquired) = share {
                         self.had(at, host, asked, acquired);
                     }
                 }
@@ -315,8 +315,8 @@ impl Guards {
     }
 
     fn had(&mut self, at: Instant, host: HostId, asked: Asked, acquired: &Acquired) {
-        if let Acquired::Granted { fence, entered, remaining_ms, .. } = acquired {
-            let count = entered.map_or(1, |entered| entered.count);
+        if let Acquired::Granted { fence, owner_holds, remaining_ms, .. } = acquired {
+            let count = owner_holds.map_or(1, |owner_holds| owner_holds.count);
             self.hears(at, host, asked, (*fence, count, *remaining_ms));
         }
     }

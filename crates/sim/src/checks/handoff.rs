@@ -4,7 +4,7 @@ use super::{Check, CheckContext, CheckResult, Health};
 use crate::event::{Event, Execution, GuardId, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
-use leasehold_core::machine::cohort::{HANDOVERS, TURN};
+use leasehold_core::machine::cohort::{HANDOFF_WINDOW, MAX_HANDOFFS};
 use leasehold_core::model::QueueEntryId;
 use leasehold_core::{Acquired, Extended, FencingToken, HoldId, Notification, Op, Reply};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const SLACK: Duration = Duration::from_millis(10);
 const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(300);
 
 /// One guard at a time has a hold. Once its process knows that others wait, only tasks that were queued locally by
-/// then receive it, at most [`HANDOVERS`] times and for [`TURN`]. Without that knowledge, it hands off for one turn
+/// then receive it, at most [`MAX_HANDOFFS`] times and for [`HANDOFF_WINDOW`]. Without that knowledge, it hands off for one turn
 /// and at most one more while another process waits. A hold that no local task uses or waits for is released soon
 /// after another process has asked.
 #[derive(Debug, Default)]
@@ -78,7 +78,7 @@ impl Handoff {
         let seen = self.locks.entry(done.lock).or_default();
         seen.holder = done.holds(at).first().map(|held| held.hold);
         let now_ms = done.clock.reading_us(at) / 1000;
-        let places = done.state.record.iter().flat_map(|record| &record.places);
+        let places = done.state.record.iter().flat_map(|record| &record.entries);
         let mut waiting = BTreeMap::new();
         for (id, place) in places.filter(|(_, place)| place.expires_ms >= now_ms) {
             let until = done.clock.shows_at((place.expires_ms + 1) * 1000);
@@ -187,7 +187,7 @@ impl Handoff {
                     "{task} was handed {lock} and came at {sought:?}, others wait since {told}"
                 ));
             }
-            if passed.since_told > HANDOVERS || at > told + TURN + TURN / 15 + SLACK {
+            if passed.since_told > MAX_HANDOFFS || at > told + HANDOFF_WINDOW + HANDOFF_WINDOW / 15 + SLACK {
                 let times = passed.since_told;
                 return Err(format!(
                     "{lock} was handed on {times} times in {host}, others wait since {told}"
@@ -198,14 +198,14 @@ impl Handoff {
         let waiting = waiting.filter(|(_, place)| place.host != host && at < place.until);
         let Some((first, place)) = waiting.min_by_key(|(_, place)| place.since) else { return Ok(()) };
         let Some(well) = context.health(host).and_then(Health::well_since) else { return Ok(()) };
-        if at <= place.since.max(well) + TURN + SLACK * 2 {
+        if at <= place.since.max(well) + HANDOFF_WINDOW + SLACK * 2 {
             return Ok(());
         }
         // The belief that no other process waits has lasted as long as it may. The request is on its way, or has just
         // been answered.
         match passed.last_turn {
             Some((other, since)) if other == *first && since >= well => {
-                if at > since + TURN + TURN / 15 + SLACK {
+                if at > since + HANDOFF_WINDOW + HANDOFF_WINDOW / 15 + SLACK {
                     let since = place.since;
                     return Err(format!("{task} was handed {lock}, and {} waits since {since}", place.host));
                 }

@@ -36,8 +36,8 @@ struct Seeker {
 impl MultiAcquire {
     fn multi_executed(&self, done: &MultiExecution<'_>) -> CheckResult {
         let is_blocked =
-            done.shares.iter().any(|(_, _, share, _)| matches!(share, MultiAcquired::InTheWay(_)));
-        let is_had = done.shares.iter().all(|(_, _, share, _)| matches!(share, MultiAcquired::Had(_)));
+            done.shares.iter().any(|(_, _, share, _)| matches!(share, MultiAcquired::Blocked(_)));
+        let is_had = done.shares.iter().all(|(_, _, share, _)| matches!(share, MultiAcquired::Acquired(_)));
         for (lock, ask, share, state) in done.shares {
             let hold = ask.claim.hold;
             let now = crate::event::holds(state, done.clock);

@@ -67,8 +67,8 @@ impl OncePerPeriod {
     /// Records what was given up or released by force.
     fn end(&mut self, done: &Execution<'_>) {
         if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply)
-            && released.found == HoldStatus::Held
-            && !matches!(release.pass, ReleaseAction::Rest { .. })
+            && released.status == HoldStatus::Held
+            && !matches!(release.action, ReleaseAction::Cooldown { .. })
         {
             let hold = release.claim.hold;
             let given = self.given.values_mut().filter(|given| given.hold == hold);
@@ -100,7 +100,7 @@ impl OncePerPeriod {
     fn rests(&self, done: &Execution<'_>) -> CheckResult {
         let (lock, state) = (done.lock, done.state);
         let Some(value) = &state.value else { return Ok(()) };
-        let fence = state.record.as_ref().and_then(|record| record.last);
+        let fence = state.record.as_ref().and_then(|record| record.last_fence);
         let given = fence.and_then(|fence| self.given.get(&(lock, fence)));
         let Some((given, period_ms)) = given.and_then(|given| Some((given, given.period_ms?))) else {
             return Ok(());
@@ -108,7 +108,7 @@ impl OncePerPeriod {
         match value.expires_ms {
             None => Err(format!("the turn {fence:?} of {lock} stays for ever")),
             Some(until_ms)
-                if value.content.token() == Some(&*state.kind.rest(fence))
+                if value.content.token() == Some(&*state.kind.cooldown_token(fence))
                     && until_ms > given.at_ms + period_ms =>
             {
                 let due_ms = given.at_ms + period_ms;

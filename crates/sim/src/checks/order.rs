@@ -35,7 +35,7 @@ struct Partition {
 impl Order {
     fn executed(&mut self, done: &Execution<'_>, at: Instant) -> CheckResult {
         if self.unknown.contains(&done.lock) {
-            if done.state.record.as_ref().is_some_and(|record| !record.places.is_empty()) {
+            if done.state.record.as_ref().is_some_and(|record| !record.entries.is_empty()) {
                 return Ok(());
             }
             self.unknown.remove(&done.lock);
@@ -50,7 +50,7 @@ impl Order {
             queue.remove(&release.claim.hold.session());
         }
         if let Some(dead) = done.evicts().filter(|dead| done.is_dead(*dead, at)) {
-            let places = done.state.record.as_ref().map(|record| &record.places);
+            let places = done.state.record.as_ref().map(|record| &record.entries);
             // A process with a lapsed session may ask about itself. It loses its entry, and gets another.
             let is_asker = done
                 .acquires()
@@ -76,7 +76,7 @@ impl Order {
             && let Some(wanted) = &ask.queue
         {
             self.enqueued += 1;
-            let (fresh, kept_ms) = (self.enqueued, now_ms + wanted.kept_ms);
+            let (fresh, kept_ms) = (self.enqueued, now_ms + wanted.ttl_ms);
             let place = queue.entry(ask.claim.hold.session()).or_insert(Partition {
                 hold: ask.claim.hold,
                 taken: fresh,

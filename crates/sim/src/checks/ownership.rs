@@ -80,7 +80,7 @@ impl Ownership {
 /// a hold that it does not have: it can be under way.
 fn ends_its_hold(done: &Execution<'_>) -> bool {
     let Reply::Release(released) = done.reply else { return false };
-    match released.found {
+    match released.status {
         HoldStatus::Held => true,
         HoldStatus::Ended(_) => false,
         _ => matches!(done.state.kind, Kind::Latch | Kind::Barrier),
@@ -96,7 +96,7 @@ fn owned(done: &Execution<'_>, before: &Before, after: &[Held]) -> CheckResult {
         (Op::Extend(_), Reply::Extend(Extended::Extended | Extended::Reserved { .. })) if !is_own => {
             return Err(format!("{claimed:?} extended {lock}, which {holds:?} have"));
         }
-        (Op::Release(_), Reply::Release(released)) if released.found == HoldStatus::Held && !is_own => {
+        (Op::Release(_), Reply::Release(released)) if released.status == HoldStatus::Held && !is_own => {
             return Err(format!("{claimed:?} released {lock}, which {holds:?} have"));
         }
         (Op::Extend(_) | Op::Release(_), _) => {}
@@ -154,7 +154,7 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]
     for held in before.holds.iter().filter(|held| after.iter().all(|now| now.hold != held.hold)) {
         let is_own = matches!(done.op, Op::Release(release) if release.claim.hold == held.hold);
         let is_freed =
-            matches!(done.op, Op::ForceRelease(free) if free.seen == ObservedHolder::Hold(held.fence));
+            matches!(done.op, Op::ForceRelease(free) if free.observed == ObservedHolder::Hold(held.fence));
         let session = held.hold.session();
         let is_known = done.sessions.records.contains_key(&session);
         // A session without a record is spared because of any of its holds here.
@@ -196,7 +196,7 @@ fn is_hopeless(done: &Execution<'_>, place: &Partition, stay: &[&Held]) -> bool 
 }
 
 fn places(done: &Execution<'_>) -> BTreeMap<QueueEntryId, Partition> {
-    let places = done.state.record.iter().flat_map(|record| record.places.iter());
+    let places = done.state.record.iter().flat_map(|record| record.entries.iter());
     let seen = |place: &leasehold_core::model::QueueEntry| Partition {
         kept_ms: place.expires_ms,
         life: place.liveness,

@@ -138,7 +138,7 @@ impl Progress {
             (None, _) => None,
         };
         let now_ms = done.clock.reading_us(at) / 1000;
-        let places = done.state.record.iter().flat_map(|record| record.places.iter());
+        let places = done.state.record.iter().flat_map(|record| record.entries.iter());
         let kept = places.filter(|(_, place)| place.expires_ms >= now_ms);
         let waiting = kept.filter_map(|(session, place)| {
             let until = done.clock.shows_at((place.expires_ms + 1) * 1000);
@@ -310,7 +310,7 @@ fn behind(
     let spared_ms = holder.as_ref().and_then(Held::spared_until_ms);
     let holder_spared = spared_ms.map_or(at, |ms| done.clock.shows_at((ms + 1) * 1000));
     let holder = holder.map(|held| (held.hold, held.life));
-    let places = record.tickets.values().filter_map(|session| record.places.get(session));
+    let places = record.tickets.values().filter_map(|session| record.entries.get(session));
     let row: Vec<_> =
         holder.into_iter().chain(places.map(|place| (place.claim.hold, place.liveness))).collect();
     let pairs = row.windows(2).filter(|pair| pair[0].1.ends_with_session());
@@ -327,18 +327,20 @@ fn behind(
 
 /// Whether an operation leaves a lock free on purpose.
 fn is_freed(done: &Execution<'_>) -> bool {
-    matches!(done.op, Op::Release(release) if release.pass == ReleaseAction::Free)
+    matches!(done.op, Op::Release(release) if release.action == ReleaseAction::Free)
 }
 
 /// Whether an operation grants the lock if it finds it free.
 fn may_grant(done: &Execution<'_>) -> bool {
     match (done.op, done.reply) {
-        (Op::Acquire(_), Reply::Acquire(reply)) => !done.together && !matches!(reply, Acquired::Spent(_)),
-        (Op::Evict(_), Reply::Evict(Evicted::Gone { .. }))
-        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => true,
+        (Op::Acquire(_), Reply::Acquire(reply)) => {
+            !done.together && !matches!(reply, Acquired::AlreadyEnded(_))
+        }
+        (Op::Evict(_), Reply::Evict(Evicted::Removed { .. }))
+        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) => true,
         (Op::Release(release), Reply::Release(released)) => {
-            release.pass == ReleaseAction::Grant
-                && !matches!(released.next, Some(Ok(Acquired::Spent(_)) | Err(_)))
+            release.action == ReleaseAction::Grant
+                && !matches!(released.next, Some(Ok(Acquired::AlreadyEnded(_)) | Err(_)))
         }
         _ => false,
     }

@@ -6,7 +6,7 @@ use crate::event::{
 };
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
-use leasehold_core::model::{Content, Entries};
+use leasehold_core::model::{Content, ReentrantHolds};
 use leasehold_core::{Acquired, FencingToken, Op, OwnValue, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -52,7 +52,7 @@ struct Stay {
 impl Reentrancy {
     fn executed(&mut self, at: Instant, done: &Execution<'_>) -> CheckResult {
         let value = done.state.value.as_ref();
-        let entries = value.and_then(|value| value.content.entries());
+        let entries = value.and_then(|value| value.content.reentrant_holds());
         if let Some(entries) = entries.filter(|entries| !entries.holds.is_empty()) {
             counted(done.lock, entries)?;
         }
@@ -61,7 +61,7 @@ impl Reentrancy {
         let holds = done.holds(at);
         let last = holds.iter().filter_map(|held| Some((held.until?, held.fence))).max();
         match (entries, last) {
-            (Some(Entries { owner, .. }), Some((until, fence))) => {
+            (Some(ReentrantHolds { owner, .. }), Some((until, fence))) => {
                 let before = self.owners.get(&done.lock);
                 let stays = before.filter(|stay| stay.owner == *owner && at < stay.until);
                 let since = stays.map_or(at, |stay| stay.since);
@@ -159,7 +159,7 @@ impl Reentrancy {
 }
 
 /// The count is that of the entries, and each is there once.
-fn counted(lock: LockId, entries: &Entries) -> CheckResult {
+fn counted(lock: LockId, entries: &ReentrantHolds) -> CheckResult {
     let different: BTreeSet<_> = entries.holds.iter().map(|entry| entry.hold).collect();
     if entries.count != entries.holds.len() as u64 || different.len() != entries.holds.len() {
         return Err(format!("{lock} is had {} times, by {:?}", entries.count, entries.holds));
@@ -171,15 +171,15 @@ fn counted(lock: LockId, entries: &Entries) -> CheckResult {
 fn told(
     at: Instant,
     done: &Execution<'_>,
-    entries: Option<&Entries>,
+    entries: Option<&ReentrantHolds>,
     before: Option<Vec<Held>>,
 ) -> CheckResult {
     let holds = done.holds(at);
     let live = holds.len() as u64;
-    if let Some((ask, Acquired::Granted { entered, .. })) = done.acquires() {
-        let count = entered.map(|entered| entered.count);
+    if let Some((ask, Acquired::Granted { owner_holds, .. })) = done.acquires() {
+        let count = owner_holds.map(|owner_holds| owner_holds.count);
         let is_reentrant =
-            matches!(done.state.value.as_ref().map(|value| &value.content), Some(Content::Entries(_)));
+            matches!(done.state.value.as_ref().map(|value| &value.content), Some(Content::ReentrantHolds(_)));
         if count.is_some() != is_reentrant || count.is_some_and(|count| count != live) {
             let hold = ask.claim.hold;
             return Err(format!("{hold:?} is told that it has {} {count:?} times, it is {live}", done.lock));
@@ -192,9 +192,12 @@ fn told(
         // The lock may have been granted to the same owner by this release.
         let stays = |held: &&Held| before.iter().any(|old| old.hold == held.hold);
         let left = if is_owner { holds.iter().filter(stays).count() as u64 } else { 0 };
-        if released.left != left {
+        if released.remaining_holds != left {
             let lock = done.lock;
-            return Err(format!("{lock} is said to be had {} times yet, and is {left} times", released.left));
+            return Err(format!(
+                "{lock} is said to be had {} times yet, and is {left} times",
+                released.remaining_holds
+            ));
         }
     }
     Ok(())

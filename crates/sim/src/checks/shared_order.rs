@@ -34,7 +34,7 @@ struct Partition {
 
 impl SharedOrder {
     fn executed(&mut self, done: &Execution<'_>, at: Instant) -> CheckResult {
-        let places = done.state.record.as_ref().map(|record| &record.places);
+        let places = done.state.record.as_ref().map(|record| &record.entries);
         let mut there: BTreeSet<_> =
             places.into_iter().flat_map(|places| places.values()).map(|place| place.claim.hold).collect();
         if self.unknown.contains(&done.lock) {
@@ -66,7 +66,7 @@ impl SharedOrder {
             let has_other = held.owner.is_some() && now.iter().chain(&before).any(|other| own(&other));
             let passes = match held.mode {
                 LockMode::Read | LockMode::Upgradable => has_other,
-                LockMode::Upgrade | LockMode::Arrive { .. } => true,
+                LockMode::Upgrade | LockMode::CountDown { .. } => true,
                 _ => false,
             };
             let asked = done.acquires().is_some_and(|(ask, _)| ask.claim.hold == held.hold);
@@ -78,7 +78,7 @@ impl SharedOrder {
             self.enqueued += 1;
             // An upgrade goes ahead of all waiters.
             let fresh = if ask.mode == LockMode::Upgrade { 0 } else { self.enqueued };
-            let kept_ms = now_ms + wanted.kept_ms;
+            let kept_ms = now_ms + wanted.ttl_ms;
             let place = queue.entry(ask.claim.hold).or_insert(Partition {
                 taken: fresh,
                 firm: fresh,

@@ -80,8 +80,8 @@ impl ObservedHolder {
         let writes = |held: &Held| matches!(held.mode, LockMode::Write | LockMode::Upgrade);
         let is_own = |held: &Held| held.owner == place.claim.value;
         match place.mode {
-            LockMode::Permits { count, of } => {
-                sum() + u64::from(count) <= u64::from(self.limit.unwrap_or(of))
+            LockMode::Permits { count, total } => {
+                sum() + u64::from(count) <= u64::from(self.limit.unwrap_or(total))
             }
             LockMode::Read => !holds().any(writes),
             LockMode::Upgradable => !holds().any(|held| writes(held) || held.mode == LockMode::Upgradable),
@@ -90,9 +90,9 @@ impl ObservedHolder {
                 holds().all(|held| is_own(held) && !writes(held))
                     && holds().any(|held| held.mode == LockMode::Upgradable)
             }
-            LockMode::Await { of } => sum() >= u64::from(of),
-            LockMode::Meet { of } => {
-                self.queue.iter().filter(|other| at < other.until).count() >= of as usize
+            LockMode::LatchWait { total } => sum() >= u64::from(total),
+            LockMode::BarrierWait { total } => {
+                self.queue.iter().filter(|other| at < other.until).count() >= total as usize
             }
             _ => false,
         }
@@ -277,7 +277,7 @@ impl SharedProgress {
 /// The waiters in order.
 fn queue(at: Instant, done: &Execution<'_>, old: &[Partition]) -> Vec<Partition> {
     let Some(record) = &done.state.record else { return Vec::new() };
-    let places = record.tickets.values().filter_map(|id| record.places.get(id));
+    let places = record.tickets.values().filter_map(|id| record.entries.get(id));
     let mut before: Option<HoldId> = None;
     let seen = places.map(|place| {
         let known = old.iter().find(|known| known.claim.hold == place.claim.hold);
@@ -302,8 +302,8 @@ fn serves(done: &Execution<'_>, was_there: bool) -> bool {
     match (done.op, done.reply) {
         (Op::Acquire(_), Reply::Acquire(Acquired::Granted { .. })) => !was_there,
         (Op::Acquire(_), Reply::Acquire(Acquired::Taken { .. }))
-        | (Op::Evict(_), Reply::Evict(Evicted::Gone { .. }))
-        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased))
+        | (Op::Evict(_), Reply::Evict(Evicted::Removed { .. }))
+        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released))
         | (Op::Release(_), Reply::Release(_))
         | (Op::Resize(_), Reply::Resize(Resized::Done)) => true,
         _ => false,

@@ -57,7 +57,7 @@ impl Tokens {
         if let Some((last, old)) = given.last_key_value().filter(|(last, _)| **last >= first) {
             return Err(format!("{lock} had {last} ({old:?}) before, and {block:?} is reserved now"));
         }
-        given.insert(FencingToken::new(first.as_u64() + u64::from(block.left()) - 1), claim.hold);
+        given.insert(FencingToken::new(first.as_u64() + u64::from(block.remaining()) - 1), claim.hold);
         Ok(())
     }
 

@@ -4,10 +4,10 @@
 
 use super::reply::Failure;
 use super::script::{For, Script};
-use leasehold_core::machine::cohort::Reserve;
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, ForceRelease, Heartbeat, HoldId, Inspect, Kind, Label, Liveness,
-    Lock, LockMode, LockName, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction, Resize,
+    Lock, LockMode, LockName, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction, Reserve,
+    Resize,
 };
 use std::str::FromStr;
 
@@ -63,7 +63,7 @@ impl Call {
         let kind = match of {
             For::Kind(kind) => kind,
             For::Named => {
-                let kind = Kind::of_word(rest.last()?).filter(|kind| kind.is_shared());
+                let kind = Kind::parse(rest.last()?).filter(|kind| kind.is_shared());
                 kind.ok_or_else(malformed)?
             }
         };
@@ -82,7 +82,7 @@ impl OnLock {
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
         // Release keys follow the lock's; those of a session and the audit only where needed.
-        let (in_full, with_session) = (keys.len() == 3, keys.len() == 4);
+        let (details, with_session) = (keys.len() == 3, keys.len() == 4);
         let session = keys.get(2).filter(|_| with_session).and_then(|key| key.rsplit_once(':'));
         let sessions = session.map_or("", |(index, _)| index).to_owned();
         let mut mailboxes = String::new();
@@ -91,22 +91,22 @@ impl OnLock {
             _ => rest.claim()?,
         };
         let op = match script {
-            Script::Inspect => Op::Inspect(Inspect { claim, in_full }),
+            Script::Inspect => Op::Inspect(Inspect { claim, details }),
             Script::Evict => {
                 let dead = parsed(rest.text()?)?;
                 rest.text()?;
                 rest.text()?.clone_into(&mut mailboxes);
-                Op::Evict(Evict { dead, by: rest.label()? })
+                Op::Evict(Evict { session: dead, actor: rest.label()? })
             }
             Script::Free => {
                 rest.text()?.clone_into(&mut mailboxes);
-                let by = rest.label()?;
-                let seen = match (rest.text()?, rest.text()?) {
+                let actor = rest.label()?;
+                let observed = match (rest.text()?, rest.text()?) {
                     ("hold", fence) => ObservedHolder::Hold(parsed(fence)?),
-                    ("stranger", fingerprint) => ObservedHolder::Stranger(parsed(fingerprint)?),
+                    ("stranger", fingerprint) => ObservedHolder::Foreign(parsed(fingerprint)?),
                     _ => return Err(malformed()),
                 };
-                Op::ForceRelease(ForceRelease { seen, by })
+                Op::ForceRelease(ForceRelease { observed, actor })
             }
             Script::ExtendOne => {
                 let (claim, lease_ms) = (claim.ok_or_else(malformed)?, rest.number()?);
@@ -128,11 +128,11 @@ impl OnLock {
             }
             Script::Resize => {
                 rest.text()?.clone_into(&mut mailboxes);
-                let seen = match rest.text()? {
+                let observed = match rest.text()? {
                     "" => None,
-                    seen => Some(parsed(seen)?),
+                    observed => Some(parsed(observed)?),
                 };
-                Op::Resize(Resize { seen, limit: parsed(rest.text()?)? })
+                Op::Resize(Resize { observed, limit: parsed(rest.text()?)? })
             }
             Script::RaiseFence => Op::RaiseFence(RaiseFence {
                 claim: claim.ok_or_else(malformed)?,
@@ -141,14 +141,14 @@ impl OnLock {
             Script::Heartbeat | Script::Extend | Script::AcquireAll => return Err(malformed()),
             Script::Release => {
                 rest.text()?.clone_into(&mut mailboxes);
-                let pass = match rest.text()? {
+                let action = match rest.text()? {
                     "grant" => ReleaseAction::Grant,
                     "free" => ReleaseAction::Free,
                     "tell" => {
                         rest.last()?.clone_into(&mut released);
-                        ReleaseAction::Tell
+                        ReleaseAction::FreeAndPublish
                     }
-                    for_ms => ReleaseAction::Rest { for_ms: parsed(for_ms)? },
+                    for_ms => ReleaseAction::Cooldown { for_ms: parsed(for_ms)? },
                 };
                 let next = if rest.is_empty() {
                     None
@@ -158,7 +158,7 @@ impl OnLock {
                     next.mode = rest.mode(kind)?;
                     Some(next)
                 };
-                Op::Release(Release { claim: claim.ok_or_else(malformed)?, pass, next })
+                Op::Release(Release { claim: claim.ok_or_else(malformed)?, action, next })
             }
         };
         if rest.is_empty() {
@@ -207,7 +207,7 @@ impl<'a> Rest<'a> {
     fn reserve(&mut self) -> Read<Reserve> {
         let (tokens, tell) = (parsed(self.text()?)?, self.text()?);
         match tell {
-            "" | "1" => Ok(Reserve { tokens, tell: tell == "1" }),
+            "" | "1" => Ok(Reserve { tokens, notify_wanted: tell == "1" }),
             _ => Err(malformed()),
         }
     }
@@ -215,8 +215,8 @@ impl<'a> Rest<'a> {
     /// The arguments for one of several locks to extend.
     fn extend(&mut self, key: &str) -> Read<OnLock> {
         let token = self.text()?;
-        let kind = if Kind::Election.owns(token) { Kind::Election } else { Kind::Mutex };
-        let hold = token.strip_prefix(kind.mark()).ok_or_else(malformed)?;
+        let kind = if Kind::Election.matches_token(token) { Kind::Election } else { Kind::Mutex };
+        let hold = token.strip_prefix(kind.token_prefix()).ok_or_else(malformed)?;
         let hold = HoldId::from_token(hold).map_err(|_| malformed())?;
         let extend =
             Extend { claim: Claim::new(hold), lease_ms: self.number()?, keep_record: false, reserve: None };
@@ -232,7 +232,7 @@ impl<'a> Rest<'a> {
         let label = self.label()?;
         let queue = match (self.text()?, self.text()?) {
             ("", "") => None,
-            (nonce, kept_ms) => Some(Enqueue { nonce: parsed(nonce)?, kept_ms: parsed(kept_ms)? }),
+            (nonce, kept_ms) => Some(Enqueue { nonce: parsed(nonce)?, ttl_ms: parsed(kept_ms)? }),
         };
         let adopt_ms = match self.text()? {
             "" => None,
@@ -247,16 +247,16 @@ impl<'a> Rest<'a> {
             adopt_ms,
             liveness,
             predecessor: None,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
         })
     }
 
     /// The lock mode, of a kind that has modes.
     fn mode(&mut self, kind: Kind) -> Read<LockMode> {
         if kind.is_shared() {
-            LockMode::of_word(self.text()?).ok_or_else(malformed)
+            LockMode::parse(self.text()?).ok_or_else(malformed)
         } else {
-            Ok(LockMode::Whole)
+            Ok(LockMode::Exclusive)
         }
     }
 
@@ -275,7 +275,7 @@ impl<'a> Rest<'a> {
                     adopt_ms: None,
                     liveness,
                     predecessor: None,
-                    mode: LockMode::Whole,
+                    mode: LockMode::Exclusive,
                 };
                 Ok(((*lock).to_owned(), ask))
             }
@@ -312,14 +312,14 @@ impl<'a> Rest<'a> {
         while !self.is_empty() {
             left.push(self.lock()?);
         }
-        Ok(Heartbeat { session, alive_ms, begin, held, left })
+        Ok(Heartbeat { session, alive_ms, begin, acquired: held, released: left })
     }
 
     /// A lock, as a session's record calls it.
     fn lock(&mut self) -> Read<Lock> {
         let lock = self.text()?.strip_prefix("l:").and_then(|lock| {
             let (kind, name) = lock.split_once(':')?;
-            Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
+            Some(Lock { kind: Kind::parse(kind)?, name: LockName::new(name).ok()? })
         });
         lock.ok_or_else(malformed)
     }
@@ -327,7 +327,7 @@ impl<'a> Rest<'a> {
 
 /// The kind of a string lock, by the prefix of its token.
 fn kind_of_mark(mark: &str) -> Read<Kind> {
-    [Kind::Mutex, Kind::Election].into_iter().find(|kind| kind.mark() == mark).ok_or_else(malformed)
+    [Kind::Mutex, Kind::Election].into_iter().find(|kind| kind.token_prefix() == mark).ok_or_else(malformed)
 }
 
 fn parsed<T: FromStr>(text: &str) -> Read<T> {

@@ -1,9 +1,9 @@
 //! Deliberate defects of the server. A server has at most one.
 
-use leasehold_core::machine::cohort::TokenBlock;
-use leasehold_core::model::{Alive, Content, LockState, Value};
+use leasehold_core::model::{Content, LockState, SessionLookup, Value};
 use leasehold_core::{
     Acquire, Acquired, Extended, FencingToken, HoldStatus, MultiAcquired, Notification, Op, Released, Reply,
+    TokenBlock,
 };
 
 /// A deliberate defect of a server.
@@ -43,9 +43,9 @@ impl Flaw {
         lock: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
-        let tenant = lock.record.as_ref().and_then(|record| record.tenant.as_ref());
+        let tenant = lock.record.as_ref().and_then(|record| record.last_holder.as_ref());
         let op = match (self, op, tenant) {
             (Self::ReleasesAnyHold, Op::Release(release), Some(tenant)) if lock.value.is_some() => {
                 let mut release = release.clone();
@@ -54,11 +54,11 @@ impl Flaw {
             }
             _ => op,
         };
-        let before = lock.stands(now_us).cloned();
+        let before = lock.value_at(now_us).cloned();
         self.spoil_entries(lock, op);
         let mut result = lock.apply(now_us, op, alive);
         if self == Self::ForgetsReleases
-            && let (Some(stood), Reply::Release(Released { found: HoldStatus::Held, .. })) =
+            && let (Some(stood), Reply::Release(Released { status: HoldStatus::Held, .. })) =
                 (&before, &result.0)
         {
             lock.value = Some(stood.clone());
@@ -69,7 +69,7 @@ impl Flaw {
             && let Reply::Extend(Extended::Reserved { block, .. }) = &mut result.0
             && let Some(first) = block.first()
         {
-            *block = TokenBlock::new(FencingToken::new(first.as_u64() + 60_000_000), block.left());
+            *block = TokenBlock::new(FencingToken::new(first.as_u64() + 60_000_000), block.remaining());
         }
         self.spoil_ends(lock, now_us, before.as_ref());
         result
@@ -81,19 +81,22 @@ impl Flaw {
         locks: &mut [(&mut LockState, &Acquire)],
         now_us: u64,
     ) -> Vec<MultiAcquired> {
-        let before: Vec<_> = locks.iter_mut().map(|(lock, _)| lock.stands(now_us).cloned()).collect();
-        let mut shares = LockState::take_all(locks, now_us);
-        let some = shares.iter().any(|share| matches!(share, MultiAcquired::Open));
+        let before: Vec<_> = locks.iter_mut().map(|(lock, _)| lock.value_at(now_us).cloned()).collect();
+        let mut shares = LockState::acquire_all(locks, now_us);
+        let some = shares.iter().any(|share| matches!(share, MultiAcquired::Available));
         if self == Self::TakesSome && some {
             let alone = |(lock, ask): &mut (&mut LockState, &Acquire)| {
-                let share = LockState::take_all(&mut [(&mut **lock, *ask)], now_us).remove(0);
+                let share = LockState::acquire_all(&mut [(&mut **lock, *ask)], now_us).remove(0);
                 let fence =
-                    lock.record.as_ref().and_then(|record| record.last).unwrap_or(FencingToken::new(1));
-                let (remaining_ms, others_wait, entered) = (ask.lease_ms, false, None);
+                    lock.record.as_ref().and_then(|record| record.last_fence).unwrap_or(FencingToken::new(1));
+                let (remaining_ms, others_wait, owner_holds) = (ask.lease_ms, false, None);
                 match share {
-                    MultiAcquired::InTheWay(_) => {
-                        MultiAcquired::Had(Acquired::Granted { fence, remaining_ms, others_wait, entered })
-                    }
+                    MultiAcquired::Blocked(_) => MultiAcquired::Acquired(Acquired::Granted {
+                        fence,
+                        remaining_ms,
+                        others_wait,
+                        owner_holds,
+                    }),
                     had => had,
                 }
             };
@@ -106,18 +109,18 @@ impl Flaw {
     }
 
     fn spoil_entries(self, lock: &mut LockState, op: &Op) {
-        let Some(Value { content: Content::Entries(entries), .. }) = &mut lock.value else { return };
+        let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut lock.value else { return };
         match (self, op) {
             (Self::MixesOwners, Op::Acquire(ask)) => {
                 entries.owner = ask.claim.value.clone().unwrap_or_else(|| entries.owner.clone());
             }
             (Self::InnerReleaseFrees, Op::Release(release))
-                if entries.entry(&release.claim.hold).is_some() =>
+                if entries.find(&release.claim.hold).is_some() =>
             {
                 entries.holds.retain(|entry| entry.hold == release.claim.hold);
                 entries.count = 1;
             }
-            (Self::EntryHasItsToken, Op::Acquire(ask)) if entries.entry(&ask.claim.hold).is_none() => {
+            (Self::EntryHasItsToken, Op::Acquire(ask)) if entries.find(&ask.claim.hold).is_none() => {
                 entries.fence = entries.fence.map(|fence| FencingToken::new(fence.as_u64() + 1));
             }
             _ => {}

@@ -182,7 +182,7 @@ impl ModelServer {
 
     /// How each lock stands at `now_us`, by key. Changes nothing.
     pub fn locks(&self, now_us: u64) -> Vec<(String, Inspection)> {
-        let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+        let inspect = Op::Inspect(Inspect { claim: None, details: false });
         let look = |((key, _), lock): (&(String, Kind), &LockState)| match lock
             .clone()
             .apply(now_us, &inspect, &all_alive)
@@ -248,14 +248,14 @@ impl ModelServer {
         let other = state.beside(&call.key, call.kind, now_us);
         let sessions = state.sessions.get(&call.sessions);
         let alive = |session| {
-            sessions.map_or(SessionStatus::Unknown, |sessions| sessions.vital(now_us / 1000, session))
+            sessions.map_or(SessionStatus::Unknown, |sessions| sessions.status(now_us / 1000, session))
         };
         let lock =
             state.locks.entry((call.key.clone(), call.kind)).or_insert_with(|| LockState::new(call.kind));
-        let was_held = !lock.clone().held_by(now_us).is_empty();
+        let was_held = !lock.clone().holders_at(now_us).is_empty();
         let before = lock.clone();
         let (reply, wakes) = match (self.shared.flaw, other) {
-            (_, Some(other)) => lock.apply_beside(&other, now_us, &call.op, &alive),
+            (_, Some(other)) => lock.apply_to_occupied_key(&other, now_us, &call.op, &alive),
             (Some(flaw), None) => flaw.apply(lock, now_us, &call.op, &alive),
             (None, None) => lock.apply(now_us, &call.op, &alive),
         };
@@ -292,7 +292,7 @@ impl ModelServer {
             let mut lock = state.locks.remove(&(key.clone(), kind)).unwrap_or_else(|| LockState::new(kind));
             let other = state.beside(key, kind, now_us);
             if let Some(other) = &other {
-                lock.value = Some(other.to_others());
+                lock.value = Some(other.type_only());
             }
             together.push((lock, other.is_some()));
         }
@@ -300,7 +300,7 @@ impl ModelServer {
             together.iter_mut().zip(asks).map(|((lock, _), (_, ask))| (lock, ask)).collect();
         let shares = match self.shared.flaw {
             Some(flaw) => flaw.take_all(&mut pairs, now_us),
-            None => LockState::take_all(&mut pairs, now_us),
+            None => LockState::acquire_all(&mut pairs, now_us),
         };
         for ((mut lock, beside_another), (key, _)) in together.into_iter().zip(asks) {
             lock.value.take_if(|_| beside_another);
@@ -326,7 +326,7 @@ impl State {
     /// The value at a key under another kind.
     fn beside(&mut self, key: &str, kind: Kind, now_us: u64) -> Option<Value> {
         let mut others = Kind::ALL.into_iter().filter(|other| *other != kind);
-        others.find_map(|other| self.locks.get_mut(&(key.to_owned(), other))?.stands(now_us).cloned())
+        others.find_map(|other| self.locks.get_mut(&(key.to_owned(), other))?.value_at(now_us).cloned())
     }
 
     fn publish(&self, channel: &str, message: &str) {

@@ -6,11 +6,10 @@ use futures_util::future::BoxFuture;
 use leasehold::store::{
     Capabilities, Executed, Fault, Lock, NotificationSink, Op, Outcome, SessionOp, SessionReply, Store,
 };
-use leasehold_core::machine::cohort::{BLOCK, TokenBlock};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, HoldId, HoldStatus,
     Inspection, KeyError, Liveness, MultiAcquired, Nonce, Notification, Partition, Release, Released, Reply,
-    SessionId, drift,
+    SessionId, TokenBlock, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -68,8 +67,8 @@ impl MutantStore {
     async fn call(&self, mutant: Mutant, lock: &Lock, op: &Op, within: Duration) -> Outcome {
         self.remember_question(op);
         if self.forgets(mutant, op) {
-            let (found, holder, next) = (HoldStatus::Forgotten, None, None);
-            return Outcome::Done(Reply::Release(Released { found, left: 0, holder, next }));
+            let (status, holder, next) = (HoldStatus::Forgotten, None, None);
+            return Outcome::Done(Reply::Release(Released { status, remaining_holds: 0, holder, next }));
         }
         if mutant == Mutant::PeriodHoldIsNotExtended && self.is_of_turn(lock) && matches!(op, Op::Extend(_)) {
             return Outcome::Done(Reply::Extend(Extended::Extended));
@@ -110,7 +109,7 @@ impl MutantStore {
                 Op::Extend(Extend { reserve: Some(_), .. }),
             ) => {
                 let block = self.seen().blocks.get(lock).map(|(_, block, _)| *block);
-                let block = block.unwrap_or(TokenBlock::new(FencingToken::new(1), BLOCK));
+                let block = block.unwrap_or(TokenBlock::new(FencingToken::new(1), TokenBlock::MAX_LEN));
                 return Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait: false }));
             }
             (
@@ -124,7 +123,8 @@ impl MutantStore {
             }
             (Mutant::UnknownAcquireIsYes, Outcome::Failed(Executed::Unknown, _), Op::Acquire(ask)) => {
                 let (fence, remaining_ms) = (FencingToken::new(1), ask.lease_ms);
-                let granted = Acquired::Granted { fence, remaining_ms, others_wait: false, entered: None };
+                let granted =
+                    Acquired::Granted { fence, remaining_ms, others_wait: false, owner_holds: None };
                 return Outcome::Done(Reply::Acquire(granted));
             }
             (Mutant::RenewedAfterRelease, Outcome::Done(_), Op::Release(release)) => {
@@ -170,7 +170,8 @@ impl MutantStore {
         let outcome = self.inner.acquire_all(asks, within).await?;
         let mut seen = self.seen();
         if let Outcome::Done(shares) = &outcome {
-            let mut had = asks.iter().zip(shares).filter(|(_, share)| matches!(share, MultiAcquired::Had(_)));
+            let mut had =
+                asks.iter().zip(shares).filter(|(_, share)| matches!(share, MultiAcquired::Acquired(_)));
             seen.had.extend(had.clone().map(|((_, ask), _)| ask.claim.hold));
             seen.lasts.extend(had.next_back().map(|((_, ask), _)| ask.claim.hold));
             seen.unsure.retain(|hold| holds().all(|asked| asked != *hold));
@@ -233,7 +234,7 @@ impl MutantStore {
             (Op::Extend(extend), outcome) => {
                 let hold = extend.claim.hold;
                 seen.had.insert(hold);
-                seen.kept.extend(extend.reserve.filter(|reserve| reserve.tell).map(|_| hold));
+                seen.kept.extend(extend.reserve.filter(|reserve| reserve.notify_wanted).map(|_| hold));
                 if let Outcome::Done(Reply::Extend(Extended::Reserved { block, .. })) = outcome {
                     let old = seen.blocks.get(lock).copied();
                     let former =
@@ -284,7 +285,7 @@ impl MutantStore {
             }
             (Mutant::QueueEntryTooShort, Op::Acquire(ask)) => {
                 if let Some(queue) = &mut ask.queue {
-                    queue.kept_ms /= 10;
+                    queue.ttl_ms /= 10;
                 }
             }
             (Mutant::ReleasedHoldIsReused, Op::Acquire(ask)) => {

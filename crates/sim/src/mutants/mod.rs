@@ -12,7 +12,8 @@ mod handoff;
 mod shared;
 
 use leasehold_core::model::{
-    Alive, Content, Entries, Entry, LockState, SessionStatus, Sessions, Value, all_alive,
+    Content, LockState, ReentrantHold, ReentrantHolds, SessionLookup, SessionStatus, Sessions, Value,
+    all_alive,
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Extended, FencingToken, HoldId, HoldStatus, Kind, Liveness, MultiAcquired,
@@ -276,7 +277,7 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         if self.is_of_shared_locks() {
             return self.apply_to_shared(state, now_us, op, alive);
@@ -308,7 +309,7 @@ impl Mutant {
                 done
             }
             (Self::GrantToExpiredWaiter, Op::Release(_)) => {
-                for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
+                for place in state.record.iter_mut().flat_map(|record| record.entries.values_mut()) {
                     place.expires_ms = place.expires_ms.max(now_us / 1000 + 1);
                 }
                 state.apply(now_us, op, alive)
@@ -320,7 +321,7 @@ impl Mutant {
                     let sessions: Vec<_> = record.tickets.values().rev().copied().collect();
                     record.tickets = tickets.into_iter().zip(sessions).collect();
                     for (ticket, session) in &record.tickets {
-                        if let Some(place) = record.places.get_mut(session) {
+                        if let Some(place) = record.entries.get_mut(session) {
                             place.ticket = *ticket;
                         }
                     }
@@ -329,7 +330,7 @@ impl Mutant {
             }
             (Self::ReleaseGrantsNothing, Op::Release(release)) => {
                 let mut release = release.clone();
-                release.pass = ReleaseAction::Free;
+                release.action = ReleaseAction::Free;
                 state.apply(now_us, &Op::Release(release), alive)
             }
             (Self::GrantIsNotPublished, _) => (state.apply(now_us, op, alive).0, Vec::new()),
@@ -346,7 +347,7 @@ impl Mutant {
             (Self::SpentHoldReturns, _) => {
                 let done = state.apply(now_us, op, alive);
                 if let Some(record) = &mut state.record {
-                    record.ended.kept.clear();
+                    record.ended.holds.clear();
                 }
                 done
             }
@@ -360,7 +361,7 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         match (self, op) {
             (Self::EvictsLiveSession, _) => state.apply(now_us, op, &|_| SessionStatus::Lapsed),
@@ -382,8 +383,8 @@ impl Mutant {
             }
             (Self::ForceReleaseWithoutComparing, Op::ForceRelease(free)) => {
                 let mut free = free.clone();
-                let last = holder(state).and(state.record.as_ref()).and_then(|record| record.last);
-                free.seen = last.map_or(free.seen, ObservedHolder::Hold);
+                let last = holder(state).and(state.record.as_ref()).and_then(|record| record.last_fence);
+                free.observed = last.map_or(free.observed, ObservedHolder::Hold);
                 state.apply(now_us, &Op::ForceRelease(free), alive)
             }
             _ if entries(state).is_some() => self.apply_to_entries(state, now_us, op, alive),
@@ -397,7 +398,7 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         let before = entries(state).map_or_else(Vec::new, |entries| entries.holds.clone());
         match (self, op) {
@@ -415,12 +416,13 @@ impl Mutant {
             (Self::EvictionEndsAllEntries, _) => {
                 let dead = match op {
                     Op::Acquire(ask) => ask.predecessor,
-                    Op::Evict(evict) => Some(evict.dead),
+                    Op::Evict(evict) => Some(evict.session),
                     _ => None,
                 };
                 let dead = dead.filter(|dead| matches!(alive(*dead), SessionStatus::Lapsed));
-                let dies =
-                    |entry: &Entry| entry.liveness.ends_with_session() && Some(entry.hold.session()) == dead;
+                let dies = |entry: &ReentrantHold| {
+                    entry.liveness.ends_with_session() && Some(entry.hold.session()) == dead
+                };
                 if before.iter().any(dies) {
                     state.value = None;
                 }
@@ -450,32 +452,34 @@ impl Mutant {
         now_us: u64,
         op: &Op,
         reply: &mut Reply,
-        before: &[Entry],
+        before: &[ReentrantHold],
     ) {
         let was_there = |hold: HoldId| before.iter().any(|entry| entry.hold == hold);
         let left = entries(state).map_or(0, |entries| entries.holds.len());
         match (self, op, reply) {
             (Self::ReleaseEndsAllEntries, Op::Release(_), Reply::Release(released))
-                if released.found == HoldStatus::Held && released.left > 0 =>
+                if released.status == HoldStatus::Held && released.remaining_holds > 0 =>
             {
-                (state.value, released.left) = (None, 0);
+                (state.value, released.remaining_holds) = (None, 0);
             }
-            (Self::ReportsFreeWhileHeld, Op::Release(_), Reply::Release(released)) => released.left = 0,
+            (Self::ReportsFreeWhileHeld, Op::Release(_), Reply::Release(released)) => {
+                released.remaining_holds = 0;
+            }
             (Self::ReentryShortens, Op::Acquire(ask), Reply::Acquire(Acquired::Granted { .. })) => {
                 if let Some(value) = state.value.as_mut().filter(|_| left > 1) {
                     value.expires_ms = Some(now_us / 1000 + ask.lease_ms);
                 }
             }
             (Self::ResentEntryCountsTwice, Op::Acquire(ask), _) if was_there(ask.claim.hold) => {
-                if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
+                if let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut state.value {
                     entries.count += 1;
                 }
             }
             (Self::EntryHasOwnToken, Op::Acquire(ask), Reply::Acquire(Acquired::Granted { fence, .. }))
                 if left > 1 && !was_there(ask.claim.hold) =>
             {
-                let last = state.record.as_mut().map(|record| &mut record.last);
-                if let (Some(last), Some(Value { content: Content::Entries(entries), .. })) =
+                let last = state.record.as_mut().map(|record| &mut record.last_fence);
+                if let (Some(last), Some(Value { content: Content::ReentrantHolds(entries), .. })) =
                     (last, &mut state.value)
                 {
                     *fence = FencingToken::after(*last, now_us);
@@ -492,7 +496,7 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         match self {
             Self::NextOwnerHasOldToken if state.kind == Kind::Reentrant => {
@@ -509,14 +513,14 @@ impl Mutant {
         now_us: u64,
     ) -> Vec<MultiAcquired> {
         if self != Self::AcquiresSomeOfMany {
-            return LockState::take_all(locks, now_us);
+            return LockState::acquire_all(locks, now_us);
         }
         let take = |(state, ask): &mut (&mut LockState, &Acquire)| {
             let ask = Acquire { queue: None, predecessor: None, ..(*ask).clone() };
             match state.apply(now_us, &Op::Acquire(ask), &all_alive).0 {
-                Reply::Acquire(had @ Acquired::Granted { .. }) => MultiAcquired::Had(had),
-                Reply::Acquire(other) => MultiAcquired::InTheWay(Ok(other)),
-                _ => MultiAcquired::Open,
+                Reply::Acquire(had @ Acquired::Granted { .. }) => MultiAcquired::Acquired(had),
+                Reply::Acquire(other) => MultiAcquired::Blocked(Ok(other)),
+                _ => MultiAcquired::Available,
             }
         };
         locks.iter_mut().map(take).collect()
@@ -542,11 +546,11 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
-        let before = state.record.as_ref().and_then(|record| record.last);
+        let before = state.record.as_ref().and_then(|record| record.last_fence);
         let (mut reply, mut wakes) = state.apply(now_us, op, alive);
-        let after = state.record.as_mut().and_then(|record| record.last.as_mut());
+        let after = state.record.as_mut().and_then(|record| record.last_fence.as_mut());
         let Some(after) = after.filter(|after| Some(**after) != before) else { return (reply, wakes) };
         let token = match self {
             Self::TokenThatCounts => before.map_or(1, |before| before.as_u64() + 1),
@@ -555,7 +559,7 @@ impl Mutant {
         };
         let (right, wrong) = (*after, FencingToken::new(token));
         *after = wrong;
-        if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
+        if let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut state.value {
             entries.fence = Some(wrong);
         }
         for wake in &mut wakes {
@@ -578,12 +582,12 @@ impl Mutant {
 }
 
 /// The entries of a ReentrantMutex that is held.
-fn entries(state: &LockState) -> Option<&Entries> {
-    state.value.as_ref()?.content.entries()
+fn entries(state: &LockState) -> Option<&ReentrantHolds> {
+    state.value.as_ref()?.content.reentrant_holds()
 }
 
-fn each_entry(state: &mut LockState, each: impl FnMut(&mut Entry)) {
-    if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
+fn each_entry(state: &mut LockState, each: impl FnMut(&mut ReentrantHold)) {
+    if let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut state.value {
         entries.holds.iter_mut().for_each(each);
     }
 }
@@ -602,10 +606,10 @@ fn enter_in_line(
     state: &mut LockState,
     now_us: u64,
     ask: &Acquire,
-    alive: Alive<'_>,
+    alive: SessionLookup<'_>,
 ) -> (Reply, Vec<Notification>) {
-    let is_there = entries(state).is_some_and(|entries| entries.entry(&ask.claim.hold).is_some());
-    let lives = |entry: &Entry| entry.until_ms >= now_us / 1000;
+    let is_there = entries(state).is_some_and(|entries| entries.find(&ask.claim.hold).is_some());
+    let lives = |entry: &ReentrantHold| entry.until_ms >= now_us / 1000;
     let is_had = entries(state).is_some_and(|entries| entries.holds.iter().any(lives));
     let is_awaited = state.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
     let Some(other) = OwnValue::new("another").ok().filter(|_| is_awaited && is_had && !is_there) else {
@@ -613,7 +617,7 @@ fn enter_in_line(
     };
     let claim = Claim { value: Some(other), ..ask.claim.clone() };
     let done = state.apply(now_us, &Op::Acquire(Acquire { claim, predecessor: None, ..ask.clone() }), alive);
-    for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
+    for place in state.record.iter_mut().flat_map(|record| record.entries.values_mut()) {
         if place.claim.hold == ask.claim.hold {
             place.claim = ask.claim.clone();
         }
@@ -624,10 +628,10 @@ fn enter_in_line(
 /// Visits the liveness of each hold and queue entry of a lock.
 fn each_life(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Liveness)) {
     let Some(record) = &mut state.record else { return };
-    if let Some(tenant) = &mut record.tenant {
+    if let Some(tenant) = &mut record.last_holder {
         each(tenant.claim.hold, &mut tenant.liveness);
     }
-    for place in record.places.values_mut() {
+    for place in record.entries.values_mut() {
         each(place.claim.hold, &mut place.liveness);
     }
     each_entry(state, |entry| each(entry.hold, &mut entry.liveness));
@@ -636,10 +640,10 @@ fn each_life(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Liveness))
 /// The current holder; the first entry if an owner has several.
 fn holder(state: &LockState) -> Option<Claim> {
     let value = state.value.as_ref()?;
-    if let Some(entries) = value.content.entries() {
+    if let Some(entries) = value.content.reentrant_holds() {
         let hold = entries.holds.first()?.hold;
         return Some(Claim { hold, value: Some(entries.owner.clone()) });
     }
-    let tenant = state.record.as_ref()?.tenant.as_ref()?;
+    let tenant = state.record.as_ref()?.last_holder.as_ref()?;
     (value.content.token() == Some(&*state.kind.token(&tenant.claim))).then(|| tenant.claim.clone())
 }

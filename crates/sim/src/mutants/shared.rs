@@ -1,7 +1,9 @@
 //! Mutants of locks with several holders: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use leasehold_core::model::{Alive, Content, LockState, QueueEntryId, SharedHold, SharedHolders, Value};
+use leasehold_core::model::{
+    Content, LockState, QueueEntryId, SessionLookup, SharedHold, SharedHolders, Value,
+};
 use leasehold_core::{Acquire, Extended, HoldStatus, LockMode, Notification, Op, Reply, Resize};
 use std::mem;
 
@@ -31,25 +33,25 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         let writes = |part: &SharedHold| matches!(part.mode, LockMode::Write | LockMode::Upgrade);
         let reads = |part: &SharedHold| part.mode == LockMode::Read;
         let may = |part: &SharedHold| part.mode == LockMode::Upgradable;
-        let mode = if let Op::Acquire(ask) = op { ask.mode } else { LockMode::Whole };
+        let mode = if let Op::Acquire(ask) = op { ask.mode } else { LockMode::Exclusive };
         match (self, op, mode) {
             (Self::ReaderBesideWriter, _, LockMode::Read) => without(state, writes, now_us, op, alive),
             (Self::UpgradeBesideReaders, _, LockMode::Upgrade) => without(state, reads, now_us, op, alive),
             (Self::TwoMayUpgrade, _, LockMode::Upgradable) => without(state, may, now_us, op, alive),
             (Self::PermitsWeighOne, _, LockMode::Permits { .. }) => weightless(state, now_us, op, alive),
             (Self::ReadersBarge, Op::Acquire(ask), LockMode::Read) => barge(state, now_us, ask, alive),
-            (Self::BarrierLacksOne, Op::Acquire(ask), LockMode::Meet { of: 2.. })
-            | (Self::LatchOpensEarly, Op::Acquire(ask), LockMode::Await { of: 2.. }) => {
+            (Self::BarrierLacksOne, Op::Acquire(ask), LockMode::BarrierWait { total: 2.. })
+            | (Self::LatchOpensEarly, Op::Acquire(ask), LockMode::LatchWait { total: 2.. }) => {
                 one_less(state, now_us, ask, alive)
             }
             (Self::ResizeWithoutComparing, Op::Resize(resize), _) => {
-                let seen = state.record.as_ref().and_then(|record| record.limit);
-                state.apply(now_us, &Op::Resize(Resize { seen, ..*resize }), alive)
+                let observed = state.record.as_ref().and_then(|record| record.limit);
+                state.apply(now_us, &Op::Resize(Resize { observed, ..*resize }), alive)
             }
             (Self::ResizeGrantsNothing, Op::Resize(_), _) => {
                 let hidden = state.record.as_mut().map(|record| mem::take(&mut record.tickets));
@@ -77,11 +79,11 @@ impl Mutant {
         };
         let goes = match (self, reply) {
             (Self::LateReleaseFreesAnother, Reply::Release(released)) => {
-                matches!(released.found, HoldStatus::Vanished | HoldStatus::Ended(_))
+                matches!(released.status, HoldStatus::Vanished | HoldStatus::Ended(_))
             }
             (Self::ExtendExtendsAllHolders, Reply::Extend(Extended::Extended)) => {
                 if let Op::Extend(extend) = op
-                    && let Some(until_ms) = parts.part(&extend.claim.hold).map(|part| part.until_ms)
+                    && let Some(until_ms) = parts.find(&extend.claim.hold).map(|part| part.until_ms)
                 {
                     let each = parts.holds.iter_mut();
                     each.for_each(|part| part.until_ms = part.until_ms.max(until_ms));
@@ -105,12 +107,12 @@ pub(crate) fn barge(
     state: &mut LockState,
     now_us: u64,
     ask: &Acquire,
-    alive: Alive<'_>,
+    alive: SessionLookup<'_>,
 ) -> (Reply, Vec<Notification>) {
     // Hides the queue while the acquire is executed.
     let hidden = state.record.as_mut().map(|record| {
-        let mine = record.places.remove(&QueueEntryId::of(state.kind, &ask.claim.hold));
-        let hidden = (mem::take(&mut record.tickets), mem::take(&mut record.places));
+        let mine = record.entries.remove(&QueueEntryId::of(state.kind, &ask.claim.hold));
+        let hidden = (mem::take(&mut record.tickets), mem::take(&mut record.entries));
         drop(mine);
         hidden
     });
@@ -118,10 +120,10 @@ pub(crate) fn barge(
     if let (Some(record), Some((tickets, places))) = (&mut state.record, hidden) {
         for (ticket, id) in tickets {
             if let Some(place) = places.get(&id)
-                && !record.places.contains_key(&id)
+                && !record.entries.contains_key(&id)
             {
                 record.tickets.insert(ticket, id);
-                record.places.insert(id, place.clone());
+                record.entries.insert(id, place.clone());
             }
         }
     }
@@ -134,7 +136,7 @@ fn without(
     hides: impl Fn(&SharedHold) -> bool,
     now_us: u64,
     op: &Op,
-    alive: Alive<'_>,
+    alive: SessionLookup<'_>,
 ) -> (Reply, Vec<Notification>) {
     let own = if let Op::Acquire(ask) = op { Some(ask.claim.hold) } else { None };
     let mut hidden = Vec::new();
@@ -159,7 +161,12 @@ fn without(
 }
 
 /// Executes an operation as if every holder had one permit.
-fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Notification>) {
+fn weightless(
+    state: &mut LockState,
+    now_us: u64,
+    op: &Op,
+    alive: SessionLookup<'_>,
+) -> (Reply, Vec<Notification>) {
     let mut weights = Vec::new();
     if let Some(Value { content: Content::SharedHolders(parts), .. }) = &mut state.value {
         for part in &mut parts.holds {
@@ -184,16 +191,16 @@ fn one_less(
     state: &mut LockState,
     now_us: u64,
     ask: &Acquire,
-    alive: Alive<'_>,
+    alive: SessionLookup<'_>,
 ) -> (Reply, Vec<Notification>) {
     let less = |mode: &mut LockMode| {
-        if let LockMode::Meet { of } | LockMode::Await { of } = mode {
-            *of -= 1;
+        if let LockMode::BarrierWait { total } | LockMode::LatchWait { total } = mode {
+            *total -= 1;
         }
     };
     let more = |mode: &mut LockMode| {
-        if let LockMode::Meet { of } | LockMode::Await { of } = mode {
-            *of += 1;
+        if let LockMode::BarrierWait { total } | LockMode::LatchWait { total } = mode {
+            *total += 1;
         }
     };
     let mut asked = ask.clone();
@@ -206,13 +213,13 @@ fn one_less(
     let done = state.apply(now_us, &Op::Acquire(asked), alive);
     each_mode(state, more);
     if let Some(record) = &mut state.record {
-        record.limit = ask.mode.of();
+        record.limit = ask.mode.total();
     }
     done
 }
 
 fn each_mode(state: &mut LockState, mut each: impl FnMut(&mut LockMode)) {
-    for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
+    for place in state.record.iter_mut().flat_map(|record| record.entries.values_mut()) {
         each(&mut place.mode);
     }
     if let Some(Value { content: Content::SharedHolders(parts), .. }) = &mut state.value {

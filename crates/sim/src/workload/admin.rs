@@ -27,11 +27,11 @@ pub(crate) async fn monitor(store: SimStore, chance: Random) {
         else {
             continue;
         };
-        for SessionEntry { session: dead, alive_ms, held, .. } in sessions {
+        for SessionEntry { session, alive_ms, held, .. } in sessions {
             let locks = if is_eager { sim.locks.clone() } else { held };
             for lock in locks.iter().filter(|_| is_eager || alive_ms.is_none()) {
                 // The outcome does not matter: it lists them again.
-                drop(store.execute(lock, &Op::Evict(Evict { dead, by: by.clone() }), CALL).await);
+                drop(store.execute(lock, &Op::Evict(Evict { session, actor: by.clone() }), CALL).await);
             }
         }
     }
@@ -44,24 +44,29 @@ pub(crate) async fn operator(store: SimStore, chance: Random) {
     while sim.scheduler.now() < sim.fault_plan.faults_end_at {
         pause(&sim, &chance, Duration::from_secs(6)).await;
         let lock: &Lock = chance.pick(&sim.locks);
-        let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
+        let inspect = Op::Inspect(Inspect { claim: None, details: true });
         let Outcome::Done(Reply::Inspect(inspection)) = store.execute(lock, &inspect, CALL).await else {
             continue;
         };
-        let Some(seen) = seen(&inspection, &chance) else { continue };
+        let Some(observed) = seen(&inspection, &chance) else { continue };
         pause(&sim, &chance, Duration::from_millis(700)).await;
         // The outcome does not matter: it inspects again.
-        drop(store.execute(lock, &Op::ForceRelease(ForceRelease { seen, by: by.clone() }), CALL).await);
+        drop(
+            store.execute(lock, &Op::ForceRelease(ForceRelease { observed, actor: by.clone() }), CALL).await,
+        );
     }
 }
 
 /// A holder of the lock as an inspection shows it.
 fn seen(inspection: &Inspection, chance: &Random) -> Option<ObservedHolder> {
-    if !inspection.sharers.is_empty() {
-        return chance.pick(&inspection.sharers).fence.map(ObservedHolder::Hold);
+    if !inspection.shared_holders.is_empty() {
+        return chance.pick(&inspection.shared_holders).fence.map(ObservedHolder::Hold);
     }
     let holder = inspection.holder.as_ref()?;
-    holder.fence.map(ObservedHolder::Hold).or_else(|| inspection.stranger.map(ObservedHolder::Stranger))
+    holder
+        .fence
+        .map(ObservedHolder::Hold)
+        .or_else(|| inspection.foreign_fingerprint.map(ObservedHolder::Foreign))
 }
 
 async fn pause(sim: &Sim, chance: &Random, most: Duration) {

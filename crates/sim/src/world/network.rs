@@ -374,7 +374,7 @@ impl Sim {
             clock,
         }));
         for ((lock, ask), share) in asks.iter().zip(&shares) {
-            if let MultiAcquired::Had(acquired) | MultiAcquired::InTheWay(Ok(acquired)) = share {
+            if let MultiAcquired::Acquired(acquired) | MultiAcquired::Blocked(Ok(acquired)) = share {
                 let (op, reply) = (Op::Acquire(ask.clone()), Reply::Acquire(acquired.clone()));
                 self.executed(net, request, *lock, (&op, &reply, &[]), true);
             }

@@ -5,7 +5,7 @@ use crate::mutants::Mutant;
 use crate::world::Sim;
 use crate::world::link::LinkId;
 use crate::world::time::{Clock, Instant};
-use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
+use leasehold_core::model::{Content, LockState, ReentrantHolds, Sessions, Value};
 use leasehold_core::{
     Acquire, Kind, MultiAcquired, Notification, Op, OwnValue, Reply, SessionId, SessionOp, SessionReply,
 };
@@ -62,7 +62,7 @@ impl Server {
     ) -> (Reply, Vec<Notification>) {
         let now_us = self.clock.reading_us(now);
         let (state, sessions) = (state(&mut self.locks, &self.kinds, lock), &self.sessions);
-        let alive = |session| sessions.vital(now_us / 1000, session);
+        let alive = |session| sessions.status(now_us / 1000, session);
         let done = match mutant {
             Some(mutant) => mutant.apply(state, now_us, op, &alive),
             None => state.apply(now_us, op, &alive),
@@ -92,7 +92,7 @@ impl Server {
         let mut wanted: Vec<_> = wanted.collect();
         let shares = match mutant {
             Some(mutant) => mutant.take_all(&mut wanted, now_us),
-            None => LockState::take_all(&mut wanted, now_us),
+            None => LockState::acquire_all(&mut wanted, now_us),
         };
         if let Some(replica) = &mut self.replica {
             let told = |(lock, _): &(LockId, Acquire)| {
@@ -156,9 +156,13 @@ impl Server {
             return false;
         }
         let content = match (state.kind, OwnValue::new(value)) {
-            (Kind::Reentrant, Ok(owner)) => {
-                Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
-            }
+            (Kind::Reentrant, Ok(owner)) => Content::ReentrantHolds(ReentrantHolds {
+                owner,
+                count: 1,
+                fence: None,
+                lease_ms: 0,
+                holds: Vec::new(),
+            }),
             _ => Content::Token(value.into()),
         };
         state.value = Some(Value { content, expires_ms: Some(now_ms + lease_ms) });
@@ -233,7 +237,7 @@ impl Sim {
     pub(crate) fn stranger_deletes(&self, lock: LockId, value: &str) {
         if let Some(state) = self.net().server.locks.get_mut(&lock) {
             state.value.take_if(|there| match &there.content {
-                Content::Entries(entries) => entries.owner.as_str() == value,
+                Content::ReentrantHolds(entries) => entries.owner.as_str() == value,
                 content => content.token() == Some(value),
             });
         }

@@ -99,7 +99,7 @@ impl Party {
             let before = match last {
                 Acquired::Granted { fence, .. } => return (claim, fence),
                 Acquired::Taken { position, .. } => u32::try_from(position.unwrap()).unwrap(),
-                Acquired::Spent(how) => panic!("{how:?}"),
+                Acquired::AlreadyEnded(how) => panic!("{how:?}"),
             };
             match self.wakes.recv_timeout((LOOK_EVERY + LOOK_STEP * before).min(LOOK_AT_LEAST_EVERY)) {
                 Ok(wake) => return (claim, wake.fence()),
@@ -109,25 +109,25 @@ impl Party {
     }
 
     pub(crate) fn release(&self, claim: Claim) {
-        self.execute(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None }));
+        self.execute(&Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }));
     }
 
     /// Releases, and queues again in the same step.
     pub(crate) fn pass_on(&self, claim: Claim) -> (Claim, Acquired) {
         let again = self.claim();
         let next = Some(ask(&again, true));
-        match self.execute(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next })) {
+        match self.execute(&Op::Release(Release { claim, action: ReleaseAction::Grant, next })) {
             Reply::Release(released) => (again, released.next.unwrap().unwrap()),
             other => panic!("{other:?}"),
         }
     }
 
     pub(crate) fn waiting(&self) -> u64 {
-        self.inspect().waiting
+        self.inspect().waiters
     }
 
     pub(crate) fn inspect(&self) -> Inspection {
-        match self.execute(&Op::Inspect(Inspect { claim: None, in_full: true })) {
+        match self.execute(&Op::Inspect(Inspect { claim: None, details: true })) {
             Reply::Inspect(inspection) => inspection,
             other => panic!("{other:?}"),
         }
@@ -151,7 +151,7 @@ impl Party {
 
     pub(crate) fn begin(&self, about: &str) {
         let (session, begin) = (self.session, Some(about.to_owned()));
-        let beat = Heartbeat { session, alive_ms: 1, begin, held: vec![], left: vec![] };
+        let beat = Heartbeat { session, alive_ms: 1, begin, acquired: vec![], released: vec![] };
         assert_eq!(
             self.execute_session(&SessionOp::Heartbeat(beat)),
             SessionReply::Heartbeat(HeartbeatReply::Alive)
@@ -171,11 +171,11 @@ pub(crate) fn ask(claim: &Claim, queue: bool) -> Acquire {
         claim: claim.clone(),
         lease_ms: LEASE_MS,
         label: Label::new("party").unwrap(),
-        queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), kept_ms: KEPT_MS }),
+        queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), ttl_ms: KEPT_MS }),
         adopt_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 

@@ -16,10 +16,10 @@ use std::collections::BTreeMap;
 /// let fields = [("leasehold", "latch")].map(|(field, text)| (field.to_owned(), text.to_owned()));
 /// assert_eq!(parts(Kind::Latch, &fields.clone().into()), Ok(None));
 /// let other = parts(Kind::Barrier, &fields.into()).expect("well written").expect("something else");
-/// assert_eq!(other.word(), "hash");
+/// assert_eq!(other.type_name(), "hash");
 /// ```
 pub fn parts(kind: Kind, fields: &BTreeMap<String, String>) -> Result<Option<Content>, String> {
-    if fields.get("leasehold").map(String::as_str) != Some(kind.word()) {
+    if fields.get("leasehold").map(String::as_str) != Some(kind.as_str()) {
         return Ok(Some(Content::Other("hash".to_owned())));
     }
     let holds = fields.iter().filter(|(field, _)| *field != "leasehold");
@@ -37,14 +37,14 @@ fn part(kind: Kind, hold: &str, text: &str) -> Result<SharedHold, String> {
     let [until_ms, since_ms, fence, mode, lives] = words[..] else {
         return Err(format!("a part with {} of 5 words", words.len()));
     };
-    let mode = LockMode::of_word(mode).filter(|mode| mode.suits(kind));
+    let mode = LockMode::parse(mode).filter(|mode| mode.applies_to(kind));
     if owner.is_empty() == kind.has_owners() {
         return Err(format!("a part of the owner `{owner}`"));
     }
     Ok(SharedHold {
         hold: parsed_by(hold, HoldId::from_token)?,
         owner: (!owner.is_empty()).then(|| parsed_by(owner, OwnValue::new)).transpose()?,
-        mode: mode.ok_or_else(|| format!("a part `{first}` of a {}", kind.word()))?,
+        mode: mode.ok_or_else(|| format!("a part `{first}` of a {}", kind.as_str()))?,
         fence: FencingToken::new(parsed(fence)?),
         until_ms: parsed(until_ms)?,
         since_ms: parsed(since_ms)?,

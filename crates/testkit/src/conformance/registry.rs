@@ -51,7 +51,7 @@ impl Case {
             "exclusive" => !kind.is_shared(),
             "shared" => kind.is_shared(),
             "queued" => !matches!(kind, Kind::Latch | Kind::Barrier),
-            word => word == kind.word(),
+            word => word == kind.as_str(),
         })
     }
 
@@ -224,7 +224,7 @@ macro_rules! conformance_cases {
             a_session_that_ended_is_over: every;
             a_session_is_listed_with_what_it_holds: every;
             a_look_takes_the_lock_from_the_dead_ahead: queued;
-            a_row_of_the_dead_is_cleared_from_behind: queued;
+            a_row_of_dead_sessions_is_cleared_from_behind: queued;
             a_dead_session_is_evicted_by_any_client: queued;
             the_living_are_not_evicted: queued;
             a_hold_without_a_session_is_not_evicted: queued;

@@ -2,7 +2,7 @@
 //!
 //! Parsing is strict: a value that neither our scripts nor Redisson writes is an error.
 
-use leasehold_core::model::{Content, Entries, Entry};
+use leasehold_core::model::{Content, ReentrantHold, ReentrantHolds};
 use leasehold_core::{FencingToken, HoldId, Kind, Label, Liveness, OwnValue};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,7 +16,7 @@ use std::str::FromStr;
 /// // A client of Redisson's has it once.
 /// let fields = [("5b0f0b3e:61", "1")].map(|(field, text)| (field.to_owned(), text.to_owned()));
 /// let content = rlock(&fields.into()).expect("a lock").expect("whose");
-/// assert_eq!(content.entries().map(|entries| entries.count), Some(1));
+/// assert_eq!(content.reentrant_holds().map(|holds| holds.count), Some(1));
 /// ```
 pub fn rlock(fields: &BTreeMap<String, String>) -> Result<Option<Content>, String> {
     let other = || Ok(Some(Content::Other("hash".to_owned())));
@@ -24,17 +24,17 @@ pub fn rlock(fields: &BTreeMap<String, String>) -> Result<Option<Content>, Strin
     match (fields.get("leasehold").map(String::as_str), owners.next(), owners.next()) {
         (Some("none"), None, _) => Ok(None),
         // A lock of another kind.
-        (Some(kind), _, _) if Kind::of_word(kind).is_some() => other(),
+        (Some(kind), _, _) if Kind::parse(kind).is_some() => other(),
         (Some(packed), Some((owner, count)), None) => {
             let entries = entries(packed, owner, parsed(count)?)?;
-            Ok(Some(Content::Entries(entries)))
+            Ok(Some(Content::ReentrantHolds(entries)))
         }
         (Some(_), _, _) => Err(format!("a field of ours beside {} others", fields.len() - 1)),
         (None, Some((owner, count)), None) => match count.parse() {
             Ok(count @ 1..) => {
                 let owner = parsed_by(owner, OwnValue::new)?;
-                let entries = Entries { owner, count, fence: None, lease_ms: 0, holds: vec![] };
-                Ok(Some(Content::Entries(entries)))
+                let entries = ReentrantHolds { owner, count, fence: None, lease_ms: 0, holds: vec![] };
+                Ok(Some(Content::ReentrantHolds(entries)))
             }
             _ => other(),
         },
@@ -43,7 +43,7 @@ pub fn rlock(fields: &BTreeMap<String, String>) -> Result<Option<Content>, Strin
 }
 
 /// The entries in our field for an owner.
-fn entries(packed: &str, of: &str, count: u64) -> Result<Entries, String> {
+fn entries(packed: &str, of: &str, count: u64) -> Result<ReentrantHolds, String> {
     let mut lines = packed.split('\n');
     let first = lines.next().unwrap_or_default();
     let (fence, lease_ms) = first.split_once(' ').ok_or_else(|| format!("a first line `{first}`"))?;
@@ -57,15 +57,15 @@ fn entries(packed: &str, of: &str, count: u64) -> Result<Entries, String> {
         return Err(format!("{} entries with `{first}`", holds.len()));
     }
     let fence = (fence > 0).then(|| FencingToken::new(fence));
-    Ok(Entries { owner: parsed_by(owner, OwnValue::new)?, count, fence, lease_ms, holds })
+    Ok(ReentrantHolds { owner: parsed_by(owner, OwnValue::new)?, count, fence, lease_ms, holds })
 }
 
-fn entry(line: &str) -> Result<Entry, String> {
+fn entry(line: &str) -> Result<ReentrantHold, String> {
     let words: Vec<_> = line.splitn(5, ' ').collect();
     let [hold, until_ms, since_ms, life, label] = words[..] else {
         return Err(format!("an entry with {} of 5 parts", words.len()));
     };
-    Ok(Entry {
+    Ok(ReentrantHold {
         hold: parsed_by(hold, HoldId::from_token)?,
         until_ms: parsed(until_ms)?,
         since_ms: parsed(since_ms)?,

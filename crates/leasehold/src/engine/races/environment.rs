@@ -73,7 +73,7 @@ impl Environment for Still {
         Moment::from_micros(self.now_us())
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_micros(self.now_us())
     }
 
@@ -91,7 +91,7 @@ impl Environment for Still {
         Box::pin(async move { bed.sleep().await })
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
         let keeper = thread::spawn(move || future::block_on(keeper));
         self.quick().keepers.push(keeper);
         Ok(())

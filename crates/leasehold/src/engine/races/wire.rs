@@ -81,7 +81,7 @@ impl Server {
 
     /// Ends a hold, without its holder.
     pub(super) fn take_away(&self, lock: &Lock, claim: &Claim) {
-        let op = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
+        let op = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
         self.execute(lock, &op);
     }
 
@@ -105,8 +105,8 @@ impl Server {
 
     /// Whether a lock has no holder and no waiter.
     pub(super) fn is_free(&self, lock: &Lock) -> bool {
-        match self.execute(lock, &Op::Inspect(Inspect { claim: None, in_full: false })) {
-            Reply::Inspect(seen) => seen.holder.is_none() && seen.waiting == 0,
+        match self.execute(lock, &Op::Inspect(Inspect { claim: None, details: false })) {
+            Reply::Inspect(seen) => seen.holder.is_none() && seen.waiters == 0,
             odd => panic!("not the answer to an inspect: {odd:?}"),
         }
     }
@@ -137,9 +137,12 @@ impl Server {
             self.quick().given_up.insert(release.claim.hold);
         }
         let reply = match &job.op {
-            Op::Release(_) if self.has(Flaw::ReleasesNothing) => {
-                Reply::Release(Released { found: HoldStatus::Held, left: 0, holder: None, next: None })
-            }
+            Op::Release(_) if self.has(Flaw::ReleasesNothing) => Reply::Release(Released {
+                status: HoldStatus::Held,
+                remaining_holds: 0,
+                holder: None,
+                next: None,
+            }),
             op => self.execute(&job.lock, op),
         };
         if self.0.shown {

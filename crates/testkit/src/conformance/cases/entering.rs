@@ -38,12 +38,16 @@ pub async fn a_resent_entry_counts_once(fixture: &Fixture) {
         assert_eq!(entered(&granted).count, 2);
     }
     let first = a.release(&inner).await;
-    assert_eq!((first.found, first.left), (HoldStatus::Held, 1));
+    assert_eq!((first.status, first.remaining_holds), (HoldStatus::Held, 1));
     let second = a.release(&inner).await;
-    assert_eq!((second.found, second.left), (HoldStatus::Ended(Ended::Released), 1));
-    assert_eq!(a.acquire(&a.ask(&inner, LONG)).await, Acquired::Spent(Ended::Released), "it came late");
+    assert_eq!((second.status, second.remaining_holds), (HoldStatus::Ended(Ended::Released), 1));
+    assert_eq!(
+        a.acquire(&a.ask(&inner, LONG)).await,
+        Acquired::AlreadyEnded(Ended::Released),
+        "it came late"
+    );
     assert_eq!(count(&b).await, 1);
-    assert_eq!(a.release(&outer).await.left, 0);
+    assert_eq!(a.release(&outer).await.remaining_holds, 0);
     b.take(LONG).await;
 }
 
@@ -59,23 +63,23 @@ pub async fn a_release_tells_what_is_left(fixture: &Fixture) {
     if !c.store.capabilities().queue {
         for (client, claim, left) in [(&a, &outer, 2), (&a, &inner, 1), (&b, &middle, 0)] {
             let released = client.release(claim).await;
-            assert_eq!((released.found, released.left), (HoldStatus::Held, left));
+            assert_eq!((released.status, released.remaining_holds), (HoldStatus::Held, left));
         }
     }
     let (waiting, nonce) = c.enqueue().await;
     let strange = c.release(&c.claim()).await;
-    assert_eq!((strange.found, strange.left), (HoldStatus::Superseded, 0));
+    assert_eq!((strange.status, strange.remaining_holds), (HoldStatus::Superseded, 0));
     assert_eq!(strange.holder.map(|holder| (holder.owner, holder.count)), Some((outer.value.clone(), 3)));
     for (client, claim, left) in [(&a, &outer, 2), (&a, &inner, 1)] {
         let released = client.release(claim).await;
-        assert_eq!((released.found, released.left), (HoldStatus::Held, left));
+        assert_eq!((released.status, released.remaining_holds), (HoldStatus::Held, left));
         assert_eq!(c.fate(&waiting).await, HoldStatus::Queued);
         c.taken(&c.ask(&waiting, LONG)).await;
         assert_eq!(count(&c).await, left);
     }
     assert_eq!(fixture.grants_so_far(&c).await, [], "no grant before the last release");
     let released = b.release(&middle).await;
-    assert_eq!((released.found, released.left), (HoldStatus::Held, 0));
+    assert_eq!((released.status, released.remaining_holds), (HoldStatus::Held, 0));
     assert_eq!(c.message().await.nonce, nonce);
     assert_eq!(c.fate(&waiting).await, HoldStatus::Held);
 }
@@ -88,7 +92,7 @@ pub async fn a_release_by_none_of_the_holds_takes_none(fixture: &Fixture) {
     a.granted(&a.ask(&outer, LONG)).await;
     a.granted(&a.ask(&inner, LONG)).await;
     for other in [b.claim(), a.claim(), a.again(&outer), b.again(&outer)] {
-        assert_ne!(b.release(&other).await.found, HoldStatus::Held);
+        assert_ne!(b.release(&other).await.status, HoldStatus::Held);
         assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
     }
     assert_eq!(count(&b).await, 2);
@@ -106,7 +110,7 @@ pub async fn an_entry_shortens_nothing(fixture: &Fixture) {
     assert_eq!(entered(&granted).lease_ms, millis(LONG * 4), "the longest that was asked for");
     assert!(granted.remaining_ms <= millis(fixture.short()), "it lasts as it was asked for: {granted:?}");
     assert!(b.remaining_ms().await > millis(LONG * 4) - 60_000);
-    assert_eq!(b.release(&inner).await.left, 1);
+    assert_eq!(b.release(&inner).await.remaining_holds, 1);
     assert!(b.remaining_ms().await > millis(LONG * 4) - 60_000, "nor does its release");
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     assert_eq!(a.fate(&outer).await, HoldStatus::Held);
@@ -124,9 +128,9 @@ pub async fn each_hold_ends_by_itself(fixture: &Fixture) {
     assert_eq!(a.fate(&outer).await, HoldStatus::Vanished);
     assert_eq!(a.extend(&outer, LONG).await, Extended::NotHeld);
     let late = a.release(&outer).await;
-    assert_eq!((late.found, late.left), (HoldStatus::Vanished, 1));
+    assert_eq!((late.status, late.remaining_holds), (HoldStatus::Vanished, 1));
     assert_eq!(a.fate(&inner).await, HoldStatus::Held);
-    assert_eq!(a.release(&inner).await.left, 0);
+    assert_eq!(a.release(&inner).await.remaining_holds, 0);
     b.take(LONG).await;
 }
 
@@ -146,7 +150,7 @@ pub async fn a_ghost_leaves_no_count(fixture: &Fixture) {
     a.release(&inner).await;
     fixture.pass(fixture.short() / 2 + Duration::from_millis(2)).await;
     fixture.until("the ghost is gone", async || count(&b).await == 1).await;
-    assert_eq!(a.release(&outer).await.left, 0);
+    assert_eq!(a.release(&outer).await.remaining_holds, 0);
     b.take(LONG).await;
 }
 
@@ -156,7 +160,7 @@ pub async fn a_ghost_alone_does_not_keep_the_lock(fixture: &Fixture) {
     let outer = a.claim();
     a.granted(&a.ask(&outer, LONG)).await;
     a.granted(&a.ask(&a.again(&outer), fixture.short())).await;
-    assert_eq!(a.release(&outer).await.left, 1);
+    assert_eq!(a.release(&outer).await.remaining_holds, 1);
     let (claim, _) = b.enqueue().await;
     assert!(b.remaining_ms().await <= millis(fixture.short()), "no longer wait is reported");
     fixture.outlast(fixture.short(), &a).await;
@@ -174,14 +178,14 @@ pub async fn only_an_entry_passes_the_queue(fixture: &Fixture) {
     d.enqueue_as(&last, LONG).await;
     let inner = a.again(&outer);
     assert!(a.granted(&a.look(&inner, LONG, LONG)).await.others_wait);
-    assert_eq!(a.inspect().await.waiting, 3);
+    assert_eq!(a.inspect().await.waiters, 3);
     a.release(&inner).await;
     a.release(&outer).await;
     assert_eq!(b.message().await.nonce, nonce);
     a.taken(&a.ask(&a.again(&outer), LONG)).await;
     let granted = d.granted(&d.look(&last, LONG, LONG)).await;
     assert_eq!(entered(&granted).count, 2);
-    assert_eq!(a.inspect().await.waiting, 1, "the waiter has left the queue");
+    assert_eq!(a.inspect().await.waiters, 1, "the waiter has left the queue");
     assert_eq!(fixture.grants_so_far(&c).await, []);
 }
 
@@ -197,10 +201,10 @@ pub async fn a_release_that_acquires_enters_again(fixture: &Fixture) {
         let look = a.look(&next, LONG, LONG);
         for found in [HoldStatus::Held, HoldStatus::Ended(Ended::Released)] {
             let released = a.release_and(&inner, pass, Some(look.clone())).await;
-            assert_eq!(released.found, found);
+            assert_eq!(released.status, found);
             assert!(matches!(released.next, Some(Ok(Acquired::Granted { .. }))), "{released:?}");
             let inspection = a.inspect().await;
-            assert_eq!((inspection.holder.map(|holder| holder.count), inspection.waiting), (Some(2), 0));
+            assert_eq!((inspection.holder.map(|holder| holder.count), inspection.waiters), (Some(2), 0));
         }
     }
 }
@@ -240,8 +244,8 @@ pub async fn a_dead_process_loses_its_part(fixture: &Fixture) {
     a.granted(&Acquire { liveness: Liveness::Lease, ..a.ask(&detached, LONG) }).await;
     let (waiting, _) = c.enqueue().await;
     fixture.outlive(fixture.short(), &a).await;
-    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
-    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
+    assert_eq!(watch.evict(a.session).await, Evicted::Removed { fence: Some(fence), was_queued: false });
+    assert_eq!(watch.evict(a.session).await, Evicted::Removed { fence: None, was_queued: false }, "once");
     assert_eq!(a.fate(&dead).await, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(a.extend(&dead, LONG).await, Extended::NotHeld);
     for (client, claim) in [(&b, &living), (&a, &detached)] {
@@ -266,12 +270,12 @@ pub async fn a_forced_release_ends_all_of_an_owner(fixture: &Fixture) {
     }
     let fence = fence.expect("it was granted");
     let (waiting, nonce) = c.enqueue().await;
-    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Released);
     assert_eq!((a.freed().await, b.freed().await), (fence, fence));
     assert_eq!(c.message().await.nonce, nonce);
     for (client, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {
         assert_eq!(client.extend(claim, LONG).await, Extended::NotHeld);
-        assert_ne!(client.release(claim).await.found, HoldStatus::Held);
+        assert_ne!(client.release(claim).await.status, HoldStatus::Held);
     }
     assert_eq!(c.fate(&waiting).await, HoldStatus::Held);
     assert_eq!(count(&person).await, 1);
@@ -288,7 +292,7 @@ pub async fn a_stranger_of_the_same_owner_counts(fixture: &Fixture) {
     };
     put.await;
     let holder = b.taken(&b.ask(&b.claim(), LONG)).await.holder.expect("a holder");
-    assert!(holder.is_stranger());
+    assert!(holder.is_foreign());
     assert_eq!(
         (holder.owner.as_ref().map(leasehold_core::OwnValue::as_str), holder.count),
         (Some(theirs), 1)
@@ -300,13 +304,13 @@ pub async fn a_stranger_of_the_same_owner_counts(fixture: &Fixture) {
     let holder = b.inspect().await.holder.expect("it is held");
     assert_eq!((holder.count, holder.fence), (2, Some(granted.fence)));
     let released = a.release(&claim).await;
-    assert_eq!((released.found, released.left), (HoldStatus::Held, 1));
-    assert!(b.taken(&b.ask(&b.claim(), LONG)).await.holder.is_some_and(|holder| holder.is_stranger()));
+    assert_eq!((released.status, released.remaining_holds), (HoldStatus::Held, 1));
+    assert!(b.taken(&b.ask(&b.claim(), LONG)).await.holder.is_some_and(|holder| holder.is_foreign()));
     let again = a.granted(&a.ask(&a.claim_with(theirs), fixture.short())).await;
     assert!(again.fence > granted.fence, "nothing of ours was held meanwhile");
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     fixture.until("ours is over", async || count(&b).await == 1).await;
-    assert!(b.inspect().await.holder.is_some_and(|holder| holder.is_stranger()));
+    assert!(b.inspect().await.holder.is_some_and(|holder| holder.is_foreign()));
 }
 
 /// A lock of another kind at the same name is a clear refusal, either way, and stays as it is.
@@ -333,7 +337,7 @@ pub async fn another_kind_of_lock_is_refused(fixture: &Fixture) {
             assert_eq!(b.execute(&Op::Acquire(ask)).await, refused);
         }
         assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
-        assert_ne!(b.release(&other).await.found, HoldStatus::Held);
+        assert_ne!(b.release(&other).await.status, HoldStatus::Held);
         assert_eq!(a.fate(&held).await, HoldStatus::Held);
         assert!(a.remaining_ms().await <= millis(LONG));
         a.release(&held).await;
@@ -354,8 +358,8 @@ pub async fn many_entries_at_once_are_counted(fixture: &Fixture) {
                 let granted = client.granted(&client.ask(&claim, LONG)).await;
                 assert!((2..=5).contains(&entered(&granted).count), "{granted:?}");
                 let released = client.release(&claim).await;
-                let left = (1..=4).contains(&released.left);
-                assert!(released.found == HoldStatus::Held && left, "{released:?}");
+                let left = (1..=4).contains(&released.remaining_holds);
+                assert!(released.status == HoldStatus::Held && left, "{released:?}");
             }
         })
     });
@@ -363,7 +367,7 @@ pub async fn many_entries_at_once_are_counted(fixture: &Fixture) {
         worker.await.unwrap_or_else(|error| panic!("a worker ended badly: {error}"));
     }
     assert_eq!(count(&b).await, 1);
-    assert_eq!(a.release(&outer).await.left, 0);
+    assert_eq!(a.release(&outer).await.remaining_holds, 0);
     b.take(LONG).await;
 }
 

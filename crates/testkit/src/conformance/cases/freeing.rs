@@ -22,7 +22,7 @@ pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(fixture: &
     c.enqueue().await;
     let seen = person.inspect().await.holder.and_then(|holder| holder.fence);
     assert_eq!(seen, Some(fence));
-    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Released);
     assert_eq!(a.freed().await, fence);
     let message = b.message().await;
     assert_eq!(message.nonce, nonce);
@@ -30,8 +30,8 @@ pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(fixture: &
     assert_eq!(b.fate(&claim).await, HoldStatus::Held);
     assert_eq!(a.extend(&lost, LONG).await, Extended::NotHeld);
     assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::ForceReleased));
-    assert_eq!(a.release(&lost).await.found, HoldStatus::Ended(Ended::ForceReleased));
-    assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::Spent(Ended::ForceReleased));
+    assert_eq!(a.release(&lost).await.status, HoldStatus::Ended(Ended::ForceReleased));
+    assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::AlreadyEnded(Ended::ForceReleased));
     assert_eq!(b.granted(&b.ask(&claim, LONG)).await.fence, message.fence, "the successor has it still");
     assert_eq!(fixture.grants_so_far(&c).await, []);
 }
@@ -48,11 +48,11 @@ pub async fn a_forced_release_that_comes_too_late_takes_nothing(fixture: &Fixtur
     let (claim, _) = b.enqueue().await;
     a.release(&first).await;
     let fence = b.message().await.fence;
-    let token = ObservedHolder::Stranger(Fingerprint::of(&b.lock.kind.token(&claim)));
+    let token = ObservedHolder::Foreign(Fingerprint::of(&b.lock.kind.token(&claim)));
     for wrong in [
         ObservedHolder::Hold(old),
         ObservedHolder::Hold(FencingToken::new(0)),
-        ObservedHolder::Stranger(Fingerprint::of("x")),
+        ObservedHolder::Foreign(Fingerprint::of("x")),
         token,
     ] {
         let ForceReleased::Changed { holder } = person.free(wrong).await else {
@@ -76,26 +76,26 @@ pub async fn a_stranger_is_freed_by_its_fingerprint(fixture: &Fixture) {
         return not_applicable("clients of other libraries");
     };
     put.await;
-    let theirs = Fingerprint::of(&[a.lock.kind.mark(), "their-token"].concat());
+    let theirs = Fingerprint::of(&[a.lock.kind.token_prefix(), "their-token"].concat());
     a.begin(LONG).await;
     let (claim, nonce) = a.enqueue().await;
     let seen = person.inspect_full().await;
-    assert_eq!(seen.stranger, Some(theirs));
-    assert_eq!(person.inspect().await.stranger, None, "only people want to know it");
+    assert_eq!(seen.foreign_fingerprint, Some(theirs));
+    assert_eq!(person.inspect().await.foreign_fingerprint, None, "only people want to know it");
     for wrong in
-        [ObservedHolder::Stranger(Fingerprint::of("another")), ObservedHolder::Hold(FencingToken::new(0))]
+        [ObservedHolder::Foreign(Fingerprint::of("another")), ObservedHolder::Hold(FencingToken::new(0))]
     {
         assert_eq!(person.free(wrong).await, ForceReleased::Changed { holder: seen.holder.clone() });
     }
-    assert_eq!(person.free(ObservedHolder::Stranger(theirs)).await, ForceReleased::ForceReleased);
+    assert_eq!(person.free(ObservedHolder::Foreign(theirs)).await, ForceReleased::Released);
     assert_eq!(a.message().await.nonce, nonce);
     assert_eq!(a.fate(&claim).await, HoldStatus::Held);
     let audit = person.inspect_full().await.audit;
-    let [AuditEntry { how: Ended::ForceReleased, fence: None, whose: None, by, .. }] = audit.as_slice()
+    let [AuditEntry { ended: Ended::ForceReleased, fence: None, holder: None, actor, .. }] = audit.as_slice()
     else {
         panic!("{audit:?}")
     };
-    assert_eq!(*by, person.label());
+    assert_eq!(*actor, person.label());
 }
 
 /// The audit trail lists the newest 32 entries, newest first.
@@ -108,15 +108,15 @@ pub async fn what_was_taken_is_written_down(fixture: &Fixture) {
     let mut fences = Vec::new();
     for _ in 0..40 {
         let (_, fence) = take(&a).await;
-        assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+        assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Released);
         assert_eq!(a.freed().await, fence);
         fences.insert(0, fence);
         let audit = person.inspect_full().await.audit;
         let found: Vec<_> = audit.iter().map(|entry| entry.fence).collect();
         let expected: Vec<_> = fences.iter().copied().map(Some).take(32).collect();
         assert_eq!(found, expected);
-        assert!(audit.iter().all(|entry| entry.how == Ended::ForceReleased));
-        assert!(audit.iter().all(|entry| entry.whose == Some(a.label()) && entry.by == person.label()));
+        assert!(audit.iter().all(|entry| entry.ended == Ended::ForceReleased));
+        assert!(audit.iter().all(|entry| entry.holder == Some(a.label()) && entry.actor == person.label()));
         assert!(audit.is_sorted_by_key(|entry| std::cmp::Reverse(entry.at_ms)));
     }
     let quiet = person.inspect().await.audit;

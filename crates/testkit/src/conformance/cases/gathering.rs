@@ -6,9 +6,9 @@ use crate::conformance::fixture::Fixture;
 use leasehold_core::{Acquire, Acquired, Claim, Ended, Evicted, HoldStatus, LockMode, Nonce, Refused};
 use std::time::Duration;
 
-const ARRIVE: LockMode = LockMode::Arrive { count: 1, of: 3 };
-const AWAIT: LockMode = LockMode::Await { of: 3 };
-const MEET: LockMode = LockMode::Meet { of: 3 };
+const ARRIVE: LockMode = LockMode::CountDown { count: 1, total: 3 };
+const AWAIT: LockMode = LockMode::LatchWait { total: 3 };
+const MEET: LockMode = LockMode::BarrierWait { total: 3 };
 
 /// Waiters continue after all arrivals, all of them, and not before. Later waiters do not wait.
 pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
@@ -34,14 +34,14 @@ pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
 pub async fn one_may_arrive_for_several(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (_, nonce) = a.enqueue_part(AWAIT).await;
-    b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
+    b.take_part(LockMode::CountDown { count: 2, total: 3 }).await;
     a.taken(&a.ask_part(&a.claim(), AWAIT)).await;
     b.take_part(ARRIVE).await;
     assert_eq!(a.message().await.nonce, nonce);
     for mode in [
-        LockMode::Arrive { count: 0, of: 3 },
-        LockMode::Arrive { count: 0, of: 0 },
-        LockMode::Await { of: 0 },
+        LockMode::CountDown { count: 0, total: 3 },
+        LockMode::CountDown { count: 0, total: 0 },
+        LockMode::LatchWait { total: 0 },
     ] {
         let refused = b.refused(&b.ask_part(&b.claim(), mode)).await;
         assert!(matches!(refused, Refused::OutOfRange { .. }), "{mode:?}: {refused:?}");
@@ -66,14 +66,14 @@ pub async fn an_arrival_that_was_given_up_never_counts(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (waiting, _) = a.enqueue_part(AWAIT).await;
     let (late, gone) = (b.claim(), b.claim());
-    b.granted(&b.ask_part(&gone, LockMode::Arrive { count: 2, of: 3 })).await;
+    b.granted(&b.ask_part(&gone, LockMode::CountDown { count: 2, total: 3 })).await;
     b.release(&gone).await;
     b.release(&late).await;
-    assert_eq!(b.acquire(&b.ask_part(&late, ARRIVE)).await, Acquired::Spent(Ended::Released));
-    assert_eq!(b.release(&late).await.found, HoldStatus::Ended(Ended::Released));
-    b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
+    assert_eq!(b.acquire(&b.ask_part(&late, ARRIVE)).await, Acquired::AlreadyEnded(Ended::Released));
+    assert_eq!(b.release(&late).await.status, HoldStatus::Ended(Ended::Released));
+    b.take_part(LockMode::CountDown { count: 2, total: 3 }).await;
     a.taken(&a.look_part(&waiting, AWAIT)).await;
-    assert_eq!(a.inspect().await.sharers.len(), 1);
+    assert_eq!(a.inspect().await.shared_holders.len(), 1);
 }
 
 /// Row 27: an arrival whose session has lapsed does not count.
@@ -86,9 +86,9 @@ pub async fn an_arrival_of_the_dead_does_not_count(fixture: &Fixture) {
         client.begin(alive).await;
     }
     let (waiting, _) = a.enqueue_part(AWAIT).await;
-    b.take_part(LockMode::Arrive { count: 2, of: 3 }).await;
+    b.take_part(LockMode::CountDown { count: 2, total: 3 }).await;
     fixture.outlive(fixture.short(), &b).await;
-    assert!(matches!(c.evict(b.session).await, Evicted::Gone { hold: Some(_), place: false }));
+    assert!(matches!(c.evict(b.session).await, Evicted::Removed { fence: Some(_), was_queued: false }));
     c.take_part(ARRIVE).await;
     a.taken(&a.look_part(&waiting, AWAIT)).await;
 }
@@ -98,15 +98,15 @@ pub async fn another_number_of_parties_is_refused(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (first, modes): (LockMode, &[LockMode]) = match fixture.lock.kind {
         leasehold_core::Kind::Latch => {
-            (AWAIT, &[LockMode::Await { of: 2 }, LockMode::Arrive { count: 1, of: 2 }])
+            (AWAIT, &[LockMode::LatchWait { total: 2 }, LockMode::CountDown { count: 1, total: 2 }])
         }
-        _ => (MEET, &[LockMode::Meet { of: 2 }, LockMode::Meet { of: 1 }]),
+        _ => (MEET, &[LockMode::BarrierWait { total: 2 }, LockMode::BarrierWait { total: 1 }]),
     };
     let (waiting, _) = a.enqueue_part(first).await;
     for mode in modes {
-        let asked = mode.of().unwrap_or_default();
+        let requested = mode.total().unwrap_or_default();
         for ask in [b.ask_part(&b.claim(), *mode), b.look_part(&b.claim(), *mode)] {
-            assert_eq!(b.refused(&ask).await, Refused::Disagreement { asked, known: 3 });
+            assert_eq!(b.refused(&ask).await, Refused::Disagreement { requested, known: 3 });
         }
     }
     assert_eq!(a.fate(&waiting).await, HoldStatus::Queued);
@@ -132,7 +132,7 @@ pub async fn all_parties_of_a_barrier_continue_together(fixture: &Fixture) {
             assert_eq!(client.fate(claim).await, HoldStatus::Held);
         }
         assert_eq!(fixture.grants_so_far(&c).await, [], "the last party has its reply");
-        assert_eq!(c.inspect().await.waiting, 0);
+        assert_eq!(c.inspect().await.waiters, 0);
         // A released party does not count for the next round.
     }
 }
@@ -159,7 +159,7 @@ pub async fn a_resent_meeting_counts_once(fixture: &Fixture) {
         a.enqueue_part_as(&first, MEET).await;
         b.enqueue_part_as(&second, MEET).await;
     }
-    assert_eq!(c.inspect().await.waiting, 2);
+    assert_eq!(c.inspect().await.waiters, 2);
     c.granted(&c.look_part(&c.claim(), MEET)).await;
     let fence = a.message().await.fence;
     for _ in 0..2 {
@@ -172,12 +172,12 @@ pub async fn a_resent_meeting_counts_once(fixture: &Fixture) {
 pub async fn a_party_that_left_a_barrier_is_not_counted(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (left, late) = (meet(&a).await.0, a.claim());
-    assert_eq!(a.release(&left).await.found, HoldStatus::Queued);
+    assert_eq!(a.release(&left).await.status, HoldStatus::Queued);
     a.release(&late).await;
     let (second, _) = meet(&b).await;
     for claim in [left, late] {
         let reply = a.acquire(&a.look_part(&claim, MEET)).await;
-        assert_eq!(reply, Acquired::Spent(Ended::Released));
+        assert_eq!(reply, Acquired::AlreadyEnded(Ended::Released));
     }
     let (third, _) = meet(&c).await;
     assert_eq!((b.fate(&second).await, c.fate(&third).await), (HoldStatus::Queued, HoldStatus::Queued));
@@ -190,7 +190,7 @@ pub async fn the_dead_do_not_meet(fixture: &Fixture) {
     a.taken(&Acquire { mode: MEET, ..a.look(&dead, LONG, fixture.short()) }).await;
     let (second, _) = meet(&b).await;
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
-    fixture.until("the dead one is dead", async || b.inspect().await.waiting == 1).await;
+    fixture.until("the dead one is dead", async || b.inspect().await.waiters == 1).await;
     let (third, _) = meet(&c).await;
     assert_eq!((b.fate(&second).await, c.fate(&third).await), (HoldStatus::Queued, HoldStatus::Queued));
     a.granted(&a.look_part(&a.claim(), MEET)).await;

@@ -62,7 +62,7 @@ pub async fn a_release_without_waiters_acquires_at_once(fixture: &Fixture) {
     let first = a.granted(&a.ask(&claim, LONG)).await;
     let next = a.claim();
     let released = a.release_and(&claim, ReleaseAction::Grant, Some(a.look(&next, LONG, LONG))).await;
-    assert_eq!(released.found, HoldStatus::Held);
+    assert_eq!(released.status, HoldStatus::Held);
     let second = granted(next_of(released));
     assert!(second.fence > first.fence && !second.others_wait, "{second:?} after {first:?}");
     assert_eq!(a.fate(&claim).await, HoldStatus::Ended(Ended::Released));
@@ -77,17 +77,17 @@ pub async fn a_resent_release_that_acquires_is_one(fixture: &Fixture) {
         let next = a.claim();
         let look = a.look(&next, LONG, LONG);
         let first = a.release_and(&held, pass, Some(look.clone())).await;
-        assert_eq!(first.found, HoldStatus::Held);
+        assert_eq!(first.status, HoldStatus::Held);
         let mine = a.granted(&look).await;
         let second = a.release_and(&held, pass, Some(look.clone())).await;
-        assert_eq!(second.found, HoldStatus::Ended(Ended::Released));
+        assert_eq!(second.status, HoldStatus::Ended(Ended::Released));
         assert_eq!(granted(next_of(second)).fence, mine.fence);
-        assert_eq!(a.inspect().await.waiting, 0, "who holds the lock does not wait for it");
+        assert_eq!(a.inspect().await.waiters, 0, "who holds the lock does not wait for it");
         a.release(&next).await;
         let third = a.release_and(&held, pass, Some(look)).await;
-        assert_eq!(next_of(third), Acquired::Spent(Ended::Released));
+        assert_eq!(next_of(third), Acquired::AlreadyEnded(Ended::Released));
         let inspection = a.inspect().await;
-        assert_eq!((inspection.holder, inspection.waiting), (None, 0));
+        assert_eq!((inspection.holder, inspection.waiters), (None, 0));
     }
 }
 
@@ -101,11 +101,11 @@ pub async fn a_lock_left_free_keeps_its_queue(fixture: &Fixture) {
     let mine = a.claim();
     let next = a.look(&mine, LONG, LONG);
     let released = a.release_and(&held, ReleaseAction::Free, Some(next)).await;
-    assert_eq!(released.found, HoldStatus::Held);
+    assert_eq!(released.status, HoldStatus::Held);
     let standing = taken(next_of(released));
     assert_eq!((standing.holder, standing.position), (None, Some(2)));
     let inspection = a.inspect().await;
-    assert_eq!((inspection.holder, inspection.waiting), (None, 3));
+    assert_eq!((inspection.holder, inspection.waiters), (None, 3));
     assert_eq!(fixture.grants_so_far(&b).await, []);
     c.taken(&c.look(&second, LONG, LONG)).await;
     assert_eq!(b.message().await.nonce, nonce);
@@ -121,7 +121,7 @@ pub async fn a_late_release_passes_a_free_lock_on(fixture: &Fixture) {
     let (claim, nonce) = b.enqueue().await;
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     fixture.until("the lease ends", async || b.inspect().await.holder.is_none()).await;
-    assert_eq!(a.release(&late).await.found, HoldStatus::Vanished);
+    assert_eq!(a.release(&late).await.status, HoldStatus::Vanished);
     assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&claim).await, HoldStatus::Held);
 }

@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// So many of five permits.
 fn of_five(count: u32) -> LockMode {
-    LockMode::Permits { count, of: 5 }
+    LockMode::Permits { count, total: 5 }
 }
 
 /// So many of two permits.
 fn of_two(count: u32) -> LockMode {
-    LockMode::Permits { count, of: 2 }
+    LockMode::Permits { count, total: 2 }
 }
 
 /// Holds coexist while permits remain, each with its own token. All are reported.
@@ -33,13 +33,13 @@ pub async fn permits_add_up_to_their_number(fixture: &Fixture) {
     let holder = standing.holder.expect("they stand in the way");
     assert_eq!((holder.label, holder.fence), (Some(a.label()), Some(first.fence)), "the oldest");
     let seen = c.inspect().await;
-    assert_eq!((seen.limit, seen.holder), (Some(5), seen.sharers.first().cloned()));
+    assert_eq!((seen.limit, seen.holder), (Some(5), seen.shared_holders.first().cloned()));
     let told: Vec<_> =
-        seen.sharers.iter().map(|holder| (holder.label.clone(), holder.fence, holder.mode)).collect();
+        seen.shared_holders.iter().map(|holder| (holder.label.clone(), holder.fence, holder.mode)).collect();
     let expected =
         [(Some(a.label()), Some(first.fence), of_five(3)), (Some(b.label()), Some(second.fence), of_five(2))];
     assert_eq!(told, expected);
-    assert_eq!(b.release(&two).await.found, HoldStatus::Held);
+    assert_eq!(b.release(&two).await.status, HoldStatus::Held);
     c.taken(&c.ask_part(&c.claim(), of_five(3))).await;
     c.take_part(of_five(2)).await;
     assert_eq!(a.fate(&three).await, HoldStatus::Held);
@@ -55,7 +55,7 @@ pub async fn resent_permits_count_once(fixture: &Fixture) {
     }
     let other = b.take_part(of_two(1)).await;
     for found in [HoldStatus::Held, HoldStatus::Ended(Ended::Released), HoldStatus::Ended(Ended::Released)] {
-        assert_eq!(a.release(&claim).await.found, found);
+        assert_eq!(a.release(&claim).await.status, found);
     }
     b.taken(&b.ask_part(&b.claim(), of_two(2))).await;
     b.take_part(of_two(1)).await;
@@ -113,7 +113,7 @@ pub async fn each_hold_of_a_process_has_its_place(fixture: &Fixture) {
     let held = a.take_part(of_two(2)).await;
     let (first, one) = b.enqueue_part(of_two(1)).await;
     let (second, two) = b.enqueue_part(of_two(1)).await;
-    assert_eq!(a.inspect().await.waiting, 2);
+    assert_eq!(a.inspect().await.waiters, 2);
     a.release(&held).await;
     assert_eq!([b.message().await.nonce, b.message().await.nonce], [one, two]);
     for claim in [first, second] {
@@ -128,7 +128,7 @@ pub async fn each_part_ends_by_itself(fixture: &Fixture) {
     a.granted(&Acquire { mode: of_two(1), ..a.ask(&brief, fixture.short()) }).await;
     b.granted(&b.ask_part(&long, of_two(1))).await;
     fixture.pass(fixture.short() + std::time::Duration::from_millis(2)).await;
-    fixture.until("the brief one is over", async || c.inspect().await.sharers.len() == 1).await;
+    fixture.until("the brief one is over", async || c.inspect().await.shared_holders.len() == 1).await;
     assert_eq!(a.fate(&brief).await, HoldStatus::Vanished);
     assert_eq!(a.extend(&brief, LONG).await, Extended::NotHeld);
     c.take_part(of_two(1)).await;
@@ -144,7 +144,7 @@ pub async fn a_release_after_the_expiry_adds_no_permit(fixture: &Fixture) {
     let one = b.take_part(of_two(1)).await;
     let other = c.take_part(of_two(1)).await;
     for _ in 0..2 {
-        assert_ne!(a.release(&late).await.found, HoldStatus::Held);
+        assert_ne!(a.release(&late).await.status, HoldStatus::Held);
         c.taken(&c.ask_part(&c.claim(), of_two(1))).await;
     }
     assert_eq!((b.fate(&one).await, c.fate(&other).await), (HoldStatus::Held, HoldStatus::Held));
@@ -167,7 +167,7 @@ pub async fn permits_of_the_dead_come_back(fixture: &Fixture) {
     c.granted(&look).await;
     assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(b.fate(&kept).await, HoldStatus::Held, "the living keep theirs");
-    assert_eq!(a.acquire(&a.ask_part(&lost, of_two(1))).await, Acquired::Spent(Ended::Evicted));
+    assert_eq!(a.acquire(&a.ask_part(&lost, of_two(1))).await, Acquired::AlreadyEnded(Ended::Evicted));
 }
 
 /// Row 23: a client that wants no permit also evicts lapsed holders, and their permits are granted to waiters.
@@ -186,7 +186,7 @@ pub async fn a_dead_sharer_is_evicted_by_any_client(fixture: &Fixture) {
     let (later, _) = c.enqueue_part(of_two(1)).await;
     fixture.outlive(fixture.short(), &a).await;
     assert_eq!(watch.evict(b.session).await, Evicted::Alive);
-    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
+    assert_eq!(watch.evict(a.session).await, Evicted::Removed { fence: Some(fence), was_queued: false });
     assert_eq!(b.message().await.nonce, nonce);
     assert_eq!((b.fate(&claim).await, c.fate(&later).await), (HoldStatus::Held, HoldStatus::Queued));
     assert_eq!(watch.inspect_full().await.audit.len(), 2, "each of its holds is written down");
@@ -207,17 +207,20 @@ pub async fn the_first_waiter_watches_all_holders(fixture: &Fixture) {
     let (claim, behind) = (c.claim(), d.claim());
     let standing = c.taken(&c.look_part(&claim, of_two(1))).await;
     assert_eq!(standing.predecessor.map(|ahead| ahead.session), Some(a.session));
-    assert_eq!(standing.others, [b.session]);
+    assert_eq!(standing.other_holders, [b.session]);
     for (asked, other) in [(&b, &a), (&a, &b)] {
         let look = Acquire { predecessor: Some(asked.session), ..c.look_part(&claim, of_two(1)) };
         let standing = c.taken(&look).await;
         let ahead = standing.predecessor.expect("both stand in the way");
-        assert_eq!((ahead.session, standing.others.as_slice()), (asked.session, [other.session].as_slice()));
+        assert_eq!(
+            (ahead.session, standing.other_holders.as_slice()),
+            (asked.session, [other.session].as_slice())
+        );
         assert!(ahead.alive_ms.is_some(), "it lives");
     }
     let standing = d.taken(&d.look_part(&behind, of_two(1))).await;
     assert_eq!(standing.predecessor.map(|ahead| ahead.session), Some(c.session));
-    assert_eq!(standing.others, []);
+    assert_eq!(standing.other_holders, []);
 }
 
 /// More permits than exist, and zero permits, are refused at once.
@@ -228,13 +231,13 @@ pub async fn an_impossible_number_of_permits_is_refused(fixture: &Fixture) {
         (of_five(6), 6, 5),
         (of_five(0), 0, 5),
         // How many there are the store knows by now.
-        (LockMode::Permits { count: 6, of: 9 }, 6, 5),
+        (LockMode::Permits { count: 6, total: 9 }, 6, 5),
     ] {
         for ask in [b.ask_part(&b.claim(), mode), b.look_part(&b.claim(), mode)] {
             assert_eq!(b.refused(&ask).await, Refused::OutOfRange { count, limit });
         }
     }
-    assert_eq!(a.inspect().await.waiting, 0);
+    assert_eq!(a.inspect().await.waiters, 0);
 }
 
 /// The first acquire sets the number of permits. A later one with another number does not change it.
@@ -242,7 +245,7 @@ pub async fn the_first_acquire_sets_the_number_of_permits(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     a.take_part(of_two(1)).await;
     b.taken(&b.ask_part(&b.claim(), of_five(2))).await;
-    let (_, _) = b.enqueue_part(LockMode::Permits { count: 2, of: 2 }).await;
+    let (_, _) = b.enqueue_part(LockMode::Permits { count: 2, total: 2 }).await;
     assert_eq!(a.inspect().await.limit, Some(2));
 }
 
@@ -280,12 +283,12 @@ pub async fn a_waiter_beyond_a_lowered_limit_blocks_no_other(fixture: &Fixture) 
     let (claim, _) = b.enqueue_part(of_five(4)).await;
     let (next, nonce) = c.enqueue_part(of_five(1)).await;
     assert_eq!(person.resize(Some(5), 3).await, Resized::Done);
-    assert_eq!(person.inspect().await.waiting, 1, "who came first can never come in");
+    assert_eq!(person.inspect().await.waiters, 1, "who came first can never come in");
     assert_eq!(b.refused(&b.look_part(&claim, of_five(4))).await, Refused::OutOfRange { count: 4, limit: 3 });
     a.release(&held).await;
     assert_eq!(c.message().await.nonce, nonce);
     assert_eq!((b.fate(&claim).await, c.fate(&next).await), (HoldStatus::Vanished, HoldStatus::Held));
-    assert_eq!(person.inspect().await.waiting, 0);
+    assert_eq!(person.inspect().await.waiters, 0);
 }
 
 /// A forced release ends one hold by its token. Only its holder is notified, and a waiter is granted.
@@ -301,7 +304,7 @@ pub async fn a_forced_release_ends_one_of_several(fixture: &Fixture) {
     let lost = b.claim();
     let fence = b.granted(&b.ask_part(&lost, of_two(1))).await.fence;
     let (claim, nonce) = c.enqueue_part(of_two(1)).await;
-    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Released);
     assert_eq!(b.freed().await, fence);
     assert_eq!(c.message().await.nonce, nonce);
     assert_eq!(b.fate(&lost).await, HoldStatus::Ended(Ended::ForceReleased));
@@ -310,7 +313,7 @@ pub async fn a_forced_release_ends_one_of_several(fixture: &Fixture) {
         matches!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Changed { holder: Some(_) }),
         "once"
     );
-    assert_eq!(person.inspect().await.sharers.len(), 2);
+    assert_eq!(person.inspect().await.shared_holders.len(), 2);
 }
 
 /// The permits held never exceed their number under concurrent use.
@@ -321,7 +324,7 @@ pub async fn never_are_more_permits_held_than_there_are(fixture: &Fixture) {
         worker.await.unwrap_or_else(|error| panic!("a worker ended badly: {error}"));
     }
     let seen = fixture.client().await.inspect().await;
-    assert_eq!((seen.sharers.len(), seen.waiting), (0, 0));
+    assert_eq!((seen.shared_holders.len(), seen.waiters), (0, 0));
 }
 
 async fn take_turns(client: TestClient, inside: Arc<AtomicU32>) {
@@ -337,6 +340,6 @@ async fn take_turns(client: TestClient, inside: Arc<AtomicU32>) {
         assert!(others + count <= 5, "{} permits of five", others + count);
         tokio::task::yield_now().await;
         inside.fetch_sub(count, Ordering::SeqCst);
-        assert_eq!(client.release(&claim).await.found, HoldStatus::Held);
+        assert_eq!(client.release(&claim).await.status, HoldStatus::Held);
     }
 }

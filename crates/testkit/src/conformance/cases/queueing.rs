@@ -26,7 +26,7 @@ pub async fn the_queue_is_first_come_first_served(fixture: &Fixture) {
         assert_eq!(client.fate(&claim).await, HoldStatus::Held);
         (holder, held) = (client, claim);
     }
-    assert_eq!(holder.inspect().await.waiting, 0);
+    assert_eq!(holder.inspect().await.waiters, 0);
 }
 
 /// A poll keeps the queue entry, and refreshes it.
@@ -39,7 +39,7 @@ pub async fn a_look_keeps_the_place(fixture: &Fixture) {
     let taken = b.taken(&b.look(&claim, LONG, LONG)).await;
     assert_eq!(taken.position, Some(0), "still before the other");
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
-    assert_eq!(a.inspect().await.waiting, 2);
+    assert_eq!(a.inspect().await.waiters, 2);
     a.release(&held).await;
     b.message().await;
     assert_eq!(b.fate(&claim).await, HoldStatus::Held);
@@ -52,9 +52,9 @@ pub async fn a_session_has_one_place(fixture: &Fixture) {
     let (old, _) = b.enqueue().await;
     c.enqueue().await;
     let (new, nonce) = b.enqueue().await;
-    assert_eq!(a.inspect().await.waiting, 2);
+    assert_eq!(a.inspect().await.waiters, 2);
     assert_eq!(b.fate(&new).await, HoldStatus::Queued);
-    assert_ne!(b.release(&old).await.found, HoldStatus::Queued, "that hold waits no more");
+    assert_ne!(b.release(&old).await.status, HoldStatus::Queued, "that hold waits no more");
     a.release(&held).await;
     assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&new).await, HoldStatus::Held);
@@ -126,7 +126,7 @@ pub async fn the_dead_are_skipped(fixture: &Fixture) {
     }
     let (claim, nonce) = live.enqueue().await;
     fixture.pass(kept + Duration::from_millis(2)).await;
-    fixture.until("the dead are dead", async || a.inspect().await.waiting == 1).await;
+    fixture.until("the dead are dead", async || a.inspect().await.waiters == 1).await;
     a.release(&held).await;
     assert_eq!(live.message().await.nonce, nonce);
     assert_eq!(live.fate(&claim).await, HoldStatus::Held);
@@ -147,7 +147,7 @@ pub async fn many_dead_are_skipped_a_few_at_a_time(fixture: &Fixture) {
     }
     let (claim, _) = live.enqueue().await;
     fixture.pass(kept + Duration::from_millis(2)).await;
-    fixture.until("the dead are dead", async || a.inspect().await.waiting == 1).await;
+    fixture.until("the dead are dead", async || a.inspect().await.waiters == 1).await;
     a.release(&held).await;
     let mut looks = 0;
     while let Acquired::Taken { holder, position, .. } = live.acquire(&live.look(&claim, LONG, LONG)).await {
@@ -170,7 +170,7 @@ pub async fn withdrawn_entries_do_not_block_the_queue(fixture: &Fixture) {
             ..left.clone()
         };
         let (claim, _) = left.enqueue().await;
-        assert_eq!(left.release(&claim).await.found, HoldStatus::Queued);
+        assert_eq!(left.release(&claim).await.status, HoldStatus::Queued);
     }
     let next = last.claim();
     let look = last.look(&next, LONG, LONG);

@@ -19,13 +19,13 @@ pub async fn readers_share_and_a_writer_is_alone(fixture: &Fixture) {
     let upgradable = c.take_part(Upgradable).await;
     let beside = b.take_part(Read).await;
     a.taken(&a.ask_part(&a.claim(), Upgradable)).await;
-    let sharers = a.inspect().await.sharers;
+    let sharers = a.inspect().await.shared_holders;
     let modes: Vec<_> = sharers.iter().map(|holder| holder.mode).collect();
     assert_eq!(modes, [Read, Read, Upgradable, Read]);
     assert!(sharers.is_sorted_by_key(|holder| holder.fence));
     for (client, claim) in [(&a, read), (&b, other), (&c, upgradable), (&b, beside)] {
         a.taken(&a.ask_part(&a.claim(), Write)).await;
-        assert_eq!(client.release(&claim).await.found, HoldStatus::Held);
+        assert_eq!(client.release(&claim).await.status, HoldStatus::Held);
     }
     a.take_part(Write).await;
     for mode in [Read, Upgradable, Write] {
@@ -83,7 +83,7 @@ pub async fn an_upgrade_that_would_never_end_is_refused(fixture: &Fixture) {
             assert_eq!(a.refused(&ask).await, refused, "{mode:?}");
         }
     }
-    assert_eq!(b.inspect().await.waiting, 0);
+    assert_eq!(b.inspect().await.waiters, 0);
     a.release(&read).await;
     let upgradable = a.take_part(Upgradable).await;
     let first = a.again(&upgradable);
@@ -111,7 +111,7 @@ pub async fn an_upgrade_goes_before_all_waiters(fixture: &Fixture) {
     }
     b.release(&reading).await;
     assert_eq!(Some(a.message().await.nonce), look.queue.map(|queue| queue.nonce));
-    let modes: Vec<_> = d.inspect().await.sharers.iter().map(|holder| holder.mode).collect();
+    let modes: Vec<_> = d.inspect().await.shared_holders.iter().map(|holder| holder.mode).collect();
     assert_eq!(modes, [Upgradable, Upgrade]);
     a.release(&upgrade).await;
     assert_eq!((c.fate(&writing).await, d.fate(&behind).await), (HoldStatus::Queued, HoldStatus::Queued));
@@ -159,7 +159,7 @@ pub async fn a_live_reader_keeps_no_dead_one_alive(fixture: &Fixture) {
     b.extend(&long, LONG * 2).await;
     let (writing, nonce) = c.enqueue_part(Write).await;
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
-    fixture.until("the brief one is over", async || c.inspect().await.sharers.len() == 1).await;
+    fixture.until("the brief one is over", async || c.inspect().await.shared_holders.len() == 1).await;
     assert_eq!((a.fate(&brief).await, b.fate(&long).await), (HoldStatus::Vanished, HoldStatus::Held));
     assert_eq!(c.fate(&writing).await, HoldStatus::Queued);
     b.release(&long).await;
@@ -174,7 +174,7 @@ pub async fn a_late_release_of_a_read_ends_no_write(fixture: &Fixture) {
     fixture.outlast(fixture.short(), &b).await;
     let writing = b.take_part(Write).await;
     for _ in 0..2 {
-        assert_ne!(a.release(&late).await.found, HoldStatus::Held);
+        assert_ne!(a.release(&late).await.status, HoldStatus::Held);
         assert_eq!(b.fate(&writing).await, HoldStatus::Held);
     }
     a.taken(&a.ask_part(&a.claim(), Read)).await;
@@ -216,7 +216,7 @@ pub async fn a_dead_upgrade_blocks_no_waiter(fixture: &Fixture) {
     a.enqueue_part_as(&a.again(&upgradable), Upgrade).await;
     let (behind, nonce) = c.enqueue_part(Read).await;
     fixture.outlive(fixture.short(), &a).await;
-    assert_eq!(b.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: true });
+    assert_eq!(b.evict(a.session).await, Evicted::Removed { fence: Some(fence), was_queued: true });
     assert_eq!(c.message().await.nonce, nonce);
     assert_eq!((b.fate(&reading).await, c.fate(&behind).await), (HoldStatus::Held, HoldStatus::Held));
 }

@@ -9,7 +9,7 @@ pub async fn a_release_frees(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.take(LONG).await;
     let released = a.release(&claim).await;
-    assert_eq!((released.found, released.holder, released.next), (HoldStatus::Held, None, None));
+    assert_eq!((released.status, released.holder, released.next), (HoldStatus::Held, None, None));
     assert_eq!(b.inspect().await.holder, None);
     b.take(LONG).await;
 }
@@ -20,7 +20,7 @@ pub async fn a_release_by_another_hold_changes_nothing(fixture: &Fixture) {
     let claim = a.take(LONG).await;
     for other in [b.claim(), a.claim()] {
         let released = b.release(&other).await;
-        assert_eq!(released.found, HoldStatus::Superseded);
+        assert_eq!(released.status, HoldStatus::Superseded);
         assert_eq!(released.holder.and_then(|holder| holder.label), Some(a.label()));
     }
     assert_eq!(a.fate(&claim).await, HoldStatus::Held);
@@ -31,9 +31,9 @@ pub async fn a_resent_release_says_released(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.take(LONG).await;
     a.release(&claim).await;
-    assert_eq!(a.release(&claim).await.found, HoldStatus::Ended(Ended::Released));
+    assert_eq!(a.release(&claim).await.status, HoldStatus::Ended(Ended::Released));
     let other = b.take(LONG).await;
-    assert_eq!(a.release(&claim).await.found, HoldStatus::Ended(Ended::Released));
+    assert_eq!(a.release(&claim).await.status, HoldStatus::Ended(Ended::Released));
     assert_eq!(b.fate(&other).await, HoldStatus::Held);
 }
 
@@ -43,11 +43,11 @@ pub async fn a_spent_hold_cannot_be_acquired_again(fixture: &Fixture) {
     let claim = a.take(LONG).await;
     a.release(&claim).await;
     for ask in [a.ask(&claim, LONG), a.look(&claim, LONG, LONG)] {
-        assert_eq!(a.acquire(&ask).await, Acquired::Spent(Ended::Released));
+        assert_eq!(a.acquire(&ask).await, Acquired::AlreadyEnded(Ended::Released));
     }
     let other = b.take(LONG).await;
-    assert_eq!(a.acquire(&a.look(&claim, LONG, LONG)).await, Acquired::Spent(Ended::Released));
-    assert_eq!(a.inspect().await.waiting, 0, "it does not queue either");
+    assert_eq!(a.acquire(&a.look(&claim, LONG, LONG)).await, Acquired::AlreadyEnded(Ended::Released));
+    assert_eq!(a.inspect().await.waiters, 0, "it does not queue either");
     assert_eq!(b.fate(&other).await, HoldStatus::Held);
 }
 
@@ -58,7 +58,7 @@ pub async fn a_late_release_leaves_the_successor_alone(fixture: &Fixture) {
     fixture.outlast(fixture.short(), &b).await;
     let claim = b.take(LONG).await;
     let released = a.release(&late).await;
-    assert_eq!(released.found, HoldStatus::Superseded);
+    assert_eq!(released.status, HoldStatus::Superseded);
     assert_eq!(released.holder.and_then(|holder| holder.label), Some(b.label()));
     assert_eq!(b.fate(&claim).await, HoldStatus::Held);
     assert!(b.remaining_ms().await > 60_000, "its lease is untouched");
@@ -70,8 +70,8 @@ pub async fn a_release_leaves_the_queue(fixture: &Fixture) {
     let held = a.take(LONG).await;
     let (queued, _) = b.enqueue().await;
     let (_, nonce) = c.enqueue().await;
-    assert_eq!(b.release(&queued).await.found, HoldStatus::Queued);
-    assert_eq!(a.inspect().await.waiting, 1);
+    assert_eq!(b.release(&queued).await.status, HoldStatus::Queued);
+    assert_eq!(a.inspect().await.waiters, 1);
     assert_eq!(a.fate(&held).await, HoldStatus::Held);
     a.release(&held).await;
     assert_eq!(c.message().await.nonce, nonce);
@@ -85,6 +85,6 @@ pub async fn a_grant_that_is_given_up_goes_on(fixture: &Fixture) {
     let (granted, _) = b.enqueue().await;
     let (_, nonce) = c.enqueue().await;
     a.release(&held).await;
-    assert_eq!(b.release(&granted).await.found, HoldStatus::Held);
+    assert_eq!(b.release(&granted).await.status, HoldStatus::Held);
     assert_eq!(c.message().await.nonce, nonce);
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 const REST: Duration = Duration::from_secs(1_800);
 
 async fn rest(client: &TestClient, claim: &Claim, rest: Duration) -> Released {
-    client.release_and(claim, ReleaseAction::Rest { for_ms: millis(rest) }, None).await
+    client.release_and(claim, ReleaseAction::Cooldown { for_ms: millis(rest) }, None).await
 }
 
 async fn take(client: &TestClient) -> (Claim, FencingToken) {
@@ -26,17 +26,17 @@ pub async fn a_resting_lock_has_no_owner(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (held, fence) = take(&a).await;
     b.enqueue().await;
-    assert_eq!(rest(&a, &held, REST).await.found, HoldStatus::Held);
+    assert_eq!(rest(&a, &held, REST).await.status, HoldStatus::Held);
     let tried = c.taken(&c.ask(&c.claim(), LONG)).await;
     for holder in [tried.holder, c.inspect().await.holder] {
         let holder = holder.expect("it rests");
-        assert!(holder.rests && holder.session.is_none() && !holder.is_stranger(), "{holder:?}");
+        assert!(holder.in_cooldown && holder.session.is_none() && !holder.is_foreign(), "{holder:?}");
         assert_eq!((holder.fence, holder.label.as_ref()), (Some(fence), Some(&a.label())));
         let left = holder.remaining_ms.expect("a rest ends");
         assert!(left <= millis(REST) && left > millis(REST) - 60_000, "{left}");
     }
     assert_eq!(fixture.grants_so_far(&b).await, []);
-    assert_eq!(c.inspect().await.waiting, 1);
+    assert_eq!(c.inspect().await.waiters, 1);
     assert_eq!(a.fate(&held).await, HoldStatus::Ended(Ended::Released));
 }
 
@@ -46,7 +46,7 @@ pub async fn a_resent_rest_says_released(fixture: &Fixture) {
     let (held, _) = take(&a).await;
     rest(&a, &held, REST).await;
     for again in [REST, LONG * 2, Duration::ZERO] {
-        assert_eq!(rest(&a, &held, again).await.found, HoldStatus::Ended(Ended::Released));
+        assert_eq!(rest(&a, &held, again).await.status, HoldStatus::Ended(Ended::Released));
     }
     let left = b.remaining_ms().await;
     assert!(left <= millis(REST) && left > millis(REST) - 60_000, "{left}");
@@ -58,10 +58,10 @@ pub async fn a_rest_is_beyond_the_hold_before(fixture: &Fixture) {
     let (held, _) = take(&a).await;
     rest(&a, &held, REST).await;
     assert_eq!(a.extend(&held, LONG * 9).await, Extended::NotHeld);
-    assert_eq!(a.release(&held).await.found, HoldStatus::Ended(Ended::Released));
-    assert_eq!(a.acquire(&a.ask(&held, LONG)).await, Acquired::Spent(Ended::Released));
+    assert_eq!(a.release(&held).await.status, HoldStatus::Ended(Ended::Released));
+    assert_eq!(a.acquire(&a.ask(&held, LONG)).await, Acquired::AlreadyEnded(Ended::Released));
     let holder = b.inspect().await.holder.expect("it rests");
-    assert!(holder.rests && holder.remaining_ms.is_some_and(|left| left <= millis(REST)), "{holder:?}");
+    assert!(holder.in_cooldown && holder.remaining_ms.is_some_and(|left| left <= millis(REST)), "{holder:?}");
 }
 
 /// The time counts from when the lock was given: where it is over the next in the queue gets the lock.
@@ -70,7 +70,7 @@ pub async fn a_rest_whose_time_is_over_is_a_release(fixture: &Fixture) {
     let (held, first) = take(&a).await;
     let (claim, nonce) = b.enqueue().await;
     fixture.pass(Duration::from_millis(20)).await;
-    assert_eq!(rest(&a, &held, Duration::from_millis(10)).await.found, HoldStatus::Held);
+    assert_eq!(rest(&a, &held, Duration::from_millis(10)).await.status, HoldStatus::Held);
     let message = b.message().await;
     assert!(message.nonce == nonce && message.fence > first);
     assert_eq!(b.fate(&claim).await, HoldStatus::Held);
@@ -98,7 +98,7 @@ pub async fn a_rest_ends_with_no_session(fixture: &Fixture) {
     b.evict(a.session).await;
     let look = Acquire { predecessor: Some(a.session), ..b.look(&b.claim(), LONG, LONG) };
     let taken = b.taken(&look).await;
-    assert!(taken.holder.is_some_and(|holder| holder.rests) && taken.predecessor.is_none());
+    assert!(taken.holder.is_some_and(|holder| holder.in_cooldown) && taken.predecessor.is_none());
 }
 
 /// Row 14: a person can end it, and the next in the queue gets the lock.
@@ -107,7 +107,7 @@ pub async fn a_rest_is_ended_by_force(fixture: &Fixture) {
     let (held, fence) = take(&a).await;
     let (claim, nonce) = b.enqueue().await;
     rest(&a, &held, REST).await;
-    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(person.free(ObservedHolder::Hold(fence)).await, ForceReleased::Released);
     assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&claim).await, HoldStatus::Held);
 }
@@ -120,12 +120,12 @@ pub async fn a_rest_that_acquires_again_waits(fixture: &Fixture) {
     let look = a.look(&a.claim(), LONG, LONG);
     for _ in 0..2 {
         let released =
-            a.release_and(&held, ReleaseAction::Rest { for_ms: millis(REST) }, Some(look.clone())).await;
+            a.release_and(&held, ReleaseAction::Cooldown { for_ms: millis(REST) }, Some(look.clone())).await;
         let Some(Ok(Acquired::Taken { holder, position, .. })) = released.next else {
             panic!("{released:?}")
         };
         assert_eq!(position, Some(1));
-        assert!(holder.is_some_and(|holder| holder.rests));
+        assert!(holder.is_some_and(|holder| holder.in_cooldown));
     }
 }
 
@@ -133,17 +133,17 @@ pub async fn a_rest_that_acquires_again_waits(fixture: &Fixture) {
 pub async fn a_rest_by_another_hold_changes_nothing(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (held, _) = take(&a).await;
-    assert_eq!(rest(&b, &b.claim(), REST).await.found, HoldStatus::Superseded);
+    assert_eq!(rest(&b, &b.claim(), REST).await.status, HoldStatus::Superseded);
     assert_eq!(a.fate(&held).await, HoldStatus::Held);
     a.release(&held).await;
     let op = Op::Release(leasehold_core::Release {
         claim: held,
-        pass: ReleaseAction::Rest { for_ms: 9 },
+        action: ReleaseAction::Cooldown { for_ms: 9 },
         next: None,
     });
     let reply = a.execute(&op).await;
     assert!(
-        matches!(reply, Reply::Release(released) if released.found == HoldStatus::Ended(Ended::Released))
+        matches!(reply, Reply::Release(released) if released.status == HoldStatus::Ended(Ended::Released))
     );
     assert!(b.inspect().await.holder.is_none());
 }

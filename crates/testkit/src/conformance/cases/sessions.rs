@@ -63,16 +63,16 @@ pub async fn a_session_is_listed_with_what_it_holds(fixture: &Fixture) {
     let claim = a.take(LONG).await;
     a.at(&elsewhere).take(LONG).await;
     let held = vec![a.lock.clone(), elsewhere.clone()];
-    a.beat(leasehold_core::Heartbeat { held: held.clone(), ..a.beat_for(LONG) }).await;
+    a.beat(leasehold_core::Heartbeat { acquired: held.clone(), ..a.beat_for(LONG) }).await;
     let entry = b.listed(a.session).await.expect("it is alive");
     let mut expected = held;
     expected.sort();
     let mut found = entry.held;
     found.sort();
-    assert_eq!((entry.about, found), (a.about(), expected));
+    assert_eq!((entry.metadata, found), (a.about(), expected));
     assert!(entry.alive_ms.is_some());
     a.release(&claim).await;
-    a.beat(leasehold_core::Heartbeat { left: vec![a.lock.clone()], ..a.beat_for(LONG) }).await;
+    a.beat(leasehold_core::Heartbeat { released: vec![a.lock.clone()], ..a.beat_for(LONG) }).await;
     assert_eq!(b.listed(a.session).await.map(|entry| entry.held), Some(vec![elsewhere]));
 }
 
@@ -99,13 +99,13 @@ pub async fn a_look_takes_the_lock_from_the_dead_ahead(fixture: &Fixture) {
     let granted = b.granted(&behind(&b, &claim, &a)).await;
     assert!(granted.fence > fence && granted.others_wait, "{granted:?} after {fence}");
     assert_eq!(a.extend(&lost, LONG).await, Extended::NotHeld);
-    assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::Spent(Ended::Evicted));
+    assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::AlreadyEnded(Ended::Evicted));
     b.release(&claim).await;
     assert_eq!(c.message().await.nonce, nonce);
 }
 
 /// Row 23: each poll evicts the predecessor and names the next: a row of lapsed sessions costs one poll each.
-pub async fn a_row_of_the_dead_is_cleared_from_behind(fixture: &Fixture) {
+pub async fn a_row_of_dead_sessions_is_cleared_from_behind(fixture: &Fixture) {
     let [a, live] = fixture.clients().await;
     if !lapses(&a) {
         return;
@@ -151,10 +151,10 @@ pub async fn a_dead_session_is_evicted_by_any_client(fixture: &Fixture) {
     let (claim, nonce) = b.enqueue().await;
     c.enqueue().await;
     fixture.outlive(fixture.short(), &a).await;
-    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
+    assert_eq!(watch.evict(a.session).await, Evicted::Removed { fence: Some(fence), was_queued: false });
     assert_eq!(b.message().await.nonce, nonce, "the next in order");
     assert_eq!(b.fate(&claim).await, HoldStatus::Held);
-    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
+    assert_eq!(watch.evict(a.session).await, Evicted::Removed { fence: None, was_queued: false }, "once");
     assert_eq!(fixture.grants_so_far(&c).await, []);
 }
 
@@ -191,7 +191,7 @@ pub async fn a_hold_without_a_session_is_not_evicted(fixture: &Fixture) {
     let standing = b.taken(&look).await;
     assert_eq!((standing.predecessor, standing.holder.and_then(|holder| holder.session)), (None, None));
     for (client, claim, fate) in [(&a, &held, HoldStatus::Held), (&b, &claim, HoldStatus::Queued)] {
-        assert_eq!(watch.evict(client.session).await, Evicted::Gone { hold: None, place: false });
+        assert_eq!(watch.evict(client.session).await, Evicted::Removed { fence: None, was_queued: false });
         assert_eq!(client.fate(claim).await, fate);
     }
 }
@@ -209,9 +209,9 @@ pub async fn an_evicted_hold_learns_its_fate(fixture: &Fixture) {
     fixture.outlive(fixture.short(), &a).await;
     let fence = b.granted(&behind(&b, &claim, &a)).await.fence;
     let entry = b.inspect_full().await.audit.into_iter().next().expect("it is written down");
-    assert_eq!((entry.how, entry.whose, entry.by), (Ended::Evicted, Some(a.label()), b.label()));
+    assert_eq!((entry.ended, entry.holder, entry.actor), (Ended::Evicted, Some(a.label()), b.label()));
     assert_eq!(a.fate(&lost).await, HoldStatus::Ended(Ended::Evicted));
-    assert_eq!(a.release(&lost).await.found, HoldStatus::Ended(Ended::Evicted));
+    assert_eq!(a.release(&lost).await.status, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(b.granted(&b.ask(&claim, LONG)).await.fence, fence, "the successor has it still");
 }
 

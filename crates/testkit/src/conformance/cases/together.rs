@@ -19,9 +19,9 @@ pub async fn all_of_a_set_are_taken_or_none(fixture: &Fixture) {
     let held = b.at(set.lock(1)).take(LONG).await;
     match &*set.ask(LONG).await {
         [
-            MultiAcquired::Open,
-            MultiAcquired::InTheWay(Ok(Acquired::Taken { holder, position: None, .. })),
-            MultiAcquired::Open,
+            MultiAcquired::Available,
+            MultiAcquired::Blocked(Ok(Acquired::Taken { holder, position: None, .. })),
+            MultiAcquired::Available,
         ] => {
             assert_eq!(holder.as_ref().and_then(|holder| holder.label.clone()), Some(b.label()));
         }
@@ -29,10 +29,10 @@ pub async fn all_of_a_set_are_taken_or_none(fixture: &Fixture) {
     }
     for (at, is_held) in [false, true, false].into_iter().enumerate() {
         let seen = b.at(set.lock(at)).inspect().await;
-        assert_eq!((seen.holder.is_some(), seen.waiting), (is_held, 0), "{at}");
+        assert_eq!((seen.holder.is_some(), seen.waiters), (is_held, 0), "{at}");
         assert_ne!(set.fate(at).await, HoldStatus::Held);
     }
-    assert_eq!(b.at(set.lock(1)).release(&held).await.found, HoldStatus::Held);
+    assert_eq!(b.at(set.lock(1)).release(&held).await.status, HoldStatus::Held);
     for (at, had) in set.had(LONG).await.into_iter().enumerate() {
         assert!(had.remaining_ms <= millis(LONG) && !had.others_wait, "{had:?}");
         assert_eq!(set.fate(at).await, HoldStatus::Held);
@@ -49,7 +49,7 @@ pub async fn a_set_that_is_asked_for_again_is_one(fixture: &Fixture) {
     let first = set.had(LONG).await;
     for again in [set.had(LONG * 4).await, set.had(LONG * 4).await] {
         for (first, again) in first.iter().zip(again) {
-            assert_eq!((again.fence, again.entered), (first.fence, first.entered));
+            assert_eq!((again.fence, again.owner_holds), (first.fence, first.owner_holds));
             assert!(again.remaining_ms <= first.remaining_ms, "{again:?}, after {first:?}");
         }
     }
@@ -57,7 +57,7 @@ pub async fn a_set_that_is_asked_for_again_is_one(fixture: &Fixture) {
         let alone = set.client(at).granted(&set.asks(LONG)[at].1).await;
         assert_eq!(alone.fence, first.fence, "asked for alone it is the same, too");
         let released = set.release(at).await;
-        assert_eq!((released.found, released.left), (HoldStatus::Held, 0));
+        assert_eq!((released.status, released.remaining_holds), (HoldStatus::Held, 0));
         b.at(set.lock(at)).take(LONG).await;
     }
 }
@@ -72,14 +72,17 @@ pub async fn the_held_part_of_a_set_is_reported(fixture: &Fixture) {
     for _ in 0..2 {
         let shares = set.ask(LONG * 4).await;
         assert!(
-            matches!(&*shares, [MultiAcquired::Held, MultiAcquired::InTheWay(Ok(_)), MultiAcquired::Open]),
+            matches!(
+                &*shares,
+                [MultiAcquired::Held, MultiAcquired::Blocked(Ok(_)), MultiAcquired::Available]
+            ),
             "{shares:?}"
         );
         assert!(set.client(0).remaining_ms().await <= millis(LONG), "it is none the longer");
     }
     b.at(set.lock(1)).release(&other).await;
     let had = set.had(LONG).await;
-    assert_eq!((had[0].fence, had[0].entered), (first.fence, first.entered));
+    assert_eq!((had[0].fence, had[0].owner_holds), (first.fence, first.owner_holds));
     assert_eq!(set.client(0).inspect().await.holder.map(|holder| holder.count), Some(1));
 }
 
@@ -92,12 +95,15 @@ pub async fn another_hold_of_the_asker_is_in_the_way_of_a_set(fixture: &Fixture)
     let shares = set.ask(LONG).await;
     if a.lock.kind == Kind::Reentrant {
         let had = had(shares);
-        assert_eq!((had[1].fence, had[1].entered.map(|entered| entered.count)), (first.fence, Some(2)));
-        assert_eq!(set.release(1).await.left, 1);
+        assert_eq!((had[1].fence, had[1].owner_holds.map(|entered| entered.count)), (first.fence, Some(2)));
+        assert_eq!(set.release(1).await.remaining_holds, 1);
         return;
     }
     match &*shares {
-        [MultiAcquired::Open, MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: Some(holder), .. }))] => {
+        [
+            MultiAcquired::Available,
+            MultiAcquired::Blocked(Ok(Acquired::Taken { holder: Some(holder), .. })),
+        ] => {
             assert_eq!(holder.fence, Some(first.fence));
         }
         other => panic!("the second is taken: {other:?}"),
@@ -111,13 +117,13 @@ pub async fn a_set_that_was_given_back_is_spent(fixture: &Fixture) {
     let a = fixture.client().await;
     let Some(set) = Set::of(fixture, &a, 2).await else { return };
     set.had(LONG).await;
-    assert_eq!(set.release(0).await.found, HoldStatus::Held);
-    let spent = MultiAcquired::InTheWay(Ok(Acquired::Spent(Ended::Released)));
+    assert_eq!(set.release(0).await.status, HoldStatus::Held);
+    let spent = MultiAcquired::Blocked(Ok(Acquired::AlreadyEnded(Ended::Released)));
     assert_eq!(set.ask(LONG).await, [spent.clone(), MultiAcquired::Held]);
-    assert_eq!(set.release(1).await.found, HoldStatus::Held);
+    assert_eq!(set.release(1).await.status, HoldStatus::Held);
     assert_eq!(set.ask(LONG).await, [spent.clone(), spent.clone()]);
     let mixed = Set { wanted: vec![set.wanted[0].clone(), (set.lock(1).clone(), a.claim())], ..set.clone() };
-    assert_eq!(mixed.ask(LONG).await, [spent, MultiAcquired::Open]);
+    assert_eq!(mixed.ask(LONG).await, [spent, MultiAcquired::Available]);
     for at in 0..2 {
         assert!(set.client(at).inspect().await.holder.is_none());
     }
@@ -157,8 +163,8 @@ pub async fn a_set_overtakes_no_waiter(fixture: &Fixture) {
     b.release_and(&held, ReleaseAction::Free, None).await;
     let shares = set.ask(LONG).await;
     let [
-        MultiAcquired::Open,
-        MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: None, position: None, .. })),
+        MultiAcquired::Available,
+        MultiAcquired::Blocked(Ok(Acquired::Taken { holder: None, position: None, .. })),
     ] = &*shares
     else {
         panic!("the second is free, and awaited: {shares:?}")
@@ -187,7 +193,7 @@ pub async fn each_of_a_set_ends_by_itself(fixture: &Fixture) {
     for at in [1, 2] {
         assert_eq!(set.fate(at).await, HoldStatus::Held);
         assert!(set.client(at).remaining_ms().await > millis(LONG) - 60_000);
-        assert_eq!(set.release(at).await.found, HoldStatus::Held);
+        assert_eq!(set.release(at).await.status, HoldStatus::Held);
     }
 }
 
@@ -201,8 +207,8 @@ pub async fn another_kind_of_lock_keeps_a_set_from_all(fixture: &Fixture) {
     };
     let other = b.at(&Lock { kind, name: set.lock(1).name.clone() });
     let held = other.take(LONG).await;
-    let refused = MultiAcquired::InTheWay(Err(Refused::WrongKind { found: found.into() }));
-    assert_eq!(set.ask(LONG).await, [MultiAcquired::Open, refused]);
+    let refused = MultiAcquired::Blocked(Err(Refused::WrongKind { found: found.into() }));
+    assert_eq!(set.ask(LONG).await, [MultiAcquired::Available, refused]);
     assert_eq!(other.fate(&held).await, HoldStatus::Held);
     assert!(set.client(0).inspect().await.holder.is_none());
     other.release(&held).await;
@@ -216,9 +222,12 @@ pub async fn another_type_of_key_keeps_a_set_from_all(fixture: &Fixture) {
     let Some(put) = fixture.subject.put_other_type(set.lock(0)) else {
         return not_applicable("key of another type");
     };
-    let refused = MultiAcquired::InTheWay(Err(Refused::WrongKind { found: put.await }));
+    let refused = MultiAcquired::Blocked(Err(Refused::WrongKind { found: put.await }));
     for _ in 0..2 {
-        assert_eq!(set.ask(LONG).await, [refused.clone(), MultiAcquired::Open, MultiAcquired::Open]);
+        assert_eq!(
+            set.ask(LONG).await,
+            [refused.clone(), MultiAcquired::Available, MultiAcquired::Available]
+        );
     }
     assert!(set.client(1).inspect().await.holder.is_none() && set.client(2).inspect().await.holder.is_none());
 }
@@ -232,19 +241,19 @@ pub async fn a_foreign_lock_keeps_a_set_from_all(fixture: &Fixture) {
         return not_applicable("key to set");
     };
     put.await;
-    if a.lock.kind.is_one_string() {
+    if a.lock.kind.is_plain_string() {
         set.wanted[1].1 = a.claim_with(theirs);
     }
     let shares = set.ask(LONG).await;
-    let [MultiAcquired::Open, MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: Some(holder), .. }))] =
+    let [MultiAcquired::Available, MultiAcquired::Blocked(Ok(Acquired::Taken { holder: Some(holder), .. }))] =
         &*shares
     else {
         panic!("the second is a stranger's: {shares:?}")
     };
-    assert!(holder.is_stranger());
+    assert!(holder.is_foreign());
     assert!(holder.remaining_ms.is_some_and(|ms| ms <= millis(LONG) && ms > millis(LONG) - 60_000));
     assert!(set.client(0).inspect().await.holder.is_none());
-    assert!(set.client(1).inspect().await.holder.is_some_and(|holder| holder.is_stranger()));
+    assert!(set.client(1).inspect().await.holder.is_some_and(|holder| holder.is_foreign()));
 }
 
 /// Replies are in the order of the requests.
@@ -265,7 +274,7 @@ pub async fn the_shares_come_in_the_order_of_the_asks(fixture: &Fixture) {
             expected.reverse();
         }
         let shares = a.acquire_all(&asks).await.expect("it can do that");
-        let found: Vec<_> = shares.iter().map(|share| matches!(share, MultiAcquired::InTheWay(_))).collect();
+        let found: Vec<_> = shares.iter().map(|share| matches!(share, MultiAcquired::Blocked(_))).collect();
         assert_eq!(found, expected, "{shares:?}");
     }
 }
@@ -283,10 +292,10 @@ pub async fn the_dead_lose_each_of_a_set(fixture: &Fixture) {
     fixture.outlive(fixture.short(), &a).await;
     for (at, had) in tokens.iter().enumerate() {
         let evicted = b.at(set.lock(at)).evict(a.session).await;
-        assert_eq!(evicted, Evicted::Gone { hold: Some(had.fence), place: false });
+        assert_eq!(evicted, Evicted::Removed { fence: Some(had.fence), was_queued: false });
         assert_eq!(set.fate(at).await, HoldStatus::Ended(Ended::Evicted));
     }
-    let late = MultiAcquired::InTheWay(Ok(Acquired::Spent(Ended::Evicted)));
+    let late = MultiAcquired::Blocked(Ok(Acquired::AlreadyEnded(Ended::Evicted)));
     assert_eq!(set.ask(LONG).await, [late.clone(), late]);
 }
 
@@ -308,8 +317,11 @@ pub async fn sets_at_once_exclude_each_other(fixture: &Fixture) {
                 let wanted = some.iter().map(|at| (all.lock(*at).clone(), client.claim())).collect();
                 let set = Set { client: client.clone(), wanted };
                 let shares = set.ask(LONG).await;
-                if shares.iter().any(|share| !matches!(share, MultiAcquired::Had(_))) {
-                    assert!(!shares.iter().any(|share| matches!(share, MultiAcquired::Had(_))), "{shares:?}");
+                if shares.iter().any(|share| !matches!(share, MultiAcquired::Acquired(_))) {
+                    assert!(
+                        !shares.iter().any(|share| matches!(share, MultiAcquired::Acquired(_))),
+                        "{shares:?}"
+                    );
                     tokio::task::yield_now().await;
                     continue;
                 }
@@ -320,7 +332,7 @@ pub async fn sets_at_once_exclude_each_other(fixture: &Fixture) {
                 }
                 for (nth, at) in some.iter().enumerate() {
                     inside[*at].store(false, Ordering::SeqCst);
-                    assert_eq!(set.release(nth).await.found, HoldStatus::Held);
+                    assert_eq!(set.release(nth).await.status, HoldStatus::Held);
                 }
                 sets += 1;
             }
@@ -401,7 +413,7 @@ impl Set {
 /// All requests must be granted.
 fn had(shares: Vec<MultiAcquired>) -> Vec<Granted> {
     let one = |share| match share {
-        MultiAcquired::Had(acquired) => granted(acquired),
+        MultiAcquired::Acquired(acquired) => granted(acquired),
         other => panic!("expected to have all, got {other:?}"),
     };
     shares.into_iter().map(one).collect()

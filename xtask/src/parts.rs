@@ -74,26 +74,17 @@ const fn on_valkey(lane: Lane, package: &'static str, target: Target, cases: Cas
     Part { server: Server::Valkey, ..part(lane, package, target, cases) }
 }
 
-/// The modules of the cases that need a store outside the process.
-const OUTSIDE: &[&str] = &["redis::", "sqlite::"];
-
 pub(crate) const PARTS: &[Part] = &[
     // Check: no server.
     part(Check, "leasehold-core", File("model"), All),
     part(Check, "leasehold-store", File("quorum"), All),
     waiting("leasehold-store", File("memory"), All),
-    waiting("leasehold", File("blocking"), Except(OUTSIDE)),
-    waiting("leasehold", File("mutex"), Except(OUTSIDE)),
+    waiting("leasehold", File("api"), All),
     part(Check, "leasehold", File("engine"), All),
     part(Check, "leasehold", Unit, All),
     part(Check, "leasehold-sqlite", Unit, All),
     part(Check, "leasehold-redis", Unit, All),
     part(Check, "leasehold-store", Unit, All),
-    waiting("leasehold", File("election"), Except(OUTSIDE)),
-    waiting("leasehold", File("shared"), Except(OUTSIDE)),
-    waiting("leasehold", File("reentrant"), Except(OUTSIDE)),
-    waiting("leasehold", File("hands"), Only(&["memory::"])),
-    part(Check, "leasehold", File("sessions"), All),
     part(Check, "leasehold-core", Unit, All),
     part(Check, "leasehold-core", File("watching"), All),
     part(Check, "leasehold-core", File("lock_table"), All),
@@ -105,25 +96,21 @@ pub(crate) const PARTS: &[Part] = &[
     part(Check, "leasehold-interop", Unit, All),
     part(Check, "xtask", Unit, All),
     // Test: every primitive on real servers, failure rows, the program, the examples.
-    part(Test, "leasehold", File("failures"), All),
+    part(Test, "leasehold", File("server"), Only(&["failures::"])),
+    part(Test, "leasehold", File("server"), Only(&["::redis::"])),
     part(Test, "leasehold-cli", File("program"), All),
-    part(Test, "leasehold", File("mutex"), Only(OUTSIDE)),
     part(Test, "leasehold-redis", File("store"), All),
-    part(Test, "leasehold", File("shared"), Only(OUTSIDE)),
-    part(Test, "leasehold", File("blocking"), Only(OUTSIDE)),
-    part(Test, "leasehold", File("election"), Only(OUTSIDE)),
-    part(Test, "leasehold", File("reentrant"), Only(OUTSIDE)),
+    part(Test, "leasehold", File("server"), Only(&["::sqlite::"])),
     part(Test, "leasehold-sqlite", File("store"), All),
     part(Test, "leasehold", File("examples"), All),
-    part(Test, "leasehold", File("hands"), Except(&["memory::"])),
-    part(Test, "leasehold", File("tower"), All),
+    part(Test, "leasehold", File("server"), Except(&["failures::", "cases::"])),
     part(Test, "leasehold-testkit", File("server"), All),
     part(Test, "leasehold-testkit", File("process"), All),
     part(Test, "leasehold-testkit", File("proxy"), All),
     part(Test, "leasehold-testkit", File("clock"), All),
-    // Full: conformance on all servers, scripts against the model, partial scripts, simulators, planted faults.
+    // Full: conformance on all servers, scripts against the model, partial scripts, simulators, mutants.
     part(Full, "leasehold-redis", File("conformance"), All),
-    part(Full, "leasehold-interop", File("plants"), All),
+    part(Full, "leasehold-interop", File("mutants"), All),
     part(Full, "leasehold-redis", File("partial_scripts"), All),
     part(Full, "leasehold-redis", File("scripts"), All),
     part(Full, "leasehold-sim", File("sim"), All),

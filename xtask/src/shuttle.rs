@@ -1,4 +1,4 @@
-//! `cargo xtask shuttle`: explores the races of the engine.
+//! `cargo xtask shuttle`: explores the races between a client's threads.
 
 use std::process::Command;
 
@@ -17,11 +17,12 @@ pub(crate) fn command(arguments: &[String]) -> Result<Command> {
     // For few schedules a whole optimised build takes far longer than the runs it speeds up.
     let is_long = arguments.iter().any(|argument| argument == "--iterations");
     let profile = if is_long { "release" } else { "races" };
-    let mut test = shell::cargo(["test", "--package", "leasehold", "--lib", "--no-default-features"]);
+    let mut test =
+        shell::cargo(["test", "--package", "leasehold", "--test", "race", "--no-default-features"]);
     test.args(["--profile", profile, "--target-dir", "target/shuttle"])
         .env("RUSTFLAGS", "--cfg shuttle")
         .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
-    let mut race = "engine::races".to_owned();
+    let mut race = None;
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().with_context(|| format!("{argument} needs a value"));
@@ -32,11 +33,11 @@ pub(crate) fn command(arguments: &[String]) -> Result<Command> {
             option @ ("--locked" | "--offline" | "--frozen") => test.arg(option),
             option if option.starts_with('-') => bail!("there is no option `{option}`"),
             name => {
-                race = format!("engine::races::{name}");
+                race = Some(name);
                 &mut test
             }
         };
     }
-    test.arg(race);
+    test.args(race);
     Ok(test)
 }

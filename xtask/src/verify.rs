@@ -33,21 +33,21 @@ const PROOFS: [Proof; 6] = [
     Proof {
         name: "quorum",
         package: "leasehold",
-        arguments: &["--test", "failures", "--", "quorum::", "--nocapture", "--test-threads", "1"],
+        arguments: &["--test", "server", "--", "failures::quorum::", "--nocapture", "--test-threads", "1"],
         setting: Setting::Variable("LEASEHOLD_QUORUM_ROUNDS", "250"),
     },
     // A minute of load on a cluster while slots move and a primary dies.
     Proof {
         name: "cluster",
         package: "leasehold",
-        arguments: &["--test", "failures", "--", "cluster_load::", "--nocapture"],
+        arguments: &["--test", "server", "--", "failures::cluster_load::", "--nocapture"],
         setting: Setting::Variable("LEASEHOLD_CLUSTER_SECONDS", "60"),
     },
     // Every script in many states, ended after each of its commands.
     Proof {
         name: "cutoffs",
         package: "leasehold-redis",
-        arguments: &["--test", "partial_scripts", "--", "a_script", "--nocapture"],
+        arguments: &["--test", "partial_scripts", "--", "a_partial_script", "--nocapture"],
         setting: Setting::Variable("LEASEHOLD_SEQUENCES", "4000"),
     },
     // Random sequences of operations on a server and on the model.
@@ -61,7 +61,7 @@ const PROOFS: [Proof; 6] = [
     Proof {
         name: "valkey",
         package: "leasehold",
-        arguments: &["--test", "failures"],
+        arguments: &["--test", "server", "--", "failures::"],
         setting: Setting::OnValkey,
     },
 ];

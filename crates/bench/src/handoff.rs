@@ -108,8 +108,8 @@ impl Pair {
         take(a)?;
         for trial in 0..trials {
             let (holder, waiter) = if trial % 2 == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
-            waiter.tell("acquire")?;
-            holder.tell(&format!("release {PAUSE_US}"))?;
+            waiter.send("acquire")?;
+            holder.send(&format!("release {PAUSE_US}"))?;
             // The release is read first: if it failed, that is the error to report, not the wait for the end of the lease.
             let released_ns: u64 = holder.line(PATIENCE)?.parse()?;
             let section: Section = waiter.line(PATIENCE)?.parse()?;
@@ -118,14 +118,14 @@ impl Pair {
 
             let to = (trial + 1) % 2;
             let (publisher, subscriber) = (holder, waiter);
-            subscriber.tell("listen")?;
-            publisher.tell(&format!("publish {PAUSE_US} {to}"))?;
+            subscriber.send("listen")?;
+            publisher.send(&format!("publish {PAUSE_US} {to}"))?;
             let received_ns: u64 = subscriber.line(PATIENCE)?.parse()?;
             let sent_ns: u64 = publisher.line(PATIENCE)?.parse()?;
             passes.bare.push(received_ns.saturating_sub(sent_ns));
         }
         let last = if trials.is_multiple_of(2) { a } else { b };
-        last.tell("release 0")?;
+        last.send("release 0")?;
         last.line(PATIENCE)?;
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Pair {
 }
 
 fn take(worker: &mut Worker) -> Result<Section> {
-    worker.tell("acquire")?;
+    worker.send("acquire")?;
     worker.line(PATIENCE)?.parse()
 }
 
@@ -212,5 +212,5 @@ pub(crate) fn worker(role: &[&str]) -> Result<Worker> {
 }
 
 pub(crate) fn tell_all(workers: &mut [Worker], order: &str) -> Result<()> {
-    Ok(workers.iter_mut().try_for_each(|worker| worker.tell(order))?)
+    Ok(workers.iter_mut().try_for_each(|worker| worker.send(order))?)
 }

@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let ours = turn(&server, &mut worker, "ours", options.round_ms)?;
         rounds.push([ours, turn(&server, &mut worker, "tokio", options.round_ms)?]);
     }
-    worker.tell("stop")?;
+    worker.send("stop")?;
     let report = report(options, &rounds, Machine::with(&server)?);
     options.output.print(&report, || report.sentence())?;
     options.output.draw("local", || report.chart(&rounds))
@@ -80,7 +80,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn turn(server: &RedisServer, worker: &mut Worker, side: &str, ms: u64) -> Result<Turn> {
     let (served, client) = (Served::of(server)?, Threads::of(worker.pid(), None)?);
-    worker.tell(&format!("{side} {ms}"))?;
+    worker.send(&format!("{side} {ms}"))?;
     let line = worker.line(PATIENCE)?;
     let (served, client) =
         (Served::of(server)?.since(served), Threads::of(worker.pid(), None)?.since(client));

@@ -142,7 +142,7 @@ fn waiting(count: u64, before: &str, locks: u64) -> Result<Each> {
     waiters.expect("ready", PATIENCE)?;
     let served = Served::of(&server)?;
     let bytes = Bytes::now(&server, &waiters)?;
-    waiters.tell("wait")?;
+    waiters.send("wait")?;
     waiters.expect("waiting", PATIENCE)?;
     // Each lock is requested at least once, with the name of the waiter.
     let start = Instant::now();
@@ -172,7 +172,7 @@ fn holder(server: &RedisServer, locks: u64) -> Result<Worker> {
 }
 
 fn take(holder: &mut Worker) -> Result<()> {
-    holder.tell("acquire")?;
+    holder.send("acquire")?;
     Ok(holder.expect("held", PATIENCE).map(drop)?)
 }
 

@@ -114,7 +114,7 @@ fn measure(locks: u64, over: Duration, rounds: usize) -> Result<RenewalReport> {
     let mut bare = Side::start(|url| worker(&["extend", "--url", url, "--locks", &locks_text]))?;
     bare.worker.expect("ready", PATIENCE)?;
     ours.worker.expect("ready", PATIENCE)?;
-    ours.worker.tell("acquire")?;
+    ours.worker.send("acquire")?;
     ours.worker.expect("held", PATIENCE + over)?;
     // What follows the first extend to the full lease is the first of the renewals.
     let mut measured = Vec::new();
@@ -125,7 +125,7 @@ fn measure(locks: u64, over: Duration, rounds: usize) -> Result<RenewalReport> {
         let took_ns = u64::try_from(start.elapsed().as_nanos())?;
         measured.push(Round { took_ns, ours: ours.since(before.0), bare: bare.since(before.1) });
     }
-    ours.worker.tell("check")?;
+    ours.worker.send("check")?;
     let checked = ours.worker.line(PATIENCE)?;
     let (held, shortest_left_ms) = checked.split_once(' ').context("two numbers")?;
     let (held, shortest_left_ms) = (held.parse::<u64>()?, shortest_left_ms.parse::<u64>()?);

@@ -82,7 +82,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let Ok(turns) = <[Turn; 3]>::try_from(turns) else { bail!("a side had no turn") };
         rounds.push(turns);
     }
-    worker.tell("stop")?;
+    worker.send("stop")?;
     let report = report(options, &rounds, Machine::with(&server)?);
     options.output.print(&report, || report.sentence())?;
     options.output.draw("sticky", || report.chart(&rounds))
@@ -90,7 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn turn(server: &RedisServer, worker: &mut Worker, side: &str, ms: u64) -> Result<Turn> {
     let (served, client) = (Served::of(server)?, Threads::of(worker.pid(), None)?);
-    worker.tell(&format!("{side} {ms}"))?;
+    worker.send(&format!("{side} {ms}"))?;
     let line = worker.line(PATIENCE)?;
     let (served, client) =
         (Served::of(server)?.since(served), Threads::of(worker.pid(), None)?.since(client));

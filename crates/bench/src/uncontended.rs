@@ -100,7 +100,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     // The first grant of a lock makes its record, which later ones find.
     turn(&server, &mut worker, OURS, warm_up_ms)?;
     let heard = overhear(&server, &mut worker)?;
-    worker.tell(&format!("heard {}", serde_json::to_string(&heard)?))?;
+    worker.send(&format!("heard {}", serde_json::to_string(&heard)?))?;
     for side in [PLAIN, SAME] {
         turn(&server, &mut worker, side, warm_up_ms)?;
     }
@@ -114,7 +114,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let [Some(ours), Some(plain), Some(same)] = turns else { bail!("a side had no turn") };
         rounds.push([ours, plain, same]);
     }
-    worker.tell("stop")?;
+    worker.send("stop")?;
     let report = report(options, &rounds, Machine::with(&server)?);
     options.output.print(&report, || report.sentence())?;
     options.output.draw("uncontended", || report.chart(&rounds))
@@ -123,7 +123,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// Lets one side take and release for a time.
 fn turn(server: &RedisServer, worker: &mut Worker, side: usize, ms: u64) -> Result<Turn> {
     let (served, client) = (Served::of(server)?, Threads::of(worker.pid(), None)?);
-    worker.tell(&format!("{} {ms}", SIDES[side]))?;
+    worker.send(&format!("{} {ms}", SIDES[side]))?;
     let line = worker.line(PATIENCE)?;
     let (served, client) =
         (Served::of(server)?.since(served), Threads::of(worker.pid(), None)?.since(client));
@@ -145,7 +145,7 @@ fn turn(server: &RedisServer, worker: &mut Worker, side: usize, ms: u64) -> Resu
 fn overhear(server: &RedisServer, worker: &mut Worker) -> Result<Heard> {
     let mut monitor = server.connect()?;
     monitor.call(&["MONITOR"])?.ok()?;
-    worker.tell("once")?;
+    worker.send("once")?;
     worker.expect("done", PATIENCE)?;
     let end = "that is all";
     server.cli(&["ECHO", end])?.ok()?;

@@ -88,7 +88,7 @@ impl Driver {
 
     /// Sends a request without waiting for the answer.
     pub(crate) fn send(&mut self, request: &str) -> Result<()> {
-        self.worker.tell(request).with_context(|| format!("to send `{request}` to the driver"))
+        self.worker.send(request).with_context(|| format!("to send `{request}` to the driver"))
     }
 
     /// The answer to the last request, where the driver has no threads.

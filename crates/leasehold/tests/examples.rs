@@ -31,7 +31,7 @@ mod reentrant;
 /// Selects the example that a process runs.
 const WHICH: &str = "LEASEHOLD_EXAMPLE";
 /// The time limit of an example.
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Each example, and parts of its output, in this order.
 macro_rules! examples {
@@ -103,7 +103,7 @@ fn the_till_ends_with_the_shop() {
     let mut command = example_of("owner_over_http");
     command.env("LEASEHOLD_EXAMPLE_TILL", format!("sqlite:{}", folder.path().join("locks.db").display()));
     let mut till = Worker::of_command(command).start().expect("it starts");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LIMIT;
     hear(&mut till, "the till listens at", deadline);
     assert!(till.wait(Duration::ZERO).is_err(), "it ended before the shop");
     till.close_input();
@@ -118,7 +118,7 @@ fn check(name: &str, store: Option<&str>, said: &[&str]) {
         None => command.env_remove("LEASEHOLD_STORE"),
     };
     let mut process = Worker::of_command(command).start().expect("it starts");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LIMIT;
     for said in said {
         hear(&mut process, said, deadline);
     }

@@ -37,7 +37,7 @@ pub use event::{
     LossScope, MessageFault, MultiExecution, NewGuard, ObserverEvent, OwnerId, PeriodEvent, ReleaseMethod,
     ServerEvent, SessionExecution, TaskEvent, TaskId, Validity,
 };
-pub use model_server::{Data, Flaw, ModelServer, ObservedHolder};
+pub use model_server::{Data, Flaw, ModelServer, ServerObservation};
 pub use mutants::Mutant;
 pub use run::{Outcome, Run, run};
 pub use world::faults::FaultProfile;

@@ -1,12 +1,12 @@
-//! The simulated world: no check fails, runs are reproducible, and each mutant is found.
+//! The simulated environment: no check fails, runs are reproducible, and each mutant is found.
 
 use leasehold_sim::{Counts, FaultProfile, Mutant, Run, Violation, run};
 use std::collections::BTreeSet;
 
-/// Fails with the way to see it again.
+/// Fails with the command that repeats the run.
 fn expect_none(seed: u64, violation: Option<&Violation>) {
     if let Some(Violation { check, at, what }) = violation {
-        panic!("{check}: at {at}: {what}\nsee it by `cargo xtask sim --seed {seed}`");
+        panic!("{check}: at {at}: {what}\nrepeat it by `cargo xtask sim --seed {seed}`");
     }
 }
 
@@ -69,12 +69,12 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(traced(3).trace, traced(4).trace);
 }
 
-/// Calm `fault_plan` has no faults: whatever is wrong there is wrong everywhere.
+/// A run without faults: whatever fails there fails everywhere.
 #[test]
-fn calm_is_calm() {
-    let calm =
+fn a_plan_without_faults_injects_none() {
+    let without_faults =
         (1..=200).map(|seed| run(&Run::new(seed))).find(|outcome| outcome.profile == FaultProfile::None);
-    let counts = calm.expect("one in ten is calm").counts;
+    let counts = without_faults.expect("one in ten has no faults").counts;
     assert_eq!(
         (counts.message_faults, counts.crashes, counts.stops, counts.broken_links, counts.server_events),
         (0, 0, 0, 0, 0)
@@ -152,7 +152,7 @@ fn found_by(mutant: Mutant) -> (u64, &'static str) {
 
 /// An Election is subject to the checks of a Mutex.
 #[test]
-fn the_checks_of_a_mutex_see_an_election() {
+fn the_checks_of_a_mutex_apply_to_an_election() {
     for (mutant, seeds) in [
         (Mutant::ReleaseWithoutComparing, 60),
         (Mutant::ExtendThatShortens, 60),
@@ -165,7 +165,7 @@ fn the_checks_of_a_mutex_see_an_election() {
         (Mutant::RenewedAfterRelease, 60),
     ] {
         let runs = (1..=seeds).map(|seed| Run { mutant: Some(mutant), ..Run::new(seed) });
-        let mut violations = runs.filter(Run::has_elections).filter_map(|asked| run(&asked).violation);
+        let mut violations = runs.filter(Run::has_elections).filter_map(|settings| run(&settings).violation);
         let (_, check) = found_by(mutant);
         assert!(
             violations.any(|found| found.check == check),
@@ -183,8 +183,8 @@ fn each_mutant_is_found() {
         let runs = (1..=seeds).map(|seed| Run { mutant: Some(mutant), ..Run::new(seed) });
         let mut others = Vec::new();
         let is_found = runs
-            .filter(|asked| mutant.applies_to(asked))
-            .filter_map(|asked| run(&asked).violation)
+            .filter(|settings| mutant.applies_to(settings))
+            .filter_map(|settings| run(&settings).violation)
             .any(|found| {
                 let is_meant = found.check == check;
                 others.extend((!is_meant).then_some(found.check));

@@ -23,7 +23,7 @@ const MARK: &str = "@@worker ";
 const LINES: usize = 1024;
 
 /// How many recent lines an error about a missing line repeats.
-const HEARD: usize = 8;
+const RECENT: usize = 8;
 
 /// A process of the test's own, killed and reaped on drop.
 ///
@@ -35,9 +35,9 @@ const HEARD: usize = 8;
 /// fn worker() {
 ///     match Worker::role().as_deref() {
 ///         Some("holder") => {
-///             Worker::say("held");
-///             while let Some(line) = Worker::told() {
-///                 Worker::say(&line);
+///             Worker::report("held");
+///             while let Some(line) = Worker::receive() {
+///                 Worker::report(&line);
 ///             }
 ///         }
 ///         _ => {}
@@ -58,7 +58,7 @@ pub struct Worker {
     /// `None` once closed.
     stdin: Option<ChildStdin>,
     /// The last lines, for messages.
-    heard: VecDeque<String>,
+    recent: VecDeque<String>,
 }
 
 /// How a [`Worker`] is started.
@@ -66,12 +66,12 @@ pub struct Worker {
 #[must_use = "a worker runs only after `start`"]
 pub struct WorkerBuilder {
     command: Command,
-    speech: Speech,
+    output: Output,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Speech {
-    /// Only lines of [`Worker::say`] count.
+enum Output {
+    /// Only lines of [`Worker::report`] count.
     Marked,
     /// Every line counts.
     Plain,
@@ -88,12 +88,12 @@ impl Worker {
         command
             .args([entry, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, role);
-        WorkerBuilder { command, speech: Speech::Marked }
+        WorkerBuilder { command, output: Output::Marked }
     }
 
     /// Another program. Each line of its standard output counts.
     pub fn of_command(command: Command) -> WorkerBuilder {
-        WorkerBuilder { command, speech: Speech::Plain }
+        WorkerBuilder { command, output: Output::Plain }
     }
 
     /// In a worker: the role it was started for. `None` in the test itself.
@@ -102,7 +102,7 @@ impl Worker {
     }
 
     /// In a worker: prints a line for the test. Exits if the test is gone.
-    pub fn say(line: &str) {
+    pub fn report(line: &str) {
         let mut stdout = io::stdout().lock();
         // The harness leaves its own line open ("test worker ... "), hence the leading line feed.
         if writeln!(stdout, "\n{MARK}{line}").and_then(|()| stdout.flush()).is_err() {
@@ -111,7 +111,7 @@ impl Worker {
     }
 
     /// In a worker: waits for the next line from the test; `None` if the test has closed the channel or is gone.
-    pub fn told() -> Option<String> {
+    pub fn receive() -> Option<String> {
         io::stdin().lines().next()?.ok()
     }
 
@@ -124,19 +124,19 @@ impl Worker {
     pub fn line(&mut self, within: Duration) -> io::Result<String> {
         match self.lines.recv_timeout(within) {
             Ok(line) => {
-                if self.heard.len() == HEARD {
-                    self.heard.pop_front();
+                if self.recent.len() == RECENT {
+                    self.recent.pop_front();
                 }
-                self.heard.push_back(line.clone());
+                self.recent.push_back(line.clone());
                 Ok(line)
             }
             Err(RecvTimeoutError::Timeout) => {
                 let text =
-                    format!("worker {} said nothing for {within:?} after {:?}", self.pid(), self.heard);
+                    format!("worker {} printed nothing for {within:?} after {:?}", self.pid(), self.recent);
                 Err(io::Error::new(io::ErrorKind::TimedOut, text))
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let text = format!("worker {} ended after {:?}", self.pid(), self.heard);
+                let text = format!("worker {} ended after {:?}", self.pid(), self.recent);
                 Err(io::Error::new(io::ErrorKind::UnexpectedEof, text))
             }
         }
@@ -156,7 +156,7 @@ impl Worker {
     }
 
     /// Sends a line to the worker's standard input.
-    pub fn tell(&mut self, line: &str) -> io::Result<()> {
+    pub fn send(&mut self, line: &str) -> io::Result<()> {
         let closed = || io::Error::new(io::ErrorKind::BrokenPipe, "the worker's input was closed");
         let stdin = self.stdin.as_mut().ok_or_else(closed)?;
         writeln!(stdin, "{line}")?;
@@ -197,7 +197,7 @@ impl Worker {
             }
             if Instant::now() >= deadline {
                 let text =
-                    format!("worker {} runs on after {within:?}, last said {:?}", self.pid(), self.heard);
+                    format!("worker {} runs on after {within:?}, last said {:?}", self.pid(), self.recent);
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));
             }
             thread::sleep(Duration::from_millis(1));
@@ -230,20 +230,20 @@ impl WorkerBuilder {
         let stdin = child.stdin.take();
         let (sender, lines) = sync_channel(LINES);
         // Not joined: a grandchild that outlives the worker keeps the pipe open.
-        thread::spawn(move || listen(BufReader::new(stdout), self.speech, &sender));
-        Ok(Worker { child, lines, stdin, heard: VecDeque::new() })
+        thread::spawn(move || read_lines(BufReader::new(stdout), self.output, &sender));
+        Ok(Worker { child, lines, stdin, recent: VecDeque::new() })
     }
 }
 
-fn listen(stdout: impl BufRead, speech: Speech, lines: &SyncSender<String>) {
+fn read_lines(stdout: impl BufRead, output: Output, lines: &SyncSender<String>) {
     for line in stdout.lines() {
         let Ok(line) = line else { return };
-        let said = match speech {
-            Speech::Plain => Some(line),
-            Speech::Marked => line.strip_prefix(MARK).map(str::to_owned),
+        let line = match output {
+            Output::Plain => Some(line),
+            Output::Marked => line.strip_prefix(MARK).map(str::to_owned),
         };
-        if let Some(said) = said
-            && lines.send(said).is_err()
+        if let Some(line) = line
+            && lines.send(line).is_err()
         {
             return;
         }

@@ -33,40 +33,40 @@ enum Flaw {
     ExtendsNothing,
     /// Cuts leases to whole seconds.
     WholeSeconds,
-    /// Gives every hold the same token.
+    /// Grants every hold the same token.
     OneToken,
     /// An attempt takes a free lock ahead of waiters.
     Barges,
     /// Every grant is sent to all mailboxes.
-    PostsToAll,
-    /// Goes on posting to closed mailboxes.
-    PostsToClosed,
+    PublishesToAll,
+    /// Continues to publish to closed mailboxes.
+    PublishesToClosed,
     /// Every release grants, whatever its action.
     AlwaysGrants,
     /// A poll restarts the lease.
-    LooksExtend,
+    PollsExtend,
     /// A poll moves the queue entry to the end.
-    LooksLoseThePlace,
+    PollsLoseTheEntry,
     /// Trims names.
     TrimsNames,
     /// Compares values, not holds.
     ValuesAlone,
     /// The outcomes of a batch are out of order.
     MixesUp,
-    /// Takes its time.
-    Dawdles,
+    /// Calls exceed their time limits.
+    ExceedsTimeLimits,
     /// A foreign lock gets an expiry without a request for it.
     AdoptsUnasked,
     /// Every session counts as lapsed.
-    EvictsTheLiving,
+    EvictsLiveSessions,
     /// No session counts as lapsed.
-    SparesTheDead,
+    EvictsNoSession,
     /// An eviction also ends holds without a session.
     EvictsDetached,
     /// A lapsed session can return.
     Revives,
     /// A forced release ends whatever hold is there.
-    FreesUnseen,
+    ForceReleasesAnyHold,
     /// Forced releases are not audited.
     ForgetsAudit,
     /// An acquire that is sent again counts again.
@@ -74,95 +74,95 @@ enum Flaw {
     /// An entry sets the ends of all holds to its own, nearer or not.
     EntryShortens,
     /// Re-entry also extends unknown holds.
-    EntryKeepsGhosts,
+    EntryExtendsUnknownHolds,
     /// Different owners count as the same.
     MixesOwners,
     /// An expired hold ends, but its count stays.
-    GhostsCount,
+    ExpiredHoldsCount,
     /// The release of any hold frees the lock.
     InnerReleaseFrees,
     /// Every entry has a token of its own.
     EntryHasItsToken,
     /// A release does not report the remaining count.
-    LeavesUntold,
+    OmitsRemainingCount,
     /// An eviction ends all holds of the owner.
     EvictsTheOwner,
-    /// Kinds of locks do not see each other.
+    /// Kinds of locks do not exclude each other.
     MixesKinds,
     /// Re-entry waits in the queue.
     EntriesQueue,
     /// A release that acquires in the same step frees the lock before.
-    NextStartsAnew,
+    FreesBeforeNextAcquire,
     /// A forced release notifies one of the owner's processes.
-    TellsOne,
-    /// The end of the longest hold is the end of all.
-    EndsTogether,
+    NotifiesOneProcess,
+    /// All holds end with the longest.
+    AllHoldsEndTogether,
     /// After a release, the remaining holds get the released hold's expiry.
-    ReleaseLeavesItsEnd,
+    ReleaseSetsRemainingExpiry,
     /// A lock that is left resting rests for longer than it should.
     RestsLonger,
     /// A resting lock still belongs to its last holder.
     RestsHeld,
-    /// Of several locks it takes those that it can.
-    TakesSome,
-    /// Of several locks it takes also those that others have.
-    TakesAll,
+    /// Of several locks it acquires those that are free.
+    AcquiresSome,
+    /// Of several locks it acquires also those that others hold.
+    AcquiresAll,
     /// A resent request for several locks acquires them anew.
-    TakesAnew,
+    ReacquiresOnResend,
     /// One token for all of several locks.
     OneTokenForAll,
     /// One lease for all of several locks.
     OneLeaseForAll,
-    /// Gives permits that there are not.
-    LetsInTooMany,
-    /// An acquire that is sent again takes a part again.
-    TakesAgain,
+    /// Grants more permits than there are.
+    ExceedsPermits,
+    /// A resent acquire of a shared lock acquires again.
+    ResendAcquiresAgain,
     /// At most one grant of an operation is published.
-    PostsOne,
-    /// A session has one queue entry, whatever it waits for.
-    OnePlaceASession,
-    /// The longest part is the end of all.
-    PartsEndTogether,
-    /// An impossible request waits for ever.
+    PublishesOne,
+    /// A session has one queue entry, for whatever it waits.
+    OneEntryPerSession,
+    /// All shared holds end with the longest.
+    SharedHoldsEndTogether,
+    /// An impossible request waits forever.
     WaitsForEver,
-    /// Each asker's number is the number.
-    ChangesItsLimit,
-    /// A resize ignores which number was seen.
+    /// Each request's limit becomes the limit.
+    AcceptsAnyLimit,
+    /// A resize ignores which limit was observed.
     ResizesUnseen,
     /// A resize does not serve the queue.
-    ResizesInSilence,
-    /// Fewer permits take those away that are too many.
-    ResizesByForce,
-    /// Force ends all parts.
-    FreesAll,
+    ResizeGrantsNothing,
+    /// A lower limit evicts holders.
+    ResizeEvicts,
+    /// A forced release ends all shared holds.
+    ForceReleasesAll,
     /// Not all blocking holders are reported.
     HidesOthers,
     /// Not all holders are reported.
-    HidesSharers,
+    HidesHolders,
     /// A queue entry stays though its request has become impossible.
-    KeepsHopelessPlaces,
+    KeepsImpossibleEntries,
     /// Other holders are admitted beside a writer.
-    WritesShare,
+    WriterIsShared,
     /// An owner that reads waits to read again.
     ReadersQueue,
-    /// Two may read upgradably.
+    /// Two upgradable reads are admitted.
     UpgradablesShare,
     /// An upgrade waits behind all others.
     UpgradesQueue,
     /// A latch opens at any arrival.
     OpensEarly,
     /// Expired queue entries count at a barrier.
-    MeetsWithTheDead,
+    CountsExpiredParties,
     /// An attempt at a barrier leaves a queue entry.
     TriesQueue,
     /// Modes of other kinds are accepted.
-    TakesAnyPart,
+    AcceptsAnyMode,
     /// A missing owner is replaced by a new one.
     InventsOwners,
     /// Takes shared locks together with others.
     SharesInSets,
     /// Another number of parties is accepted.
-    CountsAsTold,
+    AcceptsAnyParties,
     /// Only one hold of a lapsed session is evicted.
     EvictsOne,
     /// Reserves the same tokens again.
@@ -171,18 +171,18 @@ enum Flaw {
     ReservesMore,
     /// One token is reserved, however many were requested.
     ReservesOne,
-    /// Gives tokens that are reserved.
-    GivesReserved,
+    /// Grants tokens that are reserved.
+    GrantsReserved,
     /// Any client reserves what belongs to the holder.
     ReservesForAnyHold,
     /// Of other kinds than a Mutex it extends, and reserves nothing.
     ReservesOfAnyKind,
     /// Waiters are not reported.
-    HidesWhoWaits,
+    HidesWaiters,
     /// No holder is notified of waiters.
-    TellsNoHolder,
+    NotifiesNoHolder,
     /// Holders are notified without a request for it.
-    TellsUnasked,
+    NotifiesUnasked,
     /// A holder is notified of its own session's requests.
     NotifiesOfOwnRequest,
     /// Later holders are notified too.
@@ -245,8 +245,8 @@ impl Model {
         spoil_reserved(self.flaw, state, &mut op);
         let before = state.clone();
         let alive: SessionLookup<'_> = match self.flaw {
-            Flaw::EvictsTheLiving => &|_| SessionStatus::Lapsed,
-            Flaw::SparesTheDead => &|_| SessionStatus::Alive(1_000),
+            Flaw::EvictsLiveSessions => &|_| SessionStatus::Lapsed,
+            Flaw::EvictsNoSession => &|_| SessionStatus::Alive(1_000),
             _ => &|session| sessions.status(now_us / 1000, session),
         };
         let (mut reply, mut wakes) = match other {
@@ -259,13 +259,13 @@ impl Model {
         spoil_reply(self.flaw, &mut reply);
         spoil_what_became(self.flaw, &before, state, &op, &mut reply);
         spoil_notes(self.flaw, state, &op, &reply, &mut wakes);
-        let most = if self.flaw == Flaw::PostsOne { 1 } else { usize::MAX };
+        let most = if self.flaw == Flaw::PublishesOne { 1 } else { usize::MAX };
         let most = match op {
-            Op::Resize(_) if self.flaw == Flaw::ResizesInSilence => 0,
+            Op::Resize(_) if self.flaw == Flaw::ResizeGrantsNothing => 0,
             _ => most,
         };
         for wake in wakes.into_iter().take(most) {
-            let to_all = self.flaw == Flaw::PostsToAll;
+            let to_all = self.flaw == Flaw::PublishesToAll;
             let posts = mailboxes.iter().filter(|(to, _)| to_all || **to == wake.to());
             posts.for_each(|(to, post)| match wake {
                 Notification::Grant { nonce, fence, .. } => {
@@ -303,7 +303,7 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
         }
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
         (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.liveness = Liveness::Session { alive_ms: 1 },
-        (Flaw::FreesUnseen, Op::ForceRelease(free)) => {
+        (Flaw::ForceReleasesAnyHold, Op::ForceRelease(free)) => {
             let last = state.record.as_ref().and_then(|record| record.last_fence);
             free.observed = last.map_or(free.observed, ObservedHolder::Hold);
         }
@@ -339,10 +339,10 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
         {
             value.expires_ms = Some(now_ms + extend.lease_ms);
         }
-        (Flaw::LooksExtend, Op::Acquire(ask)) if value.content.token() == Some(&*ask.claim.token()) => {
+        (Flaw::PollsExtend, Op::Acquire(ask)) if value.content.token() == Some(&*ask.claim.token()) => {
             value.expires_ms = Some(now_ms + ask.lease_ms);
         }
-        (Flaw::LooksLoseThePlace, Op::Acquire(ask)) => {
+        (Flaw::PollsLoseTheEntry, Op::Acquire(ask)) => {
             if let Some(place) = record.entries.remove(&QueueEntryId::of(state.kind, &ask.claim.hold)) {
                 record.tickets.remove(&place.ticket);
             }
@@ -365,7 +365,7 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             entries.holds.iter_mut().for_each(|entry| entry.until_ms = until_ms);
             *expires_ms = Some(until_ms);
         }
-        (Flaw::EntryKeepsGhosts, Op::Acquire(ask)) if enters(entries, ask) => {
+        (Flaw::EntryExtendsUnknownHolds, Op::Acquire(ask)) if enters(entries, ask) => {
             let until_ms = now_ms + entries.lease_ms;
             entries.holds.iter_mut().for_each(|entry| entry.until_ms = entry.until_ms.max(until_ms));
         }
@@ -376,7 +376,7 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
                 entries.owner = ask.claim.value.clone().unwrap_or_else(|| entries.owner.clone());
             }
         }
-        (Flaw::GhostsCount, _) => {
+        (Flaw::ExpiredHoldsCount, _) => {
             let lie = entries.holds.len();
             entries.holds.retain(|entry| entry.until_ms >= now_ms);
             if lie > entries.holds.len() && !entries.holds.is_empty() {
@@ -394,12 +394,12 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             // No client has this owner, so none re-enters.
             entries.owner = OwnValue::new("another").unwrap_or_else(|_| entries.owner.clone());
         }
-        (Flaw::NextStartsAnew, Op::Release(release)) if release.next.is_some() => {
+        (Flaw::FreesBeforeNextAcquire, Op::Release(release)) if release.next.is_some() => {
             entries.holds.retain(|entry| entry.hold == release.claim.hold);
             entries.count = entries.holds.len() as u64;
         }
-        (Flaw::TellsOne, Op::ForceRelease(_)) => entries.holds.truncate(1),
-        (Flaw::EndsTogether, _) | (Flaw::ReleaseLeavesItsEnd, Op::Release(_)) => {
+        (Flaw::NotifiesOneProcess, Op::ForceRelease(_)) => entries.holds.truncate(1),
+        (Flaw::AllHoldsEndTogether, _) | (Flaw::ReleaseSetsRemainingExpiry, Op::Release(_)) => {
             let last_ms = entries.holds.iter().map(|entry| entry.until_ms).max().unwrap_or(now_ms);
             entries.holds.iter_mut().for_each(|entry| entry.until_ms = last_ms);
         }
@@ -426,7 +426,7 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
     };
     let known = state.record.as_ref().and_then(|record| record.limit);
     match (flaw, op) {
-        (Flaw::TakesAgain, Op::Acquire(ask)) if held(&ask.claim) || waiting(&ask.claim) => {
+        (Flaw::ResendAcquiresAgain, Op::Acquire(ask)) if held(&ask.claim) || waiting(&ask.claim) => {
             let again = u8::try_from(state.waiter_sessions().count()).unwrap_or(0) + 1;
             ask.claim.hold = HoldId::from_random(ask.claim.hold.session(), [again; 16]);
         }
@@ -445,14 +445,14 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
             let nonce = leasehold_core::Nonce::new(0, 7);
             ask.queue.get_or_insert(Enqueue { nonce, ttl_ms: 60_000 });
         }
-        (Flaw::TakesAnyPart, Op::Acquire(ask)) if !ask.mode.applies_to(state.kind) => {
+        (Flaw::AcceptsAnyMode, Op::Acquire(ask)) if !ask.mode.applies_to(state.kind) => {
             let all = ["-", "p1:1", "r", "a1:1", "m1:1"].into_iter().filter_map(LockMode::parse);
             ask.mode = all.into_iter().find(|mode| mode.applies_to(state.kind)).unwrap_or_default();
         }
         (Flaw::InventsOwners, Op::Acquire(ask)) if ask.claim.value.is_none() => {
             ask.claim.value = OwnValue::new("invented").ok();
         }
-        (Flaw::CountsAsTold, Op::Acquire(ask)) => {
+        (Flaw::AcceptsAnyParties, Op::Acquire(ask)) => {
             ask.mode = match (ask.mode, known) {
                 (LockMode::CountDown { count, .. }, Some(total)) => LockMode::CountDown { count, total },
                 (LockMode::LatchWait { .. }, Some(total)) => LockMode::LatchWait { total },
@@ -469,14 +469,14 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
 fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     if let Some(record) = &mut state.record {
         match (flaw, op) {
-            (Flaw::LetsInTooMany, Op::Acquire(_)) if record.limit.is_some() => record.limit = Some(u32::MAX),
-            (Flaw::ChangesItsLimit, Op::Acquire(ask)) => record.limit = ask.mode.total(),
-            (Flaw::OnePlaceASession, Op::Acquire(ask)) => {
+            (Flaw::ExceedsPermits, Op::Acquire(_)) if record.limit.is_some() => record.limit = Some(u32::MAX),
+            (Flaw::AcceptsAnyLimit, Op::Acquire(ask)) => record.limit = ask.mode.total(),
+            (Flaw::OneEntryPerSession, Op::Acquire(ask)) => {
                 let mine = |id: &QueueEntryId| id.session() == ask.claim.hold.session();
                 record.tickets.retain(|_, id| !mine(id));
                 record.entries.retain(|id, _| !mine(id));
             }
-            (Flaw::MeetsWithTheDead, _) => {
+            (Flaw::CountsExpiredParties, _) => {
                 record.entries.values_mut().for_each(|place| place.expires_ms = u64::MAX);
             }
             _ => {}
@@ -484,15 +484,15 @@ fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     }
     let Some(Value { content: Content::SharedHolders(parts), expires_ms }) = &mut state.value else { return };
     match (flaw, op) {
-        (Flaw::PartsEndTogether, _) => {
+        (Flaw::SharedHoldsEndTogether, _) => {
             let last_ms = parts.holds.iter().map(|part| part.until_ms).max().unwrap_or(now_ms);
             parts.holds.iter_mut().for_each(|part| part.until_ms = last_ms);
         }
-        (Flaw::WritesShare, Op::Acquire(_)) => {
+        (Flaw::WriterIsShared, Op::Acquire(_)) => {
             let writes = |part: &&mut SharedHold| part.mode == LockMode::Write;
             parts.holds.iter_mut().filter(writes).for_each(|part| part.mode = LockMode::Read);
         }
-        (Flaw::ResizesByForce, Op::Resize(_)) => parts.holds.truncate(1),
+        (Flaw::ResizeEvicts, Op::Resize(_)) => parts.holds.truncate(1),
         (Flaw::ExtendShortens, Op::Extend(extend)) => {
             let until_ms = now_ms + extend.lease_ms;
             parts.holds.iter_mut().for_each(|part| part.until_ms = until_ms);
@@ -514,18 +514,18 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
             let (holder, position, predecessor, other_holders) = (None, None, None, Vec::new());
             *reply = Reply::Acquire(Acquired::Taken { holder, position, predecessor, other_holders });
         }
-        (Flaw::KeepsHopelessPlaces, Op::Resize(_), _) => {
+        (Flaw::KeepsImpossibleEntries, Op::Resize(_), _) => {
             if let (Some(record), Some(old)) = (&mut state.record, &before.record) {
                 (record.tickets, record.entries) = (old.tickets.clone(), old.entries.clone());
             }
         }
-        (Flaw::FreesAll, Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) => {
+        (Flaw::ForceReleasesAll, Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) => {
             state.value = None;
         }
         (Flaw::HidesOthers, _, Reply::Acquire(Acquired::Taken { other_holders, .. })) => {
             other_holders.clear();
         }
-        (Flaw::HidesSharers, _, Reply::Inspect(inspection)) => inspection.shared_holders.truncate(1),
+        (Flaw::HidesHolders, _, Reply::Inspect(inspection)) => inspection.shared_holders.truncate(1),
         (Flaw::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Removed { .. })) => {
             let lost = parts(before).and_then(|parts| parts.holds.last()).cloned();
             if let (Some(lost), Some(Value { content: Content::SharedHolders(parts), .. })) =
@@ -557,10 +557,10 @@ fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
         (Flaw::ReservesForAnyHold, Op::Extend(extend)) => {
             extend.claim = record.last_holder.as_ref().map_or(&extend.claim, |tenant| &tenant.claim).clone();
         }
-        (Flaw::ReservesAgain, Op::Extend(_)) | (Flaw::GivesReserved, Op::Acquire(_) | Op::Release(_)) => {
+        (Flaw::ReservesAgain, Op::Extend(_)) | (Flaw::GrantsReserved, Op::Acquire(_) | Op::Release(_)) => {
             record.reserved = None;
         }
-        (Flaw::ReservesMore | Flaw::ReservesOne | Flaw::TellsUnasked, Op::Extend(extend)) => {
+        (Flaw::ReservesMore | Flaw::ReservesOne | Flaw::NotifiesUnasked, Op::Extend(extend)) => {
             if let Some(reserve) = &mut extend.reserve {
                 match flaw {
                     Flaw::ReservesMore => reserve.tokens = TokenBlock::MAX_LEN,
@@ -580,7 +580,7 @@ fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
 
 /// Defects of notifications to the holder.
 fn spoil_notes(flaw: Flaw, state: &LockState, op: &Op, reply: &Reply, wakes: &mut Vec<Notification>) {
-    if flaw == Flaw::TellsNoHolder {
+    if flaw == Flaw::NotifiesNoHolder {
         wakes.retain(|wake| !matches!(wake, Notification::Wanted { .. }));
     }
     let (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { holder: Some(holder), .. })) = (op, reply) else {
@@ -616,8 +616,8 @@ fn spoil_share(flaw: Flaw, state: &mut LockState, now_us: u64, ask: &Acquire) {
     let reply = state.clone().apply(now_us, &inspect, &all_alive).0;
     let held = matches!(reply, Reply::Inspect(seen) if seen.hold_status == Some(HoldStatus::Held));
     match flaw {
-        Flaw::TakesAll if !held => state.value = None,
-        Flaw::TakesAnew if held => state.value = None,
+        Flaw::AcquiresAll if !held => state.value = None,
+        Flaw::ReacquiresOnResend if held => state.value = None,
         _ => {}
     }
 }
@@ -625,8 +625,8 @@ fn spoil_share(flaw: Flaw, state: &mut LockState, now_us: u64, ask: &Acquire) {
 fn spoil_reply(flaw: Flaw, reply: &mut Reply) {
     match (flaw, reply) {
         (Flaw::ExtendsNothing, Reply::Extend(extended)) => *extended = Extended::Extended,
-        (Flaw::HidesWhoWaits, Reply::Extend(Extended::Reserved { others_wait, .. })) => *others_wait = false,
-        (Flaw::LeavesUntold, Reply::Release(released)) => released.remaining_holds = 0,
+        (Flaw::HidesWaiters, Reply::Extend(Extended::Reserved { others_wait, .. })) => *others_wait = false,
+        (Flaw::OmitsRemainingCount, Reply::Release(released)) => released.remaining_holds = 0,
         (Flaw::OneToken, Reply::Acquire(Acquired::Granted { fence, .. })) => *fence = FencingToken::new(7),
         (Flaw::OneToken, Reply::Inspect(inspection)) => {
             if let Some(holder) = &mut inspection.holder {
@@ -666,7 +666,7 @@ impl Model {
         }
         let mut pairs: Vec<_> = together.iter_mut().map(|(state, ask, _)| (state, &*ask)).collect();
         let mut shares = LockState::acquire_all(&mut pairs, now_us);
-        if self.flaw == Flaw::TakesSome {
+        if self.flaw == Flaw::AcquiresSome {
             let alone =
                 |pair: (&mut LockState, &Acquire)| LockState::acquire_all(&mut [pair], now_us).remove(0);
             shares = pairs.into_iter().map(alone).collect();
@@ -704,7 +704,7 @@ impl std::fmt::Debug for Model {
 impl Store for Model {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, _within: Duration) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
-            if self.flaw == Flaw::Dawdles {
+            if self.flaw == Flaw::ExceedsTimeLimits {
                 tokio::time::sleep(Duration::from_secs(3)).await;
             }
             Outcome::Done(self.apply(lock, op))
@@ -739,7 +739,7 @@ impl Store for Model {
     }
 
     fn close_mailbox(&self, _place: Partition, session: SessionId) {
-        if self.flaw != Flaw::PostsToClosed {
+        if self.flaw != Flaw::PublishesToClosed {
             self.shared().mailboxes.remove(&session);
         }
     }
@@ -873,23 +873,23 @@ fn a_flaw_fails_its_case() {
         fails(all, Flaw::WholeSeconds, cases::any_lease_from_a_millisecond_to_a_month);
         fails(all, Flaw::OneToken, cases::fencing_tokens_grow);
         fails(all, Flaw::Barges, cases::a_try_does_not_barge);
-        fails(all, Flaw::PostsToAll, cases::a_grant_wakes_exactly_one_waiter);
-        fails(all, Flaw::PostsToClosed, cases::a_closed_mailbox_gets_nothing);
+        fails(all, Flaw::PublishesToAll, cases::a_grant_wakes_exactly_one_waiter);
+        fails(all, Flaw::PublishesToClosed, cases::a_closed_mailbox_gets_nothing);
         fails(all, Flaw::AlwaysGrants, cases::a_lock_left_free_keeps_its_queue);
-        fails(all, Flaw::LooksExtend, cases::a_resent_acquire_is_one_acquire);
-        fails(all, Flaw::LooksLoseThePlace, cases::a_look_keeps_the_place);
+        fails(all, Flaw::PollsExtend, cases::a_resent_acquire_is_one_acquire);
+        fails(all, Flaw::PollsLoseTheEntry, cases::a_look_keeps_the_place);
         fails(all, Flaw::TrimsNames, cases::any_name_is_literal);
         fails(all, Flaw::ValuesAlone, cases::equal_values_exclude_each_other);
         fails(all, Flaw::MixesUp, cases::outcomes_come_in_the_order_of_operations);
-        fails(all, Flaw::Dawdles, cases::a_call_ends_by_its_deadline);
+        fails(all, Flaw::ExceedsTimeLimits, cases::a_call_ends_by_its_deadline);
         fails(all, Flaw::AdoptsUnasked, cases::a_lock_without_expiry_is_adopted_if_asked);
-        fails(all, Flaw::EvictsTheLiving, cases::the_living_are_not_evicted);
-        fails(all, Flaw::SparesTheDead, cases::a_look_takes_the_lock_from_the_dead_ahead);
-        fails(all, Flaw::SparesTheDead, cases::a_row_of_dead_sessions_is_cleared_from_behind);
-        fails(all, Flaw::SparesTheDead, cases::a_dead_session_is_evicted_by_any_client);
+        fails(all, Flaw::EvictsLiveSessions, cases::the_living_are_not_evicted);
+        fails(all, Flaw::EvictsNoSession, cases::a_look_takes_the_lock_from_the_dead_ahead);
+        fails(all, Flaw::EvictsNoSession, cases::a_row_of_dead_sessions_is_cleared_from_behind);
+        fails(all, Flaw::EvictsNoSession, cases::a_dead_session_is_evicted_by_any_client);
         fails(all, Flaw::EvictsDetached, cases::a_hold_without_a_session_is_not_evicted);
         fails(all, Flaw::Revives, cases::a_session_lives_as_long_as_it_beats);
-        fails(all, Flaw::FreesUnseen, cases::a_forced_release_that_comes_too_late_takes_nothing);
+        fails(all, Flaw::ForceReleasesAnyHold, cases::a_forced_release_that_comes_too_late_takes_nothing);
         fails(all, Flaw::ForgetsAudit, cases::what_was_taken_is_written_down);
         fails(all, Flaw::ForgetsAudit, cases::an_evicted_hold_learns_its_fate);
     });
@@ -908,19 +908,24 @@ fn a_flaw_of_an_entry_fails_its_case() {
         fails_of(all, kind, Flaw::ReleasesAnyHold, cases::a_release_by_none_of_the_holds_takes_none);
         fails_of(all, kind, Flaw::ReleasesAnyHold, cases::a_release_by_another_hold_changes_nothing);
         fails_of(all, kind, Flaw::EntryHasItsToken, cases::one_tenure_has_one_token);
-        fails_of(all, kind, Flaw::LeavesUntold, cases::a_release_tells_what_is_left);
-        fails_of(all, kind, Flaw::LeavesUntold, cases::a_stranger_of_the_same_owner_counts);
-        fails_of(all, kind, Flaw::ReleaseLeavesItsEnd, cases::a_ghost_alone_does_not_keep_the_lock);
+        fails_of(all, kind, Flaw::OmitsRemainingCount, cases::a_release_tells_what_is_left);
+        fails_of(all, kind, Flaw::OmitsRemainingCount, cases::a_stranger_of_the_same_owner_counts);
+        fails_of(all, kind, Flaw::ReleaseSetsRemainingExpiry, cases::a_ghost_alone_does_not_keep_the_lock);
         fails_of(all, kind, Flaw::EntriesQueue, cases::only_an_entry_passes_the_queue);
-        fails_of(all, kind, Flaw::NextStartsAnew, cases::a_release_that_acquires_enters_again);
+        fails_of(all, kind, Flaw::FreesBeforeNextAcquire, cases::a_release_that_acquires_enters_again);
         fails_of(all, kind, Flaw::EvictsTheOwner, cases::a_dead_process_loses_its_part);
         fails_of(all, kind, Flaw::MixesKinds, cases::another_kind_of_lock_is_refused);
         fails_of(all, kind, Flaw::ForgetsEnded, cases::a_resent_release_says_released);
         fails_of(all, kind, Flaw::Barges, cases::a_try_does_not_barge);
-        fails_of(all, Kind::Reentrant, Flaw::EntryKeepsGhosts, cases::a_ghost_leaves_no_count);
-        fails_of(all, Kind::Reentrant, Flaw::GhostsCount, cases::a_ghost_leaves_no_count);
-        fails_of(all, Kind::Reentrant, Flaw::EndsTogether, cases::each_hold_ends_by_itself);
-        fails_of(all, Kind::Reentrant, Flaw::TellsOne, cases::a_forced_release_ends_all_of_an_owner);
+        fails_of(all, Kind::Reentrant, Flaw::EntryExtendsUnknownHolds, cases::a_ghost_leaves_no_count);
+        fails_of(all, Kind::Reentrant, Flaw::ExpiredHoldsCount, cases::a_ghost_leaves_no_count);
+        fails_of(all, Kind::Reentrant, Flaw::AllHoldsEndTogether, cases::each_hold_ends_by_itself);
+        fails_of(
+            all,
+            Kind::Reentrant,
+            Flaw::NotifiesOneProcess,
+            cases::a_forced_release_ends_all_of_an_owner,
+        );
     });
 }
 
@@ -949,14 +954,14 @@ fn a_flaw_of_what_is_reserved_fails_its_case() {
         fails(all, Flaw::ReservesAgain, cases::blocks_of_tokens_follow_one_another);
         fails(all, Flaw::ReservesMore, cases::a_block_is_whole_when_its_time_has_come);
         fails(all, Flaw::ReservesOne, cases::a_block_is_whole_when_its_time_has_come);
-        fails(all, Flaw::GivesReserved, cases::tokens_grow_over_what_is_reserved);
-        fails(all, Flaw::GivesReserved, cases::tokens_grow_over_the_reservation_of_an_evicted_holder);
+        fails(all, Flaw::GrantsReserved, cases::tokens_grow_over_what_is_reserved);
+        fails(all, Flaw::GrantsReserved, cases::tokens_grow_over_the_reservation_of_an_evicted_holder);
         fails(all, Flaw::ExtendsNothing, cases::nothing_is_reserved_but_for_the_holder);
         fails(all, Flaw::ReservesForAnyHold, cases::nothing_is_reserved_but_for_the_holder);
         fails(all, Flaw::ExtendShortens, cases::an_extend_that_reserves_only_raises);
         fails(all, Flaw::ReservesForAnyHold, cases::an_equal_value_reserves_nothing);
-        fails(all, Flaw::HidesWhoWaits, cases::a_reservation_reports_whether_others_wait);
-        fails(all, Flaw::TellsUnasked, cases::a_holder_is_notified_of_other_requests);
+        fails(all, Flaw::HidesWaiters, cases::a_reservation_reports_whether_others_wait);
+        fails(all, Flaw::NotifiesUnasked, cases::a_holder_is_notified_of_other_requests);
         fails(all, Flaw::NotifiesOfOwnRequest, cases::a_holder_is_notified_of_other_requests);
         fails(all, Flaw::NotifiesForEver, cases::a_holder_is_notified_for_one_hold);
         fails(all, Flaw::NotifiesForEver, cases::a_lost_hold_is_not_notified);
@@ -964,7 +969,7 @@ fn a_flaw_of_what_is_reserved_fails_its_case() {
         for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Mutex) {
             fails_of(all, kind, Flaw::ReservesOfAnyKind, cases::a_lock_of_this_kind_has_no_tokens_to_reserve);
         }
-        fails(all, Flaw::TellsNoHolder, cases::a_holder_is_notified_of_other_requests);
+        fails(all, Flaw::NotifiesNoHolder, cases::a_holder_is_notified_of_other_requests);
     });
 }
 
@@ -973,20 +978,20 @@ fn a_flaw_of_what_is_reserved_fails_its_case() {
 fn a_flaw_of_a_set_fails_its_case() {
     thread::scope(|all| {
         for kind in Kind::EXCLUSIVE {
-            fails_of(all, kind, Flaw::TakesSome, cases::all_of_a_set_are_taken_or_none);
-            fails_of(all, kind, Flaw::TakesAnew, cases::a_set_that_is_asked_for_again_is_one);
-            fails_of(all, kind, Flaw::TakesAnew, cases::the_held_part_of_a_set_is_reported);
-            fails_of(all, kind, Flaw::TakesAll, cases::another_hold_of_the_asker_is_in_the_way_of_a_set);
+            fails_of(all, kind, Flaw::AcquiresSome, cases::all_of_a_set_are_taken_or_none);
+            fails_of(all, kind, Flaw::ReacquiresOnResend, cases::a_set_that_is_asked_for_again_is_one);
+            fails_of(all, kind, Flaw::ReacquiresOnResend, cases::the_held_part_of_a_set_is_reported);
+            fails_of(all, kind, Flaw::AcquiresAll, cases::another_hold_of_the_asker_is_in_the_way_of_a_set);
             fails_of(all, kind, Flaw::ForgetsEnded, cases::a_set_that_was_given_back_is_spent);
             fails_of(all, kind, Flaw::OneTokenForAll, cases::each_of_a_set_has_its_own_token);
             fails_of(all, kind, Flaw::Barges, cases::a_set_overtakes_no_waiter);
             fails_of(all, kind, Flaw::OneLeaseForAll, cases::each_of_a_set_ends_by_itself);
             fails_of(all, kind, Flaw::MixesKinds, cases::another_kind_of_lock_keeps_a_set_from_all);
-            fails_of(all, kind, Flaw::TakesAll, cases::another_type_of_key_keeps_a_set_from_all);
-            fails_of(all, kind, Flaw::TakesAll, cases::a_foreign_lock_keeps_a_set_from_all);
+            fails_of(all, kind, Flaw::AcquiresAll, cases::another_type_of_key_keeps_a_set_from_all);
+            fails_of(all, kind, Flaw::AcquiresAll, cases::a_foreign_lock_keeps_a_set_from_all);
             fails_of(all, kind, Flaw::MixesUp, cases::the_shares_come_in_the_order_of_the_asks);
-            fails_of(all, kind, Flaw::SparesTheDead, cases::the_dead_lose_each_of_a_set);
-            fails_of(all, kind, Flaw::TakesAll, cases::sets_at_once_exclude_each_other);
+            fails_of(all, kind, Flaw::EvictsNoSession, cases::the_dead_lose_each_of_a_set);
+            fails_of(all, kind, Flaw::AcquiresAll, cases::sets_at_once_exclude_each_other);
         }
     });
 }
@@ -996,41 +1001,41 @@ fn a_flaw_of_a_set_fails_its_case() {
 fn a_flaw_of_a_semaphore_fails_its_case() {
     thread::scope(|all| {
         let kind = Kind::Semaphore;
-        fails_of(all, kind, Flaw::LetsInTooMany, cases::permits_add_up_to_their_number);
-        fails_of(all, kind, Flaw::HidesSharers, cases::permits_add_up_to_their_number);
+        fails_of(all, kind, Flaw::ExceedsPermits, cases::permits_add_up_to_their_number);
+        fails_of(all, kind, Flaw::HidesHolders, cases::permits_add_up_to_their_number);
         fails_of(all, kind, Flaw::OneToken, cases::permits_add_up_to_their_number);
-        fails_of(all, kind, Flaw::TakesAgain, cases::resent_permits_count_once);
+        fails_of(all, kind, Flaw::ResendAcquiresAgain, cases::resent_permits_count_once);
         fails_of(all, kind, Flaw::ReleasesAnyHold, cases::resent_permits_count_once);
         fails_of(all, kind, Flaw::Barges, cases::a_smaller_request_overtakes_no_waiter);
-        fails_of(all, kind, Flaw::PostsToAll, cases::a_release_lets_in_as_many_as_fit);
+        fails_of(all, kind, Flaw::PublishesToAll, cases::a_release_lets_in_as_many_as_fit);
         fails_of(all, kind, Flaw::ReleasesAnyHold, cases::a_release_after_the_expiry_adds_no_permit);
-        fails_of(all, kind, Flaw::LetsInTooMany, cases::a_release_after_the_expiry_adds_no_permit);
-        fails_of(all, kind, Flaw::SparesTheDead, cases::permits_of_the_dead_come_back);
-        fails_of(all, kind, Flaw::SparesTheDead, cases::a_dead_sharer_is_evicted_by_any_client);
+        fails_of(all, kind, Flaw::ExceedsPermits, cases::a_release_after_the_expiry_adds_no_permit);
+        fails_of(all, kind, Flaw::EvictsNoSession, cases::permits_of_the_dead_come_back);
+        fails_of(all, kind, Flaw::EvictsNoSession, cases::a_dead_sharer_is_evicted_by_any_client);
         fails_of(all, kind, Flaw::EvictsOne, cases::a_dead_sharer_is_evicted_by_any_client);
         fails_of(all, kind, Flaw::HidesOthers, cases::the_first_waiter_watches_all_holders);
         fails_of(all, kind, Flaw::WaitsForEver, cases::an_impossible_number_of_permits_is_refused);
-        fails_of(all, kind, Flaw::ChangesItsLimit, cases::the_first_acquire_sets_the_number_of_permits);
+        fails_of(all, kind, Flaw::AcceptsAnyLimit, cases::the_first_acquire_sets_the_number_of_permits);
         fails_of(all, kind, Flaw::ResizesUnseen, cases::a_resize_grants_to_waiters_and_evicts_no_holder);
-        fails_of(all, kind, Flaw::ResizesByForce, cases::a_resize_grants_to_waiters_and_evicts_no_holder);
+        fails_of(all, kind, Flaw::ResizeEvicts, cases::a_resize_grants_to_waiters_and_evicts_no_holder);
         fails_of(
             all,
             kind,
-            Flaw::KeepsHopelessPlaces,
+            Flaw::KeepsImpossibleEntries,
             cases::a_waiter_beyond_a_lowered_limit_blocks_no_other,
         );
-        fails_of(all, kind, Flaw::FreesAll, cases::a_forced_release_ends_one_of_several);
-        fails_of(all, kind, Flaw::LetsInTooMany, cases::never_are_more_permits_held_than_there_are);
+        fails_of(all, kind, Flaw::ForceReleasesAll, cases::a_forced_release_ends_one_of_several);
+        fails_of(all, kind, Flaw::ExceedsPermits, cases::never_are_more_permits_held_than_there_are);
         fails_of(all, kind, Flaw::ForgetsEnded, cases::a_spent_hold_cannot_be_acquired_again);
-        fails_of(all, Kind::Semaphore, Flaw::PostsOne, cases::a_release_lets_in_as_many_as_fit);
+        fails_of(all, Kind::Semaphore, Flaw::PublishesOne, cases::a_release_lets_in_as_many_as_fit);
         fails_of(
             all,
             Kind::Semaphore,
-            Flaw::ResizesInSilence,
+            Flaw::ResizeGrantsNothing,
             cases::a_resize_grants_to_waiters_and_evicts_no_holder,
         );
-        fails_of(all, Kind::Semaphore, Flaw::OnePlaceASession, cases::each_hold_of_a_process_has_its_place);
-        fails_of(all, Kind::Semaphore, Flaw::PartsEndTogether, cases::each_part_ends_by_itself);
+        fails_of(all, Kind::Semaphore, Flaw::OneEntryPerSession, cases::each_hold_of_a_process_has_its_place);
+        fails_of(all, Kind::Semaphore, Flaw::SharedHoldsEndTogether, cases::each_part_ends_by_itself);
     });
 }
 
@@ -1039,21 +1044,26 @@ fn a_flaw_of_a_semaphore_fails_its_case() {
 fn a_flaw_of_an_rwlock_fails_its_case() {
     thread::scope(|all| {
         let kind = Kind::RwLock;
-        fails_of(all, kind, Flaw::WritesShare, cases::readers_share_and_a_writer_is_alone);
+        fails_of(all, kind, Flaw::WriterIsShared, cases::readers_share_and_a_writer_is_alone);
         fails_of(all, kind, Flaw::UpgradablesShare, cases::readers_share_and_a_writer_is_alone);
         fails_of(all, kind, Flaw::Barges, cases::readers_overtake_no_waiting_writer);
         fails_of(all, kind, Flaw::ReadersQueue, cases::an_owner_that_reads_overtakes_a_waiting_writer);
         fails_of(all, kind, Flaw::WaitsForEver, cases::an_upgrade_that_would_never_end_is_refused);
         fails_of(all, kind, Flaw::UpgradesQueue, cases::an_upgrade_goes_before_all_waiters);
-        fails_of(all, kind, Flaw::TakesAgain, cases::an_upgrade_goes_before_all_waiters);
+        fails_of(all, kind, Flaw::ResendAcquiresAgain, cases::an_upgrade_goes_before_all_waiters);
         fails_of(all, kind, Flaw::UpgradesQueue, cases::a_try_to_upgrade_overtakes_waiters);
         fails_of(all, kind, Flaw::ReadersQueue, cases::a_downgrade_lets_no_writer_in_between);
         fails_of(all, kind, Flaw::ReleasesAnyHold, cases::a_late_release_of_a_read_ends_no_write);
-        fails_of(all, kind, Flaw::SparesTheDead, cases::a_dead_reader_keeps_no_writer_waiting);
-        fails_of(all, kind, Flaw::SparesTheDead, cases::a_dead_upgrade_blocks_no_waiter);
+        fails_of(all, kind, Flaw::EvictsNoSession, cases::a_dead_reader_keeps_no_writer_waiting);
+        fails_of(all, kind, Flaw::EvictsNoSession, cases::a_dead_upgrade_blocks_no_waiter);
         fails_of(all, kind, Flaw::InventsOwners, cases::a_reader_without_an_owner_is_refused);
-        fails_of(all, kind, Flaw::WritesShare, cases::a_writer_is_always_alone);
-        fails_of(all, Kind::RwLock, Flaw::PartsEndTogether, cases::a_live_reader_keeps_no_dead_one_alive);
+        fails_of(all, kind, Flaw::WriterIsShared, cases::a_writer_is_always_alone);
+        fails_of(
+            all,
+            Kind::RwLock,
+            Flaw::SharedHoldsEndTogether,
+            cases::a_live_reader_keeps_no_dead_one_alive,
+        );
     });
 }
 
@@ -1064,18 +1074,18 @@ fn a_flaw_of_latch_or_barrier_fails_its_case() {
         let kind = Kind::Latch;
         fails_of(all, kind, Flaw::OpensEarly, cases::a_latch_opens_when_all_have_arrived);
         fails_of(all, kind, Flaw::OpensEarly, cases::one_may_arrive_for_several);
-        fails_of(all, kind, Flaw::TakesAgain, cases::a_resent_arrival_counts_once);
+        fails_of(all, kind, Flaw::ResendAcquiresAgain, cases::a_resent_arrival_counts_once);
         fails_of(all, kind, Flaw::ForgetsEnded, cases::an_arrival_that_was_given_up_never_counts);
-        fails_of(all, kind, Flaw::SparesTheDead, cases::an_arrival_of_the_dead_does_not_count);
-        fails_of(all, kind, Flaw::CountsAsTold, cases::another_number_of_parties_is_refused);
+        fails_of(all, kind, Flaw::EvictsNoSession, cases::an_arrival_of_the_dead_does_not_count);
+        fails_of(all, kind, Flaw::AcceptsAnyParties, cases::another_number_of_parties_is_refused);
         let kind = Kind::Barrier;
-        fails_of(all, kind, Flaw::ChangesItsLimit, cases::another_number_of_parties_is_refused);
-        fails_of(all, kind, Flaw::PostsToAll, cases::all_parties_of_a_barrier_continue_together);
+        fails_of(all, kind, Flaw::AcceptsAnyLimit, cases::another_number_of_parties_is_refused);
+        fails_of(all, kind, Flaw::PublishesToAll, cases::all_parties_of_a_barrier_continue_together);
         fails_of(all, kind, Flaw::TriesQueue, cases::a_try_to_meet_counts_only_as_the_last);
-        fails_of(all, kind, Flaw::TakesAgain, cases::a_resent_meeting_counts_once);
+        fails_of(all, kind, Flaw::ResendAcquiresAgain, cases::a_resent_meeting_counts_once);
         fails_of(all, kind, Flaw::ForgetsEnded, cases::a_party_that_left_a_barrier_is_not_counted);
-        fails_of(all, Kind::Barrier, Flaw::MeetsWithTheDead, cases::the_dead_do_not_meet);
-        fails_of(all, Kind::Barrier, Flaw::PostsOne, cases::all_parties_of_a_barrier_continue_together);
+        fails_of(all, Kind::Barrier, Flaw::CountsExpiredParties, cases::the_dead_do_not_meet);
+        fails_of(all, Kind::Barrier, Flaw::PublishesOne, cases::all_parties_of_a_barrier_continue_together);
     });
 }
 
@@ -1084,7 +1094,7 @@ fn a_flaw_of_latch_or_barrier_fails_its_case() {
 fn a_flaw_of_what_is_shared_fails_its_case() {
     thread::scope(|all| {
         for kind in Kind::SHARED {
-            fails_of(all, kind, Flaw::TakesAnyPart, cases::a_part_of_another_kind_is_refused);
+            fails_of(all, kind, Flaw::AcceptsAnyMode, cases::a_part_of_another_kind_is_refused);
             fails_of(all, kind, Flaw::MixesKinds, cases::a_name_is_of_one_kind);
             fails_of(all, kind, Flaw::SharesInSets, cases::a_shared_lock_is_in_no_set);
             fails_of(all, kind, Flaw::ExtendShortens, cases::shared_holds_are_distinguished);
@@ -1123,17 +1133,17 @@ fn a_flaw_disagrees_with_the_model() {
         Flaw::ExtendsNothing,
         Flaw::OneToken,
         Flaw::Barges,
-        Flaw::PostsToAll,
+        Flaw::PublishesToAll,
         Flaw::AlwaysGrants,
-        Flaw::LooksExtend,
-        Flaw::LooksLoseThePlace,
+        Flaw::PollsExtend,
+        Flaw::PollsLoseTheEntry,
         Flaw::AdoptsUnasked,
         Flaw::ReservesAgain,
-        Flaw::GivesReserved,
+        Flaw::GrantsReserved,
         Flaw::ReservesForAnyHold,
-        Flaw::HidesWhoWaits,
-        Flaw::TellsNoHolder,
-        Flaw::TellsUnasked,
+        Flaw::HidesWaiters,
+        Flaw::NotifiesNoHolder,
+        Flaw::NotifiesUnasked,
         Flaw::NotifiesOfOwnRequest,
         Flaw::NotifiesForEver,
     ] {
@@ -1142,28 +1152,28 @@ fn a_flaw_disagrees_with_the_model() {
     for flaw in [
         Flaw::CountsTwice,
         Flaw::EntryShortens,
-        Flaw::EntryKeepsGhosts,
+        Flaw::EntryExtendsUnknownHolds,
         Flaw::InnerReleaseFrees,
         Flaw::EntryHasItsToken,
-        Flaw::LeavesUntold,
+        Flaw::OmitsRemainingCount,
         Flaw::ReleasesAnyHold,
         Flaw::ForgetsEnded,
     ] {
         disagrees(Kind::Reentrant, flaw);
     }
     for (kind, flaw) in [
-        (Kind::Semaphore, Flaw::LetsInTooMany),
-        (Kind::Semaphore, Flaw::ChangesItsLimit),
+        (Kind::Semaphore, Flaw::ExceedsPermits),
+        (Kind::Semaphore, Flaw::AcceptsAnyLimit),
         (Kind::Semaphore, Flaw::ResizesUnseen),
-        (Kind::Semaphore, Flaw::HidesSharers),
+        (Kind::Semaphore, Flaw::HidesHolders),
         (Kind::Semaphore, Flaw::HidesOthers),
-        (Kind::Semaphore, Flaw::PostsOne),
-        (Kind::RwLock, Flaw::WritesShare),
+        (Kind::Semaphore, Flaw::PublishesOne),
+        (Kind::RwLock, Flaw::WriterIsShared),
         (Kind::RwLock, Flaw::ReadersQueue),
         (Kind::RwLock, Flaw::UpgradesQueue),
         (Kind::RwLock, Flaw::Barges),
         (Kind::Latch, Flaw::OpensEarly),
-        (Kind::Latch, Flaw::TakesAgain),
+        (Kind::Latch, Flaw::ResendAcquiresAgain),
         (Kind::Barrier, Flaw::TriesQueue),
         (Kind::Barrier, Flaw::ForgetsEnded),
     ] {

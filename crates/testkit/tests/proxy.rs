@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_testkit::{Proxy, RedisServer, RespConnection, Then, any_command, command};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_millis(50);
 
 struct Setup {
@@ -21,7 +21,7 @@ impl Setup {
     }
 
     fn client(&self) -> io::Result<RespConnection> {
-        RespConnection::open(self.proxy.port(), PATIENCE)
+        RespConnection::open(self.proxy.port(), LIMIT)
     }
 
     /// A client with a short timeout, for replies that must not arrive.
@@ -85,7 +85,7 @@ fn replies_and_pushes_of_resp3_come_through_whole() -> io::Result<()> {
     let net = Setup::new()?;
     net.proxy.swallow_replies(1, Then::Cut, command("INCR"));
     let mut raw = std::net::TcpStream::connect(("127.0.0.1", net.proxy.port()))?;
-    raw.set_read_timeout(Some(PATIENCE))?;
+    raw.set_read_timeout(Some(LIMIT))?;
     raw.write_all(
         b"HELLO 3\r\nSUBSCRIBE a\r\nGET missing\r\nPUBLISH a x\r\nCONFIG GET port\r\nINCR n\r\nPING\r\n",
     )?;
@@ -116,7 +116,7 @@ async fn a_cut_breaks_all_connections_and_new_ones_work() -> io::Result<()> {
     net.proxy.cut();
     assert!(is_broken(one.call(&["PING"])));
     assert!(is_broken(two.call(&["PING"])));
-    net.proxy.until_connections(0, PATIENCE).await?;
+    net.proxy.until_connections(0, LIMIT).await?;
     net.client()?.call(&["PING"])?;
     assert_eq!(net.proxy.accepted(), 3);
     Ok(())
@@ -224,11 +224,11 @@ async fn held_commands_wait_with_all_behind_them() -> io::Result<()> {
     let mut client = net.client()?;
     client.send(&["SET", "k", "v"])?;
     client.send(&["GET", "k"])?;
-    net.proxy.until_held(2, PATIENCE).await?;
+    net.proxy.until_held(2, LIMIT).await?;
     assert_eq!(net.proxy.total(), 0);
     let late = net.proxy.release_held();
     assert_eq!(late.count(), 2);
-    late.answered(PATIENCE).await?;
+    late.answered(LIMIT).await?;
     assert_eq!(net.proxy.held(), 0);
     assert_eq!(client.receive()?.text(), Some("OK"));
     assert_eq!(client.receive()?.text(), Some("v"));
@@ -244,7 +244,7 @@ async fn old_bytes_run_after_newer_ones_of_a_new_connection() -> io::Result<()> 
         net.proxy.hold(1, command("SET"));
         let mut client = net.client()?;
         client.send(&["SET", "k", "old"])?;
-        net.proxy.until_held(1, PATIENCE).await?;
+        net.proxy.until_held(1, LIMIT).await?;
         if by_proxy {
             net.proxy.cut_clients();
             assert!(is_broken(client.receive()));
@@ -252,9 +252,9 @@ async fn old_bytes_run_after_newer_ones_of_a_new_connection() -> io::Result<()> 
         drop(client);
         assert_eq!(net.client()?.call(&["SET", "k", "new"])?.text(), Some("OK"));
         assert_eq!(net.stored("k")?.as_deref(), Some("new"));
-        net.proxy.release_held().answered(PATIENCE).await?;
+        net.proxy.release_held().answered(LIMIT).await?;
         assert_eq!(net.stored("k")?.as_deref(), Some("old"));
-        net.proxy.until_connections(0, PATIENCE).await?;
+        net.proxy.until_connections(0, LIMIT).await?;
     }
     Ok(())
 }
@@ -265,12 +265,12 @@ async fn a_cut_forgets_what_is_held() -> io::Result<()> {
     net.proxy.hold(usize::MAX, any_command());
     let mut client = net.client()?;
     client.send(&["SET", "k", "v"])?;
-    net.proxy.until_held(1, PATIENCE).await?;
+    net.proxy.until_held(1, LIMIT).await?;
     net.proxy.cut();
-    net.proxy.until_connections(0, PATIENCE).await?;
+    net.proxy.until_connections(0, LIMIT).await?;
     let late = net.proxy.release_held();
     assert_eq!(late.count(), 0);
-    late.answered(PATIENCE).await?;
+    late.answered(LIMIT).await?;
     assert_eq!(net.stored("k")?, None);
     Ok(())
 }
@@ -295,7 +295,7 @@ fn what_is_no_command_breaks_its_connection_only() -> io::Result<()> {
     let mut client = net.client()?;
     client.call(&["PING"])?;
     let mut raw = std::net::TcpStream::connect(("127.0.0.1", net.proxy.port()))?;
-    raw.set_read_timeout(Some(PATIENCE))?;
+    raw.set_read_timeout(Some(LIMIT))?;
     raw.write_all(b"PING\r\n")?;
     let mut pong = [0; 7];
     raw.read_exact(&mut pong)?;

@@ -57,7 +57,7 @@ impl Driver {
 
     /// Sends a request. Its answer is read by one of the functions below.
     pub(crate) fn send(&mut self, request: &str) -> Result<()> {
-        Ok(self.worker.tell(request)?)
+        Ok(self.worker.send(request)?)
     }
 
     /// The answer to `acquire`.

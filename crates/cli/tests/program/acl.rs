@@ -1,6 +1,6 @@
 //! The output of `acl`: a line that a server accepts once it contains a password, and not before.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use leasehold_testkit::{Quorum, RedisServer};
 
 /// The words of the line. The prefix of these tests needs no quoting.
@@ -11,8 +11,8 @@ fn words(line: &str) -> Vec<&str> {
 #[test]
 fn a_user_of_the_printed_line_can_use_locks() {
     let server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
-    let shown = scene.run(&["acl", "--prefix", "app[1]:", "--user", "locks"]);
+    let fixture = Fixture::redis(&server);
+    let shown = fixture.run(&["acl", "--prefix", "app[1]:", "--user", "locks"]);
     shown.check(0, "leasehold: for ");
     let line = words(&shown.stdout);
     assert_eq!(line[..5], ["ACL", "SETUSER", "locks", "reset", "on"], "{shown:?}");
@@ -23,9 +23,9 @@ fn a_user_of_the_printed_line_can_use_locks() {
         line.iter().map(|word| if word.starts_with('#') { ">hunter2" } else { *word }).collect();
     server.cli(&with_password).expect("it answers").ok().expect("the server knows all that is in it");
     let run = |prefix: &str| {
-        let mut command = scene.command(&["run", "job", "--try", "--prefix", prefix, "--", "echo", "ran"]);
+        let mut command = fixture.command(&["run", "job", "--try", "--prefix", prefix, "--", "echo", "ran"]);
         command.env("LEASEHOLD_USERNAME", "locks").env("LEASEHOLD_PASSWORD", "hunter2");
-        super::scene::finish(command, "")
+        super::fixture::finish(command, "")
     };
     let ran = run("app[1]:");
     ran.check(0, "");
@@ -33,15 +33,15 @@ fn a_user_of_the_printed_line_can_use_locks() {
     run("app1:").check(69, "permission denied");
     // The list is also printed if this user is the only one.
     server.cli(&["ACL", "SETUSER", "default", "off"]).expect("it answers").ok().expect("it can be off");
-    let mut command = scene.command(&["acl", "--prefix", "app[1]:", "--user", "locks"]);
+    let mut command = fixture.command(&["acl", "--prefix", "app[1]:", "--user", "locks"]);
     command.env("LEASEHOLD_USERNAME", "locks").env("LEASEHOLD_PASSWORD", "hunter2");
-    assert_eq!(super::scene::finish(command, "").stdout, shown.stdout);
+    assert_eq!(super::fixture::finish(command, "").stdout, shown.stdout);
 }
 
 #[test]
 fn without_a_server_the_list_is_the_newest() {
     // A file has no users, and is not consulted.
-    let shown = Scene::sqlite().run(&["acl"]);
+    let shown = Fixture::sqlite().run(&["acl"]);
     shown.check(0, "for the newest servers");
     let line = words(&shown.stdout);
     assert_eq!(line[..3], ["ACL", "SETUSER", "leasehold"], "{shown:?}");
@@ -52,18 +52,18 @@ fn without_a_server_the_list_is_the_newest() {
 
 #[test]
 fn an_acl_that_is_not_possible_is_reported() {
-    let scene = Scene::sqlite();
-    scene.run(&["acl", "--prefix", "our app:"]).check(2, "choose another prefix");
-    scene.run(&["acl", "--prefix", "{app}"]).check(2, "neither braces nor control characters");
-    scene
+    let fixture = Fixture::sqlite();
+    fixture.run(&["acl", "--prefix", "our app:"]).check(2, "choose another prefix");
+    fixture.run(&["acl", "--prefix", "{app}"]).check(2, "neither braces nor control characters");
+    fixture
         .run(&["acl", "--user", "two words"])
         .check(2, "invalid --user: the name of an ACL user is not empty");
-    scene.run(&["acl", "--store", "sqlite:locks.db"]).check(2, "only a server (redis://…) has users");
-    scene.run(&["acl", "--store", "redis://h?ca=/f"]).check(2, "`rediss://`");
-    scene.run(&["acl", "--password-file", "f"]).check(2, "--password-file");
+    fixture.run(&["acl", "--store", "sqlite:locks.db"]).check(2, "only a server (redis://…) has users");
+    fixture.run(&["acl", "--store", "redis://h?ca=/f"]).check(2, "`rediss://`");
+    fixture.run(&["acl", "--password-file", "f"]).check(2, "--password-file");
     let mut server = RedisServer::start().expect("there is a server");
     server.kill().expect("it runs");
-    Scene::redis(&server)
+    Fixture::redis(&server)
         .run(&["acl"])
         .check(69, "failed to read the version of the server: connecting to 127.0.0.1");
 }
@@ -72,11 +72,11 @@ fn an_acl_that_is_not_possible_is_reported() {
 fn the_list_for_a_quorum_comes_from_its_nodes() {
     let settings = RedisServer::builder().password("hunter2");
     let mut quorum = Quorum::with(3, &settings).expect("servers that boot");
-    let scene = Scene::at(format!("{}?prefix=app:&min_uptime=0s", quorum.url()));
+    let fixture = Fixture::at(format!("{}?prefix=app:&min_uptime=0s", quorum.url()));
     let acl = |password: &str| {
-        let mut command = scene.command(&["acl", "--user", "locks"]);
+        let mut command = fixture.command(&["acl", "--user", "locks"]);
         command.env("LEASEHOLD_PASSWORD", password);
-        super::scene::finish(command, "")
+        super::fixture::finish(command, "")
     };
     let shown = acl("hunter2");
     shown.check(0, "leasehold: for ");
@@ -86,6 +86,6 @@ fn the_list_for_a_quorum_comes_from_its_nodes() {
     // A node that is down does not matter while another answers.
     quorum.servers()[0].kill().expect("it runs");
     assert_eq!(acl("hunter2").stdout, shown.stdout);
-    let by_argument = scene.run(&["acl", "--store", &quorum.url()]);
+    let by_argument = fixture.run(&["acl", "--store", &quorum.url()]);
     by_argument.check(69, "failed to read the version of the server");
 }

@@ -1,25 +1,25 @@
 //! The findings of `doctor`, and its exit status.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use leasehold_testkit::{Authority, Cluster, RedisServer, Sentinels};
 
 /// Its output as JSON.
 #[track_caller]
-fn told(scene: &Scene, arguments: &[&str], status: i32) -> serde_json::Value {
-    let outcome = scene.run(&[&["doctor", "--json"], arguments].concat());
+fn diagnosis(fixture: &Fixture, arguments: &[&str], status: i32) -> serde_json::Value {
+    let outcome = fixture.run(&[&["doctor", "--json"], arguments].concat());
     outcome.check(status, "");
     assert_eq!((outcome.stdout.lines().count(), &*outcome.stderr), (1, ""));
     serde_json::from_str(&outcome.stdout).expect("it is JSON")
 }
 
-fn words(told: &serde_json::Value, severity: &str) -> Vec<String> {
-    let findings = told["hazards"].as_array().expect("a list");
+fn words(json: &serde_json::Value, severity: &str) -> Vec<String> {
+    let findings = json["hazards"].as_array().expect("a list");
     let those = findings.iter().filter(|hazard| hazard["severity"] == severity);
     those.map(|hazard| hazard["hazard"].as_str().expect("a word").to_owned()).collect()
 }
 
 #[test]
-fn a_server_that_could_lose_locks_ends_with_78_and_says_what_to_do() {
+fn a_server_that_could_lose_locks_ends_with_78_and_a_remedy() {
     let server = RedisServer::builder()
         .config("maxmemory", "100mb")
         .config("maxmemory-policy", "allkeys-lru")
@@ -27,18 +27,18 @@ fn a_server_that_could_lose_locks_ends_with_78_and_says_what_to_do() {
         .password("hunter2")
         .start()
         .expect("there is a server");
-    let scene = Scene::redis(&server);
-    std::fs::write(scene.path("secret"), "hunter2\n").expect("written");
+    let fixture = Fixture::redis(&server);
+    std::fs::write(fixture.path("secret"), "hunter2\n").expect("written");
     for url in [server.url(), format!("{}?strict=1", server.url()), server.unix_url().expect("a socket")] {
         let arguments = ["--store", &url, "--password-file", "secret"];
-        let json = told(&scene, &arguments, 78);
+        let json = diagnosis(&fixture, &arguments, 78);
         assert!(words(&json, "warning").contains(&"eviction".to_owned()), "{json}");
         assert!(words(&json, "notice").contains(&"not_persistent".to_owned()), "{json}");
         assert_eq!((&json["maxmemory"], &json["role"]), (&(100 << 20).into(), &"primary".into()), "{json}");
         assert_eq!((&json["replicas"], &json["append_only"]), (&0.into(), &false.into()), "{json}");
         assert_eq!((&json["eviction_policy"], &json["user"]), (&"allkeys-lru".into(), &"default".into()));
         assert!(json["clock_ahead_us"].is_i64() && json["clock_uncertainty_us"].is_u64(), "{json}");
-        let outcome = scene.run(&[&["doctor"], &arguments[..]].concat());
+        let outcome = fixture.run(&[&["doctor"], &arguments[..]].concat());
         outcome.check(78, "");
         for text in [
             "role     primary, without replicas\n",
@@ -59,8 +59,8 @@ fn a_server_that_could_lose_locks_ends_with_78_and_says_what_to_do() {
 #[test]
 fn a_server_in_order_has_no_warning_but_of_its_version() {
     let server = RedisServer::builder().appendonly().start().expect("there is a server");
-    let scene = Scene::redis(&server);
-    let outcome = scene.run(&["doctor", "--json"]);
+    let fixture = Fixture::redis(&server);
+    let outcome = fixture.run(&["doctor", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("it is JSON");
     let warnings = words(&json, "warning");
     assert!(warnings.iter().all(|word| word == "lua_holes"), "{json}");
@@ -74,9 +74,9 @@ fn a_user_that_may_not_run_info_gets_a_notice_and_0() {
     let server = RedisServer::start().expect("there is a server");
     let rules = ["ACL", "SETUSER", "mute", "on", "nopass", "~*", "&*", "+@all", "-info"];
     server.cli(&rules).expect("it answers").ok().expect("set");
-    let scene = Scene::redis(&server);
+    let fixture = Fixture::redis(&server);
     let url = server.url().replace("//", "//mute@");
-    let json = told(&scene, &["--store", &url], 0);
+    let json = diagnosis(&fixture, &["--store", &url], 0);
     assert_eq!(words(&json, "notice"), ["not_told"]);
     assert!(json["version"].is_null() && json["user"] == "mute", "{json}");
 }
@@ -86,11 +86,11 @@ fn a_replica_and_the_primary_that_sentinels_name() {
     let mut sentinels = Sentinels::start(1).expect("there are servers");
     let url = sentinels.url();
     let replica = sentinels.servers()[1].url();
-    let scene = Scene::sqlite();
-    let json = told(&scene, &["--store", &replica], 78);
+    let fixture = Fixture::sqlite();
+    let json = diagnosis(&fixture, &["--store", &replica], 78);
     assert_eq!(json["role"], "replica");
     assert!(words(&json, "warning").contains(&"replica".to_owned()), "{json}");
-    let outcome = scene.run(&["doctor", "--json", "--store", &url]);
+    let outcome = fixture.run(&["doctor", "--json", "--store", &url]);
     let json: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("it is JSON");
     assert_eq!((&json["role"], &json["replicas"]), (&"primary".into(), &1.into()), "{json}");
     assert!(json["store"].as_str().expect("it is known").starts_with("main of 127.0.0.1:"), "{json}");
@@ -98,7 +98,7 @@ fn a_replica_and_the_primary_that_sentinels_name() {
 
 /// All primaries, one line each, even if the nodes accept only TLS.
 #[test]
-fn each_primary_of_a_cluster_is_looked_over() {
+fn each_primary_of_a_cluster_is_diagnosed() {
     let authority = Authority::new().expect("an authority");
     for name in ["node", "ours"] {
         authority.sign(name, "IP:127.0.0.1").expect("signed");
@@ -109,30 +109,30 @@ fn each_primary_of_a_cluster_is_looked_over() {
     cluster.node(2).cli(&evicts).expect("it answers").ok().expect("set");
     let dir = authority.dir().display();
     let own = format!("cert={dir}/ours.pem&key={dir}/ours.key");
-    let scene = Scene::at(format!("{}?ca={dir}/root.pem&{own}", cluster.url()));
-    let outcome = scene.run(&["doctor", "--json"]);
+    let fixture = Fixture::at(format!("{}?ca={dir}/root.pem&{own}", cluster.url()));
+    let outcome = fixture.run(&["doctor", "--json"]);
     outcome.check(78, "");
-    let told: Vec<serde_json::Value> =
+    let reports: Vec<serde_json::Value> =
         outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
-    assert_eq!(told.len(), 3, "{outcome:?}");
+    assert_eq!(reports.len(), 3, "{outcome:?}");
     for at in 0..3 {
         let node = format!("127.0.0.1:{}", cluster.node(at).port());
-        let json = told.iter().find(|json| json["store"] == *node).expect("it is reported");
+        let json = reports.iter().find(|json| json["store"] == *node).expect("it is reported");
         assert_eq!(words(json, "warning").contains(&"eviction".to_owned()), at == 2, "{json}");
     }
-    scene.script(&[], "echo held").check(0, "");
-    let other = Scene::at(format!("{}?ca={dir}/node.pem&{own}", cluster.url()));
+    fixture.script(&[], "echo held").check(0, "");
+    let other = Fixture::at(format!("{}?ca={dir}/node.pem&{own}", cluster.url()));
     other.run(&["doctor"]).check(69, "signed by an untrusted authority");
     other.script(&[], "echo held").check(69, "signed by an untrusted authority");
 }
 
 #[test]
-fn a_file_has_nothing_to_tell() {
-    let scene = Scene::sqlite();
-    let outcome = scene.run(&["doctor"]);
+fn a_file_has_no_findings() {
+    let fixture = Fixture::sqlite();
+    let outcome = fixture.run(&["doctor"]);
     outcome.check(0, "");
     assert!(outcome.stdout.contains("there is no server"), "{outcome:?}");
-    let json = told(&scene, &[], 0);
+    let json = diagnosis(&fixture, &[], 0);
     assert!(json["store"].is_null() && json["hazards"].as_array().is_some_and(Vec::is_empty), "{json}");
 }
 
@@ -142,16 +142,16 @@ fn a_strict_store_is_refused_with_69() {
     let server =
         RedisServer::builder().config("maxmemory", "100mb").config("maxmemory-policy", "volatile-lru");
     let server = server.start().expect("there is a server");
-    let scene = Scene::redis(&server);
+    let fixture = Fixture::redis(&server);
     let url = format!("{}?strict=1", server.url());
-    let outcome = scene.run(&["run", "job", "--store", &url, "--", "echo", "ran"]);
+    let outcome = fixture.run(&["run", "job", "--store", &url, "--", "echo", "ran"]);
     outcome.check(69, "set `maxmemory-policy noeviction`");
     assert_eq!(outcome.stdout, "");
-    scene.run(&["show", "job", "--store", &url]).check(69, "refused by the strict setting");
-    scene
+    fixture.run(&["show", "job", "--store", &url]).check(69, "refused by the strict setting");
+    fixture
         .run(&["show", "job", "--store", &format!("{}?strict=yes", server.url())])
         .check(2, "`strict` is 1 or 0");
     // It is in the log at a higher verbosity.
-    let outcome = scene.run(&["show", "job", "-v"]);
+    let outcome = fixture.run(&["show", "job", "-v"]);
     outcome.check(0, "volatile-lru");
 }

@@ -1,10 +1,10 @@
 //! As process 1 of a container, the program reaps orphans.
 
-use super::scene::{Scene, finish};
+use super::fixture::{Fixture, finish};
 use std::process::Command;
 
 /// The program as process 1 of a namespace; `None` if that is not permitted.
-fn as_init(scene: &Scene, script: &str) -> Option<Command> {
+fn as_init(fixture: &Fixture, script: &str) -> Option<Command> {
     let mut probe = Command::new("unshare");
     probe.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "true"]);
     if !probe.output().is_ok_and(|output| output.status.success()) {
@@ -14,14 +14,14 @@ fn as_init(scene: &Scene, script: &str) -> Option<Command> {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]);
     command.args([env!("CARGO_BIN_EXE_leasehold"), "run", "job", "--", "sh", "-c", script]);
-    command.env("LEASEHOLD_STORE", format!("sqlite:{}", scene.path("locks.db").display()));
-    command.current_dir(scene.path(""));
+    command.env("LEASEHOLD_STORE", format!("sqlite:{}", fixture.path("locks.db").display()));
+    command.current_dir(fixture.path(""));
     Some(command)
 }
 
 #[test]
 fn orphans_are_reaped_and_the_commands_status_is_not_lost() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     // Each inner shell leaves a child that ends later, as an orphan of process 1.
     let script = "test $PPID = 1 || exit 99
         for i in 1 2 3 4 5; do sh -c 'sleep 0.05 & echo $! >> orphans'; done
@@ -29,15 +29,15 @@ fn orphans_are_reaped_and_the_commands_status_is_not_lost() {
             n=0; while test -e /proc/$pid; do sleep 0.05; n=$((n + 1)); test $n -lt 200 || exit 98; done
         done
         exit 42";
-    let Some(command) = as_init(&scene, script) else { return };
+    let Some(command) = as_init(&fixture, script) else { return };
     finish(command, "").check(42, "");
-    assert_eq!(scene.read("orphans").lines().count(), 5);
+    assert_eq!(fixture.read("orphans").lines().count(), 5);
 }
 
 #[test]
 fn process_1_passes_signals_on() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     let script = "trap 'exit 7' TERM; kill -TERM 1; while :; do sleep 0.01; done";
-    let Some(command) = as_init(&scene, script) else { return };
+    let Some(command) = as_init(&fixture, script) else { return };
     finish(command, "").check(7, "");
 }

@@ -1,52 +1,52 @@
 //! A command whose lock is lost ends before another client can acquire the lock.
 
-use super::scene::{PATIENCE, Scene, expect, runs, status, until};
+use super::fixture::{Fixture, LIMIT, expect, runs, status, until};
 use leasehold_testkit::{RedisServer, Worker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A command that ignores SIGTERM, and records every few milliseconds that it runs.
 const STUBBORN: &str =
-    "trap 'echo term >> told' TERM; echo pid $$; while :; do date +%s%N >> beats; sleep 0.01; done";
+    "trap 'echo term >> signals' TERM; echo pid $$; while :; do date +%s%N >> running; sleep 0.01; done";
 
 fn now_ns() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_nanos()
 }
 
-fn last_beat(scene: &Scene) -> u128 {
-    let beats = scene.read("beats");
-    beats.lines().filter_map(|line| line.parse().ok()).next_back().expect("the command ran")
+fn last_beat(fixture: &Fixture) -> u128 {
+    let times = fixture.read("running");
+    times.lines().filter_map(|line| line.parse().ok()).next_back().expect("the command ran")
 }
 
-fn start_stubborn(scene: &Scene, options: &[&str]) -> (Worker, String) {
-    let mut run = scene.start(options, STUBBORN);
+fn start_stubborn(fixture: &Fixture, options: &[&str]) -> (Worker, String) {
+    let mut run = fixture.start(options, STUBBORN);
     let pid = expect(&mut run, "pid");
-    until("the command runs", || scene.read("beats").lines().count() > 3);
+    until("the command runs", || fixture.read("running").lines().count() > 3);
     (run, pid)
 }
 
 #[test]
 fn a_server_that_falls_silent_costs_the_command_its_life_before_the_lease_has_ended() {
     let server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
-    let (mut run, pid) = start_stubborn(&scene, &["--lease", "1s", "--kill-grace", "300ms"]);
+    let fixture = Fixture::redis(&server);
+    let (mut run, pid) = start_stubborn(&fixture, &["--lease", "1s", "--kill-grace", "300ms"]);
     server.stop().expect("it runs");
     // Nothing is renewed from here on: the server grants the lock to no other client before this.
     let earliest_end = now_ns() + Duration::from_secs(1).as_nanos();
     assert_eq!(status(&mut run), Some(70));
     assert!(!runs(&pid));
-    let beat = last_beat(&scene);
+    let beat = last_beat(&fixture);
     assert!(beat < earliest_end, "it ran {} ns too long", beat - earliest_end);
-    assert_eq!(scene.read("told"), "term\n", "SIGTERM came first");
+    assert_eq!(fixture.read("signals"), "term\n", "SIGTERM came first");
     server.cont().expect("it is stopped");
-    scene.script(&["--wait", "5s"], "true").check(0, "");
+    fixture.script(&["--wait", "5s"], "true").check(0, "");
 }
 
 #[test]
 fn a_server_that_falls_silent_leaves_a_willing_command_its_grace() {
     let server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
+    let fixture = Fixture::redis(&server);
     let script = "trap 'sleep 0.3; echo cleaned; exit 0' TERM; echo running; while :; do sleep 0.01; done";
-    let mut run = scene.start(&["--lease", "2s", "--kill-grace", "1s"], script);
+    let mut run = fixture.start(&["--lease", "2s", "--kill-grace", "1s"], script);
     expect(&mut run, "running");
     server.stop().expect("it runs");
     expect(&mut run, "cleaned");
@@ -56,45 +56,46 @@ fn a_server_that_falls_silent_leaves_a_willing_command_its_grace() {
 #[test]
 fn a_lock_that_was_taken_away_ends_the_command_by_term_and_then_by_kill() {
     let server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
-    let (mut run, pid) = start_stubborn(&scene, &["--lease", "3s", "--kill-grace", "300ms"]);
+    let fixture = Fixture::redis(&server);
+    let (mut run, pid) = start_stubborn(&fixture, &["--lease", "3s", "--kill-grace", "300ms"]);
     let deleted = server.cli(&["DEL", "job"]).expect("it answers");
     assert_eq!(deleted.integer(), Some(1));
     assert_eq!(status(&mut run), Some(70));
     assert!(!runs(&pid));
-    assert_eq!(scene.read("told"), "term\n");
-    scene.assert_free();
+    assert_eq!(fixture.read("signals"), "term\n");
+    fixture.assert_free();
 }
 
 #[test]
 fn a_loss_that_is_noticed_only_at_the_end_is_reported() {
     let server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
-    let mut run = scene.start(&[], "echo running; read line; exit 0");
+    let fixture = Fixture::redis(&server);
+    let mut run = fixture.start(&[], "echo running; read line; exit 0");
     expect(&mut run, "running");
     // The command starts under a whole lease, so no renewal is due for ten seconds.
     server.cli(&["DEL", "job"]).expect("it answers");
-    run.tell("go").expect("it reads");
+    run.send("go").expect("it reads");
     assert_eq!(status(&mut run), Some(70));
 }
 
 #[test]
 fn after_a_stop_past_the_lease_the_command_is_killed_at_once() {
     let server = RedisServer::start().expect("there is a server");
-    for scene in [Scene::sqlite(), Scene::redis(&server)] {
-        let (mut run, pid) = start_stubborn(&scene, &["--lease", "1s", "--kill-grace", "300ms"]);
+    for fixture in [Fixture::sqlite(), Fixture::redis(&server)] {
+        let (mut run, pid) = start_stubborn(&fixture, &["--lease", "1s", "--kill-grace", "300ms"]);
         run.stop().expect("it runs");
         // The lease ends by the clock of the store, and another client gets the lock.
-        let mut next = scene.start(&[], "echo running; read line");
-        next.expect("running", PATIENCE).expect("the lease ends");
+        let mut next = fixture.start(&[], "echo running; read line");
+        next.expect("running", LIMIT).expect("the lease ends");
         let since = now_ns();
         run.cont().expect("it is stopped");
         assert_eq!(status(&mut run), Some(70));
         assert!(!runs(&pid));
-        let late =
-            Duration::from_nanos(u64::try_from(last_beat(&scene).saturating_sub(since)).unwrap_or(u64::MAX));
+        let late = Duration::from_nanos(
+            u64::try_from(last_beat(&fixture).saturating_sub(since)).unwrap_or(u64::MAX),
+        );
         assert!(late < Duration::from_millis(500), "it ran on for {late:?}");
-        next.tell("go").expect("it reads");
+        next.send("go").expect("it reads");
         assert_eq!(status(&mut next), Some(0), "the next holder was left alone");
     }
 }
@@ -102,12 +103,12 @@ fn after_a_stop_past_the_lease_the_command_is_killed_at_once() {
 #[test]
 fn what_is_left_of_the_group_is_killed_too() {
     let server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
+    let fixture = Fixture::redis(&server);
     // It ends by itself eventually, because nothing else would end it if this test failed.
     let stubborn = "trap \"\" TERM; n=0; while test $n -lt 600; do n=$((n + 1)); sleep 0.05; done";
     let script = format!("sh -c '{stubborn}' & echo child $!; wait");
     let script = script.as_str();
-    let mut run = scene.start(&["--lease", "1s", "--kill-grace", "300ms"], script);
+    let mut run = fixture.start(&["--lease", "1s", "--kill-grace", "300ms"], script);
     let child = expect(&mut run, "child");
     server.cli(&["DEL", "job"]).expect("it answers");
     assert_eq!(status(&mut run), Some(70));
@@ -117,28 +118,29 @@ fn what_is_left_of_the_group_is_killed_too() {
 #[test]
 fn an_outage_shorter_than_the_lease_is_ridden_out() {
     let server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
-    let mut run = scene.start(&["--lease", "3s", "--kill-grace", "500ms"], "echo running; read line; exit 6");
+    let fixture = Fixture::redis(&server);
+    let mut run =
+        fixture.start(&["--lease", "3s", "--kill-grace", "500ms"], "echo running; read line; exit 6");
     expect(&mut run, "running");
     server.stop().expect("it runs");
     std::thread::sleep(Duration::from_millis(1300));
     server.cont().expect("it is stopped");
     std::thread::sleep(Duration::from_millis(2500));
-    run.tell("go").expect("it reads");
+    run.send("go").expect("it reads");
     assert_eq!(status(&mut run), Some(6));
-    scene.assert_free();
+    fixture.assert_free();
 }
 
 #[test]
 fn a_command_that_hangs_is_ended_when_its_lock_has_been_held_for_as_long_as_it_may() {
     let server = RedisServer::start().expect("there is a server");
-    for scene in [Scene::sqlite(), Scene::redis(&server)] {
+    for fixture in [Fixture::sqlite(), Fixture::redis(&server)] {
         let options = ["--max-hold", "2s", "--kill-grace", "500ms"];
-        let hung = scene.script(&options, "echo running; while :; do sleep 0.01; done");
+        let hung = fixture.script(&options, "echo running; while :; do sleep 0.01; done");
         hung.check(70, "held for as long as --max-hold allows");
         assert!(hung.stderr.contains("lost `job`, so the command was ended"), "{hung:?}");
-        scene.assert_free();
-        scene.script(&options, "exit 3").check(3, "");
-        scene.script(&["--max-hold", "2s", "--kill-grace", "3s"], "true").check(2, "--max-hold");
+        fixture.assert_free();
+        fixture.script(&options, "exit 3").check(3, "");
+        fixture.script(&["--max-hold", "2s", "--kill-grace", "3s"], "true").check(2, "--max-hold");
     }
 }

@@ -2,10 +2,11 @@
 //! directory, store and commands.
 
 mod acl;
+mod admin;
 mod detached;
 mod doctor;
 mod engines;
-mod hands;
+mod fixture;
 mod init;
 mod lead;
 mod loss;
@@ -13,7 +14,6 @@ mod misuse;
 mod once;
 mod reentrant;
 mod run;
-mod scene;
 mod secrets;
 mod sharing;
 mod show;

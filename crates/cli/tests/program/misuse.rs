@@ -1,14 +1,14 @@
 //! Invalid input ends with 2 and a reason; a store that cannot be reached, with 69.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use leasehold_testkit::RedisServer;
 use std::time::{Duration, Instant};
 
 #[test]
 fn what_cannot_be_used_ends_with_2_and_a_reason() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     let check = |arguments: &[&str], reason| {
-        let outcome = scene.run(arguments);
+        let outcome = fixture.run(arguments);
         outcome.check(2, reason);
         outcome.check(2, "leasehold: ");
         assert_eq!(outcome.stdout, "", "the command did not run");
@@ -79,7 +79,7 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
 
 #[test]
 fn help_and_version_are_no_errors() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     for (arguments, text) in [
         (&["--help"][..], "leasehold run nightly -- ./backup.sh"),
         (&["run", "--help"], "is killed, the kernel kills the command"),
@@ -94,7 +94,7 @@ fn help_and_version_are_no_errors() {
         (&["acl", "--help"], "leasehold acl --prefix app: --user app"),
         (&["--version"], concat!("leasehold ", env!("CARGO_PKG_VERSION"))),
     ] {
-        let outcome = scene.run(arguments);
+        let outcome = fixture.run(arguments);
         outcome.check(0, "");
         assert!(outcome.stdout.contains(text), "{outcome:?}");
     }
@@ -103,10 +103,10 @@ fn help_and_version_are_no_errors() {
 #[test]
 fn a_store_that_is_not_there_ends_with_69_in_time() {
     let mut server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
+    let fixture = Fixture::redis(&server);
     let check = |reason, arguments: &[&str]| {
         let start = Instant::now();
-        let outcome = scene.run(arguments);
+        let outcome = fixture.run(arguments);
         outcome.check(69, reason);
         outcome.check(69, &server.port().to_string());
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
@@ -120,25 +120,25 @@ fn a_store_that_is_not_there_ends_with_69_in_time() {
     check("no answer in time", &["doctor"]);
     server.cont().expect("it is stopped");
     server.kill().expect("it runs");
-    let outcome = scene.run(&["run", "job", "--", "true"]);
+    let outcome = fixture.run(&["run", "job", "--", "true"]);
     outcome.check(69, "cannot be reached: is it running, and is the address right?");
-    scene.run(&["show", "job"]).check(69, "cannot be reached");
+    fixture.run(&["show", "job"]).check(69, "cannot be reached");
 }
 
 #[test]
-fn a_server_that_does_not_speak_tls_ends_with_69_and_says_so() {
+fn a_server_without_tls_ends_with_69_and_the_reason() {
     let server = RedisServer::start().expect("there is a server");
     let store = server.url().replace("redis:", "rediss:");
-    let outcome = Scene::redis(&server).run(&["show", "job", "--store", &store]);
+    let outcome = Fixture::redis(&server).run(&["show", "job", "--store", &store]);
     outcome.check(69, "it does not answer the TLS handshake: is this its `tls-port`?");
 }
 
 #[test]
 fn a_key_that_is_something_else_is_left_alone() {
     let server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
+    let fixture = Fixture::redis(&server);
     server.cli(&["LPUSH", "job", "x"]).expect("it answers");
-    scene.script(&[], "echo never").check(69, "failed to acquire `job`");
-    scene.run(&["show", "job"]).check(69, "the name is used for something else");
+    fixture.script(&[], "echo never").check(69, "failed to acquire `job`");
+    fixture.run(&["show", "job"]).check(69, "the name is used for something else");
     assert_eq!(server.cli(&["LLEN", "job"]).expect("it answers").integer(), Some(1));
 }

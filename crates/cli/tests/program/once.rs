@@ -1,68 +1,70 @@
 //! Commands that run once per period.
 
-use super::scene::{Scene, expect, status, until};
+use super::fixture::{Fixture, expect, status, until};
 use leasehold_testkit::RedisServer;
 
 #[test]
-fn of_all_that_try_one_runs_and_the_others_end_with_0() {
+fn one_of_many_runs_and_the_others_end_with_0() {
     let server = RedisServer::start().expect("there is a server");
-    for scene in [Scene::sqlite(), Scene::redis(&server)] {
-        let mut first = scene.start(&["--once-per", "1h"], "echo running; read line; exit 3");
+    for fixture in [Fixture::sqlite(), Fixture::redis(&server)] {
+        let mut first = fixture.start(&["--once-per", "1h"], "echo running; read line; exit 3");
         expect(&mut first, "running");
-        let second = scene.script(&["--once-per", "1h"], "echo twice");
+        let second = fixture.script(&["--once-per", "1h"], "echo twice");
         second.check(0, "");
         assert_eq!((second.stdout.as_str(), second.stderr.as_str()), ("", ""));
-        first.tell("go").expect("it reads");
+        first.send("go").expect("it reads");
         assert_eq!(status(&mut first), Some(3), "its own status");
         // Also a command that starts after the first has ended.
-        let late = scene.script(&["--once-per", "1h"], "echo twice");
+        let late = fixture.script(&["--once-per", "1h"], "echo twice");
         late.check(0, "");
         assert_eq!(late.stdout, "");
-        scene.script(&["--once-per", "1h", "--conflict-exit-code", "9"], "true").check(9, "left resting by");
-        let shown = scene.status();
+        fixture
+            .script(&["--once-per", "1h", "--conflict-exit-code", "9"], "true")
+            .check(9, "left resting by");
+        let shown = fixture.status();
         assert_eq!((&shown["held"], &shown["rests"]), (&true.into(), &true.into()), "{shown}");
         assert!(shown["remaining_ms"].as_u64().is_some_and(|ms| ms > 3_000_000), "{shown}");
-        scene.run(&["show", "job"]).check(0, "");
-        assert!(scene.run(&["show", "job"]).stdout.contains("left resting"), "`show` reports it");
+        fixture.run(&["show", "job"]).check(0, "");
+        assert!(fixture.run(&["show", "job"]).stdout.contains("left resting"), "`show` reports it");
         // An operator lets another machine run it.
-        scene.run(&["free", "job", "--yes"]).check(0, "");
-        assert_eq!(scene.script(&["--once-per", "1h"], "echo again").stdout, "again\n");
+        fixture.run(&["free", "job", "--yes"]).check(0, "");
+        assert_eq!(fixture.script(&["--once-per", "1h"], "echo again").stdout, "again\n");
     }
 }
 
 /// Otherwise one machine without the program would keep all others from running it, in every period.
 #[test]
-fn a_machine_without_the_command_gives_the_turn_back() {
-    let scene = Scene::sqlite();
-    scene.run(&["run", "job", "--once-per", "1h", "--", "no-such-command-anywhere"]).check(127, "");
-    scene.assert_free();
-    assert_eq!(scene.script(&["--once-per", "1h"], "echo ran").stdout, "ran\n");
+fn a_machine_without_the_command_gives_the_period_back() {
+    let fixture = Fixture::sqlite();
+    fixture.run(&["run", "job", "--once-per", "1h", "--", "no-such-command-anywhere"]).check(127, "");
+    fixture.assert_free();
+    assert_eq!(fixture.script(&["--once-per", "1h"], "echo ran").stdout, "ran\n");
 }
 
 #[test]
 fn a_period_that_is_over_lets_the_next_run() {
-    let scene = Scene::sqlite();
-    scene.script(&["--once-per", "700ms"], "true").check(0, "");
-    until("the period is over", || scene.script(&["--once-per", "700ms"], "echo ran").stdout == "ran\n");
+    let fixture = Fixture::sqlite();
+    fixture.script(&["--once-per", "700ms"], "true").check(0, "");
+    until("the period is over", || fixture.script(&["--once-per", "700ms"], "echo ran").stdout == "ran\n");
 }
 
 #[test]
 fn a_command_that_takes_too_long_is_ended_and_at_most_gives_it_time() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     let options = ["--once-per", "1s", "--kill-grace", "200ms"];
-    let hung = scene.script(&options, "while :; do sleep 0.01; done");
+    let hung = fixture.script(&options, "while :; do sleep 0.01; done");
     hung.check(70, "is held for as long as --at-most (or --once-per) allows");
     // Its turn is used, and the lock rests.
-    scene.run(&["wait", "job", "--wait", "15s"]).check(0, "");
-    scene.script(&["--once-per", "1s", "--at-most", "1m"], "sleep 1.2; exit 5").check(5, "");
-    scene.assert_free();
+    fixture.run(&["wait", "job", "--wait", "15s"]).check(0, "");
+    fixture.script(&["--once-per", "1s", "--at-most", "1m"], "sleep 1.2; exit 5").check(5, "");
+    fixture.assert_free();
 }
 
 #[test]
-fn the_json_of_one_that_did_not_run_says_so() {
-    let scene = Scene::sqlite();
-    scene.script(&["--once-per", "1h"], "true").check(0, "");
-    let late = scene.script(&["--once-per", "1h", "--json"], "echo twice");
+fn the_json_of_a_skipped_run_reports_it() {
+    let fixture = Fixture::sqlite();
+    fixture.script(&["--once-per", "1h"], "true").check(0, "");
+    let late = fixture.script(&["--once-per", "1h", "--json"], "echo twice");
     late.check(0, "");
     let report: serde_json::Value = serde_json::from_str(late.stderr.trim()).expect("one line of JSON");
     assert_eq!((&report["acquired"], &report["status"]), (&false.into(), &0.into()), "{report}");
@@ -71,7 +73,7 @@ fn the_json_of_one_that_did_not_run_says_so() {
 
 #[test]
 fn what_does_not_go_with_a_period_is_refused() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     for options in [
         &["--once-per", "1h", "--wait", "1s"][..],
         &["--once-per", "1h", "--try"],
@@ -84,7 +86,7 @@ fn what_does_not_go_with_a_period_is_refused() {
         &["--at-most", "1h"],
         &["--once-per", "10ms"],
     ] {
-        scene.script(options, "echo ran").check(2, "");
+        fixture.script(options, "echo ran").check(2, "");
     }
-    scene.run(&["run", "a", "b", "--once-per", "1h", "--", "true"]).check(2, "--once-per takes one lock");
+    fixture.run(&["run", "a", "b", "--once-per", "1h", "--", "true"]).check(2, "--once-per takes one lock");
 }

@@ -1,13 +1,13 @@
 //! `run` without failures.
 
-use super::scene::{Outcome, Scene, expect, finish, start, status, until};
+use super::fixture::{Fixture, Outcome, expect, finish, start, status, until};
 use leasehold_testkit::RedisServer;
 use std::time::{Duration, Instant};
 
 #[test]
 fn a_command_runs_and_its_output_is_its_own() {
-    let scene = Scene::sqlite();
-    let outcome = scene.run(&["run", "nightly", "--", "echo", "ok"]);
+    let fixture = Fixture::sqlite();
+    let outcome = fixture.run(&["run", "nightly", "--", "echo", "ok"]);
     outcome.check(0, "");
     assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("ok\n", ""));
 }
@@ -15,81 +15,82 @@ fn a_command_runs_and_its_output_is_its_own() {
 #[test]
 fn without_a_store_the_locks_are_in_the_users_state_directory() {
     use std::os::unix::fs::PermissionsExt;
-    let scene = Scene::sqlite();
-    let mut command = scene.command(&["run", "nightly", "--", "echo", "ok"]);
-    command.env_remove("LEASEHOLD_STORE").env("XDG_STATE_HOME", scene.path("state"));
+    let fixture = Fixture::sqlite();
+    let mut command = fixture.command(&["run", "nightly", "--", "echo", "ok"]);
+    command.env_remove("LEASEHOLD_STORE").env("XDG_STATE_HOME", fixture.path("state"));
     finish(command, "").check(0, "");
-    let mode = |path| std::fs::metadata(scene.path(path)).expect("it is there").permissions().mode() & 0o777;
+    let mode =
+        |path| std::fs::metadata(fixture.path(path)).expect("it is there").permissions().mode() & 0o777;
     assert_eq!(mode("state/leasehold"), 0o700);
     assert_eq!(mode("state/leasehold/locks.db"), 0o600);
 }
 
 #[test]
 fn two_at_once_run_one_after_the_other() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     let script = "echo begin >> log; echo running; read line; echo end >> log";
-    let mut first = scene.start(&[], script);
+    let mut first = fixture.start(&[], script);
     expect(&mut first, "running");
-    let mut second = scene.start(&[], script);
-    until("the second waits", || scene.status()["waiting"] == 1);
-    assert_eq!(scene.read("log"), "begin\n");
-    first.tell("go").expect("it reads");
+    let mut second = fixture.start(&[], script);
+    until("the second waits", || fixture.status()["waiting"] == 1);
+    assert_eq!(fixture.read("log"), "begin\n");
+    first.send("go").expect("it reads");
     expect(&mut second, "running");
-    assert_eq!(scene.read("log"), "begin\nend\nbegin\n");
-    second.tell("go").expect("it reads");
+    assert_eq!(fixture.read("log"), "begin\nend\nbegin\n");
+    second.send("go").expect("it reads");
     assert_eq!((status(&mut first), status(&mut second)), (Some(0), Some(0)));
-    assert_eq!(scene.read("log"), "begin\nend\nbegin\nend\n");
+    assert_eq!(fixture.read("log"), "begin\nend\nbegin\nend\n");
 }
 
 #[test]
 fn trying_or_waiting_in_vain_ends_with_75_and_names_the_holder() {
-    let scene = Scene::sqlite();
-    let mut holder = scene.start(&[], "echo running; read line");
+    let fixture = Fixture::sqlite();
+    let mut holder = fixture.start(&[], "echo running; read line");
     expect(&mut holder, "running");
     let by = format!("/{}/leasehold", holder.pid());
-    let tried = scene.script(&["--try"], "echo never");
+    let tried = fixture.script(&["--try"], "echo never");
     tried.check(75, "leasehold: failed to acquire `job`: held by ");
     tried.check(75, &by);
     assert_eq!(tried.stdout, "");
-    scene.script(&["--try", "--conflict-exit-code", "0"], "echo never").check(0, &by);
-    scene.script(&["--wait", "0s", "--conflict-exit-code", "9"], "echo never").check(9, &by);
+    fixture.script(&["--try", "--conflict-exit-code", "0"], "echo never").check(0, &by);
+    fixture.script(&["--wait", "0s", "--conflict-exit-code", "9"], "echo never").check(9, &by);
     // The time may end while the store works on a request: its outcome is unknown then (69).
-    let tries = (0..20).map(|_| (Instant::now(), scene.script(&["--wait", "300ms"], "echo never")));
+    let tries = (0..20).map(|_| (Instant::now(), fixture.script(&["--wait", "300ms"], "echo never")));
     let (start, waited) =
         tries.into_iter().find(|(_, waited)| waited.status.code() != Some(69)).expect("a known outcome");
     waited.check(75, "timed out after 3");
     waited.check(75, &by);
     let took = start.elapsed();
     assert!((Duration::from_millis(300)..Duration::from_secs(5)).contains(&took), "{took:?}");
-    holder.tell("go").expect("it reads");
+    holder.send("go").expect("it reads");
     assert_eq!(status(&mut holder), Some(0));
-    scene.assert_free();
+    fixture.assert_free();
 }
 
 #[test]
-fn the_exit_status_is_the_commands_own_or_as_shells_say_it() {
-    let scene = Scene::sqlite();
-    std::fs::write(scene.path("plain"), "no program").expect("the directory is ours");
-    scene.script(&[], "exit 0").check(0, "");
-    scene.script(&[], "exit 7").check(7, "");
-    scene.script(&[], "exit 255").check(255, "");
-    scene.script(&[], "kill -KILL $$").check(137, "");
-    scene.script(&[], "kill -TERM $$").check(143, "");
-    scene.script(&[], "kill -34 $$").check(162, "");
+fn the_exit_status_is_that_of_the_command_or_of_shells() {
+    let fixture = Fixture::sqlite();
+    std::fs::write(fixture.path("plain"), "no program").expect("the directory is ours");
+    fixture.script(&[], "exit 0").check(0, "");
+    fixture.script(&[], "exit 7").check(7, "");
+    fixture.script(&[], "exit 255").check(255, "");
+    fixture.script(&[], "kill -KILL $$").check(137, "");
+    fixture.script(&[], "kill -TERM $$").check(143, "");
+    fixture.script(&[], "kill -34 $$").check(162, "");
     let not_found = "failed to start the command `./missing`: there is no such program";
-    scene.run(&["run", "job", "--", "./missing"]).check(127, not_found);
-    scene.run(&["run", "job", "--", "leasehold-no-such-program"]).check(127, "check its path, or PATH");
-    scene.run(&["run", "job", "--", "./plain"]).check(126, "check its mode");
-    scene.run(&["run", "job", "--", "/"]).check(126, "failed to start the command `/`");
-    scene.assert_free();
+    fixture.run(&["run", "job", "--", "./missing"]).check(127, not_found);
+    fixture.run(&["run", "job", "--", "leasehold-no-such-program"]).check(127, "check its path, or PATH");
+    fixture.run(&["run", "job", "--", "./plain"]).check(126, "check its mode");
+    fixture.run(&["run", "job", "--", "/"]).check(126, "failed to start the command `/`");
+    fixture.assert_free();
 }
 
 #[test]
 fn the_command_receives_the_lock_and_a_growing_number() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     let mut last = 0;
     for _ in 0..3 {
-        let outcome = scene.script(&[], "echo $LEASEHOLD_NAME $LEASEHOLD_FENCE");
+        let outcome = fixture.script(&[], "echo $LEASEHOLD_NAME $LEASEHOLD_FENCE");
         let (name, fence) = outcome.stdout.trim().split_once(' ').expect("both are set");
         let fence: u64 = fence.parse().expect("it is a number");
         assert_eq!(name, "job");
@@ -100,17 +101,17 @@ fn the_command_receives_the_lock_and_a_growing_number() {
 
 #[test]
 fn the_command_gets_standard_input_and_the_arguments_as_they_are() {
-    let scene = Scene::sqlite();
-    let read = finish(scene.command(&["run", "job", "--", "cat"]), "one\ntwo\n");
+    let fixture = Fixture::sqlite();
+    let read = finish(fixture.command(&["run", "job", "--", "cat"]), "one\ntwo\n");
     assert_eq!(read.stdout, "one\ntwo\n");
-    let words = scene.run(&["run", "job", "--", "printf", "%s|", "--lease", "", "a b", "--"]);
+    let words = fixture.run(&["run", "job", "--", "printf", "%s|", "--lease", "", "a b", "--"]);
     assert_eq!(words.stdout, "--lease||a b|--|");
 }
 
 #[test]
 fn the_command_leads_a_process_group_of_its_own() {
-    let scene = Scene::sqlite();
-    let outcome = scene.script(&[], "echo $$; cut -d' ' -f5 /proc/$$/stat; cut -d' ' -f5 /proc/$PPID/stat");
+    let fixture = Fixture::sqlite();
+    let outcome = fixture.script(&[], "echo $$; cut -d' ' -f5 /proc/$$/stat; cut -d' ' -f5 /proc/$PPID/stat");
     let lines: Vec<_> = outcome.stdout.lines().collect();
     assert_eq!(lines[0], lines[1], "its group has its id");
     assert_ne!(lines[1], lines[2], "which is not ours");
@@ -118,15 +119,15 @@ fn the_command_leads_a_process_group_of_its_own() {
 
 #[test]
 fn a_long_grace_does_not_end_a_command_whose_lock_is_renewed() {
-    let scene = Scene::sqlite();
-    scene.script(&["--lease", "2s", "--kill-grace", "1500ms"], "sleep 4; exit 4").check(4, "");
-    scene.script(&["--lease", "1s"], "sleep 2; exit 4").check(4, "");
+    let fixture = Fixture::sqlite();
+    fixture.script(&["--lease", "2s", "--kill-grace", "1500ms"], "sleep 4; exit 4").check(4, "");
+    fixture.script(&["--lease", "1s"], "sleep 2; exit 4").check(4, "");
 }
 
 #[test]
 fn the_output_is_available_as_json() {
-    let scene = Scene::sqlite();
-    let outcome = scene.run(&["run", "job", "-vv", "--log-format", "json", "--", "./missing"]);
+    let fixture = Fixture::sqlite();
+    let outcome = fixture.run(&["run", "job", "-vv", "--log-format", "json", "--", "./missing"]);
     outcome.check(127, "failed to start the command");
     for line in outcome.stderr.lines() {
         let event: serde_json::Value = serde_json::from_str(line).expect("every line is JSON");
@@ -135,80 +136,80 @@ fn the_output_is_available_as_json() {
 }
 
 #[test]
-fn a_lock_passes_through_many_hands_in_turn() {
-    let scene = Scene::sqlite();
+fn many_processes_hold_a_lock_one_after_the_other() {
+    let fixture = Fixture::sqlite();
     let script = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n";
     let runs: Vec<_> =
-        (0..8).map(|_| start(scene.command(&["run", "job", "--", "sh", "-c", script]))).collect();
+        (0..8).map(|_| start(fixture.command(&["run", "job", "--", "sh", "-c", script]))).collect();
     for mut run in runs {
         assert_eq!(status(&mut run), Some(0));
     }
-    assert_eq!(scene.read("n"), "8\n");
+    assert_eq!(fixture.read("n"), "8\n");
 }
 
 #[test]
 fn a_run_is_reported_in_a_line_of_json_at_its_end() {
     let server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
+    let fixture = Fixture::redis(&server);
     let last = |outcome: &Outcome| -> serde_json::Value {
         let line = outcome.stderr.lines().next_back().expect("there is a line");
         serde_json::from_str(line).expect("it is JSON")
     };
-    let ran = scene.script(&["--json"], "echo $LEASEHOLD_FENCE; exit 3");
+    let ran = fixture.script(&["--json"], "echo $LEASEHOLD_FENCE; exit 3");
     ran.check(3, "");
-    let said = last(&ran);
-    let keys: Vec<_> = said.as_object().expect("it is an object").keys().map(String::as_str).collect();
+    let report = last(&ran);
+    let keys: Vec<_> = report.as_object().expect("it is an object").keys().map(String::as_str).collect();
     let fields = "acquired command_status count error fence locks name permits portion status";
     assert_eq!(keys, fields.split(' ').collect::<Vec<_>>());
-    assert_eq!(format!("{}\n", said["fence"]), ran.stdout, "standard output is the command's");
+    assert_eq!(format!("{}\n", report["fence"]), ran.stdout, "standard output is the command's");
     assert_eq!(
-        (&said["acquired"], &said["command_status"], &said["status"]),
+        (&report["acquired"], &report["command_status"], &report["status"]),
         (&true.into(), &3.into(), &3.into())
     );
-    assert!(said["error"].is_null() && said["count"] == 1);
-    assert!(said["portion"].is_null() && said["permits"].is_null(), "it is not shared");
+    assert!(report["error"].is_null() && report["count"] == 1);
+    assert!(report["portion"].is_null() && report["permits"].is_null(), "it is not shared");
 
     server.cli(&["SET", "job", "x", "PX", "60000"]).expect("it answers");
-    let taken = scene.script(&["--json", "--try", "--conflict-exit-code", "0"], "echo never");
+    let taken = fixture.script(&["--json", "--try", "--conflict-exit-code", "0"], "echo never");
     taken.check(0, "");
-    let said = last(&taken);
-    assert_eq!((&said["acquired"], &said["error"]["kind"]), (&false.into(), &"taken".into()));
-    assert!(said["command_status"].is_null() && said["fence"].is_null() && said["count"].is_null());
+    let report = last(&taken);
+    assert_eq!((&report["acquired"], &report["error"]["kind"]), (&false.into(), &"taken".into()));
+    assert!(report["command_status"].is_null() && report["fence"].is_null() && report["count"].is_null());
 
     server.cli(&["DEL", "job"]).expect("it answers");
-    let missing = scene.run(&["run", "job", "--json", "--", "./missing"]);
+    let missing = fixture.run(&["run", "job", "--json", "--", "./missing"]);
     missing.check(127, "");
     assert_eq!(last(&missing)["error"]["kind"], "not_started");
 
     let script = format!("redis-cli -p {} DEL job >/dev/null", server.port());
-    let lost = scene.script(&["--json"], &script);
+    let lost = fixture.script(&["--json"], &script);
     lost.check(70, "");
-    let said = last(&lost);
-    assert_eq!((&said["error"]["kind"], &said["error"]["reason"]), (&"lost".into(), &"removed".into()));
-    assert_eq!((&said["command_status"], &said["status"]), (&0.into(), &70.into()));
+    let report = last(&lost);
+    assert_eq!((&report["error"]["kind"], &report["error"]["reason"]), (&"lost".into(), &"removed".into()));
+    assert_eq!((&report["command_status"], &report["status"]), (&0.into(), &70.into()));
 }
 
 #[test]
 fn several_locks_are_held_together_or_none_of_them() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     let script = "echo \"$LEASEHOLD_NAME\" | tr '\\n' '|'; echo \"$LEASEHOLD_FENCE\" | grep -c .";
-    let outcome = scene.run(&["run", "till", "stock", "till", "--json", "--", "sh", "-c", script]);
+    let outcome = fixture.run(&["run", "till", "stock", "till", "--json", "--", "sh", "-c", script]);
     outcome.check(0, "");
     assert_eq!(outcome.stdout, "stock|till|2\n");
     let report: serde_json::Value = serde_json::from_str(&outcome.stderr).expect("one line of JSON");
     assert_eq!(report["name"], "till");
     assert_eq!(report["locks"][0]["name"], "stock");
     assert_eq!(report["fence"], report["locks"][1]["fence"]);
-    let mut holder = scene.start(&[], "echo running; read line");
+    let mut holder = fixture.start(&[], "echo running; read line");
     expect(&mut holder, "running");
-    let tried = scene.run(&["run", "till", "job", "--try", "--", "true"]);
+    let tried = fixture.run(&["run", "till", "job", "--try", "--", "true"]);
     tried.check(75, "failed to acquire `till`, `job`: `job` is held by ");
-    scene.run(&["run", "till", "--try", "--", "true"]).check(0, "");
-    let waited = scene.run(&["run", "till", "job", "--wait", "200ms", "--", "true"]);
+    fixture.run(&["run", "till", "--try", "--", "true"]).check(0, "");
+    let waited = fixture.run(&["run", "till", "job", "--wait", "200ms", "--", "true"]);
     waited.check(75, "timed out after ");
-    holder.tell("go").expect("it reads");
+    holder.send("go").expect("it reads");
     assert_eq!(status(&mut holder), Some(0));
-    scene.run(&["run", "till", "job", "--", "true"]).check(0, "");
-    scene.run(&["run", "till", "bad\nname", "--", "true"]).check(2, "cannot be the name of a lock");
-    scene.assert_free();
+    fixture.run(&["run", "till", "job", "--", "true"]).check(0, "");
+    fixture.run(&["run", "till", "bad\nname", "--", "true"]).check(2, "cannot be the name of a lock");
+    fixture.assert_free();
 }

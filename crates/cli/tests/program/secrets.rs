@@ -1,36 +1,36 @@
 //! Passwords reach the server, and nothing else.
 
-use super::scene::{Scene, expect, finish, start, status};
+use super::fixture::{Fixture, expect, finish, start, status};
 use leasehold_testkit::{Quorum, RedisServer, Sentinels};
 use std::fs;
 use std::process::Command;
 
 const PASSWORD: &str = "s3cr3t/with@odd:chars";
 
-fn guarded() -> (RedisServer, Scene) {
+fn guarded() -> (RedisServer, Fixture) {
     let server = RedisServer::builder().password(PASSWORD).start().expect("there is a server");
-    let scene = Scene::redis(&server);
-    (server, scene)
+    let fixture = Fixture::redis(&server);
+    (server, fixture)
 }
 
 /// The program, with the password in each possible way.
-fn ways(server: &RedisServer, scene: &Scene, script: &str) -> Vec<Command> {
+fn ways(server: &RedisServer, fixture: &Fixture, script: &str) -> Vec<Command> {
     let run =
-        |options: &[&str]| scene.command(&[&["run", "job"], options, &["--", "sh", "-c", script]].concat());
+        |options: &[&str]| fixture.command(&[&["run", "job"], options, &["--", "sh", "-c", script]].concat());
     let mut variable = run(&["-vvv"]);
     variable.env("LEASEHOLD_PASSWORD", PASSWORD).env("LEASEHOLD_USERNAME", "default");
     let mut url = run(&["-vvv"]);
     let encoded = PASSWORD.replace('/', "%2F").replace('@', "%40").replace(':', "%3A");
     url.env("LEASEHOLD_STORE", format!("redis://:{encoded}@127.0.0.1:{}/", server.port()));
-    fs::write(scene.path("password"), format!("{PASSWORD}\n")).expect("the directory is ours");
+    fs::write(fixture.path("password"), format!("{PASSWORD}\n")).expect("the directory is ours");
     let file = run(&["-vvv", "--password-file", "password"]);
     vec![variable, url, file]
 }
 
 #[test]
 fn a_password_is_in_no_argument_no_log_and_not_in_the_commands_environment() {
-    let (server, scene) = guarded();
-    for command in ways(&server, &scene, "env; cat /proc/$PPID/cmdline | tr '\\0' ' '; echo; echo done") {
+    let (server, fixture) = guarded();
+    for command in ways(&server, &fixture, "env; cat /proc/$PPID/cmdline | tr '\\0' ' '; echo; echo done") {
         let outcome = finish(command, "");
         outcome.check(0, "");
         assert!(outcome.stdout.ends_with("done\n"), "{outcome:?}");
@@ -42,17 +42,17 @@ fn a_password_is_in_no_argument_no_log_and_not_in_the_commands_environment() {
 
 #[test]
 fn a_store_without_a_password_stays_in_the_commands_environment() {
-    let (server, scene) = guarded();
-    let mut command = scene.command(&["run", "job", "--", "sh", "-c", "echo $LEASEHOLD_STORE"]);
+    let (server, fixture) = guarded();
+    let mut command = fixture.command(&["run", "job", "--", "sh", "-c", "echo $LEASEHOLD_STORE"]);
     command.env("LEASEHOLD_PASSWORD", PASSWORD);
     assert_eq!(finish(command, "").stdout, server.url() + "\n");
 }
 
 #[test]
 fn a_lock_within_a_lock_is_turned_away_rather_than_kept_elsewhere() {
-    let (server, scene) = guarded();
+    let (server, fixture) = guarded();
     let inner = format!("{} run job --try -- echo both run; echo status $?", env!("CARGO_BIN_EXE_leasehold"));
-    let mut command = scene.command(&["run", "job", "--", "sh", "-c", &inner]);
+    let mut command = fixture.command(&["run", "job", "--", "sh", "-c", &inner]);
     let encoded = PASSWORD.replace('/', "%2F").replace('@', "%40").replace(':', "%3A");
     command.env("LEASEHOLD_STORE", format!("redis://:{encoded}@127.0.0.1:{}/?prefix=a", server.port()));
     let outcome = finish(command, "");
@@ -62,12 +62,12 @@ fn a_lock_within_a_lock_is_turned_away_rather_than_kept_elsewhere() {
 
 #[test]
 fn a_store_that_ends_with_the_program_is_refused() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     for words in [
         &["run", "job", "--store", "memory:", "--", "echo", "never"][..],
         &["show", "job", "--store", "memory:x"],
     ] {
-        let outcome = scene.run(words);
+        let outcome = fixture.run(words);
         outcome.check(2, "ends with this program");
         assert_eq!(outcome.stdout, "");
     }
@@ -75,8 +75,8 @@ fn a_store_that_ends_with_the_program_is_refused() {
 
 #[test]
 fn of_standard_input_one_line_is_the_password_and_the_rest_the_commands() {
-    let (_server, scene) = guarded();
-    let command = scene.command(&["run", "job", "--password-file", "-", "--", "cat"]);
+    let (_server, fixture) = guarded();
+    let command = fixture.command(&["run", "job", "--password-file", "-", "--", "cat"]);
     let outcome = finish(command, &format!("{PASSWORD}\none\ntwo\n"));
     outcome.check(0, "");
     assert_eq!(outcome.stdout, "one\ntwo\n");
@@ -84,9 +84,9 @@ fn of_standard_input_one_line_is_the_password_and_the_rest_the_commands() {
 
 #[test]
 fn a_wrong_password_or_none_ends_with_69_and_is_not_repeated() {
-    let (_server, scene) = guarded();
-    scene.script(&[], "echo never").check(69, "user or password are missing or wrong");
-    let mut command = scene.command(&["show", "job", "-vvv"]);
+    let (_server, fixture) = guarded();
+    fixture.script(&[], "echo never").check(69, "user or password are missing or wrong");
+    let mut command = fixture.command(&["show", "job", "-vvv"]);
     command.env("LEASEHOLD_PASSWORD", "wr0ng");
     let outcome = finish(command, "");
     outcome.check(69, "user or password are missing or wrong");
@@ -95,12 +95,12 @@ fn a_wrong_password_or_none_ends_with_69_and_is_not_repeated() {
 
 #[test]
 fn a_password_as_an_argument_is_refused_and_not_repeated() {
-    let (server, scene) = guarded();
+    let (server, fixture) = guarded();
     let url = format!("redis://:s3cr3t@127.0.0.1:{}/", server.port());
-    let outcome = scene.run(&["run", "job", "--store", &url, "--", "echo", "never"]);
+    let outcome = fixture.run(&["run", "job", "--store", &url, "--", "echo", "never"]);
     outcome.check(2, "give it by --password-file, LEASEHOLD_PASSWORD or LEASEHOLD_STORE");
     assert!(!outcome.stderr.contains("s3cr3t") && outcome.stdout.is_empty(), "{outcome:?}");
-    let mut broken = scene.command(&["show", "job"]);
+    let mut broken = fixture.command(&["show", "job"]);
     broken.env("LEASEHOLD_STORE", "redis://h:s3cr3t");
     let outcome = finish(broken, "");
     outcome.check(2, "the store's URL cannot be used");
@@ -116,8 +116,8 @@ fn quorum_url(quorum: &Quorum, credentials: &str) -> String {
 #[test]
 fn a_quorum_password_in_the_url_does_not_reach_the_command() {
     let quorum = Quorum::with(3, &RedisServer::builder().password("s3cr3tPW")).expect("servers that boot");
-    let scene = Scene::at(quorum_url(&quorum, ":s3cr3tPW@"));
-    let outcome = scene.run(&["run", "va", "-vvv", "--", "env"]);
+    let fixture = Fixture::at(quorum_url(&quorum, ":s3cr3tPW@"));
+    let outcome = fixture.run(&["run", "va", "-vvv", "--", "env"]);
     outcome.check(0, "");
     assert!(!format!("{outcome:?}").contains("s3cr3t"), "{outcome:?}");
     let expected = format!("LEASEHOLD_STORE={}?min_uptime=0ms&node_timeout=1000ms", quorum.url());
@@ -127,11 +127,11 @@ fn a_quorum_password_in_the_url_does_not_reach_the_command() {
 #[test]
 fn a_quorum_takes_password_and_user_from_the_environment_or_a_file() {
     let quorum = Quorum::with(3, &RedisServer::builder().password(PASSWORD)).expect("servers that boot");
-    let scene = Scene::at(quorum_url(&quorum, ""));
+    let fixture = Fixture::at(quorum_url(&quorum, ""));
     let words = ["run", "va", "--try", "--", "sh", "-c", "env; echo ran"];
-    scene.run(&words).check(69, "user or password are missing or wrong");
+    fixture.run(&words).check(69, "user or password are missing or wrong");
     let with = |user: &str| {
-        let mut command = scene.command(&words);
+        let mut command = fixture.command(&words);
         command.env("LEASEHOLD_PASSWORD", PASSWORD).env("LEASEHOLD_USERNAME", user);
         finish(command, "")
     };
@@ -139,8 +139,8 @@ fn a_quorum_takes_password_and_user_from_the_environment_or_a_file() {
     ran.check(0, "");
     assert!(ran.stdout.ends_with("ran\n") && !ran.stdout.contains("s3cr3t"), "{ran:?}");
     with("stranger").check(69, "user or password are missing or wrong");
-    fs::write(scene.path("password"), format!("{PASSWORD}\n")).expect("the directory is ours");
-    let from_file = scene.run(&["run", "va", "--try", "--password-file", "password", "--", "echo", "ran"]);
+    fs::write(fixture.path("password"), format!("{PASSWORD}\n")).expect("the directory is ours");
+    let from_file = fixture.run(&["run", "va", "--try", "--password-file", "password", "--", "echo", "ran"]);
     from_file.check(0, "");
     assert_eq!(from_file.stdout, "ran\n");
 }
@@ -150,8 +150,8 @@ fn a_password_of_the_sentinels_does_not_reach_the_command() {
     let sentinels = Sentinels::start(0).expect("servers that boot");
     // The user `default` of these Sentinels needs no password, and accepts any.
     let credentials = "sentinel_user=default&sentinel_password=s3cr3tPW";
-    let scene = Scene::at(format!("{}?{credentials}", sentinels.url()));
-    let outcome = scene.run(&["run", "va", "-vvv", "--", "env"]);
+    let fixture = Fixture::at(format!("{}?{credentials}", sentinels.url()));
+    let outcome = fixture.run(&["run", "va", "-vvv", "--", "env"]);
     outcome.check(0, "");
     assert!(!format!("{outcome:?}").contains("s3cr3t"), "{outcome:?}");
     let expected = format!("LEASEHOLD_STORE={}?sentinel_user=default", sentinels.url());
@@ -160,8 +160,8 @@ fn a_password_of_the_sentinels_does_not_reach_the_command() {
 
 #[test]
 fn a_url_that_is_not_used_is_redacted_as_well() {
-    let scene = Scene::sqlite();
-    let store = format!("sqlite:{}", scene.path("locks.db").display());
+    let fixture = Fixture::sqlite();
+    let store = format!("sqlite:{}", fixture.path("locks.db").display());
     for (unused, passed_on) in [
         ("redlock://u:s3cr3t@a,b,c/1?prefix=p:", "redlock://u@a,b,c/1?prefix=p:"),
         ("redis+sentinel://a/m?sentinel_password=s3cr3t", "redis+sentinel://a/m"),
@@ -178,21 +178,21 @@ fn a_url_that_is_not_used_is_redacted_as_well() {
         ("s3cr3t", "withheld:"),
     ] {
         let mut command =
-            scene.command(&["run", "job", "--store", &store, "--", "sh", "-c", "echo $LEASEHOLD_STORE"]);
+            fixture.command(&["run", "job", "--store", &store, "--", "sh", "-c", "echo $LEASEHOLD_STORE"]);
         command.env("LEASEHOLD_STORE", unused);
         let outcome = finish(command, "");
         outcome.check(0, "");
         assert_eq!(outcome.stdout, format!("{passed_on}\n"), "{unused}");
     }
     // A withheld URL does not select another store.
-    let mut command = scene.command(&["show", "job"]);
+    let mut command = fixture.command(&["show", "job"]);
     command.env("LEASEHOLD_STORE", "withheld:");
     finish(command, "").check(2, "the store's URL cannot be used");
 }
 
 #[test]
 fn a_password_as_an_argument_is_refused_for_every_scheme() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     let refusal = "give it by --password-file, LEASEHOLD_PASSWORD or LEASEHOLD_STORE";
     for (url, message) in [
         ("redis://:s3cr3t@h", refusal),
@@ -217,7 +217,7 @@ fn a_password_as_an_argument_is_refused_for_every_scheme() {
             &["acl", "--store", url],
             &["doctor", "--store", url],
         ] {
-            let outcome = scene.run(words);
+            let outcome = fixture.run(words);
             outcome.check(2, message);
             assert!(!outcome.stderr.contains("s3cr3t") && outcome.stdout.is_empty(), "{url}: {outcome:?}");
         }
@@ -227,25 +227,25 @@ fn a_password_as_an_argument_is_refused_for_every_scheme() {
 #[test]
 fn the_token_of_a_hold_is_never_shown() {
     let server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
+    let fixture = Fixture::redis(&server);
     let mut command =
-        scene.command(&["run", "job", "-vvv", "--", "sh", "-c", "env; echo running; read line"]);
-    let log = fs::File::create(scene.path("log")).expect("the directory is ours");
+        fixture.command(&["run", "job", "-vvv", "--", "sh", "-c", "env; echo running; read line"]);
+    let log = fs::File::create(fixture.path("log")).expect("the directory is ours");
     command.stderr(log);
     let mut holder = start(command);
-    let mut said = String::new();
-    while !said.ends_with("running") {
-        said = said + "\n" + &holder.line(super::scene::PATIENCE).expect("the command speaks");
+    let mut output = String::new();
+    while !output.ends_with("running") {
+        output = output + "\n" + &holder.line(super::fixture::LIMIT).expect("the command prints");
     }
     let token = server.cli(&["GET", "job"]).expect("it answers");
     let token = token.text().expect("the lock is held");
     assert!(token.len() > 16, "{token}");
-    let shown = scene.run(&["show", "job", "--json", "-vvv"]);
-    let taken = scene.script(&["--try", "-vvv"], "true");
+    let shown = fixture.run(&["show", "job", "--json", "-vvv"]);
+    let taken = fixture.script(&["--try", "-vvv"], "true");
     taken.check(75, "held by");
-    holder.tell("go").expect("it reads");
+    holder.send("go").expect("it reads");
     assert_eq!(status(&mut holder), Some(0));
-    for text in [said, scene.read("log"), shown.stdout, shown.stderr, taken.stderr] {
+    for text in [output, fixture.read("log"), shown.stdout, shown.stderr, taken.stderr] {
         assert!(!text.contains(token), "{text}");
     }
 }
@@ -253,14 +253,14 @@ fn the_token_of_a_hold_is_never_shown() {
 #[test]
 fn a_prefix_and_a_socket_are_heeded() {
     let server = RedisServer::builder().unix_socket().start().expect("there is a server");
-    let scene = Scene::redis(&server);
+    let fixture = Fixture::redis(&server);
     let url = server.unix_url().expect("it was built with one");
-    let mut command = scene.command(&["run", "job", "--store", &url, "--prefix", "app:"]);
+    let mut command = fixture.command(&["run", "job", "--store", &url, "--prefix", "app:"]);
     command.args(["--", "sh", "-c", "echo running; read line"]);
     let mut holder = start(command);
     expect(&mut holder, "running");
     assert_eq!(server.cli(&["EXISTS", "app:job"]).expect("it answers").integer(), Some(1));
     assert_eq!(server.cli(&["EXISTS", "job"]).expect("it answers").integer(), Some(0));
-    holder.tell("go").expect("it reads");
+    holder.send("go").expect("it reads");
     assert_eq!(status(&mut holder), Some(0));
 }

@@ -1,31 +1,31 @@
 //! Shared locks: readers and a writer, and permits.
 
-use super::scene::{Scene, expect, finish, runs, start, status, until};
+use super::fixture::{Fixture, expect, finish, runs, start, status, until};
 use leasehold_testkit::Worker;
 use serde_json::Value;
 use std::process::Command;
 
 /// `run` with a shell script as the command, which finds the program in `$LEASEHOLD`.
-fn command(scene: &Scene, options: &[&str], script: &str) -> Command {
-    let mut command = scene.command(&[&["run", "job"], options, &["--", "sh", "-c", script]].concat());
+fn command(fixture: &Fixture, options: &[&str], script: &str) -> Command {
+    let mut command = fixture.command(&[&["run", "job"], options, &["--", "sh", "-c", script]].concat());
     command.env("LEASEHOLD", env!("CARGO_BIN_EXE_leasehold"));
     command
 }
 
 /// A run that ends when the test writes a line, and its fencing token.
-fn running(scene: &Scene, options: &[&str]) -> (Worker, u64) {
-    let mut holder = start(command(scene, options, "echo fence $LEASEHOLD_FENCE; read line"));
+fn running(fixture: &Fixture, options: &[&str]) -> (Worker, u64) {
+    let mut holder = start(command(fixture, options, "echo fence $LEASEHOLD_FENCE; read line"));
     let fence = expect(&mut holder, "fence");
     (holder, fence.parse().expect("it is a number"))
 }
 
 fn end(mut worker: Worker) {
-    worker.tell("go").expect("it reads");
+    worker.send("go").expect("it reads");
     assert_eq!(status(&mut worker), Some(0));
 }
 
-fn taken(scene: &Scene, options: &[&str]) {
-    finish(command(scene, &[options, &["--try"]].concat(), "echo never"), "").check(75, "held by ");
+fn taken(fixture: &Fixture, options: &[&str]) {
+    finish(command(fixture, &[options, &["--try"]].concat(), "echo never"), "").check(75, "held by ");
 }
 
 fn line(text: &str) -> Value {
@@ -34,70 +34,71 @@ fn line(text: &str) -> Value {
 
 #[test]
 fn readers_run_beside_each_other_and_a_writer_alone() {
-    let scene = Scene::sqlite();
-    let ((one, first), (other, second)) = (running(&scene, &["--shared"]), running(&scene, &["--shared"]));
+    let fixture = Fixture::sqlite();
+    let ((one, first), (other, second)) =
+        (running(&fixture, &["--shared"]), running(&fixture, &["--shared"]));
     assert!(first < second, "each has a token of its own");
-    taken(&scene, &["--exclusive"]);
-    finish(command(&scene, &["--exclusive", "--wait", "50ms"], "echo never"), "").check(75, "timed out");
-    let mut writer = start(command(&scene, &["--exclusive"], "echo alone; read line"));
-    until("it waits", || scene.status()["waiting"] == 1);
+    taken(&fixture, &["--exclusive"]);
+    finish(command(&fixture, &["--exclusive", "--wait", "50ms"], "echo never"), "").check(75, "timed out");
+    let mut writer = start(command(&fixture, &["--exclusive"], "echo alone; read line"));
+    until("it waits", || fixture.status()["waiting"] == 1);
     // A reader waits for a writer that came earlier.
-    taken(&scene, &["--shared"]);
+    taken(&fixture, &["--shared"]);
     end(one);
     end(other);
     expect(&mut writer, "alone");
-    taken(&scene, &["--shared"]);
+    taken(&fixture, &["--shared"]);
     end(writer);
-    let report = finish(command(&scene, &["--shared", "--json"], "true"), "");
+    let report = finish(command(&fixture, &["--shared", "--json"], "true"), "");
     report.check(0, "");
     let report = line(&report.stderr);
     assert_eq!((&report["portion"], &report["permits"]), (&"read".into(), &Value::Null), "{report}");
 }
 
 #[test]
-fn so_many_run_at_a_time() {
-    let scene = Scene::sqlite();
+fn as_many_run_at_a_time_as_there_are_permits() {
+    let fixture = Fixture::sqlite();
     let three = ["--permits", "3"];
-    let (one, _) = running(&scene, &three);
-    let (two, _) = running(&scene, &["--permits", "3", "--take", "2"]);
-    taken(&scene, &three);
-    let mut next = start(command(&scene, &["--permits", "3", "--take", "2", "--json"], "true"));
-    until("it waits", || scene.status()["waiting"] == 1);
+    let (one, _) = running(&fixture, &three);
+    let (two, _) = running(&fixture, &["--permits", "3", "--take", "2"]);
+    taken(&fixture, &three);
+    let mut next = start(command(&fixture, &["--permits", "3", "--take", "2", "--json"], "true"));
+    until("it waits", || fixture.status()["waiting"] == 1);
     // One free permit is not enough for it, and no other client passes it.
     end(one);
-    taken(&scene, &three);
+    taken(&fixture, &three);
     end(two);
     assert_eq!(status(&mut next), Some(0));
-    let report = finish(command(&scene, &["--permits", "3", "--take", "2", "--json"], "true"), "");
+    let report = finish(command(&fixture, &["--permits", "3", "--take", "2", "--json"], "true"), "");
     let report = line(&report.stderr);
     assert_eq!((&report["portion"], &report["permits"]), (&"permits".into(), &2.into()), "{report}");
 }
 
 #[test]
 fn a_nested_reader_of_the_owner_runs_and_a_nested_writer_is_refused() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     let script = "echo in; read line; $LEASEHOLD run job --shared --reentrant -- echo nested; \
                   $LEASEHOLD run job --exclusive --reentrant -- echo never; echo $?";
-    let mut outer = start(command(&scene, &["--shared", "--reentrant"], script));
+    let mut outer = start(command(&fixture, &["--shared", "--reentrant"], script));
     expect(&mut outer, "in");
-    let mut writer = start(command(&scene, &["--exclusive"], "true"));
-    until("a writer waits", || scene.status()["waiting"] == 1);
-    outer.tell("go").expect("it reads");
+    let mut writer = start(command(&fixture, &["--exclusive"], "true"));
+    until("a writer waits", || fixture.status()["waiting"] == 1);
+    outer.send("go").expect("it reads");
     // Past the writer, which waits for the outer run.
     expect(&mut outer, "nested");
     expect(&mut outer, "2");
     assert_eq!((status(&mut outer), status(&mut writer)), (Some(0), Some(0)));
     // A plain run does not pass its owner to the command.
-    let plain = finish(command(&scene, &["--shared"], "echo \"owner: $LEASEHOLD_OWNER.\""), "");
+    let plain = finish(command(&fixture, &["--shared"], "echo \"owner: $LEASEHOLD_OWNER.\""), "");
     assert_eq!(plain.stdout, "owner: .\n");
 }
 
 #[test]
 fn all_holders_of_a_shared_lock_are_shown_and_listed() {
-    let scene = Scene::sqlite();
-    let (one, first) = running(&scene, &["--shared", "--owner", "me"]);
-    let (other, second) = running(&scene, &["--shared"]);
-    let shown = scene.status();
+    let fixture = Fixture::sqlite();
+    let (one, first) = running(&fixture, &["--shared", "--owner", "me"]);
+    let (other, second) = running(&fixture, &["--shared"]);
+    let shown = fixture.status();
     assert_eq!((&shown["kind"], &shown["fence"]), (&"rwlock".into(), &first.into()), "{shown}");
     let check = |at: usize, pid: u32, fence: u64| {
         let having = &shown["sharers"][at];
@@ -108,67 +109,67 @@ fn all_holders_of_a_shared_lock_are_shown_and_listed() {
     check(0, one.pid(), first);
     check(1, other.pid(), second);
     assert_eq!(shown["sharers"][0]["owner"], "me", "{shown}");
-    let text = scene.run(&["show", "job"]).stdout;
+    let text = fixture.run(&["show", "job"]).stdout;
     assert!(text.contains("kind     rwlock\nheld     yes\nhold     read by "), "{text}");
     assert!(text.contains(&format!("with process {} on ", other.pid())), "{text}");
     assert!(text.contains("for the owner me") && text.contains(&format!("(fence {second})")), "{text}");
-    let row = line(&scene.run(&["ls", "--json"]).stdout);
+    let row = line(&fixture.run(&["ls", "--json"]).stdout);
     assert_eq!((&row["kind"], &row["sharers"][1]["fence"]), (&"rwlock".into(), &second.into()), "{row}");
-    let text = scene.run(&["ls"]).stdout;
+    let text = fixture.run(&["ls"]).stdout;
     assert_eq!(text.lines().filter(|line| line.starts_with("job   rwlock (read)  ")).count(), 2, "{text}");
     end(one);
     end(other);
 
-    let (permits, _) = running(&scene, &["--permits", "3", "--take", "2"]);
-    let shown = scene.status();
+    let (permits, _) = running(&fixture, &["--permits", "3", "--take", "2"]);
+    let shown = fixture.status();
     assert_eq!((&shown["kind"], &shown["taken"]), (&"semaphore".into(), &2.into()), "{shown}");
     assert_eq!((&shown["limit"], &shown["sharers"][0]["count"]), (&3.into(), &2.into()), "{shown}");
-    let text = scene.run(&["show", "job"]).stdout;
+    let text = fixture.run(&["show", "job"]).stdout;
     assert!(text.contains("taken    2 of 3\n") && text.contains("hold     2 permits by "), "{text}");
     // A plain lock of that name is another kind.
-    finish(command(&scene, &["--try"], "echo never"), "").check(69, "--shared, --exclusive or --permits");
+    finish(command(&fixture, &["--try"], "echo never"), "").check(69, "--shared, --exclusive or --permits");
     end(permits);
-    let free = scene.status();
+    let free = fixture.status();
     assert_eq!((&free["held"], &free["sharers"]), (&false.into(), &Value::Array(Vec::new())), "{free}");
 }
 
 #[test]
 fn a_shared_lock_is_freed_for_one_holder_or_for_all_that_were_seen() {
-    let scene = Scene::sqlite();
-    let [(mut one, first), (mut two, _), (mut three, _)] = [(); 3].map(|()| running(&scene, &["--shared"]));
-    scene
+    let fixture = Fixture::sqlite();
+    let [(mut one, first), (mut two, _), (mut three, _)] = [(); 3].map(|()| running(&fixture, &["--shared"]));
+    fixture
         .run(&["free", "job", "--yes", "--fence", "4711"])
         .check(75, "no hold of `job` has the fencing token 4711");
     let token = first.to_string();
-    let freed = scene.run(&["free", "job", "--yes", "--json", "--fence", &token, "--label", "ticket 4711"]);
+    let freed = fixture.run(&["free", "job", "--yes", "--json", "--fence", &token, "--label", "ticket 4711"]);
     freed.check(0, "");
     let report = line(&freed.stdout);
     assert_eq!((&report["freed"], &report["freed_fences"]), (&true.into(), &vec![first].into()), "{report}");
     assert_eq!(status(&mut one), Some(70));
-    let shown = scene.status();
+    let shown = fixture.status();
     assert_eq!(shown["sharers"].as_array().map(Vec::len), Some(2), "{shown}");
     assert_eq!(
         (&shown["audit"][0]["fence"], &shown["audit"][0]["by"]),
         (&first.into(), &"ticket 4711".into())
     );
-    let freed = scene.run(&["free", "job", "--yes"]);
+    let freed = fixture.run(&["free", "job", "--yes"]);
     freed.check(0, "");
     assert_eq!(freed.stdout.matches("freed `job`: read taken from ").count(), 2, "{freed:?}");
     assert!(freed.stdout.contains(&format!("process {} on", three.pid())), "{freed:?}");
     assert_eq!((status(&mut two), status(&mut three)), (Some(70), Some(70)));
-    assert_eq!(scene.run(&["free", "job", "--yes"]).stdout, "`job` is already free\n");
+    assert_eq!(fixture.run(&["free", "job", "--yes"]).stdout, "`job` is already free\n");
 }
 
 #[test]
-fn a_monitor_takes_from_the_dead_what_they_shared_and_leaves_the_others() {
-    let scene = Scene::sqlite();
-    let (mut dead, fence) = running(&scene, &["--permits", "2", "--lease", "10m"]);
-    let (lives, _) = running(&scene, &["--permits", "2", "--lease", "10m"]);
-    let mut monitor = start(scene.command(&["monitor", "--every", "100ms", "--label", "the monitor"]));
+fn a_monitor_evicts_shared_holds_of_dead_sessions_only() {
+    let fixture = Fixture::sqlite();
+    let (mut dead, fence) = running(&fixture, &["--permits", "2", "--lease", "10m"]);
+    let (lives, _) = running(&fixture, &["--permits", "2", "--lease", "10m"]);
+    let mut monitor = start(fixture.command(&["monitor", "--every", "100ms", "--label", "the monitor"]));
     expect(&mut monitor, "2");
     dead.kill().expect("it runs");
     until("it is taken", || {
-        let shown = scene.status();
+        let shown = fixture.status();
         shown["taken"] == 1 && shown["audit"][0]["fence"] == fence
     });
     assert!(runs(&lives.pid().to_string()));
@@ -179,13 +180,13 @@ fn a_monitor_takes_from_the_dead_what_they_shared_and_leaves_the_others() {
 
 #[test]
 fn a_command_ends_with_its_own_permit() {
-    let scene = Scene::sqlite();
-    let (other, _) = running(&scene, &["--permits", "2"]);
+    let fixture = Fixture::sqlite();
+    let (other, _) = running(&fixture, &["--permits", "2"]);
     let options = ["--permits", "2", "--max-hold", "1s", "--kill-grace", "300ms", "--json"];
-    let ended = finish(command(&scene, &options, "exec sleep 60"), "");
+    let ended = finish(command(&fixture, &options, "exec sleep 60"), "");
     ended.check(70, "is held for as long as --max-hold allows");
-    let report = line(ended.stderr.lines().last().expect("it says so"));
+    let report = line(ended.stderr.lines().last().expect("a line of JSON"));
     assert_eq!(report["error"]["reason"], "capped", "{report}");
-    assert_eq!(scene.status()["taken"], 1);
+    assert_eq!(fixture.status()["taken"], 1);
     end(other);
 }

@@ -1,15 +1,15 @@
 //! The output of `show`.
 
-use super::scene::{Scene, expect, status, until};
+use super::fixture::{Fixture, expect, status, until};
 use leasehold_testkit::RedisServer;
 
 #[test]
 fn a_free_lock() {
-    let scene = Scene::sqlite();
-    let shown = scene.run(&["show", "job"]);
+    let fixture = Fixture::sqlite();
+    let shown = fixture.run(&["show", "job"]);
     shown.check(0, "");
     assert_eq!(shown.stdout, "name     job\nkind     mutex\nheld     no\nwaiting  0\n");
-    let json = scene.run(&["show", "job", "--json"]).stdout;
+    let json = fixture.run(&["show", "job", "--json"]).stdout;
     let wanted = "{\"name\":\"job\",\"kind\":\"mutex\",\"held\":false,\"rests\":false,\"holder\":null,\"owner\":null,\"count\":0,\
                   \"since\":null,\"until\":null,\"remaining_ms\":null,\"fence\":null,\"waiting\":0,\"behind\":null,\"audit\":[],\
                   \"taken\":null,\"limit\":null,\"sharers\":[]}\n";
@@ -19,12 +19,12 @@ fn a_free_lock() {
 #[test]
 fn a_held_lock_and_a_waiter() {
     let server = RedisServer::start().expect("there is a server");
-    for scene in [Scene::sqlite(), Scene::redis(&server)] {
-        let mut holder = scene.start(&[], "echo fence $LEASEHOLD_FENCE; read line");
+    for fixture in [Fixture::sqlite(), Fixture::redis(&server)] {
+        let mut holder = fixture.start(&[], "echo fence $LEASEHOLD_FENCE; read line");
         let fence = expect(&mut holder, "fence");
-        let mut waiter = scene.start(&[], "true");
-        until("it waits", || scene.status()["waiting"] == 1);
-        let json = scene.status();
+        let mut waiter = fixture.start(&[], "true");
+        until("it waits", || fixture.status()["waiting"] == 1);
+        let json = fixture.status();
         assert_eq!((&json["name"], &json["held"]), (&"job".into(), &true.into()));
         assert_eq!(json["fence"].to_string(), fence);
         let by = format!("/{}/leasehold", holder.pid());
@@ -34,12 +34,12 @@ fn a_held_lock_and_a_waiter() {
         let text = |field: &str| json[field].as_str().expect("it is known").to_owned();
         let (since, until) = (text("since"), text("until"));
         assert!(since < until && since.len() == 24 && since.ends_with('Z'), "{json}");
-        let shown = scene.run(&["show", "job"]);
+        let shown = fixture.run(&["show", "job"]);
         shown.check(0, "");
         for line in ["held     yes\n", &format!("{by}\n"), &format!("fence    {fence}\n"), "waiting  1\n"] {
             assert!(shown.stdout.contains(line), "{line}: {shown:?}");
         }
-        holder.tell("go").expect("it reads");
+        holder.send("go").expect("it reads");
         assert_eq!((status(&mut holder), status(&mut waiter)), (Some(0), Some(0)));
     }
 }
@@ -47,14 +47,14 @@ fn a_held_lock_and_a_waiter() {
 #[test]
 fn a_lock_of_another_library_without_an_expiry() {
     let server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
+    let fixture = Fixture::redis(&server);
     server.cli(&["SET", "job", "token-of-a-stranger"]).expect("it answers");
-    let json = scene.status();
+    let json = fixture.status();
     assert_eq!(json["held"], true);
     for field in ["holder", "until", "remaining_ms"] {
         assert!(json[field].is_null(), "{json}");
     }
-    let shown = scene.run(&["show", "job"]);
+    let shown = fixture.run(&["show", "job"]);
     shown.check(0, "");
     assert!(shown.stdout.contains("for ever: it has no expiry"), "{shown:?}");
     assert!(!shown.stdout.contains("stranger"), "{shown:?}");

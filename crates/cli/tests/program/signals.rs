@@ -1,32 +1,32 @@
 //! Signals go to the command, and the lock is released when it has ended.
 
-use super::scene::{PATIENCE, Scene, expect, runs, signal, start, status, until};
+use super::fixture::{Fixture, LIMIT, expect, runs, signal, start, status, until};
 use leasehold_testkit::RedisServer;
 use std::process::Command;
 
 #[test]
 fn signals_are_passed_on_and_the_lock_is_free_when_the_command_has_ended() {
     for name in ["TERM", "INT", "HUP", "QUIT"] {
-        let scene = Scene::sqlite();
+        let fixture = Fixture::sqlite();
         let script = format!(
             "trap 'echo got {name}; read line; exit 3' {name}; echo running; while :; do sleep 0.01; done"
         );
-        let mut run = scene.start(&[], &script);
+        let mut run = fixture.start(&[], &script);
         expect(&mut run, "running");
         signal(run.pid(), name);
         expect(&mut run, &format!("got {name}"));
-        scene.script(&["--try"], "true").check(75, "held by");
-        run.tell("go").expect("it reads");
+        fixture.script(&["--try"], "true").check(75, "held by");
+        run.send("go").expect("it reads");
         assert_eq!(status(&mut run), Some(3), "{name}");
-        scene.assert_free();
+        fixture.assert_free();
     }
 }
 
 #[test]
 fn other_signals_reach_the_command_too_and_end_nothing() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     let traps = "for s in USR1 USR2 WINCH; do trap \"echo got $s\" $s; done";
-    let mut run = scene.start(&[], &format!("{traps}; echo running; while :; do sleep 0.01; done"));
+    let mut run = fixture.start(&[], &format!("{traps}; echo running; while :; do sleep 0.01; done"));
     expect(&mut run, "running");
     for name in ["USR1", "USR2", "WINCH"] {
         signal(run.pid(), name);
@@ -38,8 +38,8 @@ fn other_signals_reach_the_command_too_and_end_nothing() {
 
 #[test]
 fn the_whole_group_is_signalled() {
-    let scene = Scene::sqlite();
-    let mut run = scene.start(&[], "sleep 60 & echo child $!; wait");
+    let fixture = Fixture::sqlite();
+    let mut run = fixture.start(&[], "sleep 60 & echo child $!; wait");
     let child = expect(&mut run, "child");
     run.terminate().expect("it runs");
     assert_eq!(status(&mut run), Some(143));
@@ -48,46 +48,46 @@ fn the_whole_group_is_signalled() {
 
 #[test]
 fn a_signal_while_waiting_removes_the_queue_entry() {
-    let scene = Scene::sqlite();
-    let mut holder = scene.start(&[], "echo running; read line");
+    let fixture = Fixture::sqlite();
+    let mut holder = fixture.start(&[], "echo running; read line");
     expect(&mut holder, "running");
     for (name, code) in [("INT", 130), ("TERM", 143)] {
-        let mut waiter = scene.start(&[], "echo never");
-        until("it waits", || scene.status()["waiting"] == 1);
+        let mut waiter = fixture.start(&[], "echo never");
+        until("it waits", || fixture.status()["waiting"] == 1);
         signal(waiter.pid(), name);
         assert_eq!(status(&mut waiter), Some(code));
-        assert_eq!(scene.status()["waiting"], 0);
+        assert_eq!(fixture.status()["waiting"], 0);
     }
-    holder.tell("go").expect("it reads");
+    holder.send("go").expect("it reads");
     assert_eq!(status(&mut holder), Some(0));
-    scene.assert_free();
+    fixture.assert_free();
 }
 
 #[test]
 fn what_was_ignored_stays_ignored() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     let mut command = Command::new("sh");
     let script = "trap '' HUP; exec \"$@\"";
     command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_leasehold"), "run", "job"]);
     command.args(["--", "sh", "-c", "echo running; read line; exit 5"]);
-    command.env("LEASEHOLD_STORE", format!("sqlite:{}", scene.path("locks.db").display()));
+    command.env("LEASEHOLD_STORE", format!("sqlite:{}", fixture.path("locks.db").display()));
     let mut run = start(command);
     expect(&mut run, "running");
     signal(run.pid(), "HUP");
-    run.tell("go").expect("it reads");
+    run.send("go").expect("it reads");
     assert_eq!(status(&mut run), Some(5));
 }
 
 #[test]
 fn a_program_that_is_killed_takes_its_command_along() {
-    let scene = Scene::sqlite();
-    let mut run = scene.start(&[], "echo pid $$; exec sleep 60");
+    let fixture = Fixture::sqlite();
+    let mut run = fixture.start(&[], "echo pid $$; exec sleep 60");
     let child = expect(&mut run, "pid");
     assert!(runs(&child));
     run.kill().expect("it runs");
     until("the command is killed", || !runs(&child));
     // With SQLite the next client need not wait for the lease of 30 s.
-    let next = scene.script(&["--wait", "5s"], "echo free");
+    let next = fixture.script(&["--wait", "5s"], "echo free");
     next.check(0, "");
     assert_eq!(next.stdout, "free\n");
 }
@@ -95,12 +95,12 @@ fn a_program_that_is_killed_takes_its_command_along() {
 #[test]
 fn a_killed_programs_lock_on_a_server_is_free_after_its_lease() {
     let server = RedisServer::start().expect("there is a server");
-    let scene = Scene::redis(&server);
-    let mut run = scene.start(&["--lease", "1s"], "echo pid $$; exec sleep 60");
+    let fixture = Fixture::redis(&server);
+    let mut run = fixture.start(&["--lease", "1s"], "echo pid $$; exec sleep 60");
     let child = expect(&mut run, "pid");
     run.kill().expect("it runs");
     until("the command is killed", || !runs(&child));
-    let mut next = scene.start(&["--wait", "10s"], "echo free");
-    next.expect("free", PATIENCE).expect("the lock is free");
+    let mut next = fixture.start(&["--wait", "10s"], "echo free");
+    next.expect("free", LIMIT).expect("the lock is free");
     assert_eq!(status(&mut next), Some(0));
 }

@@ -1,16 +1,16 @@
 //! At a terminal the program is a job like any other. `script` provides the terminal.
 
-use super::scene::{PATIENCE, Scene, expect, finish, runs, start, status, until};
+use super::fixture::{Fixture, LIMIT, expect, finish, runs, start, status, until};
 use leasehold_testkit::Worker;
 use std::process::Command;
 
 /// Runs a shell script at a terminal of its own. `$LEASEHOLD` is the program.
-fn terminal(scene: &Scene, script: &str) -> Option<Command> {
+fn terminal(fixture: &Fixture, script: &str) -> Option<Command> {
     let mut command = Command::new("script");
     command.args(["--quiet", "--return", "--command", script, "/dev/null"]);
     command.env("LEASEHOLD", env!("CARGO_BIN_EXE_leasehold")).env("SHELL", "/bin/sh");
-    command.env("LEASEHOLD_STORE", format!("sqlite:{}", scene.path("locks.db").display()));
-    command.current_dir(scene.path(""));
+    command.env("LEASEHOLD_STORE", format!("sqlite:{}", fixture.path("locks.db").display()));
+    command.current_dir(fixture.path(""));
     if !Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success()) {
         eprintln!("not tested: there is no `script` here");
         return None;
@@ -22,47 +22,48 @@ fn terminal(scene: &Scene, script: &str) -> Option<Command> {
 fn ctrl_c_ends_the_command_and_then_the_program_gives_the_lock_back() {
     // Once while the terminal belongs to the program, and once while the command has it.
     for first in ["", "read line <&3; "] {
-        let scene = Scene::sqlite();
+        let fixture = Fixture::sqlite();
         let command = format!("{first}trap 'echo int; exit 3' INT; echo ready; while :; do sleep 0.02; done");
-        let Some(script) = terminal(&scene, &format!("exec $LEASEHOLD run job -- sh -c \"{command}\" 3<&0"))
+        let Some(script) =
+            terminal(&fixture, &format!("exec $LEASEHOLD run job -- sh -c \"{command}\" 3<&0"))
         else {
             return;
         };
         let mut run = start(script);
-        run.tell("typed").expect("it reads");
+        run.send("typed").expect("it reads");
         expect(&mut run, "ready");
-        run.tell("\x03").expect("it reads");
-        until("the command has ended", || run.line(PATIENCE).expect("it speaks").ends_with("int"));
+        run.send("\x03").expect("it reads");
+        until("the command has ended", || run.line(LIMIT).expect("it prints a line").ends_with("int"));
         assert_eq!(status(&mut run), Some(3), "{first}");
-        scene.assert_free();
+        fixture.assert_free();
     }
 }
 
 #[test]
 fn a_command_that_reads_from_the_terminal_gets_it_and_gives_it_back() {
-    let scene = Scene::sqlite();
+    let fixture = Fixture::sqlite();
     let script = "$LEASEHOLD run job -- sh -c 'read line; echo got $line > got'; echo $? > status; stty -a > /dev/null && echo mine > after";
-    let Some(command) = terminal(&scene, script) else { return };
+    let Some(command) = terminal(&fixture, script) else { return };
     finish(command, "typed\n");
-    assert_eq!(scene.read("got"), "got typed\n");
-    assert_eq!(scene.read("status"), "0\n");
-    assert_eq!(scene.read("after"), "mine\n");
+    assert_eq!(fixture.read("got"), "got typed\n");
+    assert_eq!(fixture.read("status"), "0\n");
+    assert_eq!(fixture.read("after"), "mine\n");
 }
 
 /// A shell with job control, at a terminal, in which a command runs under the lock. Returns the shell and the id of the
 /// command.
-fn job(scene: &Scene, options: &str) -> Option<(Worker, String)> {
-    let mut shell = start(terminal(scene, "PS1= bash --norc --noprofile --noediting -i")?);
+fn job(fixture: &Fixture, options: &str) -> Option<(Worker, String)> {
+    let mut shell = start(terminal(fixture, "PS1= bash --norc --noprofile --noediting -i")?);
     let command = "echo $$ > new; mv new pid; while :; do sleep 0.02; done";
-    shell.tell(&format!("$LEASEHOLD run job {options} -- sh -c '{command}'")).expect("it reads");
-    until("the command runs", || scene.path("pid").exists());
-    Some((shell, scene.read("pid").trim().to_owned()))
+    shell.send(&format!("$LEASEHOLD run job {options} -- sh -c '{command}'")).expect("it reads");
+    until("the command runs", || fixture.path("pid").exists());
+    Some((shell, fixture.read("pid").trim().to_owned()))
 }
 
 /// Stops the job with Ctrl-Z, and waits until the shell can have noticed.
 fn stop(shell: &mut Worker, command: &str) {
     let parent = stat(command, 1);
-    shell.tell("\x1a").expect("it reads");
+    shell.send("\x1a").expect("it reads");
     until("both are stopped", || stat(command, 0) == "T" && stat(&parent, 0) == "T");
 }
 
@@ -74,31 +75,31 @@ fn stat(pid: &str, field: usize) -> String {
 }
 
 /// The exit status of the job, as the shell reports it.
-fn job_status(scene: &Scene, shell: &mut Worker) -> String {
-    shell.tell("echo $? > new; mv new status").expect("it reads");
-    until("the shell goes on", || scene.path("status").exists());
-    scene.read("status")
+fn job_status(fixture: &Fixture, shell: &mut Worker) -> String {
+    shell.send("echo $? > new; mv new status").expect("it reads");
+    until("the shell goes on", || fixture.path("status").exists());
+    fixture.read("status")
 }
 
 #[test]
 fn a_job_can_be_stopped_and_continued() {
-    let scene = Scene::sqlite();
-    let Some((mut shell, command)) = job(&scene, "") else { return };
+    let fixture = Fixture::sqlite();
+    let Some((mut shell, command)) = job(&fixture, "") else { return };
     stop(&mut shell, &command);
-    shell.tell("fg").expect("it reads");
+    shell.send("fg").expect("it reads");
     until("it runs again", || runs(&command) && stat(&command, 0) != "T");
-    shell.tell("\x03").expect("it reads");
+    shell.send("\x03").expect("it reads");
     until("it has ended", || !runs(&command));
-    assert_eq!(job_status(&scene, &mut shell), "130\n");
+    assert_eq!(job_status(&fixture, &mut shell), "130\n");
 }
 
 #[test]
 fn a_job_that_was_stopped_past_its_lease_does_not_go_on() {
-    let scene = Scene::sqlite();
-    let Some((mut shell, command)) = job(&scene, "--lease 1s") else { return };
+    let fixture = Fixture::sqlite();
+    let Some((mut shell, command)) = job(&fixture, "--lease 1s") else { return };
     stop(&mut shell, &command);
-    until("the lease ends", || scene.status()["held"] == false);
-    shell.tell("fg").expect("it reads");
+    until("the lease ends", || fixture.status()["held"] == false);
+    shell.send("fg").expect("it reads");
     until("it has ended", || !runs(&command));
-    assert_eq!(job_status(&scene, &mut shell), "70\n");
+    assert_eq!(job_status(&fixture, &mut shell), "70\n");
 }

@@ -1,6 +1,6 @@
 //! A built-in driver with the protocol of `drivers/README.md`, with one fault in it or with none.
 //!
-//! It shows that the cases can fail: each fault is found by one of them (`tests/plants.rs`).
+//! It shows that the cases can fail: each fault is found by one of them (`tests/mutants.rs`).
 
 use std::fmt::Write;
 use std::io::stdin;

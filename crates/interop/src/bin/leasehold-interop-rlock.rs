@@ -2,7 +2,7 @@
 //! none.
 //!
 //! It has the protocol of `drivers/README.md` with threads. Without a fault it passes the cases that Redisson passes; with
-//! one it shows that they can fail (`tests/plants.rs`). It shares no code with Leasehold's stores.
+//! one it shows that they can fail (`tests/mutants.rs`). It shares no code with Leasehold's stores.
 
 use std::collections::HashMap;
 use std::fmt::Write;

@@ -158,7 +158,7 @@ impl Wake for Bell {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;

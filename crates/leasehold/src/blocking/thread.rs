@@ -50,7 +50,7 @@ fn known_or_made(selves: &mut Vec<Oneself>, of: &Arc<Owners>) -> Owner {
     owner
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use leasehold_store::System;

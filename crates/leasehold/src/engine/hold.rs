@@ -347,7 +347,7 @@ impl fmt::Debug for Hold {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::super::FAR;
     use super::*;

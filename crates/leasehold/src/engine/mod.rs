@@ -15,8 +15,6 @@ mod keeper;
 mod local;
 mod loss;
 mod observe;
-#[cfg(all(test, shuttle))]
-mod races;
 mod release;
 mod session;
 mod shutdown;

@@ -96,7 +96,7 @@ impl Drop for Step<'_> {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use futures_util::FutureExt;

@@ -213,12 +213,6 @@ impl Guard {
         }
     }
 
-    /// The hold's claim, for tests that check what is sent about it.
-    #[cfg(all(test, shuttle))]
-    pub(crate) fn claim(&self) -> &leasehold_core::Claim {
-        &self.hold.claim
-    }
-
     /// Attaches a shared signal that is cancelled when this hold is lost.
     pub(crate) fn share_signal(&self, signal: &CancellationToken) {
         self.hold.share_signal(signal);

@@ -1,6 +1,6 @@
 //! Detached holds over a store with injected faults.
 
-use crate::moody::{MS, Moody, SOON, Whim, once};
+use crate::faulty_store::{Behavior, FaultyStore, MS, SOON, once};
 use leasehold::store::{Lock, MemoryStore, Op};
 use leasehold::{AcquireError, AttachError, Client, DetachedHold, ExtendError, LostReason, ReleaseError};
 use std::sync::atomic::Ordering;
@@ -8,11 +8,14 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 /// A client whose store has injected faults, and one of the same store without them.
-async fn moody_and_sober(mood: impl Fn(&Lock, &Op) -> Whim + Send + Sync + 'static) -> (Client, Client) {
+async fn faulty_and_healthy(
+    rule: impl Fn(&Lock, &Op) -> Behavior + Send + Sync + 'static,
+) -> (Client, Client) {
     let memory = MemoryStore::new();
-    let moody = Client::with_store(Moody::new(&memory, mood)).call_timeout(200 * MS).watchdog_lease(900 * MS);
-    let sober = Client::with_store(memory).connect().await.expect("it connects");
-    (moody.connect().await.expect("it connects"), sober)
+    let faulty =
+        Client::with_store(FaultyStore::new(&memory, rule)).call_timeout(200 * MS).watchdog_lease(900 * MS);
+    let healthy = Client::with_store(memory).connect().await.expect("it connects");
+    (faulty.connect().await.expect("it connects"), healthy)
 }
 
 async fn detached(client: &Client) -> Result<DetachedHold, AcquireError> {
@@ -24,26 +27,29 @@ async fn is_free(client: &Client) -> bool {
 }
 
 #[tokio::test]
-async fn a_detached_hold_whose_lengthening_has_no_answer_is_given_back() {
-    for whim in [Whim::Mute, Whim::Hang] {
-        let (moody, sober) =
-            moody_and_sober(move |_, op| if matches!(op, Op::Extend(_)) { whim } else { Whim::Obey }).await;
-        let missed = detached(&moody).await.expect_err("the remaining lease is unknown");
+async fn a_detached_hold_whose_extend_is_not_answered_is_released() {
+    for behavior in [Behavior::LoseReply, Behavior::LoseRequest] {
+        let (faulty, healthy) =
+            faulty_and_healthy(
+                move |_, op| if matches!(op, Op::Extend(_)) { behavior } else { Behavior::Execute },
+            )
+            .await;
+        let missed = detached(&faulty).await.expect_err("the remaining lease is unknown");
         let AcquireError::NotKept(why) = &missed else { panic!("{missed:?}") };
         assert!(matches!(**why, ExtendError::Store(_)), "{why:?}");
-        timeout(SOON, moody.flush()).await.expect("the hold is undone, even with a lease of an hour");
-        assert!(is_free(&sober).await);
+        timeout(SOON, faulty.flush()).await.expect("the hold is undone, even with a lease of an hour");
+        assert!(is_free(&healthy).await);
     }
 }
 
 #[tokio::test]
-async fn a_detached_hold_that_is_gone_before_it_is_lengthened_is_none() {
-    let (moody, _) = moody_and_sober(|_, op| match op {
-        Op::Extend(_) => Whim::NotHeld,
-        _ => Whim::Obey,
+async fn a_detached_hold_that_is_gone_before_its_extend_is_an_error() {
+    let (faulty, _) = faulty_and_healthy(|_, op| match op {
+        Op::Extend(_) => Behavior::NotHeld,
+        _ => Behavior::Execute,
     })
     .await;
-    let missed = detached(&moody).await.expect_err("it is gone");
+    let missed = detached(&faulty).await.expect_err("it is gone");
     let AcquireError::NotKept(why) = &missed else { panic!("{missed:?}") };
     assert!(matches!(**why, ExtendError::Lost(_)), "{why:?}");
     assert!(missed.to_string().starts_with("the lock was granted, but could not be held for its lease: "));
@@ -52,52 +58,51 @@ async fn a_detached_hold_that_is_gone_before_it_is_lengthened_is_none() {
 #[tokio::test]
 async fn a_detached_hold_survives_replies_that_are_lost() {
     let (acquire, extend, release) = (once(), once(), once());
-    let (moody, sober) = moody_and_sober(move |_, op| match op {
-        Op::Acquire(_) if acquire() => Whim::Mute,
-        Op::Extend(_) if extend() => Whim::Fail,
-        Op::Release(_) if release() => Whim::Mute,
-        _ => Whim::Obey,
+    let (faulty, healthy) = faulty_and_healthy(move |_, op| match op {
+        Op::Acquire(_) if acquire() => Behavior::LoseReply,
+        Op::Extend(_) if extend() => Behavior::Fail,
+        Op::Release(_) if release() => Behavior::LoseReply,
+        _ => Behavior::Execute,
     })
     .await;
-    let hold = detached(&moody).await.expect("requested again, and extended again");
-    let unknown = hold.release(&moody).await.expect_err("there is no answer");
+    let hold = detached(&faulty).await.expect("requested again, and extended again");
+    let unknown = hold.release(&faulty).await.expect_err("there is no answer");
     assert!(matches!(unknown, ReleaseError::Unknown(_)), "{unknown:?}");
-    hold.release(&moody).await.expect("this hold was released before");
-    assert!(is_free(&sober).await);
+    hold.release(&faulty).await.expect("this hold was released before");
+    assert!(is_free(&healthy).await);
 }
 
 #[tokio::test]
-async fn an_attach_without_an_answer_hands_the_hold_back_and_can_be_tried_again() {
+async fn an_unanswered_attach_returns_the_hold_and_can_be_repeated() {
     let first = once();
-    let (moody, sober) =
-        moody_and_sober(
-            move |_, op| if matches!(op, Op::Extend(_)) && first() { Whim::Mute } else { Whim::Obey },
-        )
-        .await;
-    let hold = detached(&sober).await.expect("acquired");
-    let failed = hold.attach(&moody).await.expect_err("there is no answer");
+    let (faulty, healthy) = faulty_and_healthy(move |_, op| {
+        if matches!(op, Op::Extend(_)) && first() { Behavior::LoseReply } else { Behavior::Execute }
+    })
+    .await;
+    let hold = detached(&healthy).await.expect("acquired");
+    let failed = hold.attach(&faulty).await.expect_err("there is no answer");
     let AttachError::NotExtended { hold, error: ExtendError::Store(_) } = failed else {
         panic!("{failed:?}")
     };
-    let guard = hold.attach(&moody).await.expect("attached");
+    let guard = hold.attach(&faulty).await.expect("attached");
     guard.check().expect("held");
     guard.release().await.expect("released");
-    assert!(is_free(&sober).await);
+    assert!(is_free(&healthy).await);
 }
 
 #[tokio::test]
 async fn a_hold_that_is_released_while_it_is_attached_becomes_no_guard() {
-    let (moody, sober) = moody_and_sober(|_, op| match op {
-        Op::Extend(_) => Whim::Late(100 * MS),
+    let (faulty, healthy) = faulty_and_healthy(|_, op| match op {
+        Op::Extend(_) => Behavior::ExecuteAfter(100 * MS),
         // Delayed past the extend: by the store's reply alone the hold would still exist when the extend is
         // answered.
-        Op::Release(_) => Whim::Late(180 * MS),
-        _ => Whim::Obey,
+        Op::Release(_) => Behavior::ExecuteAfter(180 * MS),
+        _ => Behavior::Execute,
     })
     .await;
-    let hold = detached(&sober).await.expect("acquired");
+    let hold = detached(&healthy).await.expect("acquired");
     let copy: DetachedHold = hold.to_secret_text().parse().expect("it was written by us");
-    let (attached, released) = tokio::join!(hold.attach(&moody), copy.release(&moody));
+    let (attached, released) = tokio::join!(hold.attach(&faulty), copy.release(&faulty));
     released.expect("released");
     let refused = attached.expect_err("a guard would outlive its hold");
     let AttachError::NotExtended { error: ExtendError::Lost(lost), .. } = refused else {
@@ -107,18 +112,18 @@ async fn a_hold_that_is_released_while_it_is_attached_becomes_no_guard() {
 }
 
 #[tokio::test]
-async fn a_guard_of_a_hold_that_is_released_elsewhere_keeps_it_no_more_though_the_release_fails() {
-    let (moody, sober) = moody_and_sober(|_, op| match op {
-        Op::Release(_) => Whim::Fail,
-        _ => Whim::Obey,
+async fn a_guard_stops_renewing_a_hold_whose_release_elsewhere_failed() {
+    let (faulty, healthy) = faulty_and_healthy(|_, op| match op {
+        Op::Release(_) => Behavior::Fail,
+        _ => Behavior::Execute,
     })
     .await;
-    let hold = client_hold(&sober, 300 * MS).await;
+    let hold = client_hold(&healthy, 300 * MS).await;
     let copy: DetachedHold = hold.to_secret_text().parse().expect("it was written by us");
-    let guard = hold.attach(&moody).await.expect("attached");
-    copy.release(&moody).await.expect_err("the store does not obey");
+    let guard = hold.attach(&faulty).await.expect("attached");
+    copy.release(&faulty).await.expect_err("the store does not obey");
     assert!(guard.check().is_err());
-    let mutex = sober.mutex("m").expect("a good name");
+    let mutex = healthy.mutex("m").expect("a good name");
     let next = mutex.acquire_timeout(SOON).await.expect("its lease ends without a renewal");
     next.release().await.expect("released");
 }
@@ -129,14 +134,14 @@ async fn client_hold(client: &Client, lease: Duration) -> DetachedHold {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_detached_hold_looks_where_no_mailbox_can_be_opened() {
+async fn a_detached_acquire_polls_if_no_mailbox_can_be_opened() {
     let memory = MemoryStore::new();
     let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
     let held = other.mutex("m").expect("a good name").acquire().await.expect("acquired");
-    let store = Moody::new(&memory, |_, _| Whim::Obey);
-    let mail_is_down = store.mail_is_down.clone();
+    let store = FaultyStore::new(&memory, |_, _| Behavior::Execute);
+    let mailboxes_fail = store.mailboxes_fail.clone();
     let client = store.client(900 * MS).await;
-    mail_is_down.store(true, Ordering::SeqCst);
+    mailboxes_fail.store(true, Ordering::SeqCst);
     let waiter = tokio::spawn(async move { detached(&client).await.expect("acquired") });
     while other.mutex("m").expect("a good name").inspect().await.expect("an answer").waiting == 0 {
         sleep(MS).await;
@@ -150,8 +155,8 @@ async fn who_waits_for_a_detached_hold_looks_where_no_mailbox_can_be_opened() {
 #[tokio::test]
 async fn no_session_of_a_detached_hold_outlives_its_acquisition() {
     let memory = MemoryStore::new();
-    let store = Moody::new(&memory, |_, _| Whim::Obey);
-    let closed = store.closed.clone();
+    let store = FaultyStore::new(&memory, |_, _| Behavior::Execute);
+    let closed = store.mailboxes_closed.clone();
     let client = store.client(900 * MS).await;
     let hold = detached(&client).await.expect("acquired");
     assert_eq!(closed.load(Ordering::SeqCst), 1, "its mailbox, and not the client's");

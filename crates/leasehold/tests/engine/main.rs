@@ -1,10 +1,20 @@
 //! The engine over a store that hangs, fails and loses data on demand.
 
+#![allow(clippy::unwrap_used, reason = "a test reports failures by panicking")]
+
 mod detached;
-mod losing;
-mod moody;
-mod passing;
-mod releasing;
-mod renewing;
+mod environment;
+mod faulty_store;
+mod fixture;
+mod handoff;
+mod loss;
+mod multi;
+mod reentrant;
+mod release;
+mod renewal;
+mod sessions;
 mod shutdown;
+mod unanswered_release;
+#[path = "../common/until.rs"]
+mod until;
 mod waiting;

@@ -1,6 +1,6 @@
 //! Shutdowns of clients over a store with injected faults.
 
-use crate::moody::{MS, Moody, SOON, Whim, once};
+use crate::faulty_store::{Behavior, FaultyStore, MS, SOON, once};
 use leasehold::store::{MemoryStore, Op};
 use leasehold::{AcquireError, Client, ExtendError, LostReason, ReleaseError};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,13 +34,13 @@ async fn a_shutdown_invalidates_all_guards_before_it_releases_anything() {
     let (seen, early) = (signals.clone(), Arc::new(AtomicU32::new(0)));
     let (count, sent) = (early.clone(), Sent::default());
     let noted = sent.clone();
-    let store = Moody::new(&MemoryStore::new(), move |_, op| {
+    let store = FaultyStore::new(&MemoryStore::new(), move |_, op| {
         noted.note(op);
         let all_lost = seen.get().is_some_and(|all| all.iter().all(CancellationToken::is_cancelled));
         if matches!(op, Op::Release(_)) && !all_lost {
             count.fetch_add(1, Ordering::SeqCst);
         }
-        Whim::Obey
+        Behavior::Execute
     });
     let client = store.client(300 * MS).await;
     let mut guards = Vec::new();
@@ -56,13 +56,13 @@ async fn a_shutdown_invalidates_all_guards_before_it_releases_anything() {
 }
 
 #[tokio::test]
-async fn a_shutdown_of_a_store_that_does_not_answer_ends_in_time_and_says_what_is_left() {
+async fn a_shutdown_of_a_silent_store_ends_in_time_and_reports_what_is_left() {
     let silent = Arc::new(AtomicU32::new(0));
-    let (mood, sent) = (silent.clone(), Sent::default());
+    let (is_silent, sent) = (silent.clone(), Sent::default());
     let noted = sent.clone();
-    let store = Moody::new(&MemoryStore::new(), move |_, op| {
+    let store = FaultyStore::new(&MemoryStore::new(), move |_, op| {
         noted.note(op);
-        if mood.load(Ordering::SeqCst) == 0 { Whim::Obey } else { Whim::Hang }
+        if is_silent.load(Ordering::SeqCst) == 0 { Behavior::Execute } else { Behavior::LoseRequest }
     });
     let client = store.client(30_000 * MS).await;
     let mutex = |name: &str| client.mutex(name).expect("a good name");
@@ -98,14 +98,14 @@ async fn a_shutdown_of_a_store_that_does_not_answer_ends_in_time_and_says_what_i
 }
 
 #[tokio::test]
-async fn a_release_under_way_is_taken_over_by_a_shutdown_with_what_it_asks_for() {
+async fn a_shutdown_takes_over_a_release_and_its_acquire_request() {
     let inner = MemoryStore::new();
     let first = once();
-    let store = Moody::new(&inner, move |_, op| match op {
-        Op::Release(_) if first() => Whim::Late(200 * MS),
-        _ => Whim::Obey,
+    let store = FaultyStore::new(&inner, move |_, op| match op {
+        Op::Release(_) if first() => Behavior::ExecuteAfter(200 * MS),
+        _ => Behavior::Execute,
     });
-    let late = store.late.clone();
+    let delayed = store.delayed.clone();
     let client = store.client(30_000 * MS).await;
     // With a value of its own, since otherwise it would be handed on without a release.
     let mutex = client.mutex("m").expect("a good name").value("own").expect("a good value");
@@ -117,7 +117,7 @@ async fn a_release_under_way_is_taken_over_by_a_shutdown_with_what_it_asks_for()
     sleep(20 * MS).await;
     let lost = guard.lost_signal();
     let releases = tokio::spawn(async move { guard.release().await });
-    while late.load(Ordering::SeqCst) == 0 {
+    while delayed.load(Ordering::SeqCst) == 0 {
         sleep(MS).await;
     }
     client.shutdown(SOON).await.expect("the store answers");
@@ -135,8 +135,9 @@ async fn a_grant_to_a_client_that_is_shut_down_goes_on_to_the_next() {
     let others = other.mutex("m").expect("a good name");
     let held = others.acquire().await.expect("acquired");
     // Its reply is lost: the queue entry exists, and the client does not know.
-    let store =
-        Moody::new(&inner, |_, op| if matches!(op, Op::Acquire(_)) { Whim::Mute } else { Whim::Obey });
+    let store = FaultyStore::new(&inner, |_, op| {
+        if matches!(op, Op::Acquire(_)) { Behavior::LoseReply } else { Behavior::Execute }
+    });
     let client = store.client(30_000 * MS).await;
     let ours = client.mutex("m").expect("a good name");
     let waits = tokio::spawn(async move { ours.acquire().await.map(drop) });
@@ -157,9 +158,9 @@ async fn a_grant_to_a_client_that_is_shut_down_goes_on_to_the_next() {
 async fn a_shutdown_tries_again_what_failed_and_does_what_was_dropped() {
     let inner = MemoryStore::new();
     let failed = AtomicU32::new(0);
-    let store = Moody::new(&inner, move |_, op| match op {
-        Op::Release(_) if failed.fetch_add(1, Ordering::SeqCst) < 12 => Whim::Fail,
-        _ => Whim::Obey,
+    let store = FaultyStore::new(&inner, move |_, op| match op {
+        Op::Release(_) if failed.fetch_add(1, Ordering::SeqCst) < 12 => Behavior::Fail,
+        _ => Behavior::Execute,
     });
     let client = store.client(30_000 * MS).await;
     let mutex = |n: u32| client.mutex(format!("m{n}")).expect("a good name");

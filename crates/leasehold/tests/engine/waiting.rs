@@ -1,6 +1,6 @@
 //! Waiting, giving up, and the cleanup afterwards.
 
-use crate::moody::{MS, Moody, SOON, Whim};
+use crate::faulty_store::{Behavior, FaultyStore, MS, SOON};
 use futures_util::future::BoxFuture;
 use leasehold::store::{
     Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Store,
@@ -19,7 +19,7 @@ async fn a_waiter_behind_a_single_try_queues_at_once() {
     let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");
     let held = others.acquire().await.expect("acquired");
-    let client = Moody::new(&memory, |_, _| Whim::Late(50 * MS)).client(30_000 * MS).await;
+    let client = FaultyStore::new(&memory, |_, _| Behavior::ExecuteAfter(50 * MS)).client(30_000 * MS).await;
     let ours = client.mutex("m").expect("a good name");
     let single = tokio::spawn({
         let ours = ours.clone();
@@ -53,8 +53,11 @@ async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
 
 #[tokio::test]
 async fn a_client_that_was_not_waited_for_leaves_no_mailbox() {
-    let store = Moody { shut: true, ..Moody::new(&MemoryStore::new(), |_, _| Whim::Obey) };
-    let closed = store.closed.clone();
+    let store = FaultyStore {
+        mailboxes_hang: true,
+        ..FaultyStore::new(&MemoryStore::new(), |_, _| Behavior::Execute)
+    };
+    let closed = store.mailboxes_closed.clone();
     assert!(timeout(20 * MS, Client::with_store(store).connect()).await.is_err());
     assert_eq!(closed.load(Ordering::SeqCst), 1);
 }
@@ -63,9 +66,9 @@ async fn a_client_that_was_not_waited_for_leaves_no_mailbox() {
 async fn an_outage_counts_from_its_beginning_and_not_from_the_last_question() {
     let memory = MemoryStore::new();
     let asked = AtomicU32::new(0);
-    let store = Moody::new(&memory, move |_, op| match op {
-        Op::Acquire(_) if asked.fetch_add(1, Ordering::SeqCst) == 1 => Whim::Fail,
-        _ => Whim::Obey,
+    let store = FaultyStore::new(&memory, move |_, op| match op {
+        Op::Acquire(_) if asked.fetch_add(1, Ordering::SeqCst) == 1 => Behavior::Fail,
+        _ => Behavior::Execute,
     });
     let client = Client::with_store(store).outage_limit(200 * MS).connect().await.expect("it connects");
     let mutex = client.mutex("m").expect("a good name");
@@ -89,7 +92,7 @@ async fn a_polling_task_keeps_no_other_task_from_the_queue() {
     sleep(50 * MS).await;
     let waiter = tokio::spawn(async move { mutex.acquire().await.map(drop) });
     sleep(200 * MS).await;
-    assert_eq!(others.inspect().await.expect("an answer").waiting, 1, "it has its place");
+    assert_eq!(others.inspect().await.expect("an answer").waiting, 1, "it has a queue entry");
     held.release().await.expect("released");
     timeout(500 * MS, waiter).await.expect("woken by a message").expect("no panic").expect("acquired");
     poller.await.expect("no panic").expect("acquired at a later try");

@@ -3,7 +3,7 @@
 //! After each cut every key expires; of each lock either nothing changed, or its record names the hold, or the hold is there with
 //! its record; and the same acquire again gets all of them.
 
-use crate::Broken;
+use crate::Violation;
 use crate::fixture::Fixture;
 use crate::keyspace::{Content, Keyspace};
 use crate::tap::WHOLE;
@@ -14,7 +14,7 @@ use leasehold_core::{
 
 const NAMES: [&str; 3] = ["job", "till", "stock"];
 
-fn ask(n: u8, lease_ms: u64) -> Acquire {
+fn request(n: u8, lease_ms: u64) -> Acquire {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]));
     let (liveness, label) =
         (Liveness::Session { alive_ms: 10_000 }, Label::new("test").expect("a plain text is a label"));
@@ -38,40 +38,37 @@ fn keys(name: &str) -> LockKeys {
     KeySpace::default().lock(&lock(name)).expect("it has keys")
 }
 
-/// The state before the request: the locks were never used; all were used; the caller holds the second.
-fn before(fixture: &mut Fixture, scene: usize) -> Result<Keyspace, Broken> {
+/// The states before the request: the locks were never used; all were used; the caller holds the second.
+fn before(fixture: &mut Fixture, n: usize) -> Result<Keyspace, Violation> {
     fixture.redis.set_now_us(1_762_000_000_000_000);
     let [first, ..] = NAMES;
-    if scene > 0 {
-        let release = Release { claim: ask(9, 0).claim, action: ReleaseAction::Grant, next: None };
-        fixture.run(&Op::Acquire(ask(9, 3_000)), WHOLE)?;
+    if n > 0 {
+        let release = Release { claim: request(9, 0).claim, action: ReleaseAction::Grant, next: None };
+        fixture.run(&Op::Acquire(request(9, 3_000)), WHOLE)?;
         fixture.run(&Op::Release(release), WHOLE)?;
         assert!(fixture.redis.keyspace().entry(keys(first).record()).is_some());
     }
-    if scene > 1 {
-        fixture.run(&Op::Acquire(ask(1, 3_000)), WHOLE)?;
+    if n > 1 {
+        fixture.run(&Op::Acquire(request(1, 3_000)), WHOLE)?;
     }
     Ok(fixture.redis.keyspace())
 }
 
 #[test]
-fn an_acquire_of_several_that_is_cut_off_leaves_expiries_and_a_way_on() -> Result<(), Broken> {
-    let asks = NAMES.map(|name| (lock(name), ask(1, 3_000)));
-    for scene in 0..3 {
+fn a_partial_acquire_of_several_leaves_expiries_and_blocks_no_client() -> Result<(), Violation> {
+    let asks = NAMES.map(|name| (lock(name), request(1, 3_000)));
+    for n in 0..3 {
         let mut fixture = Fixture::new(Kind::Mutex);
         let of_lock = |keys: LockKeys| [keys.name().to_owned(), keys.record().to_owned(), keys.audit()];
         fixture.redis.watch(NAMES.into_iter().map(keys).flat_map(of_lock).collect());
-        let before = before(&mut fixture, scene)?;
+        let before = before(&mut fixture, n)?;
         let mut cuts = 0;
         for commands in 0.. {
             fixture.redis.load(before.clone());
             let ran = fixture.run_all(&asks, commands)?;
             check_what_is_left(&before, fixture.redis.keys());
             let again = fixture.run_all(&asks, WHOLE)?;
-            assert!(
-                again.as_deref().is_some_and(holds_all),
-                "scene {scene}, after {commands} commands: {again:?}"
-            );
+            assert!(again.as_deref().is_some_and(holds_all), "n {n}, after {commands} commands: {again:?}");
             if let Some(shares) = ran {
                 assert!(holds_all(&shares), "{shares:?}");
                 break;
@@ -90,13 +87,13 @@ fn check_what_is_left(before: &Keyspace, after: &Keyspace) {
     for name in NAMES {
         let keys = keys(name);
         let new = after.entry(keys.name()) != before.entry(keys.name());
-        let told = match after.entry(keys.record()).map(|entry| &entry.content) {
+        let is_recorded = match after.entry(keys.record()).map(|entry| &entry.content) {
             Some(Content::Hash(fields)) => fields
                 .get(&b"tenant"[..])
-                .is_some_and(|tenant| tenant.starts_with(ask(1, 0).claim.token().as_bytes())),
+                .is_some_and(|tenant| tenant.starts_with(request(1, 0).claim.token().as_bytes())),
             _ => false,
         };
-        assert!(!new || told, "`{name}` is held, and its record does not tell by whom");
+        assert!(!new || is_recorded, "`{name}` is held, and its record does not name the holder");
     }
 }
 

@@ -1,6 +1,6 @@
-//! Which commands each script sends on each of its ways: what a cut-off can come between, and what an operation costs.
+//! Which commands each script sends on each of its paths: what a cut-off can come between, and what an operation costs.
 
-use crate::Broken;
+use crate::Violation;
 use crate::fixture::Fixture;
 use crate::keyspace::Keyspace;
 use crate::tap::WHOLE;
@@ -12,64 +12,64 @@ use leasehold_core::{
 
 const START_US: u64 = 1_762_000_000_000_000;
 
-/// What it is, what was done before, the operation, and its commands.
-type Way = (&'static str, Vec<Op>, Op, &'static str);
+/// Its name, the operations before it, the operation, and the commands that it sends.
+type Path = (&'static str, Vec<Op>, Op, &'static str);
 
 #[test]
-fn every_way_has_its_commands() {
-    let ways = acquires().into_iter().chain(releases()).chain(takings()).chain(others());
-    have_their_commands(Kind::Mutex, ways);
+fn each_path_of_a_mutex_has_its_commands() {
+    let paths = acquires().into_iter().chain(releases()).chain(removals()).chain(others());
+    have_their_commands(Kind::Mutex, paths);
 }
 
 #[test]
-fn every_way_of_an_election_has_its_commands() {
+fn each_path_of_an_election_has_its_commands() {
     have_their_commands(Kind::Election, elections());
 }
 
 #[test]
-fn every_way_of_a_reentrant_mutex_has_its_commands() {
+fn each_path_of_a_reentrant_mutex_has_its_commands() {
     have_their_commands(Kind::Reentrant, entries());
 }
 
 #[test]
-fn every_way_of_a_semaphore_has_its_commands() {
+fn each_path_of_a_semaphore_has_its_commands() {
     have_their_commands(Kind::Semaphore, permits());
 }
 
 #[test]
-fn every_way_of_an_rwlock_has_its_commands() {
+fn each_path_of_an_rwlock_has_its_commands() {
     have_their_commands(Kind::RwLock, readers());
 }
 
 #[test]
-fn every_way_of_a_latch_has_its_commands() {
+fn each_path_of_a_latch_has_its_commands() {
     have_their_commands(Kind::Latch, arrivals());
 }
 
 #[test]
-fn every_way_of_a_barrier_has_its_commands() {
+fn each_path_of_a_barrier_has_its_commands() {
     have_their_commands(Kind::Barrier, meetings());
 }
 
-fn have_their_commands(kind: Kind, ways: impl IntoIterator<Item = Way>) {
+fn have_their_commands(kind: Kind, paths: impl IntoIterator<Item = Path>) {
     let mut fixture = Fixture::new(kind);
-    for (name, before, op, expected) in ways {
+    for (name, before, op, expected) in paths {
         let found =
-            commands(&mut fixture, &before, &op).unwrap_or_else(|Broken(what)| panic!("{name}: {what}"));
+            commands(&mut fixture, &before, &op).unwrap_or_else(|Violation(what)| panic!("{name}: {what}"));
         println!("| {name} | {} | `{found}` |", found.split(' ').count());
         assert_eq!(found, expected, "{name}");
     }
 }
 
 #[test]
-fn every_beat_has_its_commands() {
+fn every_heartbeat_has_its_commands() {
     let mut fixture = Fixture::new(Kind::Mutex);
-    for (name, before, beat, expected) in beats() {
+    for (name, before, beat, expected) in heartbeats() {
         fixture.redis.load(Keyspace::default());
         let mut now_us = START_US;
         for beat in before.iter().chain([&beat]) {
             fixture.redis.set_now_us(now_us);
-            fixture.run_beat(beat, WHOLE).unwrap_or_else(|Broken(what)| panic!("{name}: {what}"));
+            fixture.run_heartbeat(beat, WHOLE).unwrap_or_else(|Violation(what)| panic!("{name}: {what}"));
             now_us += 2_000;
         }
         let found = fixture.redis.executed();
@@ -78,8 +78,8 @@ fn every_beat_has_its_commands() {
     }
 }
 
-fn beats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> {
-    let begin = |n: u8| Heartbeat { begin: Some("{}".to_owned()), ..beat(n) };
+fn heartbeats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> {
+    let begin = |n: u8| Heartbeat { begin: Some("{}".to_owned()), ..heartbeat(n) };
     let lock = || Lock::mutex("job".parse().expect("a good name"));
     let many = |count: u32| {
         let name = |n: u32| format!("job-{n}").parse().expect("a good name");
@@ -93,30 +93,35 @@ fn beats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> {
             begin(2),
             "HMGET TIME RESTORE HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
-        ("beat", vec![begin(1)], beat(1), "HMGET TIME PTTL PEXPIRE HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE"),
         (
-            "beat that tells of locks",
+            "heartbeat",
             vec![begin(1)],
-            Heartbeat { acquired: vec![lock()], released: vec![lock()], ..beat(1) },
+            heartbeat(1),
+            "HMGET TIME PTTL PEXPIRE HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
+        ),
+        (
+            "heartbeat that reports locks",
+            vec![begin(1)],
+            Heartbeat { acquired: vec![lock()], released: vec![lock()], ..heartbeat(1) },
             "HMGET TIME PTTL PEXPIRE HSET HDEL HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
         (
-            "beat that tells of 2500 locks",
+            "heartbeat that reports 2500 locks",
             vec![begin(1)],
-            Heartbeat { acquired: many(2_500), released: many(1_001), ..beat(1) },
+            Heartbeat { acquired: many(2_500), released: many(1_001), ..heartbeat(1) },
             "HMGET TIME PTTL PEXPIRE HSET HDEL HDEL HSET HSET HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
-        ("beat of a session that is not known", vec![], beat(1), "HMGET TIME"),
+        ("heartbeat of an unknown session", vec![], heartbeat(1), "HMGET TIME"),
     ]
 }
 
-fn beat(n: u8) -> Heartbeat {
+fn heartbeat(n: u8) -> Heartbeat {
     let (session, alive_ms) = (SessionId::from_random([n; 12]), 10_000);
     Heartbeat { session, alive_ms, begin: None, acquired: vec![], released: vec![] }
 }
 
-/// The commands of an operation after others, 2 ms apart.
-fn commands(fixture: &mut Fixture, before: &[Op], op: &Op) -> Result<String, Broken> {
+/// The commands of an operation that follows others, 2 ms apart.
+fn commands(fixture: &mut Fixture, before: &[Op], op: &Op) -> Result<String, Violation> {
     fixture.redis.load(Keyspace::default());
     let mut now_us = START_US;
     for op in before.iter().chain([op]) {
@@ -127,7 +132,7 @@ fn commands(fixture: &mut Fixture, before: &[Op], op: &Op) -> Result<String, Bro
     Ok(fixture.redis.executed())
 }
 
-fn acquires() -> Vec<Way> {
+fn acquires() -> Vec<Path> {
     let left_free = || [queue(), vec![give(1, ReleaseAction::Free, None)]].concat();
     vec![
         ("acquire of a new lock", vec![], take(1), "HMGET TIME SET RESTORE HSET"),
@@ -140,7 +145,7 @@ fn acquires() -> Vec<Way> {
         (
             "the same, for half an hour",
             vec![take(1), release(1)],
-            Op::Acquire(Acquire { lease_ms: 1_800_000, ..ask(claim(2), Some(60_000)) }),
+            Op::Acquire(Acquire { lease_ms: 1_800_000, ..request(claim(2), Some(60_000)) }),
             "HMGET TIME SET PEXPIRE HSET",
         ),
         ("acquire that is sent again", vec![take(1)], take(1), "HMGET TIME SET GET HMGET PTTL"),
@@ -152,9 +157,9 @@ fn acquires() -> Vec<Way> {
         ),
         ("the same, to wait", vec![take(1)], take(2), "HMGET TIME SET GET HMGET TIME PTTL PTTL HSET"),
         ("the same, behind others", queue(), take(4), "HMGET GET HMGET TIME PTTL HGET HGET PTTL HSET"),
-        ("look of one who waits", queue(), take(3), "HMGET GET HMGET TIME PTTL HGET HGET PTTL HSET"),
+        ("poll of a waiter", queue(), take(3), "HMGET GET HMGET TIME PTTL HGET HGET PTTL HSET"),
         (
-            "acquire of a lock whose holder is told of others: not to wait",
+            "try of a lock whose holder is notified of waiters",
             vec![take(1), reserve(1, 1)],
             try_to_take(2),
             "HMGET TIME SET GET HMGET PTTL PUBLISH",
@@ -166,7 +171,7 @@ fn acquires() -> Vec<Way> {
             "HMGET TIME SET GET HMGET TIME PTTL PTTL HSET PUBLISH",
         ),
         (
-            "look of one who was granted the lock",
+            "poll of a client that was granted the lock",
             [queue(), vec![release(1)]].concat(),
             take(2),
             "HMGET GET HMGET PTTL",
@@ -186,7 +191,7 @@ fn acquires() -> Vec<Way> {
     ]
 }
 
-fn releases() -> Vec<Way> {
+fn releases() -> Vec<Path> {
     let dead = || vec![take(1), doomed(2), doomed(3)];
     vec![
         ("release without a waiter", vec![take(1)], release(1), "HMGET GET DEL HSET"),
@@ -229,35 +234,35 @@ fn releases() -> Vec<Way> {
     ]
 }
 
-/// No session has begun here, so all are dead.
-fn takings() -> Vec<Way> {
+/// No session has begun here, so every session is dead.
+fn removals() -> Vec<Path> {
     let evict = |n: u8| {
         Op::Evict(Evict { session: claim(n).hold.session(), actor: Label::new("test").expect("a label") })
     };
     let free =
         |observed| Op::ForceRelease(ForceRelease { observed, actor: Label::new("test").expect("a label") });
     let hold = || ObservedHolder::Hold(FencingToken::new(START_US));
-    let look = |n: u8, ahead: u8| {
+    let poll = |n: u8, ahead: u8| {
         let predecessor = Some(claim(ahead).hold.session());
-        Op::Acquire(Acquire { predecessor, ..ask(claim(n), Some(60_000)) })
+        Op::Acquire(Acquire { predecessor, ..request(claim(n), Some(60_000)) })
     };
     vec![
         (
             "acquire of a free lock that names a session",
             vec![take(1), release(1)],
-            look(2, 1),
+            poll(2, 1),
             "HMGET TIME SET HSET",
         ),
         (
-            "look of the first, who finds the holder dead",
+            "poll of the first waiter, whose holder is dead",
             queue(),
-            look(2, 1),
+            poll(2, 1),
             "HMGET GET HMGET HMGET TIME HGET GET HMGET DEL HSET SET HDEL SET",
         ),
         (
-            "look of the second, who finds the first dead",
+            "poll of the second waiter, whose predecessor is dead",
             queue(),
-            look(3, 2),
+            poll(3, 2),
             "HMGET GET HMGET HMGET HGET HMGET TIME PTTL PTTL HSET HDEL",
         ),
         (
@@ -290,7 +295,7 @@ fn takings() -> Vec<Way> {
     ]
 }
 
-fn others() -> Vec<Way> {
+fn others() -> Vec<Path> {
     let mut own_extend = extend(1, false);
     if let Op::Extend(extend) = &mut own_extend {
         extend.claim = own_claim();
@@ -342,8 +347,8 @@ fn raise(n: u8, fence: u64) -> Op {
     Op::RaiseFence(RaiseFence { claim: claim(n), fence: FencingToken::new(fence) })
 }
 
-/// Of an Election: as of a Mutex, without its short paths, and with the messages about the leader.
-fn elections() -> Vec<Way> {
+/// An Election: like a Mutex, without its short paths, and with messages about the leader.
+fn elections() -> Vec<Path> {
     vec![
         ("acquire of a new lock", vec![], take(1), "GET HMGET TIME RESTORE HSET SET PUBLISH"),
         (
@@ -377,14 +382,14 @@ fn elections() -> Vec<Way> {
     ]
 }
 
-/// Of a ReentrantMutex: the first two sessions have one owner, and each other one its own.
+/// A ReentrantMutex: the first two sessions have the same owner, every other session its own.
 #[allow(clippy::too_many_lines, reason = "a table")]
-fn entries() -> Vec<Way> {
+fn entries() -> Vec<Path> {
     let owned = |n: u8| {
         let owner = if n < 3 { "ours".to_owned() } else { format!("owner {n}") };
         Claim { value: OwnValue::new(owner).ok(), ..claim(n) }
     };
-    let take = |n: u8| Op::Acquire(ask(owned(n), Some(60_000)));
+    let take = |n: u8| Op::Acquire(request(owned(n), Some(60_000)));
     let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
     let extend = |n: u8, lease_ms: u64, keep_record: bool| {
         Op::Extend(Extend { claim: owned(n), lease_ms, keep_record, reserve: None })
@@ -434,7 +439,7 @@ fn entries() -> Vec<Way> {
             take(3),
             "HMGET HLEN HGET TIME HMGET PTTL HSET",
         ),
-        ("look of one who waits", queue(), take(4), "HMGET HLEN HGET TIME HMGET PTTL HGET HGET HSET"),
+        ("poll of a waiter", queue(), take(4), "HMGET HLEN HGET TIME HMGET PTTL HGET HGET HSET"),
         ("extend", vec![take(1)], extend(1, 90_000, false), "HMGET HLEN TIME PTTL PEXPIRE HSET"),
         (
             "extend that changes nothing",
@@ -491,13 +496,13 @@ fn entries() -> Vec<Way> {
     ]
 }
 
-/// An acquire of a part, to wait for it.
+/// An acquire in a lock mode, which queues.
 fn take_part(n: u8, mode: LockMode) -> Op {
-    Op::Acquire(Acquire { mode, ..ask(claim(n), Some(60_000)) })
+    Op::Acquire(Acquire { mode, ..request(claim(n), Some(60_000)) })
 }
 
-/// Of a Semaphore with two permits.
-fn permits() -> Vec<Way> {
+/// A Semaphore with two permits.
+fn permits() -> Vec<Path> {
     let take = |n: u8, count: u32| take_part(n, LockMode::Permits { count, total: 2 });
     let by = || Label::new("test").expect("a label");
     let evict = |n: u8| Op::Evict(Evict { session: claim(n).hold.session(), actor: by() });
@@ -520,7 +525,7 @@ fn permits() -> Vec<Way> {
         ),
         ("acquire that is sent again", vec![take(1, 1)], take(1, 1), "HGET HGETALL TIME HMGET"),
         ("acquire of what is not there: to wait", two(), take(3, 1), "HGET HGETALL TIME HMGET PTTL HSET"),
-        ("look of one who waits", queue(), take(4, 1), "HGET HGETALL TIME HMGET HGET PTTL HGET HSET"),
+        ("poll of a waiter", queue(), take(4, 1), "HGET HGETALL TIME HMGET HGET PTTL HGET HSET"),
         ("acquire of more than there are", vec![], take(1, 3), "HGET HLEN HMGET"),
         ("extend", vec![take(1, 1)], extend(1, false), "HMGET TIME PTTL PEXPIRE HSET"),
         (
@@ -591,10 +596,10 @@ fn permits() -> Vec<Way> {
     ]
 }
 
-/// Of an RwLock: each session has an owner of its own, but the fifth has the first one's.
-fn readers() -> Vec<Way> {
+/// An RwLock: each session has its own owner, except that the fifth has that of the first.
+fn readers() -> Vec<Path> {
     let owned = |n: u8| Claim { value: OwnValue::new(format!("owner {}", n % 4)).ok(), ..claim(n) };
-    let take = |n: u8, mode: LockMode| Op::Acquire(Acquire { mode, ..ask(owned(n), Some(60_000)) });
+    let take = |n: u8, mode: LockMode| Op::Acquire(Acquire { mode, ..request(owned(n), Some(60_000)) });
     let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
     let (read, write) = (|n: u8| take(n, LockMode::Read), |n: u8| take(n, LockMode::Write));
     vec![
@@ -633,8 +638,8 @@ fn readers() -> Vec<Way> {
     ]
 }
 
-/// Of a Latch of two.
-fn arrivals() -> Vec<Way> {
+/// A Latch that opens after two arrivals.
+fn arrivals() -> Vec<Path> {
     let arrive = |n: u8| take_part(n, LockMode::CountDown { count: 1, total: 2 });
     let wait = |n: u8| take_part(n, LockMode::LatchWait { total: 2 });
     vec![
@@ -655,8 +660,8 @@ fn arrivals() -> Vec<Way> {
     ]
 }
 
-/// Of a Barrier of three.
-fn meetings() -> Vec<Way> {
+/// A Barrier of three parties.
+fn meetings() -> Vec<Path> {
     let meet = |n: u8| take_part(n, LockMode::BarrierWait { total: 3 });
     vec![
         ("the first", vec![], meet(1), "HGET HLEN HMGET TIME RESTORE HSET"),
@@ -674,7 +679,7 @@ fn claim(n: u8) -> Claim {
     Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]))
 }
 
-fn ask(claim: Claim, ttl_ms: Option<u64>) -> Acquire {
+fn request(claim: Claim, ttl_ms: Option<u64>) -> Acquire {
     let nonce = Nonce::new(0, 1);
     let label = Label::new("test").expect("a plain text is a label");
     let queue = ttl_ms.map(|ttl_ms| Enqueue { nonce, ttl_ms });
@@ -691,19 +696,19 @@ fn ask(claim: Claim, ttl_ms: Option<u64>) -> Acquire {
 }
 
 fn take(n: u8) -> Op {
-    Op::Acquire(ask(claim(n), Some(60_000)))
+    Op::Acquire(request(claim(n), Some(60_000)))
 }
 
 fn try_to_take(n: u8) -> Op {
-    Op::Acquire(ask(claim(n), None))
+    Op::Acquire(request(claim(n), None))
 }
 
-/// A take whose place is over before the next operation.
+/// An acquire whose queue entry expires before the next operation.
 fn doomed(n: u8) -> Op {
-    Op::Acquire(ask(claim(n), Some(1)))
+    Op::Acquire(request(claim(n), Some(1)))
 }
 
-/// One holds the lock, two wait.
+/// One session holds the lock, two wait.
 fn queue() -> Vec<Op> {
     vec![take(1), take(2), take(3)]
 }
@@ -717,7 +722,7 @@ fn rest(n: u8) -> Op {
 }
 
 fn give(n: u8, action: ReleaseAction, next: Option<u8>) -> Op {
-    let next = next.map(|n| ask(claim(n), Some(60_000)));
+    let next = next.map(|n| request(claim(n), Some(60_000)));
     Op::Release(Release { claim: claim(n), action, next })
 }
 
@@ -726,7 +731,7 @@ fn own_claim() -> Claim {
 }
 
 fn own() -> Op {
-    Op::Acquire(ask(own_claim(), Some(60_000)))
+    Op::Acquire(request(own_claim(), Some(60_000)))
 }
 
 fn release_own() -> Op {

@@ -1,4 +1,4 @@
-//! What came to pass, and whether that was enough: a generator that never gets anywhere would find nothing.
+//! What was covered, and whether it suffices: a generator that reaches few states would find nothing.
 
 use crate::invariants::Left;
 use leasehold_core::{Kind, Op};
@@ -13,7 +13,7 @@ pub(crate) type Cuts = BTreeMap<Arc<str>, BTreeSet<usize>>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum OpKind {
     Acquire,
-    /// One that names the session ahead.
+    /// An acquire that names the session ahead.
     AcquireAhead,
     Extend,
     /// An extend that reserves fencing tokens, of a Mutex.
@@ -27,7 +27,7 @@ pub(crate) enum OpKind {
     RaiseFence,
 }
 
-/// Those that a lock of a kind has.
+/// The operations on a kind of lock.
 pub(crate) fn op_kinds(kind: Kind) -> impl Iterator<Item = OpKind> {
     OP_KINDS.into_iter().filter(move |op| match op {
         OpKind::Resize => kind == Kind::Semaphore,
@@ -70,15 +70,15 @@ impl OpKind {
     }
 }
 
-/// What came to pass.
+/// What was covered.
 #[derive(Default)]
-pub(crate) struct ObservedHolder {
-    /// How often a cut-off of an operation left what.
+pub(crate) struct Coverage {
+    /// How often a partial operation left each state.
     left: BTreeMap<(OpKind, Left), u64>,
     cuts: Cuts,
 }
 
-impl ObservedHolder {
+impl Coverage {
     pub(crate) fn left(&mut self, kind: OpKind, left: Left) {
         *self.left.entry((kind, left)).or_insert(0) += 1;
     }
@@ -97,8 +97,8 @@ impl ObservedHolder {
         self
     }
 
-    /// Whether every operation left all that it can, so many times at least, and every script was stopped at every
-    /// command.
+    /// Fails unless every operation left each state that it can leave, at least this often, and every script was stopped at
+    /// every command.
     pub(crate) fn check(&self, kinds: &[Kind], times_at_least: u64) {
         let of_these_kinds = match kinds[0] {
             Kind::Reentrant => &[
@@ -106,7 +106,7 @@ impl ObservedHolder {
                 (OpKind::Extend, Left::Lasting),
                 (OpKind::RaiseFence, Left::Done),
             ][..],
-            // Left resting, but not yet told from the hold before; and lengthened, before anything is reserved.
+            // At rest, but with the record of the hold before; and extended, before tokens are reserved.
             Kind::Mutex => &[
                 (OpKind::Acquire, Left::Unwritten),
                 (OpKind::AcquireAhead, Left::Unwritten),
@@ -162,8 +162,8 @@ impl ObservedHolder {
             let times = self.left.get(what).copied().unwrap_or(0);
             assert!(times >= times_at_least, "{what:?} came {times} times only");
         }
-        // A Mutex is extended by its token, or by more, and left resting by a script of its own; so is an Election extended;
-        // a Semaphore has one for its size; and what a quorum can have, one for its token. A beat is one of them.
+        // A Mutex has scripts for an extend by its token, for other extends, and for a rest; an Election has one for extends;
+        // a Semaphore has one for its size; and the kinds that a quorum supports have one for the token. A heartbeat is a script too.
         let scripts = match kinds[0] {
             Kind::Mutex => 10,
             Kind::Reentrant | Kind::Election | Kind::Semaphore => 8,
@@ -171,15 +171,14 @@ impl ObservedHolder {
         };
         assert_eq!(self.cuts.len(), scripts, "so many scripts there are");
         let mut missed = self.missed();
-        // An Election is extended by the script of a Mutex, for which alone something is reserved.
+        // The script of a Mutex extends an Election, too. Only for a Mutex it reserves tokens.
         missed.retain(|text| kinds[0] != Kind::Election || !text.contains("'HSET',KEYS[2],'reserved'"));
-        // What is said in a cluster alone, in the place of a PUBLISH: there are no channels of slots here.
+        // A cluster alone publishes this, in place of a PUBLISH: here are no channels of slots.
         missed.retain(|text| !text.contains("receivers"));
         assert_eq!(missed, [""; 0], "never cut off there");
     }
 
-    /// The commands at which no script was stopped. What scripts share is one text: what each operation can leave is said
-    /// above.
+    /// The commands at which no script was stopped. Scripts share texts; what each operation can leave is checked above.
     fn missed(&self) -> Vec<&str> {
         let commands = self.cuts.iter().flat_map(|(script, cut_at)| {
             let commands = (1..).zip(script.lines()).filter(|(_, text)| is_command(text));
@@ -197,7 +196,7 @@ fn is_command(line: &str) -> bool {
     line.contains("redis.call(") || line.contains("redis.pcall(")
 }
 
-impl fmt::Debug for ObservedHolder {
+impl fmt::Debug for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} cut-offs: {:?}", self.left.values().sum::<u64>(), self.left)
     }

@@ -1,10 +1,10 @@
-//! One lock on a real server, and some sessions: operations go in through the store, and the keys are read back into the
-//! model's state of a lock, and of sessions.
+//! One lock on a real server, and some sessions. Operations go through the store; the keys are read back into the model's
+//! state of a lock and of sessions.
 //!
 //! Reading back is strict. A record that no sequence of whole scripts could have written is an error: an entry that no link
 //! leads to, a link to no entry, a wrong count, an unknown field.
 
-use crate::Broken;
+use crate::Violation;
 use crate::coverage::Cuts;
 use crate::keyspace::{Content, Entry, Keyspace};
 use crate::server::Server;
@@ -30,7 +30,7 @@ pub(crate) const MAILBOXES: &str = "leasehold:mailbox:";
 
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// A change to the texts of the scripts: what is replaced, and by what.
+/// A change to the texts of the scripts: a text and its replacement.
 pub(crate) type Edit = (&'static str, &'static str);
 
 /// A server with one lock, and a store.
@@ -50,12 +50,12 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// With a lock of that kind.
+    /// A fixture with a lock of that kind.
     pub(crate) fn new(kind: Kind) -> Self {
         Self::edited(kind, &[])
     }
 
-    /// With scripts that are changed by `edits`.
+    /// A fixture whose scripts are changed by `edits`.
     pub(crate) fn edited(kind: Kind, edits: &[Edit]) -> Self {
         let lock = Lock { kind, name: "job".parse().expect("a good name") };
         let space = KeySpace::default();
@@ -77,7 +77,7 @@ impl Fixture {
     }
 
     /// Runs an operation for so many commands at most; returns its reply if it was not cut off.
-    pub(crate) fn run(&mut self, op: &Op, commands: usize) -> Result<Option<Reply>, Broken> {
+    pub(crate) fn run(&mut self, op: &Op, commands: usize) -> Result<Option<Reply>, Violation> {
         let claims = match op {
             Op::Acquire(ask) => [Some(&ask.claim), None],
             Op::Release(release) => [Some(&release.claim), release.next.as_ref().map(|next| &next.claim)],
@@ -93,20 +93,20 @@ impl Fixture {
     }
 
     /// Runs a heartbeat for so many commands at most; returns its reply if it was not cut off.
-    pub(crate) fn run_beat(
+    pub(crate) fn run_heartbeat(
         &mut self,
         beat: &Heartbeat,
         commands: usize,
-    ) -> Result<Option<Result<HeartbeatReply, Fault>>, Broken> {
+    ) -> Result<Option<Result<HeartbeatReply, Fault>>, Violation> {
         self.redis.begin(commands)?;
         let op = SessionOp::Heartbeat(beat.clone());
         match self.runtime.block_on(self.store.execute_session(Partition::ONLY, &op, WITHIN)) {
-            // What a whole script replies is no error of the server.
+            // A whole script replies without an error of the server.
             Outcome::Failed(Executed::No, fault) => Ok(self.ended()?.then_some(Err(fault))),
             outcome => match self.reply(outcome)? {
-                Some(SessionReply::Heartbeat(beaten)) => Ok(Some(Ok(beaten))),
+                Some(SessionReply::Heartbeat(reply)) => Ok(Some(Ok(reply))),
                 None => Ok(None),
-                other => Err(Broken(format!("a heartbeat is answered {other:?}"))),
+                other => Err(Violation(format!("a heartbeat is answered {other:?}"))),
             },
         }
     }
@@ -116,22 +116,22 @@ impl Fixture {
         &mut self,
         asks: &[(Lock, Acquire)],
         commands: usize,
-    ) -> Result<Option<Vec<MultiAcquired>>, Broken> {
+    ) -> Result<Option<Vec<MultiAcquired>>, Violation> {
         self.redis.begin(commands)?;
         let outcome = self.runtime.block_on(self.store.acquire_all(asks, WITHIN));
         self.reply(outcome.expect("a server has a script for it"))
     }
 
-    fn reply<T: std::fmt::Debug>(&mut self, outcome: Outcome<T>) -> Result<Option<T>, Broken> {
+    fn reply<T: std::fmt::Debug>(&mut self, outcome: Outcome<T>) -> Result<Option<T>, Violation> {
         match (self.ended()?, outcome) {
             (false, _) => Ok(None),
             (true, Outcome::Done(reply)) => Ok(Some(reply)),
-            (true, other) => Err(Broken(format!("the script is answered {other:?}"))),
+            (true, other) => Err(Violation(format!("the script is answered {other:?}"))),
         }
     }
 
     /// Whether the last script was not cut off.
-    fn ended(&mut self) -> Result<bool, Broken> {
+    fn ended(&mut self) -> Result<bool, Violation> {
         let Some(ran) = self.redis.end() else { return Ok(true) };
         match ran.how {
             How::Whole => Ok(true),
@@ -139,42 +139,44 @@ impl Fixture {
                 self.cuts.entry(ran.original).or_default().insert(line);
                 Ok(false)
             }
-            How::Failed(error) => Err(Broken(format!("the script says {error}"))),
+            How::Failed(error) => Err(Violation(format!("the script says {error}"))),
         }
     }
 
     /// Ends a session, as the store does.
-    pub(crate) fn end_session(&mut self, session: SessionId) -> Result<(), Broken> {
+    pub(crate) fn end_session(&mut self, session: SessionId) -> Result<(), Violation> {
         let (record, index) = (self.space.session(session), self.space.session_index());
         self.command(&["DEL", &record])?;
         self.command(&["ZREM", &index, &session.to_string()])
     }
 
-    /// Runs an operation, compares what it does with what the model does, and gives the reply.
+    /// Runs an operation, compares its effect with the model's, and returns the reply.
     pub(crate) fn agree(
         &mut self,
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-    ) -> Result<Option<Reply>, Broken> {
+    ) -> Result<Option<Reply>, Violation> {
         let sessions = self.sessions()?;
         let found = self.run(op, WHOLE)?;
         let before = state.clone();
         let (expected, wakes) = state.apply(now_us, op, &|session| sessions.status(now_us / 1000, session));
         if found.as_ref() != Some(&expected) {
-            return Err(Broken(format!("{op:?}\n  is answered {found:?},\n  by the model {expected:?}")));
+            return Err(Violation(format!("{op:?}\n  is answered {found:?},\n  by the model {expected:?}")));
         }
-        let told = self.redis.take_messages();
-        let expected = self.said(now_us, op, (&before, state), &wakes);
-        if told != expected {
-            return Err(Broken(format!("{op:?}\n  tells {told:?},\n  in the model {expected:?}")));
+        let published = self.redis.take_messages();
+        let expected = self.messages(now_us, op, (&before, state), &wakes);
+        if published != expected {
+            return Err(Violation(format!(
+                "{op:?}\n  publishes {published:?},\n  in the model {expected:?}"
+            )));
         }
         Ok(found)
     }
 
     /// The published messages, as channel and text: those of the model, the announcement to clients of Redisson that a
     /// lock became free, the announcement of a free Mutex to clients without a queue entry, and those about the leader.
-    pub(crate) fn said(
+    pub(crate) fn messages(
         &self,
         now_us: u64,
         op: &Op,
@@ -192,12 +194,16 @@ impl Fixture {
             _ => None,
         };
         let leads = leader_announcement(before, after, now_us);
-        let leads = leads.map(|said| (self.space.leader_channel(&self.keys), said));
+        let leads = leads.map(|text| (self.space.leader_channel(&self.keys), text));
         wakes.iter().map(wake).chain(free).chain(leads).collect()
     }
 
-    /// Does to the keys, at which a lock stands like this, what a stranger does.
-    pub(crate) fn meddle(&mut self, stranger: ForeignWrite, state: &LockState) -> Result<(), Broken> {
+    /// Writes to the keys of a lock in this state, as a client of another library does.
+    pub(crate) fn write_as_foreigner(
+        &mut self,
+        stranger: ForeignWrite,
+        state: &LockState,
+    ) -> Result<(), Violation> {
         for command in stranger.commands(&self.keys, state) {
             self.command(&command.iter().map(String::as_str).collect::<Vec<_>>())?;
         }
@@ -205,20 +211,19 @@ impl Fixture {
     }
 
     /// Executes a command that no script sends.
-    pub(crate) fn command(&mut self, words: &[&str]) -> Result<(), Broken> {
+    pub(crate) fn command(&mut self, words: &[&str]) -> Result<(), Violation> {
         Ok(self.redis.command(words)?)
     }
 
-    /// All keys of which something may stand.
+    /// All keys that may exist.
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
         let sessions = Workload::sessions().map(|session| self.space.session(session));
         lock.into_iter().chain([self.space.session_index()]).chain(sessions).collect()
     }
 
-    /// What the model would know of the sessions at this state of the keys. A record that was cut off before its session
-    /// had begun is none.
-    pub(crate) fn sessions(&self) -> Result<Sessions, Broken> {
+    /// The model's sessions for this state of the keys. A record that was cut off before its session had begun is none.
+    pub(crate) fn sessions(&self) -> Result<Sessions, Violation> {
         let mut records = BTreeMap::new();
         for session in Workload::sessions() {
             let key = self.space.session(session);
@@ -227,27 +232,27 @@ impl Fixture {
                 Some(Entry { content: Content::Hash(hash), expires_ms: Some(expires_ms) }) => {
                     Fields::of(hash).session(*expires_ms)
                 }
-                Some(entry) => Err(Broken(format!("a session of another type, or for ever: {entry:?}"))),
+                Some(entry) => Err(Violation(format!("a session of another type, or for ever: {entry:?}"))),
             };
             records.extend(record?.map(|record| (session, record)));
         }
         Ok(Sessions { records })
     }
 
-    /// What the model would have at this state of the keys.
-    pub(crate) fn state(&self) -> Result<LockState, Broken> {
+    /// The model's state of the lock for this state of the keys.
+    pub(crate) fn state(&self) -> Result<LockState, Violation> {
         read_back(self.redis.keys(), self.kind, &self.keys, &self.holds)
     }
 }
 
-/// A state without entries that are over, which may lie there for a while.
+/// A state without expired queue entries, which may remain for a while.
 pub(crate) fn live(state: &LockState, now_us: u64) -> LockState {
     let mut state = state.clone();
     state.holders_at(now_us);
     state
 }
 
-/// What a record says of a hold that has ended.
+/// A hold that has ended, as a record names it.
 fn short(hold: &HoldId) -> String {
     hold.token()[17..29].to_owned()
 }
@@ -257,15 +262,15 @@ fn read_back(
     kind: Kind,
     keys: &LockKeys,
     holds: &BTreeMap<String, HoldId>,
-) -> Result<LockState, Broken> {
+) -> Result<LockState, Violation> {
     let value = match keyspace.entry(keys.name()) {
         Some(Entry { content, expires_ms }) => {
             let content = match (content, kind) {
                 (Content::Text(text), _) => Some(Lies::Token(String::from_utf8_lossy(text).into_owned())),
                 (Content::Hash(hash), kind) if kind.is_shared() => {
-                    parts(kind, &Fields::of(hash).0).map_err(Broken)?
+                    parts(kind, &Fields::of(hash).0).map_err(Violation)?
                 }
-                (Content::Hash(hash), Kind::Reentrant) => rlock(&Fields::of(hash).0).map_err(Broken)?,
+                (Content::Hash(hash), Kind::Reentrant) => rlock(&Fields::of(hash).0).map_err(Violation)?,
                 (other, _) => Some(Lies::Other(other.kind().to_owned())),
             };
             content.map(|content| Stands { content, expires_ms: *expires_ms })
@@ -274,38 +279,42 @@ fn read_back(
     };
     let record = keyspace.entry(keys.record()).map(|entry| match (&entry.content, entry.expires_ms) {
         (Content::Hash(hash), Some(expires_ms)) => Fields::of(hash).record(kind, expires_ms, holds),
-        (_, expires_ms) => Err(Broken(format!("a record of another type, or that expires {expires_ms:?}"))),
+        (_, expires_ms) => {
+            Err(Violation(format!("a record of another type, or that expires {expires_ms:?}")))
+        }
     });
     let audit = keyspace.entry(&keys.audit()).map(|entry| match (&entry.content, entry.expires_ms) {
         (Content::Text(text), Some(expires_ms)) => audit(text, expires_ms),
-        (_, expires_ms) => Err(Broken(format!("an audit of another type, or that expires {expires_ms:?}"))),
+        (_, expires_ms) => {
+            Err(Violation(format!("an audit of another type, or that expires {expires_ms:?}")))
+        }
     });
     Ok(LockState { kind, value, record: record.transpose()?, audit: audit.transpose()? })
 }
 
-fn audit(text: &[u8], expires_ms: u64) -> Result<Audit, Broken> {
+fn audit(text: &[u8], expires_ms: u64) -> Result<Audit, Violation> {
     let text = String::from_utf8_lossy(text);
     let entries = text.split('\n').map(audit_entry).collect::<Result<_, _>>()?;
     Ok(Audit { expires_ms, entries })
 }
 
-fn audit_entry(line: &str) -> Result<AuditEntry, Broken> {
+fn audit_entry(line: &str) -> Result<AuditEntry, Violation> {
     let words: Vec<_> = line.split('\t').collect();
     let [at_ms, ended, fence, known, whose, by] = words[..] else {
-        return Err(Broken(format!("an audit entry `{line}`")));
+        return Err(Violation(format!("an audit entry `{line}`")));
     };
     let ended = match ended {
         "released" => Ended::Released,
         "evicted" => Ended::Evicted,
         "freed" => Ended::ForceReleased,
-        other => return Err(Broken(format!("an audit entry of `{other}`"))),
+        other => return Err(Violation(format!("an audit entry of `{other}`"))),
     };
     Ok(AuditEntry {
         at_ms: parsed(at_ms)?,
         ended,
         fence: (!fence.is_empty()).then(|| parsed(fence).map(FencingToken::new)).transpose()?,
-        holder: (known == "1").then(|| Label::new(whose).map_err(broken)).transpose()?,
-        actor: Label::new(by).map_err(broken)?,
+        holder: (known == "1").then(|| Label::new(whose).map_err(violation)).transpose()?,
+        actor: Label::new(by).map_err(violation)?,
     })
 }
 
@@ -316,7 +325,7 @@ fn lock_of(field: &str) -> Option<Lock> {
 }
 
 /// The tokens reserved for local hand-offs.
-fn reserved(text: &str) -> Result<Reserved, Broken> {
+fn reserved(text: &str) -> Result<Reserved, Violation> {
     let (upto, tells) = text.strip_suffix(" tell").map_or((text, false), |upto| (upto, true));
     Ok(Reserved { last_fence: FencingToken::new(parsed(upto)?), notify_wanted: tells })
 }
@@ -339,9 +348,9 @@ impl Fields {
         kind: Kind,
         expires_ms: u64,
         holds: &BTreeMap<String, HoldId>,
-    ) -> Result<Record, Broken> {
+    ) -> Result<Record, Violation> {
         if self.field("format") != Some("1") {
-            return Err(Broken(format!("a record of format {:?}", self.field("format"))));
+            return Err(Violation(format!("a record of format {:?}", self.field("format"))));
         }
         let last_fence = self
             .field("last")
@@ -363,24 +372,24 @@ impl Fields {
         };
         self.queue(kind, &mut record)?;
         let known = |field: &&str| match field.split_once(':') {
-            Some((link, of)) => matches!(link, "w" | "n" | "p") && place_id(kind, of).is_ok(),
+            Some((link, of)) => matches!(link, "w" | "n" | "p") && queue_entry_id(kind, of).is_ok(),
             None if kind.is_shared() => matches!(*field, "format" | "last" | "limit" | "ended" | "queue"),
             None => matches!(*field, "format" | "last" | "reserved" | "tenant" | "ended" | "queue"),
         };
         match self.0.keys().map(String::as_str).find(|field| !known(field)) {
-            Some(field) => Err(Broken(format!("a field `{field}`"))),
+            Some(field) => Err(Violation(format!("a field `{field}`"))),
             None => Ok(record),
         }
     }
 
     /// A session's record; none if it has not begun.
-    fn session(&self, expires_ms: u64) -> Result<Option<SessionRecord>, Broken> {
+    fn session(&self, expires_ms: u64) -> Result<Option<SessionRecord>, Violation> {
         let mut held = std::collections::BTreeSet::new();
         for field in self.0.keys().filter(|field| !matches!(field.as_str(), "format" | "until" | "about")) {
-            held.insert(lock_of(field).ok_or_else(|| Broken(format!("a session's field `{field}`")))?);
+            held.insert(lock_of(field).ok_or_else(|| Violation(format!("a session's field `{field}`")))?);
         }
         if self.field("format") != Some("1") {
-            return Err(Broken(format!("a session of format {:?}", self.field("format"))));
+            return Err(Violation(format!("a session of format {:?}", self.field("format"))));
         }
         match (self.field("until"), self.field("about")) {
             (Some(until), Some(about)) => Ok(Some(SessionRecord {
@@ -390,30 +399,32 @@ impl Fields {
                 held,
             })),
             (None, None) if held.is_empty() => Ok(None),
-            (until, _) => Err(Broken(format!("a session that is alive until {until:?}, half made"))),
+            (until, _) => Err(Violation(format!("a session that is alive until {until:?}, half made"))),
         }
     }
 
-    /// Follows the links from the first place to the last. What they do not lead to is an error, but for places that are
-    /// empty, which are none.
-    fn queue(&self, kind: Kind, record: &mut Record) -> Result<(), Broken> {
+    /// Follows the links from the first queue entry to the last. An entry that they do not lead to is an error, unless it is
+    /// empty.
+    fn queue(&self, kind: Kind, record: &mut Record) -> Result<(), Violation> {
         let queue = self.field("queue").unwrap_or("0 0  ");
         let words: Vec<_> = queue.split(' ').collect();
-        let [size, tail, first, last] = words[..] else { return Err(Broken(format!("a queue `{queue}`"))) };
+        let [size, tail, first, last] = words[..] else {
+            return Err(Violation(format!("a queue `{queue}`")));
+        };
         record.next_ticket = parsed(tail)?;
         let (mut before, mut at) = ("", first);
         while !at.is_empty() {
             let text = self.field(&format!("w:{at}")).unwrap_or_default();
-            let (id, place) = (place_id(kind, at)?, place(text, kind)?);
+            let (id, place) = (queue_entry_id(kind, at)?, queue_entry(text, kind)?);
             if !before.is_empty() && self.field(&format!("p:{at}")) != Some(before) {
-                return Err(Broken(format!("the link back from {at} does not lead to {before}")));
+                return Err(Violation(format!("the link back from {at} does not lead to {before}")));
             }
             let in_order = record.tickets.last_key_value().is_none_or(|(ticket, _)| *ticket < place.ticket);
             if !in_order
                 || place.ticket >= record.next_ticket
                 || QueueEntryId::of(kind, &place.claim.hold) != id
             {
-                return Err(Broken(format!("place {} of {at} is out of order", place.ticket)));
+                return Err(Violation(format!("entry {} of {at} is out of order", place.ticket)));
             }
             record.tickets.insert(place.ticket, id);
             record.entries.insert(id, place);
@@ -423,32 +434,32 @@ impl Fields {
         let places =
             self.0.iter().filter(|(field, text)| field.starts_with("w:") && !text.is_empty()).count();
         if before != last || places != record.entries.len() || parsed::<usize>(size)? != places {
-            return Err(Broken(format!("{places} places, but a queue `{queue}` that ends at {before}")));
+            return Err(Violation(format!("{places} entries, but a queue `{queue}` that ends at {before}")));
         }
         Ok(())
     }
 }
 
-/// Whose place a field is about.
-fn place_id(kind: Kind, text: &str) -> Result<QueueEntryId, Broken> {
+/// The queue entry that a field is about.
+fn queue_entry_id(kind: Kind, text: &str) -> Result<QueueEntryId, Violation> {
     if kind.is_shared() {
-        HoldId::from_token(text).map(QueueEntryId::Hold).map_err(broken)
+        HoldId::from_token(text).map(QueueEntryId::Hold).map_err(violation)
     } else {
         parsed(text).map(QueueEntryId::Session)
     }
 }
 
-fn place(text: &str, kind: Kind) -> Result<QueueEntry, Broken> {
+fn queue_entry(text: &str, kind: Kind) -> Result<QueueEntry, Violation> {
     let (text, mode) = match text.rsplit_once('\n') {
         Some((text, word)) if kind.is_shared() => {
             let mode = LockMode::parse(word).filter(|mode| mode.applies_to(kind));
-            (text, mode.ok_or_else(|| Broken(format!("a place of a mode `{word}`")))?)
+            (text, mode.ok_or_else(|| Violation(format!("a place of a mode `{word}`")))?)
         }
         _ => (text, LockMode::Exclusive),
     };
     let words: Vec<_> = text.splitn(8, '\n').collect();
     let [ticket, nonce, expires_ms, lease_ms, life, hold, own, label] = words[..] else {
-        return Err(Broken(format!("a place with {} of 8 parts", words.len())));
+        return Err(Violation(format!("an entry with {} of 8 fields", words.len())));
     };
     Ok(QueueEntry {
         ticket: parsed(ticket)?,
@@ -457,54 +468,54 @@ fn place(text: &str, kind: Kind) -> Result<QueueEntry, Broken> {
         lease_ms: parsed(lease_ms)?,
         liveness: self::life(life)?,
         claim: claim(hold, own)?,
-        label: Label::new(label).map_err(broken)?,
+        label: Label::new(label).map_err(violation)?,
         mode,
     })
 }
 
-fn tenant(text: &str) -> Result<RecordedHolder, Broken> {
+fn tenant(text: &str) -> Result<RecordedHolder, Violation> {
     let words: Vec<_> = text.splitn(5, '\n').collect();
-    let [hold, since_ms, liveness, own, label] = words[..] else {
-        return Err(Broken(format!("a holder with {} of 5 parts", words.len())));
+    let [hold, since_ms, life, own, label] = words[..] else {
+        return Err(Violation(format!("a holder with {} of 5 fields", words.len())));
     };
-    let (liveness, label) = (self::life(liveness)?, Label::new(label).map_err(broken)?);
-    Ok(RecordedHolder { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, liveness, label })
+    let (life, label) = (self::life(life)?, Label::new(label).map_err(violation)?);
+    Ok(RecordedHolder { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, liveness: life, label })
 }
 
-fn life(text: &str) -> Result<Liveness, Broken> {
+fn life(text: &str) -> Result<Liveness, Violation> {
     match text {
         life if life.starts_with('s') => Ok(Liveness::Session { alive_ms: parsed(&life[1..])? }),
         "l" => Ok(Liveness::Lease),
-        other => Err(Broken(format!("a life `{other}`"))),
+        other => Err(Violation(format!("a life `{other}`"))),
     }
 }
 
-fn endings(text: &str, holds: &BTreeMap<String, HoldId>) -> Result<EndedHolds, Broken> {
+fn endings(text: &str, holds: &BTreeMap<String, HoldId>) -> Result<EndedHolds, Violation> {
     let ended = |at: usize| {
         let (hold, mark) = (text.get(at..at + 12).unwrap_or_default(), text.get(at + 12..at + 13));
         let how = match mark {
             Some(".") => Ended::Released,
             Some("!") => Ended::Evicted,
             Some("~") => Ended::ForceReleased,
-            _ => return Err(Broken("a hold that ended in an unknown way".to_owned())),
+            _ => return Err(Violation("a hold that ended in an unknown way".to_owned())),
         };
-        let hold = holds.get(hold).ok_or_else(|| Broken("an unknown hold that ended".to_owned()))?;
+        let hold = holds.get(hold).ok_or_else(|| Violation("an unknown hold that ended".to_owned()))?;
         Ok((*hold, how))
     };
     Ok(EndedHolds { holds: (0..text.len()).step_by(13).map(ended).collect::<Result<_, _>>()? })
 }
 
-fn claim(hold: &str, own: &str) -> Result<Claim, Broken> {
-    let hold = HoldId::from_token(hold).map_err(broken)?;
-    let value = (!own.is_empty()).then(|| OwnValue::new(own).map_err(broken)).transpose()?;
+fn claim(hold: &str, own: &str) -> Result<Claim, Violation> {
+    let hold = HoldId::from_token(hold).map_err(violation)?;
+    let value = (!own.is_empty()).then(|| OwnValue::new(own).map_err(violation)).transpose()?;
     Ok(Claim { hold, value })
 }
 
-fn parsed<T: std::str::FromStr<Err: Display>>(text: &str) -> Result<T, Broken> {
-    text.parse().map_err(broken)
+fn parsed<T: std::str::FromStr<Err: Display>>(text: &str) -> Result<T, Violation> {
+    text.parse().map_err(violation)
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "it stands behind `map_err`")]
-fn broken(error: impl Display) -> Broken {
-    Broken(error.to_string())
+fn violation(error: impl Display) -> Violation {
+    Violation(error.to_string())
 }

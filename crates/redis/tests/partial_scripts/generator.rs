@@ -1,8 +1,8 @@
-//! States of a lock: by random operations of several sessions, which begin, send heartbeats and end, some of them late, twice
-//! or cut off; by clients of other libraries; with the clock going forward and back; with queues that are longer than one
-//! script visits; and with fencing tokens near their limit.
+//! Generates states of a lock: by random operations of several sessions, which begin, send heartbeats and end, some of them
+//! late, twice or cut off; by clients of other libraries; with a clock that goes forward and back; with queues that are longer
+//! than one script visits; and with fencing tokens near their limit.
 
-use crate::Broken;
+use crate::Violation;
 use crate::fixture::Fixture;
 use crate::keyspace::Content;
 use crate::tap::WHOLE;
@@ -18,24 +18,24 @@ const START_US: u64 = 1_762_000_000_123_456;
 const MANY: u64 = 12;
 
 /// A lock of a fixture, its model, and the next events.
-pub(crate) struct Play<'a> {
+pub(crate) struct Generator<'a> {
     pub(crate) fixture: &'a mut Fixture,
     pub(crate) state: LockState,
     pub(crate) workload: Workload,
     pub(crate) now_us: u64,
 }
 
-impl<'a> Play<'a> {
+impl<'a> Generator<'a> {
     pub(crate) fn new(fixture: &'a mut Fixture, seed: u64) -> Self {
         fixture.begin_anew();
         let (state, workload) = (LockState::new(fixture.kind), Workload::of(fixture.kind, seed));
-        let mut play = Self { fixture, state, workload, now_us: 0 };
-        play.set_now_us(START_US);
-        play
+        let mut generator = Self { fixture, state, workload, now_us: 0 };
+        generator.set_now_us(START_US);
+        generator
     }
 
-    /// Goes on to some state that happens; with `cuts`, some operations on the way are cut off.
-    pub(crate) fn reach(&mut self, cuts: bool) -> Result<(), Broken> {
+    /// Continues to a random state. With `cuts`, some of the operations are cut off.
+    pub(crate) fn generate(&mut self, cuts: bool) -> Result<(), Violation> {
         match self.workload.random().below(48) {
             0 => self.long_queue()?,
             1..=6 => self.near_the_limit()?,
@@ -45,15 +45,15 @@ impl<'a> Play<'a> {
             self.step(cuts)?;
         }
         if self.workload.random().below(12) == 0 {
-            self.meddle(ForeignWrite::DeletesRecord)?;
+            self.write_as_foreigner(ForeignWrite::DeletesRecord)?;
         }
         // Expired state must be gone from the model before the two are compared.
         self.state.is_empty_at(self.now_us);
         Ok(())
     }
 
-    /// One thing that happens, to both.
-    fn step(&mut self, cuts: bool) -> Result<(), Broken> {
+    /// One step, of the server and of the model.
+    fn step(&mut self, cuts: bool) -> Result<(), Violation> {
         let by_us = self.workload.time_us(&self.state, &self.fixture.sessions()?, self.now_us);
         self.set_now_us(self.now_us.saturating_add_signed(by_us));
         match self.workload.happening(&self.state) {
@@ -63,33 +63,35 @@ impl<'a> Play<'a> {
             WorkloadStep::Attended(SessionOp::Heartbeat(beat))
                 if cuts && self.workload.random().below(8) == 0 =>
             {
-                self.fixture.run_beat(&beat, self.few_commands()).map(drop)
+                self.fixture.run_heartbeat(&beat, self.few_commands()).map(drop)
             }
-            WorkloadStep::Attended(SessionOp::Heartbeat(beat)) => self.beat(&beat),
+            WorkloadStep::Attended(SessionOp::Heartbeat(beat)) => self.heartbeat(&beat),
             WorkloadStep::Attended(SessionOp::End(session)) => self.fixture.end_session(session),
-            // It reads, and by the client's own commands.
+            // It reads, by commands of the client and not by a script.
             WorkloadStep::Attended(_) => Ok(()),
-            WorkloadStep::ForeignWrite(stranger) => self.meddle(stranger),
+            WorkloadStep::ForeignWrite(stranger) => self.write_as_foreigner(stranger),
         }
     }
 
-    /// Sends a beat to both, and compares all there is. The index is no matter of the model, and is looked at by itself.
-    pub(crate) fn beat(&mut self, beat: &Heartbeat) -> Result<(), Broken> {
+    /// Sends a heartbeat to both, and compares their states. The index, which the model does not have, is checked separately.
+    pub(crate) fn heartbeat(&mut self, beat: &Heartbeat) -> Result<(), Violation> {
         let mut sessions = self.fixture.sessions()?;
-        let found = self.fixture.run_beat(beat, WHOLE)?;
+        let found = self.fixture.run_heartbeat(beat, WHOLE)?;
         let expected = sessions.apply(self.now_us / 1000, &SessionOp::Heartbeat(beat.clone()));
         if !matches!(&found, Some(Ok(found)) if SessionReply::Heartbeat(*found) == expected) {
-            return Err(Broken(format!("{beat:?}\n  is answered {found:?},\n  by the model {expected:?}")));
+            return Err(Violation(format!(
+                "{beat:?}\n  is answered {found:?},\n  by the model {expected:?}"
+            )));
         }
         let after = self.fixture.sessions()?;
         if after != sessions {
-            return Err(Broken(format!("{beat:?}\n  makes {after:?},\n  in the model {sessions:?}")));
+            return Err(Violation(format!("{beat:?}\n  makes {after:?},\n  in the model {sessions:?}")));
         }
         if expected == SessionReply::Heartbeat(HeartbeatReply::Alive) { self.is_listed(beat) } else { Ok(()) }
     }
 
-    /// Whether the index has a session that has just beaten, and lasts as long.
-    fn is_listed(&self, beat: &Heartbeat) -> Result<(), Broken> {
+    /// Fails unless the index contains the session of this heartbeat, and lasts as long.
+    fn is_listed(&self, beat: &Heartbeat) -> Result<(), Violation> {
         let (record, index) = (self.fixture.space.session(beat.session), self.fixture.space.session_index());
         let [record, index] = [record, index].map(|key| self.fixture.redis.keys().entry(&key).cloned());
         let ends_ms = record.and_then(|record| record.expires_ms);
@@ -100,40 +102,40 @@ impl<'a> Play<'a> {
             }
             _ => false,
         });
-        if listed { Ok(()) } else { Err(Broken(format!("{beat:?} is not in the index as it should be"))) }
+        if listed { Ok(()) } else { Err(Violation(format!("{beat:?} is not in the index as it should be"))) }
     }
 
     fn few_commands(&self) -> usize {
         usize::try_from(self.workload.random().below(MANY)).unwrap_or_default()
     }
 
-    fn meddle(&mut self, stranger: ForeignWrite) -> Result<(), Broken> {
+    fn write_as_foreigner(&mut self, stranger: ForeignWrite) -> Result<(), Violation> {
         if stranger == ForeignWrite::Persists && self.state.value.is_none() {
             // The rest that a partial script left of a free lock keeps its expiry.
             return Ok(());
         }
-        self.fixture.meddle(stranger, &self.state)?;
+        self.fixture.write_as_foreigner(stranger, &self.state)?;
         stranger.apply(&mut self.state, self.now_us);
         self.compare()
     }
 
-    /// Sends an operation to both, and compares all there is.
-    fn agree(&mut self, op: &Op) -> Result<(), Broken> {
+    /// Sends an operation to both, and compares their states.
+    fn agree(&mut self, op: &Op) -> Result<(), Violation> {
         self.fixture.agree(&mut self.state, self.now_us, op)?;
         self.compare()
     }
 
-    fn compare(&mut self) -> Result<(), Broken> {
+    fn compare(&mut self) -> Result<(), Violation> {
         self.state.is_empty_at(self.now_us);
         let found = self.fixture.state()?;
         if found == self.state {
             return Ok(());
         }
-        Err(Broken(format!("the keys are {found:?},\n  in the model {:?}", self.state)))
+        Err(Violation(format!("the keys are {found:?},\n  in the model {:?}", self.state)))
     }
 
-    /// An operation that is cut off. What it left is where the model goes on.
-    fn cut(&mut self, op: &Op) -> Result<(), Broken> {
+    /// An operation that is cut off. The model continues from the state that it leaves.
+    fn cut(&mut self, op: &Op) -> Result<(), Violation> {
         self.fixture.run(op, self.few_commands())?;
         self.fixture.redis.take_messages();
         self.state = self.fixture.state()?;
@@ -146,15 +148,15 @@ impl<'a> Play<'a> {
         self.fixture.redis.set_now_us(now_us);
     }
 
-    /// A queue with more places than one script looks at; some of them, or all, are soon dead.
-    fn long_queue(&mut self) -> Result<(), Broken> {
+    /// A queue with more entries than one script visits; some of them, or all, are soon dead.
+    fn long_queue(&mut self) -> Result<(), Violation> {
         let random = self.workload.random();
         let (places, alive) = (60 + random.below(90), *random.pick(&[0, 1, 5, 20]));
         let claim = self.workload.fresh(0);
-        self.agree(&Op::Acquire(Acquire { claim: claim.clone(), ..self.ask(0, 1) }))?;
+        self.agree(&Op::Acquire(Acquire { claim: claim.clone(), ..self.request(0, 1) }))?;
         for n in 0..places {
             let kept_ms = if self.workload.random().below(100) < alive { 7_200_000 } else { 50 };
-            let ask = Op::Acquire(self.ask(10 + u8::try_from(n).unwrap_or_default(), kept_ms));
+            let ask = Op::Acquire(self.request(10 + u8::try_from(n).unwrap_or_default(), kept_ms));
             self.fixture.agree(&mut self.state, self.now_us, &ask)?;
         }
         self.compare()?;
@@ -166,7 +168,7 @@ impl<'a> Play<'a> {
         self.agree(&Op::Release(Release { claim, action, next: None }))
     }
 
-    fn ask(&self, n: u8, ttl_ms: u64) -> Acquire {
+    fn request(&self, n: u8, ttl_ms: u64) -> Acquire {
         let queue = Some(Enqueue { nonce: self.workload.nonce(), ttl_ms });
         let label = Label::new("test").expect("a plain text is a label");
         Acquire {
@@ -182,8 +184,8 @@ impl<'a> Play<'a> {
     }
 
     /// A lock whose last fencing token is one of the greatest.
-    fn near_the_limit(&mut self) -> Result<(), Broken> {
-        self.agree(&Op::Acquire(self.ask(0, 1)))?;
+    fn near_the_limit(&mut self) -> Result<(), Violation> {
+        self.agree(&Op::Acquire(self.request(0, 1)))?;
         let last = FencingToken::MAX.as_u64() - self.workload.random().below(3);
         let record = self.fixture.keys.record().to_owned();
         self.fixture.command(&["HSET", &record, "last", &last.to_string()])?;

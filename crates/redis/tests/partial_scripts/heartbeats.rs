@@ -1,26 +1,26 @@
 //! Heartbeats that end after each of their commands.
 //!
-//! A partial heartbeat leaves each field of its own session as it was or as the whole heartbeat sets it: until when it is
-//! alive, when its record expires, its process, and the locks it holds. A new session exists once it is alive, and its
+//! A partial heartbeat leaves each field of its own session as it was or as the whole heartbeat sets it: the end of its life,
+//! the expiry of its record, its process, and the locks it holds. A new session exists once it is alive, and its
 //! record has an expiry from the first command on. Other sessions and locks are unchanged. The next heartbeat gets the
 //! reply of the model, and repairs the index.
 
-use crate::Broken;
-use crate::generator::Play;
+use crate::Violation;
+use crate::generator::Generator;
 use crate::tap::WHOLE;
 use leasehold_core::model::{SessionRecord, Sessions};
 use leasehold_core::{Heartbeat, SessionOp};
 
-impl Play<'_> {
-    /// Cuts off a beat of each of some sessions, after each of its commands.
-    pub(crate) fn cut_off_beats(&mut self) -> Result<(), Broken> {
+impl Generator<'_> {
+    /// Cuts off a heartbeat of some sessions after each of its commands.
+    pub(crate) fn cut_off_heartbeats(&mut self) -> Result<(), Violation> {
         for _ in 0..4 {
             let SessionOp::Heartbeat(beat) = self.workload.session_op() else { continue };
             let before = self.fixture.redis.keyspace();
             for commands in 0.. {
-                let whole = self.cut_off_beat(&beat, commands).map_err(|Broken(what)| {
+                let whole = self.cut_off_heartbeat(&beat, commands).map_err(|Violation(what)| {
                     let sessions = self.fixture.sessions();
-                    Broken(format!(
+                    Violation(format!(
                         "{beat:?},\n  cut off after {commands} commands:\n  {what}\n  {sessions:?}"
                     ))
                 })?;
@@ -30,11 +30,11 @@ impl Play<'_> {
                 }
             }
         }
-        self.spoil_session()
+        self.damage_session()
     }
 
-    /// What is no session's record is left alone, wherever a beat is cut off.
-    fn spoil_session(&mut self) -> Result<(), Broken> {
+    /// A key that is not a session's record stays as it is, wherever a heartbeat is cut off.
+    fn damage_session(&mut self) -> Result<(), Violation> {
         let SessionOp::Heartbeat(beat) = self.workload.session_op() else { return Ok(()) };
         let record = self.fixture.space.session(beat.session);
         self.fixture.command(&["DEL", &record])?;
@@ -45,23 +45,23 @@ impl Play<'_> {
         }?;
         let before = self.fixture.redis.keyspace();
         for commands in [0, 1, WHOLE] {
-            let beaten = self.fixture.run_beat(&beat, commands)?;
+            let beaten = self.fixture.run_heartbeat(&beat, commands)?;
             let refused = match &beaten {
                 None => true,
                 Some(Err(fault)) => fault.to_string().contains("format"),
                 Some(Ok(_)) => false,
             };
             if !refused || self.fixture.redis.keyspace() != before {
-                return Err(Broken(format!("{beat:?} of what is no session is answered {beaten:?}")));
+                return Err(Violation(format!("{beat:?} of what is no session is answered {beaten:?}")));
             }
         }
         self.fixture.command(&["DEL", &record])
     }
 
-    /// Cuts a beat off, looks at what is left, and sends it again; says whether it came to its end before.
-    fn cut_off_beat(&mut self, beat: &Heartbeat, commands: usize) -> Result<bool, Broken> {
+    /// Cuts a heartbeat off, checks what is left, and sends it again. Returns whether it ended before it was cut off.
+    fn cut_off_heartbeat(&mut self, beat: &Heartbeat, commands: usize) -> Result<bool, Violation> {
         let (before, locks) = (self.fixture.sessions()?, self.fixture.state()?);
-        let whole = self.fixture.run_beat(beat, commands)?.is_some();
+        let whole = self.fixture.run_heartbeat(beat, commands)?.is_some();
         self.check_expiries(&locks)?;
         let left = self.fixture.sessions()?;
         let mut after = before.clone();
@@ -70,14 +70,14 @@ impl Play<'_> {
             || self.fixture.state()? != locks
             || !is_on_the_way(beat, &before, &after, &left)
         {
-            return Err(Broken(format!("it left {left:?},\n  and makes {after:?}")));
+            return Err(Violation(format!("it left {left:?},\n  and makes {after:?}")));
         }
-        self.beat(beat)?;
+        self.heartbeat(beat)?;
         Ok(whole)
     }
 }
 
-/// Whether a beat that makes `after` of `before` may leave that.
+/// Whether a heartbeat that changes `before` into `after` may leave `left`.
 fn is_on_the_way(beat: &Heartbeat, before: &Sessions, after: &Sessions, left: &Sessions) -> bool {
     let others = |sessions: &Sessions| {
         let mut sessions = sessions.clone();
@@ -88,7 +88,7 @@ fn is_on_the_way(beat: &Heartbeat, before: &Sessions, after: &Sessions, left: &S
     let fits = match (was, is, found) {
         (None, _, None) => true,
         (_, Some(is), Some(found)) => {
-            // What it had, and what it keeps: nothing of a session that was not there.
+            // The locks that it reported or still reports: none of a session that did not exist.
             let had = |lock| was.is_some_and(|was| was.held.contains(lock));
             let keeps = |lock| had(lock) && !beat.released.contains(lock);
             let was = was.unwrap_or(is);

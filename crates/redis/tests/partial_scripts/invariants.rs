@@ -1,4 +1,4 @@
-//! What a partial script may leave, as the model sees it.
+//! What a partial script may leave, as a state of the model.
 //!
 //! Let `before` be the state at which an operation arrived, and `after` the state that the whole operation makes. A partial
 //! script leaves one of eight states. Each of its keys expires when it would have expired in `before` or in `after`; where
@@ -40,7 +40,7 @@
 use leasehold_core::Kind;
 use leasehold_core::model::{LockState, Record, Value};
 
-/// What a cut-off has left.
+/// The state that a partial script has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Left {
     Untouched,
@@ -53,8 +53,7 @@ pub(crate) enum Left {
     Done,
 }
 
-/// Which of the states is `left`, if it is any. `given_up` is how the lock stands without the holds that the operation
-/// ends, if it ends any.
+/// Which of the states is `left`, if any. `given_up` is the lock without the holds that the operation ends, if it ends any.
 pub(crate) fn left(
     before: &LockState,
     after: &LockState,
@@ -113,7 +112,7 @@ fn is_unwritten(before: &LockState, after: &LockState, left: &LockState) -> bool
         && left.audit == before.audit
 }
 
-/// Whether each key ends when it would in one of two states; the lock also as it would without what was given up.
+/// Whether each key expires as in one of two states; the lock also as without the holds that were given up.
 fn ends_as_in(left: &LockState, before: &LockState, after: &LockState, given_up: Option<&LockState>) -> bool {
     let value = |state: &LockState| state.value.as_ref().map(|value| value.expires_ms);
     let record = |state: &LockState| state.record.as_ref().map(|record| record.expires_ms);

@@ -1,4 +1,4 @@
-//! What stands at the keys of a server, as a test sees it.
+//! The keys of a server, as a test reads them.
 
 use leasehold_testkit::Value;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(crate) struct Entry {
     pub(crate) expires_ms: Option<u64>,
 }
 
-/// A value of one of the types that the tests need.
+/// A value of a type that the tests need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
     Text(Bytes),
@@ -42,7 +42,7 @@ impl Content {
         }
     }
 
-    /// Its text if it is one, else its type.
+    /// Its text if it is a string, else its type.
     pub(crate) fn shown(&self) -> String {
         match self {
             Self::Text(text) => String::from_utf8_lossy(text).into_owned(),

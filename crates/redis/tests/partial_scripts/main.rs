@@ -1,12 +1,12 @@
-//! Scripts that are cut off after each of their commands: Redis does not roll back what they did (failure row 18).
+//! Scripts that are cut off after each of their commands: Redis does not roll back what they have done (failure row 18).
 //!
 //! The scripts run on a real server, under a clock of the test. Between the store and the server a tap (`tap.rs`) puts a
-//! prelude before each script, whose `redis.call` fails after a number of commands. A lock is brought into some state
-//! (`generator.rs`); an operation of each kind is sent and cut off after 0, 1, 2 … commands; and after each cut
+//! prelude before each script, whose `redis.call` fails after a number of commands. A lock is brought into a random
+//! state (`generator.rs`); an operation of each kind is sent and cut off after 0, 1, 2 … commands; and after each cut
 //!
 //! 1. no key is without an expiry, but for a lock that had none before;
 //! 2. the keys are a state that the model knows, and one of the eight in `invariants.rs`;
-//! 3. the same operation again, any other one, or none is answered as the model answers it;
+//! 3. the same operation again, or any other, gets the reply of the model;
 //! 4. every waiter is served after that (`serve.rs`).
 //!
 //! Heartbeats are cut off likewise (`heartbeats.rs`). `mutants.rs` has scripts with mistakes, each of which must be found.
@@ -32,56 +32,59 @@ mod serve_shared;
 mod server;
 mod tap;
 
-use coverage::{ObservedHolder, OpKind, op_kinds};
+use coverage::{Coverage, OpKind, op_kinds};
 use fixture::{Fixture, live};
-use generator::Play;
+use generator::Generator;
 use invariants::Left;
 use leasehold_core::model::{Content, LockState, SharedHold, Value, all_alive};
 use leasehold_core::{
-    Acquire, Evict, HoldStatus, Kind, Label, ObservedHolder as SeenAs, Op, Release, ReleaseAction, Reply,
+    Acquire, Evict, HoldStatus, Kind, Label, ObservedHolder, Op, Release, ReleaseAction, Reply,
 };
 
 const STATES: u64 = 1_000;
-/// Of each of the four kinds that several have side by side, whose scripts are the same.
+/// For each of the four kinds with several holders, whose scripts are the same.
 const STATES_SHARED: u64 = 150;
 
-/// What is wrong after a cut-off.
+/// What a partial script has broken.
 #[derive(Debug)]
-struct Broken(String);
+struct Violation(String);
 
-impl From<std::io::Error> for Broken {
+impl From<std::io::Error> for Violation {
     fn from(error: std::io::Error) -> Self {
         Self(format!("the server: {error}"))
     }
 }
 
 #[test]
-fn a_script_that_is_cut_off_leaves_expiries_and_a_way_on() {
-    leaves_expiries_and_a_way_on(&[Kind::Mutex], STATES);
+fn a_partial_script_leaves_expiries_and_blocks_no_client() {
+    leaves_expiries_and_blocks_no_client(&[Kind::Mutex], STATES);
 }
 
 #[test]
-fn a_script_of_a_reentrant_mutex_that_is_cut_off_does_so_too() {
-    leaves_expiries_and_a_way_on(&[Kind::Reentrant], STATES);
+fn a_partial_script_of_a_reentrant_mutex_does_so_too() {
+    leaves_expiries_and_blocks_no_client(&[Kind::Reentrant], STATES);
 }
 
 #[test]
-fn a_script_of_an_election_that_is_cut_off_does_so_too() {
-    leaves_expiries_and_a_way_on(&[Kind::Election], STATES);
+fn a_partial_script_of_an_election_does_so_too() {
+    leaves_expiries_and_blocks_no_client(&[Kind::Election], STATES);
 }
 
-/// One set of scripts is for all four kinds, which differ in some of what they can leave.
+/// All four kinds have the same scripts, and differ in some of the states that these can leave.
 #[test]
-fn a_script_of_what_several_share_that_is_cut_off_does_so_too() {
-    leaves_expiries_and_a_way_on(&[Kind::Semaphore, Kind::RwLock, Kind::Latch, Kind::Barrier], STATES_SHARED);
+fn a_partial_script_of_a_shared_lock_does_so_too() {
+    leaves_expiries_and_blocks_no_client(
+        &[Kind::Semaphore, Kind::RwLock, Kind::Latch, Kind::Barrier],
+        STATES_SHARED,
+    );
 }
 
-fn leaves_expiries_and_a_way_on(kinds: &[Kind], all: u64) {
+fn leaves_expiries_and_blocks_no_client(kinds: &[Kind], all: u64) {
     if let Some(seed) = number("LEASEHOLD_SEED") {
         for kind in kinds {
             println!("a {}", kind.as_str());
-            let checked = check(&mut Fixture::new(*kind), seed, &mut ObservedHolder::default());
-            checked.unwrap_or_else(|Broken(what)| panic!("{what}"));
+            let checked = check(&mut Fixture::new(*kind), seed, &mut Coverage::default());
+            checked.unwrap_or_else(|Violation(what)| panic!("{what}"));
         }
         return;
     }
@@ -91,28 +94,27 @@ fn leaves_expiries_and_a_way_on(kinds: &[Kind], all: u64) {
             [0, 1].map(|half| std::thread::spawn(move || check_all(kind, (half..states).step_by(2))));
         halves.map(|half| half.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     };
-    let seen =
-        kinds.iter().flat_map(|kind| halves(*kind)).fold(ObservedHolder::default(), ObservedHolder::with);
+    let seen = kinds.iter().flat_map(|kind| halves(*kind)).fold(Coverage::default(), Coverage::with);
     println!("{states} states of {kinds:?}, {seen:?}");
     if states >= all {
         seen.check(kinds, all.div_ceil(1_000));
     }
 }
 
-fn check_all(kind: Kind, seeds: impl Iterator<Item = u64>) -> ObservedHolder {
-    let (mut fixture, mut seen) = (Fixture::new(kind), ObservedHolder::default());
+fn check_all(kind: Kind, seeds: impl Iterator<Item = u64>) -> Coverage {
+    let (mut fixture, mut seen) = (Fixture::new(kind), Coverage::default());
     for seed in seeds {
         check(&mut fixture, seed, &mut seen)
-            .unwrap_or_else(|Broken(what)| panic!("a {}: {what}", kind.as_str()));
+            .unwrap_or_else(|Violation(what)| panic!("a {}: {what}", kind.as_str()));
     }
     seen.cut_at(fixture.cuts);
     seen
 }
 
 /// Compares replies, keys, expiries and messages after each of some random operations, none of which is cut off.
-fn agrees_with_the_model(fixture: &mut Fixture, seed: u64) -> Result<(), Broken> {
-    let mut play = Play::new(fixture, seed);
-    play.reach(false).map_err(|Broken(what)| Broken(format!("LEASEHOLD_SEED={seed}\n{what}")))
+fn agrees_with_the_model(fixture: &mut Fixture, seed: u64) -> Result<(), Violation> {
+    let mut generator = Generator::new(fixture, seed);
+    generator.generate(false).map_err(|Violation(what)| Violation(format!("LEASEHOLD_SEED={seed}\n{what}")))
 }
 
 /// Servers before 7.0 have neither GT nor a version number for scripts.
@@ -120,37 +122,37 @@ fn agrees_with_the_model(fixture: &mut Fixture, seed: u64) -> Result<(), Broken>
 fn without_gt_the_scripts_do_what_the_model_does() {
     let mut fixture = Fixture::edited(Kind::Mutex, &[("redis.REDIS_VERSION_NUM and 'GT'", "nil")]);
     for seed in number("LEASEHOLD_SEED").map_or(0..500, |seed| seed..seed + 1) {
-        agrees_with_the_model(&mut fixture, seed).unwrap_or_else(|Broken(what)| panic!("{what}"));
+        agrees_with_the_model(&mut fixture, seed).unwrap_or_else(|Violation(what)| panic!("{what}"));
     }
 }
 
 /// Brings a lock into the state of this seed, and cuts off an operation of each kind after each of its commands.
-fn check(fixture: &mut Fixture, seed: u64, seen: &mut ObservedHolder) -> Result<(), Broken> {
-    let told = |what: String| Broken(format!("LEASEHOLD_SEED={seed}\n{what}"));
-    let mut play = Play::new(fixture, seed);
-    play.reach(true).map_err(|Broken(what)| told(format!("on the way there: {what}")))?;
-    for kind in op_kinds(play.fixture.kind) {
-        let op = play.op_of(kind);
-        let (before, keyspace) = (play.state.clone(), play.fixture.redis.keyspace());
+fn check(fixture: &mut Fixture, seed: u64, seen: &mut Coverage) -> Result<(), Violation> {
+    let told = |what: String| Violation(format!("LEASEHOLD_SEED={seed}\n{what}"));
+    let mut generator = Generator::new(fixture, seed);
+    generator.generate(true).map_err(|Violation(what)| told(format!("on the way there: {what}")))?;
+    for kind in op_kinds(generator.fixture.kind) {
+        let op = generator.op_of(kind);
+        let (before, keyspace) = (generator.state.clone(), generator.fixture.redis.keyspace());
         for commands in 0.. {
-            let whole = play.execute_partially(&op, commands, seen).map_err(|Broken(what)| {
+            let whole = generator.execute_partially(&op, commands, seen).map_err(|Violation(what)| {
                 told(format!("{op:?},\n  cut off after {commands} commands in {before:?}:\n  {what}"))
             })?;
-            play.state.clone_from(&before);
-            play.fixture.redis.load(keyspace.clone());
+            generator.state.clone_from(&before);
+            generator.fixture.redis.load(keyspace.clone());
             if whole {
                 break;
             }
         }
     }
-    play.cut_off_beats().map_err(|Broken(what)| told(what))?;
-    play.spoil_record().map_err(|Broken(what)| told(format!("with a spoilt record: {what}")))
+    generator.cut_off_heartbeats().map_err(|Violation(what)| told(what))?;
+    generator.damage_record().map_err(|Violation(what)| told(format!("with a spoilt record: {what}")))
 }
 
-impl Play<'_> {
-    /// A record that is none is left alone, as is the lock beside it, unless it needs no record: wherever scripts are cut
+impl Generator<'_> {
+    /// A damaged record stays as it is, and so does the lock beside it, unless it needs no record: wherever scripts are cut
     /// off.
-    fn spoil_record(&mut self) -> Result<(), Broken> {
+    fn damage_record(&mut self) -> Result<(), Violation> {
         let record = self.fixture.keys.record().to_owned();
         self.fixture.command(&["DEL", &record])?;
         match self.workload.random().below(3) {
@@ -167,7 +169,7 @@ impl Play<'_> {
                 let record_stays = after.entry(&record) == before.entry(&record);
                 let extends = matches!(kind, OpKind::Extend | OpKind::Reserve);
                 if !record_stays || after != before && !extends {
-                    return Err(Broken(format!(
+                    return Err(Violation(format!(
                         "{op:?}, cut off after {commands} commands, changes {after:?}"
                     )));
                 }
@@ -186,16 +188,16 @@ impl Play<'_> {
         }
     }
 
-    /// Cuts an operation off, checks what is left, and goes on from there; returns whether it came to its end before.
+    /// Cuts an operation off, checks what is left, and continues from there. Returns whether it ended before it was cut off.
     fn execute_partially(
         &mut self,
         op: &Op,
         commands: usize,
-        seen: &mut ObservedHolder,
-    ) -> Result<bool, Broken> {
+        seen: &mut Coverage,
+    ) -> Result<bool, Violation> {
         let before = self.state.clone();
         let whole = self.fixture.run(op, commands)?.is_some();
-        let left = self.look_at_what_is_left(&before, op, whole)?;
+        let left = self.inspect_what_is_left(&before, op, whole)?;
         if let Some(kind) = OpKind::of(op) {
             seen.left(kind, left);
         }
@@ -211,8 +213,8 @@ impl Play<'_> {
         Ok(whole)
     }
 
-    /// The present state becomes the model's.
-    fn look_at_what_is_left(&mut self, before: &LockState, op: &Op, whole: bool) -> Result<Left, Broken> {
+    /// Makes the present state the model's.
+    fn inspect_what_is_left(&mut self, before: &LockState, op: &Op, whole: bool) -> Result<Left, Violation> {
         self.check_expiries(before)?;
         self.state = self.fixture.state()?;
         self.check_that_parts_end_before_the_key()?;
@@ -232,24 +234,24 @@ impl Play<'_> {
             invariants::left(&states[0], &states[1], &states[2], given_up.as_ref())
         };
         let Some(left) = left else {
-            return Err(Broken(format!("it left {:?},\n  and makes {after:?}", self.state)));
+            return Err(Violation(format!("it left {:?},\n  and makes {after:?}", self.state)));
         };
-        let told = self.fixture.redis.take_messages();
-        let expected = self.fixture.said(self.now_us, op, (before, &after), &wakes);
+        let published = self.fixture.redis.take_messages();
+        let expected = self.fixture.messages(self.now_us, op, (before, &after), &wakes);
         let fits = match left {
-            Left::Done => told == expected || expected.starts_with(&told) && !whole && !taken,
-            Left::Unnoted => expected.starts_with(&told) && !whole,
-            _ => told.is_empty() && !whole,
+            Left::Done => published == expected || expected.starts_with(&published) && !whole && !taken,
+            Left::Unnoted => expected.starts_with(&published) && !whole,
+            _ => published.is_empty() && !whole,
         };
-        if fits { Ok(left) } else { Err(Broken(format!("it is {left:?}, and told {told:?}"))) }
+        if fits { Ok(left) } else { Err(Violation(format!("it is {left:?}, and published {published:?}"))) }
     }
 
-    /// How the lock stands without the holds that an operation ends, and with nothing else that it does.
+    /// The lock without the holds that an operation ends, and without its other effects.
     fn given_up(&self, before: &LockState, op: &Op) -> LockState {
         let mut state = before.clone();
         let by = Label::new("test").expect("a plain text is a label");
         match op {
-            // Of what several share, the release of one lets in others.
+            // The release of one shared hold admits others.
             Op::Release(release) if state.kind.is_shared() => {
                 state = live(&state, self.now_us);
                 keep_parts(&mut state, |part| part.hold != release.claim.hold);
@@ -257,7 +259,7 @@ impl Play<'_> {
             }
             Op::ForceRelease(free) if state.kind.is_shared() => {
                 state = live(&state, self.now_us);
-                keep_parts(&mut state, |part| free.observed != SeenAs::Hold(part.fence));
+                keep_parts(&mut state, |part| free.observed != ObservedHolder::Hold(part.fence));
                 state = live(&state, self.now_us);
             }
             Op::Release(release) => {
@@ -278,20 +280,20 @@ impl Play<'_> {
         state
     }
 
-    /// No hold of a lock that several share lasts longer than the key.
-    fn check_that_parts_end_before_the_key(&self) -> Result<(), Broken> {
+    /// No hold of a shared lock lasts longer than the key.
+    fn check_that_parts_end_before_the_key(&self) -> Result<(), Violation> {
         let Some(Value { content: Content::SharedHolders(parts), expires_ms: Some(expires_ms) }) =
             &self.state.value
         else {
             return Ok(());
         };
         match parts.holds.iter().find(|part| part.until_ms > *expires_ms) {
-            Some(part) => Err(Broken(format!("it ends at {expires_ms}, and {part:?} later"))),
+            Some(part) => Err(Violation(format!("it ends at {expires_ms}, and {part:?} later"))),
             None => Ok(()),
         }
     }
 
-    fn check_expiries(&self, before: &LockState) -> Result<(), Broken> {
+    fn check_expiries(&self, before: &LockState) -> Result<(), Violation> {
         let persisted = |content: &str| {
             let value = before.value.as_ref().filter(|value| value.expires_ms.is_none());
             value.is_some_and(|value| {
@@ -302,14 +304,14 @@ impl Play<'_> {
         for (key, entry) in keyspace.entries().filter(|(_, entry)| entry.expires_ms.is_none()) {
             let lock = key == self.fixture.keys.name();
             if !lock || !persisted(&entry.content.shown()) {
-                return Err(Broken(format!("`{key}` never expires")));
+                return Err(Violation(format!("`{key}` never expires")));
             }
         }
         Ok(())
     }
 }
 
-/// A lock with those parts alone that stay.
+/// Removes all shared holds but those that stay.
 fn keep_parts(state: &mut LockState, stays: impl Fn(&SharedHold) -> bool) {
     state.value.take_if(|value| {
         let Content::SharedHolders(parts) = &mut value.content else { return false };

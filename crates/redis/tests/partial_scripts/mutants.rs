@@ -5,21 +5,21 @@
 //! client gets it before the lease ends.
 
 use crate::agrees_with_the_model;
-use crate::coverage::ObservedHolder;
+use crate::coverage::Coverage;
 use crate::fixture::{Edit, Fixture};
-use crate::{Broken, check};
+use crate::{Violation, check};
 use leasehold_core::Kind;
 
-/// As many states as it may take to find a mistake.
+/// How many states a search may take to find a mutant.
 const STATES: u64 = 200;
 
-/// A mistake in the scripts.
+/// Scripts with a mistake.
 struct Mutant {
     kind: Kind,
     name: &'static str,
     edits: &'static [Edit],
-    /// What is said of it; one of these between the bars, where it depends on what comes first.
-    said: &'static str,
+    /// A part of the report about it; or several, separated by bars, if the first one found depends on the state.
+    report: &'static str,
 }
 
 const MUTANTS: [Mutant; 31] = [
@@ -34,85 +34,85 @@ const MUTANTS: [Mutant; 31] = [
             ),
             ("if lock.has_record and kept_ms", "if kept_ms"),
         ],
-        said: "never expires",
+        report: "never expires",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "the lock is given by SET, and its expiry follows",
+        name: "the lock is granted by SET, and its expiry follows",
         edits: &[(
             "redis.call('SET', lock.key, granted.token, 'PX', granted.lease_ms)",
             "redis.call('SET', lock.key, granted.token) redis.call('PEXPIRE', lock.key, granted.lease_ms)",
         )],
-        said: "never expires",
+        report: "never expires",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "the lock is given before the record is written",
+        name: "the lock is granted before the record is written",
         edits: &[(
             "write_record(lock)\nwrite_lock(lock)",
             "write_lock(lock)
             write_record(lock)",
         )],
-        said: "it left",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "the lock is given by SET, and its expiry follows, on the quick way",
+        name: "the lock is granted by SET, and its expiry follows, on the fast path",
         edits: &[(
             "redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[4])",
             "redis.pcall('SET', KEYS[1], ARGV[1], 'NX')
             if set and set.ok then redis.call('PEXPIRE', KEYS[1], ARGV[4]) end",
         )],
-        said: "never expires",
+        report: "never expires",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "the record is created by HSET, and its expiry follows, on the quick way",
+        name: "the record is created by HSET, and its expiry follows, on the fast path",
         edits: &[(
             "redis.call('RESTORE', KEYS[2], string.format('%.0f', ARGV[4] + RECORD_KEPT_MS), EMPTY_RECORD)",
             "redis.call('HSET', KEYS[2], 'format', '1')
             redis.call('PEXPIRE', KEYS[2], string.format('%.0f', ARGV[4] + RECORD_KEPT_MS))",
         )],
-        said: "never expires",
+        report: "never expires",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "a release is written down before the lock is freed",
+        name: "a release is recorded before the lock is freed",
         edits: &[(
             "if lock.freed then\nredis.call('DEL', lock.key)",
             "  if lock.freed then
               if lock.has_record and lock.ended then redis.call('HSET', lock.record, 'ended', lock.ended) end
               redis.call('DEL', lock.key)",
         )],
-        said: "it left",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "a release is written down before the lock is freed, on the quick way",
+        name: "a release is recorded before the lock is freed, on the fast path",
         edits: &[(
             "redis.call('DEL', KEYS[1])\nredis.call('HSET', KEYS[2], 'ended', ended)",
             "redis.call('HSET', KEYS[2], 'ended', ended)\nredis.call('DEL', KEYS[1])",
         )],
-        said: "it left",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "a release that grants is written down before the lock is freed, on the quick way",
+        name: "a release that grants is recorded before the lock is freed, on the fast path",
         edits: &[(
             "redis.call('DEL', KEYS[1])\nlocal second_id",
             "redis.call('HSET', KEYS[2], 'ended', ended)
             redis.call('DEL', KEYS[1])\nlocal second_id",
         )],
-        said: "it left",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "the lock is granted by SET, and its expiry follows, on the quick way",
+        name: "the lock is granted by SET, and its expiry follows, on the fast path",
         edits: &[(
             "redis.pcall('SET', KEYS[1], own == '' and hold or own, 'PX', lease_ms).ok then",
             "(redis.pcall('SET', KEYS[1], own == '' and hold or own).ok and redis.pcall('PEXPIRE', KEYS[1], lease_ms)) then",
         )],
-        said: "never expires",
+        report: "never expires",
     },
     Mutant {
         kind: Kind::Mutex,
@@ -121,37 +121,37 @@ const MUTANTS: [Mutant; 31] = [
             "if lock.freed then\nredis.call('DEL', lock.key)",
             "if lock.freed then\nif not lock.granted then redis.call('DEL', lock.key) end",
         )],
-        said: "it left",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "the ends of the queue are written before its places",
+        name: "the ends of the queue are written before its entries",
         edits: &[(
             "redis.call('HSET', lock.record, unpack(texts))",
             "if lock.fields.queue then redis.call('HSET', lock.record, 'queue', lock.fields.queue) end
             redis.call('HSET', lock.record, unpack(texts))",
         )],
-        said: "a place with 1 of 8 parts",
+        report: "an entry with 1 of 8 fields",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "places that are over are removed before the queue is written",
+        name: "expired entries are removed before the queue is written",
         edits: &[(
             "local function write_changes(lock)\n",
             "local function write_changes(lock)
             for field in pairs(lock.stale) do redis.call('HDEL', lock.record, field) end\n",
         )],
-        said: "a place with 1 of 8 parts|places, but a queue",
+        report: "an entry with 1 of 8 fields|entries, but a queue",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "places that are over are not emptied with the record",
+        name: "expired entries are not emptied with the record",
         edits: &[("set_field(lock, 'w:' .. id, '')", "lock.fields['w:' .. id] = nil")],
-        said: "places, but a queue",
+        report: "entries, but a queue",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "a grant is told before it is given",
+        name: "a grant is published before it is written",
         edits: &[
             (
                 "local function write_changes(lock)\n",
@@ -160,17 +160,17 @@ const MUTANTS: [Mutant; 31] = [
                 lock.messages = {}\n",
             ),
         ],
-        said: "and told",
+        report: "and published",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "who took a lock is written down before it is taken",
+        name: "a holder is recorded before it acquires the lock",
         edits: &[(
             "if lock.freed then\nredis.call('DEL', lock.key)",
             "  if lock.new_audit then redis.pcall('SET', lock.audit, lock.new_audit, 'PX', AUDIT_KEPT_MS) end
           if lock.freed then\nredis.call('DEL', lock.key)",
         )],
-        said: "it left",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Mutex,
@@ -180,35 +180,35 @@ const MUTANTS: [Mutant; 31] = [
             ("local last_held = FIRST_LOCK - 1 + tonumber(ARGV[6])", "redis.call('PEXPIRE', KEYS[1], digits(kept_ms))
             local last_held = FIRST_LOCK - 1 + tonumber(ARGV[6])"),
         ],
-        said: "never expires",
+        report: "never expires",
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "the index is made by ZADD, and its expiry follows",
+        name: "the index is created by ZADD, and its expiry follows",
         edits: &[
             (
                 "if redis.pcall('RESTORE', KEYS[2], digits(kept_ms), EMPTY_INDEX).err then return 1 end",
                 "  redis.pcall('ZADD', KEYS[2], '0', '-') redis.pcall('PEXPIRE', KEYS[2], digits(kept_ms))",
             ),
         ],
-        said: "never expires",
+        report: "never expires",
     },
     Mutant {
         kind: Kind::Reentrant,
-        name: "a hash is made by HSET, and its expiry follows",
+        name: "a hash is created by HSET, and its expiry follows",
         edits: &[(
             "redis.call('RESTORE', key, digits(math.max(1, lock.ttl_ms)), EMPTY_LOCK, 'REPLACE')",
             "redis.call('DEL', key)
             redis.call('HSET', key, 'leasehold', packed_holds(lock), lock.value, digits(lock.count))
             redis.call('PEXPIRE', key, digits(lock.ttl_ms))",
         )],
-        said: "never expires",
+        report: "never expires",
     },
     Mutant {
         kind: Kind::Reentrant,
-        name: "a hash is made before the record is written",
+        name: "a hash is created before the record is written",
         edits: &[("write_record(lock)\nwrite_lock(lock)", "write_lock(lock)\n write_record(lock)")],
-        said: "it left",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Reentrant,
@@ -223,7 +223,7 @@ const MUTANTS: [Mutant; 31] = [
                 end",
             ),
         ],
-        said: "it left",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Reentrant,
@@ -234,20 +234,20 @@ const MUTANTS: [Mutant; 31] = [
             redis.call('HSET', key, 'leasehold', packed_holds(lock)) redis.call('HSET', key, lock.value, digits(lock.count))
             end",
         )],
-        said: "a field of ours beside 0 others|it left",
+        report: "a field of ours beside 0 others|it left",
     },
     Mutant {
         kind: Kind::Reentrant,
-        name: "a release of one of several is written down before the count is lowered",
+        name: "a release of one of several is recorded before the count is lowered",
         edits: &[(
             "if lowered[3] then redis.call('PEXPIRE', lock.key, digits(lowered[3])) else redis.call('HDEL', lock.key, '') end",
             "if lock.has_record and lock.ended then redis.call('HSET', lock.record, 'ended', lock.ended) end",
         )],
-        said: "it left",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Reentrant,
-        name: "clients of Redisson's hear that a lock is free before it is",
+        name: "Redisson clients are notified that a lock is free before it is",
         edits: &[
             ("if lock.freed and not lock.granted then", "if lock.freed and not lock.granted and lock.messages[1] then"),
             (
@@ -257,11 +257,11 @@ const MUTANTS: [Mutant; 31] = [
                 redis.call('DEL', lock.key)",
             ),
         ],
-        said: "and told",
+        report: "and published",
     },
     Mutant {
         kind: Kind::Semaphore,
-        name: "a hash of parts is made by HSET, and its expiry follows",
+        name: "a hash of shared holds is created by HSET, and its expiry follows",
         edits: &[
             ("redis.call('RESTORE', key, longest_left_ms(lock), EMPTY_LOCK[lock.kind])", "lock.exists = false"),
             (
@@ -270,17 +270,17 @@ const MUTANTS: [Mutant; 31] = [
                 redis.call('PEXPIRE', key, longest_left_ms(lock))",
             ),
         ],
-        said: "never expires",
+        report: "never expires",
     },
     Mutant {
         kind: Kind::Semaphore,
-        name: "a part is given before the record is written",
+        name: "a shared hold is granted before the record is written",
         edits: &[("write_record(lock)\nwrite_lock(lock)", "write_lock(lock)\n write_record(lock)")],
-        said: "it left",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Semaphore,
-        name: "a part is given before its key lasts as long",
+        name: "a shared hold is granted before its key lasts as long",
         edits: &[
             (
                 "redis.call('PEXPIRE', key, longest_left_ms(lock))\ndelete_holds(key, lock.expired)",
@@ -291,11 +291,11 @@ const MUTANTS: [Mutant; 31] = [
                 "redis.call('HSET', key, unpack(new_holds)) redis.call('PEXPIRE', key, longest_left_ms(lock))",
             ),
         ],
-        said: "later",
+        report: "later",
     },
     Mutant {
         kind: Kind::RwLock,
-        name: "a hold is lengthened before its key",
+        name: "a hold is extended before its key",
         edits: &[
             ("elseif left_ms < lease_ms then\nredis.call('PEXPIRE', KEYS[1], ARGV[3])", ""),
             (
@@ -304,28 +304,28 @@ const MUTANTS: [Mutant; 31] = [
                 if left_ms >= 0 and left_ms < lease_ms then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end",
             ),
         ],
-        said: "later",
+        report: "later",
     },
     Mutant {
         kind: Kind::RwLock,
-        name: "a release of one of several is written down before the hold is removed",
+        name: "a release of one of several is recorded before the hold is removed",
         edits: &[(
             "delete_holds(key, removed)\n",
             "    if lock.has_record and lock.ended then redis.call('HSET', lock.record, 'ended', lock.ended) end
             delete_holds(key, removed)\n",
         )],
-        said: "it left",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Barrier,
-        name: "those who meet are let in one after the other",
+        name: "the parties of a barrier are admitted one after the other",
         edits: &[(
             "redis.call('HSET', key, unpack(new_holds))",
             "for i = 1, #new_holds, 2 do
               redis.call('HSET', key, new_holds[i], new_holds[i + 1])
             end",
         )],
-        said: "it left",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Latch,
@@ -336,32 +336,32 @@ const MUTANTS: [Mutant; 31] = [
             for _, message in ipairs(lock.messages) do publish(lock.mailboxes .. message[1], message[2], true) end
             lock.messages = {}\n",
         )],
-        said: "and told",
+        report: "and published",
     },
     Mutant {
         kind: Kind::Semaphore,
-        name: "a number of permits is written before the record is made",
+        name: "a number of permits is written before the record is created",
         edits: &[(
             "redis.call('RESTORE', lock.record, digits(kept_ms or record_ttl(lock, 0)), EMPTY_RECORD)",
             "kept_ms, lock.has_record = kept_ms or record_ttl(lock, 0), true
                 texts[#texts + 1], texts[#texts + 2] = 'format', '1'",
         )],
-        said: "never expires",
+        report: "never expires",
     },
 ];
 
 #[test]
 fn every_mutant_is_found() {
-    for Mutant { kind, name, edits, said } in MUTANTS {
+    for Mutant { kind, name, edits, report } in MUTANTS {
         let mut fixture = Fixture::edited(kind, edits);
         for seed in 0..20 {
             agrees_with_the_model(&mut fixture, seed)
-                .unwrap_or_else(|Broken(what)| panic!("{name}: shown without a cut-off\n{what}"));
+                .unwrap_or_else(|Violation(what)| panic!("{name}: shown without a cut-off\n{what}"));
         }
         let found = (0..STATES)
-            .find_map(|seed| Some((seed, check(&mut fixture, seed, &mut ObservedHolder::default()).err()?)));
-        let Some((seed, Broken(what))) = found else { panic!("{name}: not found in {STATES} states") };
+            .find_map(|seed| Some((seed, check(&mut fixture, seed, &mut Coverage::default()).err()?)));
+        let Some((seed, Violation(what))) = found else { panic!("{name}: not found in {STATES} states") };
         println!("{name}: found in state {seed}");
-        assert!(said.split('|').any(|said| what.contains(said)), "{name}: {what}");
+        assert!(report.split('|').any(|part| what.contains(part)), "{name}: {what}");
     }
 }

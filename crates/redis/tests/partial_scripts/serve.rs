@@ -1,4 +1,4 @@
-//! Goes on after a partial script, until each client has held the lock.
+//! Continues after a partial script until each client has held the lock.
 //!
 //! 1. Every later script does what the model does from the same state: in its reply, its messages, and finally its keys.
 //! 2. Only waiters are granted the lock. A client that was granted it finds it held when it releases it.
@@ -8,9 +8,9 @@
 //!    dead entries.
 //! 5. In the end the queue is empty.
 
-use crate::Broken;
+use crate::Violation;
 use crate::fixture::live;
-use crate::generator::Play;
+use crate::generator::Generator;
 use leasehold_core::model::{LockState, ReentrantHold};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, FencingToken, HoldId, HoldStatus, Kind, Label, Liveness, LockMode, Op,
@@ -19,12 +19,12 @@ use leasehold_core::{
 use leasehold_testkit::conformance::ForeignWrite;
 use std::collections::BTreeMap;
 
-/// How many places one script looks at.
+/// How many queue entries one script visits.
 const LOOKS_AT_MOST: usize = 64;
 
-impl Play<'_> {
+impl Generator<'_> {
     /// Serves all waiters of `before`, all present waiters, and the requests in `op`.
-    pub(crate) fn serve_all(&mut self, before: &LockState, op: &Op) -> Result<(), Broken> {
+    pub(crate) fn serve_all(&mut self, before: &LockState, op: &Op) -> Result<(), Violation> {
         if self.fixture.kind.is_shared() {
             return self.serve_all_parts(before, op);
         }
@@ -35,58 +35,58 @@ impl Play<'_> {
         let places = self.state.record.as_ref().map_or(0, |record| record.entries.len());
         self.end_holds()?;
         let mut looks = 2 * waiting.len() + places / LOOKS_AT_MOST + 1;
-        while let Some(claim) = self.next_to_look(&waiting)? {
+        while let Some(claim) = self.next_to_poll(&waiting)? {
             if looks == 0 {
-                return Err(Broken(format!("{} are never served", waiting.len())));
+                return Err(Violation(format!("{} are never served", waiting.len())));
             }
             looks -= 1;
             waiting.remove(&claim.hold.token());
             // All holds of an owner of a ReentrantMutex have one token: one of them may have been polled for before.
             let again = self.state.kind == Kind::Reentrant && self.holders().contains(&claim);
-            match self.send(&self.look(&claim))? {
+            match self.send(&self.poll(&claim))? {
                 Reply::Acquire(Acquired::Granted { fence, .. }) => {
                     if fence <= last && fence != FencingToken::MAX && !(again && fence == last) {
-                        return Err(Broken(format!("token {fence} after {last}")));
+                        return Err(Violation(format!("token {fence} after {last}")));
                     }
                     last = fence;
-                    self.give_back(&claim)?;
+                    self.release(&claim)?;
                 }
                 // It held the lock before, and got that reply.
                 Reply::Acquire(Acquired::AlreadyEnded(_)) => {}
                 Reply::Acquire(Acquired::Taken { .. }) => {
                     waiting.insert(claim.hold.token(), claim);
                 }
-                other => return Err(Broken(format!("a look is answered {other:?}"))),
+                other => return Err(Violation(format!("a look is answered {other:?}"))),
             }
         }
         self.sweep(places)
     }
 
     /// The holder releases each of its holds; a foreign holder deletes its key.
-    fn end_holds(&mut self) -> Result<(), Broken> {
+    fn end_holds(&mut self) -> Result<(), Violation> {
         for claim in self.holders() {
-            // A client of Redisson's may have released one of them, and the last release has freed the lock.
+            // A Redisson client may have released one of them, and the last release has freed the lock.
             if self.holders().contains(&claim) {
-                self.give_back(&claim)?;
+                self.release(&claim)?;
             }
         }
         if self.holders().is_empty() && live(&self.state, self.now_us).value.is_some() {
-            self.fixture.meddle(ForeignWrite::DeletesLock, &self.state)?;
+            self.fixture.write_as_foreigner(ForeignWrite::DeletesLock, &self.state)?;
             ForeignWrite::DeletesLock.apply(&mut self.state, self.now_us);
         }
         Ok(())
     }
 
-    /// The claims that have the lock, where they are ours.
+    /// The claims that hold the lock, if they are ours.
     fn holders(&self) -> Vec<Claim> {
         holders(&live(&self.state, self.now_us))
     }
 
-    fn give_back(&mut self, claim: &Claim) -> Result<(), Broken> {
+    fn release(&mut self, claim: &Claim) -> Result<(), Violation> {
         let release = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
         match self.send(&release)? {
             Reply::Release(released) if released.status == HoldStatus::Held => Ok(()),
-            other => Err(Broken(format!("the holder's release is answered {other:?}"))),
+            other => Err(Violation(format!("the holder's release is answered {other:?}"))),
         }
     }
 
@@ -98,17 +98,17 @@ impl Play<'_> {
     }
 
     /// The holder, if it is among the waiters, as it was notified; otherwise any waiter.
-    fn next_to_look(&self, waiting: &BTreeMap<String, Claim>) -> Result<Option<Claim>, Broken> {
+    fn next_to_poll(&self, waiting: &BTreeMap<String, Claim>) -> Result<Option<Claim>, Violation> {
         match self.holders().pop() {
             Some(claim) if !waiting.contains_key(&claim.hold.token()) => {
-                Err(Broken("the lock was given to one who does not wait".to_owned()))
+                Err(Violation("the lock was given to one who does not wait".to_owned()))
             }
             Some(claim) => Ok(Some(claim)),
             None => Ok(waiting.values().next().cloned()),
         }
     }
 
-    fn look(&self, claim: &Claim) -> Op {
+    fn poll(&self, claim: &Claim) -> Op {
         let queue = Some(Enqueue { nonce: self.workload.nonce(), ttl_ms: 7_200_000 });
         let label = Label::new("test").expect("a plain text is a label");
         Op::Acquire(Acquire {
@@ -123,13 +123,13 @@ impl Play<'_> {
         })
     }
 
-    pub(crate) fn send(&mut self, op: &Op) -> Result<Reply, Broken> {
+    pub(crate) fn send(&mut self, op: &Op) -> Result<Reply, Violation> {
         let reply = self.fixture.agree(&mut self.state, self.now_us, op)?;
-        reply.ok_or_else(|| Broken("it was cut off without being told".to_owned()))
+        reply.ok_or_else(|| Violation("it was cut off without being told".to_owned()))
     }
 
     /// Releases by a client without a hold remove dead queue entries.
-    fn sweep(&mut self, places: usize) -> Result<(), Broken> {
+    fn sweep(&mut self, places: usize) -> Result<(), Violation> {
         let stranger = self.workload.fresh(9);
         for _ in 0..=places / LOOKS_AT_MOST {
             self.send(&Op::Release(Release {
@@ -140,16 +140,19 @@ impl Play<'_> {
         }
         let found = self.fixture.state()?;
         let left = found.record.as_ref().map_or(0, |record| record.entries.len());
-        // Entries that are over may lie there until their key is.
+        // Expired entries may remain until their key expires.
         let held = live(&found, self.now_us).value.is_some();
         if found != self.state || held || left > 0 {
-            return Err(Broken(format!("in the end there is {found:?},\n  in the model {:?}", self.state)));
+            return Err(Violation(format!(
+                "in the end there is {found:?},\n  in the model {:?}",
+                self.state
+            )));
         }
         Ok(())
     }
 }
 
-/// The claims that have the lock, where they are ours: the oldest first.
+/// The claims that hold the lock, if they are ours: the oldest first.
 fn holders(state: &LockState) -> Vec<Claim> {
     match state.value.as_ref().and_then(|value| value.content.reentrant_holds()) {
         Some(entries) => {
@@ -161,7 +164,7 @@ fn holders(state: &LockState) -> Vec<Claim> {
     }
 }
 
-/// The claim that has a Mutex, where it is one of ours.
+/// The claim that holds a Mutex, if it is ours.
 fn holder(state: &LockState) -> Option<&Claim> {
     let tenant = state.record.as_ref()?.last_holder.as_ref()?;
     let stands = state.value.as_ref()?.content.token() == Some(&*state.kind.token(&tenant.claim));
@@ -169,12 +172,12 @@ fn holder(state: &LockState) -> Option<&Claim> {
         let record = state.record.as_ref();
         record.is_some_and(|record| record.ended.find(hold).is_some())
     };
-    // A stranger may use the same value as a user of ours.
+    // A client of another library may use the same value as one of ours.
     let own = tenant.claim.value.is_some() && ended(&tenant.claim.hold);
     (stands && !own).then_some(&tenant.claim)
 }
 
-/// The greatest token that was given or reserved.
+/// The greatest token that was granted or reserved.
 fn last(state: &LockState) -> FencingToken {
     let record = state.record.as_ref();
     let reserved = record.and_then(|record| record.reserved).map(|reserved| reserved.last_fence);

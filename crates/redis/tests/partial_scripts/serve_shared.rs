@@ -1,13 +1,13 @@
-//! Goes on after a partial script of a lock that several clients hold at once, until each has held it.
+//! Continues after a partial script of a lock that several clients hold at once, until each has held it.
 //!
 //! 1. Every later script does what the model does from the same state: in its reply, its messages, and finally its keys.
 //! 2. Waiters are granted the lock once its holders have released it: one by one, or, at a Latch and a Barrier, once enough
 //!    clients have arrived. Or they get the reply that it is impossible, or over.
 //! 3. In the end there is no holder and no queue entry, and the keys contain what the model contains.
 
-use crate::Broken;
+use crate::Violation;
 use crate::fixture::live;
-use crate::generator::Play;
+use crate::generator::Generator;
 use crate::serve::asked_in;
 use leasehold_core::model::{LockState, SharedHold};
 use leasehold_core::{
@@ -16,37 +16,37 @@ use leasehold_core::{
 };
 use std::collections::BTreeMap;
 
-/// How many places one script looks at.
+/// How many queue entries one script visits.
 const LOOKS_AT_MOST: usize = 64;
 
 /// The waiters and their lock modes, by the tokens of their holds.
 type Waiting = BTreeMap<String, (Claim, LockMode)>;
 
-impl Play<'_> {
+impl Generator<'_> {
     /// Serves all waiters of `before`, all present waiters, and the requests in `op`.
-    pub(crate) fn serve_all_parts(&mut self, before: &LockState, op: &Op) -> Result<(), Broken> {
-        let mut waiting = self.who_wait(before);
-        waiting.extend(self.who_wait(&self.state));
+    pub(crate) fn serve_all_parts(&mut self, before: &LockState, op: &Op) -> Result<(), Violation> {
+        let mut waiting = self.waiters(before);
+        waiting.extend(self.waiters(&self.state));
         let asked = asked_in(op).map(|ask| (ask.claim.hold.token(), (ask.claim.clone(), ask.mode)));
         waiting.extend(asked);
         let places = self.state.record.as_ref().map_or(0, |record| record.entries.len());
         let mut rounds = 2 * waiting.len() + places / LOOKS_AT_MOST + 2;
         while !waiting.is_empty() {
             if rounds == 0 {
-                return Err(Broken(format!("{} are never let in: {waiting:?}", waiting.len())));
+                return Err(Violation(format!("{} are never let in: {waiting:?}", waiting.len())));
             }
             rounds -= 1;
             for (token, (claim, mode)) in waiting.clone() {
-                match self.send(&self.look_for(&claim, mode))? {
+                match self.send(&self.poll_for(&claim, mode))? {
                     Reply::Acquire(Acquired::Granted { .. } | Acquired::AlreadyEnded(_))
                     | Reply::Refused(_) => {
                         waiting.remove(&token);
                     }
                     Reply::Acquire(Acquired::Taken { .. }) => {}
-                    other => return Err(Broken(format!("a look is answered {other:?}"))),
+                    other => return Err(Violation(format!("a look is answered {other:?}"))),
                 }
             }
-            self.let_others_come()?;
+            self.admit_others()?;
             // Only the last few holders are remembered.
             for token in self.give_up_parts()? {
                 waiting.remove(&token);
@@ -55,8 +55,8 @@ impl Play<'_> {
         self.leave_nothing(places)
     }
 
-    /// So many more come to a Latch or a Barrier that it opens.
-    fn let_others_come(&mut self) -> Result<(), Broken> {
+    /// Lets as many more clients arrive at a Latch or a Barrier as it takes to open it.
+    fn admit_others(&mut self) -> Result<(), Violation> {
         let total = self.state.record.as_ref().and_then(|record| record.limit).unwrap_or(1).max(1);
         let (comers, mode) = match self.fixture.kind {
             Kind::Latch => (1, LockMode::CountDown { count: total, total }),
@@ -64,43 +64,43 @@ impl Play<'_> {
             _ => return Ok(()),
         };
         for n in 0..comers {
-            if self.who_wait(&self.state).is_empty() {
+            if self.waiters(&self.state).is_empty() {
                 break;
             }
             let claim = self.workload.fresh(100 + u8::try_from(n).unwrap_or_default());
-            self.send(&self.look_for(&claim, mode))?;
+            self.send(&self.poll_for(&claim, mode))?;
         }
         Ok(())
     }
 
     /// Releases all holds, also those that the releases grant. Returns their tokens.
-    fn give_up_parts(&mut self) -> Result<Vec<String>, Broken> {
+    fn give_up_parts(&mut self) -> Result<Vec<String>, Violation> {
         let mut had = Vec::new();
-        let mut times = self.parts().len() + self.who_wait(&self.state).len();
+        let mut times = self.parts().len() + self.waiters(&self.state).len();
         while let Some(part) = self.parts().first() {
             if times == 0 {
-                return Err(Broken("parts are given up without end".to_owned()));
+                return Err(Violation("parts are given up without end".to_owned()));
             }
             times -= 1;
             had.push(part.hold.token());
             let claim = Claim { hold: part.hold, value: part.owner.clone() };
             match self.give_up(claim)? {
                 HoldStatus::Held => {}
-                other => return Err(Broken(format!("the release of a part is answered {other:?}"))),
+                other => return Err(Violation(format!("the release of a part is answered {other:?}"))),
             }
         }
-        // What is no lock of this kind is a stranger's.
+        // A key of another type belongs to another library.
         if live(&self.state, self.now_us).value.is_some() {
             let stranger = leasehold_testkit::conformance::ForeignWrite::DeletesLock;
-            self.fixture.meddle(stranger, &self.state)?;
+            self.fixture.write_as_foreigner(stranger, &self.state)?;
             stranger.apply(&mut self.state, self.now_us);
         }
         Ok(had)
     }
 
     /// The remaining waiters leave, and releases by a client without a hold remove dead queue entries.
-    fn leave_nothing(&mut self, places: usize) -> Result<(), Broken> {
-        for (claim, _) in self.who_wait(&self.state).into_values() {
+    fn leave_nothing(&mut self, places: usize) -> Result<(), Violation> {
+        for (claim, _) in self.waiters(&self.state).into_values() {
             self.give_up(claim)?;
         }
         for _ in 0..=places / LOOKS_AT_MOST {
@@ -111,15 +111,18 @@ impl Play<'_> {
         let found = self.fixture.state()?;
         let left = found.record.as_ref().map_or(0, |record| record.entries.len());
         if found != self.state || live(&found, self.now_us).value.is_some() || left > 0 {
-            return Err(Broken(format!("in the end there is {found:?},\n  in the model {:?}", self.state)));
+            return Err(Violation(format!(
+                "in the end there is {found:?},\n  in the model {:?}",
+                self.state
+            )));
         }
         Ok(())
     }
 
-    fn give_up(&mut self, claim: Claim) -> Result<HoldStatus, Broken> {
+    fn give_up(&mut self, claim: Claim) -> Result<HoldStatus, Violation> {
         match self.send(&Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }))? {
             Reply::Release(released) => Ok(released.status),
-            other => Err(Broken(format!("a release is answered {other:?}"))),
+            other => Err(Violation(format!("a release is answered {other:?}"))),
         }
     }
 
@@ -134,13 +137,13 @@ impl Play<'_> {
     }
 
     /// The queue entries that have not expired.
-    fn who_wait(&self, state: &LockState) -> Waiting {
+    fn waiters(&self, state: &LockState) -> Waiting {
         let places = state.record.iter().flat_map(|record| record.entries.values());
         let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);
         live.map(|place| (place.claim.hold.token(), (place.claim.clone(), place.mode))).collect()
     }
 
-    fn look_for(&self, claim: &Claim, mode: LockMode) -> Op {
+    fn poll_for(&self, claim: &Claim, mode: LockMode) -> Op {
         let queue = Some(Enqueue { nonce: self.workload.nonce(), ttl_ms: 7_200_000 });
         let label = Label::new("test").expect("a plain text is a label");
         let liveness = Liveness::Session { alive_ms: 10_000 };

@@ -13,12 +13,12 @@ use std::sync::{MutexGuard, PoisonError};
 /// A server, and the tap in front of it.
 pub(crate) struct Server {
     clock: FrozenClock,
-    /// What the clock shows.
+    /// The time of the clock.
     shown_us: i64,
     now_us: u64,
-    /// What the server must have (1).
+    /// The keys that the server must have (1).
     keyspace: Keyspace,
-    /// What the server has.
+    /// The keys that the server has.
     present: Keyspace,
     /// The commands of the script that ran last.
     executed: Vec<String>,
@@ -42,7 +42,7 @@ impl Server {
     /// Starts a server whose scripts are changed by `edits`.
     pub(crate) fn start(edits: &[Edit]) -> io::Result<Self> {
         let clock = FrozenClock::new(LONG_AGO_US)?;
-        // Under a clock that stands still, that thread waits for a time that is always over, and takes a core.
+        // Under a frozen clock that thread waits for a time that is always over, and takes a whole core.
         let process = RedisServer::builder().clock(&clock).config("jemalloc-bg-thread", "no").start()?;
         let tap = Tap::start(process.port(), process.connect()?, edits.to_vec())?;
         Ok(Self {
@@ -62,7 +62,7 @@ impl Server {
         self.tap.port
     }
 
-    /// The keys that are looked at after each script.
+    /// Sets the keys that are read after each script.
     pub(crate) fn watch(&self, keys: Vec<String>) {
         self.control().watched = keys;
     }
@@ -77,17 +77,17 @@ impl Server {
         self.keyspace.expire(now_us / 1000);
     }
 
-    /// What stands at its keys.
+    /// Its keys.
     pub(crate) fn keyspace(&self) -> Keyspace {
         self.keyspace.clone()
     }
 
-    /// What stands at its keys.
+    /// Its keys.
     pub(crate) fn keys(&self) -> &Keyspace {
         &self.keyspace
     }
 
-    /// Puts other keys there, with the next script or command.
+    /// Replaces the keys before the next script or command.
     pub(crate) fn load(&mut self, keyspace: Keyspace) {
         self.keyspace = keyspace;
     }
@@ -102,7 +102,7 @@ impl Server {
         self.executed.join(" ")
     }
 
-    /// Gets ready for one script, which may execute so many commands.
+    /// Prepares for one script, which may execute that many commands.
     pub(crate) fn begin(&mut self, commands: usize) -> io::Result<()> {
         self.synchronise()?;
         let mut control = self.control();
@@ -111,7 +111,7 @@ impl Server {
         Ok(())
     }
 
-    /// What the script did, if one ran.
+    /// What the script has done, if one ran.
     pub(crate) fn end(&mut self) -> Option<Ran> {
         let now_ms = self.now_us / 1000;
         let mut control = self.control();

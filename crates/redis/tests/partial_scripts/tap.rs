@@ -1,4 +1,4 @@
-//! What stands between the store and the server: every script of the store runs inside of `prelude.lua`.
+//! A listener between the store and the server: every script of the store runs inside of `prelude.lua`.
 //!
 //! Owns the connections of the store. SCRIPT LOAD loads the script with the prelude around it, EVALSHA calls that one and
 //! passes on the script's own reply; all else goes through unchanged. The store under test notices nothing but a script that
@@ -27,18 +27,18 @@ pub(crate) struct Tap {
     closed: Arc<AtomicBool>,
 }
 
-/// What the next script may do, and what the last one did.
+/// What the next script may do, and what the last one has done.
 pub(crate) struct Control {
-    /// To the server: scripts, and the test's own commands.
+    /// The connection to the server, for scripts and the test's own commands.
     pub(crate) connection: RespConnection,
     edits: Vec<Edit>,
-    /// By the SHA-1 that the store knows.
+    /// The scripts, by the SHA-1 that the store knows.
     scripts: BTreeMap<String, Loaded>,
     /// How many commands the next script may execute.
     pub(crate) commands: usize,
     /// The keys to dump after each script.
     pub(crate) watched: Vec<String>,
-    /// What the script did that ran last.
+    /// What the last script has done.
     pub(crate) ran: Option<Ran>,
 }
 
@@ -51,7 +51,7 @@ struct Loaded {
     sha: String,
 }
 
-/// What a script did.
+/// What a script has done.
 pub(crate) struct Ran {
     pub(crate) original: Arc<str>,
     pub(crate) how: How,
@@ -102,7 +102,7 @@ impl Tap {
                     return;
                 }
                 let control = Arc::clone(&shared);
-                // A connection that fails is the store's to notice.
+                // The store notices a connection that fails.
                 thread::spawn(move || drop(serve(stream, server, &control)));
             }
         });
@@ -232,7 +232,7 @@ impl Control {
     }
 }
 
-/// Lua as the scripts have it, without the spaces that only readers need. No string in an edit has such a space.
+/// Lua as the store sends it, without the indentation. No string in an edit contains such spaces.
 fn sent(lua: &str) -> String {
     let is_separator = |c: Option<&char>| c.is_none_or(|c| ",{}=~<>".contains(*c));
     let all: Vec<char> = lua.chars().collect();
@@ -257,7 +257,7 @@ fn words(frame: &[u8]) -> Vec<Vec<u8>> {
     words
 }
 
-/// A reply of a script, which is the same in both versions of the protocol.
+/// Encodes a reply of a script, which is the same in both versions of the protocol.
 fn encode(value: &Value, bytes: &mut Vec<u8>) {
     let mut line = |kind: char, text: &str| bytes.extend(format!("{kind}{text}\r\n").into_bytes());
     match value {

@@ -115,6 +115,6 @@ pub(crate) fn pairs(hash: &Value) -> BTreeMap<String, String> {
     texts.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
 }
 
-pub(crate) fn said(wakes: &[Notification]) -> Vec<(String, String)> {
+pub(crate) fn messages(wakes: &[Notification]) -> Vec<(String, String)> {
     wakes.iter().map(|wake| (format!("m:leasehold:mailbox:{}", wake.to()), wake.message())).collect()
 }

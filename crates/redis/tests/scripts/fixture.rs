@@ -1,6 +1,6 @@
 //! A server with a controlled clock, the store that connects to it, and the record of the cases that occurred.
 
-use crate::play::Play;
+use crate::sequence::Sequence;
 use leasehold_core::model::{LockState, Sessions};
 use leasehold_core::{KeySpace, Kind};
 use leasehold_redis::RedisStore;
@@ -36,17 +36,17 @@ end
 return dump";
 
 /// A server with a controlled clock, and the connections that observe it.
-pub(crate) struct World {
+pub(crate) struct Fixture {
     pub(crate) clock: FrozenClock,
     pub(crate) now_us: u64,
     pub(crate) runtime: tokio::runtime::Runtime,
     pub(crate) store: RedisStore,
     pub(crate) keys: KeySpace,
     /// Reads the keys, with this script.
-    pub(crate) looker: RespConnection,
+    pub(crate) reader: RespConnection,
     pub(crate) dump: String,
     /// Receives all messages.
-    pub(crate) hearer: RespConnection,
+    pub(crate) subscriber: RespConnection,
     /// Set to flush all scripts before each operation.
     pub(crate) flush_scripts: bool,
     /// How often each case occurred.
@@ -55,7 +55,7 @@ pub(crate) struct World {
     pub(crate) _server: RedisServer,
 }
 
-impl World {
+impl Fixture {
     pub(crate) fn new() -> Self {
         let clock = FrozenClock::new(i64::try_from(START_US).unwrap()).unwrap();
         // Under a clock that stands still, that thread waits for a time that is always over, and takes a core.
@@ -63,33 +63,33 @@ impl World {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let config = format!("{}?prefix=m:", server.url()).parse().unwrap();
         let store = runtime.block_on(RedisStore::connect(config)).unwrap();
-        let mut looker = server.connect().unwrap();
-        let dump = looker.call(&["SCRIPT", "LOAD", DUMP]).unwrap().text().unwrap().to_owned();
-        let mut hearer = server.connect().unwrap();
-        hearer.call(&["PSUBSCRIBE", "m:leasehold:mailbox:*"]).unwrap();
-        hearer.call(&["PSUBSCRIBE", "redisson_lock__channel:*"]).unwrap();
-        hearer.call(&["PSUBSCRIBE", "m:leasehold:{*}:leader:*"]).unwrap();
-        hearer.call(&["PSUBSCRIBE", "m:leasehold:{*}:told:*"]).unwrap();
+        let mut reader = server.connect().unwrap();
+        let dump = reader.call(&["SCRIPT", "LOAD", DUMP]).unwrap().text().unwrap().to_owned();
+        let mut subscriber = server.connect().unwrap();
+        subscriber.call(&["PSUBSCRIBE", "m:leasehold:mailbox:*"]).unwrap();
+        subscriber.call(&["PSUBSCRIBE", "redisson_lock__channel:*"]).unwrap();
+        subscriber.call(&["PSUBSCRIBE", "m:leasehold:{*}:leader:*"]).unwrap();
+        subscriber.call(&["PSUBSCRIBE", "m:leasehold:{*}:told:*"]).unwrap();
         Self {
             clock,
             now_us: START_US,
             runtime,
             store,
             keys: KeySpace::new("m:").unwrap(),
-            looker,
+            reader,
             dump,
-            hearer,
+            subscriber,
             flush_scripts: false,
             seen: BTreeMap::new(),
             _server: server,
         }
     }
 
-    pub(crate) fn play(&mut self, kind: Kind, seed: u64) -> Play<'_> {
+    pub(crate) fn begin(&mut self, kind: Kind, seed: u64) -> Sequence<'_> {
         let lock = Lock { kind, name: format!("lock {seed}").parse().unwrap() };
         let keys = self.keys.lock(&lock).unwrap();
-        Play {
-            world: self,
+        Sequence {
+            fixture: self,
             lock,
             keys,
             state: LockState::new(kind),
@@ -101,13 +101,13 @@ impl World {
     }
 
     pub(crate) fn sequence(&mut self, kind: Kind, seed: u64) {
-        let mut play = self.play(kind, seed);
+        let mut sequence = self.begin(kind, seed);
         for _ in 0..STEPS {
-            play.random_step();
+            sequence.random_step();
         }
-        play.spoil_record();
-        let keys = [vec!["DEL".to_owned()], play.all_keys()].concat();
-        play.raw(&keys);
+        sequence.spoil_record();
+        let keys = [vec!["DEL".to_owned()], sequence.all_keys()].concat();
+        sequence.raw(&keys);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The random operations of a sequence, and the record of the cases that occurred.
 
 use crate::fixture::WITHIN;
-use crate::play::Play;
+use crate::sequence::Sequence;
 use leasehold_core::model::LockState;
 use leasehold_core::{
     Acquired, Ended, Evicted, Extend, Extended, ForceReleased, HeartbeatReply, HoldStatus, LockMode, Refused,
@@ -11,9 +11,9 @@ use leasehold_store::{Notification, Op, Outcome, Reply, SessionOp, SessionReply,
 use leasehold_testkit::conformance::{ForeignWrite, WorkloadStep};
 
 /// Random operations.
-impl Play<'_> {
+impl Sequence<'_> {
     pub(crate) fn random_step(&mut self) {
-        let by_us = self.workload.time_us(&self.state, &self.sessions, self.world.now_us);
+        let by_us = self.workload.time_us(&self.state, &self.sessions, self.fixture.now_us);
         self.step_us(by_us);
         match self.workload.happening(&self.state) {
             WorkloadStep::Sent(op) => drop(self.check(&op)),
@@ -22,11 +22,11 @@ impl Play<'_> {
                 self.check(&op);
             }
             WorkloadStep::Attended(op) => drop(self.execute_session(&op)),
-            WorkloadStep::ForeignWrite(stranger) => self.meddle(stranger),
+            WorkloadStep::ForeignWrite(stranger) => self.write_as_foreigner(stranger),
         }
     }
 
-    pub(crate) fn meddle(&mut self, stranger: ForeignWrite) {
+    pub(crate) fn write_as_foreigner(&mut self, stranger: ForeignWrite) {
         // The server expires a key when it is read, and the clock may move back after that.
         self.dump();
         self.note(&format!("stranger {stranger:?}"));
@@ -34,14 +34,14 @@ impl Play<'_> {
             self.raw(&command);
         }
         let before = self.state.value.clone();
-        stranger.apply(&mut self.state, self.world.now_us);
+        stranger.apply(&mut self.state, self.fixture.now_us);
         let what = match stranger {
             ForeignWrite::Enters(..) if self.state.value != before => "a stranger entered",
             ForeignWrite::Leaves(_) if self.state.value != before => "a stranger left",
             ForeignWrite::TakesOther(_) => "another string",
             _ => return,
         };
-        *self.world.seen.entry(what).or_default() += 1;
+        *self.fixture.seen.entry(what).or_default() += 1;
     }
 
     /// Replaces the record by an unreadable one: every operation that needs it fails with that error, and changes
@@ -63,18 +63,18 @@ impl Play<'_> {
                 continue;
             }
             self.note(&format!("{op:?}, with a spoilt record"));
-            let outcome = self.world.runtime.block_on(self.world.store.execute(&self.lock, &op, WITHIN));
+            let outcome = self.fixture.runtime.block_on(self.fixture.store.execute(&self.lock, &op, WITHIN));
             let Outcome::Done(Reply::Refused(Refused::Format { found })) = outcome else {
                 panic!("{outcome:?}\n{}", self.trace)
             };
             assert_eq!(found, spoilt, "{}", self.trace);
             assert_eq!(self.dump(), before, "{}", self.trace);
-            assert_eq!(self.heard(), []);
+            assert_eq!(self.take_messages(), []);
         }
     }
 
     pub(crate) fn count(&mut self, reply: &Reply, wakes: &[Notification]) {
-        let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
+        let mut seen = |what| *self.fixture.seen.entry(what).or_default() += 1;
         for wake in wakes {
             seen(match wake {
                 Notification::ForceReleased { .. } => "warned",
@@ -163,14 +163,14 @@ impl Play<'_> {
                 (Some((old, reserved)), Some((new, _)))
                     if old != new
                         && old < reserved.last_fence
-                        && reserved.last_fence.as_u64() >= self.world.now_us =>
+                        && reserved.last_fence.as_u64() >= self.fixture.now_us =>
                 {
                     "given beyond a block"
                 }
                 _ => return,
             },
         };
-        *self.world.seen.entry(what).or_default() += 1;
+        *self.fixture.seen.entry(what).or_default() += 1;
     }
 
     /// Counts locks that rest.
@@ -184,16 +184,16 @@ impl Play<'_> {
             }
             _ => return,
         };
-        *self.world.seen.entry(what).or_default() += 1;
+        *self.fixture.seen.entry(what).or_default() += 1;
     }
 
     /// Counts cases that only a ReentrantMutex has.
     pub(crate) fn count_entries(&mut self, before: &LockState, op: &Op, reply: &Reply) {
-        let now_ms = self.world.now_us / 1000;
+        let now_ms = self.fixture.now_us / 1000;
         let entries = |state: &LockState| state.value.as_ref()?.content.reentrant_holds().cloned();
         let (before, after) = (entries(before), entries(&self.state));
         let held = before.as_ref().map_or(0, |entries| entries.holds.len());
-        let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
+        let mut seen = |what| *self.fixture.seen.entry(what).or_default() += 1;
         if let Some(entries) = &before {
             let over = entries.holds.iter().filter(|entry| entry.until_ms < now_ms).count();
             if over > 0 && before == after {
@@ -233,11 +233,11 @@ impl Play<'_> {
 
     /// Counts cases that only locks with several holders have.
     pub(crate) fn count_parts(&mut self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Notification]) {
-        let now_ms = self.world.now_us / 1000;
+        let now_ms = self.fixture.now_us / 1000;
         let parts = |state: &LockState| state.value.as_ref()?.content.shared_holders().cloned();
         let (before_parts, after) = (parts(before), parts(&self.state));
         let held = after.as_ref().map_or(0, |parts| parts.holds.len());
-        let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
+        let mut seen = |what| *self.fixture.seen.entry(what).or_default() += 1;
         if let Some(parts) = &before_parts {
             let over = parts.holds.iter().filter(|part| part.until_ms < now_ms).count();
             if over > 0 {
@@ -314,7 +314,7 @@ impl Play<'_> {
     }
 
     pub(crate) fn count_session(&mut self, op: &SessionOp, reply: &SessionReply) {
-        let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
+        let mut seen = |what| *self.fixture.seen.entry(what).or_default() += 1;
         match (op, reply) {
             (SessionOp::Heartbeat(_), SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => seen("lapsed"),
             (SessionOp::Heartbeat(beat), _) => seen(if beat.begin.is_some() { "begun" } else { "beaten" }),

@@ -6,9 +6,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test reports failures by panicking")]
 
+mod cases;
 mod encoding;
 mod fixture;
 mod generator;
 mod multi;
-mod play;
-mod sequences;
+mod sequence;

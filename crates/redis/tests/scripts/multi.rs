@@ -85,11 +85,11 @@ impl Fixture {
                 assert_eq!(self.execute(&one.lock, &op), expected, "{what}: {op:?}");
             }
             WorkloadStep::Attended(_) => {}
-            WorkloadStep::ForeignWrite(stranger) => self.meddle(one, stranger, now_us),
+            WorkloadStep::ForeignWrite(stranger) => self.write_as_foreigner(one, stranger, now_us),
         }
     }
 
-    fn meddle(&mut self, one: &mut One, stranger: ForeignWrite, now_us: u64) {
+    fn write_as_foreigner(&mut self, one: &mut One, stranger: ForeignWrite, now_us: u64) {
         let keys = leasehold_core::KeySpace::default().lock(&one.lock).unwrap();
         one.state.is_empty_at(now_us);
         for command in stranger.commands(&keys, &one.state) {
@@ -156,11 +156,11 @@ impl Fixture {
     }
 
     fn compare(&mut self, locks: &mut [One], now_us: u64, what: &str) {
-        let look = Op::Inspect(Inspect { claim: None, details: true });
+        let inspect = Op::Inspect(Inspect { claim: None, details: true });
         for one in locks {
             let (expected, _) =
-                one.state.apply(now_us, &look, &|_| leasehold_core::model::SessionStatus::Unknown);
-            assert_eq!(self.execute(&one.lock, &look), expected, "{what}: {}", one.lock);
+                one.state.apply(now_us, &inspect, &|_| leasehold_core::model::SessionStatus::Unknown);
+            assert_eq!(self.execute(&one.lock, &inspect), expected, "{what}: {}", one.lock);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! A cluster, whose messages arrive on connections of their own.
 
-use crate::fixture::{Box, Heard, LONG, acquire, claim, found, granted, heard, nonce, release, session};
+use crate::fixture::{
+    LONG, Mailbox, Received, acquire, claim, found, granted, nonce, receive, release, session,
+};
 use leasehold_core::{HoldStatus, Partition};
 use leasehold_redis::{RedisConfig, RedisStore};
 use leasehold_store::Store;
@@ -21,7 +23,7 @@ async fn proxied(cluster: &Cluster) -> (RedisStore, Vec<Proxy>) {
 /// For streams that the Redis client library does not open itself, such as TLS, a task of the connection moves the
 /// bytes: it must live until the nodes have returned the slot map.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_is_reached_by_whatever_way() {
+async fn a_cluster_is_reached_by_a_custom_connector() {
     let cluster = tokio::task::block_in_place(|| Cluster::start(3, 0)).unwrap();
     let (store, proxies) = proxied(&cluster).await;
     granted(acquire(&store, &claim(1), None).await);
@@ -31,21 +33,23 @@ async fn a_cluster_is_reached_by_whatever_way() {
 
 /// An idle subscription connection is pinged: kept if the reply arrives, replaced if not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_notices_that_messages_do_not_come_any_more() {
+async fn a_cluster_detects_that_messages_stopped() {
     let cluster = tokio::task::block_in_place(|| Cluster::start(3, 0)).unwrap();
     let at = cluster.owner(0).unwrap();
     let (store, proxies) = proxied(&cluster).await;
-    let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Partition::new(0), session(1), post, LONG).await.unwrap();
+    let (mut inbox, mailbox) = Mailbox::open();
+    store.open_mailbox(Partition::new(0), session(1), mailbox, LONG).await.unwrap();
     let before = proxies[at].accepted();
     proxies[at].until_counted("PING", 1, LONG).await.unwrap();
     proxies[at].swallow_replies(1, Then::Stall, command("PING"));
-    let told = heard(&mut hear).await;
-    assert!(matches!(told, Some(Heard::Renewed)), "{told:?}");
+    let received = receive(&mut inbox).await;
+    assert!(matches!(received, Some(Received::Resubscribed)), "{received:?}");
     assert_eq!((proxies[at].count("PING"), proxies[at].accepted()), (2, before + 1));
     let channels = cluster.node(at).cli(&["PUBSUB", "SHARDCHANNELS"]).unwrap();
     let channel = channels.elements()[0].text().unwrap();
     cluster.node(at).cli(&["SPUBLISH", channel, &format!("grant {} 1", nonce(5))]).unwrap();
-    let told = heard(&mut hear).await;
-    assert!(matches!(told, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(5))));
+    let received = receive(&mut inbox).await;
+    assert!(
+        matches!(received, Some(Received::Notification(notification)) if notification.nonce() == Some(nonce(5)))
+    );
 }

@@ -71,8 +71,8 @@ async fn hand_over(cluster: &Cluster, [ours, theirs]: [&Mutex; 2], during: impl 
     let token = guard.fencing_token();
     let owner = cluster.owner_of("m").unwrap();
     eventually(|| {
-        let heard = cluster.node(owner).cli(&["PUBSUB", "SHARDCHANNELS"]).unwrap();
-        heard.elements().len() == 2
+        let channels = cluster.node(owner).cli(&["PUBSUB", "SHARDCHANNELS"]).unwrap();
+        channels.elements().len() == 2
     })
     .await;
     guard.release().await.unwrap();
@@ -84,7 +84,7 @@ async fn hand_over(cluster: &Cluster, [ours, theirs]: [&Mutex; 2], during: impl 
 /// Calls, messages and the keeper's renewals: the nodes accept no plain text, and require a certificate on each
 /// connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_by_tls_gives_keeps_and_hands_over_locks() {
+async fn a_cluster_over_tls_grants_extends_and_hands_over_locks() {
     let authority = authority("IP:127.0.0.1");
     let cluster = cluster(&authority, |settings| settings);
     assert!(cluster.url().starts_with("rediss+cluster://"));
@@ -103,14 +103,14 @@ async fn a_cluster_by_tls_gives_keeps_and_hands_over_locks() {
         println!("held for {:?} while its slot moved", acquired.elapsed());
     })
     .await;
-    let said: u64 = (0..3)
+    let published: u64 = (0..3)
         .map(|at| cluster.node(at).command_counts().unwrap().get("spublish").copied().unwrap_or(0))
         .sum();
-    assert_eq!(said, 2, "each was notified once");
+    assert_eq!(published, 2, "each was notified once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_with_the_certificates_of_a_cluster_is_told() {
+async fn certificate_errors_of_a_cluster_are_reported() {
     let (authority, other) = (authority("IP:127.0.0.1"), authority("IP:127.0.0.1"));
     let cluster = cluster(&authority, |settings| settings);
     let wrong = refused(&certified(&cluster.url(), &other)).await;
@@ -181,7 +181,7 @@ async fn nodes_of_a_cluster_are_verified_by_the_names_that_they_announce() {
 /// Nodes that announce no endpoint are at the host of the node that replied, on another port; this applies to the
 /// slot map and to `MOVED` and `ASK` redirects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_of_a_cluster_that_announce_no_host_are_at_the_one_that_was_asked() {
+async fn nodes_without_an_announced_host_are_at_the_host_of_the_url() {
     let authority = authority("DNS:localhost");
     let cluster = cluster(&authority, |settings| {
         settings.config("cluster-preferred-endpoint-type", "unknown-endpoint")
@@ -216,7 +216,7 @@ async fn nodes_of_a_cluster_that_announce_no_host_are_at_the_one_that_was_asked(
 
 /// A node that has met no other node does not know its own address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_of_one_node_is_where_it_was_asked() {
+async fn a_cluster_of_one_node_is_at_the_address_of_the_url() {
     let authority = authority("DNS:localhost");
     let settings = RedisServer::builder().tls(&authority, "node");
     let cluster = tokio::task::block_in_place(|| Cluster::with(1, 0, &settings)).unwrap();

@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::time::Instant;
 
 #[tokio::test]
-async fn a_url_says_what_is_wrong_with_it() {
+async fn an_invalid_url_is_reported_with_the_reason() {
     for (url, error) in [
         ("localhost", UrlError::Scheme),
         ("http://localhost", UrlError::Scheme),
@@ -26,7 +26,7 @@ async fn a_url_says_what_is_wrong_with_it() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_shows_at_once_and_is_not_shown() {
+async fn a_wrong_password_is_reported_at_once_and_not_shown() {
     let server = RedisServer::builder().password("right").start().unwrap();
     let config = || RedisConfig::from_url(&server.url()).unwrap();
     for config in [config(), config().password("hunter2"), config().username("unknown").password("right")] {
@@ -115,7 +115,7 @@ async fn a_unix_socket_a_database_and_a_prefix() {
 
 /// A connection needs a runtime with IO and timers: the store reports that they are missing, and nothing hangs.
 #[test]
-fn a_runtime_without_io_or_timers_is_told_apart() {
+fn a_runtime_without_io_or_timers_is_reported() {
     let server = RedisServer::start().unwrap();
     for (io, timers) in [(false, false), (true, false), (false, true)] {
         let mut builder = tokio::runtime::Builder::new_current_thread();

@@ -21,12 +21,12 @@ fn strict(server: &RedisServer) -> RedisConfig {
     RedisConfig::from_url(&server.url()).unwrap().strict()
 }
 
-async fn examined(store: &RedisStore) -> Diagnosis {
+async fn diagnosed(store: &RedisStore) -> Diagnosis {
     store.diagnose(LONG).await.unwrap().pop().expect("it is a server")
 }
 
 fn found<'a>(findings: &'a [Finding], word: &str) -> Option<&'a Finding> {
-    findings.iter().find(|hazard| hazard.kind.as_str() == word)
+    findings.iter().find(|finding| finding.kind.as_str() == word)
 }
 
 /// Breaks all connections but the test's own.
@@ -49,28 +49,31 @@ async fn refusal(config: RedisConfig) -> Vec<Finding> {
     let fault = RedisStore::connect(config).await.unwrap_err();
     assert!(!fault.is_transient(), "{fault}");
     let FaultKind::Unsafe(findings) = &fault.kind else { panic!("{fault}") };
-    for hazard in findings {
-        assert!(fault.to_string().contains(&hazard.to_string()), "{fault}");
+    for finding in findings {
+        assert!(fault.to_string().contains(&finding.to_string()), "{fault}");
     }
     findings.clone()
 }
 
 /// Once, although the keeper connects, too, and connections are replaced.
 #[tokio::test]
-async fn a_hazard_is_told_once_a_store() {
+async fn a_finding_is_logged_once_per_store() {
     let server = evicting("allkeys-lru");
     let warnings = Warnings::record();
     let store = connect(&server).await;
-    let told = warnings.containing("eviction");
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("allkeys-lru") && told[0].contains("maxmemory-policy noeviction"), "{told:?}");
-    assert!(told[0].contains(&server.port().to_string()), "{told:?}");
+    let logged = warnings.containing("eviction");
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    assert!(
+        logged[0].contains("allkeys-lru") && logged[0].contains("maxmemory-policy noeviction"),
+        "{logged:?}"
+    );
+    assert!(logged[0].contains(&server.port().to_string()), "{logged:?}");
     let fork = store.fork();
     answers(&*fork).await;
     cut_all(&server);
     answers(&store).await;
     answers(&*fork).await;
-    assert_eq!(warnings.containing("eviction"), told);
+    assert_eq!(warnings.containing("eviction"), logged);
     // Another finding is logged separately, and so is the same finding of another store.
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]).unwrap().ok().unwrap();
     cut_all(&server);
@@ -86,81 +89,91 @@ async fn a_server_without_a_limit_removes_nothing_yet() {
     let warnings = Warnings::record();
     let store = connect(&server).await;
     assert!(warnings.containing("eviction").is_empty());
-    let findings = examined(&store).await.findings;
-    let hazard = found(&findings, "eviction").expect("the eviction policy is reported");
-    assert_eq!(hazard.severity, Severity::Notice);
-    assert_eq!(hazard.kind, FindingKind::Eviction { policy: "allkeys-lru".into(), maxmemory: 0 });
+    let findings = diagnosed(&store).await.findings;
+    let finding = found(&findings, "eviction").expect("the eviction policy is reported");
+    assert_eq!(finding.severity, Severity::Notice);
+    assert_eq!(finding.kind, FindingKind::Eviction { policy: "allkeys-lru".into(), maxmemory: 0 });
 }
 
 #[tokio::test]
-async fn a_server_that_keeps_no_file_is_told_of_by_a_notice() {
+async fn a_server_without_persistence_gets_a_notice() {
     let server = RedisServer::start().unwrap();
     let warnings = Warnings::record();
     let store = connect(&server).await;
     assert!(warnings.containing("not_persistent").is_empty());
-    let told = examined(&store).await;
-    assert_eq!(told.append_only, Some(false));
-    assert_eq!(found(&told.findings, "not_persistent").map(|hazard| hazard.severity), Some(Severity::Notice));
+    let diagnosis = diagnosed(&store).await;
+    assert_eq!(diagnosis.append_only, Some(false));
+    assert_eq!(
+        found(&diagnosis.findings, "not_persistent").map(|finding| finding.severity),
+        Some(Severity::Notice)
+    );
     let server = RedisServer::builder().appendonly().start().unwrap();
-    let told = examined(&connect(&server).await).await;
-    assert_eq!(told.append_only, Some(true));
-    assert_eq!(found(&told.findings, "not_persistent"), None);
+    let diagnosis = diagnosed(&connect(&server).await).await;
+    assert_eq!(diagnosis.append_only, Some(true));
+    assert_eq!(found(&diagnosis.findings, "not_persistent"), None);
 }
 
 #[tokio::test]
-async fn a_replica_is_told_of_and_waited_for_in_strict_mode() {
+async fn a_replica_is_reported_and_refused_in_strict_mode() {
     let primary = RedisServer::start().unwrap();
     let at = format!("127.0.0.1 {}", primary.port());
     let replica = RedisServer::builder().config("replicaof", &at).start().unwrap();
     let warnings = Warnings::record();
     let store = connect(&replica).await;
     assert_eq!(warnings.containing("it is a replica, and accepts no writes").len(), 1);
-    let told = examined(&store).await;
-    assert_eq!(told.role, Some(Role::Replica));
-    assert_eq!(found(&told.findings, "replica").map(|hazard| hazard.severity), Some(Severity::Warning));
+    let diagnosis = diagnosed(&store).await;
+    assert_eq!(diagnosis.role, Some(Role::Replica));
+    assert_eq!(
+        found(&diagnosis.findings, "replica").map(|finding| finding.severity),
+        Some(Severity::Warning)
+    );
     let store = connect(&primary).await;
     let waited = Instant::now();
-    while examined(&store).await.replicas != Some(1) {
+    while diagnosed(&store).await.replicas != Some(1) {
         assert!(waited.elapsed() < LONG, "the replica does not come");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(examined(&store).await.role, Some(Role::Primary));
+    assert_eq!(diagnosed(&store).await.role, Some(Role::Primary));
     // A writable replica is worse: what is written there is lost.
     replica.cli(&["CONFIG", "SET", "replica-read-only", "no"]).unwrap().ok().unwrap();
     let findings = refusal(strict(&replica)).await;
-    assert_eq!(findings.iter().filter(|hazard| hazard.kind.as_str() == "replica").count(), 1, "{findings:?}");
+    assert_eq!(
+        findings.iter().filter(|finding| finding.kind.as_str() == "replica").count(),
+        1,
+        "{findings:?}"
+    );
     drop(connect(&replica).await);
     assert_eq!(warnings.containing("it is a replica that accepts writes").len(), 1);
 }
 
 /// Only the version that the server reports counts, so this server reports whatever the test sets.
 #[tokio::test]
-async fn a_version_with_holes_is_told_of_and_refused_in_strict_mode() {
-    let says = |text: &'static str| {
+async fn a_vulnerable_version_is_reported_and_refused_in_strict_mode() {
+    let reporting = |text: &'static str| {
         move |_| async move {
             let (near, far) = tokio::io::duplex(65536);
-            tokio::spawn(pretend::serve(far, text));
+            tokio::spawn(fake_server::serve(far, text));
             Ok::<_, std::io::Error>(near)
         }
     };
-    let config = || RedisConfig::from_url("redis://said").unwrap();
+    let config = || RedisConfig::from_url("redis://fake").unwrap();
     let warnings = Warnings::record();
-    RedisStore::connect(config().connector(says("redis_version:7.0.15\r\n"))).await.unwrap();
-    let told = warnings.containing("lua_holes");
-    assert_eq!(told.len(), 1, "{told:?}");
+    RedisStore::connect(config().connector(reporting("redis_version:7.0.15\r\n"))).await.unwrap();
+    let logged = warnings.containing("lua_holes");
+    assert_eq!(logged.len(), 1, "{logged:?}");
     for part in ["Redis 7.0.15", "CVE-2025-49844", "distributions may have fixed them", "Redis 7.2.14"] {
-        assert!(told[0].contains(part), "{part}: {told:?}");
+        assert!(logged[0].contains(part), "{part}: {logged:?}");
     }
-    let findings = refusal(config().strict().connector(says("redis_version:7.0.15\r\n"))).await;
-    assert_eq!(findings.iter().map(|hazard| hazard.kind.as_str()).collect::<Vec<_>>(), ["lua_holes"]);
+    let findings = refusal(config().strict().connector(reporting("redis_version:7.0.15\r\n"))).await;
+    assert_eq!(findings.iter().map(|finding| finding.kind.as_str()).collect::<Vec<_>>(), ["lua_holes"]);
     // For a user without permission for INFO nothing is logged and nothing refused.
-    RedisStore::connect(config().strict().connector(says(""))).await.unwrap();
-    RedisStore::connect(config().strict().connector(says("redis_version:8.8.2\r\n"))).await.unwrap();
+    RedisStore::connect(config().strict().connector(reporting(""))).await.unwrap();
+    RedisStore::connect(config().strict().connector(reporting("redis_version:8.8.2\r\n"))).await.unwrap();
     assert_eq!(warnings.containing("lua_holes").len(), 1);
 }
 
 /// Replies to a client's handshake, and reports a given text in INFO.
-mod pretend {
+mod fake_server {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     /// Reads commands in sequence: arrays of bulk strings.
@@ -201,40 +214,43 @@ mod pretend {
 }
 
 #[tokio::test]
-async fn a_user_that_may_not_ask_is_told_nothing() {
+async fn a_user_without_permissions_gets_no_warnings() {
     let server = evicting("allkeys-lru");
     let rules = ["ACL", "SETUSER", "mute", "on", ">x", "~*", "&*", "+@all", "-info", "-acl|whoami", "-time"];
     server.cli(&rules).unwrap().ok().unwrap();
     let warnings = Warnings::record();
     let store = RedisStore::connect(strict(&server).username("mute").password("x")).await.unwrap();
     assert!(warnings.containing("").is_empty(), "{:?}", warnings.containing(""));
-    let told = examined(&store).await;
-    let words: Vec<_> = told.findings.iter().map(|hazard| hazard.kind.as_str()).collect();
+    let diagnosis = diagnosed(&store).await;
+    let words: Vec<_> = diagnosis.findings.iter().map(|finding| finding.kind.as_str()).collect();
     assert_eq!(words, ["not_told"]);
-    assert_eq!((told.version, told.eviction_policy, told.clock, told.user), (None, None, None, None));
-    assert!(told.round_trip > Duration::ZERO);
+    assert_eq!(
+        (diagnosis.version, diagnosis.eviction_policy, diagnosis.clock, diagnosis.user),
+        (None, None, None, None)
+    );
+    assert!(diagnosis.round_trip > Duration::ZERO);
 }
 
 #[tokio::test]
-async fn what_a_server_tells_of_itself_is_in_the_examination() {
+async fn a_diagnosis_contains_what_the_server_reports() {
     let server = evicting("volatile-lru");
     server.cli(&["ACL", "SETUSER", "locks", "on", ">x", "~*", "&*", "+@all"]).unwrap().ok().unwrap();
     let config = RedisConfig::from_url(&server.url()).unwrap().username("locks").password("x");
-    let told = examined(&RedisStore::connect(config).await.unwrap()).await;
-    assert_eq!(told.node, format!("127.0.0.1:{}", server.port()));
-    assert_eq!((told.role, told.replicas), (Some(Role::Primary), Some(0)));
-    assert_eq!(told.maxmemory, Some(100 << 20));
-    assert!(told.used_memory.is_some_and(|used| used > 0));
-    assert_eq!(told.eviction_policy.as_deref(), Some("volatile-lru"));
-    assert_eq!(told.user.as_deref(), Some("locks"));
-    assert!(told.product.is_some() && told.version.is_some());
-    let clock = told.clock.expect("the server reports its time");
-    assert!(clock.uncertainty <= told.round_trip, "{clock:?}");
+    let diagnosis = diagnosed(&RedisStore::connect(config).await.unwrap()).await;
+    assert_eq!(diagnosis.node, format!("127.0.0.1:{}", server.port()));
+    assert_eq!((diagnosis.role, diagnosis.replicas), (Some(Role::Primary), Some(0)));
+    assert_eq!(diagnosis.maxmemory, Some(100 << 20));
+    assert!(diagnosis.used_memory.is_some_and(|used| used > 0));
+    assert_eq!(diagnosis.eviction_policy.as_deref(), Some("volatile-lru"));
+    assert_eq!(diagnosis.user.as_deref(), Some("locks"));
+    assert!(diagnosis.product.is_some() && diagnosis.version.is_some());
+    let clock = diagnosis.clock.expect("the server reports its time");
+    assert!(clock.uncertainty <= diagnosis.round_trip, "{clock:?}");
     // Both read the same clock.
     let uncertain = i64::try_from(clock.uncertainty.as_micros()).unwrap();
     assert!(clock.ahead_us.abs() <= uncertain + 1000, "{clock:?}");
-    assert_eq!(found(&told.findings, "clock_apart"), None);
-    let mut severities = told.findings.iter().map(|hazard| hazard.severity);
+    assert_eq!(found(&diagnosis.findings, "clock_apart"), None);
+    let mut severities = diagnosis.findings.iter().map(|finding| finding.severity);
     assert_eq!(severities.next(), Some(Severity::Warning), "the most serious first");
 }
 
@@ -259,24 +275,24 @@ async fn a_server_in_order_serves_in_strict_mode() {
 /// A server that becomes unsafe during use is refused from the next connection on, and calls report that at once;
 /// after the setting is corrected it serves again.
 #[tokio::test]
-async fn strict_settings_are_looked_at_with_each_connection() {
+async fn strict_settings_are_checked_with_each_connection() {
     const IN_ORDER: &str = "redis_version:8.8.2\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n";
     const EVICTING: &str = "redis_version:8.8.2\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n";
-    let (said, serving) = (Arc::new(Mutex::new(IN_ORDER)), Arc::new(Mutex::new(Vec::new())));
-    let says = |text| {
-        *said.lock().unwrap() = text;
+    let (reported, serving) = (Arc::new(Mutex::new(IN_ORDER)), Arc::new(Mutex::new(Vec::new())));
+    let reporting = |text| {
+        *reported.lock().unwrap() = text;
         serving.lock().unwrap().drain(..).for_each(|served: JoinHandle<()>| served.abort());
     };
-    let (answer, served) = (Arc::clone(&said), Arc::clone(&serving));
-    let config = RedisConfig::from_url("redis://said?strict=1").unwrap().connector(move |_| {
+    let (answer, served) = (Arc::clone(&reported), Arc::clone(&serving));
+    let config = RedisConfig::from_url("redis://fake?strict=1").unwrap().connector(move |_| {
         let (near, far) = tokio::io::duplex(65536);
         let text = *answer.lock().unwrap();
-        served.lock().unwrap().push(tokio::spawn(pretend::serve(far, text)));
+        served.lock().unwrap().push(tokio::spawn(fake_server::serve(far, text)));
         ready(Ok::<_, std::io::Error>(near))
     });
     let store = RedisStore::connect(config).await.unwrap();
     answers(&store).await;
-    says(EVICTING);
+    reporting(EVICTING);
     let waited = Instant::now();
     let fault = loop {
         match store.diagnose(LONG).await {
@@ -286,7 +302,7 @@ async fn strict_settings_are_looked_at_with_each_connection() {
     };
     assert!(matches!(&fault.kind, FaultKind::Unsafe(findings) if findings.len() == 1), "{fault}");
     // The store checks again with each connection: a new store is not needed.
-    says(IN_ORDER);
+    reporting(IN_ORDER);
     let waited = Instant::now();
     while let Err(fault) = store.diagnose(LONG).await {
         assert!(waited.elapsed() < LONG, "{fault}");
@@ -296,13 +312,13 @@ async fn strict_settings_are_looked_at_with_each_connection() {
 
 /// A borrowed connection is not checked; an explicit diagnosis works.
 #[tokio::test]
-async fn a_lent_connection_can_be_looked_over() {
+async fn a_borrowed_connection_can_be_diagnosed() {
     let server = evicting("allkeys-lru");
     let client = redis::Client::open(server.url()).unwrap();
     let connection = client.get_multiplexed_async_connection().await.unwrap();
     let warnings = Warnings::record();
     let store = RedisStore::from_connection(connection, "", None).unwrap();
-    let told = examined(&store).await;
-    assert!(found(&told.findings, "eviction").is_some(), "{told:?}");
-    assert!(told.clock.is_some() && warnings.containing("").is_empty());
+    let diagnosis = diagnosed(&store).await;
+    assert!(found(&diagnosis.findings, "eviction").is_some(), "{diagnosis:?}");
+    assert!(diagnosis.clock.is_some() && warnings.containing("").is_empty());
 }

@@ -1,4 +1,4 @@
-//! Helpers that the tests share.
+//! Operations of several sessions on one lock, and what they return.
 
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Inspect, Label,
@@ -25,32 +25,42 @@ pub(crate) const LATE: Duration = Duration::from_millis(600);
 
 /// An event that a mailbox received.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     Notification(Notification),
-    Renewed,
+    /// Some may have been missed.
+    Resubscribed,
 }
 
-pub(crate) struct Box(mpsc::UnboundedSender<Heard>);
+/// A mailbox whose notifications a test receives.
+pub(crate) struct Mailbox(mpsc::UnboundedSender<Received>);
 
-impl Box {
-    pub(crate) fn new_post() -> (mpsc::UnboundedReceiver<Heard>, Arc<dyn NotificationSink>) {
+impl Mailbox {
+    pub(crate) fn open() -> (mpsc::UnboundedReceiver<Received>, Arc<dyn NotificationSink>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (receiver, Arc::new(Self(sender)))
     }
 }
 
-impl NotificationSink for Box {
-    fn deliver(&self, wake: Notification) {
-        let _ = self.0.send(Heard::Notification(wake));
+impl NotificationSink for Mailbox {
+    fn deliver(&self, notification: Notification) {
+        let _ = self.0.send(Received::Notification(notification));
     }
 
     fn resubscribed(&self) {
-        let _ = self.0.send(Heard::Renewed);
+        let _ = self.0.send(Received::Resubscribed);
     }
 }
 
-pub(crate) async fn heard(hear: &mut mpsc::UnboundedReceiver<Heard>) -> Option<Heard> {
-    tokio::time::timeout(LONG, hear.recv()).await.expect("nothing came")
+pub(crate) async fn receive(inbox: &mut mpsc::UnboundedReceiver<Received>) -> Option<Received> {
+    tokio::time::timeout(LONG, inbox.recv()).await.expect("nothing is received")
+}
+
+/// The next event, which must be a notification.
+pub(crate) async fn notified(inbox: &mut mpsc::UnboundedReceiver<Received>) -> Notification {
+    match receive(inbox).await {
+        Some(Received::Notification(notification)) => notification,
+        other => panic!("not a notification: {other:?}"),
+    }
 }
 
 pub(crate) async fn connect(server: &RedisServer) -> RedisStore {
@@ -62,10 +72,10 @@ pub(crate) fn connections(server: &RedisServer) -> usize {
     clients.text().unwrap().lines().filter(|client| !client.contains("cmd=client|list")).count()
 }
 
-pub(crate) async fn eventually(mut it_is_so: impl FnMut() -> bool) {
+pub(crate) async fn eventually(mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
-    while !it_is_so() {
-        assert!(Instant::now() < deadline, "it does not come about");
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not within ten seconds");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -122,7 +132,7 @@ pub(crate) fn alive(n: u8) -> Heartbeat {
     Heartbeat { session: session(n), alive_ms: 60_000, begin: None, acquired: vec![], released: vec![] }
 }
 
-pub(crate) async fn beat(
+pub(crate) async fn heartbeat(
     store: &RedisStore,
     n: u8,
     begin: Option<&str>,
@@ -130,7 +140,7 @@ pub(crate) async fn beat(
 ) -> HeartbeatReply {
     let begin = begin.map(str::to_owned);
     match execute_session(store, &SessionOp::Heartbeat(Heartbeat { begin, acquired, ..alive(n) })).await {
-        SessionReply::Heartbeat(beaten) => beaten,
+        SessionReply::Heartbeat(reply) => reply,
         other => panic!("{other:?}"),
     }
 }

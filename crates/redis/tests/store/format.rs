@@ -4,7 +4,7 @@
 //! `LEASEHOLD_BLESS=1` rewrites the file, for new fields that older clients may ignore. Every other change needs a
 //! new number in the records' `format`, and leaves this file as it is.
 
-use crate::fixture::{LONG, beat, claim, label, nonce};
+use crate::fixture::{LONG, claim, heartbeat, label, nonce};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, ForceRelease, HoldStatus, Inspect, Inspection, Kind, Liveness,
     LockMode, ObservedHolder, Release, ReleaseAction, Released,
@@ -90,7 +90,7 @@ const PORTIONS: [(Kind, LockMode, LockMode); 7] = [
 async fn write(store: &RedisStore) {
     for n in 1..=3 {
         let held = if n == 1 { vec![lock(Kind::Mutex)] } else { Vec::new() };
-        beat(store, n, Some(r#"{"label":"test"}"#), held).await;
+        heartbeat(store, n, Some(r#"{"label":"test"}"#), held).await;
     }
     for (kind, first, second) in PORTIONS {
         if kind.is_plain_string() || kind == Kind::Reentrant {
@@ -162,7 +162,7 @@ fn load(server: &RedisServer, keys: &Json) {
 }
 
 #[tokio::test]
-async fn what_is_written_is_what_it_was() {
+async fn the_written_format_is_the_recorded_one() {
     let (server, _clock) = frozen();
     write(&store(&server).await).await;
     let written = serde_json::to_string_pretty(&dump(&server)).unwrap() + "\n";
@@ -179,7 +179,7 @@ async fn what_is_written_is_what_it_was() {
 
 /// A new client continues with the recorded data.
 #[tokio::test]
-async fn what_was_written_is_understood() {
+async fn the_recorded_format_is_understood() {
     let (server, _clock) = frozen();
     load(&server, &serde_json::from_str(FROZEN).unwrap());
     assert_eq!(dump(&server), serde_json::from_str::<Json>(FROZEN).unwrap(), "it was loaded as it was");

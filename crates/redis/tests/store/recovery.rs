@@ -1,7 +1,7 @@
 //! Broken connections, and their replacement.
 
 use crate::fixture::{
-    Box, LONG, SHORT, acquire, acquire_of, claim, connect, connections, eventually, execute, execute_on,
+    LONG, Mailbox, SHORT, acquire, acquire_of, claim, connect, connections, eventually, execute, execute_on,
     found, granted, in_time, job, refused, release, session, take, unknown,
 };
 use leasehold_core::{Acquired, HoldStatus, Inspect, Partition};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Failure row 40.
 #[tokio::test]
-async fn a_server_that_stands_still_costs_a_call_its_own_time_and_no_more() {
+async fn a_suspended_server_costs_a_call_its_timeout_and_no_more() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     granted(acquire(&store, &claim(1), None).await);
@@ -24,8 +24,8 @@ async fn a_server_that_stands_still_costs_a_call_its_own_time_and_no_more() {
     assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
     let outcomes = in_time(store.execute_all(&[(job(), take(&claim(2), None))], SHORT)).await;
     assert!(matches!(outcomes[..], [Outcome::Failed(Executed::No, _)]), "{outcomes:?}");
-    let (_, post) = Box::new_post();
-    let fault = in_time(store.open_mailbox(Partition::ONLY, session(1), post, SHORT)).await.unwrap_err();
+    let (_, mailbox) = Mailbox::open();
+    let fault = in_time(store.open_mailbox(Partition::ONLY, session(1), mailbox, SHORT)).await.unwrap_err();
     assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
     server.cont().unwrap();
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
@@ -117,14 +117,14 @@ fn it_goes_on_when_the_runtime_that_connected_has_ended() {
     let server = RedisServer::start().unwrap();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = runtime().block_on(connect(&server));
-    let (_, post) = Box::new_post();
+    let (_, mailbox) = Mailbox::open();
     let mut outcomes = Vec::new();
     for _ in 0..2 {
-        let post = post.clone();
+        let mailbox = mailbox.clone();
         outcomes.push(runtime().block_on(async {
             // The first call discovers that the connection is dead.
             drop(execute(&store, &Op::Inspect(Inspect { claim: None, details: false }), LONG).await);
-            store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
+            store.open_mailbox(Partition::ONLY, session(1), mailbox, LONG).await.unwrap();
             acquire(&store, &claim(1), None).await
         }));
     }
@@ -132,7 +132,7 @@ fn it_goes_on_when_the_runtime_that_connected_has_ended() {
 }
 
 #[test]
-fn a_sibling_has_a_connection_of_its_own_and_its_own_runtime() {
+fn a_fork_has_its_own_connection_and_runtime() {
     let server = RedisServer::start().unwrap();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let here = runtime();

@@ -234,13 +234,13 @@ async fn a_subscriber_receives_each_release_once() {
     let server = RedisServer::start().unwrap();
     let (store, ours) = (connect(&server).await, connect(&server).await);
     let mut listening = listen(&store).await;
-    hears(&mut listening).await; // a message may have been published before
+    receives(&mut listening).await; // a message may have been published before
     is_silent(&mut listening).await;
     assert_eq!(server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap().integer(), Some(1));
-    hears(&mut listening).await;
+    receives(&mut listening).await;
     entered(take(&ours, 1, "ours").await);
     assert_eq!(released(release(&ours, 1, "ours").await), (HoldStatus::Held, 0));
-    hears(&mut listening).await;
+    receives(&mut listening).await;
     // Other locks do not matter here.
     server.cli(&["PUBLISH", "redisson_lock__channel:{other}", "0"]).unwrap();
     is_silent(&mut listening).await;
@@ -249,8 +249,8 @@ async fn a_subscriber_receives_each_release_once() {
         server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap();
     }
     let mut last = listen(&store).await;
-    hears(&mut last).await;
-    hears(&mut listening).await;
+    receives(&mut last).await;
+    receives(&mut listening).await;
     is_silent(&mut listening).await;
 }
 
@@ -265,7 +265,7 @@ async fn a_mutex_has_no_subscription() {
 }
 
 #[tokio::test]
-async fn however_many_listen_there_is_one_subscription_and_in_the_end_none() {
+async fn any_number_of_waiters_share_one_subscription() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     let mut all = Vec::new();
@@ -273,7 +273,7 @@ async fn however_many_listen_there_is_one_subscription_and_in_the_end_none() {
         all.push(listen(&store).await);
     }
     for listening in &mut all {
-        hears(listening).await;
+        receives(listening).await;
     }
     assert_eq!(subscriptions(&server), 1);
     assert_eq!(
@@ -282,10 +282,10 @@ async fn however_many_listen_there_is_one_subscription_and_in_the_end_none() {
         "one connection receives it"
     );
     for listening in &mut all {
-        hears(listening).await;
+        receives(listening).await;
     }
     all.truncate(1);
-    hears_nothing_but_is_subscribed(&server, &mut all[0]).await;
+    is_silent_but_subscribed(&server, &mut all[0]).await;
     all.clear();
     eventually(|| subscriptions(&server) == 0).await;
     // The end of one subscription does not overtake the start of the next.
@@ -294,25 +294,25 @@ async fn however_many_listen_there_is_one_subscription_and_in_the_end_none() {
         drop(last);
         last = listen(&store).await;
     }
-    hears(&mut last).await;
+    receives(&mut last).await;
     // A call of the store is sent after the unsubscribes that were in flight.
     execute(&store, &Op::Inspect(Inspect { claim: None, details: false })).await;
     assert_eq!(subscriptions(&server), 1);
     server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap();
-    hears(&mut last).await;
+    receives(&mut last).await;
 }
 
 #[tokio::test]
-async fn a_new_connection_listens_again_and_says_so() {
+async fn a_new_connection_resubscribes_and_reports_it() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     let mut listening = listen(&store).await;
-    hears(&mut listening).await;
+    receives(&mut listening).await;
     for _ in 0..2 {
         server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap().ok().unwrap();
-        hears(&mut listening).await; // a message may have been published meanwhile
+        receives(&mut listening).await; // a message may have been published meanwhile
         server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap();
-        hears(&mut listening).await;
+        receives(&mut listening).await;
     }
     // No subscription outlives its last subscriber.
     drop(listening);
@@ -320,7 +320,7 @@ async fn a_new_connection_listens_again_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_future_that_is_dropped_listens_to_nothing() {
+async fn a_dropped_future_unsubscribes() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     let job = job();
@@ -335,24 +335,24 @@ async fn a_future_that_is_dropped_listens_to_nothing() {
 #[tokio::test]
 async fn a_user_that_may_not_subscribe_is_refused_and_works_on() {
     let server = RedisServer::start().unwrap();
-    let rules = ["ACL", "SETUSER", "deaf", "on", ">x", "~*", "resetchannels", "&leasehold:*", "+@all"];
+    let rules = ["ACL", "SETUSER", "subscriber", "on", ">x", "~*", "resetchannels", "&leasehold:*", "+@all"];
     server.cli(&rules).unwrap().ok().unwrap();
-    let config = RedisConfig::from_url(&server.url()).unwrap().username("deaf").password("x");
+    let config = RedisConfig::from_url(&server.url()).unwrap().username("subscriber").password("x");
     let store = RedisStore::connect(config).await.unwrap();
     let fault = store.subscribe(&job(), LONG).await.unwrap_err();
     assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
     entered(take(&store, 1, "ours").await);
     // A user that loses the permission while subscribed still reconnects.
-    server.cli(&["ACL", "SETUSER", "deaf", "allchannels"]).unwrap().ok().unwrap();
+    server.cli(&["ACL", "SETUSER", "subscriber", "allchannels"]).unwrap().ok().unwrap();
     let mut listening = listen(&store).await;
-    hears(&mut listening).await;
-    server.cli(&["ACL", "SETUSER", "deaf", "resetchannels", "&leasehold:*"]).unwrap().ok().unwrap();
-    hears(&mut listening).await;
+    receives(&mut listening).await;
+    server.cli(&["ACL", "SETUSER", "subscriber", "resetchannels", "&leasehold:*"]).unwrap().ok().unwrap();
+    receives(&mut listening).await;
     assert_eq!(released(release(&store, 1, "ours").await), (HoldStatus::Held, 0));
 }
 
 #[tokio::test]
-async fn a_connection_of_the_user_subscribes_if_its_messages_are_handed_on() {
+async fn a_users_connection_subscribes_if_its_messages_are_forwarded() {
     let server = RedisServer::start().unwrap();
     let client = redis::Client::open(format!("{}?protocol=resp3", server.url())).unwrap();
     let (sender, pushes) = tokio::sync::broadcast::channel(16);
@@ -360,9 +360,9 @@ async fn a_connection_of_the_user_subscribes_if_its_messages_are_handed_on() {
     let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
     let store = RedisStore::from_connection(connection, "", Some(pushes)).unwrap();
     let mut listening = listen(&store).await;
-    hears(&mut listening).await;
+    receives(&mut listening).await;
     server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap();
-    hears(&mut listening).await;
+    receives(&mut listening).await;
     drop(listening);
     eventually(|| subscriptions(&server) == 0).await;
 
@@ -382,17 +382,17 @@ async fn listen(store: &RedisStore) -> Subscription {
     store.subscribe(&job(), LONG).await.unwrap().expect("it receives messages")
 }
 
-async fn hears(listening: &mut Subscription) {
+async fn receives(listening: &mut Subscription) {
     tokio::time::timeout(LONG, listening.notified()).await.expect("no message arrived");
 }
 
 /// Every message that was published before this call has arrived by now, or never will.
 async fn is_silent(listening: &mut Subscription) {
-    let heard = tokio::time::timeout(Duration::from_millis(50), listening.notified()).await;
-    assert!(heard.is_err(), "a message arrived");
+    let received = tokio::time::timeout(Duration::from_millis(50), listening.notified()).await;
+    assert!(received.is_err(), "a message arrived");
 }
 
-async fn hears_nothing_but_is_subscribed(server: &RedisServer, listening: &mut Subscription) {
+async fn is_silent_but_subscribed(server: &RedisServer, listening: &mut Subscription) {
     is_silent(listening).await;
     assert_eq!(subscriptions(server), 1, "one subscription remains");
 }
@@ -404,9 +404,9 @@ fn subscriptions(server: &RedisServer) -> i64 {
     }
 }
 
-async fn eventually(mut it_is_so: impl FnMut() -> bool) {
+async fn eventually(mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
-    while !it_is_so() {
+    while !is_so() {
         assert!(Instant::now() < deadline, "the condition does not hold in time");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

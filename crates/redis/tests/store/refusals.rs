@@ -1,8 +1,9 @@
 //! Server errors: the server cannot execute a command, or does not permit it.
 
 use crate::fixture::{
-    Box, Heard, LONG, acquire, acquire_of, ask, beat, claim, connect, connections, execute, execute_session,
-    found, granted, heard, inspect, job, label, listed, nonce, refused, release, session, take, unknown,
+    LONG, Mailbox, Received, acquire, acquire_of, ask, claim, connect, connections, execute, execute_session,
+    found, granted, heartbeat, inspect, job, label, listed, nonce, receive, refused, release, session, take,
+    unknown,
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Evict, Evicted, Extend, Extended, ForceRelease, ForceReleased, HeartbeatReply,
@@ -115,7 +116,7 @@ async fn a_connection_to_a_replica_is_replaced_and_works_after_the_promotion() {
 }
 
 #[tokio::test]
-async fn a_user_that_may_not_is_told_so() {
+async fn missing_permissions_are_reported() {
     let server = RedisServer::start().unwrap();
     let config = || RedisConfig::from_url(&server.url()).unwrap();
     let rules = ["ACL", "SETUSER", "mute", "on", ">x", "~*", "&*", "+@all"];
@@ -138,14 +139,14 @@ async fn a_user_that_may_not_is_told_so() {
     granted(acquire(&store, &claim(2), Some(nonce(2))).await);
     server.cli(&["ACL", "SETUSER", "mute", "resetchannels"]).unwrap().ok().unwrap();
     let store = RedisStore::connect(config().username("mute").password("x")).await.unwrap();
-    let (_, post) = Box::new_post();
-    let fault = store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap_err();
+    let (_, mailbox) = Mailbox::open();
+    let fault = store.open_mailbox(Partition::ONLY, session(1), mailbox, LONG).await.unwrap_err();
     assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
 }
 
 /// A request in the same step as a release that could not be written is not reported as granted.
 #[tokio::test]
-async fn a_grant_that_was_not_written_is_not_told() {
+async fn a_grant_that_was_not_written_is_not_reported() {
     let server = RedisServer::start().unwrap();
     server.cli(&["ACL", "SETUSER", "mute", "on", ">x", "~*", "&*", "+@all"]).unwrap().ok().unwrap();
     let config = RedisConfig::from_url(&server.url()).unwrap().username("mute").password("x");
@@ -160,7 +161,7 @@ async fn a_grant_that_was_not_written_is_not_told() {
 }
 
 #[tokio::test]
-async fn a_server_that_turns_the_connection_away_says_why() {
+async fn a_refused_connection_reports_the_reason() {
     let server = RedisServer::start().unwrap();
     let config = RedisConfig::from_url(&format!("{}99", server.url())).unwrap();
     let fault = RedisStore::connect(config).await.unwrap_err();
@@ -204,12 +205,12 @@ async fn the_permissions_that_the_docs_name_suffice() {
     server.cli(&command).unwrap().ok().unwrap();
     let config = config.username("locks").password("password");
     let store = RedisStore::connect(config).await.unwrap();
-    let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
+    let (mut inbox, mailbox) = Mailbox::open();
+    store.open_mailbox(Partition::ONLY, session(1), mailbox, LONG).await.unwrap();
     for n in [1, 2] {
-        assert_eq!(beat(&store, n, Some("{}"), vec![]).await, HeartbeatReply::Alive);
+        assert_eq!(heartbeat(&store, n, Some("{}"), vec![]).await, HeartbeatReply::Alive);
     }
-    assert_eq!(beat(&store, 1, None, vec![job()]).await, HeartbeatReply::Alive);
+    assert_eq!(heartbeat(&store, 1, None, vec![job()]).await, HeartbeatReply::Alive);
     assert_eq!(listed(&store).await.len(), 2);
     let lock = Lock::mutex("jobs:1".parse().unwrap());
     let done = async |op: Op| match store.execute(&lock, &op, LONG).await {
@@ -232,10 +233,13 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let reply = done(Op::Extend(extend)).await;
     assert!(matches!(reply, Reply::Extend(Extended::Reserved { .. })), "{reply:?}");
     done(take(&claim(2), Some(nonce(2)))).await;
-    assert!(matches!(heard(&mut hear).await, Some(Heard::Notification(Notification::Wanted { .. }))));
+    assert!(matches!(receive(&mut inbox).await, Some(Received::Notification(Notification::Wanted { .. }))));
     let free = ForceRelease { observed: ObservedHolder::Hold(fence), actor: label() };
     assert_eq!(done(Op::ForceRelease(free)).await, Reply::ForceRelease(ForceReleased::Released));
-    assert!(matches!(heard(&mut hear).await, Some(Heard::Notification(Notification::ForceReleased { .. }))));
+    assert!(matches!(
+        receive(&mut inbox).await,
+        Some(Received::Notification(Notification::ForceReleased { .. }))
+    ));
     assert_eq!(execute_session(&store, &SessionOp::End(session(2))).await, SessionReply::End);
     tokio::time::sleep(Duration::from_millis(2)).await;
     let look = Acquire { predecessor: Some(session(2)), ..ask(&claim(3), Some(nonce(3))) };

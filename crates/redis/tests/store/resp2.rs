@@ -1,8 +1,8 @@
 //! RESP2: two connections, for calls and for messages, that act as one.
 
 use crate::fixture::{
-    Box, Heard, LONG, SHORT, acquire, claim, eventually, execute, found, granted, heard, in_time, nonce,
-    refused, release, session, take,
+    LONG, Mailbox, Received, SHORT, acquire, claim, eventually, execute, found, granted, in_time, nonce,
+    notified, receive, refused, release, session, take,
 };
 use leasehold::Client;
 use leasehold_core::{HoldStatus, Partition};
@@ -28,11 +28,11 @@ fn connections(server: &RedisServer) -> (usize, usize) {
 }
 
 /// Checks that a mailbox is open: a published grant arrives.
-async fn is_open(server: &RedisServer, hear: &mut UnboundedReceiver<Heard>, n: u64) {
+async fn is_open(server: &RedisServer, inbox: &mut UnboundedReceiver<Received>, n: u64) {
     let channel = format!("leasehold:mailbox:{}", session(1));
-    let hearers = server.cli(&["PUBLISH", &channel, &format!("grant {} 1", nonce(n))]).unwrap();
-    assert_ne!(hearers.integer(), Some(0));
-    assert!(matches!(heard(hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(n))));
+    let receivers = server.cli(&["PUBLISH", &channel, &format!("grant {} 1", nonce(n))]).unwrap();
+    assert_ne!(receivers.integer(), Some(0));
+    assert_eq!(notified(inbox).await.nonce(), Some(nonce(n)));
 }
 
 #[tokio::test]
@@ -44,14 +44,12 @@ async fn resp2_has_calls_and_messages_on_a_connection_each() {
     );
     assert_eq!(connections(&server), (2, 2));
     assert_eq!(server.command_counts().unwrap().get("hello"), None);
-    let (mut hear, post) = Box::new_post();
-    waiter.open_mailbox(Partition::ONLY, session(2), post, LONG).await.unwrap();
+    let (mut inbox, mailbox) = Mailbox::open();
+    waiter.open_mailbox(Partition::ONLY, session(2), mailbox, LONG).await.unwrap();
     granted(acquire(&holder, &claim(1), None).await);
     acquire(&waiter, &claim(2), Some(nonce(7))).await;
     assert_eq!(found(release(&holder, &claim(1)).await), HoldStatus::Held);
-    assert!(
-        matches!(heard(&mut hear).await, Some(Heard::Notification(wake)) if wake.nonce() == Some(nonce(7)))
-    );
+    assert_eq!(notified(&mut inbox).await.nonce(), Some(nonce(7)));
     waiter.close_mailbox(Partition::ONLY, session(2));
     eventually(|| server.cli(&["PUBSUB", "CHANNELS"]).unwrap().elements().is_empty()).await;
     drop((holder, waiter));
@@ -60,20 +58,20 @@ async fn resp2_has_calls_and_messages_on_a_connection_each() {
 
 /// Failure row 21: whichever of the two connections breaks.
 #[tokio::test]
-async fn resp2_makes_both_connections_anew_and_tells() {
+async fn resp2_replaces_both_connections_and_reports_it() {
     let mut server = RedisServer::start().unwrap();
     let store = RedisStore::connect(config(&server)).await.unwrap();
-    let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
+    let (mut inbox, mailbox) = Mailbox::open();
+    store.open_mailbox(Partition::ONLY, session(1), mailbox, LONG).await.unwrap();
     for (n, ends) in [(0, "pubsub"), (1, "normal"), (2, "pubsub"), (3, "all")] {
         if ends == "all" {
             server.restart().unwrap();
         } else {
             server.cli(&["CLIENT", "KILL", "TYPE", ends, "SKIPME", "yes"]).unwrap().ok().unwrap();
         }
-        let told = heard(&mut hear).await;
-        assert!(matches!(told, Some(Heard::Renewed)), "{told:?}");
-        is_open(&server, &mut hear, n).await;
+        let received = receive(&mut inbox).await;
+        assert!(matches!(received, Some(Received::Resubscribed)), "{received:?}");
+        is_open(&server, &mut inbox, n).await;
         let mine = claim(u8::try_from(n).unwrap());
         granted(acquire(&store, &mine, None).await);
         release(&store, &mine).await;
@@ -83,19 +81,19 @@ async fn resp2_makes_both_connections_anew_and_tells() {
 
 /// An idle subscription connection is pinged.
 #[tokio::test]
-async fn resp2_notices_that_messages_do_not_come_any_more() {
+async fn resp2_detects_that_messages_stopped() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to_server(&server).unwrap();
     let config = RedisConfig::from_url(&proxy.url()).unwrap().resp2();
     let store = RedisStore::connect(config).await.unwrap();
-    let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
+    let (mut inbox, mailbox) = Mailbox::open();
+    store.open_mailbox(Partition::ONLY, session(1), mailbox, LONG).await.unwrap();
     let before = proxy.accepted();
     proxy.hold(1, command("PING"));
-    let told = heard(&mut hear).await;
-    assert!(matches!(told, Some(Heard::Renewed)), "{told:?}");
+    let received = receive(&mut inbox).await;
+    assert!(matches!(received, Some(Received::Resubscribed)), "{received:?}");
     assert_eq!(proxy.accepted(), before + 2);
-    is_open(&server, &mut hear, 5).await;
+    is_open(&server, &mut inbox, 5).await;
 }
 
 /// Arriving messages are no sign of life of a call connection without replies.
@@ -105,16 +103,16 @@ async fn resp2_gives_up_calls_that_are_not_answered_while_messages_come() {
     let proxy = Proxy::to_server(&server).unwrap();
     let config = RedisConfig::from_url(&proxy.url()).unwrap().resp2();
     let store = RedisStore::connect(config).await.unwrap();
-    let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
+    let (mut inbox, mailbox) = Mailbox::open();
+    store.open_mailbox(Partition::ONLY, session(1), mailbox, LONG).await.unwrap();
     proxy.hold(1, command("EVALSHA"));
     let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
     let chatter = async {
         let channel = format!("leasehold:mailbox:{}", session(1));
-        let mut said = 0;
+        let mut published = 0;
         while stopped.try_recv().is_err() {
-            said += 1;
-            server.cli(&["PUBLISH", &channel, &format!("grant {} 1", nonce(said))]).unwrap();
+            published += 1;
+            server.cli(&["PUBLISH", &channel, &format!("grant {} 1", nonce(published))]).unwrap();
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -128,11 +126,11 @@ async fn resp2_gives_up_calls_that_are_not_answered_while_messages_come() {
         stop.send(()).unwrap();
     };
     tokio::join!(chatter, calls);
-    while !matches!(heard(&mut hear).await, Some(Heard::Renewed)) {}
+    while !matches!(receive(&mut inbox).await, Some(Received::Resubscribed)) {}
 }
 
 #[tokio::test]
-async fn resp2_by_whatever_way_the_server_is_reached() {
+async fn resp2_works_however_the_server_is_reached() {
     let server = RedisServer::builder().unix_socket().password("right").start().unwrap();
     let socket = server.unix_url().unwrap().parse::<RedisConfig>().unwrap();
     let port = server.port();
@@ -142,9 +140,9 @@ async fn resp2_by_whatever_way_the_server_is_reached() {
         let fault = RedisStore::connect(config.clone().password("hunter2")).await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::Unauthenticated, "{fault}");
         let store = RedisStore::connect(config.password("right")).await.unwrap();
-        let (mut hear, post) = Box::new_post();
-        store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
-        is_open(&server, &mut hear, 1).await;
+        let (mut inbox, mailbox) = Mailbox::open();
+        store.open_mailbox(Partition::ONLY, session(1), mailbox, LONG).await.unwrap();
+        is_open(&server, &mut inbox, 1).await;
         granted(acquire(&store, &claim(n), None).await);
         assert_eq!(found(release(&store, &claim(n)).await), HoldStatus::Held);
     }
@@ -162,14 +160,14 @@ async fn resp2_follows_a_primary_that_moves() {
     let fence = before.fencing_token();
     before.release().await.unwrap();
     // Every subscription that broke is open again.
-    let hearers = |sentinel: &RedisServer| {
+    let receivers = |sentinel: &RedisServer| {
         let clients = sentinel.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]).unwrap();
         clients.text().unwrap().lines().filter(|client| client.contains(" sub=2 ")).count()
     };
     let watched = &sentinels.sentinels()[0];
-    eventually(|| hearers(watched) > 0).await;
+    eventually(|| receivers(watched) > 0).await;
     watched.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap().ok().unwrap();
-    eventually(|| hearers(watched) > 0).await;
+    eventually(|| receivers(watched) > 0).await;
     let old = sentinels.primary_index().unwrap();
     sentinels.fail_over().unwrap();
     sentinels.promoted(old).unwrap();

@@ -1,8 +1,8 @@
 //! Sessions, and the eviction of holders whose session has ended.
 
 use crate::fixture::{
-    Box, Heard, LONG, acquire, alive, ask, beat, claim, connect, execute, execute_session, found, granted,
-    heard, inspect, job, label, listed, nonce, release, session,
+    LONG, Mailbox, Received, acquire, alive, ask, claim, connect, execute, execute_session, found, granted,
+    heartbeat, inspect, job, label, listed, nonce, receive, release, session,
 };
 use leasehold_core::{
     Acquire, Acquired, Ended, Evict, Evicted, Fingerprint, ForceRelease, ForceReleased, Heartbeat,
@@ -16,19 +16,19 @@ use leasehold_testkit::RedisServer;
 use std::time::Duration;
 
 #[tokio::test]
-async fn a_session_begins_beats_is_listed_and_ends() {
+async fn a_session_begins_sends_heartbeats_is_listed_and_ends() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     assert_eq!(store.capabilities().sessions, SessionTracking::ByHeartbeat);
     assert_eq!(listed(&store).await, []);
-    assert_eq!(beat(&store, 1, None, vec![]).await, HeartbeatReply::Lapsed);
+    assert_eq!(heartbeat(&store, 1, None, vec![]).await, HeartbeatReply::Lapsed);
     for n in [2, 1] {
-        assert_eq!(beat(&store, n, Some("{\"host\": \"web-1\"}"), vec![]).await, HeartbeatReply::Alive);
+        assert_eq!(heartbeat(&store, n, Some("{\"host\": \"web-1\"}"), vec![]).await, HeartbeatReply::Alive);
     }
     // More than fit into one command of a script, and a store that has lost its scripts.
     let held: Vec<_> = (0..2_500).map(|n| Lock::mutex(format!("job: {n}").parse().unwrap())).collect();
     server.cli(&["SCRIPT", "FLUSH"]).unwrap().ok().unwrap();
-    assert_eq!(beat(&store, 1, None, held.clone()).await, HeartbeatReply::Alive);
+    assert_eq!(heartbeat(&store, 1, None, held.clone()).await, HeartbeatReply::Alive);
     let entries = listed(&store).await;
     assert_eq!(entries.iter().map(|entry| entry.session).collect::<Vec<_>>(), [session(1), session(2)]);
     let alive = entries[0].alive_ms.unwrap();
@@ -41,7 +41,7 @@ async fn a_session_begins_beats_is_listed_and_ends() {
     assert_eq!(execute_session(&store, &SessionOp::End(session(1))).await, SessionReply::End);
     let entries = listed(&store).await;
     assert_eq!(entries.iter().map(|entry| entry.session).collect::<Vec<_>>(), [session(2)]);
-    assert_eq!(beat(&store, 1, None, vec![]).await, HeartbeatReply::Lapsed);
+    assert_eq!(heartbeat(&store, 1, None, vec![]).await, HeartbeatReply::Lapsed);
     for key in ["leasehold:{sessions}".to_owned(), format!("leasehold:{{sessions}}:{}", session(2))] {
         let ttl = server.cli(&["PTTL", &key]).unwrap().integer().unwrap();
         assert!((100_000..=125_000).contains(&ttl), "{key}: {ttl}");
@@ -49,10 +49,10 @@ async fn a_session_begins_beats_is_listed_and_ends() {
 }
 
 #[tokio::test]
-async fn a_full_memory_lets_no_session_lapse() {
+async fn full_memory_makes_no_session_lapse() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
-    assert_eq!(beat(&store, 1, Some("{}"), vec![]).await, HeartbeatReply::Alive);
+    assert_eq!(heartbeat(&store, 1, Some("{}"), vec![]).await, HeartbeatReply::Alive);
     granted(acquire(&store, &claim(2), None).await);
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
     let begin = Heartbeat { begin: Some("{}".to_owned()), ..alive(3) };
@@ -64,7 +64,7 @@ async fn a_full_memory_lets_no_session_lapse() {
     let ends = |key: &str| server.cli(&["PTTL", key]).unwrap().integer().unwrap();
     let record = format!("leasehold:{{sessions}}:{}", session(1));
     server.cli(&["PEXPIRE", &record, "60000"]).unwrap().ok().unwrap();
-    assert_eq!(beat(&store, 1, None, vec![job()]).await, HeartbeatReply::Alive);
+    assert_eq!(heartbeat(&store, 1, None, vec![job()]).await, HeartbeatReply::Alive);
     assert!(ends(&record) > 100_000);
     assert_eq!(listed(&store).await[0].held, [job()]);
     // Such data does not keep a dead holder's lock held either.
@@ -105,7 +105,7 @@ async fn what_is_no_session_of_ours_is_left_alone() {
     server.cli(&["DEL", &record]).unwrap().ok().unwrap();
     server.cli(&["SET", "leasehold:{sessions}", "x"]).unwrap().ok().unwrap();
     assert_eq!(execute_session(&store, &begin).await, SessionReply::Heartbeat(HeartbeatReply::Alive));
-    assert_eq!(beat(&store, 1, None, vec![]).await, HeartbeatReply::Alive);
+    assert_eq!(heartbeat(&store, 1, None, vec![]).await, HeartbeatReply::Alive);
     assert_eq!(execute_session(&store, &SessionOp::End(session(1))).await, SessionReply::End);
 }
 
@@ -114,7 +114,7 @@ async fn what_is_no_session_of_ours_is_left_alone() {
 async fn all_sessions_are_listed_but_what_is_none() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
-    assert_eq!(beat(&store, 1, Some("{}"), vec![job()]).await, HeartbeatReply::Alive);
+    assert_eq!(heartbeat(&store, 1, Some("{}"), vec![job()]).await, HeartbeatReply::Alive);
     let index = "leasehold:{sessions}";
     let mut connection = server.connect().unwrap();
     for n in 0..600_u32 {
@@ -139,11 +139,11 @@ async fn all_sessions_are_listed_but_what_is_none() {
 }
 
 #[tokio::test]
-async fn who_loses_a_lock_by_force_is_told() {
+async fn a_forced_release_notifies_the_holder() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
-    let (mut hear, post) = Box::new_post();
-    store.open_mailbox(Partition::ONLY, session(1), post, LONG).await.unwrap();
+    let (mut inbox, mailbox) = Mailbox::open();
+    store.open_mailbox(Partition::ONLY, session(1), mailbox, LONG).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
     acquire(&store, &claim(2), Some(nonce(7))).await;
     let seen = inspect(&store).await;
@@ -153,10 +153,10 @@ async fn who_loses_a_lock_by_force_is_told() {
     let free = Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor: label() });
     let outcome = execute(&store, &free, LONG).await;
     assert!(matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{outcome:?}");
-    let wake = heard(&mut hear).await;
+    let notification = receive(&mut inbox).await;
     assert!(
-        matches!(wake, Some(Heard::Notification(Notification::ForceReleased { fence: told, .. })) if told == fence),
-        "{wake:?}"
+        matches!(notification, Some(Received::Notification(Notification::ForceReleased { fence: ended, .. })) if ended == fence),
+        "{notification:?}"
     );
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Ended(Ended::ForceReleased));
     // By now the lock belongs to another holder, which keeps it.
@@ -171,7 +171,7 @@ async fn who_loses_a_lock_by_force_is_told() {
 }
 
 #[tokio::test]
-async fn a_strangers_lock_is_freed_as_it_was_seen() {
+async fn a_foreign_lock_is_freed_as_it_was_seen() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     server.cli(&["SET", "job", "theirs"]).unwrap().ok().unwrap();

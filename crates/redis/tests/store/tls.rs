@@ -83,12 +83,12 @@ async fn tls_goes_to_servers_that_are_trusted_and_to_no_others() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_servers_certificate_is_told() {
+async fn errors_of_the_servers_certificate_are_reported() {
     let authority = Authority::new().unwrap();
     authority.sign("elsewhere", "DNS:locks.example,IP:192.0.2.1").unwrap();
     authority.sign_for("old", LOOPBACK, LAST_YEARS).unwrap();
     authority.sign_for("early", LOOPBACK, ("20980101000000Z", "20990101000000Z")).unwrap();
-    for (name, wanted, said) in [
+    for (name, wanted, expected) in [
         ("elsewhere", TlsFault::WrongName(Vec::new()), "names (locks.example, 192.0.2.1): "),
         ("old", TlsFault::Expired, "its certificate has expired"),
         ("early", TlsFault::NotYetValid, "not valid yet"),
@@ -99,7 +99,7 @@ async fn what_is_wrong_with_the_servers_certificate_is_told() {
         let fault = fault(by_tls(port).root_certificate(authority.read("root.pem").unwrap())).await;
         let found = disagreement(&fault);
         assert_eq!(std::mem::discriminant(found), std::mem::discriminant(&wanted), "{fault}");
-        assert!(fault.to_string().contains(said) && !fault.is_transient(), "{fault}");
+        assert!(fault.to_string().contains(expected) && !fault.is_transient(), "{fault}");
         assert!(fault.to_string().starts_with(&format!("handshake with 127.0.0.1:{port}: ")), "{fault}");
     }
 }
@@ -168,7 +168,7 @@ async fn a_client_is_built_with_certificates() {
 }
 
 #[tokio::test]
-async fn plain_text_to_a_server_that_wants_tls_is_told() {
+async fn plain_text_to_a_server_that_requires_tls_is_reported() {
     let authority = Authority::new().unwrap();
     authority.sign("leaf", LOOPBACK).unwrap();
     let (_server, port) = server(&authority, "leaf", false);
@@ -181,7 +181,7 @@ async fn plain_text_to_a_server_that_wants_tls_is_told() {
 
 /// A server that replies to TLS in plain text: a web server, say, or a Redis with too many clients.
 #[tokio::test]
-async fn a_server_that_answers_tls_in_plain_text_is_told() {
+async fn a_server_that_answers_tls_in_plain_text_is_reported() {
     use std::io::{Read, Write};
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -198,7 +198,7 @@ async fn a_server_that_answers_tls_in_plain_text_is_told() {
 }
 
 #[tokio::test]
-async fn certificates_that_cannot_be_used_are_told_and_no_key_is_shown() {
+async fn unusable_certificates_are_reported_and_no_key_is_shown() {
     let authority = Authority::new().unwrap();
     for name in ["leaf", "ours"] {
         authority.sign(name, LOOPBACK).unwrap();
@@ -216,7 +216,7 @@ async fn certificates_that_cannot_be_used_are_told_and_no_key_is_shown() {
     };
     fs::write(authority.path("empty"), "").unwrap();
     let plain = || RedisConfig::from_url(&server.url()).unwrap();
-    for (config, said) in [
+    for (config, expected) in [
         (by_tls(port).root_certificate("no PEM"), "the root certificate is no PEM"),
         (by_tls(port).root_certificate(&*key), "the root certificate is no PEM"),
         (config().client_certificate("no PEM", &*key), "the client's certificate is no PEM"),
@@ -231,9 +231,12 @@ async fn certificates_that_cannot_be_used_are_told_and_no_key_is_shown() {
         (plain().root_certificate(authority.read("root.pem").unwrap()), "write `rediss`"),
         (plain().client_certificate(&*own, &*key), "write `rediss`"),
     ] {
-        let said = said.replace("DIR", &authority.dir().display().to_string());
+        let expected = expected.replace("DIR", &authority.dir().display().to_string());
         let fault = fault(config.clone()).await;
-        assert!(matches!(&fault.kind, FaultKind::Unusable(text) if text.contains(&said)), "{said}: {fault}");
+        assert!(
+            matches!(&fault.kind, FaultKind::Unusable(text) if text.contains(&expected)),
+            "{expected}: {fault}"
+        );
         assert!(!fault.is_transient());
         let shown = format!("{fault} {fault:?} {config:?}");
         for line in String::from_utf8_lossy(&[&*key, &*another, &*own].concat()).lines() {

@@ -16,10 +16,10 @@
 //! The first three are guaranteed while the server keeps its data, so guards granted before a loss are not counted
 //! after it.
 
-use crate::having::Having;
-use crate::host::{Pace, lock};
-use crate::storm::server_time_us;
-use crate::tapped::Said;
+use crate::any_lock::AnyGuard;
+use crate::environment::{HostClock, lock};
+use crate::simulation::server_time_us;
+use crate::tap::RequestKind;
 use leasehold::{FencingToken, Moment, Owner, Released, SessionId};
 use leasehold_core::{
     Acquire, Acquired, Extended, HoldId, HoldStatus, Inspection, MultiAcquired, Notification, Op, Reply,
@@ -48,7 +48,7 @@ pub(crate) enum Rule {
     Count,
     AllOrNone,
     Tokens,
-    RenewalSchedule,
+    OneToken,
     Returned,
     Service,
     Keeping,
@@ -79,8 +79,8 @@ struct State {
     queued: BTreeMap<(String, SessionId), HoldId>,
     /// For each token reserved for a hand-off, the token by which the server knows the hold.
     known_as: BTreeMap<(String, FencingToken), FencingToken>,
-    /// When the server reported each granted token to its client.
-    told: BTreeMap<(String, FencingToken), Duration>,
+    /// When the server published each granted token.
+    grant_times: BTreeMap<(String, FencingToken), Duration>,
     /// The holds whose process has begun to release them, and those that the server has released for it.
     given_up: BTreeSet<HoldId>,
     ended: BTreeSet<HoldId>,
@@ -91,34 +91,34 @@ struct State {
     /// The server's time at the last loss of data.
     lost_us: u64,
     /// Since when no new fault begins.
-    calm_at: Option<Duration>,
-    /// When each session last sent a heartbeat.
-    beaten: BTreeMap<SessionId, Duration>,
+    faults_ended_at: Option<Duration>,
+    /// When each session has last sent a heartbeat.
+    heartbeats: BTreeMap<SessionId, Duration>,
 }
 
 #[derive(Clone)]
 struct Entry {
-    who: String,
-    pace: Pace,
-    having: Arc<Having>,
+    client: String,
+    host_clock: HostClock,
+    guard: Arc<AnyGuard>,
 }
 
 /// The server's state of a lock.
-type WaitStatus = (String, Inspection);
+type ServerLock = (String, Inspection);
 
 /// A guard that is checked until it is released, lost or dropped.
-pub(crate) struct Held {
+pub(crate) struct CheckedGuard {
     record: Arc<Record>,
     number: u64,
-    having: Option<Arc<Having>>,
+    guard: Option<Arc<AnyGuard>>,
 }
 
 impl Record {
     /// Writes a line of the trace.
-    pub(crate) fn say(&self, at: Duration, who: &str, what: impl fmt::Display) {
+    pub(crate) fn log(&self, at: Duration, client: &str, what: impl fmt::Display) {
         let mut state = lock(&self.state);
         // Writing to a string does not fail.
-        let _ = writeln!(state.trace, "{:>10.3} ms  {who:<12} {what}", at.as_secs_f64() * 1e3);
+        let _ = writeln!(state.trace, "{:>10.3} ms  {client:<12} {what}", at.as_secs_f64() * 1e3);
     }
 
     /// Counts a case that a simulation should come across now and then.
@@ -130,7 +130,7 @@ impl Record {
     pub(crate) fn violated(&self, rule: Rule, at: Duration, what: impl fmt::Display) {
         let first = lock(&self.state).violations.insert(rule);
         if first {
-            self.say(at, VIOLATION, format_args!("{rule:?}: {what}"));
+            self.log(at, VIOLATION, format_args!("{rule:?}: {what}"));
         }
     }
 
@@ -147,13 +147,13 @@ impl Record {
     }
 
     /// No new fault begins from now on.
-    pub(crate) fn calm(&self, at: Duration) {
-        lock(&self.state).calm_at = Some(at);
+    pub(crate) fn faults_ended(&self, at: Duration) {
+        lock(&self.state).faults_ended_at = Some(at);
     }
 
     /// A session has sent a heartbeat.
-    pub(crate) fn beaten(&self, at: Duration, session: SessionId) {
-        lock(&self.state).beaten.insert(session, at);
+    pub(crate) fn heartbeats(&self, at: Duration, session: SessionId) {
+        lock(&self.state).heartbeats.insert(session, at);
     }
 
     /// Whether no heartbeat of a session with these locks has arrived since the faults ended: an earlier fault
@@ -163,31 +163,37 @@ impl Record {
         let holds = |(name, fence): &(String, FencingToken)| {
             state.granted.get(&(name.clone(), state.known_as(name, *fence))).into_iter().flatten()
         };
-        let beaten = |hold: &HoldId| state.beaten.get(&hold.session()).copied();
-        locks.iter().flat_map(holds).any(|hold| beaten(hold) < state.calm_at)
+        let heartbeats = |hold: &HoldId| state.heartbeats.get(&hold.session()).copied();
+        locks.iter().flat_map(holds).any(|hold| heartbeats(hold) < state.faults_ended_at)
     }
 
-    /// A guard was acquired, for one lock or several: it is checked from now on.
-    pub(crate) fn hold(self: &Arc<Self>, at: Duration, pace: Pace, who: &str, having: Having) -> Held {
-        let having = Arc::new(having);
-        let entry = Entry { who: who.to_owned(), pace, having: Arc::clone(&having) };
-        let (number, fallen) = {
+    /// A guard was acquired, for one lock or several. It is checked from now on.
+    pub(crate) fn acquired(
+        self: &Arc<Self>,
+        at: Duration,
+        host_clock: HostClock,
+        client: &str,
+        guard: AnyGuard,
+    ) -> CheckedGuard {
+        let guard = Arc::new(guard);
+        let entry = Entry { client: client.to_owned(), host_clock, guard: Arc::clone(&guard) };
+        let (number, not_grown) = {
             let mut state = lock(&self.state);
             state.entries += 1;
             let number = state.entries;
             state.held.insert(number, entry.clone());
-            state.note_told(at, &having);
-            let handed_on = having.locks().iter().any(|token| state.known_as.contains_key(token));
+            state.note_delay(at, &guard);
+            let handed_on = guard.locks().iter().any(|token| state.known_as.contains_key(token));
             if handed_on {
                 *state.seen.entry("handed on").or_insert(0) += 1;
             }
-            (number, state.fallen(&entry, at))
+            (number, state.not_grown(&entry, at))
         };
-        for (name, fence, last) in fallen {
-            self.violated(Rule::Tokens, at, format_args!("{who}: {name} by token {fence}, after {last}"));
+        for (name, fence, last) in not_grown {
+            self.violated(Rule::Tokens, at, format_args!("{client}: {name} by token {fence}, after {last}"));
         }
         self.check_exclusion(at);
-        Held { record: Arc::clone(self), number, having: Some(having) }
+        CheckedGuard { record: Arc::clone(self), number, guard: Some(guard) }
     }
 
     /// The server has executed an operation: records the grants.
@@ -207,7 +213,7 @@ impl Record {
             _ => {}
         }
         for wake in wakes.iter().filter(|wake| matches!(wake, Notification::Grant { .. })) {
-            state.told.insert((key.to_owned(), wake.fence()), at);
+            state.grant_times.insert((key.to_owned(), wake.fence()), at);
             if let Some(hold) = state.queued.get(&(key.to_owned(), wake.to())).copied() {
                 state.granted.entry((key.to_owned(), wake.fence())).or_default().insert(hold);
             }
@@ -250,10 +256,10 @@ impl Record {
     }
 
     /// A client sends something about a hold.
-    pub(crate) fn sent(&self, at: Duration, hold: HoldId, said: Said) {
+    pub(crate) fn sent(&self, at: Duration, hold: HoldId, kind: RequestKind) {
         let too_late = {
             let mut state = lock(&self.state);
-            state.given_up.extend(Some(hold).filter(|_| said == Said::GivenUp));
+            state.given_up.extend(Some(hold).filter(|_| kind == RequestKind::Release));
             state.given_back.contains(&hold)
         };
         if too_late {
@@ -266,7 +272,7 @@ impl Record {
     }
 
     /// Checks all guards at a true time against the server's state of its locks (1, 2, 5).
-    pub(crate) fn check(&self, at: Duration, server: &[WaitStatus]) {
+    pub(crate) fn check(&self, at: Duration, server: &[ServerLock]) {
         self.check_exclusion(at);
         self.check_belief(at, server);
         for (name, seen) in server {
@@ -282,25 +288,30 @@ impl Record {
         }
     }
 
-    fn check_belief(&self, at: Duration, server: &[WaitStatus]) {
+    fn check_belief(&self, at: Duration, server: &[ServerLock]) {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-        for Entry { who, having, .. } in self.believed(at) {
-            let locks = self.known_as(having.locks());
-            let had = locks.iter().filter(|(name, fence)| has(server, name, *fence, having.owner())).count();
-            if had < locks.len() {
-                self.violated(Rule::Belief, at, format_args!("{who}: {locks:?}, but server: {server:?}"));
+        for Entry { client, guard, .. } in self.believed(at) {
+            let locks = self.known_as(guard.locks());
+            let backed =
+                locks.iter().filter(|(name, fence)| has(server, name, *fence, guard.owner())).count();
+            if backed < locks.len() {
+                self.violated(Rule::Belief, at, format_args!("{client}: {locks:?}, but server: {server:?}"));
             }
-            if (1..locks.len()).contains(&had) {
-                self.violated(Rule::AllOrNone, at, format_args!("{who}: {had} of {locks:?}: {server:?}"));
+            if (1..locks.len()).contains(&backed) {
+                self.violated(
+                    Rule::AllOrNone,
+                    at,
+                    format_args!("{client}: {backed} of {locks:?}: {server:?}"),
+                );
             }
-            if having.owner().is_some() {
+            if guard.owner().is_some() {
                 for (name, _) in locks {
                     *counts.entry(name).or_insert(0) += 1;
                 }
             }
         }
         for (name, count) in counts {
-            let counted = standing(server, &name).and_then(|seen| seen.holder.as_ref());
+            let counted = lock_at(server, &name).and_then(|seen| seen.holder.as_ref());
             let counted = counted.map_or(0, |holder| holder.count);
             if counted < count {
                 self.violated(
@@ -314,21 +325,21 @@ impl Record {
 
     fn check_exclusion(&self, at: Duration) {
         let mut holders: BTreeMap<String, (String, Option<Owner>, FencingToken)> = BTreeMap::new();
-        for Entry { who, having, .. } in self.believed(at) {
-            for (name, fence) in having.locks() {
-                let owner = having.owner().cloned();
+        for Entry { client, guard, .. } in self.believed(at) {
+            for (name, fence) in guard.locks() {
+                let owner = guard.owner().cloned();
                 let Some((other, others, token)) =
-                    holders.insert(name.clone(), (who.clone(), owner.clone(), fence))
+                    holders.insert(name.clone(), (client.clone(), owner.clone(), fence))
                 else {
                     continue;
                 };
                 if owner.is_none() || owner != others {
-                    self.violated(Rule::Exclusion, at, format_args!("{other} and {who} hold {name}"));
+                    self.violated(Rule::Exclusion, at, format_args!("{other} and {client} hold {name}"));
                 } else if token != fence {
                     let what = format_args!("{owner:?} has {name} by {token} and {fence}");
-                    self.violated(Rule::RenewalSchedule, at, what);
+                    self.violated(Rule::OneToken, at, what);
                 } else {
-                    self.count(if *other == *who { "held twice" } else { "held by two" });
+                    self.count(if *other == *client { "held twice" } else { "held by two" });
                 }
             }
         }
@@ -347,9 +358,9 @@ impl Record {
     /// The guards that would pass their `check()` at a true time, except those from before a loss of data.
     fn believed(&self, at: Duration) -> Vec<Entry> {
         let state = lock(&self.state);
-        let counts =
-            |entry: &&Entry| entry.having.locks().iter().all(|(_, fence)| fence.as_u64() > state.lost_us);
-        state.held.values().filter(|entry| entry.is_believed(at)).filter(counts).cloned().collect()
+        let is_current =
+            |entry: &&Entry| entry.guard.locks().iter().all(|(_, fence)| fence.as_u64() > state.lost_us);
+        state.held.values().filter(|entry| entry.is_believed(at)).filter(is_current).cloned().collect()
     }
 
     /// The trace, and how often each case occurred.
@@ -388,23 +399,23 @@ impl State {
 
     /// Counts whether a task learned in time that it had been granted a lock. Sets are left out: one of their locks
     /// may have been granted long before the rest.
-    fn note_told(&mut self, at: Duration, having: &Having) {
-        let [token] = &*having.locks() else { return };
-        if let Some(told_at) = self.told.remove(token) {
-            let how = if at <= told_at + MESSAGE { "told in time" } else { "told late" };
+    fn note_delay(&mut self, at: Duration, guard: &AnyGuard) {
+        let [token] = &*guard.locks() else { return };
+        if let Some(granted_at) = self.grant_times.remove(token) {
+            let how = if at <= granted_at + MESSAGE { "notified in time" } else { "notified late" };
             *self.seen.entry(how).or_insert(0) += 1;
         }
     }
 
     /// The tokens of a guard that are not greater than the last ones, and those (3). An owner that already holds a
     /// lock re-enters it with the same token.
-    fn fallen(&mut self, entry: &Entry, at: Duration) -> Vec<(String, u64, u64)> {
-        let mut fallen = Vec::new();
+    fn not_grown(&mut self, entry: &Entry, at: Duration) -> Vec<(String, u64, u64)> {
+        let mut not_grown = Vec::new();
         if !entry.is_believed(at) {
-            return fallen;
+            return not_grown;
         }
-        let owner = entry.having.owner();
-        for (name, fence) in entry.having.locks() {
+        let owner = entry.guard.owner();
+        for (name, fence) in entry.guard.locks() {
             let fence = fence.as_u64();
             // Granted before the loss, and learned of only now: at most a first lease has passed since.
             let excused = (self.lost_us.saturating_sub(3_000_000)..=self.lost_us).contains(&fence);
@@ -413,49 +424,49 @@ impl State {
             if fence > last.0 || excused {
                 *last = (last.0.max(fence), owner.cloned());
             } else if !same {
-                fallen.push((name, fence, last.0));
+                not_grown.push((name, fence, last.0));
             }
         }
-        fallen
+        not_grown
     }
 }
 
 /// The server's state of a lock.
-fn standing<'a>(server: &'a [WaitStatus], name: &str) -> Option<&'a Inspection> {
+fn lock_at<'a>(server: &'a [ServerLock], name: &str) -> Option<&'a Inspection> {
     server.iter().find(|(key, _)| key == name).map(|(_, seen)| seen)
 }
 
 /// Whether the server has the lock held by that token, and by that owner if there is one.
-fn has(server: &[WaitStatus], name: &str, fence: FencingToken, owner: Option<&Owner>) -> bool {
-    let holder = standing(server, name).and_then(|seen| seen.holder.as_ref());
+fn has(server: &[ServerLock], name: &str, fence: FencingToken, owner: Option<&Owner>) -> bool {
+    let holder = lock_at(server, name).and_then(|seen| seen.holder.as_ref());
     holder.is_some_and(|holder| {
-        let holders = holder.owner.as_ref().map(leasehold_core::OwnValue::as_str);
-        holder.fence == Some(fence) && owner.is_none_or(|owner| holders == Some(owner.as_str()))
+        let owner_there = holder.owner.as_ref().map(leasehold_core::OwnValue::as_str);
+        holder.fence == Some(fence) && owner.is_none_or(|owner| owner_there == Some(owner.as_str()))
     })
 }
 
 impl Entry {
     /// Whether `check()` would pass at a true time.
     fn is_believed(&self, at: Duration) -> bool {
-        let until: Moment = self.having.valid_until();
-        self.pace.at(at) < until
+        let until: Moment = self.guard.valid_until();
+        self.host_clock.at(at) < until
     }
 }
 
-impl Held {
+impl CheckedGuard {
     /// The guard.
-    pub(crate) fn having(&self) -> &Having {
-        self.having.as_ref().expect("present until `into_having` consumes this value")
+    pub(crate) fn guard(&self) -> &AnyGuard {
+        self.guard.as_ref().expect("present until `into_guard` consumes this value")
     }
 
     /// The guard, to be released: from now on no task relies on it.
-    pub(crate) fn into_having(mut self) -> Option<Having> {
+    pub(crate) fn into_guard(mut self) -> Option<AnyGuard> {
         drop(lock(&self.record.state).held.remove(&self.number));
-        self.having.take().and_then(Arc::into_inner)
+        self.guard.take().and_then(Arc::into_inner)
     }
 }
 
-impl Drop for Held {
+impl Drop for CheckedGuard {
     fn drop(&mut self) {
         let entry = lock(&self.record.state).held.remove(&self.number);
         // Not under the mutex: dropping the last reference to the guard releases the lock.

@@ -1,9 +1,9 @@
 //! One run of a workload process: its client, and its connections to the server. Its tasks are in `task`.
 
 use crate::checks::{Record, Rule};
-use crate::host::{Chance, Clock, HostWorld, Pace};
-use crate::late::{Carrier, OVERTAKEN, Ways};
-use crate::task::{Post, Task};
+use crate::environment::{Clock, HostClock, HostEnvironment, SeededRng};
+use crate::late_bytes::{ConnectionDriver, Connections, OVERTAKEN};
+use crate::task::{HeaderQueue, Task};
 use futures_util::future::{BoxFuture, join};
 use leasehold::Client;
 use leasehold_redis::{RedisConfig, RedisStore};
@@ -19,46 +19,46 @@ const WATCHDOG: Duration = Duration::from_secs(4);
 
 /// What all clients of a simulation share.
 #[derive(Clone)]
-pub(crate) struct AcquireTerms {
+pub(crate) struct Workload {
     pub(crate) tasks: u64,
     pub(crate) mutexes: usize,
-    pub(crate) entrances: usize,
+    pub(crate) reentrants: usize,
     /// The owner headers that processes exchange.
-    pub(crate) post: Arc<Post>,
+    pub(crate) headers: Arc<HeaderQueue>,
     pub(crate) call_timeout: Duration,
     /// Set once no new fault begins.
-    pub(crate) calm: Arc<AtomicBool>,
+    pub(crate) faults_ended: Arc<AtomicBool>,
 }
 
 /// A client's process: one run of it, until it crashes.
 #[derive(Clone)]
 pub(crate) struct Process {
     pub(crate) name: String,
-    pub(crate) terms: AcquireTerms,
+    pub(crate) workload: Workload,
     pub(crate) record: Arc<Record>,
     pub(crate) clock: Arc<Clock>,
-    pub(crate) pace: Pace,
-    pub(crate) chance: Arc<Chance>,
+    pub(crate) host_clock: HostClock,
+    pub(crate) rng: Arc<SeededRng>,
 }
 
 impl Process {
     /// Runs to the end, and leaves nothing behind. Delayed bytes then still arrive.
     pub(crate) async fn run(self, done: impl FnOnce()) {
-        let (carrier, carried) = Carrier::new();
+        let (driver, driven) = ConnectionDriver::new();
         let live = async {
-            self.live(carrier).await;
+            self.live(driver).await;
             done();
         };
-        join(live, carried.run()).await;
+        join(live, driven.run()).await;
     }
 
-    async fn live(&self, carrier: UnboundedSender<BoxFuture<'static, ()>>) {
-        let client = self.connect(carrier).await;
+    async fn live(&self, driver: UnboundedSender<BoxFuture<'static, ()>>) {
+        let client = self.connect(driver).await;
         let shared = client.owner();
-        let tasks = (0..self.terms.tasks).map(|number| {
+        let tasks = (0..self.workload.tasks).map(|number| {
             let name = format!("{}/{number}", self.name);
-            let chance = Arc::new(Chance::new(self.chance.bits(), number));
-            let process = Self { name, chance, ..self.clone() };
+            let rng = Arc::new(SeededRng::new(self.rng.bits(), number));
+            let process = Self { name, rng, ..self.clone() };
             tokio::spawn(Task::new(process, &client, shared.clone()).run())
         });
         for task in tasks.collect::<Vec<_>>() {
@@ -67,14 +67,14 @@ impl Process {
             }
         }
         client.flush().await;
-        self.say("is done");
+        self.log("is done");
     }
 
-    async fn connect(&self, carrier: UnboundedSender<BoxFuture<'static, ()>>) -> Client {
-        let (environment, ways) = (self.environment(), self.ways(carrier));
+    async fn connect(&self, driver: UnboundedSender<BoxFuture<'static, ()>>) -> Client {
+        let (environment, connections) = (self.environment(), self.connections(driver));
         let config: RedisConfig = "redis://server".parse().expect("it is a URL");
         let config = config
-            .connector(move |address| ways.clone().open(address))
+            .connector(move |address| connections.clone().open(address))
             .connect_timeout(Duration::from_secs(4))
             .environment(environment.clone());
         loop {
@@ -82,7 +82,7 @@ impl Process {
                 let store = RedisStore::connect(config.clone()).await?;
                 Client::with_store(store)
                     .label(&self.name)
-                    .call_timeout(self.terms.call_timeout)
+                    .call_timeout(self.workload.call_timeout)
                     .outage_limit(Duration::from_secs(5))
                     .watchdog_lease(WATCHDOG)
                     .environment(environment.clone())
@@ -91,45 +91,45 @@ impl Process {
             };
             match client.await {
                 Ok(client) => {
-                    self.say(format_args!("connected as {}", client.session()));
+                    self.log(format_args!("connected as {}", client.session()));
                     return client;
                 }
-                Err(error) => self.say(format_args!("cannot connect: {error}")),
+                Err(error) => self.log(format_args!("cannot connect: {error}")),
             }
-            sleep(self.chance.millis(10, 300)).await;
+            sleep(self.rng.millis(10, 300)).await;
         }
     }
 
-    fn environment(&self) -> HostWorld {
+    fn environment(&self) -> HostEnvironment {
         let process = self.clone();
         let on_panic = move || process.record.violated(Rule::Panic, process.clock.elapsed(), "the keeper");
-        HostWorld {
+        HostEnvironment {
             clock: Arc::clone(&self.clock),
-            pace: self.pace,
-            chance: Arc::clone(&self.chance),
+            host_clock: self.host_clock,
+            rng: Arc::clone(&self.rng),
             on_panic: Arc::new(on_panic),
         }
     }
 
-    fn ways(&self, carrier: UnboundedSender<BoxFuture<'static, ()>>) -> Ways {
+    fn connections(&self, driver: UnboundedSender<BoxFuture<'static, ()>>) -> Connections {
         let process = self.clone();
         let on_late = move |what: &str| {
             process.record.count(if what == OVERTAKEN { "overtaken" } else { "late" });
-            process.say(what);
+            process.log(what);
         };
         let process = self.clone();
-        let on_sent = move |hold, said| process.record.sent(process.clock.elapsed(), hold, said);
-        Ways {
-            chance: Arc::new(Chance::new(self.chance.bits(), 0)),
-            calm: Arc::clone(&self.terms.calm),
+        let on_sent = move |hold, kind| process.record.sent(process.clock.elapsed(), hold, kind);
+        Connections {
+            rng: Arc::new(SeededRng::new(self.rng.bits(), 0)),
+            faults_ended: Arc::clone(&self.workload.faults_ended),
             opened: Arc::default(),
             on_late: Arc::new(on_late),
             on_sent: Arc::new(on_sent),
-            carrier,
+            driver,
         }
     }
 
-    pub(crate) fn say(&self, what: impl fmt::Display) {
-        self.record.say(self.clock.elapsed(), &self.name, what);
+    pub(crate) fn log(&self, what: impl fmt::Display) {
+        self.record.log(self.clock.elapsed(), &self.name, what);
     }
 }

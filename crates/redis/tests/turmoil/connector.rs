@@ -1,10 +1,10 @@
 //! The use of [`RedisConfig::connector`] as documented, with a server at the other end of a pipe.
 
-use crate::host::lock;
+use crate::environment::lock;
 use crate::model_server::pipe;
 use leasehold::{Client, ConnectError};
 use leasehold_redis::{RedisConfig, RedisStore};
-use leasehold_sim::{ModelServer, ObservedHolder};
+use leasehold_sim::{ModelServer, ServerObservation};
 use leasehold_store::FaultKind;
 use std::io;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -22,9 +22,9 @@ fn config(url: &str) -> RedisConfig {
 async fn a_connector_opens_both_connections_and_they_end_with_the_client() {
     let (open, asked_for) = (Arc::new(AtomicI64::new(0)), Arc::new(Mutex::new(Vec::new())));
     let (count, note) = (Arc::clone(&open), Arc::clone(&asked_for));
-    let observer = move |seen: ObservedHolder<'_>| match seen {
-        ObservedHolder::Connected(_) => _ = count.fetch_add(1, Ordering::Relaxed),
-        ObservedHolder::Ended(_) => _ = count.fetch_sub(1, Ordering::Relaxed),
+    let observer = move |seen: ServerObservation<'_>| match seen {
+        ServerObservation::Connected(_) => _ = count.fetch_add(1, Ordering::Relaxed),
+        ServerObservation::Ended(_) => _ = count.fetch_sub(1, Ordering::Relaxed),
         _ => {}
     };
     let server = ModelServer::with(|| NOW_US, observer, None);

@@ -1,5 +1,5 @@
 //! The simulated server does what every store must do, reached through the Redis store's client and script calls: a
-//! failure found by a storm is then not the server's.
+//! failure found by a simulation is then not the server's.
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::model::{Content, LockState, ReentrantHolds, Sessions, Value};
@@ -188,7 +188,7 @@ impl Contest {
         for share in &expected {
             let word = match share {
                 MultiAcquired::Acquired(_) => "had",
-                MultiAcquired::Blocked(Ok(_)) => "in the way",
+                MultiAcquired::Blocked(Ok(_)) => "in the connection",
                 MultiAcquired::Blocked(Err(_)) => "refused",
                 MultiAcquired::Available => "open",
                 MultiAcquired::Held => "held",
@@ -214,7 +214,7 @@ async fn random_operations_are_answered_as_by_the_model() {
         }
         contest.seen.into_iter().for_each(|(word, times)| *seen.entry(word).or_insert(0) += times);
     }
-    for word in ["had", "in the way", "refused", "open", "held", "reserved"] {
+    for word in ["had", "in the connection", "refused", "open", "held", "reserved"] {
         assert!(seen.get(word).copied().unwrap_or(0_u64) >= 10, "`{word}` is rare: {seen:?}");
     }
 }

@@ -55,7 +55,7 @@ pub struct ModelServer {
 struct Shared {
     state: Mutex<State>,
     now_us: Box<dyn Fn() -> u64 + Send + Sync>,
-    observer: Box<dyn Fn(ObservedHolder<'_>) + Send + Sync>,
+    observer: Box<dyn Fn(ServerObservation<'_>) + Send + Sync>,
     flaw: Option<Flaw>,
 }
 
@@ -88,7 +88,7 @@ pub enum Data {
 
 /// What an observer receives.
 #[derive(Debug)]
-pub enum ObservedHolder<'a> {
+pub enum ServerObservation<'a> {
     /// A client has connected.
     Connected(u64),
     /// A connection is gone.
@@ -142,7 +142,7 @@ impl ModelServer {
     /// Makes a server that reports each step to `observer`, in order, with an optional defect.
     pub fn with(
         now_us: impl Fn() -> u64 + Send + Sync + 'static,
-        observer: impl Fn(ObservedHolder<'_>) + Send + Sync + 'static,
+        observer: impl Fn(ServerObservation<'_>) + Send + Sync + 'static,
         flaw: Option<Flaw>,
     ) -> Self {
         let shared =
@@ -199,7 +199,7 @@ impl ModelServer {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, seen: ObservedHolder<'_>) {
+    fn observe(&self, seen: ServerObservation<'_>) {
         (self.shared.observer)(seen);
     }
 
@@ -232,7 +232,7 @@ impl ModelServer {
         let now_ms = self.now_us(&state) / 1000;
         let reply = state.sessions.entry(index.to_owned()).or_default().apply(now_ms, op);
         drop(state);
-        self.tell(ObservedHolder::Attended { connection: session.number(), op, reply: &reply });
+        self.observe(ServerObservation::Attended { connection: session.number(), op, reply: &reply });
         reply
     }
 
@@ -275,7 +275,7 @@ impl ModelServer {
         }
         drop(guard);
         let (connection, key, op) = (session.number(), call.key.as_str(), &call.op);
-        self.tell(ObservedHolder::Executed { connection, key, op, reply: &reply, wakes: &wakes });
+        self.observe(ServerObservation::Executed { connection, key, op, reply: &reply, wakes: &wakes });
         reply
     }
 }
@@ -307,7 +307,7 @@ impl ModelServer {
             state.locks.insert((key.clone(), kind), lock);
         }
         drop(guard);
-        self.tell(ObservedHolder::Together { connection: session.number(), asks, shares: &shares });
+        self.observe(ServerObservation::Together { connection: session.number(), asks, shares: &shares });
         shares
     }
 

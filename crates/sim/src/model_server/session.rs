@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::reply::{self, Failure, Value};
 use super::script::{self, Script};
-use super::{ModelServer, ObservedHolder};
+use super::{ModelServer, ServerObservation};
 use leasehold_core::SessionOp;
 use leasehold_testkit::{Splitter, arguments};
 use std::borrow::Cow;
@@ -60,7 +60,7 @@ impl<'a> Session<'a> {
             state.connections += 1;
             state.connections
         };
-        server.tell(ObservedHolder::Connected(number));
+        server.observe(ServerObservation::Connected(number));
         Self { server, number, outbox }
     }
 
@@ -94,7 +94,7 @@ impl<'a> Session<'a> {
             } else {
                 &format!("{command} {first}")
             };
-            self.server.tell(ObservedHolder::Command { connection: self.number, command: shown });
+            self.server.observe(ServerObservation::Command { connection: self.number, command: shown });
         }
         // Fails if the connection is closing.
         let _ = self.outbox.send(bytes);
@@ -167,7 +167,7 @@ impl Drop for Session<'_> {
         }
         state.channels.retain(|_, listeners| !listeners.is_empty());
         drop(state);
-        self.server.tell(ObservedHolder::Ended(self.number));
+        self.server.observe(ServerObservation::Ended(self.number));
     }
 }
 

@@ -1,6 +1,6 @@
 //! The files: ownership, permissions, and refusals.
 
-use crate::session::{Party, WITHIN, block_on, lock, open, place};
+use crate::session::{TestSession, WITHIN, block_on, lock, open, temporary_path};
 use crate::worker::Worker;
 use leasehold_core::{Op, Partition, Release, ReleaseAction};
 use leasehold_store::{Executed, Outcome, Store};
@@ -23,9 +23,9 @@ fn check_refused(path: &Path, said: &str) {
 
 #[test]
 fn the_files_are_for_their_owner_alone() {
-    let (dir, path) = place();
-    let party = Party::join(&path);
-    party.try_acquire().unwrap();
+    let (dir, path) = temporary_path();
+    let ours = TestSession::join(&path);
+    ours.try_acquire().unwrap();
     for name in ["locks.db", "locks.db-wal", "locks.db-shm"] {
         assert_eq!(mode(&dir.path().join(name)), 0o600, "{name}");
     }
@@ -36,15 +36,15 @@ fn the_files_are_for_their_owner_alone() {
     for entry in entries {
         assert_eq!(mode(&entry), 0o600, "{}", entry.display());
     }
-    party.store.close_mailbox(Partition::ONLY, party.session);
+    ours.store.close_mailbox(Partition::ONLY, ours.session);
     // The thread executes one operation after the other.
-    assert_eq!(party.try_acquire(), None);
+    assert_eq!(ours.try_acquire(), None);
     assert_eq!(std::fs::read_dir(&sessions).unwrap().count(), 0, "a closed mailbox leaves nothing");
 }
 
 #[test]
 fn what_others_may_open_is_refused_with_its_remedy() {
-    let (dir, path) = place();
+    let (dir, path) = temporary_path();
     drop(open(&path).unwrap());
     set_mode(&path, 0o644);
     check_refused(&path, &format!("chmod 600 {}", path.display()));
@@ -63,7 +63,7 @@ fn what_others_may_open_is_refused_with_its_remedy() {
 
 #[test]
 fn another_users_file_is_refused() {
-    let (_dir, path) = place();
+    let (_dir, path) = temporary_path();
     std::fs::write(&path, "").unwrap();
     set_mode(&path, 0o600);
     // Only root can change the owner of a file.
@@ -74,7 +74,7 @@ fn another_users_file_is_refused() {
 
 #[test]
 fn links_to_the_file_are_refused() {
-    let (dir, path) = place();
+    let (dir, path) = temporary_path();
     let target = dir.path().join("elsewhere");
     for existing in [false, true] {
         if existing {
@@ -102,14 +102,14 @@ fn links_to_its_directory_lead_to_the_same_store() {
     let (real, linked) = (dir.path().join("real"), dir.path().join("linked"));
     std::fs::create_dir(&real).unwrap();
     std::os::unix::fs::symlink(&real, &linked).unwrap();
-    let (one, two) = (Party::join(&real.join("locks.db")), Party::join(&linked.join("locks.db")));
+    let (one, two) = (TestSession::join(&real.join("locks.db")), TestSession::join(&linked.join("locks.db")));
     one.try_acquire().unwrap();
     assert_eq!(two.try_acquire(), None);
 }
 
 #[test]
 fn what_is_no_store_is_refused_and_stays_as_it_was() {
-    let (_dir, path) = place();
+    let (_dir, path) = temporary_path();
     for content in ["no database", &"no database either\n".repeat(1000)] {
         std::fs::write(&path, content).unwrap();
         set_mode(&path, 0o600);
@@ -127,7 +127,7 @@ fn what_is_no_store_is_refused_and_stays_as_it_was() {
 
 #[test]
 fn what_is_no_path_of_a_file_is_refused() {
-    let (dir, path) = place();
+    let (dir, path) = temporary_path();
     drop(open(&path).unwrap());
     check_refused(dir.path(), "not a regular file");
     check_refused(&dir.path().join("missing/locks.db"), "directory does not exist");
@@ -139,12 +139,12 @@ fn what_is_no_path_of_a_file_is_refused() {
 
 #[test]
 fn a_file_put_in_the_place_of_an_open_one_is_noticed() {
-    let (dir, path) = place();
-    let party = Party::join(&path);
-    let (claim, _) = party.try_acquire().unwrap();
+    let (dir, path) = temporary_path();
+    let ours = TestSession::join(&path);
+    let (claim, _) = ours.try_acquire().unwrap();
     std::fs::rename(&path, dir.path().join("moved.db")).unwrap();
     let op = Op::Release(Release { claim, action: ReleaseAction::Grant, next: None });
-    let outcome = block_on(party.store.execute(&lock(), &op, WITHIN));
+    let outcome = block_on(ours.store.execute(&lock(), &op, WITHIN));
     let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
     assert!(fault.to_string().contains("replaced or removed"), "{fault}");
 }
@@ -155,30 +155,30 @@ fn any_path_works_however_long_or_strange() {
     let deep = dir.path().join("x".repeat(120)).join("y ?#%&'\"é".repeat(12));
     std::fs::create_dir_all(&deep).unwrap();
     let path = deep.join(":memory:");
-    let party = Party::join(&path);
+    let ours = TestSession::join(&path);
     let mut worker = Worker::start(&path);
-    let (claim, _) = party.acquire();
+    let (claim, _) = ours.acquire();
     assert_eq!(worker.ask("queue"), "queued");
-    party.release(claim);
+    ours.release(claim);
     assert!(worker.answer().starts_with("woken "), "by its socket");
     assert!(path.exists());
 }
 
 #[test]
 fn many_can_create_the_same_file_at_once() {
-    let (_dir, path) = place();
-    let parties: Vec<_> = std::thread::scope(|scope| {
-        let all: Vec<_> = (0..16).map(|_| scope.spawn(|| Party::join(&path))).collect();
-        all.into_iter().map(|party| party.join().unwrap()).collect()
+    let (_dir, path) = temporary_path();
+    let sessions: Vec<_> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..16).map(|_| scope.spawn(|| TestSession::join(&path))).collect();
+        all.into_iter().map(|ours| ours.join().unwrap()).collect()
     });
-    let granted = parties.iter().filter_map(Party::try_acquire).count();
+    let granted = sessions.iter().filter_map(TestSession::try_acquire).count();
     assert_eq!(granted, 1);
 }
 
 /// The last process to close removes the log, at any moment of another process's opening.
 #[test]
-fn who_opens_while_others_close_is_let_in() {
-    let (_dir, path) = place();
+fn a_store_can_be_opened_while_others_close() {
+    let (_dir, path) = temporary_path();
     let opening = |_| {
         let path = path.clone();
         std::thread::spawn(move || (0..2000).for_each(|_| drop(open(&path).expect("it is let in"))))

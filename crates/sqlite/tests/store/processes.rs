@@ -1,6 +1,6 @@
 //! Exclusion between stores and processes, and the cleanup after dead ones.
 
-use crate::session::{LEASE_MS, Party, WITHIN, ask, block_on, lock, open, place};
+use crate::session::{LEASE_MS, TestSession, WITHIN, acquire_op, block_on, lock, open, temporary_path};
 use crate::worker::Worker;
 use leasehold_core::{
     Ended, Evict, Evicted, FencingToken, ForceRelease, ForceReleased, Label, ObservedHolder, Op, Reply,
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn two_stores_on_one_path_exclude_each_other() {
-    let (_dir, path) = place();
-    let (one, two) = (Party::join(&path), Party::join(&path));
+    let (_dir, path) = temporary_path();
+    let (one, two) = (TestSession::join(&path), TestSession::join(&path));
     let (claim, first) = one.try_acquire().unwrap();
     assert_eq!(two.try_acquire(), None);
     one.release(claim);
@@ -25,43 +25,43 @@ fn two_stores_on_one_path_exclude_each_other() {
 }
 
 #[test]
-fn a_killed_holder_is_buried_at_the_next_look_and_leaves_nothing() {
-    let (dir, path) = place();
-    let party = Party::join(&path);
+fn a_killed_holder_is_evicted_at_the_next_request_and_leaves_nothing() {
+    let (dir, path) = temporary_path();
+    let ours = TestSession::join(&path);
     let mut worker = Worker::start(&path);
     let fence: FencingToken = worker.ask("acquire").parse().unwrap();
-    assert_eq!(party.try_acquire(), None);
+    assert_eq!(ours.try_acquire(), None);
     worker.kill();
-    let (_, after) = party.try_acquire().expect("its holder is dead");
+    let (_, after) = ours.try_acquire().expect("its holder is dead");
     assert!(after > fence);
     let sessions = std::fs::read_dir(dir.path().join("locks.db-sessions")).unwrap().count();
-    assert_eq!(sessions, 2, "the life and the socket of the party alone");
-    let audit = party.inspect().audit;
-    let told: Vec<_> =
+    assert_eq!(sessions, 2, "the life and the socket of this process alone");
+    let audit = ours.inspect().audit;
+    let reported: Vec<_> =
         audit.iter().map(|entry| (entry.ended, entry.fence, entry.actor.to_string())).collect();
-    assert_eq!(told, [(Ended::Evicted, Some(fence), "party".to_owned())]);
+    assert_eq!(reported, [(Ended::Evicted, Some(fence), "a test".to_owned())]);
 }
 
 #[test]
 fn a_detached_hold_outlives_the_process_that_took_it() {
-    let (_dir, path) = place();
-    let party = Party::join(&path);
+    let (_dir, path) = temporary_path();
+    let ours = TestSession::join(&path);
     let mut worker = Worker::start(&path);
     let session: SessionId = worker.ask("begin").parse().unwrap();
     let fence: FencingToken = worker.ask("detach").parse().unwrap();
     worker.kill();
-    assert_eq!(party.try_acquire(), None, "no process is needed for it");
-    let evict = Op::Evict(Evict { session, actor: Label::new("party").unwrap() });
-    assert_eq!(party.execute(&evict), Reply::Evict(Evicted::Removed { fence: None, was_queued: false }));
-    let seen = party.inspect();
+    assert_eq!(ours.try_acquire(), None, "no process is needed for it");
+    let evict = Op::Evict(Evict { session, actor: Label::new("a test").unwrap() });
+    assert_eq!(ours.execute(&evict), Reply::Evict(Evicted::Removed { fence: None, was_queued: false }));
+    let seen = ours.inspect();
     assert_eq!(seen.holder.and_then(|holder| holder.fence), Some(fence));
     assert_eq!(seen.audit, []);
 }
 
 #[test]
 fn a_forced_release_reaches_the_holder_in_another_process() {
-    let (_dir, path) = place();
-    let party = Party::join(&path);
+    let (_dir, path) = temporary_path();
+    let ours = TestSession::join(&path);
     let mut worker = Worker::start(&path);
     let fence: FencingToken = worker.ask("acquire").parse().unwrap();
     assert_eq!(worker.ask("await force"), "waiting");
@@ -69,62 +69,62 @@ fn a_forced_release_reaches_the_holder_in_another_process() {
         observed: ObservedHolder::Hold(fence),
         actor: Label::new("a person").unwrap(),
     });
-    assert_eq!(party.execute(&free), Reply::ForceRelease(ForceReleased::Released));
+    assert_eq!(ours.execute(&free), Reply::ForceRelease(ForceReleased::Released));
     assert_eq!(worker.answer(), format!("freed {fence}"));
-    let (_, next) = party.try_acquire().expect("it is free");
-    assert_eq!(party.inspect().audit.len(), 1);
+    let (_, next) = ours.try_acquire().expect("it is free");
+    assert_eq!(ours.inspect().audit.len(), 1);
     assert_eq!(worker.ask("release"), "released", "which touches nothing");
-    assert_eq!(party.inspect().holder.and_then(|holder| holder.fence), Some(next));
+    assert_eq!(ours.inspect().holder.and_then(|holder| holder.fence), Some(next));
 }
 
 #[test]
-fn the_list_tells_who_lives_and_who_has_died_with_a_lock() {
-    let (_dir, path) = place();
-    let party = Party::join(&path);
+fn the_list_shows_live_and_dead_sessions() {
+    let (_dir, path) = temporary_path();
+    let ours = TestSession::join(&path);
     let mut worker = Worker::start(&path);
     let session: SessionId = worker.ask("begin").parse().unwrap();
     let metadata = "about a worker".to_owned();
     let mut entry = SessionEntry { session, alive_ms: Some(u64::MAX), metadata, held: vec![] };
-    assert_eq!(party.list(), [entry.clone()], "the party has not begun, and holds nothing");
+    assert_eq!(ours.list(), [entry.clone()], "this session has not begun, and holds nothing");
     worker.ask("acquire");
     entry.held.push(lock());
-    assert_eq!(party.list(), [entry.clone()]);
+    assert_eq!(ours.list(), [entry.clone()]);
     worker.stop();
-    assert_eq!(party.list(), [entry.clone()], "a suspended process is alive");
+    assert_eq!(ours.list(), [entry.clone()], "a suspended process is alive");
     worker.kill();
     entry.alive_ms = None;
-    assert_eq!(party.list(), [entry], "no request has inspected the lock yet");
-    party.try_acquire().unwrap();
-    let list = party.list();
+    assert_eq!(ours.list(), [entry], "no request has inspected the lock yet");
+    ours.try_acquire().unwrap();
+    let list = ours.list();
     let [mine] = list.as_slice() else { panic!("{list:?}") };
     assert_eq!(
         (mine.session, mine.alive_ms, mine.held.as_slice()),
-        (party.session, Some(u64::MAX), &[lock()][..])
+        (ours.session, Some(u64::MAX), &[lock()][..])
     );
 }
 
 #[test]
-fn a_stopped_holder_is_never_buried() {
-    let (_dir, path) = place();
-    let party = Party::join(&path);
+fn a_stopped_holder_is_never_evicted() {
+    let (_dir, path) = temporary_path();
+    let ours = TestSession::join(&path);
     let mut worker = Worker::start(&path);
     worker.ask("acquire");
     worker.stop();
     for _ in 0..50 {
-        assert_eq!(party.try_acquire(), None);
+        assert_eq!(ours.try_acquire(), None);
     }
-    drop(Party::join(&path));
-    assert_eq!(party.try_acquire(), None, "nor by a process that opens the store");
-    worker.go_on();
+    drop(TestSession::join(&path));
+    assert_eq!(ours.try_acquire(), None, "nor by a process that opens the store");
+    worker.cont();
     assert_eq!(worker.ask("release"), "released");
-    party.try_acquire().unwrap();
+    ours.try_acquire().unwrap();
 }
 
 #[test]
 fn killed_waiters_are_skipped() {
-    let (_dir, path) = place();
-    let party = Party::join(&path);
-    let (claim, _) = party.acquire();
+    let (_dir, path) = temporary_path();
+    let ours = TestSession::join(&path);
+    let (claim, _) = ours.acquire();
     let mut dead: Vec<_> = (0..3).map(|_| Worker::start(&path)).collect();
     for worker in &mut dead {
         assert_eq!(worker.ask("queue"), "queued");
@@ -132,32 +132,32 @@ fn killed_waiters_are_skipped() {
     let mut live = Worker::start(&path);
     assert_eq!(live.ask("queue"), "queued");
     dead.iter_mut().for_each(Worker::kill);
-    assert_eq!(party.waiting(), 1);
-    party.release(claim);
+    assert_eq!(ours.waiting(), 1);
+    ours.release(claim);
     assert!(live.answer().starts_with("woken "));
 }
 
 #[test]
 fn a_release_wakes_the_waiter_in_another_process() {
-    let (_dir, path) = place();
-    let party = Party::join(&path);
+    let (_dir, path) = temporary_path();
+    let ours = TestSession::join(&path);
     let mut worker = Worker::start(&path);
-    let (claim, fence) = party.acquire();
+    let (claim, fence) = ours.acquire();
     assert_eq!(worker.ask("queue"), "queued");
-    party.release(claim);
+    ours.release(claim);
     let woken = worker.answer();
     let granted: FencingToken = woken.strip_prefix("woken ").unwrap().parse().unwrap();
     assert!(granted > fence);
     assert_eq!(worker.ask("release"), "released");
-    party.try_acquire().unwrap();
+    ours.try_acquire().unwrap();
 }
 
 #[test]
 fn a_process_killed_at_any_moment_loses_nothing() {
-    let (dir, path) = place();
+    let (dir, path) = temporary_path();
     let start = || {
         let mut worker = Worker::start(&path);
-        worker.tell("sign");
+        worker.send("sign");
         worker
     };
     let mut workers: Vec<_> = (0..4).map(|_| start()).collect();
@@ -174,22 +174,22 @@ fn a_process_killed_at_any_moment_loses_nothing() {
     }
     drop(workers);
     let started = Instant::now();
-    let party = Party::join(&path);
-    party.acquire();
+    let ours = TestSession::join(&path);
+    ours.acquire();
     assert!(started.elapsed() < Duration::from_secs(LEASE_MS / 1000), "{:?}", started.elapsed());
     drop(open(&path).unwrap());
     let left = std::fs::read_dir(dir.path().join("locks.db-sessions")).unwrap().count();
-    assert_eq!(left, 2, "the life and the socket of the party alone");
+    assert_eq!(left, 2, "the life and the socket of this process alone");
 }
 
 #[test]
 fn no_increment_is_lost_between_processes() {
-    let (dir, path) = place();
+    let (dir, path) = temporary_path();
     let file = dir.path().join("locks.count");
     std::fs::write(&file, "0").unwrap();
     let mut workers: Vec<_> = (0..4).map(|_| Worker::start(&path)).collect();
     for worker in &mut workers {
-        worker.tell("count");
+        worker.send("count");
     }
     for worker in &mut workers {
         assert_eq!(worker.answer(), "counted");
@@ -199,20 +199,20 @@ fn no_increment_is_lost_between_processes() {
 
 #[test]
 fn no_increment_is_lost_between_threads() {
-    let (_dir, path) = place();
+    let (_dir, path) = temporary_path();
     let (number, shared) = (AtomicU64::new(0), open(&path).unwrap());
     std::thread::scope(|scope| {
         for n in 0..10 {
             let number = &number;
             // Half of them share a store and its thread; the others have their own.
-            let party = if n % 2 == 0 { Party::of(shared.clone()) } else { Party::join(&path) };
+            let ours = if n % 2 == 0 { TestSession::of(shared.clone()) } else { TestSession::join(&path) };
             scope.spawn(move || {
                 for _ in 0..50 {
-                    let (claim, _) = party.acquire();
+                    let (claim, _) = ours.acquire();
                     let seen = number.load(Ordering::Relaxed);
                     std::thread::yield_now();
                     number.store(seen + 1, Ordering::Relaxed);
-                    party.release(claim);
+                    ours.release(claim);
                 }
             });
         }
@@ -222,14 +222,14 @@ fn no_increment_is_lost_between_threads() {
 
 #[test]
 fn tokens_never_fall_back_over_an_open() {
-    let (_dir, path) = place();
+    let (_dir, path) = temporary_path();
     let mut last = None;
     for _ in 0..5 {
-        let party = Party::join(&path);
-        let (claim, fence) = party.try_acquire().unwrap();
+        let ours = TestSession::join(&path);
+        let (claim, fence) = ours.try_acquire().unwrap();
         assert!(last < Some(fence), "{last:?}, {fence}");
         last = Some(fence);
-        party.release(claim);
+        ours.release(claim);
     }
 }
 
@@ -240,33 +240,33 @@ fn a_container_with_a_clock_of_its_own_shares_the_stores_time() {
         // Only root can create such a container, and only a new kernel supports it.
         return;
     }
-    let (_dir, path) = place();
-    let party = Party::join(&path);
-    let (claim, fence) = party.try_acquire().unwrap();
-    party.release(claim);
+    let (_dir, path) = temporary_path();
+    let ours = TestSession::join(&path);
+    let (claim, fence) = ours.try_acquire().unwrap();
+    ours.release(claim);
     let mut container = Command::new("unshare");
     container.args(ahead).arg(std::env::current_exe().unwrap());
     let mut worker = Worker::run(&path, container);
     let theirs: FencingToken = worker.ask("acquire").parse().unwrap();
     assert!(theirs.as_u64() - fence.as_u64() < 90_000 * 1_000_000, "{fence} and {theirs}");
-    assert_eq!(party.try_acquire(), None);
+    assert_eq!(ours.try_acquire(), None);
 }
 
 #[test]
 fn calls_end_in_time_while_another_process_writes() {
-    let (_dir, path) = place();
-    let party = Party::join(&path);
+    let (_dir, path) = temporary_path();
+    let ours = TestSession::join(&path);
     let mut worker = Worker::start(&path);
     assert_eq!(worker.ask("write"), "writing");
     let within = Duration::from_millis(200);
-    let claim = party.claim();
-    let op = Op::Acquire(ask(&claim, false));
+    let claim = ours.claim();
+    let op = Op::Acquire(acquire_op(&claim, false));
     let started = Instant::now();
     // The first waits for the writer, the others in the queue behind it; the last one times out.
     let all = [(lock(), op.clone()), (lock(), op.clone())];
     let outcomes = block_on(async {
-        let outcomes = party.store.execute_all(&all, within).await;
-        let given_up = party.store.execute(&all[0].0, &op, WITHIN);
+        let outcomes = ours.store.execute_all(&all, within).await;
+        let given_up = ours.store.execute(&all[0].0, &op, WITHIN);
         let given_up = tokio::time::timeout(Duration::from_millis(10), given_up).await;
         assert!(given_up.is_err());
         outcomes
@@ -277,23 +277,23 @@ fn calls_end_in_time_while_another_process_writes() {
         assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
     }
     worker.kill();
-    party.release(claim);
-    party.try_acquire().expect("the killed writer wrote nothing");
+    ours.release(claim);
+    ours.try_acquire().expect("the killed writer wrote nothing");
 }
 
 #[test]
 fn processes_that_pass_the_lock_on_are_never_inside_at_once() {
-    let (_dir, path) = place();
-    let party = Party::join(&path);
-    let (claim, _) = party.acquire();
+    let (_dir, path) = temporary_path();
+    let ours = TestSession::join(&path);
+    let (claim, _) = ours.acquire();
     let mut workers: Vec<_> = (0..8).map(|_| Worker::start(&path)).collect();
     for worker in &mut workers {
-        worker.tell("relay");
+        worker.send("relay");
     }
-    while party.waiting() < 8 {
+    while ours.waiting() < 8 {
         std::thread::sleep(Duration::from_millis(10));
     }
-    party.release(claim);
+    ours.release(claim);
     std::thread::sleep(Duration::from_secs(1));
     let turns: Vec<_> = turns(&mut workers).into_values().collect();
     assert!(turns.len() > 8, "only {} turns", turns.len());

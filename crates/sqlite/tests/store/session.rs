@@ -13,25 +13,26 @@ use std::time::Duration;
 
 pub(crate) const WITHIN: Duration = Duration::from_secs(10);
 /// How long a waiter sleeps between two polls, as in the engine: longer further back in the queue.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const LOOK_STEP: Duration = Duration::from_millis(250);
-const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+const POLL_EVERY: Duration = Duration::from_secs(1);
+const POLL_STEP: Duration = Duration::from_millis(250);
+const POLL_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// How long a queue entry is kept: longer than any of those.
 const KEPT_MS: u64 = 21_000;
 pub(crate) const LEASE_MS: u64 = 60_000;
 
-pub(crate) struct Party {
+/// A session at the store, with its mailbox.
+pub(crate) struct TestSession {
     pub(crate) store: SqliteStore,
     pub(crate) session: SessionId,
-    pub(crate) wakes: mpsc::Receiver<Notification>,
+    pub(crate) notifications: mpsc::Receiver<Notification>,
 }
 
-struct Post(mpsc::Sender<Notification>);
+struct Mailbox(mpsc::Sender<Notification>);
 
-impl NotificationSink for Post {
-    fn deliver(&self, wake: Notification) {
-        // A party that is gone does not read its messages.
-        let _ = self.0.send(wake);
+impl NotificationSink for Mailbox {
+    fn deliver(&self, notification: Notification) {
+        // A session that is gone does not read its messages.
+        let _ = self.0.send(notification);
     }
 
     fn resubscribed(&self) {}
@@ -49,16 +50,16 @@ pub(crate) fn lock() -> Lock {
     Lock::mutex("the lock".parse().unwrap())
 }
 
-impl Party {
+impl TestSession {
     pub(crate) fn join(path: &Path) -> Self {
         Self::of(open(path).unwrap())
     }
 
     pub(crate) fn of(store: SqliteStore) -> Self {
         let session = SessionId::from_random(rand::random());
-        let (post, wakes) = mpsc::channel();
-        block_on(store.open_mailbox(Partition::ONLY, session, Arc::new(Post(post)), WITHIN)).unwrap();
-        Self { store, session, wakes }
+        let (post, notifications) = mpsc::channel();
+        block_on(store.open_mailbox(Partition::ONLY, session, Arc::new(Mailbox(post)), WITHIN)).unwrap();
+        Self { store, session, notifications }
     }
 
     pub(crate) fn claim(&self) -> Claim {
@@ -73,7 +74,7 @@ impl Party {
     }
 
     pub(crate) fn acquired(&self, claim: &Claim, queue: bool) -> Acquired {
-        match self.execute(&Op::Acquire(ask(claim, queue))) {
+        match self.execute(&Op::Acquire(acquire_op(claim, queue))) {
             Reply::Acquire(acquired) => acquired,
             other => panic!("{other:?}"),
         }
@@ -101,8 +102,9 @@ impl Party {
                 Acquired::Taken { position, .. } => u32::try_from(position.unwrap()).unwrap(),
                 Acquired::AlreadyEnded(how) => panic!("{how:?}"),
             };
-            match self.wakes.recv_timeout((LOOK_EVERY + LOOK_STEP * before).min(LOOK_AT_LEAST_EVERY)) {
-                Ok(wake) => return (claim, wake.fence()),
+            match self.notifications.recv_timeout((POLL_EVERY + POLL_STEP * before).min(POLL_AT_LEAST_EVERY))
+            {
+                Ok(notification) => return (claim, notification.fence()),
                 Err(_) => last = self.acquired(&claim, true),
             }
         }
@@ -113,9 +115,9 @@ impl Party {
     }
 
     /// Releases, and queues again in the same step.
-    pub(crate) fn pass_on(&self, claim: Claim) -> (Claim, Acquired) {
+    pub(crate) fn release_and_queue(&self, claim: Claim) -> (Claim, Acquired) {
         let again = self.claim();
-        let next = Some(ask(&again, true));
+        let next = Some(acquire_op(&again, true));
         match self.execute(&Op::Release(Release { claim, action: ReleaseAction::Grant, next })) {
             Reply::Release(released) => (again, released.next.unwrap().unwrap()),
             other => panic!("{other:?}"),
@@ -135,7 +137,7 @@ impl Party {
 
     /// Acquires a hold that does not end with its process.
     pub(crate) fn acquire_detached(&self) -> FencingToken {
-        let detached = Acquire { liveness: Liveness::Lease, ..ask(&self.claim(), false) };
+        let detached = Acquire { liveness: Liveness::Lease, ..acquire_op(&self.claim(), false) };
         match self.execute(&Op::Acquire(detached)) {
             Reply::Acquire(Acquired::Granted { fence, .. }) => fence,
             other => panic!("{other:?}"),
@@ -166,11 +168,11 @@ impl Party {
     }
 }
 
-pub(crate) fn ask(claim: &Claim, queue: bool) -> Acquire {
+pub(crate) fn acquire_op(claim: &Claim, queue: bool) -> Acquire {
     Acquire {
         claim: claim.clone(),
         lease_ms: LEASE_MS,
-        label: Label::new("party").unwrap(),
+        label: Label::new("a test").unwrap(),
         queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), ttl_ms: KEPT_MS }),
         adopt_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
@@ -179,7 +181,7 @@ pub(crate) fn ask(claim: &Claim, queue: bool) -> Acquire {
     }
 }
 
-pub(crate) fn place() -> (tempfile::TempDir, PathBuf) {
+pub(crate) fn temporary_path() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("locks.db");
     (dir, path)

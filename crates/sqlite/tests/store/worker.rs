@@ -1,6 +1,6 @@
 //! Workers: processes of the test binary that execute commands.
 
-use crate::session::Party;
+use crate::session::TestSession;
 use leasehold_core::Acquired;
 use leasehold_store::Notification;
 use rustix::process::{Pid, Signal, WaitOptions};
@@ -38,7 +38,7 @@ impl Worker {
         worker
     }
 
-    pub(crate) fn tell(&mut self, command: &str) {
+    pub(crate) fn send(&mut self, command: &str) {
         writeln!(self.commands, "{command}").unwrap();
     }
 
@@ -53,7 +53,7 @@ impl Worker {
     }
 
     pub(crate) fn ask(&mut self, command: &str) -> String {
-        self.tell(command);
+        self.send(command);
         self.answer()
     }
 
@@ -71,7 +71,7 @@ impl Worker {
         rustix::process::waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap();
     }
 
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn cont(&self) {
         rustix::process::kill_process(self.pid(), Signal::CONT).unwrap();
     }
 }
@@ -86,39 +86,39 @@ impl Drop for Worker {
 #[test]
 fn worker() {
     let Some(path) = std::env::var_os(WORKER).map(PathBuf::from) else { return };
-    let party = Party::join(&path);
+    let ours = TestSession::join(&path);
     let (mut held, mut writing) = (None, None);
     answer("ready");
     for command in std::io::stdin().lines() {
         match command.unwrap().as_str() {
             "acquire" => {
-                let (claim, fence) = party.acquire();
+                let (claim, fence) = ours.acquire();
                 held = Some(claim);
                 answer(&fence.to_string());
             }
             "queue" => {
-                let claim = party.claim();
-                assert!(matches!(party.acquired(&claim, true), Acquired::Taken { .. }));
+                let claim = ours.claim();
+                assert!(matches!(ours.acquired(&claim, true), Acquired::Taken { .. }));
                 answer("queued");
                 // The worker does not poll: only a message can wake it.
-                let wake = party.wakes.recv().unwrap();
+                let wake = ours.notifications.recv().unwrap();
                 answer(&format!("woken {}", wake.fence()));
                 held = Some(claim);
             }
-            "detach" => answer(&party.acquire_detached().to_string()),
+            "detach" => answer(&ours.acquire_detached().to_string()),
             "begin" => {
-                party.begin("about a worker");
-                answer(&party.session.to_string());
+                ours.begin("about a worker");
+                answer(&ours.session.to_string());
             }
             "await force" => {
                 answer("waiting");
-                match party.wakes.recv().unwrap() {
+                match ours.notifications.recv().unwrap() {
                     Notification::ForceReleased { fence, .. } => answer(&format!("freed {fence}")),
                     other => panic!("{other:?}"),
                 }
             }
             "release" => {
-                party.release(held.take().unwrap());
+                ours.release(held.take().unwrap());
                 answer("released");
             }
             "write" => {
@@ -128,11 +128,11 @@ fn worker() {
                 answer("writing");
             }
             "count" => {
-                count(&party, &path.with_extension("count"), 100);
+                count(&ours, &path.with_extension("count"), 100);
                 answer("counted");
             }
-            "sign" => sign(&party, &path.with_extension("signed")),
-            "relay" => relay(&party),
+            "sign" => sign(&ours, &path.with_extension("signed")),
+            "relay" => relay(&ours),
             other => panic!("{other}"),
         }
     }
@@ -144,39 +144,39 @@ fn answer(text: &str) {
 }
 
 /// Acquires the lock again and again and reports each acquire and release, until it is killed.
-fn relay(party: &Party) {
+fn relay(ours: &TestSession) {
     let now = || rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let nanos = |at: rustix::time::Timespec| at.tv_sec * 1_000_000_000 + at.tv_nsec;
-    let (mut claim, mut fence) = party.acquire();
+    let (mut claim, mut fence) = ours.acquire();
     loop {
         let got = now();
         std::thread::sleep(Duration::from_millis(5));
         let gave = now();
-        let (again, acquired) = party.pass_on(claim);
+        let (again, acquired) = ours.release_and_queue(claim);
         answer(&format!("{fence} {} {}", nanos(got), nanos(gave)));
-        (claim, fence) = party.await_grant(again, acquired);
+        (claim, fence) = ours.await_grant(again, acquired);
     }
 }
 
 /// Reads a number from a file and writes its successor, many times.
-fn count(party: &Party, file: &Path, times: u32) {
+fn count(ours: &TestSession, file: &Path, times: u32) {
     for _ in 0..times {
-        let (claim, _) = party.acquire();
+        let (claim, _) = ours.acquire();
         let number: u32 = std::fs::read_to_string(file).unwrap().parse().unwrap();
         std::fs::write(file, (number + 1).to_string()).unwrap();
-        party.release(claim);
+        ours.release(claim);
     }
 }
 
 /// Writes its name into a file under the lock and reports whether it stayed there, until it is killed.
-fn sign(party: &Party, file: &Path) {
-    let name = party.session.to_string();
+fn sign(ours: &TestSession, file: &Path) {
+    let name = ours.session.to_string();
     loop {
-        let (claim, _) = party.acquire();
+        let (claim, _) = ours.acquire();
         std::fs::write(file, &name).unwrap();
         std::thread::yield_now();
         let alone = std::fs::read_to_string(file).unwrap() == name;
-        party.release(claim);
+        ours.release(claim);
         answer(if alone { "alone" } else { "two at once" });
     }
 }

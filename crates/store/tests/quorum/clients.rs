@@ -1,7 +1,7 @@
 //! Clients, guards and waiters over a quorum.
 
-use crate::Five;
-use crate::node::Mood;
+use crate::FiveNodes;
+use crate::node::NodeFault;
 use leasehold::{AcquireError, Client, LockError, Released};
 use leasehold_core::{Claim, FIRST_LEASE, Op};
 use leasehold_store::{FaultKind, Store};
@@ -10,24 +10,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-async fn client(five: &Five) -> Client {
+async fn client(five: &FiveNodes) -> Client {
     Client::with_store(five.quorum.clone()).call_timeout(Duration::from_secs(2)).connect().await.unwrap()
 }
 
 /// The claims requested at each node, in order.
-fn asked(five: &Five) -> Vec<Vec<Claim>> {
+fn requested(five: &FiveNodes) -> Vec<Vec<Claim>> {
     let claims = |ops: Vec<Op>| {
         ops.into_iter().filter_map(|op| match op {
             Op::Acquire(ask) => Some(ask.claim),
             _ => None,
         })
     };
-    five.nodes.iter().map(|node| claims(node.sent()).collect()).collect()
+    five.nodes.iter().map(|node| claims(node.received()).collect()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_exclude_one_another_and_their_tokens_grow() {
-    let five = Five::new();
+    let five = FiveNodes::new();
     let (inside, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut tasks = Vec::new();
     for _ in 0..3 {
@@ -51,48 +51,48 @@ async fn clients_exclude_one_another_and_their_tokens_grow() {
     for task in tasks {
         task.await.unwrap();
     }
-    for of_one in asked(&five) {
-        let different: BTreeSet<_> = of_one.iter().map(|claim| claim.hold.token()).collect();
-        assert_eq!(different.len(), of_one.len(), "each request is for a hold of its own");
+    for claims_there in requested(&five) {
+        let different: BTreeSet<_> = claims_there.iter().map(|claim| claim.hold.token()).collect();
+        assert_eq!(different.len(), claims_there.len(), "each request is for a hold of its own");
     }
 }
 
 /// The undo of one attempt never affects the next, which is for another hold.
 #[tokio::test]
 async fn an_attempt_without_an_answer_is_followed_by_another_hold() {
-    let five = Five::new();
-    five.nodes.iter().take(3).for_each(|node| node.set(Mood::Mute));
+    let five = FiveNodes::new();
+    five.nodes.iter().take(3).for_each(|node| node.set(NodeFault::RepliesLost));
     let client = client(&five).await;
     let mutex = client.mutex("job").unwrap();
     let waiting = tokio::spawn(async move { mutex.acquire().await });
     tokio::time::sleep(Duration::from_millis(200)).await;
-    five.nodes.iter().for_each(|node| node.set(Mood::Well));
+    five.nodes.iter().for_each(|node| node.set(NodeFault::None));
     let guard = waiting.await.unwrap().unwrap();
-    for of_one in asked(&five) {
-        let different: BTreeSet<_> = of_one.iter().map(|claim| claim.hold.token()).collect();
-        assert_eq!(different.len(), of_one.len());
+    for claims_there in requested(&five) {
+        let different: BTreeSet<_> = claims_there.iter().map(|claim| claim.hold.token()).collect();
+        assert_eq!(different.len(), claims_there.len());
     }
     guard.release().await.unwrap();
 }
 
 #[tokio::test]
 async fn a_message_of_any_node_wakes_a_waiter() {
-    let five = Five::new();
+    let five = FiveNodes::new();
     let (holder, waiter) = (client(&five).await, client(&five).await);
     let guard = holder.mutex("job").unwrap().acquire().await.unwrap();
     let mutex = waiter.mutex("job").unwrap();
     let waiting = tokio::spawn(async move { mutex.acquire().await });
-    let looks = || asked(&five)[0].len();
-    while looks() < 3 {
+    let polls = || requested(&five)[0].len();
+    while polls() < 3 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // Each message causes at least one poll, however fast they follow; regular polls are 50 ms apart.
-    let before = looks();
+    let before = polls();
     for _ in 0..5 {
-        five.nodes[3].ring();
+        five.nodes[3].publish();
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
-    assert!(looks() - before >= 4, "only {} polls", looks() - before);
+    assert!(polls() - before >= 4, "only {} polls", polls() - before);
     guard.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }
@@ -100,18 +100,18 @@ async fn a_message_of_any_node_wakes_a_waiter() {
 /// A client that shuts down leaves nothing at any node, not even where a release did not wait for the node's reply.
 #[tokio::test]
 async fn a_client_that_ends_leaves_nothing_at_any_node() {
-    for ends in ["shutdown", "settle", "drop"] {
-        let five = Five::new();
+    for ends in ["shutdown", "flush", "drop"] {
+        let five = FiveNodes::new();
         let client = client(&five).await;
         let guard = client.mutex("job").unwrap().acquire().await.unwrap();
         client.flush().await;
         assert_eq!(five.fences().await.into_iter().flatten().count(), 5);
         for node in [1, 3] {
-            five.nodes[node].set(Mood::Late(Duration::from_millis(40)));
+            five.nodes[node].set(NodeFault::Delayed(Duration::from_millis(40)));
         }
         match ends {
             "shutdown" => client.shutdown(Duration::from_secs(5)).await.unwrap(),
-            "settle" => {
+            "flush" => {
                 drop(guard);
                 client.flush().await;
             }
@@ -129,10 +129,10 @@ async fn a_client_that_ends_leaves_nothing_at_any_node() {
 
 #[tokio::test]
 async fn without_a_majority_an_acquire_ends_by_its_deadline_and_names_the_nodes() {
-    let five = Five::new();
+    let five = FiveNodes::new();
     let client = client(&five).await;
     for node in [0, 1, 4] {
-        five.nodes[node].set(Mood::Down);
+        five.nodes[node].set(NodeFault::Down);
     }
     let mutex = client.mutex("job").unwrap().wait(Duration::from_millis(300));
     let error = mutex.acquire().await.unwrap_err();
@@ -140,19 +140,19 @@ async fn without_a_majority_an_acquire_ends_by_its_deadline_and_names_the_nodes(
     let FaultKind::NoQuorum { nodes, .. } = &fault.kind else { panic!("{fault}") };
     let named: BTreeSet<_> = nodes.iter().map(|fault| &*fault.node).collect();
     assert_eq!(named, ["a", "b", "e"].into());
-    five.nodes.iter().for_each(|node| node.set(Mood::Well));
+    five.nodes.iter().for_each(|node| node.set(NodeFault::None));
     client.mutex("job").unwrap().acquire().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn what_a_quorum_cannot_keep_is_refused_when_it_is_asked_for() {
-    let five = Five::new();
+async fn leases_and_kinds_that_a_quorum_cannot_keep_are_refused() {
+    let five = FiveNodes::new();
     let store = five.quorum.clone().max_lease(Some(Duration::from_secs(60)));
     let client = Client::with_store(store.clone()).connect().await.unwrap();
     let long = client.mutex("job").unwrap().lease(Duration::from_secs(61));
     let error = long.acquire().await.unwrap_err();
     assert!(matches!(error, AcquireError::Lease(_)) && error.to_string().contains("min_uptime"), "{error}");
-    assert!(asked(&five)[0].is_empty(), "nothing was sent");
+    assert!(requested(&five)[0].is_empty(), "nothing was sent");
     client
         .mutex("job")
         .unwrap()
@@ -189,8 +189,8 @@ async fn what_a_quorum_cannot_keep_is_refused_when_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn an_owner_enters_again_and_several_are_had_one_after_the_other() {
-    let five = Five::new();
+async fn an_owner_re_enters_and_several_locks_are_acquired_in_turn() {
+    let five = FiveNodes::new();
     let client = client(&five).await;
     let owner = client.owner();
     let reentrant = client.reentrant_mutex("tree").unwrap().owned_by(&owner);
@@ -207,8 +207,8 @@ async fn an_owner_enters_again_and_several_are_had_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn a_detached_hold_is_had_by_a_majority_too() {
-    let five = Five::new();
+async fn a_detached_hold_is_granted_by_a_majority_too() {
+    let five = FiveNodes::new();
     let (one, other) = (client(&five).await, client(&five).await);
     let hold = one.mutex("job").unwrap().lease(Duration::from_secs(20)).acquire_detached().await.unwrap();
     assert!(other.mutex("job").unwrap().try_acquire().await.unwrap().granted().is_none());

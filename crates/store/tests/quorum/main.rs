@@ -22,19 +22,19 @@ use std::time::{Duration, Instant};
 const CALL: Duration = Duration::from_secs(5);
 
 /// Five nodes, and the quorum of them.
-pub(crate) struct Five {
+pub(crate) struct FiveNodes {
     pub(crate) nodes: Vec<Node>,
     pub(crate) quorum: QuorumStore,
     pub(crate) lock: Lock,
 }
 
-impl Five {
+impl FiveNodes {
     pub(crate) fn new() -> Self {
-        Self::ahead([Duration::ZERO; 5])
+        Self::with_clocks_ahead([Duration::ZERO; 5])
     }
 
     /// Nodes whose clocks are ahead by these amounts.
-    pub(crate) fn ahead(ahead: [Duration; 5]) -> Self {
+    pub(crate) fn with_clocks_ahead(ahead: [Duration; 5]) -> Self {
         let names = ["a", "b", "c", "d", "e"];
         let nodes: Vec<_> =
             names.into_iter().zip(ahead).map(|(name, ahead)| Node::new(name, ahead)).collect();
@@ -43,12 +43,12 @@ impl Five {
         Self { nodes, quorum, lock: Lock::mutex("job".parse().unwrap()) }
     }
 
-    pub(crate) async fn ask(&self, op: Op) -> Outcome {
+    pub(crate) async fn execute(&self, op: Op) -> Outcome {
         self.quorum.execute(&self.lock, &op, CALL).await
     }
 
     pub(crate) async fn acquire(&self, claim: &Claim) -> Outcome {
-        self.ask(Op::Acquire(acquire(claim))).await
+        self.execute(Op::Acquire(acquire(claim))).await
     }
 
     pub(crate) async fn granted(&self, claim: &Claim) -> FencingToken {
@@ -65,7 +65,7 @@ impl Five {
 
     pub(crate) async fn extend(&self, claim: &Claim) -> Result<Extended, Fault> {
         let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: false, reserve: None };
-        match self.ask(Op::Extend(extend)).await {
+        match self.execute(Op::Extend(extend)).await {
             Outcome::Done(Reply::Extend(extended)) => Ok(extended),
             Outcome::Failed(Executed::Unknown, fault) => Err(fault),
             other => panic!("{other:?}"),
@@ -74,7 +74,7 @@ impl Five {
 
     pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, Fault> {
         let release = Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None };
-        match self.ask(Op::Release(release)).await {
+        match self.execute(Op::Release(release)).await {
             Outcome::Done(Reply::Release(released)) => Ok(released),
             Outcome::Failed(Executed::Unknown, fault) => Err(fault),
             other => panic!("{other:?}"),
@@ -82,29 +82,29 @@ impl Five {
     }
 
     pub(crate) async fn inspect(&self) -> Inspection {
-        match self.ask(Op::Inspect(Inspect { claim: None, details: false })).await {
+        match self.execute(Op::Inspect(Inspect { claim: None, details: false })).await {
             Outcome::Done(Reply::Inspect(seen)) => seen,
             other => panic!("{other:?}"),
         }
     }
 
     /// The state of a hold at each node.
-    pub(crate) async fn fates(&self, claim: &Claim) -> Vec<HoldStatus> {
+    pub(crate) async fn statuses(&self, claim: &Claim) -> Vec<HoldStatus> {
         let inspect = Op::Inspect(Inspect { claim: Some(claim.clone()), details: false });
-        let mut fates = Vec::new();
+        let mut statuses = Vec::new();
         for node in &self.nodes {
-            match node.at_the_node(&self.lock, &inspect).await {
-                Reply::Inspect(seen) => fates.extend(seen.hold_status),
+            match node.execute_here(&self.lock, &inspect).await {
+                Reply::Inspect(seen) => statuses.extend(seen.hold_status),
                 other => panic!("{other:?}"),
             }
         }
-        fates
+        statuses
     }
 
     /// Waits until no node has the hold.
-    pub(crate) async fn until_nowhere(&self, claim: &Claim) {
+    pub(crate) async fn until_gone(&self, claim: &Claim) {
         let start = Instant::now();
-        while self.fates(claim).await.contains(&HoldStatus::Held) {
+        while self.statuses(claim).await.contains(&HoldStatus::Held) {
             assert!(start.elapsed() < Duration::from_secs(20), "it is there still");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -115,7 +115,7 @@ impl Five {
         let inspect = Op::Inspect(Inspect { claim: None, details: false });
         let mut fences = Vec::new();
         for node in &self.nodes {
-            match node.at_the_node(&self.lock, &inspect).await {
+            match node.execute_here(&self.lock, &inspect).await {
                 Reply::Inspect(seen) => fences.push(seen.holder.and_then(|holder| holder.fence)),
                 other => panic!("{other:?}"),
             }

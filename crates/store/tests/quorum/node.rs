@@ -13,33 +13,33 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The fault of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Mood {
+pub(crate) enum NodeFault {
     #[default]
-    Well,
+    None,
     /// It refuses all connections.
     Down,
     /// Requests never reach it.
-    Cut,
+    RequestsLost,
     /// It executes requests, and its replies are lost.
-    Mute,
+    RepliesLost,
     /// It executes requests after a delay, regardless of the caller's timeout.
     Slow(Duration),
     /// It loses its data just before a token is raised, as after a restart.
-    ForgetsInBetween,
+    RestartsBeforeRaise,
     /// Requests to raise a token never reach it.
-    RaisesNothing,
+    RaisesLost,
     /// It executes requests after a delay, unless they were cancelled by then.
-    Late(Duration),
+    Delayed(Duration),
 }
 
 #[derive(Clone)]
 pub(crate) struct Node {
     name: Arc<str>,
     inner: Arc<Mutex<MemoryStore>>,
-    mood: Arc<Mutex<Mood>>,
+    fault: Arc<Mutex<NodeFault>>,
     /// The requests it received, in order.
-    sent: Arc<Mutex<Vec<Op>>>,
-    bells: Arc<Mutex<Vec<Publisher>>>,
+    received: Arc<Mutex<Vec<Op>>>,
+    publishers: Arc<Mutex<Vec<Publisher>>>,
     ahead: Duration,
 }
 
@@ -47,16 +47,16 @@ impl Node {
     /// A node whose clock is ahead of the machine's by `ahead`.
     pub(crate) fn new(name: &str, ahead: Duration) -> Self {
         let inner = Arc::new(Mutex::new(store(ahead)));
-        let (mood, sent, bells) = Default::default();
-        Self { name: name.into(), inner, mood, sent, bells, ahead }
+        let (fault, received, publishers) = Default::default();
+        Self { name: name.into(), inner, fault, received, publishers, ahead }
     }
 
-    pub(crate) fn set(&self, mood: Mood) {
-        *self.mood.lock().unwrap() = mood;
+    pub(crate) fn set(&self, fault: NodeFault) {
+        *self.fault.lock().unwrap() = fault;
     }
 
-    fn mood(&self) -> Mood {
-        *self.mood.lock().unwrap()
+    fn current_fault(&self) -> NodeFault {
+        *self.fault.lock().unwrap()
     }
 
     /// Deletes all its data.
@@ -64,17 +64,17 @@ impl Node {
         *self.inner.lock().unwrap() = store(self.ahead);
     }
 
-    pub(crate) fn sent(&self) -> Vec<Op> {
-        self.sent.lock().unwrap().clone()
+    pub(crate) fn received(&self) -> Vec<Op> {
+        self.received.lock().unwrap().clone()
     }
 
     /// Publishes a message to all subscribers.
-    pub(crate) fn ring(&self) {
-        self.bells.lock().unwrap().iter().for_each(Publisher::notify);
+    pub(crate) fn publish(&self) {
+        self.publishers.lock().unwrap().iter().for_each(Publisher::notify);
     }
 
     /// The node's own reply, regardless of its fault.
-    pub(crate) async fn at_the_node(&self, lock: &Lock, op: &Op) -> leasehold_core::Reply {
+    pub(crate) async fn execute_here(&self, lock: &Lock, op: &Op) -> leasehold_core::Reply {
         let inner = self.inner.lock().unwrap().clone();
         match inner.execute(lock, op, Duration::from_secs(1)).await {
             Outcome::Done(reply) => reply,
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    fn fault(&self, kind: FaultKind) -> Fault {
+    fn failure(&self, kind: FaultKind) -> Fault {
         Fault::new(kind, Phase::Reply, Arc::clone(&self.name))
     }
 }
@@ -101,43 +101,43 @@ impl fmt::Debug for Node {
 impl Store for Node {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
-            self.sent.lock().unwrap().push(op.clone());
-            match self.mood() {
-                Mood::RaisesNothing if matches!(op, Op::RaiseFence(_)) => {
+            self.received.lock().unwrap().push(op.clone());
+            match self.current_fault() {
+                NodeFault::RaisesLost if matches!(op, Op::RaiseFence(_)) => {
                     tokio::time::sleep(within).await;
-                    Outcome::Failed(Executed::Unknown, self.fault(FaultKind::TimedOut))
+                    Outcome::Failed(Executed::Unknown, self.failure(FaultKind::TimedOut))
                 }
-                Mood::Well | Mood::RaisesNothing => Outcome::Done(self.at_the_node(lock, op).await),
-                Mood::Down => Outcome::Failed(Executed::No, self.fault(FaultKind::Unreachable)),
-                Mood::Cut => {
+                NodeFault::None | NodeFault::RaisesLost => Outcome::Done(self.execute_here(lock, op).await),
+                NodeFault::Down => Outcome::Failed(Executed::No, self.failure(FaultKind::Unreachable)),
+                NodeFault::RequestsLost => {
                     tokio::time::sleep(within).await;
-                    Outcome::Failed(Executed::Unknown, self.fault(FaultKind::TimedOut))
+                    Outcome::Failed(Executed::Unknown, self.failure(FaultKind::TimedOut))
                 }
-                Mood::Mute => {
-                    self.at_the_node(lock, op).await;
+                NodeFault::RepliesLost => {
+                    self.execute_here(lock, op).await;
                     tokio::time::sleep(within).await;
-                    Outcome::Failed(Executed::Unknown, self.fault(FaultKind::TimedOut))
+                    Outcome::Failed(Executed::Unknown, self.failure(FaultKind::TimedOut))
                 }
-                Mood::Slow(by) => {
+                NodeFault::Slow(by) => {
                     let (node, lock, op) = (self.clone(), lock.clone(), op.clone());
                     let done = tokio::spawn(async move {
                         tokio::time::sleep(by).await;
-                        node.at_the_node(&lock, &op).await
+                        node.execute_here(&lock, &op).await
                     });
                     match tokio::time::timeout(within, done).await {
                         Ok(reply) => Outcome::Done(reply.unwrap()),
-                        Err(_) => Outcome::Failed(Executed::Unknown, self.fault(FaultKind::TimedOut)),
+                        Err(_) => Outcome::Failed(Executed::Unknown, self.failure(FaultKind::TimedOut)),
                     }
                 }
-                Mood::Late(by) => {
+                NodeFault::Delayed(by) => {
                     tokio::time::sleep(by).await;
-                    Outcome::Done(self.at_the_node(lock, op).await)
+                    Outcome::Done(self.execute_here(lock, op).await)
                 }
-                Mood::ForgetsInBetween => {
+                NodeFault::RestartsBeforeRaise => {
                     if matches!(op, Op::RaiseFence(_)) {
                         self.flush();
                     }
-                    Outcome::Done(self.at_the_node(lock, op).await)
+                    Outcome::Done(self.execute_here(lock, op).await)
                 }
             }
         })
@@ -161,12 +161,12 @@ impl Store for Node {
         _within: Duration,
     ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
         Box::pin(async {
-            if self.mood() != Mood::Well {
-                return Err(self.fault(FaultKind::Unreachable));
+            if self.current_fault() != NodeFault::None {
+                return Err(self.failure(FaultKind::Unreachable));
             }
-            let bell = Publisher::default();
-            self.bells.lock().unwrap().push(bell.clone());
-            Ok(Some(Subscription::new(&bell, || {})))
+            let publisher = Publisher::default();
+            self.publishers.lock().unwrap().push(publisher.clone());
+            Ok(Some(Subscription::new(&publisher, || {})))
         })
     }
 

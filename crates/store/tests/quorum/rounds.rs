@@ -2,7 +2,7 @@
 //!
 //! A model of `store/quorum` that is small enough to search. Messages and replies arrive in any order, late or never. A
 //! client may die between the rounds. A node may restart empty. The properties: no two clients believe that they hold
-//! the lock at the same time, and tokens grow from one holder to the next. The search must find each planted mistake.
+//! the lock at the same time, and tokens grow from one holder to the next. The search must find each mutant.
 //!
 //! Time is modelled as leases: a node keeps a hold at least until the lease is over by the clock of its client, because
 //! the client counts from before the request. So each hold has a number of leases, one from the acquire and one from
@@ -19,9 +19,9 @@ const CLIENTS: [usize; 3] = [0, 1, 0];
 /// How many leases a hold can get.
 const LEASES: u8 = 2;
 
-/// A planted mistake.
+/// A mistake in the protocol, which the search must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mistake {
+enum Mutant {
     /// A restarted node votes at once.
     VotesAtOnce,
     /// The hold counts after the first round.
@@ -33,12 +33,12 @@ enum Mistake {
     /// An extend counts as soon as any node has acknowledged it.
     ExtendByOne,
     /// The lease is counted from the last reply.
-    CountsFromTheAnswer,
+    CountsFromTheReply,
 }
 
 /// A message in flight to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Ask {
+enum Message {
     Acquire,
     RaiseFence(u8),
     Extend,
@@ -79,10 +79,10 @@ struct Attempt {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Environment {
+struct State {
     nodes: [Node; NODES],
     attempts: [Attempt; CLIENTS.len()],
-    mail: BTreeSet<(usize, usize, Ask)>,
+    mail: BTreeSet<(usize, usize, Message)>,
     restarts: u8,
     /// The token of the last holder.
     last: u8,
@@ -93,19 +93,24 @@ struct Environment {
 enum Event {
     Begin(usize),
     /// A message arrives, and its reply does, or does not.
-    Arrive(usize, usize, Ask, bool),
+    Arrive(usize, usize, Message, bool),
     Extend(usize),
     /// The attempt releases its hold, or gives up.
     Release(usize),
+    /// The client dies.
     Die(usize),
-    ReleaseAction(usize),
+    /// A lease of the attempt is over by the clock of its client.
+    LeaseEnds(usize),
+    /// A node ends a hold by itself.
     Expire(usize),
+    /// A node restarts without its data.
     Restart(usize),
-    Grown(usize),
+    /// A restarted node may vote again.
+    MayVote(usize),
 }
 
 struct Rounds {
-    mistake: Option<Mistake>,
+    mutant: Option<Mutant>,
     restarts: u8,
     /// The number of attempts, and of leases for a hold.
     attempts: usize,
@@ -115,82 +120,82 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn is(&self, mistake: Mistake) -> bool {
-        self.mistake == Some(mistake)
+    fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
     }
 
     /// The id of an attempt's hold at the nodes.
     fn hold(&self, attempt: usize) -> usize {
-        if self.is(Mistake::SameHold) { CLIENTS[attempt] } else { attempt }
+        if self.is(Mutant::SameHold) { CLIENTS[attempt] } else { attempt }
     }
 
     /// Whether that many leases of a hold are over, for all attempts that requested it.
-    fn is_over(&self, environment: &Environment, (hold, leases): (usize, u8)) -> bool {
-        if self.is(Mistake::CountsFromTheAnswer) {
+    fn is_over(&self, state: &State, (hold, leases): (usize, u8)) -> bool {
+        if self.is(Mutant::CountsFromTheReply) {
             return true;
         }
         let of_it = (0..CLIENTS.len()).filter(|attempt| self.hold(*attempt) == hold);
-        let asked = |attempt: &usize| environment.attempts[*attempt].stage != Stage::Idle;
-        of_it.filter(asked).all(|attempt| environment.attempts[attempt].over >= leases)
+        let asked = |attempt: &usize| state.attempts[*attempt].stage != Stage::Idle;
+        of_it.filter(asked).all(|attempt| state.attempts[attempt].over >= leases)
     }
 
     fn believes(attempt: &Attempt) -> bool {
         matches!(attempt.stage, Stage::Held(leases) if leases > attempt.over)
     }
 
-    fn send(environment: &mut Environment, attempt: usize, ask: Ask) {
+    fn send(state: &mut State, attempt: usize, message: Message) {
         for node in 0..NODES {
-            environment.mail.insert((node, attempt, ask));
+            state.mail.insert((node, attempt, message));
         }
     }
 
-    fn won(environment: &mut Environment, attempt: usize, token: u8) {
-        environment.went_back |= token <= environment.last;
-        environment.last = environment.last.max(token);
-        environment.attempts[attempt].stage = Stage::Held(1);
+    fn granted(state: &mut State, attempt: usize, token: u8) {
+        state.went_back |= token <= state.last;
+        state.last = state.last.max(token);
+        state.attempts[attempt].stage = Stage::Held(1);
     }
 
     /// A node handles a message. Returns whether it has done what was requested.
-    fn deliver(&self, environment: &mut Environment, node: usize, attempt: usize, ask: Ask) -> bool {
+    fn deliver(&self, state: &mut State, node: usize, attempt: usize, message: Message) -> bool {
         let hold = self.hold(attempt);
-        let at = &mut environment.nodes[node];
-        match ask {
-            Ask::Acquire if at.held.is_none() && at.forgot.is_none() => {
+        let at = &mut state.nodes[node];
+        match message {
+            Message::Acquire if at.held.is_none() && at.forgot.is_none() => {
                 // The node's clock is behind its last token, or ahead of those of the nodes before it.
                 at.last = (at.last + 1).max(u8::try_from(node).unwrap_or(0));
                 at.held = Some((hold, 1));
                 true
             }
-            Ask::Acquire => at.held.is_some_and(|(held, _)| held == hold) && at.forgot.is_none(),
-            Ask::RaiseFence(token) => {
+            Message::Acquire => at.held.is_some_and(|(held, _)| held == hold) && at.forgot.is_none(),
+            Message::RaiseFence(token) => {
                 let held = at.held.is_some_and(|(held, _)| held == hold);
                 if held {
                     at.last = at.last.max(token);
                 }
                 held
             }
-            Ask::Extend => match &mut at.held {
+            Message::Extend => match &mut at.held {
                 Some((held, leases)) if *held == hold => {
                     *leases = LEASES;
                     true
                 }
                 _ => false,
             },
-            Ask::Release => {
+            Message::Release => {
                 at.held.take_if(|(held, _)| *held == hold);
                 true
             }
         }
     }
 
-    fn answered(&self, environment: &mut Environment, node: usize, attempt: usize, ask: Ask) {
-        let token = environment.nodes[node].last;
-        let of = &mut environment.attempts[attempt];
+    fn handle_reply(&self, state: &mut State, node: usize, attempt: usize, message: Message) {
+        let token = state.nodes[node].last;
+        let of = &mut state.attempts[attempt];
         if of.over > 0 && matches!(of.stage, Stage::Voting | Stage::Raising) {
             return;
         }
-        match (ask, of.stage) {
-            (Ask::Acquire, Stage::Voting) => {
+        match (message, of.stage) {
+            (Message::Acquire, Stage::Voting) => {
                 if of.votes.iter().all(Option::is_none) {
                     of.first = token;
                 }
@@ -200,24 +205,24 @@ impl Rounds {
                 }
                 let greatest = of.votes.iter().flatten().copied().max().unwrap_or(0);
                 let first = of.first;
-                match self.mistake {
-                    Some(Mistake::NoSecondRound) => Self::won(environment, attempt, greatest),
-                    Some(Mistake::TokenOfOne) => Self::won(environment, attempt, first),
+                match self.mutant {
+                    Some(Mutant::NoSecondRound) => Self::granted(state, attempt, greatest),
+                    Some(Mutant::TokenOfOne) => Self::granted(state, attempt, first),
                     _ => {
                         of.stage = Stage::Raising;
-                        Self::send(environment, attempt, Ask::RaiseFence(greatest));
+                        Self::send(state, attempt, Message::RaiseFence(greatest));
                     }
                 }
             }
-            (Ask::RaiseFence(token), Stage::Raising) => {
+            (Message::RaiseFence(token), Stage::Raising) => {
                 of.raised[node] = true;
                 if of.raised.iter().filter(|raised| **raised).count() >= NEEDED {
-                    Self::won(environment, attempt, token);
+                    Self::granted(state, attempt, token);
                 }
             }
-            (Ask::Extend, Stage::Held(_)) if Self::believes(of) => {
+            (Message::Extend, Stage::Held(_)) if Self::believes(of) => {
                 of.extended[node] = true;
-                let needed = if self.is(Mistake::ExtendByOne) { 1 } else { NEEDED };
+                let needed = if self.is(Mutant::ExtendByOne) { 1 } else { NEEDED };
                 if of.extended.iter().filter(|extended| **extended).count() >= needed {
                     of.stage = Stage::Held(LEASES);
                 }
@@ -228,33 +233,32 @@ impl Rounds {
 }
 
 impl Model for Rounds {
-    type State = Environment;
+    type State = State;
     type Action = Event;
 
-    fn init_states(&self) -> Vec<Environment> {
+    fn init_states(&self) -> Vec<State> {
         let (nodes, attempts, mail): ([Node; NODES], [Attempt; CLIENTS.len()], _) = Default::default();
-        let mut environment =
-            Environment { nodes, attempts, mail, restarts: self.restarts, last: 0, went_back: false };
-        if self.is(Mistake::SameHold) {
+        let mut state = State { nodes, attempts, mail, restarts: self.restarts, last: 0, went_back: false };
+        if self.is(Mutant::SameHold) {
             // The first attempt has failed, and its undo is in flight.
-            environment.attempts[0].stage = Stage::Ended;
-            Self::send(&mut environment, 0, Ask::Release);
+            state.attempts[0].stage = Stage::Ended;
+            Self::send(&mut state, 0, Message::Release);
         }
-        if self.is(Mistake::ExtendByOne) {
+        if self.is(Mutant::ExtendByOne) {
             // Two of three nodes have granted it.
-            environment.attempts[0].stage = Stage::Held(1);
-            for node in &mut environment.nodes[..NEEDED] {
+            state.attempts[0].stage = Stage::Held(1);
+            for node in &mut state.nodes[..NEEDED] {
                 *node = Node { held: Some((0, 1)), last: 1, forgot: None };
             }
-            environment.last = 1;
+            state.last = 1;
         }
-        vec![environment]
+        vec![state]
     }
 
-    fn actions(&self, environment: &Environment, events: &mut Vec<Event>) {
-        for (attempt, of) in environment.attempts.iter().enumerate().take(self.attempts) {
+    fn actions(&self, state: &State, events: &mut Vec<Event>) {
+        for (attempt, of) in state.attempts.iter().enumerate().take(self.attempts) {
             let earlier = (0..attempt).filter(|other| CLIENTS[*other] == CLIENTS[attempt]);
-            let free = earlier.clone().all(|other| environment.attempts[other].stage == Stage::Ended);
+            let free = earlier.clone().all(|other| state.attempts[other].stage == Stage::Ended);
             match of.stage {
                 Stage::Idle if free => events.push(Event::Begin(attempt)),
                 Stage::Voting => events.push(Event::Release(attempt)),
@@ -263,7 +267,7 @@ impl Model for Rounds {
                     events.push(Event::Release(attempt));
                     if leases < self.leases
                         && Self::believes(of)
-                        && !environment.mail.contains(&(0, attempt, Ask::Extend))
+                        && !state.mail.contains(&(0, attempt, Message::Extend))
                     {
                         events.push(Event::Extend(attempt));
                     }
@@ -271,84 +275,82 @@ impl Model for Rounds {
                 Stage::Idle | Stage::Ended => {}
             }
             if of.stage != Stage::Idle && of.over < self.leases {
-                events.push(Event::ReleaseAction(attempt));
+                events.push(Event::LeaseEnds(attempt));
             }
         }
-        for (node, attempt, ask) in &environment.mail {
+        for (node, attempt, message) in &state.mail {
             for answered in [true, false].into_iter().filter(|answered| *answered || self.lossy) {
-                events.push(Event::Arrive(*node, *attempt, *ask, answered));
+                events.push(Event::Arrive(*node, *attempt, *message, answered));
             }
         }
-        for (node, at) in environment.nodes.iter().enumerate() {
-            if at.held.is_some_and(|held| self.is_over(environment, held)) {
+        for (node, at) in state.nodes.iter().enumerate() {
+            if at.held.is_some_and(|held| self.is_over(state, held)) {
                 events.push(Event::Expire(node));
             }
-            if environment.restarts > 0 && at.held.is_some() {
+            if state.restarts > 0 && at.held.is_some() {
                 events.push(Event::Restart(node));
             }
-            if at.forgot.is_some_and(|forgot| self.is_over(environment, forgot)) {
-                events.push(Event::Grown(node));
+            if at.forgot.is_some_and(|forgot| self.is_over(state, forgot)) {
+                events.push(Event::MayVote(node));
             }
         }
     }
 
-    fn next_state(&self, environment: &Environment, event: Event) -> Option<Environment> {
-        let mut environment = environment.clone();
+    fn next_state(&self, state: &State, event: Event) -> Option<State> {
+        let mut state = state.clone();
         match event {
             Event::Begin(attempt) => {
-                environment.attempts[attempt].stage = Stage::Voting;
-                Self::send(&mut environment, attempt, Ask::Acquire);
+                state.attempts[attempt].stage = Stage::Voting;
+                Self::send(&mut state, attempt, Message::Acquire);
             }
-            Event::Arrive(node, attempt, ask, answered) => {
-                environment.mail.remove(&(node, attempt, ask));
-                if self.deliver(&mut environment, node, attempt, ask) && answered {
-                    self.answered(&mut environment, node, attempt, ask);
+            Event::Arrive(node, attempt, message, answered) => {
+                state.mail.remove(&(node, attempt, message));
+                if self.deliver(&mut state, node, attempt, message) && answered {
+                    self.handle_reply(&mut state, node, attempt, message);
                 }
             }
-            Event::Extend(attempt) => Self::send(&mut environment, attempt, Ask::Extend),
+            Event::Extend(attempt) => Self::send(&mut state, attempt, Message::Extend),
             Event::Release(attempt) => {
-                environment.attempts[attempt].stage = Stage::Ended;
-                Self::send(&mut environment, attempt, Ask::Release);
+                state.attempts[attempt].stage = Stage::Ended;
+                Self::send(&mut state, attempt, Message::Release);
             }
-            Event::Die(attempt) => environment.attempts[attempt].stage = Stage::Ended,
-            Event::ReleaseAction(attempt) => {
-                environment.attempts[attempt].over += 1;
+            Event::Die(attempt) => state.attempts[attempt].stage = Stage::Ended,
+            Event::LeaseEnds(attempt) => {
+                state.attempts[attempt].over += 1;
             }
-            Event::Expire(node) => environment.nodes[node].held = None,
+            Event::Expire(node) => state.nodes[node].held = None,
             Event::Restart(node) => {
-                environment.restarts -= 1;
-                let forgot = environment.nodes[node].held.filter(|_| !self.is(Mistake::VotesAtOnce));
+                state.restarts -= 1;
+                let forgot = state.nodes[node].held.filter(|_| !self.is(Mutant::VotesAtOnce));
                 // By the time that it votes, the node's clock is past all tokens.
-                let last = environment.nodes[node].last + u8::from(forgot.is_some());
-                environment.nodes[node] = Node { held: None, last, forgot };
+                let last = state.nodes[node].last + u8::from(forgot.is_some());
+                state.nodes[node] = Node { held: None, last, forgot };
             }
-            Event::Grown(node) => {
-                let beyond = environment.nodes.iter().map(|node| node.last).max().unwrap_or(0);
-                environment.nodes[node].forgot = None;
-                environment.nodes[node].last = beyond.max(environment.last);
+            Event::MayVote(node) => {
+                let beyond = state.nodes.iter().map(|node| node.last).max().unwrap_or(0);
+                state.nodes[node].forgot = None;
+                state.nodes[node].last = beyond.max(state.last);
             }
         }
-        Some(environment)
+        Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("exclusion", |_, environment: &Environment| {
-                environment.attempts.iter().filter(|attempt| Self::believes(attempt)).count() <= 1
+            Property::always("exclusion", |_, state: &State| {
+                state.attempts.iter().filter(|attempt| Self::believes(attempt)).count() <= 1
             }),
-            Property::always("tokens grow", |_, environment: &Environment| !environment.went_back),
-            Property::sometimes("it is held", |_, environment: &Environment| {
-                environment.attempts.iter().any(Self::believes)
-            }),
-            Property::sometimes("it is held after another", |_, environment: &Environment| {
-                Self::believes(&environment.attempts[1])
-                    && environment.attempts[0].votes.iter().flatten().count() >= NEEDED
+            Property::always("tokens grow", |_, state: &State| !state.went_back),
+            Property::sometimes("it is held", |_, state: &State| state.attempts.iter().any(Self::believes)),
+            Property::sometimes("it is held after another", |_, state: &State| {
+                Self::believes(&state.attempts[1])
+                    && state.attempts[0].votes.iter().flatten().count() >= NEEDED
             }),
         ]
     }
 
-    fn within_boundary(&self, environment: &Environment) -> bool {
-        environment.nodes.iter().all(|node| node.last < 12)
+    fn within_boundary(&self, state: &State) -> bool {
+        state.nodes.iter().all(|node| node.last < 12)
     }
 }
 
@@ -368,34 +370,34 @@ fn found(checked: &impl Checker<Rounds>) -> Vec<&'static str> {
 /// Two attempts with one lease each, in all orders up to the limit; and more attempts, in random orders.
 #[test]
 fn there_is_one_holder_and_tokens_grow_in_whatever_order() {
-    let few = Rounds { mistake: None, restarts: 0, attempts: 2, leases: 1, lossy: true };
+    let few = Rounds { mutant: None, restarts: 0, attempts: 2, leases: 1, lossy: true };
     let checked = few.checker().threads(2).target_state_count(states(2_000_000)).spawn_bfs().join();
     assert!(found(&checked).iter().all(|found| found.starts_with("it is held")));
-    let many = Rounds { mistake: None, restarts: 2, attempts: CLIENTS.len(), leases: LEASES, lossy: true };
+    let many = Rounds { mutant: None, restarts: 2, attempts: CLIENTS.len(), leases: LEASES, lossy: true };
     let checked = many.checker().threads(2).target_state_count(states(2_000_000));
     let checked = checked.spawn_simulation(7, UniformChooser).join();
     assert_eq!(found(&checked), ["it is held", "it is held after another"]);
 }
 
 #[test]
-fn each_planted_mistake_of_the_rounds_is_found() {
-    for (mistake, broken) in [
-        (Mistake::VotesAtOnce, "exclusion"),
-        (Mistake::NoSecondRound, "tokens grow"),
-        (Mistake::TokenOfOne, "tokens grow"),
-        (Mistake::SameHold, "exclusion"),
-        (Mistake::ExtendByOne, "exclusion"),
-        (Mistake::CountsFromTheAnswer, "exclusion"),
+fn each_mutant_of_the_rounds_is_found() {
+    for (mutant, broken) in [
+        (Mutant::VotesAtOnce, "exclusion"),
+        (Mutant::NoSecondRound, "tokens grow"),
+        (Mutant::TokenOfOne, "tokens grow"),
+        (Mutant::SameHold, "exclusion"),
+        (Mutant::ExtendByOne, "exclusion"),
+        (Mutant::CountsFromTheReply, "exclusion"),
     ] {
         // No more of each than necessary.
-        let attempts = if mistake == Mistake::SameHold { CLIENTS.len() } else { 2 };
-        let restarts = u8::from(mistake == Mistake::VotesAtOnce);
-        let leases = if mistake == Mistake::ExtendByOne { LEASES } else { 1 };
-        let rounds = Rounds { mistake: Some(mistake), restarts, attempts, leases, lossy: false };
+        let attempts = if mutant == Mutant::SameHold { CLIENTS.len() } else { 2 };
+        let restarts = u8::from(mutant == Mutant::VotesAtOnce);
+        let leases = if mutant == Mutant::ExtendByOne { LEASES } else { 1 };
+        let rounds = Rounds { mutant: Some(mutant), restarts, attempts, leases, lossy: false };
         let checked = rounds.checker().threads(2).target_state_count(20_000_000);
         let checked = checked.finish_when(HasDiscoveries::AnyOf([broken].into()));
         let checked = checked.spawn_simulation(7, UniformChooser).join();
-        println!("{mistake:?}: {} states", checked.state_count());
-        assert!(checked.discovery(broken).is_some(), "{mistake:?} is not found");
+        println!("{mutant:?}: {} states", checked.state_count());
+        assert!(checked.discovery(broken).is_some(), "{mutant:?} is not found");
     }
 }

@@ -697,5 +697,5 @@ impl Shared {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests;

@@ -134,7 +134,7 @@ impl RenewalBatcher {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,0 +1,287 @@
+//! What operators see and do, on every store: sessions, their holds, and locks that are taken by force or from dead
+//! sessions.
+
+use crate::cases::store::TestStore;
+use leasehold::core::{
+    Acquire, Acquired, Claim, Heartbeat, HeartbeatReply, HoldId, Kind, Label, Liveness, Lock, LockMode, Op,
+    Partition, Reply, SessionId, SessionMetadata, SessionOp, SessionReply,
+};
+use leasehold::store::{
+    MemoryStore, Notification, NotificationSink, Outcome, RedisConfig, RedisStore, SqliteStore, Store,
+};
+use leasehold::{Client, Ended, ForceReleaseError, LostReason, ObservedHolder};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+const MS: Duration = Duration::from_millis(1);
+const S: Duration = Duration::from_secs(1);
+
+on_every_store! {
+    asynchronous:
+    operators_find_the_holder_of_each_lock,
+    a_forced_release_grants_to_the_next_waiter,
+    only_the_holder_that_was_seen_loses_the_lock,
+    a_client_without_a_session_is_not_listed;
+    memory: a_monitor_frees_the_locks_of_a_dead_session, operators_find_all_holders_of_a_shared_lock;
+    sqlite: operators_find_all_holders_of_a_shared_lock;
+    // With SQLite a session is dead once its process has ended; the tests of the program kill one.
+    redis: a_monitor_frees_the_locks_of_a_dead_session;
+}
+
+/// A client with a label on its session.
+pub(crate) async fn labelled(store: &TestStore, label: &str) -> Client {
+    let client = store.builder().label(label).session_label("zone", "eu-1").connect().await;
+    client.expect("the store of a case can be reached")
+}
+
+async fn open(store: &TestStore) -> Arc<dyn Store> {
+    match store.url().split_once(':').expect("a scheme") {
+        ("memory", name) => Arc::new(MemoryStore::named(name)),
+        ("sqlite", path) => Arc::new(SqliteStore::open(path).await.expect("it opens")),
+        _ => {
+            let config = RedisConfig::from_url(store.url()).expect("a good URL");
+            Arc::new(RedisStore::connect(config).await.expect("it connects"))
+        }
+    }
+}
+
+/// A session that holds a lock for a minute and soon counts as dead: it has reported the lock, and sends no more
+/// heartbeats.
+async fn dying(store: &TestStore, name: &str) -> SessionId {
+    let lock = Lock::mutex(name.parse().expect("a good name"));
+    dying_with(store, lock, &[LockMode::Exclusive]).await
+}
+
+/// The same with shared holds of a lock.
+pub(crate) async fn dying_with(store: &TestStore, lock: Lock, modes: &[LockMode]) -> SessionId {
+    let store = open(store).await;
+    let session = SessionId::from_random(rand::random());
+    store.open_mailbox(Partition::ONLY, session, Arc::new(IgnoredMailbox), S).await.expect("it opens");
+    let about = SessionMetadata {
+        label: Label::new("a dead session").expect("a label"),
+        host: "far".into(),
+        pid: 4711,
+        program: "gone".into(),
+        version: "0".into(),
+        started_ms: 1_762_000_000_123,
+        labels: [].into(),
+    };
+    let begin = Some(about.to_json());
+    let beat = Heartbeat { session, alive_ms: 300, begin, acquired: vec![lock.clone()], released: vec![] };
+    let begun = store.execute_session(Partition::ONLY, &SessionOp::Heartbeat(beat), S).await;
+    assert!(matches!(begun, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))), "{begun:?}");
+    for portion in modes {
+        let ask = Acquire {
+            claim: Claim::new(HoldId::from_random(session, rand::random())),
+            lease_ms: 60_000,
+            label: about.label.clone(),
+            queue: None,
+            adopt_ms: None,
+            liveness: Liveness::Session { alive_ms: 10_000 },
+            predecessor: None,
+            mode: *portion,
+        };
+        let granted = store.execute(&lock, &Op::Acquire(ask), S).await;
+        assert!(matches!(granted, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{granted:?}");
+    }
+    session
+}
+
+struct IgnoredMailbox;
+
+impl NotificationSink for IgnoredMailbox {
+    fn deliver(&self, _: Notification) {}
+    fn resubscribed(&self) {}
+}
+
+async fn operators_find_all_holders_of_a_shared_lock(store: &TestStore) {
+    let (one, other) = (labelled(store, "billing").await, labelled(store, "shipping").await);
+    let operator = store.client_of_leases("ops").await;
+    let reading = [
+        one.rwlock("index").unwrap().read().await.unwrap(),
+        other.rwlock("index").unwrap().read().await.unwrap(),
+    ];
+    let permits = one.semaphore("uploads", 3).unwrap().acquire_many(2).await.unwrap();
+    let arriving = other.latch("loaded", 2).unwrap();
+    arriving.arrive().await.unwrap();
+    let found = timeout(10 * S, async {
+        loop {
+            let mut locks = operator.locks().await.expect("the store answers");
+            // An arrival has no session; only where each hold is visible is it listed.
+            locks.retain(|lock| lock.name.as_str() != "loaded");
+            if locks.len() == 2 && locks[0].status.sharers.len() == 2 {
+                return locks;
+            }
+            sleep(20 * MS).await;
+        }
+    });
+    let found = found.await.expect("both are reported");
+    let [index, uploads] = found.as_slice() else { panic!("two: {found:?}") };
+    assert_eq!((index.name.as_str(), index.kind), ("index", Kind::RwLock));
+    for ((sharer, guard), client) in index.status.sharers.iter().zip(&reading).zip([&one, &other]) {
+        assert_eq!((sharer.mode, sharer.fence), (LockMode::Read, Some(guard.fencing_token())));
+        assert_eq!((sharer.owner.as_ref(), sharer.session), (Some(guard.owner()), Some(client.session())));
+        let about = index.shared_holder_session(sharer).and_then(|session| session.about.as_ref());
+        assert_eq!(about.expect("it is known").pid, std::process::id());
+    }
+    assert_eq!((uploads.name.as_str(), uploads.kind), ("uploads", Kind::Semaphore));
+    assert_eq!((uploads.status.taken(), uploads.status.limit), (2, Some(3)));
+
+    // One of them can be ended alone.
+    let index = operator.rwlock("index").unwrap();
+    let details = index.inspect_full().await.unwrap();
+    let second = &details.status.sharers[1];
+    assert_eq!(details.shared_holder_session(second).map(|session| session.session), Some(other.session()));
+    index.force_release(second.seen().expect("it is held")).await.unwrap();
+    let lost = timeout(2 * S, reading[1].lost()).await.expect("a notification reports it");
+    assert_eq!(lost.reason, LostReason::ForceReleased);
+    reading[0].extend().await.expect("it is still held");
+    let latch = operator.latch("loaded", 2).unwrap();
+    let arrival = latch.inspect_full().await.unwrap().status.sharers[0].seen().expect("it is there");
+    latch.force_release(arrival).await.unwrap();
+    assert_eq!(arriving.arrived().await.unwrap(), 0);
+    permits.release().await.unwrap();
+}
+
+async fn operators_find_the_holder_of_each_lock(store: &TestStore) {
+    let (holder, operator) = (labelled(store, "billing").await, store.client_of_leases("ops").await);
+    let guard = holder.mutex("long").unwrap().acquire().await.unwrap();
+    let gone = holder.mutex("gone").unwrap().acquire().await.unwrap();
+    let found = timeout(10 * S, async {
+        loop {
+            let locks = operator.locks().await.expect("the store answers");
+            if locks.len() == 2 {
+                return locks;
+            }
+            sleep(20 * MS).await;
+        }
+    });
+    let found = found.await.expect("both are reported");
+    let names: Vec<_> = found.iter().map(|lock| lock.name.as_str()).collect();
+    assert_eq!(names, ["gone", "long"], "by name");
+    let long = &found[1];
+    assert_eq!(long.status.holder.as_deref(), Some("billing"));
+    assert_eq!(long.status.fence, Some(guard.fencing_token()));
+    assert_eq!(long.status.session, Some(holder.session()));
+    assert!(long.status.remaining.is_some() && long.status.since.is_some(), "{long:?}");
+    let about = long.behind.as_ref().and_then(|session| session.about.as_ref()).expect("it is known");
+    assert_eq!((about.pid, about.labels["zone"].as_str()), (std::process::id(), "eu-1"));
+
+    // The list does not trust the report: it reads the lock.
+    gone.release().await.unwrap();
+    let locks = operator.locks().await.unwrap();
+    assert_eq!(locks.iter().map(|lock| lock.name.as_str()).collect::<Vec<_>>(), ["long"]);
+
+    let sessions = operator.sessions().await.unwrap();
+    let session = sessions.iter().find(|s| s.session == holder.session()).expect("it is there");
+    assert!(session.alive_for.is_some() && session.since().is_some(), "{session:?}");
+    assert!(session.locks.iter().any(|lock| lock.name.as_str() == "long"), "{session:?}");
+    let details = operator.mutex("long").unwrap().inspect_full().await.unwrap();
+    assert_eq!(details.behind.as_ref().map(|s| s.session), Some(holder.session()));
+    assert_eq!(details.seen, Some(ObservedHolder::Hold(guard.fencing_token())));
+    guard.release().await.unwrap();
+}
+
+async fn a_forced_release_grants_to_the_next_waiter(store: &TestStore) {
+    let (holder, waiter) = (labelled(store, "billing").await, labelled(store, "next").await);
+    let operator = store.client_of_leases("the night shift").await;
+    let guard = holder.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = waiter.mutex("a").unwrap();
+        async move { mutex.acquire_timeout(20 * S).await }
+    });
+    let mutex = operator.mutex("a").unwrap();
+    while mutex.inspect().await.unwrap().waiting == 0 {
+        sleep(5 * MS).await;
+    }
+    // The extend to the full lease is over, so that it cannot be what detects the loss.
+    while guard.remaining() < 5 * S && mutex.inspect().await.unwrap().remaining < Some(60 * S) {
+        sleep(5 * MS).await;
+    }
+    let seen = mutex.inspect_full().await.unwrap().seen.expect("it is held");
+    mutex.force_release(seen).await.expect("it is still held as it was seen");
+    let lost =
+        timeout(2 * S, guard.lost()).await.expect("a notification reports it, long before the lease ends");
+    assert_eq!(lost.reason, LostReason::ForceReleased);
+    let next = waiting.await.unwrap().expect("it was handed on");
+    assert!(next.fencing_token() > guard.fencing_token());
+
+    let audit = mutex.inspect_full().await.unwrap().audit;
+    let [entry] = audit.as_slice() else { panic!("one entry: {audit:?}") };
+    assert_eq!((entry.ended, entry.fence), (Ended::ForceReleased, Some(guard.fencing_token())));
+    assert_eq!(entry.holder.as_ref().map(Label::as_str), Some("billing"));
+    assert_eq!(entry.actor.as_str(), "the night shift");
+    next.release().await.unwrap();
+}
+
+async fn only_the_holder_that_was_seen_loses_the_lock(store: &TestStore) {
+    let holder = labelled(store, "billing").await;
+    let (operator, other) = (store.client_of_leases("ops").await, store.client_of_leases("another").await);
+    let first = holder.mutex("a").unwrap().acquire().await.unwrap();
+    let mutex = operator.mutex("a").unwrap();
+    let seen = mutex.inspect_full().await.unwrap().seen.expect("it is held");
+    first.release().await.unwrap();
+    let error = mutex.force_release(seen).await.expect_err("it is free");
+    assert!(matches!(&error, ForceReleaseError::Changed { now } if now.holder.is_none()), "{error:?}");
+    let second = holder.mutex("a").unwrap().acquire().await.unwrap();
+    let error = mutex.force_release(seen).await.expect_err("it is another hold by now");
+    assert!(error.to_string().contains("held by billing"), "{error}");
+    second.extend().await.expect("it is still held");
+
+    let seen = ObservedHolder::Hold(second.fencing_token());
+    mutex.force_release(seen).await.unwrap();
+    mutex.force_release(seen).await.expect("a second request has the same result");
+    let error = other.mutex("a").unwrap().force_release(seen).await.expect_err("another client did it");
+    assert!(matches!(error, ForceReleaseError::Changed { .. }), "{error:?}");
+    assert_eq!(second.lost().await.reason, LostReason::ForceReleased);
+}
+
+async fn a_monitor_frees_the_locks_of_a_dead_session(store: &TestStore) {
+    let (live, operator) = (labelled(store, "alive").await, store.client_of_leases("ops").await);
+    let kept = live.mutex("kept").unwrap().acquire().await.unwrap();
+    let session = dying(store, "left").await;
+    let mutex = operator.mutex("left").unwrap();
+    let mut monitor = operator.monitor();
+    let mut evictions = 0;
+    let freed = timeout(10 * S, async {
+        loop {
+            let round = monitor.round().await;
+            assert!(round.trouble.is_none(), "{round:?}");
+            for evicted in round.evicted {
+                assert_eq!((evicted.name.as_str(), evicted.session), ("left", session));
+                assert_eq!(evicted.whose.as_ref().map(Label::as_str), Some("a dead session"));
+                evictions += 1;
+            }
+            if !mutex.inspect().await.unwrap().held {
+                return;
+            }
+            sleep(20 * MS).await;
+        }
+    });
+    freed.await.expect("long before the lease ends");
+    let audit = mutex.inspect_full().await.unwrap().audit;
+    assert!(audit.len() == 1 && audit[0].ended == Ended::Evicted, "{audit:?}");
+    assert_eq!(evictions, 1);
+    let round = monitor.round().await;
+    assert!(round.evicted.is_empty() && round.left == 0, "{round:?}");
+    kept.release().await.expect("its session lives");
+}
+
+async fn a_client_without_a_session_is_not_listed(store: &TestStore) {
+    let operator = store.client_of_leases("ops").await;
+    let held = operator.mutex("a").unwrap().acquire().await.unwrap();
+    if store.url().starts_with("sqlite:") {
+        // With SQLite each hold is visible, but its session is unknown.
+        let sessions = operator.sessions().await.unwrap();
+        assert!(sessions.iter().all(|session| session.about.is_none()), "{sessions:?}");
+        let locks = operator.locks().await.unwrap();
+        assert!(locks.len() == 1 && locks[0].behind.is_none(), "{locks:?}");
+    } else {
+        assert_eq!(operator.sessions().await.unwrap(), []);
+        assert_eq!(operator.locks().await.unwrap(), []);
+    }
+    let details = operator.mutex("a").unwrap().inspect_full().await.unwrap();
+    assert!(details.status.held && details.status.session.is_none() && details.behind.is_none());
+    held.release().await.unwrap();
+}

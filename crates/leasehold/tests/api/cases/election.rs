@@ -1,0 +1,275 @@
+//! Elections.
+
+use crate::cases::store::TestStore;
+use crate::until::until_waiting;
+use leasehold::store::FaultKind;
+use leasehold::{
+    AcquireError, Attempt, Client, Election, InspectError, Leader, Leaders, LostReason, RunError, Status,
+};
+use leasehold_testkit::cancel_at_every_await;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+on_every_store! {
+    asynchronous:
+    one_leads_at_a_time_and_tokens_grow,
+    campaigning_ends_at_its_limit,
+    a_try_reports_the_leader,
+    each_leader_is_observed_once_and_in_order,
+    observers_are_notified_and_do_not_poll,
+    an_observer_goes_on_where_its_future_was_dropped,
+    a_forged_hint_does_no_harm,
+    a_deposed_leader_is_notified_and_the_next_leads,
+    work_is_dropped_when_the_leadership_is_lost,
+    a_mutex_of_the_same_name_is_refused,
+    campaign_cancelled_at_every_await,
+    waiting_to_lead_cancelled_at_every_await,
+    try_campaign_cancelled_at_every_await,
+    resign_cancelled_at_every_await,
+}
+
+const MS: Duration = Duration::from_millis(1);
+const S: Duration = Duration::from_secs(1);
+/// More than any step takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(20);
+
+impl crate::until::Inspected for Election {
+    async fn status(&self) -> Result<Status, InspectError> {
+        self.inspect().await
+    }
+}
+
+fn election(client: &Client) -> Election {
+    client.election("scheduler").expect("a good name")
+}
+
+/// The next change of leader, within the time limit.
+async fn next(leaders: &mut Leaders) -> Option<Leader> {
+    let next = tokio::time::timeout(LIMIT, leaders.next()).await;
+    next.expect("something changes").expect("the store answers")
+}
+
+async fn one_leads_at_a_time_and_tokens_grow(store: &TestStore) {
+    let leads = Arc::new(AtomicBool::new(false));
+    let mut tasks = Vec::new();
+    for n in 0..4 {
+        let election = election(&store.client(&format!("client {n}")).await);
+        let leads = leads.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut last = None;
+            for _ in 0..20 {
+                let leadership = election.campaign().await.expect("elected");
+                assert!(!leads.swap(true, Ordering::SeqCst), "two lead");
+                leadership.check().expect("it leads");
+                assert!(last < Some(leadership.fencing_token()));
+                last = Some(leadership.fencing_token());
+                tokio::task::yield_now().await;
+                assert!(leads.swap(false, Ordering::SeqCst));
+                leadership.resign().await.expect("resigned");
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("no task panicked");
+    }
+    let after = election(&store.client("after").await);
+    assert_eq!(after.leader().await.expect("an answer"), None);
+}
+
+async fn campaigning_ends_at_its_limit(store: &TestStore) {
+    let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
+    let leadership = a.campaign().await.expect("elected");
+    let start = Instant::now();
+    let error = b.campaign_timeout(300 * MS).await.expect_err("there is a leader");
+    assert!(start.elapsed() >= 300 * MS);
+    let AcquireError::TimedOut { contention, .. } = error else { panic!("{error:?}") };
+    assert!(contention.to_string().starts_with("held by a for "), "{contention}");
+    leadership.resign().await.expect("resigned");
+    b.campaign_timeout(LIMIT).await.expect("elected").resign().await.expect("resigned");
+}
+
+async fn a_try_reports_the_leader(store: &TestStore) {
+    let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
+    let leadership = a.try_campaign().await.expect("an answer").granted().expect("there is no leader");
+    assert!(matches!(b.try_campaign().await.expect("an answer"), Attempt::Taken(_)));
+    let leader = b.leader().await.expect("an answer").expect("there is a leader");
+    assert_eq!((leader.label.as_str(), leader.fence), ("a", leadership.fencing_token()));
+    leadership.resign().await.expect("resigned");
+    assert_eq!(b.leader().await.expect("an answer"), None);
+}
+
+/// No leader, then each leader, and no leader at the end; the fencing tokens are the leaders'.
+async fn each_leader_is_observed_once_and_in_order(store: &TestStore) {
+    let observer = store.client("observer").await;
+    let mut leaders = election(&observer).observe();
+    assert_eq!(next(&mut leaders).await, None);
+    let clients = [store.client("a").await, store.client("b").await];
+    let mut before = None;
+    for client in clients.iter().cycle().take(6) {
+        let leadership = election(client).campaign().await.expect("elected");
+        let leader = next(&mut leaders).await.expect("there is a leader");
+        assert_eq!(leader.fence, leadership.fencing_token());
+        assert!(before < Some(leader.fence));
+        before = Some(leader.fence);
+        // An observer that starts later receives the current leader.
+        let mut late = election(&observer).observe();
+        assert_eq!(next(&mut late).await.expect("there is a leader").fence, leader.fence);
+        leadership.resign().await.expect("resigned");
+        assert_eq!(next(&mut leaders).await, None);
+    }
+    // When leadership passes directly to the next candidate, observers receive no gap in between.
+    let first = election(&clients[0]).campaign().await.expect("elected");
+    let waiting = tokio::spawn({
+        let election = election(&clients[1]);
+        async move { election.campaign().await.expect("elected") }
+    });
+    until_waiting(&election(&observer), 1).await;
+    assert_eq!(next(&mut leaders).await.map(|leader| leader.fence), Some(first.fencing_token()));
+    first.resign().await.expect("resigned");
+    let second = waiting.await.expect("no panic");
+    assert_eq!(next(&mut leaders).await.map(|leader| leader.fence), Some(second.fencing_token()));
+    second.resign().await.expect("resigned");
+}
+
+/// Where the store notifies, a new leader is observed within moments, and not by the observer's own polling.
+async fn observers_are_notified_and_do_not_poll(store: &TestStore) {
+    let (leader, observer) = (store.client("leader").await, store.client("observer").await);
+    let mut leaders = election(&observer).observe();
+    assert_eq!(next(&mut leaders).await, None);
+    for _ in 0..5 {
+        let leadership = election(&leader).campaign().await.expect("elected");
+        let start = Instant::now();
+        assert!(next(&mut leaders).await.is_some());
+        assert!(start.elapsed() < 900 * MS, "{:?}", start.elapsed());
+        leadership.resign().await.expect("resigned");
+        let start = Instant::now();
+        assert_eq!(next(&mut leaders).await, None);
+        assert!(start.elapsed() < 900 * MS, "{:?}", start.elapsed());
+    }
+}
+
+async fn an_observer_goes_on_where_its_future_was_dropped(store: &TestStore) {
+    let (leader, observer) = (store.client("leader").await, store.client("observer").await);
+    let mut leaders = election(&observer).observe();
+    assert_eq!(next(&mut leaders).await, None);
+    let leadership = election(&leader).campaign().await.expect("elected");
+    let mut observed = Vec::new();
+    // Dropped after an increasing delay, until a leader is reported.
+    for n in 0..1_000_u32 {
+        if let Ok(next) = tokio::time::timeout(MS / 4 * n, leaders.next()).await {
+            observed.push(next.expect("an answer").map(|leader| leader.fence));
+            break;
+        }
+    }
+    assert_eq!(observed, [Some(leadership.fencing_token())]);
+    leadership.resign().await.expect("resigned");
+    assert_eq!(next(&mut leaders).await, None);
+}
+
+/// Any client can publish a false leader hint: an observer that receives it checks, and reports the true leader.
+async fn a_forged_hint_does_no_harm(store: &TestStore) {
+    let Some(server) = store.server() else { return };
+    let (leader, observer) = (store.client("leader").await, store.client("observer").await);
+    let mut leaders = election(&observer).observe();
+    assert_eq!(next(&mut leaders).await, None);
+    let forge = || {
+        for text in ["leader 9007199254740991", "unknown", ""] {
+            server.cli(&["PUBLISH", "leasehold:{scheduler}:leader:scheduler", text]).expect("it answers");
+        }
+    };
+    forge();
+    assert!(tokio::time::timeout(300 * MS, leaders.next()).await.is_err(), "there is no new leader");
+    let leadership = election(&leader).campaign().await.expect("elected");
+    assert_eq!(next(&mut leaders).await.map(|leader| leader.fence), Some(leadership.fencing_token()));
+    forge();
+    assert!(tokio::time::timeout(300 * MS, leaders.next()).await.is_err(), "nothing has changed");
+    leadership.check().expect("it leads");
+    leadership.resign().await.expect("resigned");
+}
+
+async fn a_deposed_leader_is_notified_and_the_next_leads(store: &TestStore) {
+    let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
+    let first = a.campaign().await.expect("elected");
+    let waiting = tokio::spawn({
+        let b = b.clone();
+        async move { b.campaign().await.expect("elected") }
+    });
+    until_waiting(&a, 1).await;
+    let details = b.inspect_full().await.expect("an answer");
+    b.force_release(details.seen.expect("there is a leader")).await.expect("deposed");
+    let second = waiting.await.expect("no panic");
+    assert!(second.fencing_token() > first.fencing_token());
+    let lost = tokio::time::timeout(LIMIT, first.lost()).await.expect("the loss is reported");
+    assert_eq!(lost.reason, LostReason::ForceReleased);
+    first.check().expect_err("it leads no more");
+    second.resign().await.expect("resigned");
+}
+
+async fn work_is_dropped_when_the_leadership_is_lost(store: &TestStore) {
+    let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
+    let error = a
+        .lead(async |leadership| {
+            let details = b.inspect_full().await.expect("an answer");
+            b.force_release(details.seen.expect("there is a leader")).await.expect("deposed");
+            leadership.lost().await;
+            std::future::pending::<()>().await;
+        })
+        .await
+        .expect_err("it leads no more");
+    assert!(matches!(error, RunError::Lost(_)), "{error:?}");
+    assert_eq!(b.lead(async |_| 7).await.expect("elected"), 7);
+}
+
+/// A Mutex and an Election of the same name conflict: each call fails with an error that names the other kind.
+async fn a_mutex_of_the_same_name_is_refused(store: &TestStore) {
+    let client = store.client("a").await;
+    let (mutex, election) = (client.mutex("scheduler").expect("a good name"), election(&client));
+    let refused = |error: AcquireError| match error {
+        AcquireError::Store(fault) => assert!(matches!(fault.kind, FaultKind::Refused(_)), "{fault}"),
+        other => panic!("{other:?}"),
+    };
+    let leadership = election.campaign().await.expect("elected");
+    refused(mutex.try_acquire().await.expect_err("it is an election"));
+    refused(mutex.acquire_timeout(S).await.expect_err("it is an election"));
+    leadership.check().expect("it leads");
+    leadership.resign().await.expect("resigned");
+    let guard = mutex.acquire().await.expect("acquired");
+    refused(election.campaign_timeout(S).await.expect_err("it is a mutex"));
+    guard.release().await.expect("released");
+}
+
+async fn until_over(election: &Election) {
+    crate::until::until_at_rest(election).await;
+}
+
+async fn campaign_cancelled_at_every_await(store: &TestStore) {
+    let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
+    cancel_at_every_await(|| a.campaign(), async |_| until_over(&b).await).await;
+}
+
+async fn try_campaign_cancelled_at_every_await(store: &TestStore) {
+    let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
+    cancel_at_every_await(|| a.try_campaign(), async |_| until_over(&b).await).await;
+}
+
+async fn waiting_to_lead_cancelled_at_every_await(store: &TestStore) {
+    let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
+    let leadership = a.campaign().await.expect("elected");
+    cancel_at_every_await(|| b.campaign_timeout(20 * MS), async |_| until_waiting(&a, 0).await).await;
+    leadership.check().expect("it leads");
+    leadership.resign().await.expect("resigned");
+    until_over(&b).await;
+}
+
+async fn resign_cancelled_at_every_await(store: &TestStore) {
+    let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
+    cancel_at_every_await(
+        || async {
+            let leadership = a.campaign().await.expect("elected");
+            leadership.resign().await.expect("resigned");
+        },
+        async |_| until_over(&b).await,
+    )
+    .await;
+}

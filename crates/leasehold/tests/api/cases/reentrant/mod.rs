@@ -1,0 +1,7 @@
+//! A ReentrantMutex.
+
+mod cancelled;
+mod fixture;
+mod holds;
+mod identity;
+mod wait_queue;

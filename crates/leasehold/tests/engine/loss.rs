@@ -1,0 +1,80 @@
+//! Lost holds, and how they are reported.
+
+use crate::environment::SuspendableMachine;
+use crate::faulty_store::{Behavior, FaultyStore, MS, SOON};
+use leasehold::Client;
+use leasehold::store::{MemoryStore, Op};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
+
+#[tokio::test]
+async fn many_lost_holds_are_reported_at_once_without_a_reason() {
+    let store = FaultyStore::new(&MemoryStore::new(), |_, op| match op {
+        Op::Extend(_) => Behavior::NotHeld,
+        Op::Inspect(_) => Behavior::LoseRequest,
+        _ => Behavior::Execute,
+    });
+    let client = store.client(300 * MS).await;
+    let mut guards = Vec::new();
+    for n in 0..8 {
+        guards.push(client.mutex(format!("m{n}")).expect("a good name").acquire().await.expect("acquired"));
+    }
+    let all = futures_util::future::join_all(guards.iter().map(leasehold::Guard::lost));
+    timeout(SOON, all).await.expect("not one after the other");
+}
+
+#[tokio::test]
+async fn a_dropped_extend_that_found_the_hold_gone_signals_the_loss() {
+    let store = FaultyStore::new(&MemoryStore::new(), |_, op| match op {
+        Op::Extend(_) => Behavior::NotHeld,
+        Op::Inspect(_) => Behavior::LoseRequest,
+        _ => Behavior::Execute,
+    });
+    let client = store.client(30_000 * MS).await;
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().await.expect("acquired");
+    assert!(timeout(50 * MS, guard.extend()).await.is_err(), "the extend waits for the reason of the loss");
+    assert!(guard.check().is_err());
+    timeout(SOON, guard.lost()).await.expect("waiters for the loss are notified");
+}
+
+#[tokio::test]
+async fn a_hold_ends_with_its_lease_though_the_queue_entry_asked_for_more() {
+    let memory = MemoryStore::new();
+    let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
+    let others = other.mutex("m").expect("a good name");
+    let held = others.acquire().await.expect("acquired");
+    let client = Client::with_store(memory).connect().await.expect("it connects");
+    let long = client.mutex("m").expect("a good name");
+    let short = long.clone().lease(500 * MS);
+    let first = tokio::spawn(async move { long.acquire().await.map(drop) });
+    while others.inspect().await.expect("an answer").waiting == 0 {
+        sleep(MS).await;
+    }
+    let second = tokio::spawn(async move { short.acquire().await.expect("acquired") });
+    sleep(20 * MS).await;
+    first.abort();
+    sleep(20 * MS).await;
+    let start = Instant::now();
+    held.release().await.expect("released");
+    let guard = second.await.expect("no panic");
+    assert!(guard.remaining() <= 500 * MS, "{:?}", guard.remaining());
+    guard.lost().await;
+    assert!(start.elapsed() < 900 * MS, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_loss_during_a_suspend_is_signaled_soon_after_it() {
+    let machine = SuspendableMachine { booted: Instant::now(), suspended_us: Arc::default() };
+    let client = Client::with_store(MemoryStore::new()).environment(machine.clone()).connect();
+    let client = client.await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name").lease(Duration::from_secs(3600));
+    let guard = mutex.acquire().await.expect("acquired");
+    sleep(100 * MS).await;
+    guard.check().expect("held");
+    machine.suspended_us.fetch_add(7_200_000_000, Ordering::SeqCst);
+    assert!(guard.check().is_err());
+    timeout(SOON, guard.lost()).await.expect("not only when the timer has caught up");
+}

@@ -1,0 +1,166 @@
+//! When holds are renewed, and the effect of a failed renewal.
+
+use crate::environment::PausedTime;
+use crate::faulty_store::{Behavior, FaultyStore, MS, once};
+use futures_util::future::BoxFuture;
+use leasehold::store::{Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Store};
+use leasehold::{Client, Environment, SessionId};
+use leasehold_core::KeyError;
+use leasehold_core::Partition;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::sleep;
+
+#[tokio::test]
+async fn a_failed_renewal_is_repeated_while_another_of_its_batch_is_inspected() {
+    let first = once();
+    let store = FaultyStore::new(&MemoryStore::new(), move |lock, op| match op {
+        Op::Extend(_) if lock.name.as_str() == "gone" => Behavior::NotHeld,
+        Op::Extend(_) if first() => Behavior::Fail,
+        Op::Inspect(_) => Behavior::LoseRequest,
+        _ => Behavior::Execute,
+    });
+    let client = store.client(600 * MS).await;
+    let gone = client.mutex("gone").expect("a good name").acquire().await.expect("acquired");
+    let kept = client.mutex("kept").expect("a good name").acquire().await.expect("acquired");
+    sleep(900 * MS).await;
+    assert!(gone.check().is_err());
+    kept.check().expect("renewed at the second try");
+    kept.release().await.expect("released");
+}
+
+#[tokio::test]
+async fn a_long_extend_by_the_user_keeps_the_record_beside_the_lock() {
+    let now_us = Arc::new(AtomicU64::new(1_762_000_000_000_000));
+    let clock = now_us.clone();
+    let store = MemoryStore::with_clock(move || clock.load(Ordering::SeqCst));
+    let client = Client::with_store(store).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name").value("mine").expect("a good value");
+    let guard = mutex.lease(60_000 * MS).acquire().await.expect("acquired");
+    let hours = |n: u64| Duration::from_secs(n * 3600);
+    guard.extend_to(hours(3)).await.expect("extended");
+    now_us.fetch_add(7_200_000_000, Ordering::SeqCst);
+    guard.extend_to(hours(3)).await.expect("held for another hour, and known as ours");
+    guard.release().await.expect("released");
+}
+
+/// A store that counts batches of extends, and replies to each after a millisecond.
+#[derive(Debug, Clone)]
+struct Counted {
+    inner: MemoryStore,
+    sizes: Arc<std::sync::Mutex<Vec<usize>>>,
+}
+
+impl Counted {
+    fn new(environment: PausedTime) -> Self {
+        let now_us = move || environment.now().as_micros();
+        Self { inner: MemoryStore::with_clock(now_us), sizes: Arc::default() }
+    }
+
+    fn take_sizes(&self) -> Vec<usize> {
+        std::mem::take(&mut self.sizes.lock().expect("no task panics with the mutex locked"))
+    }
+
+    async fn holding(
+        &self,
+        environment: PausedTime,
+        watchdog: Duration,
+        locks: u32,
+        over: Duration,
+    ) -> Vec<leasehold::Guard> {
+        let client =
+            Client::with_store(self.clone()).environment(environment).watchdog_lease(watchdog).connect();
+        let client = client.await.expect("it connects");
+        let mut guards = Vec::new();
+        for n in 0..locks {
+            guards
+                .push(client.mutex(format!("m{n}")).expect("a good name").acquire().await.expect("acquired"));
+            sleep(over / locks).await;
+        }
+        guards
+    }
+}
+
+impl Store for Counted {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        self.inner.execute(lock, op, within)
+    }
+
+    fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
+        self.sizes.lock().expect("no task panics with the mutex locked").push(ops.len());
+        Box::pin(async move {
+            sleep(MS).await;
+            let all = ops.iter().map(|(lock, op)| self.inner.execute(lock, op, within));
+            futures_util::future::join_all(all).await
+        })
+    }
+
+    fn open_mailbox(
+        &self,
+        place: Partition,
+        session: SessionId,
+        post: Arc<dyn NotificationSink>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.inner.open_mailbox(place, session, post, within)
+    }
+
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
+        self.inner.close_mailbox(place, session);
+    }
+
+    fn fork(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.inner.check(lock)
+    }
+}
+
+/// When the keeper wakes for one hold, it takes those due soon after into the same batch.
+#[tokio::test(start_paused = true)]
+async fn many_holds_are_renewed_in_few_batches() {
+    let environment = PausedTime(tokio::time::Instant::now());
+    let store = Counted::new(environment);
+    let guards = store.holding(environment, 30_000 * MS, 1000, 10_000 * MS).await;
+    sleep(15_000 * MS).await;
+    store.take_sizes();
+    sleep(60_000 * MS).await;
+    let sizes = store.take_sizes();
+    assert!(guards.iter().all(|guard| guard.remaining() > 19_000 * MS), "renewed after a third of the lease");
+    assert!(sizes.len() <= 60 * 5, "{} batches in a minute", sizes.len());
+    let extends: usize = sizes.iter().sum();
+    assert!((6000..6150).contains(&extends), "{extends} extends, where 6000 are due");
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_that_are_due_at_once_are_renewed_one_batch_after_the_other() {
+    let environment = PausedTime(tokio::time::Instant::now());
+    let store = Counted::new(environment);
+    let guards = store.holding(environment, 30_000 * MS, 1000, Duration::ZERO).await;
+    sleep(15_000 * MS).await;
+    store.take_sizes();
+    sleep(30_000 * MS).await;
+    let sizes = store.take_sizes();
+    assert_eq!(sizes.len(), 3 * 4, "{sizes:?}");
+    assert!(sizes.iter().all(|size| *size <= 256), "{sizes:?}");
+    assert!(guards.iter().all(|guard| guard.remaining() > 19_000 * MS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_leases_are_renewed_in_time_and_not_all_the_time() {
+    for lease_ms in [9, 30, 300, 2000] {
+        let environment = PausedTime(tokio::time::Instant::now());
+        let store = Counted::new(environment);
+        let lease = Duration::from_millis(lease_ms);
+        let guards = store.holding(environment, lease, 20, Duration::ZERO).await;
+        sleep(4000 * MS).await;
+        assert!(guards.iter().all(|guard| guard.check().is_ok()), "a lease of {lease:?}");
+        let extends = store.take_sizes().iter().sum::<usize>() as u64;
+        // Every third of the lease, minus the lateness of timers.
+        let due = 20 * 4000 / (lease_ms / 3 - 2);
+        assert!(extends <= due, "{extends} extends of {lease:?}, where {due} are due");
+    }
+}

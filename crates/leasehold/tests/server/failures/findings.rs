@@ -1,0 +1,84 @@
+//! Server settings that endanger locks, and the warnings about them: rows 36 to 38.
+
+use super::fixture::{MS, client, mutex, server};
+use leasehold::store::{Diagnosis, FaultKind, FindingKind, Severity};
+use leasehold::{Client, ConnectError, LostReason};
+use leasehold_testkit::{RedisServer, ShiftedClock, Warnings};
+use std::time::Duration;
+
+async fn examined(url: &str) -> Diagnosis {
+    let mut found = Client::builder(url).diagnose().await.expect("the server answers");
+    found.pop().expect("it is a server")
+}
+
+fn words(found: &Diagnosis) -> Vec<&str> {
+    found.findings.iter().map(|hazard| hazard.kind.as_str()).collect()
+}
+
+/// Row 36: a client warns on connect of an eviction policy that can remove locks, or refuses it with `strict`; and a
+/// holder notices a removed lock.
+#[tokio::test]
+async fn row_36_an_eviction_policy_is_reported_or_refused() {
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        let server =
+            RedisServer::builder().config("maxmemory-policy", policy).config("maxmemory", "100mb").start();
+        let server = server.expect("redis-server boots");
+        let warnings = Warnings::record();
+        let ours = mutex(&client(&server.url()).await);
+        let logged = warnings.containing("removes held locks");
+        assert!(matches!(&logged[..], [logged] if logged.contains(policy)), "{logged:?}");
+        let refused = Client::connect(&format!("{}?strict=1", server.url())).await;
+        let Err(ConnectError::Store(fault)) = refused else { panic!("{refused:?}") };
+        let FaultKind::Unsafe(findings) = &fault.kind else { panic!("{fault}") };
+        let eviction = FindingKind::Eviction { policy: policy.to_owned(), maxmemory: 100 << 20 };
+        assert!(findings.iter().any(|hazard| hazard.kind == eviction), "{findings:?}");
+        assert!(!fault.is_transient());
+        assert!(fault.to_string().contains("set `maxmemory-policy noeviction`"), "{fault}");
+        // A server that would be refused can still be diagnosed.
+        let found = examined(&format!("{}?strict=1", server.url())).await;
+        assert!(found.findings.iter().any(|hazard| hazard.kind == eviction), "{found:?}");
+        // The policy does remove locks: there is hardly room for the server itself.
+        let guard = ours.lease(Duration::from_secs(60)).acquire().await.expect("acquired");
+        tokio::time::sleep(100 * MS).await;
+        server.cli(&["CONFIG", "SET", "maxmemory", "1"]).expect("an answer").ok().expect("set");
+        // Any command that can use memory triggers the eviction.
+        let _ = server.cli(&["SET", "other", "x", "PX", "1000"]).expect("an answer");
+        assert!(server.cli(&["GET", "m"]).expect("an answer").is_nil(), "{policy} has not removed it");
+        guard.extend().await.expect_err("it is gone");
+        let lost = tokio::time::timeout(2000 * MS, guard.lost()).await.expect("the loss is reported in time");
+        assert!(matches!(lost.reason, LostReason::Removed | LostReason::StoreLostData), "{lost:?}");
+    }
+}
+
+/// Row 37: the diagnosis reports full memory; it is no reason to refuse a connection, which renewals need.
+#[tokio::test]
+async fn row_37_full_memory_is_found_by_a_diagnosis() {
+    let server = server();
+    assert!(!words(&examined(&server.url()).await).contains(&"memory_full"));
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]).expect("an answer").ok().expect("set");
+    let found = examined(&server.url()).await;
+    let full =
+        found.findings.iter().find(|hazard| hazard.kind.as_str() == "memory_full").expect("it is found");
+    assert_eq!(full.severity, Severity::Notice);
+    assert!(full.to_string().contains("releases and renewals go on: raise `maxmemory`"), "{full}");
+}
+
+/// Row 38: the diagnosis measures the offset between the server's clock and ours, and its uncertainty; a clock jump
+/// shows.
+#[tokio::test]
+async fn row_38_a_clock_difference_is_measured() {
+    let clock = ShiftedClock::new(0).expect("a clock");
+    let server = RedisServer::builder().clock(&clock).start().expect("redis-server boots");
+    for (seconds, apart) in [(0, false), (3600, true), (-90, true), (2, true)] {
+        let ahead_us = seconds * 1_000_000;
+        clock.set_offset_us(ahead_us).expect("shifted");
+        let found = examined(&server.url()).await;
+        let seen = found.clock.expect("the server reports its time");
+        let uncertain = i64::try_from(seen.uncertainty.as_micros()).expect("a short time");
+        // The server reads its clock once per iteration of its event loop.
+        assert!((seen.ahead_us - ahead_us).abs() <= uncertain + 20_000, "{seconds} s: {seen}");
+        assert_eq!(words(&found).contains(&"clock_apart"), apart, "{seconds} s: {seen}");
+        let side = if seconds < 0 { "behind ours" } else { "ahead of ours" };
+        assert!(!apart || seen.to_string().contains(side), "{seen}");
+    }
+}

@@ -1,0 +1,200 @@
+//! Lost replies, resends, cancellation: rows 1 to 6.
+
+use super::fixture::{MS, client, mutex, quick, server, until_free};
+use leasehold::{AcquireError, Attempt};
+use leasehold_testkit::{Proxy, Then, any_command, command};
+use std::time::{Duration, Instant};
+
+/// Row 1: the reply to an acquire is lost with its connection; the repeated request finds the same hold.
+#[tokio::test]
+async fn row_1_a_lost_reply_leaves_no_orphaned_lock() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
+    for _ in 0..5 {
+        proxy.swallow_replies(1, Then::Cut, command("EVALSHA"));
+        let guard = ours.acquire().await.expect("acquired by asking again");
+        assert!(matches!(other.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
+        guard.check().expect("held");
+        guard.release().await.expect("released");
+        let guard = other.try_acquire().await.expect("an answer").granted().expect("free");
+        guard.release().await.expect("released");
+    }
+    until_free(&other, 100 * MS).await;
+}
+
+/// Row 1: the reply never arrives, and the call times out.
+#[tokio::test]
+async fn row_1_a_reply_that_never_comes_is_undone() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let ours = mutex(&quick(&proxy.url(), 200 * MS, Duration::from_secs(30)).await);
+    let other = mutex(&client(&server.url()).await);
+    proxy.swallow_replies(usize::MAX, Then::Stall, command("EVALSHA"));
+    let start = Instant::now();
+    let missed = ours.try_acquire().await;
+    assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
+    assert!(start.elapsed() < 1000 * MS, "{:?}", start.elapsed());
+    proxy.pass();
+    proxy.cut();
+    // Undone, or at the latest ended by its short first lease.
+    until_free(&other, 3500 * MS).await;
+}
+
+/// Row 2: every script arrives twice, with the effect of one.
+#[tokio::test]
+async fn row_2_sent_twice_equals_sent_once() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
+    proxy.double_requests(command("EVALSHA"));
+    let mut last = None;
+    for _ in 0..10 {
+        let guard = ours.acquire().await.expect("acquired");
+        assert!(last < Some(guard.fencing_token()));
+        last = Some(guard.fencing_token());
+        guard.extend().await.expect("extended");
+        let waiter = tokio::spawn({
+            let other = other.clone();
+            async move { other.acquire().await.expect("acquired").release().await }
+        });
+        tokio::time::sleep(5 * MS).await;
+        guard.release().await.expect("released, even if the second reply reports it as already released");
+        waiter.await.expect("no panic").expect("released");
+    }
+    until_free(&other, 100 * MS).await;
+}
+
+/// Row 3: the Redis client library resends nothing on its own, even where its timeout is far shorter than ours.
+#[tokio::test]
+async fn row_3_nothing_is_resent_behind_our_back() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let ours = mutex(&client(&proxy.url()).await);
+    proxy.delay_replies(900 * MS);
+    proxy.reset_counts();
+    let guard = ours.acquire().await.expect("acquired");
+    assert_eq!(proxy.count("EVALSHA"), 1);
+    proxy.delay_replies(Duration::ZERO);
+    guard.release().await.expect("released");
+    assert_eq!(proxy.count("EVALSHA"), 2);
+}
+
+/// Row 4: a future is dropped while its acquire is in flight, at times around its reply. (At every await:
+/// `tests/api/cases/mutex.rs`.)
+#[tokio::test]
+async fn row_4_a_dropped_acquire_leaves_nothing() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
+    proxy.delay_requests(2 * MS);
+    proxy.delay_replies(2 * MS);
+    for n in 0..20_u32 {
+        let _ = tokio::time::timeout(n * MS / 3, ours.acquire()).await;
+        until_free(&other, 1000 * MS).await;
+    }
+}
+
+/// Row 5: the keeper completes a release that is cut short.
+#[tokio::test]
+async fn row_5_a_release_cut_short_is_carried_on() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
+    for n in 0..10_u32 {
+        let guard = ours.acquire().await.expect("acquired");
+        proxy.delay_requests(4 * MS);
+        let _ = tokio::time::timeout(n * MS, guard.release()).await;
+        proxy.delay_requests(Duration::ZERO);
+        until_free(&other, 1000 * MS).await;
+    }
+}
+
+/// Row 6: the same if the caller is cancelled before or during its release.
+#[tokio::test]
+async fn row_6_a_cancelled_caller_gives_the_lock_back() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
+    for n in 0..10_u32 {
+        let guard = ours.acquire().await.expect("acquired");
+        proxy.delay_requests(4 * MS);
+        let parent = tokio::spawn(async move {
+            let request = async move {
+                tokio::time::sleep(3 * MS).await;
+                guard.release().await
+            };
+            request.await
+        });
+        tokio::time::sleep(n * MS).await;
+        parent.abort();
+        proxy.delay_requests(Duration::ZERO);
+        until_free(&other, 1000 * MS).await;
+    }
+}
+
+/// An acquire that arrives after its undo leaves a hold without an owner: its short first lease ends it.
+#[tokio::test]
+async fn an_acquire_that_arrives_after_its_undo_ends_by_its_first_lease() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let ours = mutex(&quick(&proxy.url(), 300 * MS, Duration::from_secs(30)).await);
+    let other = mutex(&client(&server.url()).await);
+    proxy.hold(1, command("EVALSHA"));
+    let missed = ours.acquire_timeout(150 * MS).await;
+    assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
+    proxy.until_held(1, Duration::from_secs(1)).await.expect("the proxy holds one request back");
+    proxy.cut_clients();
+    let again = ours.acquire().await.expect("acquired over a new connection");
+    again.release().await.expect("released");
+    let late = proxy.release_held();
+    assert_eq!(late.count(), 1);
+    late.answered(Duration::from_secs(1)).await.expect("the delayed request ran after the newer one");
+    let start = Instant::now();
+    let guard = other.acquire_timeout(Duration::from_secs(5)).await.expect("acquired");
+    assert!(start.elapsed() < 3500 * MS, "{:?}", start.elapsed());
+    guard.release().await.expect("released");
+    until_free(&other, 100 * MS).await;
+}
+
+/// A connection breaks, and the next ones break during their handshake: the call succeeds within its deadline.
+#[tokio::test]
+async fn a_connection_that_breaks_while_it_greets_is_replaced() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let ours = mutex(&client(&proxy.url()).await);
+    for n in 1..4 {
+        proxy.cut();
+        proxy.swallow_replies(n, Then::Cut, any_command());
+        let guard = ours.acquire().await.expect("acquired");
+        guard.release().await.expect("released");
+    }
+}
+
+/// A hold counts as spent once its release was first sent: the next local waiter gets a hold of its own, even if the
+/// reply to the release is lost.
+#[tokio::test]
+async fn a_hold_whose_release_was_sent_is_never_handed_on() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
+    for then in [Then::Cut, Then::Stall] {
+        let guard = ours.acquire().await.expect("acquired");
+        let first = guard.fencing_token();
+        let waiter = tokio::spawn({
+            let ours = ours.clone();
+            async move { ours.acquire().await.expect("acquired") }
+        });
+        tokio::time::sleep(5 * MS).await;
+        proxy.swallow_replies(1, then, command("EVALSHA"));
+        // Released, as the repeated request finds; or unknown, if no time was left.
+        let _ = guard.release().await;
+        proxy.pass();
+        let next = waiter.await.expect("no panic");
+        assert!(next.fencing_token() > first);
+        assert!(matches!(other.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
+        next.check().expect("held");
+        next.release().await.expect("released");
+        until_free(&other, 4000 * MS).await;
+    }
+}

@@ -1,0 +1,383 @@
+//! A quorum of five servers, some of which are killed, suspended, restarted or emptied.
+
+use leasehold::store::{FaultKind, QuorumConfig, RedisConfig, RedisStore};
+use leasehold::{AcquireError, Attempt, Client, FencingToken, Mutex};
+use leasehold_testkit::{Quorum, RedisServer, RespConnection, Sentinels, Worker};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+const NODES: usize = 5;
+const PROCESSES: usize = 4;
+const LIMIT: Duration = Duration::from_secs(420);
+/// How often each process counts, unless `LEASEHOLD_QUORUM_ROUNDS` is set; 250 makes it a thousand in total.
+const ROUNDS: u64 = 40;
+
+fn rounds() -> u64 {
+    let rounds = std::env::var("LEASEHOLD_QUORUM_ROUNDS").ok();
+    rounds.map_or(ROUNDS, |rounds| rounds.parse().expect("a number"))
+}
+
+fn five() -> Quorum {
+    Quorum::start(NODES).expect("five servers that boot")
+}
+
+/// Nodes vote from the start, with a timeout that suits a busy machine.
+fn url(quorum: &Quorum) -> String {
+    format!("{}?min_uptime=0s&node_timeout=250ms", quorum.url())
+}
+
+async fn client(url: &str) -> Client {
+    Client::builder(url).connect().await.expect("a majority")
+}
+
+fn start(url: &str, counter: &RedisServer, process: usize) -> Worker {
+    Worker::of_test("failures::quorum::a_worker_that_counts_under_a_quorum", "voter")
+        .env("LEASEHOLD_TEST_URL", url)
+        .env("LEASEHOLD_TEST_PORT", counter.port().to_string())
+        .env("LEASEHOLD_TEST_PROCESS", process.to_string())
+        .start()
+        .expect("a worker")
+}
+
+fn text(server: &RedisServer, key: &str) -> String {
+    server.cli(&["GET", key]).expect("an answer").text().unwrap_or("0").to_owned()
+}
+
+/// Four processes count that often each, while `suffer` disturbs the servers until all are done.
+fn counted(mut quorum: Quorum, mut suffer: impl FnMut(&mut Quorum, u32)) {
+    let counter = RedisServer::start().expect("a sixth server");
+    let url = url(&quorum);
+    let mut workers: Vec<_> = (0..PROCESSES).map(|process| start(&url, &counter, process)).collect();
+    for worker in &mut workers {
+        worker.expect("ready", LIMIT).expect("it is connected");
+    }
+    let mut left: Vec<_> = workers.iter_mut().collect();
+    let (begun, mut rounds) = (Instant::now(), 0);
+    while !left.is_empty() {
+        assert!(begun.elapsed() < LIMIT, "{} of them are still counting", left.len());
+        suffer(&mut quorum, rounds);
+        rounds += 1;
+        left.retain_mut(|worker| match worker.line(Duration::from_millis(20)) {
+            Ok(line) => {
+                assert_eq!(line, "done", "after {rounds} rounds");
+                false
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
+                true
+            }
+        });
+    }
+    println!("counted to {} in {:?}, {rounds} rounds", text(&counter, "number"), begun.elapsed());
+    let sum: u64 = (0..PROCESSES)
+        .map(|process| text(&counter, &format!("count:{process}")).parse::<u64>().expect("a number"))
+        .sum();
+    let all = PROCESSES as u64 * self::rounds();
+    assert_eq!((text(&counter, "number"), sum), (all.to_string(), all));
+    assert_eq!(text(&counter, "backward"), "0", "a token went back");
+}
+
+/// R5: two of five nodes may be missing.
+#[test]
+fn four_processes_count_over_a_quorum_without_two_of_its_nodes() {
+    counted(five(), |quorum, round| {
+        if round < 2 {
+            quorum.servers()[round as usize * 3].kill().expect("killed");
+        }
+    });
+}
+
+/// The same with one node down and one other at a time suspended.
+#[test]
+fn four_processes_count_over_a_quorum_whose_nodes_are_suspended_in_turn() {
+    let mut stopped: Option<usize> = None;
+    counted(five(), |quorum, round| {
+        if round == 0 {
+            quorum.servers()[4].kill().expect("killed");
+        }
+        if let Some(at) = stopped.take() {
+            quorum.servers()[at].cont().expect("it goes on");
+        }
+        let at = round as usize % 4;
+        quorum.servers()[at].stop().expect("stopped");
+        stopped = Some(at);
+        std::thread::sleep(Duration::from_secs(1));
+    });
+}
+
+/// Not a test by itself: one of the counting processes.
+#[test]
+fn a_worker_that_counts_under_a_quorum() {
+    if Worker::role().as_deref() != Some("voter") {
+        return;
+    }
+    let env = |name: &str| std::env::var(name).expect("set by the test");
+    let (url, own) = (env("LEASEHOLD_TEST_URL"), format!("count:{}", env("LEASEHOLD_TEST_PROCESS")));
+    let port = env("LEASEHOLD_TEST_PORT").parse().expect("a port");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut redis = RespConnection::open(port, LIMIT).expect("connected");
+        let mut call =
+            |words: &[&str]| redis.call(words).and_then(leasehold_testkit::Value::ok).expect("done");
+        let mutex = client(&url).await.mutex("counter").expect("a good name");
+        Worker::report("ready");
+        for _ in 0..rounds() {
+            let guard = mutex.acquire().await.expect("acquired");
+            let number = |text: Option<&str>| text.map_or(0, |text| text.parse::<u64>().expect("a number"));
+            let next = (number(call(&["GET", "number"]).text()) + 1).to_string();
+            let fence = guard.fencing_token();
+            if number(call(&["GET", "fence"]).text()) >= fence.as_u64() {
+                call(&["INCR", "backward"]);
+            }
+            if guard.check().is_err() {
+                // The process was suspended for longer than its lease, and has changed nothing.
+                continue;
+            }
+            call(&["MULTI"]);
+            call(&["SET", "number", &next]);
+            call(&["SET", "fence", &fence.to_string()]);
+            call(&["INCR", &own]);
+            call(&["EXEC"]);
+            // Whether a majority has released it does not matter: holds that are left end with their lease.
+            let _ = guard.release().await;
+        }
+        Worker::report("done");
+    });
+}
+
+/// Row 41: without a majority every acquire fails in time, and names the reason of each node.
+#[tokio::test]
+async fn without_a_majority_an_acquire_names_the_nodes_in_time() {
+    let mut quorum = five();
+    let client = client(&url(&quorum)).await;
+    let (killed, waited) = ([0, 2, 3], Duration::from_secs(2));
+    for at in killed {
+        quorum.servers()[at].kill().expect("killed");
+    }
+    let ports: BTreeSet<_> =
+        killed.map(|at| format!("127.0.0.1:{}", quorum.servers()[at].port())).into_iter().collect();
+    for _ in 0..3 {
+        let begun = Instant::now();
+        let error = client
+            .mutex("job")
+            .expect("a good name")
+            .wait(waited)
+            .acquire()
+            .await
+            .expect_err("three are gone");
+        assert!(begun.elapsed() < waited + Duration::from_secs(5), "{:?}", begun.elapsed());
+        let (AcquireError::Store(fault) | AcquireError::Unknown(fault)) = &error else { panic!("{error:?}") };
+        let FaultKind::NoQuorum { needed: 3, total: 5, nodes } = &fault.kind else { panic!("{fault}") };
+        let named: BTreeSet<_> = nodes.iter().map(|node| node.node.to_string()).collect();
+        assert_eq!(named, ports, "{error}");
+    }
+    // One node is back, and there is a majority again.
+    quorum.servers()[2].restart().expect("it boots");
+    client
+        .mutex("job")
+        .expect("a good name")
+        .acquire()
+        .await
+        .expect("acquired")
+        .release()
+        .await
+        .expect("released");
+}
+
+/// A node known to be down is not awaited, even where the other nodes alone do not decide: after a split vote the
+/// loser has its result as soon as all reachable nodes have voted.
+#[tokio::test]
+async fn a_node_that_is_away_is_not_waited_for_where_votes_are_split() {
+    const NODE_TIMEOUT: Duration = Duration::from_secs(10);
+    let mut quorum = Quorum::start(3).expect("three servers that boot");
+    let client = client(&format!("{}?min_uptime=0s&node_timeout=10s", quorum.url())).await;
+    let mutex = client.mutex("job").expect("a good name");
+    mutex.acquire().await.expect("acquired").release().await.expect("released");
+    quorum.servers()[2].kill().expect("killed");
+    // Another client holds one of the two nodes that are left.
+    quorum.servers()[0].cli(&["SET", "job", "foreign", "PX", "600000"]).expect("an answer");
+    // This attempt may discover that a connection is closed, so that the next one is measured.
+    let _ = mutex.try_acquire().await;
+    let begun = Instant::now();
+    for _ in 0..10 {
+        let attempt = mutex.try_acquire().await;
+        assert!(!matches!(attempt, Ok(Attempt::Granted(_))), "there is no majority to grant it");
+    }
+    println!("ten attempts took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < NODE_TIMEOUT, "{:?}", begun.elapsed());
+    quorum.servers()[2].restart().expect("it boots");
+    mutex.acquire().await.expect("its vote makes the majority").release().await.expect("released");
+}
+
+/// N5: tokens grow, whatever happens to a minority of nodes.
+#[tokio::test]
+async fn row_31_tokens_of_a_quorum_grow_through_kills_restarts_and_flushes() {
+    let mut quorum = five();
+    let url = url(&quorum);
+    let (one, other) = (client(&url).await, client(&url).await);
+    let mut last: Option<FencingToken> = None;
+    for round in 0..30_usize {
+        let (first, second) = (round % NODES, (round + 1 + round / NODES % 2) % NODES);
+        match round % 4 {
+            0 => quorum.servers()[first].restart().expect("it boots"),
+            1 => {
+                quorum.servers()[first].kill().expect("killed");
+                quorum.servers()[second].kill().expect("killed");
+            }
+            2 => {
+                for at in [first, second] {
+                    drop(quorum.servers()[at].cli(&["FLUSHALL"]));
+                }
+            }
+            _ => {
+                for server in quorum.servers().iter_mut().filter(|server| server.pid().is_none()) {
+                    server.restart().expect("it boots");
+                }
+            }
+        }
+        let client = if round % 2 == 0 { &one } else { &other };
+        let guard = client.mutex("job").expect("a good name").acquire().await.expect("acquired");
+        let fence = guard.fencing_token();
+        assert!(last < Some(fence), "round {round}: {last:?}, then {fence:?}");
+        last = Some(fence);
+        drop(guard.release().await);
+    }
+}
+
+/// Row 11, over a quorum, and row 32: a node that came back has forgotten its votes and does not vote again before
+/// every hold it may have granted has ended. It still extends and releases the holds it has.
+#[tokio::test]
+async fn row_32_a_node_of_a_quorum_that_came_back_does_not_vote_at_once() {
+    let mut quorum = Quorum::start(3).expect("three servers that boot");
+    let uptime = Duration::from_secs(3);
+    let config = || {
+        let config = QuorumConfig::from_url(&quorum.url()).expect("a good URL");
+        config.min_uptime(uptime).node_timeout(Duration::from_millis(250))
+    };
+    let connect = async |config: QuorumConfig| {
+        let store = RedisStore::connect_quorum(config).await.expect("a majority");
+        Client::with_store(store).watchdog_lease(uptime).connect().await.expect("connected")
+    };
+    let (first, second) = (config(), config());
+    // A cold start: no node votes.
+    let holder = connect(first).await;
+    let error = holder.mutex("job").expect("a name").try_acquire().await.expect_err("no node votes");
+    assert!(error.to_string().contains("has been up for"), "{error}");
+    let guard =
+        holder.mutex("job").expect("a name").acquire().await.expect("the nodes have been up for long enough");
+
+    // Two of three nodes forget the hold. If they voted, another client would acquire the lock while the holder
+    // still relied on it.
+    for at in [0, 1] {
+        quorum.servers()[at].restart().expect("it boots");
+    }
+    let rival = connect(second).await;
+    let begun = Instant::now();
+    let rivals = rival.mutex("job").expect("a name").acquire().await.expect("the nodes vote again later");
+    assert!(guard.check().is_err(), "two believe in it after {:?}", begun.elapsed());
+    assert!(rivals.fencing_token() > guard.fencing_token());
+    rivals.release().await.expect("released");
+}
+
+/// A quorum of a primary monitored by these Sentinels and of two single servers; nodes vote once they have been up
+/// for `uptime`.
+async fn with_two_beside(sentinels: &Sentinels, uptime: Duration) -> (Mutex, [RedisServer; 2]) {
+    let single = [0, 1].map(|_| RedisServer::start().expect("a server that boots"));
+    let node = |url: String| RedisConfig::from_url(&url).expect("a good URL");
+    let nodes = [sentinels.url(), single[0].url(), single[1].url()].map(node);
+    let config =
+        QuorumConfig::of(nodes).expect("a quorum").min_uptime(uptime).node_timeout(Duration::from_secs(1));
+    let store = RedisStore::connect_quorum(config).await.expect("a majority");
+    let client = Client::with_store(store).watchdog_lease(uptime).connect().await.expect("connected");
+    (client.mutex("job").expect("a name").wait(Duration::from_secs(60)), single)
+}
+
+/// A node may be a primary monitored by Sentinels. After a failover the client uses the new primary, which votes
+/// once it has been the primary for long enough.
+#[tokio::test]
+async fn a_node_of_a_quorum_may_be_a_group_of_sentinels() {
+    let sentinels = Sentinels::start(1).expect("servers that boot");
+    sentinels.formed().expect("the Sentinels know one another");
+    let uptime = Duration::from_secs(3);
+    let (mutex, mut single) = with_two_beside(&sentinels, uptime).await;
+    let guard = mutex.acquire().await.expect("acquired");
+    let before = guard.fencing_token();
+    let old = sentinels.primary_index().expect("one server is the primary");
+    sentinels.fail_over().expect("the failover begins");
+    sentinels.promoted(old).expect("another server is the primary");
+    guard.release().await.expect("two of three have it");
+    let guard = mutex.acquire().await.expect("the two others vote");
+    assert!(guard.fencing_token() > before);
+    guard.release().await.expect("released");
+    // From here on the group's vote is needed.
+    single[1].kill().expect("killed");
+    let guard = mutex.acquire().await.expect("the new primary votes after its wait");
+    assert!(guard.fencing_token() > before);
+    guard.release().await.expect("released");
+    let held =
+        sentinels.primary().expect("one server is the primary").cli(&["EXISTS", "job"]).expect("an answer");
+    assert_eq!(held.integer(), Some(0));
+}
+
+/// A promoted replica may not know of every hold that the former primary granted. It does not vote at once, although
+/// it has been up for long enough, and a Sentinel may still report that it was the primary for long enough while it
+/// spreads the new configuration.
+#[tokio::test]
+async fn row_32_a_replica_that_is_promoted_in_a_quorum_does_not_vote_at_once() {
+    let mut sentinels = Sentinels::start(2).expect("servers that boot");
+    sentinels.formed().expect("the Sentinels know one another");
+    let uptime = Duration::from_secs(6);
+    let (mutex, mut single) = with_two_beside(&sentinels, uptime).await;
+    // From here on the group's vote is needed.
+    single[1].kill().expect("killed");
+    mutex.acquire().await.expect("two vote").release().await.expect("released");
+    tokio::time::sleep(uptime).await;
+
+    let moves = Instant::now();
+    let old = sentinels.primary_index().expect("one server is the primary");
+    sentinels.fail_over().expect("the failover begins");
+    let new = sentinels.promoted(old).expect("another server is the primary");
+    println!("promoted after {:?}", moves.elapsed());
+    let promoted = &sentinels.servers()[new];
+    let guard = loop {
+        let guard = mutex.acquire().await.expect("the new primary votes after its wait");
+        // The old one may have voted as long as it was asked.
+        if promoted.cli(&["EXISTS", "job"]).expect("an answer").integer() == Some(1) {
+            break guard;
+        }
+        drop(guard.release().await);
+    };
+    println!("the new one has voted after {:?}", moves.elapsed());
+    assert!(moves.elapsed() >= uptime, "it votes {:?} after the move", moves.elapsed());
+    guard.release().await.expect("released");
+}
+
+/// R23: a client that is killed between the rounds leaves what its first lease ends.
+#[tokio::test]
+async fn the_first_lease_of_a_quorum_ends_the_hold_of_a_dead_process() {
+    let quorum = five();
+    let url = url(&quorum);
+    let mut dead = Worker::of_test("failures::quorum::a_worker_that_holds_a_quorum", "holder")
+        .env("LEASEHOLD_TEST_URL", &url)
+        .start()
+        .expect("a worker");
+    dead.expect("held", LIMIT).expect("it has the lock");
+    dead.kill().expect("killed");
+    let client = client(&url).await;
+    let mutex = client.mutex("job").expect("a name").wait(Duration::from_secs(60));
+    mutex.acquire().await.expect("its lease has ended").release().await.expect("released");
+}
+
+/// Not a test by itself: a process that is killed with a lock.
+#[tokio::test]
+async fn a_worker_that_holds_a_quorum() {
+    if Worker::role().as_deref() != Some("holder") {
+        return;
+    }
+    let url = std::env::var("LEASEHOLD_TEST_URL").expect("set by the test");
+    let client = client(&url).await;
+    let job = client.mutex("job").expect("a name").lease(Duration::from_secs(5));
+    let _guard = job.acquire().await.expect("acquired");
+    Worker::report("held");
+    std::future::pending::<()>().await;
+}

@@ -1,0 +1,162 @@
+//! Acquires that wait for the acknowledgement of a replica: row 30.
+
+use super::fixture::{MS, S, client, mutex, quick, server, until, until_free, within};
+use leasehold::store::FaultKind;
+use leasehold::{AcquireError, Client};
+use leasehold_testkit::{RedisServer, Sentinels};
+use std::time::Duration;
+
+/// A server and a replica that has finished its initial synchronization.
+async fn pair() -> (RedisServer, RedisServer) {
+    let primary = server();
+    let at = format!("127.0.0.1 {}", primary.port());
+    let replica = RedisServer::builder().config("replicaof", at).start().expect("redis-server boots");
+    // Otherwise the initial synchronization starts with a delay of seconds.
+    primary.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).expect("a reply").ok().expect("set");
+    // The primary counts a replica for `WAIT` before it has loaded the snapshot, while it has no data yet.
+    until("a replica that has copied all", 20 * S, async || {
+        let info = replica.cli(&["INFO", "replication"]).expect("a reply");
+        info.text().is_some_and(|text| text.contains("master_link_status:up"))
+    })
+    .await;
+    let mut connection = primary.connect().expect("a connection");
+    connection.call(&["SET", "first", "", "PX", "1"]).expect("a reply");
+    assert_eq!(connection.call(&["WAIT", "1", "4000"]).expect("a reply").integer(), Some(1));
+    (primary, replica)
+}
+
+/// A client whose acquires wait for one replica.
+async fn careful(server: &RedisServer, call: Duration) -> Client {
+    let url = format!("{}?replicas=1", server.url());
+    Client::builder(url).call_timeout(call).connect().await.expect("the server can be reached")
+}
+
+fn unconfirmed<T: std::fmt::Debug>(result: &Result<T, AcquireError>) {
+    let Err(AcquireError::Unknown(fault)) = result else { panic!("{result:?}") };
+    assert_eq!(fault.kind, FaultKind::Unconfirmed { required: 1, confirmed: 0 }, "{fault}");
+}
+
+/// Row 30: when an acquire returns, the replica has the hold. While the replica is suspended no client acquires the
+/// lock, and the unconfirmed hold is undone.
+#[tokio::test]
+async fn row_30_an_acquire_counts_once_a_replica_has_it() {
+    let (primary, replica) = pair().await;
+    let (ours, plain) = (careful(&primary, 5 * S).await, mutex(&client(&primary.url()).await));
+    let (lock, hasty) = (mutex(&ours), mutex(&careful(&primary, 500 * MS).await));
+    for _ in 0..20 {
+        let guard = lock.acquire().await.expect("acquired");
+        // The replica has acknowledged the hold, so there is no need to poll.
+        let there = replica.cli(&["GET", "m"]).expect("a reply");
+        assert_eq!(there.text().map(|token| &token[..16]), Some(&*ours.session().to_string()));
+        guard.release().await.expect("released");
+    }
+    replica.stop().expect("stopped");
+    unconfirmed(&hasty.acquire().await);
+    until_free(&plain, S).await;
+    unconfirmed(&hasty.try_acquire().await);
+    until_free(&plain, S).await;
+    replica.cont().expect("it goes on");
+    within(10 * S, async { while lock.acquire().await.is_err() {} }).await;
+}
+
+/// Row 30: every kind of lock, and several at once.
+#[tokio::test]
+async fn row_30_no_kind_of_lock_is_acquired_without_the_replica() {
+    let (primary, replica) = pair().await;
+    let ours = careful(&primary, S).await;
+    let reentrant = ours.reentrant_mutex("r").expect("a name").owned_by(&ours.owner());
+    let permits = ours.semaphore("s", 3).expect("a name");
+    let shared = ours.rwlock("w").expect("a name");
+    let both = ours.multi_mutex(["a", "b"]).expect("names");
+    let detached = ours.mutex("d").expect("a name").lease(10 * S);
+    reentrant.acquire().await.expect("acquired").release().await.expect("released");
+    permits.acquire_many(2).await.expect("acquired").release().await.expect("released");
+    shared.read().await.expect("acquired").release().await.expect("released");
+    both.acquire().await.expect("acquired").release().await.expect("released");
+    let hold = detached.acquire_detached().await.expect("acquired");
+    hold.release(&ours).await.expect("released");
+    replica.stop().expect("stopped");
+    unconfirmed(&reentrant.acquire().await);
+    unconfirmed(&permits.acquire_many(2).await);
+    unconfirmed(&shared.read().await);
+    unconfirmed(&both.acquire().await);
+    unconfirmed(&detached.acquire_detached().await);
+    replica.cont().expect("it goes on");
+    // No unconfirmed hold is left.
+    within(10 * S, async { while shared.write().await.is_err() {} }).await;
+    within(10 * S, async { while both.acquire().await.is_err() {} }).await;
+    within(10 * S, async { while permits.acquire_many(3).await.is_err() {} }).await;
+}
+
+/// Row 30: a grant is confirmed although the client that released the lock, and so wrote the grant, does not wait
+/// for replicas itself.
+#[tokio::test]
+async fn row_30_a_grant_counts_once_a_replica_has_it() {
+    let (primary, replica) = pair().await;
+    let (ours, theirs) = (mutex(&careful(&primary, S).await), mutex(&client(&primary.url()).await));
+    let guard = theirs.acquire().await.expect("acquired");
+    let waits = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.acquire().await }
+    });
+    super::fixture::until_waiting(&theirs, 1).await;
+    replica.stop().expect("stopped");
+    guard.release().await.expect("released");
+    unconfirmed(&within(3 * S, waits).await.expect("no panic"));
+    until_free(&theirs, S).await;
+    replica.cont().expect("it goes on");
+    within(10 * S, async { while ours.acquire().await.is_err() {} }).await;
+}
+
+/// Row 30: a waiter that gives up before its hold is confirmed hands it to no other waiter of its process.
+#[tokio::test]
+async fn row_30_what_is_not_confirmed_is_not_handed_on() {
+    let (primary, replica) = pair().await;
+    let ours = mutex(&careful(&primary, 20 * S).await);
+    let plain = mutex(&client(&primary.url()).await);
+    replica.stop().expect("stopped");
+    let acquire = |ours: &leasehold::Mutex| {
+        let ours = ours.clone();
+        tokio::spawn(async move { ours.acquire().await })
+    };
+    let first = acquire(&ours);
+    until("held", 5 * S, async || plain.inspect().await.is_ok_and(|status| status.held)).await;
+    let second = acquire(&ours);
+    tokio::time::sleep(100 * MS).await;
+    first.abort();
+    let held_by = async || plain.inspect().await.ok().and_then(|status| status.fence);
+    let before = held_by().await;
+    until("the next waiter requests it", 5 * S, async || held_by().await != before).await;
+    tokio::time::sleep(200 * MS).await;
+    assert!(!second.is_finished(), "it has no replica's word");
+    replica.cont().expect("it goes on");
+    within(10 * S, second).await.expect("no panic").expect("acquired").release().await.expect("released");
+}
+
+/// Row 30: a client that waits for replicas survives a failover like any other: it repeats its request at the new
+/// primary.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_30_a_waiter_for_replicas_survives_a_fail_over() {
+    // The second server follows the new primary at once; the old one only when the Sentinels reconfigure it.
+    let sentinels = Sentinels::start(2).expect("the servers boot");
+    sentinels.formed().expect("the Sentinels discover one another");
+    let url = format!("{}?replicas=1", sentinels.url());
+    let ours = mutex(&quick(&url, 30 * S, 30 * S).await);
+    let old = sentinels.primary_index().expect("the Sentinels know the primary");
+    let mut since_promoted = 0;
+    let mut promoted = None;
+    for round in 0.. {
+        // A hold that was not replicated is lost in the failover; the release then reports it.
+        let _ = within(40 * S, ours.acquire()).await.expect("acquired").release().await;
+        if round == 20 {
+            sentinels.fail_over().expect("the Sentinels start the failover");
+            let sentinels = &sentinels;
+            promoted = Some(tokio::task::block_in_place(|| sentinels.promoted(old)).expect("promoted"));
+        }
+        since_promoted += usize::from(promoted.is_some());
+        if since_promoted == 50 {
+            break;
+        }
+    }
+    assert_ne!(promoted, Some(old));
+}

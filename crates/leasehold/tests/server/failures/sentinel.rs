@@ -1,0 +1,171 @@
+//! Failover of a primary that Sentinels monitor: rows 30, 31 and 34.
+
+use super::fixture::{MS, S, client, mutex, quick, within};
+use leasehold::store::FaultKind;
+use leasehold::{Client, ConnectError, FencingToken};
+use leasehold_testkit::Sentinels;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How soon after a promotion service has to resume; a fraction of a second on an idle machine.
+const SOON: Duration = Duration::from_secs(5);
+
+/// One primary, one synchronized replica, and three Sentinels that know one another.
+fn formed() -> Sentinels {
+    let sentinels = Sentinels::start(1).expect("the servers boot");
+    sentinels.formed().expect("the Sentinels discover one another");
+    sentinels
+}
+
+/// Rows 30 and 31: the primary is killed while 16 clients wait. Service resumes soon after the promotion, and tokens
+/// have grown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_30_a_killed_primary_is_followed() {
+    let mut sentinels = formed();
+    let sections: Arc<Mutex<Vec<(Instant, FencingToken)>>> = Arc::default();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        // A release that gave up before there is a new primary would leave the lock to its lease.
+        let ours = mutex(&quick(&sentinels.url(), 20 * S, 30 * S).await);
+        let sections = sections.clone();
+        tasks.spawn(async move {
+            loop {
+                let Ok(guard) = ours.acquire().await else { continue };
+                sections.lock().expect("no panic").push((Instant::now(), guard.fencing_token()));
+                let _ = guard.release().await;
+            }
+        });
+    }
+    within(10 * S, async {
+        while sections.lock().expect("no panic").len() < 100 {
+            tokio::time::sleep(10 * MS).await;
+        }
+    })
+    .await;
+    let (at, killed) = (sentinels.primary_index().expect("a primary"), Instant::now());
+    sentinels.servers()[at].kill().expect("killed");
+    tokio::task::block_in_place(|| sentinels.promoted(at)).expect("promoted");
+    let promoted = Instant::now();
+    tokio::task::block_in_place(|| sentinels.reported(at)).expect("the Sentinels report it");
+    let announced = Instant::now();
+    let after = |instant| {
+        let sections = sections.lock().expect("no panic");
+        sections.iter().find(|(at, _)| *at > instant).copied()
+    };
+    let served = within(SOON, async {
+        loop {
+            if let Some((served, _)) = after(promoted) {
+                return served;
+            }
+            tokio::time::sleep(MS).await;
+        }
+    })
+    .await;
+    println!(
+        "promoted {:?} after the primary was killed; reported {:?} after that, and acquired {:?} after that",
+        promoted - killed,
+        announced - promoted,
+        served - promoted
+    );
+    tokio::time::sleep(S).await;
+    tasks.shutdown().await;
+    let sections = sections.lock().expect("no panic");
+    let (before, since): (Vec<_>, Vec<_>) = sections.iter().partition(|(at, _)| *at < killed);
+    let greatest = before.iter().map(|(_, token)| *token).max();
+    // A reply of the old primary may have been in flight.
+    let since = since.iter().filter(|(at, _)| *at > promoted);
+    assert!(since.clone().count() > 16, "{} since then", since.count());
+    assert!(since.clone().all(|(_, token)| Some(*token) > greatest));
+}
+
+/// Row 34: a planned failover demotes the primary although nothing has failed. The holder keeps its lock, and a
+/// waiter acquires it afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_34_a_planned_fail_over_keeps_the_locks() {
+    let sentinels = formed();
+    let ours = mutex(&quick(&sentinels.url(), 2 * S, 5 * S).await);
+    let theirs = mutex(&client(&sentinels.url()).await);
+    let guard = ours.acquire().await.expect("acquired");
+    let old = sentinels.primary_index().expect("the Sentinels know the primary");
+    let waits = tokio::spawn(async move { theirs.acquire().await });
+    sentinels.fail_over().expect("the Sentinels start the failover");
+    let new = tokio::task::block_in_place(|| sentinels.promoted(old)).expect("promoted");
+    assert_ne!(old, new);
+    // Longer than the lease: it is renewed at the new primary.
+    tokio::time::sleep(6 * S).await;
+    guard.check().expect("it is held");
+    assert!(!waits.is_finished());
+    guard.release().await.expect("released");
+    let theirs = within(SOON, waits).await.expect("no panic").expect("acquired");
+    theirs.release().await.expect("released");
+}
+
+/// Configuration errors are reported: a name that no Sentinel knows, a user that they do not know, and Sentinels
+/// that cannot be reached.
+#[tokio::test]
+async fn row_41_errors_of_sentinels_are_reported() {
+    let mut sentinels = Sentinels::start(0).expect("the servers boot");
+    let unknown = sentinels.url().replace("/main", "/other");
+    let connect_error = async |url: &str| match Client::builder(url).call_timeout(2 * S).connect().await {
+        Err(ConnectError::Store(fault)) => fault,
+        other => panic!("{other:?}"),
+    };
+    let fault = connect_error(&unknown).await;
+    assert!(matches!(&fault.kind, FaultKind::Unusable(text) if text.contains("`other`")), "{fault}");
+    let fault = connect_error(&format!("{}?sentinel_user=unknown", sentinels.url())).await;
+    assert_eq!(fault.kind, FaultKind::Unauthenticated, "{fault}");
+    assert!(fault.to_string().contains("the Sentinel 127.0.0.1:"), "{fault}");
+    for sentinel in sentinels.sentinels() {
+        sentinel.kill().expect("killed");
+    }
+    let fault = connect_error(&sentinels.url()).await;
+    assert_eq!(fault.kind, FaultKind::Unreachable, "{fault}");
+}
+
+/// One Sentinel suffices, and the client verifies with `ROLE` that the server it names is a primary.
+#[tokio::test]
+async fn row_34_what_sentinels_name_has_to_be_a_primary() {
+    let mut sentinels = Sentinels::start(0).expect("the servers boot");
+    for sentinel in &mut sentinels.sentinels()[..2] {
+        sentinel.kill().expect("killed");
+    }
+    client(&sentinels.url()).await;
+    let other = super::fixture::server();
+    let replica = ["REPLICAOF", "127.0.0.1", &other.port().to_string()].map(str::to_owned);
+    sentinels.servers()[0].cli(&replica).expect("a reply").ok().expect("it follows");
+    let refused = Client::connect(&sentinels.url()).await;
+    assert!(
+        matches!(&refused, Err(ConnectError::Store(fault)) if fault.kind == FaultKind::ReadOnly),
+        "{refused:?}"
+    );
+}
+
+/// Row 39: Sentinels that name different servers, none of them with the later configuration, do not make clients
+/// switch back and forth.
+#[tokio::test]
+async fn row_39_sentinels_that_disagree_cause_no_reconnect_loop() {
+    let mut sentinels = Sentinels::start(0).expect("the servers boot");
+    let (url, other) = (sentinels.url(), super::fixture::server());
+    let [stray, .., sane] = sentinels.sentinels() else { panic!("there are three") };
+    let monitor =
+        ["SENTINEL", "MONITOR", "main", "127.0.0.1", &other.port().to_string(), "2"].map(str::to_owned);
+    stray.cli(&["SENTINEL", "REMOVE", "main"]).expect("a reply").ok().expect("removed");
+    stray.cli(&monitor).expect("a reply").ok().expect("monitored");
+    let ours = mutex(&client(&url).await);
+    let connected = || {
+        let info = sane.cli(&["INFO", "stats"]).expect("a reply");
+        let line = info
+            .text()
+            .and_then(|text| text.lines().find_map(|line| line.strip_prefix("total_connections_received:")));
+        line.and_then(|count| count.trim().parse::<u64>().ok()).expect("a count")
+    };
+    let before = connected();
+    let start = Instant::now();
+    while start.elapsed() < 3 * S {
+        ours.acquire().await.expect("acquired").release().await.expect("released");
+        tokio::time::sleep(10 * MS).await;
+    }
+    // Sentinels connect to one another now and then, too.
+    let after = connected();
+    assert!(after - before < 50, "{before}, and {after} in 3 s");
+}

@@ -14,13 +14,27 @@ pub mod model;
 mod op;
 mod types;
 
+pub use op::acquire::{Acquire, Acquired, Enqueue, OwnerHolds, Predecessor};
+pub use op::acquire_all::MultiAcquired;
+pub use op::claim::{Claim, RESERVED_OWNER};
+pub use op::evict::{Evict, Evicted};
+pub use op::executed::Executed;
+pub use op::extend::{Extend, Extended, Reserve};
+pub use op::force_release::{ForceRelease, ForceReleased, ObservedHolder};
+pub use op::holder::Holder;
+pub use op::inspect::{Inspect, Inspection, MAX_SHARED_HOLDERS};
+pub use op::kind::Kind;
+pub use op::liveness::Liveness;
+pub use op::lock::Lock;
+pub use op::mode::LockMode;
+pub use op::notification::{Notification, NotificationError};
+pub use op::raise_fence::{FenceRaised, RaiseFence};
+pub use op::refused::Refused;
+pub use op::release::{Release, ReleaseAction, Released};
+pub use op::resize::{Resize, Resized};
 pub use op::session::{Heartbeat, HeartbeatReply, SessionEntry, SessionMetadata, SessionOp, SessionReply};
-pub use op::{
-    Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Executed, Extend, Extended, FenceRaised,
-    ForceRelease, ForceReleased, HoldStatus, Holder, Inspect, Inspection, Kind, Liveness, Lock, LockMode,
-    MAX_SHARED_HOLDERS, MultiAcquired, Notification, NotificationError, ObservedHolder, Op, Predecessor,
-    RESERVED_OWNER, RaiseFence, Refused, Release, ReleaseAction, Released, Reply, Resize, Resized,
-};
+pub use op::status::HoldStatus;
+pub use op::{Op, Reply};
 pub use types::audit::{AuditEntry, Ended, Fingerprint, ParseFingerprintError};
 pub use types::fence::{FencingToken, ParseFencingTokenError};
 pub use types::id::{HoldId, Nonce, ParseIdError, Partition, SessionId};
@@ -30,6 +44,7 @@ pub use types::lease::{Lease, LeaseError};
 pub use types::name::{LockName, NameError};
 pub use types::retry::{Backoff, RetryPolicy};
 pub use types::time::{Moment, drift, whole_millis};
+pub use types::token_block::TokenBlock;
 
 /// The first lease of every hold, unless the caller requested a shorter one.
 ///
@@ -39,14 +54,14 @@ pub use types::time::{Moment, drift, whole_millis};
 pub const FIRST_LEASE: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// How long the record beside a lock (fencing token, last ended hold, queue) outlives its last use.
-pub const RECORD_KEPT: std::time::Duration = std::time::Duration::from_secs(3600);
+pub const RECORD_TTL: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// How long the store keeps the audit of evictions and forced releases.
-pub const AUDIT_KEPT: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
+pub const AUDIT_TTL: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
 
 /// How long a store remembers a dead session, in addition to the session's own time to live without a
 /// heartbeat.
-pub const SESSION_REMEMBERED: std::time::Duration = std::time::Duration::from_secs(5);
+pub const DEAD_SESSION_TTL: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The format version of what Leasehold writes beside a lock. A store refuses to touch a record of another
 /// version.

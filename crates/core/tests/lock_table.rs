@@ -22,13 +22,12 @@
 //! `upgradably reads`, `upgrades` or `writes`. A client of a Latch `arrives <hold> 1 of 3` or `awaits <hold>
 //! 3`; at a Barrier it `meets <hold> 3`. The brackets after a holder show its mode.
 
-use leasehold_core::machine::cohort::{Reserve, TokenBlock};
-use leasehold_core::model::{Content, Entries, LockState, SessionStatus, Value};
+use leasehold_core::model::{Content, LockState, ReentrantHolds, SessionStatus, Value};
 use leasehold_core::{
-    Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended,
-    FencingToken, Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection,
-    Kind, Label, Liveness, LockMode, Nonce, Notification, ObservedHolder, Op, OwnValue, Release,
-    ReleaseAction, Released, Reply, Resize, Resized, SessionId,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, FencingToken,
+    Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
+    Liveness, LockMode, Nonce, Notification, ObservedHolder, Op, OwnValue, OwnerHolds, Release,
+    ReleaseAction, Released, Reply, Reserve, Resize, Resized, SessionId, TokenBlock,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -39,37 +38,37 @@ use std::str::SplitWhitespace;
 const START_MS: u64 = 1_762_000_000_000;
 
 #[test]
-fn the_page_of_the_mutex_is_true() {
+fn the_mutex_table_is_true() {
     check(Kind::Mutex, "mutex_table.txt", include_str!("mutex_table.txt"));
 }
 
 #[test]
-fn the_page_of_the_reentrant_mutex_is_true() {
+fn the_reentrant_table_is_true() {
     check(Kind::Reentrant, "reentrant_table.txt", include_str!("reentrant_table.txt"));
 }
 
 #[test]
-fn the_page_of_the_election_is_true() {
+fn the_election_table_is_true() {
     check(Kind::Election, "election_table.txt", include_str!("election_table.txt"));
 }
 
 #[test]
-fn the_page_of_the_semaphore_is_true() {
+fn the_semaphore_table_is_true() {
     check(Kind::Semaphore, "semaphore_table.txt", include_str!("semaphore_table.txt"));
 }
 
 #[test]
-fn the_page_of_the_rwlock_is_true() {
+fn the_rwlock_table_is_true() {
     check(Kind::RwLock, "rwlock_table.txt", include_str!("rwlock_table.txt"));
 }
 
 #[test]
-fn the_page_of_the_latch_is_true() {
+fn the_latch_table_is_true() {
     check(Kind::Latch, "latch_table.txt", include_str!("latch_table.txt"));
 }
 
 #[test]
-fn the_page_of_the_barrier_is_true() {
+fn the_barrier_table_is_true() {
     check(Kind::Barrier, "barrier_table.txt", include_str!("barrier_table.txt"));
 }
 
@@ -121,7 +120,7 @@ impl Scenario {
         let who = words.next().expect("a client").to_owned();
         let now_ms = START_MS + at_ms;
         if who == "--" {
-            return self.meddle(now_ms, words);
+            return self.act_as_foreign_client(now_ms, words);
         }
         let session = self.session(&who);
         if taken("dies", &mut words) {
@@ -137,9 +136,9 @@ impl Scenario {
         let alive = |session| {
             if self.dead.contains(&session) { SessionStatus::Lapsed } else { SessionStatus::Alive(10_000) }
         };
-        let (reply, wakes) = self.state.apply(now_ms * 1000, &op, &alive);
+        let (reply, notifications) = self.state.apply(now_ms * 1000, &op, &alive);
         // Several waiters may be admitted at once, and the client of this request may be the last of them.
-        let mut tokens: Vec<_> = wakes.iter().map(Notification::fence).collect();
+        let mut tokens: Vec<_> = notifications.iter().map(Notification::fence).collect();
         if let Reply::Acquire(Acquired::Granted { fence, .. }) = reply {
             tokens.push(fence);
         }
@@ -148,21 +147,21 @@ impl Scenario {
             self.token(token);
         }
         let mut text = self.reply(&reply);
-        for wake in wakes {
-            text += &self.wake(wake);
+        for notification in notifications {
+            text += &self.notification(notification);
         }
         text
     }
 
     /// An action of a client of another library.
-    fn meddle(&mut self, now_ms: u64, mut words: Words<'_>) -> String {
+    fn act_as_foreign_client(&mut self, now_ms: u64, mut words: Words<'_>) -> String {
         // An expired value is gone for it as well.
-        self.state.is_over(now_ms * 1000);
+        self.state.is_empty_at(now_ms * 1000);
         self.state.value = match words.next() {
             Some("sets") => {
                 let content = words.next().expect("a value");
                 let kind = if taken("elected", &mut words) { Kind::Election } else { Kind::Mutex };
-                let content = [kind.mark(), content].concat();
+                let content = [kind.token_prefix(), content].concat();
                 let expires_ms = after("for", &mut words).map(|ms| now_ms + ms);
                 Some(Value { content: Content::Token(content), expires_ms })
             }
@@ -173,7 +172,7 @@ impl Scenario {
                 return self.enter(now_ms, &owner, after("for", &mut words));
             }
             Some("leaves") => return self.leave(words.next().expect("an owner")),
-            other => panic!("unknown action of a stranger: {other:?}"),
+            other => panic!("unknown action of a client of another library: {other:?}"),
         };
         "done".into()
     }
@@ -181,10 +180,10 @@ impl Scenario {
     /// How Redisson acquires.
     fn enter(&mut self, now_ms: u64, owner: &str, lease_ms: Option<u64>) -> String {
         let of_owner = OwnValue::new(owner).expect("a plain text");
-        let none = Entries { owner: of_owner, count: 0, fence: None, lease_ms: 0, holds: Vec::new() };
-        let free = || Value { content: Content::Entries(none), expires_ms: None };
+        let none = ReentrantHolds { owner: of_owner, count: 0, fence: None, lease_ms: 0, holds: Vec::new() };
+        let free = || Value { content: Content::ReentrantHolds(none), expires_ms: None };
         let value = self.state.value.get_or_insert_with(free);
-        let Content::Entries(entries) = &mut value.content else { panic!("not a hash: {value:?}") };
+        let Content::ReentrantHolds(entries) = &mut value.content else { panic!("not a hash: {value:?}") };
         if entries.owner.as_str() != owner {
             return "taken".into();
         }
@@ -196,7 +195,7 @@ impl Scenario {
     /// How Redisson releases, except that it sets the expiry anew where something is left.
     fn leave(&mut self, owner: &str) -> String {
         let entries = self.state.value.as_mut().and_then(|value| match &mut value.content {
-            Content::Entries(entries) if entries.owner.as_str() == owner => Some(entries),
+            Content::ReentrantHolds(entries) if entries.owner.as_str() == owner => Some(entries),
             _ => None,
         });
         let Some(entries) = entries else { return "not held".into() };
@@ -208,66 +207,69 @@ impl Scenario {
 
     fn op(&mut self, who: &str, words: &mut Words<'_>) -> Op {
         match words.next() {
-            Some("acquires") => Op::Acquire(self.ask(who, words)),
+            Some("acquires") => Op::Acquire(self.request(who, words)),
             Some("upgradably") => {
                 assert!(taken("reads", words), "only `reads` can follow `upgradably`");
-                Op::Acquire(self.ask_for("upgradably", who, words))
+                Op::Acquire(self.request_for("upgradably", who, words))
             }
             Some(verb @ ("takes" | "reads" | "upgrades" | "writes" | "arrives" | "awaits" | "meets")) => {
-                Op::Acquire(self.ask_for(verb, who, words))
+                Op::Acquire(self.request_for(verb, who, words))
             }
             Some("resizes") => {
-                let seen = after("from", words).map(count);
-                Op::Resize(Resize { seen, limit: count(after("to", words).expect("to how many")) })
+                let observed = after("from", words).map(count);
+                Op::Resize(Resize { observed, limit: count(after("to", words).expect("to how many")) })
             }
             Some("extends") => {
                 let claim = self.claim(who, words);
                 let lease_ms = after("for", words).expect("how long");
                 let reserve = after("reserving", words)
-                    .map(|tokens| Reserve { tokens: count(tokens), tell: taken("telling", words) });
+                    .map(|tokens| Reserve { tokens: count(tokens), notify_wanted: taken("telling", words) });
                 Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve })
             }
             Some("releases") => {
                 let claim = self.claim(who, words);
-                let pass = match after("resting", words) {
-                    Some(for_ms) => ReleaseAction::Rest { for_ms },
+                let action = match after("resting", words) {
+                    Some(for_ms) => ReleaseAction::Cooldown { for_ms },
                     None if taken("freely", words) => ReleaseAction::Free,
                     None => ReleaseAction::Grant,
                 };
-                let next = taken("then", words).then(|| self.ask(who, words));
-                Op::Release(Release { claim, pass, next })
+                let next = taken("then", words).then(|| self.request(who, words));
+                Op::Release(Release { claim, action, next })
             }
             Some("inspects") => {
-                let in_full = taken("all", words);
+                let details = taken("all", words);
                 let claim = words.peek().is_some().then(|| self.claim(who, words));
-                Op::Inspect(Inspect { claim, in_full })
+                Op::Inspect(Inspect { claim, details })
             }
             Some("evicts") => {
                 let dead = words.next().expect("a client").to_owned();
-                Op::Evict(Evict { dead: self.session(&dead), by: Label::new(who).expect("a plain text") })
+                Op::Evict(Evict {
+                    session: self.session(&dead),
+                    actor: Label::new(who).expect("a plain text"),
+                })
             }
             Some("frees") => {
-                let seen = match words.next().and_then(|word| word.strip_prefix('#')) {
+                let observed = match words.next().and_then(|word| word.strip_prefix('#')) {
                     Some(number) => {
                         let at: usize = number.parse().expect("the number of a token");
                         ObservedHolder::Hold(self.tokens[at - 1])
                     }
-                    None => ObservedHolder::Stranger(Fingerprint::of(
+                    None => ObservedHolder::Foreign(Fingerprint::of(
                         words.next().expect("the value that was seen"),
                     )),
                 };
-                Op::ForceRelease(ForceRelease { seen, by: Label::new(who).expect("a plain text") })
+                Op::ForceRelease(ForceRelease { observed, actor: Label::new(who).expect("a plain text") })
             }
             other => panic!("no such verb: {other:?}"),
         }
     }
 
-    fn ask(&mut self, who: &str, words: &mut Words<'_>) -> Acquire {
+    fn request(&mut self, who: &str, words: &mut Words<'_>) -> Acquire {
         let claim = self.claim(who, words);
-        self.ask_by(claim, LockMode::Whole, who, words)
+        self.request_by(claim, LockMode::Exclusive, who, words)
     }
 
-    fn ask_by(&mut self, mut claim: Claim, mode: LockMode, who: &str, words: &mut Words<'_>) -> Acquire {
+    fn request_by(&mut self, mut claim: Claim, mode: LockMode, who: &str, words: &mut Words<'_>) -> Acquire {
         if taken("with", words) || taken("as", words) {
             let value = words.next().expect("a value, or an owner");
             claim.value = Some(OwnValue::new(value).expect("a plain text"));
@@ -279,8 +281,8 @@ impl Scenario {
         let lease_ms = after("for", words).expect("how long");
         let queue = taken("waiting", words).then(|| {
             let nonce = words.next().expect("a nonce").to_owned();
-            let kept_ms = after("for", words).expect("how long the entry is kept");
-            Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), kept_ms }
+            let ttl_ms = after("for", words).expect("how long the entry is kept");
+            Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), ttl_ms }
         });
         let adopt_ms = after("adopting", words);
         let liveness =
@@ -292,24 +294,28 @@ impl Scenario {
     }
 
     /// An acquire of a shared lock.
-    fn ask_for(&mut self, verb: &str, who: &str, words: &mut Words<'_>) -> Acquire {
+    fn request_for(&mut self, verb: &str, who: &str, words: &mut Words<'_>) -> Acquire {
         let claim = self.claim(who, words);
         let mut numbers = || count(number(words));
         let mode = match verb {
             "takes" | "arrives" => {
                 let count = numbers();
                 assert!(taken("of", words), "of how many?");
-                let of = self::count(number(words));
-                if verb == "takes" { LockMode::Permits { count, of } } else { LockMode::Arrive { count, of } }
+                let total = self::count(number(words));
+                if verb == "takes" {
+                    LockMode::Permits { count, total }
+                } else {
+                    LockMode::CountDown { count, total }
+                }
             }
-            "awaits" => LockMode::Await { of: numbers() },
-            "meets" => LockMode::Meet { of: numbers() },
+            "awaits" => LockMode::LatchWait { total: numbers() },
+            "meets" => LockMode::BarrierWait { total: numbers() },
             "reads" => LockMode::Read,
             "upgradably" => LockMode::Upgradable,
             "upgrades" => LockMode::Upgrade,
             _ => LockMode::Write,
         };
-        self.ask_by(claim, mode, who, words)
+        self.request_by(claim, mode, who, words)
     }
 
     fn session(&mut self, who: &str) -> SessionId {
@@ -339,11 +345,11 @@ impl Scenario {
             Reply::Inspect(inspection) => self.inspection(inspection),
             Reply::Refused(refused) => format!("refused: {refused}"),
             Reply::Evict(Evicted::Alive) => "alive".into(),
-            Reply::Evict(Evicted::Gone { hold, place }) => {
+            Reply::Evict(Evicted::Removed { fence: hold, was_queued }) => {
                 let hold = hold.map(|fence| format!(", had {}", self.token(fence))).unwrap_or_default();
-                format!("gone{hold}{}", if *place { ", had a place" } else { "" })
+                format!("gone{hold}{}", if *was_queued { ", had a place" } else { "" })
             }
-            Reply::ForceRelease(ForceReleased::ForceReleased) => "freed".into(),
+            Reply::ForceRelease(ForceReleased::Released) => "freed".into(),
             Reply::ForceRelease(ForceReleased::Changed { holder }) => {
                 format!("not as it was seen: held by {}", self.holder(holder.as_ref()))
             }
@@ -358,34 +364,38 @@ impl Scenario {
 
     fn acquired(&mut self, acquired: &Acquired) -> String {
         match acquired {
-            Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
-                let others = if *others_wait { ", others wait" } else { "" };
-                let entered = entered.map(|Entered { count, lease_ms }| {
+            Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
+                let other_holders = if *others_wait { ", others wait" } else { "" };
+                let owner_holds = owner_holds.map(|OwnerHolds { count, lease_ms }| {
                     format!(", has it {}, longest lease {lease_ms}", times(count))
                 });
-                let entered = entered.unwrap_or_default();
-                format!("granted {}, {remaining_ms} left{entered}{others}", self.token(*fence))
+                let owner_holds = owner_holds.unwrap_or_default();
+                format!("granted {}, {remaining_ms} left{owner_holds}{other_holders}", self.token(*fence))
             }
-            Acquired::Taken { holder, position, predecessor, others } => {
-                let place = position.map(|place| format!(", place {place}")).unwrap_or_default();
+            Acquired::Taken { holder, position, predecessor, other_holders } => {
+                let entry = position.map(|entry| format!(", place {entry}")).unwrap_or_default();
                 let predecessor = predecessor.map(|predecessor| {
                     let known =
                         predecessor.alive_ms.map(|ms| format!(", alive for {ms}")).unwrap_or_default();
                     format!(", after {}{known}", self.person(predecessor.session))
                 });
-                let others: Vec<_> = others.iter().map(|session| self.person(*session)).collect();
-                let others =
-                    if others.is_empty() { String::new() } else { format!(" and {}", others.join(", ")) };
-                let predecessor = predecessor.unwrap_or_default() + &others;
-                format!("taken by {}{place}{predecessor}", self.holder(holder.as_ref()))
+                let other_holders: Vec<_> =
+                    other_holders.iter().map(|session| self.person(*session)).collect();
+                let other_holders = if other_holders.is_empty() {
+                    String::new()
+                } else {
+                    format!(" and {}", other_holders.join(", "))
+                };
+                let predecessor = predecessor.unwrap_or_default() + &other_holders;
+                format!("taken by {}{entry}{predecessor}", self.holder(holder.as_ref()))
             }
-            Acquired::Spent(how) => format!("spent: {}", fate(HoldStatus::Ended(*how))),
+            Acquired::AlreadyEnded(how) => format!("spent: {}", hold_status(HoldStatus::Ended(*how))),
         }
     }
 
     fn reserved(&mut self, mut block: TokenBlock, others_wait: bool) -> String {
-        let count = block.left();
-        let tokens: Vec<_> = std::iter::from_fn(|| block.take()).collect();
+        let count = block.remaining();
+        let tokens: Vec<_> = std::iter::from_fn(|| block.pop_first()).collect();
         let tokens = match tokens[..] {
             [only] => format!("{} is reserved", self.token(only)),
             [first, .., last] => {
@@ -397,16 +407,17 @@ impl Scenario {
     }
 
     fn released(&mut self, released: &Released) -> String {
-        let mut text = match released.found {
+        let mut text = match released.status {
             HoldStatus::Held => "released".into(),
             HoldStatus::Queued => "left the queue".into(),
-            other => format!("nothing to release: {}", fate(other)),
+            other => format!("nothing to release: {}", hold_status(other)),
         };
         if let Some(holder) = &released.holder {
             write!(text, " by {}", self.holder(Some(holder))).expect("a string takes everything");
         }
-        if released.left > 0 {
-            write!(text, ", still has it {}", times(released.left)).expect("a string takes everything");
+        if released.remaining_holds > 0 {
+            write!(text, ", still has it {}", times(released.remaining_holds))
+                .expect("a string takes everything");
         }
         match &released.next {
             Some(Ok(next)) => text + ", then " + &self.acquired(next),
@@ -416,30 +427,38 @@ impl Scenario {
     }
 
     fn inspection(&mut self, inspection: &Inspection) -> String {
-        let Inspection { holder, waiting, fate: asked, stranger: _, audit, sharers, limit } = inspection;
-        let asked = asked.map(|asked| format!("; that hold: {}", fate(asked))).unwrap_or_default();
+        let Inspection {
+            holder,
+            waiters,
+            hold_status: asked,
+            foreign_fingerprint: _,
+            audit,
+            shared_holders,
+            limit,
+        } = inspection;
+        let asked = asked.map(|asked| format!("; that hold: {}", hold_status(asked))).unwrap_or_default();
         let holders: Vec<_> =
-            if sharers.is_empty() { holder.iter().collect() } else { sharers.iter().collect() };
+            if shared_holders.is_empty() { holder.iter().collect() } else { shared_holders.iter().collect() };
         let holders: Vec<_> = holders.into_iter().map(|holder| self.holder(Some(holder))).collect();
         let held = (!holders.is_empty()).then(|| format!("held by {}", holders.join("; ")));
-        let waiting = format!(
-            "{waiting} waiting{}",
+        let waiters = format!(
+            "{waiters} waiting{}",
             limit.map(|limit| format!(", {limit} in all")).unwrap_or_default()
         );
         let audit: Vec<_> = audit.iter().map(|entry| self.entry(entry)).collect();
         let audit = if audit.is_empty() { String::new() } else { format!("; {}", audit.join(", ")) };
-        format!("{}, {waiting}{asked}{audit}", held.unwrap_or_else(|| "free".into()))
+        format!("{}, {waiters}{asked}{audit}", held.unwrap_or_else(|| "free".into()))
     }
 
     fn entry(&mut self, entry: &AuditEntry) -> String {
-        let whose = entry.whose.as_ref().map_or("a stranger".to_owned(), ToString::to_string);
+        let whose = entry.holder.as_ref().map_or("a stranger".to_owned(), ToString::to_string);
         let fence = entry.fence.map(|fence| format!(" {}", self.token(fence))).unwrap_or_default();
-        let how = match entry.how {
+        let how = match entry.ended {
             Ended::Evicted => "evicted",
             Ended::ForceReleased => "freed",
             other => panic!("not taken from its holder: {other:?}"),
         };
-        format!("at {} {} {how} {whose}{fence}", entry.at_ms - START_MS, entry.by)
+        format!("at {} {} {how} {whose}{fence}", entry.at_ms - START_MS, entry.actor)
     }
 
     fn person(&self, session: SessionId) -> &str {
@@ -460,19 +479,19 @@ impl Scenario {
             holder.owner.as_ref().map(OwnValue::as_str).filter(|owner| Some(*owner) != label.as_deref());
         let owner = owner.map(|owner| format!(" as {owner}")).unwrap_or_default();
         let count = if holder.count == 1 { String::new() } else { format!(" {}", times(holder.count)) };
-        let rests = if holder.rests { ", resting" } else { "" };
+        let cooldown = if holder.in_cooldown { ", resting" } else { "" };
         let part = part(holder.mode).map(|part| format!(" ({part})")).unwrap_or_default();
-        let who = who + &owner + &count + &part + rests;
+        let who = who + &owner + &count + &part + cooldown;
         match holder.remaining_ms {
             Some(remaining_ms) => format!("{who}, {remaining_ms} left"),
             None => format!("{who}, for ever"),
         }
     }
 
-    fn wake(&mut self, wake: Notification) -> String {
-        let token = self.token(wake.fence());
-        let person = self.person(wake.to());
-        let nonce = match wake {
+    fn notification(&mut self, notification: Notification) -> String {
+        let token = self.token(notification.fence());
+        let person = self.person(notification.to());
+        let nonce = match notification {
             Notification::Grant { nonce, .. } => nonce,
             Notification::ForceReleased { .. } => return format!("; tells {person}: freed {token}"),
             Notification::Wanted { .. } => return format!("; tells {person}: wanted {token}"),
@@ -495,8 +514,8 @@ impl Scenario {
     }
 }
 
-fn fate(fate: HoldStatus) -> &'static str {
-    match fate {
+fn hold_status(hold_status: HoldStatus) -> &'static str {
+    match hold_status {
         HoldStatus::Held => "held",
         HoldStatus::Queued => "queued",
         HoldStatus::Ended(Ended::Released) => "released before",
@@ -511,11 +530,11 @@ fn fate(fate: HoldStatus) -> &'static str {
 
 fn part(mode: LockMode) -> Option<String> {
     Some(match mode {
-        LockMode::Whole => return None,
-        LockMode::Permits { count, of } => format!("{count} of {of}"),
-        LockMode::Arrive { count, of } => format!("arrived, {count} of {of}"),
-        LockMode::Await { of } => format!("awaits {of}"),
-        LockMode::Meet { of } => format!("met, {of}"),
+        LockMode::Exclusive => return None,
+        LockMode::Permits { count, total } => format!("{count} of {total}"),
+        LockMode::CountDown { count, total } => format!("arrived, {count} of {total}"),
+        LockMode::LatchWait { total } => format!("awaits {total}"),
+        LockMode::BarrierWait { total } => format!("met, {total}"),
         LockMode::Read => "reads".to_owned(),
         LockMode::Upgradable => "upgradably reads".to_owned(),
         LockMode::Upgrade => "upgraded".to_owned(),

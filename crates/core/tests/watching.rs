@@ -21,7 +21,7 @@ const HOUR_MS: u64 = 3_600_000;
 const ROUND_TRIP_MS: u64 = 1;
 
 /// A lock with several holders, and one waiter for all of them.
-struct Scene {
+struct Fixture {
     lock: LockState,
     now_ms: u64,
     /// When a session stopped its heartbeat.
@@ -48,7 +48,7 @@ fn terms(mode: LockMode) -> AcquireTerms {
         liveness: Liveness::Session { alive_ms: LIVES_MS },
         queue: true,
         poll_often: false,
-        fresh: false,
+        fresh_hold: false,
         mode,
     }
 }
@@ -59,14 +59,14 @@ fn last_beat(n: u8, now_ms: u64) -> u64 {
     ((now_ms + BEATS_MS - phase) / BEATS_MS * BEATS_MS + phase).saturating_sub(BEATS_MS)
 }
 
-impl Scene {
+impl Fixture {
     /// A semaphore of which each of `holders` sessions holds a permit for a day.
     fn of(holders: u8) -> Self {
-        let of = u32::from(holders);
+        let total = u32::from(holders);
         let mut lock = LockState::new(Kind::Semaphore);
         let now_ms = HOUR_MS;
         for n in 0..holders {
-            let ask = Acquire {
+            let request = Acquire {
                 claim: Claim::new(HoldId::from_random(session(n), [n; 16])),
                 lease_ms: 24 * HOUR_MS,
                 label: Label::new("holder").expect("a plain text"),
@@ -74,11 +74,11 @@ impl Scene {
                 adopt_ms: None,
                 liveness: Liveness::Session { alive_ms: LIVES_MS },
                 predecessor: None,
-                mode: LockMode::Permits { count: 1, of },
+                mode: LockMode::Permits { count: 1, total },
             };
-            lock.apply(now_ms * 1000, &Op::Acquire(ask), &all_alive);
+            lock.apply(now_ms * 1000, &Op::Acquire(request), &all_alive);
         }
-        let terms = terms(LockMode::Permits { count: of, of });
+        let terms = terms(LockMode::Permits { count: total, total });
         let (died, gone, asked) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let contender = Contender::new(session(250), 0);
         Self { lock, now_ms, died, contender, terms, asked, gone, drawn: 7 }
@@ -103,21 +103,21 @@ impl Scene {
                 ContenderAction::Sleep(until) => {
                     self.now_ms = until.as_micros().div_ceil(1000).max(self.now_ms + 1).min(end_ms);
                 }
-                ContenderAction::Ask(nonce, ask) => {
-                    let reply = answer(&mut self.lock, &self.died, self.now_ms, ask);
+                ContenderAction::Send(nonce, request) => {
+                    let reply = answer(&mut self.lock, &self.died, self.now_ms, request);
                     self.asked.push(self.now_ms);
                     self.now_ms += ROUND_TRIP_MS;
                     let now = Moment::from_micros(self.now_ms * 1000);
                     self.contender.handle_reply(nonce, &reply, now, &mut random);
-                    self.note_the_gone();
+                    self.note_removed();
                 }
             }
         }
         false
     }
 
-    fn note_the_gone(&mut self) {
-        let parts = self.lock.value.as_ref().and_then(|value| value.content.parts());
+    fn note_removed(&mut self) {
+        let parts = self.lock.value.as_ref().and_then(|value| value.content.shared_holders());
         let there = |n: u8| {
             parts.is_some_and(|parts| parts.holds.iter().any(|part| part.hold.session() == session(n)))
         };
@@ -139,14 +139,14 @@ impl Scene {
     }
 }
 
-fn answer(lock: &mut LockState, died: &BTreeMap<u8, u64>, now_ms: u64, ask: Acquire) -> Acquired {
+fn answer(lock: &mut LockState, died: &BTreeMap<u8, u64>, now_ms: u64, request: Acquire) -> Acquired {
     let alive = |who: SessionId| {
         let n = (0..250).find(|n| session(*n) == who);
         let Some(n) = n else { return SessionStatus::Alive(LIVES_MS) };
         let beat = last_beat(n, died.get(&n).map_or(now_ms, |died| *died.min(&now_ms)));
         (beat + LIVES_MS).checked_sub(now_ms).map_or(SessionStatus::Lapsed, SessionStatus::Alive)
     };
-    match lock.apply(now_ms * 1000, &Op::Acquire(ask), &alive).0 {
+    match lock.apply(now_ms * 1000, &Op::Acquire(request), &alive).0 {
         Reply::Acquire(acquired) => acquired,
         other => panic!("to an acquire: {other:?}"),
     }
@@ -156,121 +156,123 @@ fn answer(lock: &mut LockState, died: &BTreeMap<u8, u64>, now_ms: u64, ask: Acqu
 /// waiter sends few requests.
 #[test]
 fn each_of_sixteen_holders_is_found_dead_within_a_second() {
-    let mut scene = Scene::of(16);
-    assert!(!scene.go_on(30_000));
+    let mut fixture = Fixture::of(16);
+    assert!(!fixture.go_on(30_000));
     for n in [7, 0, 15, 3, 8] {
-        scene.died.insert(n, scene.now_ms);
-        assert!(!scene.go_on(4_321));
+        fixture.died.insert(n, fixture.now_ms);
+        assert!(!fixture.go_on(4_321));
     }
-    scene.go_on(20_000);
+    fixture.go_on(20_000);
     for n in [7, 0, 15, 3, 8] {
-        assert!(scene.noticed_after(n) <= 1_000, "{n} only after {} ms", scene.noticed_after(n));
+        assert!(fixture.noticed_after(n) <= 1_000, "{n} only after {} ms", fixture.noticed_after(n));
     }
-    assert!(scene.busiest() <= 5, "{} requests a second", scene.busiest());
+    assert!(fixture.busiest() <= 5, "{} requests a second", fixture.busiest());
 }
 
 /// All of them die while the waiter sleeps: each costs one request, one right after the other once they have
 /// lapsed.
 #[test]
 fn many_sessions_that_died_together_are_cleared_together() {
-    let mut scene = Scene::of(16);
-    assert!(!scene.go_on(15_000));
-    let asked = scene.asked.len();
+    let mut fixture = Fixture::of(16);
+    assert!(!fixture.go_on(15_000));
+    let asked = fixture.asked.len();
     for n in 0..16 {
-        scene.died.insert(n, scene.now_ms);
+        fixture.died.insert(n, fixture.now_ms);
     }
-    assert!(scene.go_on(LIVES_MS + 1_000), "it is admitted once all are dead");
-    let latest = (0..16).map(|n| scene.noticed_after(n)).max();
+    assert!(fixture.go_on(LIVES_MS + 1_000), "it is admitted once all are dead");
+    let latest = (0..16).map(|n| fixture.noticed_after(n)).max();
     assert!(latest.is_some_and(|ms| ms <= 1_000), "{latest:?}");
-    let questions = scene.asked.len() - asked;
+    let questions = fixture.asked.len() - asked;
     assert!(questions <= 16 * 3, "{questions} requests for sixteen of them");
 }
 
 /// Sessions that were dead before the waiter came cost one request each.
 #[test]
-fn a_crowd_of_the_dead_is_cleared_at_once() {
-    let mut scene = Scene::of(40);
+fn many_sessions_dead_from_the_start_are_cleared_at_once() {
+    let mut fixture = Fixture::of(40);
     for n in 0..40 {
-        scene.died.insert(n, scene.now_ms);
+        fixture.died.insert(n, fixture.now_ms);
     }
-    scene.now_ms += LIVES_MS + BEATS_MS;
-    assert!(scene.go_on(2_000), "{} requests", scene.asked.len());
-    assert!(scene.asked.len() <= 42, "{} requests", scene.asked.len());
+    fixture.now_ms += LIVES_MS + BEATS_MS;
+    assert!(fixture.go_on(2_000), "{} requests", fixture.asked.len());
+    assert!(fixture.asked.len() <= 42, "{} requests", fixture.asked.len());
 }
 
 /// If there are more holders than a reply names, each of them is named in turn, so every dead one is found.
 #[test]
-fn each_of_many_holders_is_checked_in_turn() {
-    let mut scene = Scene::of(60);
-    assert!(!scene.go_on(5_000));
+fn each_of_many_holders_is_checked() {
+    let mut fixture = Fixture::of(60);
+    assert!(!fixture.go_on(5_000));
     for n in [59, 20, 40] {
-        scene.died.insert(n, scene.now_ms);
+        fixture.died.insert(n, fixture.now_ms);
     }
-    scene.go_on(LIVES_MS + 25_000);
+    fixture.go_on(LIVES_MS + 25_000);
     for n in [59, 20, 40] {
-        assert!(scene.noticed_after(n) <= 20_000, "{n} only after {} ms", scene.noticed_after(n));
+        assert!(fixture.noticed_after(n) <= 20_000, "{n} only after {} ms", fixture.noticed_after(n));
     }
-    assert!(scene.busiest() <= 5, "{} requests a second", scene.busiest());
+    assert!(fixture.busiest() <= 5, "{} requests a second", fixture.busiest());
 }
 
 /// Holders that come and go cause no further requests.
 #[test]
 fn holders_that_leave_alive_cause_no_storm_of_requests() {
-    let mut scene = Scene::of(30);
+    let mut fixture = Fixture::of(30);
     for n in 0..29 {
-        scene.go_on(700);
+        fixture.go_on(700);
         let claim = Claim::new(HoldId::from_random(session(n), [n; 16]));
         let release =
-            leasehold_core::Release { claim, pass: leasehold_core::ReleaseAction::Grant, next: None };
-        scene.lock.apply(scene.now_ms * 1000, &Op::Release(release), &all_alive);
+            leasehold_core::Release { claim, action: leasehold_core::ReleaseAction::Grant, next: None };
+        fixture.lock.apply(fixture.now_ms * 1000, &Op::Release(release), &all_alive);
     }
-    assert!(scene.busiest() <= 6, "{} requests a second", scene.busiest());
+    assert!(fixture.busiest() <= 6, "{} requests a second", fixture.busiest());
 }
 
-/// A waiter at a latch or a barrier has no holder in front of it: it looks as seldom as others do, and
+/// A waiter at a latch or a barrier has no holder in front of it: it polls as seldom as others do, and
 /// requests its full lease, because its hold excludes no other client.
 #[test]
-fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
-    for mode in [LockMode::Await { of: 3 }, LockMode::Meet { of: 3 }] {
+fn a_waiter_at_a_latch_or_barrier_polls_seldom_and_requests_the_full_lease() {
+    for mode in [LockMode::LatchWait { total: 3 }, LockMode::BarrierWait { total: 3 }] {
         let mut random = || 0;
         let mut contender = Contender::new(session(1), 0);
-        let (mut now, mut looks) = (Moment::from_micros(0), 0);
+        let (mut now, mut polls) = (Moment::from_micros(0), 0);
         let end = Moment::from_micros(20_000_000);
         while now < end {
             match contender.poll(now, &terms(mode), &mut random) {
-                ContenderAction::Ask(nonce, ask) => {
-                    assert_eq!((ask.lease_ms, ask.predecessor), (60_000, None));
-                    looks += 1;
-                    let (holder, position, predecessor, others) = (None, Some(0), None, Vec::new());
-                    let taken = Acquired::Taken { holder, position, predecessor, others };
+                ContenderAction::Send(nonce, request) => {
+                    assert_eq!((request.lease_ms, request.predecessor), (60_000, None));
+                    polls += 1;
+                    let (holder, position, predecessor, other_holders) = (None, Some(0), None, Vec::new());
+                    let taken = Acquired::Taken { holder, position, predecessor, other_holders };
                     contender.handle_reply(nonce, &taken, now, &mut random);
                 }
                 ContenderAction::Sleep(until) => now = until,
                 other => panic!("{mode:?}: {other:?}"),
             }
         }
-        assert!((20..=26).contains(&looks), "{mode:?}: {looks} looks in twenty seconds");
+        assert!((20..=26).contains(&polls), "{mode:?}: {polls} polls in twenty seconds");
     }
-    for mode in [LockMode::Arrive { count: 1, of: 3 }, LockMode::Read, LockMode::Permits { count: 1, of: 3 }]
+    for mode in
+        [LockMode::CountDown { count: 1, total: 3 }, LockMode::Read, LockMode::Permits { count: 1, total: 3 }]
     {
         let mut contender = Contender::new(session(1), 0);
-        let ContenderAction::Ask(_, ask) = contender.poll(Moment::from_micros(0), &terms(mode), &mut || 0)
+        let ContenderAction::Send(_, request) =
+            contender.poll(Moment::from_micros(0), &terms(mode), &mut || 0)
         else {
             panic!("it sends a request first")
         };
-        assert_eq!(ask.lease_ms, 3_000, "a ghost of {mode:?} would be in others' way");
+        assert_eq!(request.lease_ms, 3_000, "an orphan of {mode:?} would exclude other clients");
     }
 }
 
 /// A hold that was requested for reading does not suit a writer.
 #[test]
-fn what_is_asked_for_suits_the_part_that_is_wanted() {
+fn a_request_matches_only_the_mode_that_it_was_made_for() {
     let mut contender = Contender::new(session(1), 0);
     assert!(matches!(
         contender.poll(Moment::from_micros(0), &terms(LockMode::Read), &mut || 0),
-        ContenderAction::Ask(..)
+        ContenderAction::Send(..)
     ));
-    assert!(contender.suits(&terms(LockMode::Read)) && !contender.suits(&terms(LockMode::Write)));
+    assert!(contender.matches(&terms(LockMode::Read)) && !contender.matches(&terms(LockMode::Write)));
 }
 
 /// The waiter remembers the life of one holder while it checks others.
@@ -283,13 +285,13 @@ fn it_checks_each_holder_before_it_checks_one_again() {
     let all = [1, 2, 3].map(session);
     while about.len() < 4 {
         match contender.poll(now, &terms(LockMode::Write), &mut random) {
-            ContenderAction::Ask(nonce, ask) => {
-                let first = ask.predecessor.unwrap_or(all[0]);
-                about.push(ask.predecessor);
-                let alive_ms = ask.predecessor.map(|_| 600_000);
-                let others = all.iter().copied().filter(|session| *session != first).collect();
+            ContenderAction::Send(nonce, request) => {
+                let first = request.predecessor.unwrap_or(all[0]);
+                about.push(request.predecessor);
+                let alive_ms = request.predecessor.map(|_| 600_000);
+                let other_holders = all.iter().copied().filter(|session| *session != first).collect();
                 let predecessor = Some(Predecessor { session: first, alive_ms });
-                let taken = Acquired::Taken { holder: None, position: Some(0), predecessor, others };
+                let taken = Acquired::Taken { holder: None, position: Some(0), predecessor, other_holders };
                 contender.handle_reply(nonce, &taken, now, &mut random);
             }
             ContenderAction::Sleep(until) => now = until,

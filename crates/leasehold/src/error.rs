@@ -56,10 +56,10 @@ impl fmt::Display for Contention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(holder) = &self.holder else { return f.write_str("not held at the moment") };
         match &holder.label {
-            Some(label) if holder.rests && !label.as_str().is_empty() => {
+            Some(label) if holder.in_cooldown && !label.as_str().is_empty() => {
                 write!(f, "left resting by {label}")?;
             }
-            Some(_) if holder.rests => f.write_str("left resting by a client without a label")?,
+            Some(_) if holder.in_cooldown => f.write_str("left resting by a client without a label")?,
             Some(label) if !label.as_str().is_empty() => write!(f, "held by {label}")?,
             Some(_) => f.write_str("held by a client without a label")?,
             None => f.write_str("held by a client of another library")?,
@@ -70,7 +70,7 @@ impl fmt::Display for Contention {
             (None, _) => {}
         }
         match holder.remaining_ms {
-            Some(ms) if holder.rests => write!(f, " for {:?}", Duration::from_millis(ms))?,
+            Some(ms) if holder.in_cooldown => write!(f, " for {:?}", Duration::from_millis(ms))?,
             Some(ms) => write!(f, " for {:?} unless it is extended", Duration::from_millis(ms))?,
             None => f.write_str(" without an expiry")?,
         }
@@ -448,7 +448,7 @@ pub enum RunError {
 pub struct InspectError(#[from] pub(crate) Fault);
 
 impl InspectError {
-    /// The cause: for example [`Meaningless`](crate::store::FaultKind::Meaningless) if the name belongs to a
+    /// The cause: for example [`Refused`](crate::store::FaultKind::Refused) if the name belongs to a
     /// lock of another kind.
     pub const fn fault(&self) -> &Fault {
         &self.0

@@ -202,10 +202,10 @@ fn lua(info: &str) -> Option<Finding> {
     let has_none =
         |candidate: &&Version| **candidate > version && !of_product().any(|holes| holes.are_in(**candidate));
     let (major, minor, patch) = of_product().flat_map(|holes| holes.mended).filter(has_none).min()?;
-    let kind = FindingKind::LuaHoles {
+    let kind = FindingKind::LuaVulnerabilities {
         server: format!("{product} {}", shown(text)),
-        holes: there.iter().flat_map(|holes| holes.names).map(|name| (*name).to_owned()).collect(),
-        mended_in: format!("{product} {major}.{minor}.{patch}"),
+        vulnerabilities: there.iter().flat_map(|holes| holes.names).map(|name| (*name).to_owned()).collect(),
+        fixed_in: format!("{product} {major}.{minor}.{patch}"),
     };
     Some(Finding::new(kind, Severity::Warning))
 }
@@ -247,14 +247,14 @@ pub(crate) fn refusal(findings: &[Finding], primary: bool, strict: bool) -> Opti
     if primary && is_replica || !serious.is_empty() && serious.iter().all(waits) {
         return Some(FaultKind::ReadOnly);
     }
-    (!serious.is_empty()).then_some(FaultKind::Hazardous(serious))
+    (!serious.is_empty()).then_some(FaultKind::Unsafe(serious))
 }
 
 /// Adds the findings of an INFO text. An empty text is a finding of its own.
 pub(crate) fn note(info: &str, min_uptime: Option<Duration>, found: &mut Diagnosis) {
     found.findings = judge_for(info, min_uptime);
     if info.is_empty() {
-        found.findings.push(Finding::new(FindingKind::NotTold, Severity::Notice));
+        found.findings.push(Finding::new(FindingKind::InfoDenied, Severity::Notice));
     }
     if let Some((product, version)) = product(info) {
         (found.product, found.version) = (Some(product.to_owned()), Some(shown(version)));
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     fn words(info: &str) -> String {
-        let word = |hazard: &Finding| format!("{:?} {}", hazard.severity, hazard.kind.word());
+        let word = |hazard: &Finding| format!("{:?} {}", hazard.severity, hazard.kind.as_str());
         judge(info).iter().map(word).collect::<Vec<_>>().join(", ")
     }
 
@@ -315,8 +315,14 @@ mod tests {
         let field = if product == VALKEY { "redis_version:7.2.4\r\nvalkey_version" } else { "redis_version" };
         match lua(&format!("{field}:{version}\r\n")) {
             None => "none".to_owned(),
-            Some(Finding { kind: FindingKind::LuaHoles { holes, mended_in, .. }, .. }) => {
-                format!("{} to {}, {mended_in}", holes[0], holes[holes.len() - 1])
+            Some(Finding {
+                kind: FindingKind::LuaVulnerabilities { vulnerabilities, fixed_in, .. }, ..
+            }) => {
+                format!(
+                    "{} to {}, {fixed_in}",
+                    vulnerabilities[0],
+                    vulnerabilities[vulnerabilities.len() - 1]
+                )
             }
             Some(other) => panic!("{other:?}"),
         }
@@ -375,7 +381,7 @@ mod tests {
         let evicting = "maxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n";
         assert_eq!(check(evicting, false, false), None);
         assert_eq!(check(evicting, true, false), None);
-        assert!(matches!(check(evicting, false, true), Some(FaultKind::Hazardous(all)) if all.len() == 1));
+        assert!(matches!(check(evicting, false, true), Some(FaultKind::Unsafe(all)) if all.len() == 1));
         // Notices are no reason to refuse.
         assert_eq!(check("aof_enabled:0\r\nmaxmemory_policy:allkeys-lru\r\n", true, true), None);
         // A replica may be promoted, and is waited for; other findings do not pass by themselves.
@@ -384,9 +390,9 @@ mod tests {
         assert_eq!(check(replica, true, false), Some(FaultKind::ReadOnly));
         assert_eq!(check(replica, false, true), Some(FaultKind::ReadOnly));
         let both = [evicting, replica].concat();
-        assert!(matches!(check(&both, false, true), Some(FaultKind::Hazardous(all)) if all.len() == 2));
+        assert!(matches!(check(&both, false, true), Some(FaultKind::Unsafe(all)) if all.len() == 2));
         let writable = "role:slave\r\nslave_read_only:0\r\n";
-        assert!(matches!(check(writable, false, true), Some(FaultKind::Hazardous(_))));
+        assert!(matches!(check(writable, false, true), Some(FaultKind::Unsafe(_))));
         assert_eq!(check(writable, true, false), Some(FaultKind::ReadOnly));
     }
 

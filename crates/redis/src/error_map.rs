@@ -119,7 +119,7 @@ pub(crate) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>)
         ErrorKind::RESP3NotSupported => fault(FaultKind::Unsupported(NO_RESP3.to_owned()), Phase::Handshake),
         ErrorKind::Io => {
             let (kind, phase) = io_kind(&error, address);
-            fault(kind, phase).because(error)
+            fault(kind, phase).with_source(error)
         }
         ErrorKind::Server(_) => {
             let kind =
@@ -148,7 +148,7 @@ fn io_kind(error: &RedisError, address: &Address) -> (FaultKind, Phase) {
         Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
             // A TLS server closes the connection on plain text, without a message.
             let kind = match address {
-                Address::Tcp { tls: false, .. } => FaultKind::Tls(TlsFault::HungUp),
+                Address::Tcp { tls: false, .. } => FaultKind::Tls(TlsFault::ConnectionClosed),
                 _ => FaultKind::Disconnected,
             };
             (kind, Phase::Handshake)

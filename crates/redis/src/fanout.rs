@@ -251,7 +251,7 @@ impl RedisStore {
                         found.node = node;
                         Ok(found)
                     }
-                    Err(Outcome::Failed(_, fault)) => Ok(Diagnosis::of_silent(node, &fault)),
+                    Err(Outcome::Failed(_, fault)) => Ok(Diagnosis::unreachable(node, &fault)),
                     Err(odd) => Err(odd),
                 }
             })

@@ -168,7 +168,7 @@ impl Replicas {
         let answers = match ask(&link, &mut wire, (self.wanted, asking), question).await {
             Ok(answers) => answers,
             Err(Lost::Broken(error)) => {
-                return Judged::Elsewhere(fault(&link, FaultKind::Disconnected).because(error));
+                return Judged::Elsewhere(fault(&link, FaultKind::Disconnected).with_source(error));
             }
             // Usually another call's WAIT was in front of this one, and has not been answered either.
             Err(Lost::TimedOut) => return Judged::Not(fault(&link, self.too_few(0))),
@@ -242,13 +242,13 @@ impl Replicas {
             }
             // The server has lost the hold, or this connection leads to another server than the one that has it.
             (Ok(Reply::Extend(Extended::NotHeld)), _) => Judged::Elsewhere(fault(link, self.too_few(0))),
-            (Ok(Reply::Refused(refused)), _) => Judged::Not(fault(link, FaultKind::Meaningless(refused))),
+            (Ok(Reply::Refused(refused)), _) => Judged::Not(fault(link, FaultKind::Refused(refused))),
             _ => malformed(),
         }
     }
 
-    const fn too_few(&self, found: u32) -> FaultKind {
-        FaultKind::Unconfirmed { wanted: self.wanted, found }
+    const fn too_few(&self, confirmed: u32) -> FaultKind {
+        FaultKind::Unconfirmed { required: self.wanted, confirmed }
     }
 }
 

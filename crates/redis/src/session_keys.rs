@@ -29,8 +29,8 @@ impl SessionKeys<'_> {
     /// The index of all sessions.
     pub(crate) fn sessions(&self) -> String {
         match self.slot {
-            None => self.keys.sessions(),
-            Some(slot) => self.keys.sessions_in(slot),
+            None => self.keys.session_index(),
+            Some(slot) => self.keys.session_index_in(slot),
         }
     }
 
@@ -38,15 +38,15 @@ impl SessionKeys<'_> {
     pub(crate) fn mailbox(&self, session: SessionId) -> String {
         match self.slot {
             None => self.keys.mailbox(session),
-            Some(slot) => format!("{}{session}", self.keys.mailboxes_in(slot)),
+            Some(slot) => format!("{}{session}", self.keys.mailbox_prefix_in(slot)),
         }
     }
 
     /// Prefix of all mailbox channels, as passed to the scripts.
     pub(crate) fn mailboxes(&self) -> Cow<'_, str> {
         match self.slot {
-            None => self.keys.mailboxes().into(),
-            Some(slot) => format!("{OF_SLOT}{}", self.keys.mailboxes_in(slot)).into(),
+            None => self.keys.mailbox_prefix().into(),
+            Some(slot) => format!("{OF_SLOT}{}", self.keys.mailbox_prefix_in(slot)).into(),
         }
     }
 
@@ -54,7 +54,7 @@ impl SessionKeys<'_> {
     /// kinds.
     pub(crate) fn said(&self, kind: Kind, keys: &LockKeys) -> Option<String> {
         match kind {
-            Kind::Reentrant => Some(keys.released_channel()),
+            Kind::Reentrant => Some(keys.redisson_channel()),
             Kind::Election => Some(self.keys.leader_channel(keys)),
             _ => None,
         }

@@ -147,7 +147,7 @@ impl RedisStore {
         let replicas = (wanted > 0).then(|| Arc::new(Replicas::new(config.clone(), wanted)));
         let way = match config.site() {
             ServerLocation::Cluster(_) => Way::Cluster(Cluster::new(config)),
-            _ => Way::Link(Link::new(config, Mailboxes::new(keys.mailboxes().to_owned()))),
+            _ => Way::Link(Link::new(config, Mailboxes::new(keys.mailbox_prefix().to_owned()))),
         };
         Self { keys, way: Arc::new(way), replicas }
     }
@@ -181,7 +181,8 @@ impl RedisStore {
         pushes: Option<Receiver<PushInfo>>,
     ) -> Result<Self, KeyError> {
         let keys = KeySpace::new(prefix)?;
-        let lent = BorrowedConnection::new(connection, Mailboxes::new(keys.mailboxes().to_owned()), pushes);
+        let lent =
+            BorrowedConnection::new(connection, Mailboxes::new(keys.mailbox_prefix().to_owned()), pushes);
         Ok(Self { keys, way: Arc::new(Way::BorrowedConnection(lent)), replicas: None })
     }
 
@@ -225,7 +226,7 @@ impl RedisStore {
 
     pub(crate) fn call(&self, lock: &Lock, op: &Op) -> Result<(LockKeys, Call), Fault> {
         let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
-        if let Some(refused) = op.misfit(lock.kind) {
+        if let Some(refused) = op.refusal_for(lock.kind) {
             return Err(unusable(refused.to_string()));
         }
         let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
@@ -509,7 +510,7 @@ impl RedisStore {
             return self.list_in(cluster, deadline).await;
         }
         let mut pipeline = Pipeline::with_capacity(1);
-        pipeline.add_command(cmd("ZRANGE").arg(self.keys.sessions()).arg(0).arg(-1).clone());
+        pipeline.add_command(cmd("ZRANGE").arg(self.keys.session_index()).arg(0).arg(-1).clone());
         let values = self.plain(0, &pipeline, |_, _| false, deadline).await?;
         let mut sessions = self.well_formed(values.first().ok_or(Malformed).and_then(reply::sessions))?;
         sessions.sort_unstable();
@@ -546,7 +547,7 @@ impl RedisStore {
         found.user = user.as_ref().and_then(|user| reply::word(user).ok());
         (found.clock, found.round_trip) = self.compare_clocks(slot, deadline).await?;
         if let Some(clock) = found.clock.filter(is_apart) {
-            found.findings.push(Finding::new(FindingKind::ClockApart(clock), Severity::Notice));
+            found.findings.push(Finding::new(FindingKind::ClockDiffers(clock), Severity::Notice));
         }
         Ok(found)
     }
@@ -566,7 +567,7 @@ impl RedisStore {
         question.cmd("TIME");
         let (mut clock, mut shortest) = (None, Duration::MAX);
         for _ in 0..CLOCK_READINGS {
-            let (sent, wall) = (environment.now(), environment.wall());
+            let (sent, wall) = (environment.now(), environment.system_time());
             let values = self.plain(slot, &question, |_, _| true, deadline).await?;
             let round_trip = environment.now().since(sent);
             if round_trip < shortest {
@@ -598,7 +599,7 @@ impl RedisStore {
 
     fn lost(&self, lost: Lost) -> Fault {
         match lost {
-            Lost::Broken(error) => self.fault(FaultKind::Disconnected, Phase::Reply).because(error),
+            Lost::Broken(error) => self.fault(FaultKind::Disconnected, Phase::Reply).with_source(error),
             Lost::TimedOut => self.fault(FaultKind::TimedOut, Phase::Reply),
         }
     }
@@ -651,7 +652,7 @@ impl Store for RedisStore {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
             let deadline = deadline(within);
-            if let Some(refused) = op.misfit(lock.kind) {
+            if let Some(refused) = op.refusal_for(lock.kind) {
                 // The request is invalid for every state of the lock, so no round trip is needed.
                 return Outcome::Done(Reply::Refused(refused));
             }
@@ -718,7 +719,7 @@ impl Store for RedisStore {
         })
     }
 
-    fn listen<'a>(
+    fn subscribe<'a>(
         &'a self,
         lock: &'a Lock,
         within: Duration,
@@ -729,7 +730,7 @@ impl Store for RedisStore {
             let said = match lock.kind {
                 // A release of a Mutex is published only on a node of a quorum, which has no wait queue. Elsewhere
                 // waiters get their grants in their mailboxes.
-                Kind::Mutex if self.min_uptime().is_some() => Some(self.keys.told_channel(&keys)),
+                Kind::Mutex if self.min_uptime().is_some() => Some(self.keys.release_channel(&keys)),
                 kind => self.home(&keys).said(kind, &keys),
             };
             let Some(channel) = said else { return Ok(None) };

@@ -248,7 +248,7 @@ impl StoreUnderTest for Redis {
     ) -> Option<BoxFuture<'a, ()>> {
         Some(Box::pin(async move {
             let name = &*self.key(lock);
-            let token = [lock.kind.mark(), value].concat();
+            let token = [lock.kind.token_prefix(), value].concat();
             let put = match lock.kind {
                 Kind::Reentrant => vec!["HSET", name, value, "1"],
                 _ => vec!["SET", name, &token],
@@ -417,7 +417,7 @@ async fn row_45_a_user_with_minimal_permissions_is_denied_nothing_by_resp2() {
     // Longer than the interval of the ping on the message connection.
     tokio::time::sleep(Duration::from_secs(6)).await;
     let lock = Lock::mutex(LockName::new("job").expect("a good name"));
-    let look = Op::Inspect(Inspect { claim: None, in_full: false });
+    let look = Op::Inspect(Inspect { claim: None, details: false });
     let outcome = store.execute(&lock, &look, Duration::from_secs(10)).await;
     assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
     assert!(server.told(&["ACL", "LOG"]).elements().is_empty());
@@ -462,7 +462,7 @@ async fn row_45_the_suite_runs_as_a_user_with_minimal_permissions() {
     let config = server.config().prefix("").expect("no prefix");
     let outside = RedisStore::connect(config).await.expect("the user may log in");
     let lock = Lock::mutex(LockName::new("job").expect("a good name"));
-    let look = Op::Inspect(Inspect { claim: None, in_full: false });
+    let look = Op::Inspect(Inspect { claim: None, details: false });
     let outcome = outside.execute(&lock, &look, Duration::from_secs(10)).await;
     assert!(
         matches!(outcome, Outcome::Failed(Executed::No, Fault { kind: FaultKind::Forbidden, .. })),

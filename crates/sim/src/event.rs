@@ -442,7 +442,7 @@ pub struct Held {
     /// Until when, in true time; `None` if it never ends.
     pub until: Option<Instant>,
     /// What can end it before its lease.
-    pub life: Liveness,
+    pub liveness: Liveness,
     /// Since when, in milliseconds of the store's clock.
     since_ms: u64,
 }
@@ -451,7 +451,7 @@ impl Held {
     /// Until when the store does not evict it although it does not know its session, in the store's milliseconds. Its guard
     /// may be valid for so long.
     pub const fn session_spared_until_ms(&self) -> Option<u64> {
-        match self.life {
+        match self.liveness {
             Liveness::Session { alive_ms } => Some(self.since_ms + alive_ms),
             Liveness::Lease => None,
         }
@@ -497,9 +497,9 @@ impl Execution<'_> {
     /// The hold that the operation ended by force: its fencing token, or `None` for a foreign hold.
     pub fn freed(&self) -> Option<Option<FencingToken>> {
         match (self.op, self.reply) {
-            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::ForceReleased)) => match free.seen {
+            (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::Released)) => match free.observed {
                 ObservedHolder::Hold(fence) => Some(Some(fence)),
-                ObservedHolder::Stranger(_) => Some(None),
+                ObservedHolder::Foreign(_) => Some(None),
             },
             _ => None,
         }
@@ -508,7 +508,7 @@ impl Execution<'_> {
     /// The session whose holds the operation ends, if it has lapsed.
     pub fn evicts(&self) -> Option<SessionId> {
         match self.op {
-            Op::Evict(evict) => Some(evict.dead),
+            Op::Evict(evict) => Some(evict.session),
             Op::Acquire(request) => request.predecessor,
             _ => None,
         }
@@ -531,31 +531,31 @@ impl Execution<'_> {
 pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
     let expiry = |at_ms: u64| clock.shows_at((at_ms + 1) * 1000);
     match &state.value {
-        Some(Value { content: Content::Entries(entries), expires_ms }) => {
-            let held = |entry: &leasehold_core::model::Entry| Held {
+        Some(Value { content: Content::ReentrantHolds(entries), expires_ms }) => {
+            let held = |entry: &leasehold_core::model::ReentrantHold| Held {
                 hold: entry.hold,
                 owner: Some(entries.owner.clone()),
-                mode: LockMode::Whole,
+                mode: LockMode::Exclusive,
                 fence: entries.fence.unwrap_or(FencingToken::new(0)),
                 // No entry outlasts its key.
                 until: Some(expiry(expires_ms.map_or(entry.until_ms, |at_ms| at_ms.min(entry.until_ms)))),
-                life: entry.liveness,
+                liveness: entry.liveness,
                 since_ms: entry.since_ms,
             };
             entries.holds.iter().map(held).collect()
         }
-        Some(Value { content: Content::SharedHolders(parts), expires_ms }) => {
-            let held = |part: &leasehold_core::model::SharedHold| Held {
-                hold: part.hold,
-                owner: part.owner.clone(),
-                mode: part.mode,
-                fence: part.fence,
-                // No part outlasts its key.
-                until: Some(expiry(expires_ms.map_or(part.until_ms, |at_ms| at_ms.min(part.until_ms)))),
-                life: part.liveness,
-                since_ms: part.since_ms,
+        Some(Value { content: Content::SharedHolders(holders), expires_ms }) => {
+            let held = |hold: &leasehold_core::model::SharedHold| Held {
+                hold: hold.hold,
+                owner: hold.owner.clone(),
+                mode: hold.mode,
+                fence: hold.fence,
+                // No hold outlasts its key.
+                until: Some(expiry(expires_ms.map_or(hold.until_ms, |at_ms| at_ms.min(hold.until_ms)))),
+                liveness: hold.liveness,
+                since_ms: hold.since_ms,
             };
-            parts.holds.iter().map(held).collect()
+            holders.holds.iter().map(held).collect()
         }
         Some(value) => single_hold(state, value, expiry).into_iter().collect(),
         None => Vec::new(),
@@ -565,23 +565,23 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
 /// The hold on a Mutex or an Election. `None` during a backoff after a release.
 fn single_hold(state: &LockState, value: &Value, expiry: impl Fn(u64) -> Instant) -> Option<Held> {
     let record = state.record.as_ref()?;
-    let tenant = record.tenant.as_ref()?;
-    let hold = tenant.claim.hold;
-    let ended = record.ended.how(&hold).is_some();
-    if value.content.token() != Some(&*state.kind.token(&tenant.claim))
-        || (tenant.claim.value.is_some() && ended)
+    let last_holder = record.last_holder.as_ref()?;
+    let hold = last_holder.claim.hold;
+    let ended = record.ended.find(&hold).is_some();
+    if value.content.token() != Some(&*state.kind.token(&last_holder.claim))
+        || (last_holder.claim.value.is_some() && ended)
     {
         return None;
     }
-    let (fence, until) = (record.last?, value.expires_ms.map(expiry));
+    let (fence, until) = (record.last_fence?, value.expires_ms.map(expiry));
     Some(Held {
         hold,
         owner: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
         fence,
         until,
-        life: tenant.liveness,
-        since_ms: tenant.since_ms,
+        liveness: last_holder.liveness,
+        since_ms: last_holder.since_ms,
     })
 }
 
@@ -623,7 +623,7 @@ fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             extend.reserve.map_or(Ok(()), |reserve| write!(f, ", {reserve:?}"))
         }
         Op::Release(release) => {
-            write!(f, "release {} ({:?})", ShortToken(&release.claim.hold), release.pass)?;
+            write!(f, "release {} ({:?})", ShortToken(&release.claim.hold), release.action)?;
             match &release.next {
                 Some(next) => {
                     f.write_str(" and ")?;
@@ -633,7 +633,7 @@ fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             }
         }
         Op::Inspect(_) => f.write_str("inspect"),
-        Op::Evict(evict) => write!(f, "evict {}", evict.dead),
+        Op::Evict(evict) => write!(f, "evict {}", evict.session),
         other => write!(f, "{other:?}"),
     }
 }
@@ -659,14 +659,14 @@ fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::
 
 fn show_acquire(request: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "acquire {} for {} ms", ShortToken(&request.claim.hold), request.lease_ms)?;
-    if request.mode != LockMode::Whole {
+    if request.mode != LockMode::Exclusive {
         write!(f, " ({:?})", request.mode)?;
     }
     if let Some(value) = &request.claim.value {
         write!(f, " as {}", value.as_str())?;
     }
     match &request.queue {
-        Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.kept_ms),
+        Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.ttl_ms),
         None => Ok(()),
     }?;
     match &request.predecessor {
@@ -682,22 +682,22 @@ fn short_nonce(nonce: leasehold_core::Nonce) -> String {
 
 fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
-        Acquired::Granted { fence, remaining_ms, entered, .. } => {
+        Acquired::Granted { fence, remaining_ms, owner_holds, .. } => {
             write!(f, "granted {fence} for {remaining_ms} ms")?;
-            entered.map_or(Ok(()), |entered| write!(f, ", {} times", entered.count))
+            owner_holds.map_or(Ok(()), |owner_holds| write!(f, ", {} times", owner_holds.count))
         }
         Acquired::Taken { holder, position, predecessor, .. } => {
             let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
             write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {predecessor:?}")
         }
-        Acquired::Spent(how) => write!(f, "spent: {how:?}"),
+        Acquired::AlreadyEnded(how) => write!(f, "spent: {how:?}"),
     }
 }
 
 fn show_multi_reply(reply: &MultiAcquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
-        MultiAcquired::Had(acquired) => show_acquired(acquired, f),
-        MultiAcquired::InTheWay(Ok(acquired)) => {
+        MultiAcquired::Acquired(acquired) => show_acquired(acquired, f),
+        MultiAcquired::Blocked(Ok(acquired)) => {
             f.write_str("blocked: ")?;
             show_acquired(acquired, f)
         }
@@ -710,14 +710,14 @@ fn show_reply(reply: &Reply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
         Reply::Acquire(reply) => show_acquired(reply, f),
         Reply::Release(released) => {
-            write!(f, "found {:?}, {} left", released.found, released.left)?;
+            write!(f, "found {:?}, {} left", released.status, released.remaining_holds)?;
             if let Some(Ok(next)) = &released.next {
                 f.write_str(", next ")?;
                 show_acquired(next, f)?;
             }
             Ok(())
         }
-        Reply::Inspect(seen) => write!(f, "{:?}, {} waiting", seen.fate, seen.waiting),
+        Reply::Inspect(seen) => write!(f, "{:?}, {} waiting", seen.hold_status, seen.waiters),
         other => write!(f, "{other:?}"),
     }
 }
@@ -743,18 +743,18 @@ impl fmt::Display for Event<'_> {
                 }
                 for held in holds(done.state, done.clock) {
                     write!(f, "; held by {} until {:?}", ShortToken(&held.hold), held.until)?;
-                    if held.mode != LockMode::Whole {
+                    if held.mode != LockMode::Exclusive {
                         write!(f, " ({:?})", held.mode)?;
                     }
                 }
                 match &done.state.value {
                     None => f.write_str("; free")?,
                     Some(_) if holds(done.state, done.clock).is_empty() => {
-                        f.write_str("; held by a foreign client, or resting")?;
+                        f.write_str("; held by a foreign client, or in cooldown")?;
                     }
                     Some(_) => {}
                 }
-                let waiting = done.state.record.as_ref().map_or(0, |record| record.places.len());
+                let waiting = done.state.record.as_ref().map_or(0, |record| record.entries.len());
                 write!(f, ", {waiting} waiting")
             }
             Self::Answered { host, message, reply } => {

@@ -141,7 +141,7 @@ fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Troubl
         let (id, text): (i64, String) = (row.get(0)?, row.get(1)?);
         let mut state: LockState = serde_json::from_str(&text)?;
         end_all(&mut state, start_us);
-        if state.is_over(start_us) {
+        if state.is_empty_at(start_us) {
             sql.prepare_cached("DELETE FROM locks WHERE rowid = ?1")?.execute(params![id])?;
             continue;
         }
@@ -165,7 +165,7 @@ fn latest_us(sql: &Transaction<'_>) -> Result<u64, Trouble> {
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
         let state: LockState = serde_json::from_str(&row.get::<_, String>(0)?)?;
-        let greatest = state.record.and_then(|record| record.greatest());
+        let greatest = state.record.and_then(|record| record.greatest_fence());
         latest_us = latest_us.max(greatest.map_or(0, FencingToken::as_u64));
     }
     Ok(latest_us)
@@ -174,17 +174,17 @@ fn latest_us(sql: &Transaction<'_>) -> Result<u64, Trouble> {
 /// Ends all holds and queue entries of a lock.
 fn end_all(state: &mut LockState, now_us: u64) {
     // Removes what had expired by then, so that it is not recorded as taken.
-    state.is_over(now_us);
-    let front: Vec<SessionId> = state.holders().into_iter().chain(state.waiters()).collect();
+    state.is_empty_at(now_us);
+    let front: Vec<SessionId> = state.holder_sessions().into_iter().chain(state.waiter_sessions()).collect();
     let by = Label::new("a new boot").expect("a short text is a label");
     for session in front {
-        state.bury(now_us, session, &by);
+        state.evict_session(now_us, session, &by);
     }
     // Holds without a session end as well: the clock of their leases ended with the boot.
     state.value = None;
     if let Some(record) = &mut state.record {
         record.tickets.clear();
-        record.places.clear();
+        record.entries.clear();
     }
 }
 

@@ -298,7 +298,7 @@ impl Scene<'_> {
         };
         let (reply, wakes) = match other {
             None => state.apply(now_us, op, &alive),
-            Some(other) => state.apply_beside(&other, now_us, op, &alive),
+            Some(other) => state.apply_to_occupied_key(&other, now_us, op, &alive),
         };
         self.write(lock, before.as_ref(), &mut state)?;
         Ok(Applied { reply, wakes, buried })
@@ -313,13 +313,13 @@ impl Scene<'_> {
             self.bury_the_dead(&mut state, &Op::Acquire(ask.clone()), &mut buried)?;
             let other = self.other(lock)?;
             if let Some(other) = &other {
-                state.value = Some(other.to_others());
+                state.value = Some(other.type_only());
             }
             earlier.push((before, other.is_some()));
             states.push(state);
         }
         let mut together: Vec<_> = states.iter_mut().zip(asks.iter().map(|(_, ask)| ask)).collect();
-        let shares = LockState::take_all(&mut together, self.now_us);
+        let shares = LockState::acquire_all(&mut together, self.now_us);
         for (((lock, _), (before, beside_another)), state) in asks.iter().zip(&earlier).zip(&mut states) {
             if *beside_another {
                 state.value = None;
@@ -333,7 +333,7 @@ impl Scene<'_> {
     fn other(&self, lock: &Lock) -> Result<Option<Value>, Trouble> {
         for kind in Kind::ALL.into_iter().filter(|kind| *kind != lock.kind) {
             let mut state = self.state(kind, lock.name.as_str())?;
-            if let Some(value) = state.as_mut().and_then(|state| state.stands(self.now_us)) {
+            if let Some(value) = state.as_mut().and_then(|state| state.value_at(self.now_us)) {
                 return Ok(Some(value.clone()));
             }
         }
@@ -342,8 +342,8 @@ impl Scene<'_> {
 
     /// Writes the new state of a lock.
     fn write(&self, lock: &Lock, before: Option<&LockState>, state: &mut LockState) -> Result<(), Trouble> {
-        let (kind, name) = (lock.kind.word(), lock.name.as_str());
-        if state.is_over(self.now_us) {
+        let (kind, name) = (lock.kind.as_str(), lock.name.as_str());
+        if state.is_empty_at(self.now_us) {
             if before.is_some() {
                 self.sql
                     .prepare_cached("DELETE FROM locks WHERE kind = ?1 AND name = ?2")?
@@ -367,7 +367,8 @@ impl Scene<'_> {
     /// The state of the lock with this kind and name.
     fn state(&self, kind: Kind, name: &str) -> Result<Option<LockState>, Trouble> {
         let mut row = self.sql.prepare_cached("SELECT state FROM locks WHERE kind = ?1 AND name = ?2")?;
-        let text: Option<String> = row.query_row(params![kind.word(), name], |row| row.get(0)).optional()?;
+        let text: Option<String> =
+            row.query_row(params![kind.as_str(), name], |row| row.get(0)).optional()?;
         Ok(text.as_deref().map(serde_json::from_str).transpose()?)
     }
 
@@ -380,15 +381,16 @@ impl Scene<'_> {
         buried: &mut Vec<SessionId>,
     ) -> Result<(), Trouble> {
         let by = by(op, state);
-        let (holders, waiters) = (state.holders(), state.waiters().take(ASKED_AT_MOST).collect::<Vec<_>>());
+        let (holders, waiters) =
+            (state.holder_sessions(), state.waiter_sessions().take(ASKED_AT_MOST).collect::<Vec<_>>());
         let spared = |session: &SessionId| match op {
-            Op::Evict(evict) => *session == evict.dead,
+            Op::Evict(evict) => *session == evict.session,
             Op::ForceRelease(_) => holders.contains(session),
             _ => false,
         };
         for session in holders.iter().filter(|session| !spared(session)) {
             if self.is_dead(*session, buried)? {
-                state.bury(self.now_us, *session, &by);
+                state.evict_session(self.now_us, *session, &by);
             }
         }
         for session in waiters.iter().filter(|session| !spared(session)) {
@@ -399,7 +401,7 @@ impl Scene<'_> {
                 }
                 break;
             }
-            state.bury(self.now_us, *session, &by);
+            state.evict_session(self.now_us, *session, &by);
         }
         Ok(())
     }
@@ -433,7 +435,7 @@ impl Scene<'_> {
 fn concerns_the_living(op: &Op) -> bool {
     match op {
         Op::Acquire(_) | Op::Inspect(_) | Op::Evict(_) | Op::ForceRelease(_) | Op::Resize(_) => true,
-        Op::Release(release) => release.next.is_some() || release.pass != ReleaseAction::Free,
+        Op::Release(release) => release.next.is_some() || release.action != ReleaseAction::Free,
         _ => false,
     }
 }
@@ -442,7 +444,7 @@ fn concerns_the_living(op: &Op) -> bool {
 fn named(op: &Op) -> Option<SessionId> {
     match op {
         Op::Acquire(ask) => ask.predecessor,
-        Op::Evict(evict) => Some(evict.dead),
+        Op::Evict(evict) => Some(evict.session),
         _ => None,
     }
 }
@@ -452,8 +454,8 @@ fn by(op: &Op, state: &LockState) -> Label {
     let plain = |text| Label::new(text).expect("a short text is a label");
     match op {
         Op::Acquire(ask) => ask.label.clone(),
-        Op::Evict(evict) => evict.by.clone(),
-        Op::ForceRelease(free) => free.by.clone(),
+        Op::Evict(evict) => evict.actor.clone(),
+        Op::ForceRelease(free) => free.actor.clone(),
         Op::Release(release) => {
             let next = release.next.as_ref().map(|next| next.label.clone());
             next.or_else(|| known_as(&release.claim, state)).unwrap_or_else(|| plain("a release"))
@@ -466,11 +468,11 @@ fn by(op: &Op, state: &LockState) -> Label {
 fn known_as(claim: &Claim, state: &LockState) -> Option<Label> {
     let record = state.record.as_ref()?;
     let session = claim.hold.session();
-    let tenant = record.tenant.as_ref().filter(|tenant| tenant.claim.hold.session() == session);
-    let parts = state.value.as_ref().and_then(|value| value.content.parts());
-    let part = || parts?.part(&claim.hold).map(|part| part.label.clone());
+    let tenant = record.last_holder.as_ref().filter(|tenant| tenant.claim.hold.session() == session);
+    let parts = state.value.as_ref().and_then(|value| value.content.shared_holders());
+    let part = || parts?.find(&claim.hold).map(|part| part.label.clone());
     let id = QueueEntryId::of(state.kind, &claim.hold);
-    let place = || record.places.get(&id).map(|place| place.label.clone());
+    let place = || record.entries.get(&id).map(|place| place.label.clone());
     tenant.map(|tenant| tenant.label.clone()).or_else(part).or_else(place)
 }
 

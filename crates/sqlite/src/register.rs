@@ -80,12 +80,12 @@ pub(super) fn list(
     while let Some(row) = rows.next()? {
         let (kind, name, text): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
         let mut state: LockState = serde_json::from_str(&text)?;
-        let (Some(kind), Ok(name)) = (Kind::of_word(&kind), name.parse()) else { continue };
+        let (Some(kind), Ok(name)) = (Kind::parse(&kind), name.parse()) else { continue };
         let lock = Lock { kind, name };
-        for session in state.held_by(now_us) {
+        for session in state.holders_at(now_us) {
             known.entry(session).or_default().held.push(lock.clone());
         }
-        let places = state.record.iter().flat_map(|record| &record.places);
+        let places = state.record.iter().flat_map(|record| &record.entries);
         for (id, _) in places.filter(|(_, place)| place.expires_ms >= now_us / 1000) {
             known.entry(id.session()).or_default().waits = true;
         }
@@ -94,8 +94,8 @@ pub(super) fn list(
         let alive = is_alive(session);
         let listed = (alive && known.about.is_some()) || known.waits || !known.held.is_empty();
         let alive_ms = alive.then_some(u64::MAX);
-        let about = known.about.unwrap_or_default();
-        listed.then_some(SessionEntry { session, alive_ms, about, held: known.held })
+        let metadata = known.about.unwrap_or_default();
+        listed.then_some(SessionEntry { session, alive_ms, metadata, held: known.held })
     };
     Ok(known.into_iter().filter_map(entry).collect())
 }

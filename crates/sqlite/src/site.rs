@@ -33,9 +33,9 @@ impl Site {
         // SQLite follows no symbolic link, so links among the directories are resolved here.
         let parent = parent.unwrap_or(Path::new(".")).canonicalize().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
-                unusable("its directory does not exist: create it first, with mode 0700").because(error)
+                unusable("its directory does not exist: create it first, with mode 0700").with_source(error)
             }
-            std::io::ErrorKind::PermissionDenied => fault(FaultKind::Forbidden).because(error),
+            std::io::ErrorKind::PermissionDenied => fault(FaultKind::Forbidden).with_source(error),
             _ => fault(FaultKind::Failed(error.to_string())),
         })?;
         let mut site = Self { path: parent.join(name), node, identity: (0, 0) };
@@ -101,7 +101,7 @@ impl Site {
             std::io::ErrorKind::PermissionDenied => FaultKind::Forbidden,
             _ => FaultKind::Failed(error.to_string()),
         };
-        self.fault(phase, kind).because(error)
+        self.fault(phase, kind).with_source(error)
     }
 
     /// A path beside the file.

@@ -79,7 +79,7 @@ impl SqliteStore {
         let machine = ThisMachine::new().map_err(|error| {
             let what = format!("the machine's boot id cannot be read ({error}): is /proc mounted?");
             let node = path.display().to_string();
-            Fault::new(FaultKind::Unsupported(what), Phase::Connect, node).because(error)
+            Fault::new(FaultKind::Unsupported(what), Phase::Connect, node).with_source(error)
         })?;
         Self::open_on(Box::new(machine), path).await
     }
@@ -108,7 +108,7 @@ impl SqliteStore {
         match (thread, outcome.await) {
             (_, Ok(Ok(()))) => Ok(store),
             (_, Ok(Err(fault))) => Err(fault),
-            (Err(error), _) => Err(store.fault(Phase::Connect, failed(&error)).because(error)),
+            (Err(error), _) => Err(store.fault(Phase::Connect, failed(&error)).with_source(error)),
             (Ok(_), Err(_)) => Err(store.gone(Phase::Connect)),
         }
     }

@@ -3,12 +3,11 @@
 use super::SqliteStore;
 use super::life::Sessions;
 use super::machine::Machine;
-use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, FencingToken,
     ForceRelease, ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Inspect, Inspection, Label,
     Liveness, Lock, LockMode, Nonce, Notification, ObservedHolder, Op, Partition, Predecessor, Release,
-    ReleaseAction, Reply, SessionEntry, SessionId, SessionOp, SessionReply,
+    ReleaseAction, Reply, Reserve, SessionEntry, SessionId, SessionOp, SessionReply, TokenBlock,
 };
 use leasehold_store::{Executed, FaultKind, MemoryStore, NotificationSink, Outcome, SessionTracking, Store};
 use proptest::prelude::*;
@@ -98,16 +97,16 @@ fn acquire(of: u8, hold: u8, queue: bool) -> Acquire {
         claim: claim(of, hold),
         lease_ms: 3000,
         label: Label::new(format!("test {of}")).expect("a label"),
-        queue: queue.then_some(Enqueue { nonce, kept_ms: 3000 }),
+        queue: queue.then_some(Enqueue { nonce, ttl_ms: 3000 }),
         adopt_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 
 fn release(of: u8, hold: u8) -> Op {
-    Op::Release(Release { claim: claim(of, hold), pass: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim: claim(of, hold), action: ReleaseAction::Grant, next: None })
 }
 
 async fn done(store: &dyn Store, lock: &Lock, op: Op) -> Reply {
@@ -136,11 +135,11 @@ fn label(text: &str) -> Label {
 }
 
 fn evict(dead: u8) -> Op {
-    Op::Evict(Evict { dead: session(dead), by: label("the watch") })
+    Op::Evict(Evict { session: session(dead), actor: label("the watch") })
 }
 
 async fn inspect(store: &dyn Store, lock: &Lock) -> Inspection {
-    match done(store, lock, Op::Inspect(Inspect { claim: None, in_full: true })).await {
+    match done(store, lock, Op::Inspect(Inspect { claim: None, details: true })).await {
         Reply::Inspect(inspection) => inspection,
         other => panic!("{other:?}"),
     }
@@ -149,8 +148,8 @@ async fn inspect(store: &dyn Store, lock: &Lock) -> Inspection {
 /// The holds that were taken, latest first: how, from which client, and by which one.
 async fn audit(store: &dyn Store, lock: &Lock) -> Vec<(Ended, String, String)> {
     let told = |entry: AuditEntry| {
-        let whose = entry.whose.map_or_else(String::new, |label| label.to_string());
-        (entry.how, whose, entry.by.to_string())
+        let whose = entry.holder.map_or_else(String::new, |label| label.to_string());
+        (entry.ended, whose, entry.actor.to_string())
     };
     inspect(store, lock).await.audit.into_iter().map(told).collect()
 }
@@ -164,7 +163,8 @@ async fn execute_session(store: &dyn Store, op: SessionOp) -> SessionReply {
 
 async fn begin(store: &dyn Store, of: u8) -> HeartbeatReply {
     let begin = Some(format!("about {of}"));
-    let beat = Heartbeat { session: session(of), alive_ms: 10_000, begin, held: vec![], left: vec![] };
+    let beat =
+        Heartbeat { session: session(of), alive_ms: 10_000, begin, acquired: vec![], released: vec![] };
     match execute_session(store, SessionOp::Heartbeat(beat)).await {
         SessionReply::Heartbeat(beaten) => beaten,
         other => panic!("{other:?}"),
@@ -183,7 +183,7 @@ async fn listed(store: &dyn Store) -> Vec<SessionEntry> {
 
 fn entry(of: u8, alive: bool, about: &str, held: &[&str]) -> SessionEntry {
     let held = held.iter().map(|name| lock(name)).collect();
-    SessionEntry { session: session(of), alive_ms: alive.then_some(u64::MAX), about: about.into(), held }
+    SessionEntry { session: session(of), alive_ms: alive.then_some(u64::MAX), metadata: about.into(), held }
 }
 
 #[tokio::test]
@@ -194,7 +194,7 @@ async fn what_is_taken_from_the_dead_is_recorded_with_its_finder() {
         ("test 2", Op::Acquire(acquire(2, 1, false))),
         ("the watch", evict(1)),
         ("test 4", release(4, 1)),
-        ("an inspection", Op::Inspect(Inspect { claim: None, in_full: false })),
+        ("an inspection", Op::Inspect(Inspect { claim: None, details: false })),
     ] {
         let lock = lock(finder);
         // A session is used once.
@@ -208,16 +208,16 @@ async fn what_is_taken_from_the_dead_is_recorded_with_its_finder() {
         if let Reply::Evict(evicted) = reply {
             assert_eq!(
                 evicted,
-                Evicted::Gone { hold: Some(fence), place: false },
+                Evicted::Removed { fence: Some(fence), was_queued: false },
                 "the reply reports what was taken"
             );
         }
         let expected = (Ended::Evicted, format!("test {of}"), finder.to_owned());
         assert_eq!(audit(&store, &lock).await, [expected]);
         let claim = Some(claim(of, 1));
-        let asked = done(&store, &lock, Op::Inspect(Inspect { claim, in_full: false })).await;
+        let asked = done(&store, &lock, Op::Inspect(Inspect { claim, details: false })).await;
         assert!(
-            matches!(asked, Reply::Inspect(seen) if seen.fate == Some(HoldStatus::Ended(Ended::Evicted)))
+            matches!(asked, Reply::Inspect(seen) if seen.hold_status == Some(HoldStatus::Ended(Ended::Evicted)))
         );
     }
 }
@@ -242,12 +242,12 @@ async fn an_evict_takes_from_the_dead_alone_and_grants_to_the_living() {
     drop((holder, first));
     assert!(matches!(
         done(&store, &lock("a"), evict(1)).await,
-        Reply::Evict(Evicted::Gone { hold: Some(_), .. })
+        Reply::Evict(Evicted::Removed { fence: Some(_), .. })
     ));
     granted(&store, &lock("a"), 3, 1).await;
     assert_eq!(
         done(&store, &lock("a"), evict(2)).await,
-        Reply::Evict(Evicted::Gone { hold: None, place: false })
+        Reply::Evict(Evicted::Removed { fence: None, was_queued: false })
     );
 }
 
@@ -284,7 +284,7 @@ async fn a_detached_hold_outlives_its_process() {
     assert_eq!((predecessor, holder.and_then(|holder| holder.session)), (None, None));
     assert_eq!(
         done(&store, &lock("a"), evict(1)).await,
-        Reply::Evict(Evicted::Gone { hold: None, place: false })
+        Reply::Evict(Evicted::Removed { fence: None, was_queued: false })
     );
     assert_eq!(
         inspect(&store, &lock("a")).await.holder.and_then(|holder| holder.label),
@@ -301,8 +301,9 @@ async fn what_is_known_of_a_taken_lock_outlives_all_else_of_it() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;
-    let free = Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(fence), by: label("the watch") });
-    assert_eq!(done(&store, &lock("a"), free).await, Reply::ForceRelease(ForceReleased::ForceReleased));
+    let free =
+        Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor: label("the watch") });
+    assert_eq!(done(&store, &lock("a"), free).await, Reply::ForceRelease(ForceReleased::Released));
     let expected = [(Ended::ForceReleased, "test 1".to_owned(), "the watch".to_owned())];
     for _ in 0..6 {
         world.pass(24 * HOUR_US);
@@ -343,7 +344,7 @@ async fn a_reboot_is_written_down_with_its_time() {
     let audit_of_held = inspect(&store, &lock("held")).await.audit;
     assert_eq!(audit_of_held.len(), 1);
     assert_eq!(audit_of_held[0].at_ms, (WALL_US + HOUR_US / 2) / 1000);
-    assert_eq!(audit_of_held[0].by, label("a new boot"));
+    assert_eq!(audit_of_held[0].actor, label("a new boot"));
     assert_eq!(audit(&store, &lock("expired")).await, [], "it had expired and was not taken");
 }
 
@@ -412,7 +413,7 @@ async fn a_session_that_ends_leaves_no_row_behind() {
     drop((cleaned, killed));
     granted(&store, &lock("a"), 7, 1).await;
     for n in 0..1100_u32 {
-        done(&store, &lock("b"), Op::Inspect(Inspect { claim: None, in_full: n % 2 == 0 })).await;
+        done(&store, &lock("b"), Op::Inspect(Inspect { claim: None, details: n % 2 == 0 })).await;
     }
     assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM sessions WHERE about = 'about 5'"), 0);
     assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM dead"), 1);
@@ -450,16 +451,16 @@ async fn a_reboot_ends_all_holds_and_tokens_grow_though_the_wall_clock_fell_back
         world.clock.store(7, Ordering::Relaxed);
         let store = world.open(boot, wall_us).await;
         let Reply::Inspect(seen) =
-            done(&store, &lock("a"), Op::Inspect(Inspect { claim: None, in_full: false })).await
+            done(&store, &lock("a"), Op::Inspect(Inspect { claim: None, details: false })).await
         else {
             panic!("not an inspection")
         };
-        assert_eq!((seen.holder, seen.waiting), (None, 0), "{boot}");
+        assert_eq!((seen.holder, seen.waiters), (None, 0), "{boot}");
     }
     let store = world.open("boot-4", 5).await;
-    let asked = Op::Inspect(Inspect { claim: Some(claim(1, 1)), in_full: false });
+    let asked = Op::Inspect(Inspect { claim: Some(claim(1, 1)), details: false });
     let Reply::Inspect(seen) = done(&store, &lock("a"), asked).await else { panic!("not an inspection") };
-    assert_eq!(seen.fate, Some(HoldStatus::Ended(Ended::Evicted)));
+    assert_eq!(seen.hold_status, Some(HoldStatus::Ended(Ended::Evicted)));
     let later = granted(&store, &lock("a"), 3, 1).await;
     assert_eq!(later.as_u64(), WALL_US + HOUR_US, "the wall clock is believed where it can be");
 }
@@ -474,9 +475,14 @@ async fn a_new_boot_is_later_than_what_was_reserved_before() {
         |lease_ms, reserve| Op::Extend(Extend { claim: claim(1, 1), lease_ms, keep_record: true, reserve });
     done(&store, &lock("a"), extend(7_200_000, None)).await;
     world.pass(HOUR_US);
-    let reply = done(&store, &lock("a"), extend(1, Some(Reserve { tokens: BLOCK, tell: false }))).await;
+    let reply = done(
+        &store,
+        &lock("a"),
+        extend(1, Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: false })),
+    )
+    .await;
     let Reply::Extend(Extended::Reserved { mut block, .. }) = reply else { panic!("{reply:?}") };
-    let last = std::iter::from_fn(|| block.take()).last().expect("a block has one token at least");
+    let last = std::iter::from_fn(|| block.pop_first()).last().expect("a block has one token at least");
     assert!(last.as_u64() >= fence.as_u64() + HOUR_US);
     drop(store);
     world.clock.store(7, Ordering::Relaxed);
@@ -492,7 +498,7 @@ async fn tokens_of_forgotten_locks_grow_over_a_reboot_too() {
     let store = world.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;
     world.pass(2 * HOUR_US);
-    done(&store, &lock("a"), Op::Inspect(Inspect { claim: None, in_full: false })).await;
+    done(&store, &lock("a"), Op::Inspect(Inspect { claim: None, details: false })).await;
     assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM locks"), 0, "nothing is left to remember");
     drop(store);
     let store = world.open("boot-2", 0).await;
@@ -504,11 +510,13 @@ async fn tokens_of_locks_of_which_only_the_audit_is_left_grow_over_a_reboot_too(
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;
-    let free = Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(fence), by: label("the watch") });
+    let free =
+        Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor: label("the watch") });
     done(&store, &lock("a"), free).await;
     world.pass(2 * HOUR_US);
     let later = granted(&store, &lock("a"), 2, 1).await;
-    let free = Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(later), by: label("the watch") });
+    let free =
+        Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(later), actor: label("the watch") });
     done(&store, &lock("a"), free).await;
     world.pass(2 * HOUR_US);
     assert_eq!(inspect(&store, &lock("a")).await.audit.len(), 2);
@@ -662,9 +670,9 @@ enum Step {
 
 fn any_acquire() -> impl Strategy<Value = Acquire> {
     (0..5_u8, 0..3_u8, any::<Option<u64>>(), 1..5000_u64, 1..5000_u64).prop_map(
-        |(of, hold, nonce, lease_ms, kept_ms)| Acquire {
+        |(of, hold, nonce, lease_ms, ttl_ms)| Acquire {
             lease_ms,
-            queue: nonce.map(|nonce| Enqueue { nonce: Nonce::new(0, nonce), kept_ms }),
+            queue: nonce.map(|nonce| Enqueue { nonce: Nonce::new(0, nonce), ttl_ms }),
             ..acquire(of, hold, false)
         },
     )
@@ -672,8 +680,8 @@ fn any_acquire() -> impl Strategy<Value = Acquire> {
 
 fn any_step() -> impl Strategy<Value = Step> {
     let claims = || (0..5_u8, 0..3_u8).prop_map(|(of, hold)| claim(of, hold));
-    let reserve = proptest::option::of((0..=BLOCK, any::<bool>()))
-        .prop_map(|reserve| reserve.map(|(tokens, tell)| Reserve { tokens, tell }));
+    let reserve = proptest::option::of((0..=TokenBlock::MAX_LEN, any::<bool>()))
+        .prop_map(|reserve| reserve.map(|(tokens, notify_wanted)| Reserve { tokens, notify_wanted }));
     let extend = (claims(), 1..9000_u64, any::<bool>(), reserve).prop_map(
         |(claim, lease_ms, keep_record, reserve)| {
             Op::Extend(Extend { claim, lease_ms, keep_record, reserve })
@@ -681,15 +689,15 @@ fn any_step() -> impl Strategy<Value = Step> {
     );
     let release =
         (claims(), any::<bool>(), proptest::option::of(any_acquire())).prop_map(|(claim, grant, next)| {
-            let pass = if grant { ReleaseAction::Grant } else { ReleaseAction::Free };
-            Op::Release(Release { claim, pass, next })
+            let action = if grant { ReleaseAction::Grant } else { ReleaseAction::Free };
+            Op::Release(Release { claim, action, next })
         });
     let inspect = (proptest::option::of(claims()), any::<bool>())
-        .prop_map(|(claim, in_full)| Op::Inspect(Inspect { claim, in_full }));
+        .prop_map(|(claim, details)| Op::Inspect(Inspect { claim, details }));
     let op = prop_oneof![
         1 => (0..5_u8).prop_map(evict),
         1 => any::<u64>().prop_map(|fence| {
-            Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(FencingToken::new(fence)), by: label("a guess") })
+            Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(FencingToken::new(fence)), actor: label("a guess") })
         }),
         4 => any_acquire().prop_map(Op::Acquire),
         1 => extend,
@@ -719,17 +727,20 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
         // The model needs heartbeats to keep sessions alive; here their files do.
         let begin = Some(String::new());
         let alive_ms = u64::MAX / 4;
-        let beat = Heartbeat { session: session(n), alive_ms, begin, held: vec![], left: vec![] };
+        let beat = Heartbeat { session: session(n), alive_ms, begin, acquired: vec![], released: vec![] };
         execute_session(&model, SessionOp::Heartbeat(beat)).await;
     }
     for step in steps {
         let step = match step {
             Step::Free(name) => {
                 let holder = inspect(&model, &lock(name)).await.holder;
-                let seen = ObservedHolder::Hold(
+                let observed = ObservedHolder::Hold(
                     holder.and_then(|holder| holder.fence).unwrap_or(FencingToken::new(0)),
                 );
-                Step::Do(name, Box::new(Op::ForceRelease(ForceRelease { seen, by: label("a person") })))
+                Step::Do(
+                    name,
+                    Box::new(Op::ForceRelease(ForceRelease { observed, actor: label("a person") })),
+                )
             }
             other => other,
         };

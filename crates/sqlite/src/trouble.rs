@@ -50,7 +50,7 @@ pub(super) fn fault(site: &Site, phase: Phase, trouble: Trouble) -> Fault {
         Some(ErrorCode::DiskFull) => FaultKind::Failed("the disk is full: free some space".into()),
         _ => FaultKind::Failed(said),
     };
-    site.fault(phase, kind).because(error)
+    site.fault(phase, kind).with_source(error)
 }
 
 /// Whether another process held the file's lock, so that nothing was done.

@@ -50,13 +50,13 @@ impl ToyStore {
         // Locks of all kinds share one name space: a lock of another kind with this name excludes this one.
         let others = Kind::ALL.into_iter().filter(|kind| *kind != lock.kind);
         let mut others = others.map(|kind| Lock { kind, name: lock.name.clone() });
-        let other = others.find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+        let other = others.find_map(|other| locks.get_mut(&other)?.value_at(now_us).cloned());
 
         let locked = locks.entry(lock.clone()).or_insert_with(|| LockState::new(lock.kind));
-        let alive = |session| sessions.vital(now_us / 1000, session);
+        let alive = |session| sessions.status(now_us / 1000, session);
         let (reply, notifications) = match other {
             None => locked.apply(now_us, op, &alive),
-            Some(other) => locked.apply_beside(&other, now_us, op, &alive),
+            Some(other) => locked.apply_to_occupied_key(&other, now_us, op, &alive),
         };
         // Delivered under the mutex, so that each session receives its notifications in order.
         for notification in notifications {
@@ -143,7 +143,7 @@ pub(crate) fn failures() -> Vec<String> {
     let mut failed = Vec::new();
     for kind in Kind::ALL {
         for case in all_cases().iter().filter(|case| case.applies_to(kind)) {
-            let name = format!("{}::{}", kind.word(), case.name);
+            let name = format!("{}::{}", kind.as_str(), case.name);
             // A failed case panics, with a message that says what was expected.
             let passed = catch_unwind(AssertUnwindSafe(|| case.run(kind, ToyStore::default()))).is_ok();
             println!("{name}: {}", if passed { "ok" } else { "FAILED" });

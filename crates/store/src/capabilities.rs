@@ -27,10 +27,10 @@ pub struct Capabilities {
     /// Whether it delivers messages. Otherwise waiters poll more often.
     pub notifications: bool,
     /// Whether each lock has a queue, and a release grants the lock to the first waiter in it. Otherwise waiters poll, each
-    /// time with a new hold, and [subscribe](crate::Store::listen) to releases.
+    /// time with a new hold, and [subscribe](crate::Store::subscribe) to releases.
     pub queue: bool,
     /// The longest lease that it accepts, if limited.
-    pub longest_lease: Option<Duration>,
+    pub max_lease: Option<Duration>,
     /// How it tracks which sessions are alive.
     pub sessions: SessionTracking,
     /// Whether it is configured so that a hold counts only once replicas have [confirmed](crate::Store::confirm) it.
@@ -59,10 +59,10 @@ impl Capabilities {
         self
     }
 
-    /// Sets [`longest_lease`](Self#structfield.longest_lease).
+    /// Sets [`max_lease`](Self#structfield.max_lease).
     #[must_use]
-    pub const fn longest_lease(mut self, longest: Option<Duration>) -> Self {
-        self.longest_lease = longest;
+    pub const fn max_lease(mut self, max: Option<Duration>) -> Self {
+        self.max_lease = max;
         self
     }
 
@@ -87,7 +87,7 @@ impl Default for Capabilities {
             partitioned: false,
             notifications: true,
             queue: true,
-            longest_lease: None,
+            max_lease: None,
             sessions: SessionTracking::Never,
             confirmation: false,
         }

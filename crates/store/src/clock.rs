@@ -10,7 +10,7 @@ const CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
-/// Now, by that clock.
+/// The current time of that clock.
 pub fn boottime() -> Moment {
     let now = clock_gettime(CLOCK);
     let (s, ns) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));

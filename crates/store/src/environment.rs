@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime};
 ///     fn now(&self) -> Moment {
 ///         Moment::ZERO + self.start.elapsed()
 ///     }
-///     fn wall(&self) -> SystemTime {
+///     fn system_time(&self) -> SystemTime {
 ///         SystemTime::UNIX_EPOCH + self.start.elapsed()
 ///     }
 ///     fn random(&self) -> u64 {
@@ -37,7 +37,7 @@ use std::time::{Duration, SystemTime};
 ///     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
 ///         Box::pin(tokio::time::sleep(at.since(self.now())))
 ///     }
-///     fn host(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
+///     fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
 ///         tokio::spawn(keeper); // on the same runtime, which owns the clock
 ///         Ok(())
 ///     }
@@ -60,7 +60,7 @@ pub trait Environment: fmt::Debug + Send + Sync + 'static {
     fn now(&self) -> Moment;
 
     /// The wall-clock time. Read only for leases that end at an instant, and for the reported end of a detached hold.
-    fn wall(&self) -> SystemTime;
+    fn system_time(&self) -> SystemTime;
 
     /// 64 unpredictable random bits.
     fn random(&self) -> u64;
@@ -69,7 +69,7 @@ pub trait Environment: fmt::Debug + Send + Sync + 'static {
     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()>;
 
     /// Runs the keeper to completion, apart from the caller's tasks.
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()>;
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()>;
 }
 
 /// The real environment: the machine's clock, its randomness, tokio's timers, a thread.
@@ -81,7 +81,7 @@ impl Environment for System {
         boottime()
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::now()
     }
 
@@ -93,7 +93,7 @@ impl Environment for System {
         Box::pin(tokio::time::sleep(at.since(self.now())))
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let run = move || runtime.block_on(keeper);
         std::thread::Builder::new().name("leasehold-keeper".into()).spawn(run).map(drop)

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// use leasehold::store::{Fault, FaultKind, Phase};
 ///
 /// let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-/// let fault = Fault::new(FaultKind::Disconnected, Phase::Reply, "locks:6379").because(reset);
+/// let fault = Fault::new(FaultKind::Disconnected, Phase::Reply, "locks:6379").with_source(reset);
 /// assert_eq!(fault.to_string(), "reply from locks:6379: connection lost");
 /// assert!(fault.is_transient());
 /// ```
@@ -38,7 +38,7 @@ pub struct Fault {
 /// fn remedy(fault: &Fault) -> &'static str {
 ///     match &fault.kind {
 ///         FaultKind::Unauthenticated | FaultKind::Forbidden => "ask the operator of the store",
-///         FaultKind::Meaningless(_) | FaultKind::Unusable(_) => "choose another name",
+///         FaultKind::Refused(_) | FaultKind::Unusable(_) => "choose another name",
 ///         _ if fault.is_transient() => "try again",
 ///         _ => "read the message",
 ///     }
@@ -66,26 +66,26 @@ pub enum FaultKind {
     /// Too few replicas confirmed a write.
     Unconfirmed {
         /// How many were required.
-        wanted: u32,
+        required: u32,
         /// How many confirmed in time.
-        found: u32,
+        confirmed: u32,
     },
     /// Too few nodes of a quorum executed the operation, or are known to have done so.
     NoQuorum {
         /// How many were required.
         needed: usize,
         /// How many nodes there are.
-        of: usize,
+        total: usize,
         /// The nodes that did not answer or failed, and why.
         nodes: Vec<Fault>,
     },
     /// The server was started so recently that it may have forgotten holds: as a node of a quorum it grants nothing
     /// until those would have expired.
-    TooYoung {
+    RecentlyStarted {
         /// Its uptime.
-        up: Duration,
+        uptime: Duration,
         /// The uptime that it needs.
-        needed: Duration,
+        min_uptime: Duration,
     },
     /// The server is busy: it loads its data, runs a long script, or a part of its cluster is moving.
     Busy,
@@ -93,9 +93,9 @@ pub enum FaultKind {
     Unsupported(String),
     /// The server can lose locks, and the configuration refuses such servers
     /// (`RedisConfig::strict`).
-    Hazardous(Vec<Finding>),
+    Unsafe(Vec<Finding>),
     /// The operation does not apply to this name.
-    Meaningless(Refused),
+    Refused(Refused),
     /// The name or the configuration cannot be used with this store.
     Unusable(String),
     /// TLS could not be established.
@@ -157,17 +157,17 @@ pub enum TlsFault {
     #[error(
         "it does not speak TLS on this port: connect to its `tls-port`, or use `redis` instead of `rediss` for plain text"
     )]
-    PlainServer,
+    NotTls,
     /// The server does not answer the TLS handshake, as a server that expects plain text does.
     #[error(
         "it does not answer the TLS handshake: is this its `tls-port`? If so, the server may be overloaded or restarting"
     )]
-    Unanswered,
+    NoResponse,
     /// The server closes the connection after a plain-text handshake, as a server that expects TLS does.
     #[error(
         "it closed the connection during the handshake: if this port expects TLS, write `rediss` instead of `redis`; otherwise the server is restarting, or has too many clients"
     )]
-    HungUp,
+    ConnectionClosed,
     /// Any other TLS failure.
     #[error("TLS failed: {0}")]
     Failed(String),
@@ -211,10 +211,10 @@ impl Fault {
         Self { kind, phase, node: node.into(), source: None }
     }
 
-    /// What a reply means that is none to the question: a refusal, or a store that breaks its contract.
-    pub fn odd_reply(reply: Reply) -> Self {
+    /// The fault for a reply that does not match the operation: a refusal, or a store that breaks its contract.
+    pub fn unexpected_reply(reply: Reply) -> Self {
         let kind = match reply {
-            Reply::Refused(refused) => FaultKind::Meaningless(refused),
+            Reply::Refused(refused) => FaultKind::Refused(refused),
             _ => FaultKind::Failed("its reply does not match the request".into()),
         };
         Self::new(kind, Phase::Reply, "the store")
@@ -222,12 +222,12 @@ impl Fault {
 
     /// Adds the cause of the fault.
     #[must_use]
-    pub fn because(mut self, source: impl Error + Send + Sync + 'static) -> Self {
+    pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
         self
     }
 
-    /// The more telling of two faults of one call: that the time was up at last says less than what went wrong before.
+    /// The more specific of two faults of one call: an earlier fault, if this one only says that the time was up.
     #[must_use]
     pub fn or_earlier(self, earlier: Option<Self>) -> Self {
         match earlier {
@@ -244,19 +244,19 @@ impl Fault {
             | FaultKind::Disconnected
             | FaultKind::ReadOnly
             | FaultKind::Unconfirmed { .. }
-            | FaultKind::TooYoung { .. }
+            | FaultKind::RecentlyStarted { .. }
             | FaultKind::Busy
-            | FaultKind::Tls(TlsFault::Unanswered | TlsFault::HungUp) => true,
+            | FaultKind::Tls(TlsFault::NoResponse | TlsFault::ConnectionClosed) => true,
             // The other nodes may come back.
-            FaultKind::NoQuorum { needed, of, nodes } => {
-                nodes.iter().filter(|node| !node.is_transient()).count() <= of.saturating_sub(*needed)
+            FaultKind::NoQuorum { needed, total, nodes } => {
+                nodes.iter().filter(|node| !node.is_transient()).count() <= total.saturating_sub(*needed)
             }
             FaultKind::Unauthenticated
             | FaultKind::Forbidden
             | FaultKind::OutOfMemory
             | FaultKind::Unsupported(_)
-            | FaultKind::Hazardous(_)
-            | FaultKind::Meaningless(_)
+            | FaultKind::Unsafe(_)
+            | FaultKind::Refused(_)
             | FaultKind::Unusable(_)
             | FaultKind::Tls(_)
             | FaultKind::Failed(_) => false,
@@ -287,12 +287,12 @@ impl fmt::Display for Fault {
             ),
             FaultKind::OutOfMemory => f.write_str("its memory is full: raise maxmemory, or free some"),
             FaultKind::ReadOnly => f.write_str("it does not take writes: is it a replica?"),
-            FaultKind::Unconfirmed { wanted, found } => write!(
+            FaultKind::Unconfirmed { required, confirmed } => write!(
                 f,
-                "{found} of {wanted} replicas have confirmed in time: are they running, and in sync with it?"
+                "{confirmed} of {required} replicas have confirmed in time: are they running, and in sync with it?"
             ),
-            FaultKind::NoQuorum { needed, of, nodes } => {
-                write!(f, "fewer than {needed} of {of} nodes succeeded")?;
+            FaultKind::NoQuorum { needed, total, nodes } => {
+                write!(f, "fewer than {needed} of {total} nodes succeeded")?;
                 let mut sign = ':';
                 nodes.iter().try_for_each(|node| {
                     write!(f, "{sign} {node}")?;
@@ -300,19 +300,19 @@ impl fmt::Display for Fault {
                     Ok(())
                 })
             }
-            FaultKind::TooYoung { up, needed } => write!(
+            FaultKind::RecentlyStarted { uptime, min_uptime } => write!(
                 f,
-                "it has been up for {up:?} and grants no lock before {needed:?}: it may have forgotten holds from before its start"
+                "it has been up for {uptime:?} and grants no lock before {min_uptime:?}: it may have forgotten holds from before its start"
             ),
             FaultKind::Busy => f.write_str("it is busy"),
             FaultKind::Unsupported(what) | FaultKind::Unusable(what) | FaultKind::Failed(what) => {
                 f.write_str(what)
             }
-            FaultKind::Hazardous(findings) => {
+            FaultKind::Unsafe(findings) => {
                 let all: Vec<_> = findings.iter().map(Finding::to_string).collect();
                 write!(f, "it is refused by the strict setting: {}", all.join("; "))
             }
-            FaultKind::Meaningless(refused) => fmt::Display::fmt(refused, f),
+            FaultKind::Refused(refused) => fmt::Display::fmt(refused, f),
             FaultKind::Tls(what) => fmt::Display::fmt(what, f),
         }
     }

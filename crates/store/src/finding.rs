@@ -10,20 +10,20 @@ use std::time::Duration;
 ///
 /// A [warning](Severity::Warning) is logged once when a store connects. With
 /// `RedisConfig::strict` it is an error instead:
-/// [`FaultKind::Hazardous`](crate::FaultKind::Hazardous). A [`Diagnosis`](crate::Diagnosis) contains all findings.
+/// [`FaultKind::Unsafe`](crate::FaultKind::Unsafe). A [`Diagnosis`](crate::Diagnosis) contains all findings.
 ///
 /// ```
 /// use leasehold::store::{Finding, FindingKind, Severity};
 ///
-/// fn has_to_be_mended(findings: &[Finding]) -> Vec<String> {
-///     let serious = findings.iter().filter(|hazard| hazard.severity >= Severity::Warning);
-///     serious.map(|hazard| format!("{}: {}", hazard.kind, hazard.kind.remedy())).collect()
+/// fn needs_action(findings: &[Finding]) -> Vec<String> {
+///     let serious = findings.iter().filter(|finding| finding.severity >= Severity::Warning);
+///     serious.map(|finding| format!("{}: {}", finding.kind, finding.kind.remedy())).collect()
 /// }
 ///
 /// let kind = FindingKind::Eviction { policy: "allkeys-lru".into(), maxmemory: 1 << 30 };
 /// let found = [Finding::new(FindingKind::NotPersistent, Severity::Notice), Finding::new(kind, Severity::Warning)];
-/// assert!(has_to_be_mended(&found)[0].contains("noeviction"));
-/// assert_eq!(has_to_be_mended(&found).len(), 1);
+/// assert!(needs_action(&found)[0].contains("noeviction"));
+/// assert_eq!(needs_action(&found).len(), 1);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -57,7 +57,7 @@ pub enum Severity {
 ///
 /// let replica = FindingKind::Replica { writes: false };
 /// println!("{replica}: {}", replica.remedy());
-/// assert_eq!(replica.word(), "replica");
+/// assert_eq!(replica.as_str(), "replica");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -86,20 +86,20 @@ pub enum FindingKind {
         writes: bool,
     },
     /// The Lua interpreter of the server's version has known vulnerabilities.
-    LuaHoles {
+    LuaVulnerabilities {
         /// Its product and version.
         server: String,
         /// The names of the vulnerabilities.
-        holes: Vec<String>,
+        vulnerabilities: Vec<String>,
         /// The version in which all of these are fixed.
-        mended_in: String,
+        fixed_in: String,
     },
     /// The clocks of server and client differ by more than a second.
-    ClockApart(ClockDifference),
+    ClockDiffers(ClockDifference),
     /// It is one of several servers of a store, and cannot be queried, for this reason.
     Unreachable(String),
     /// The user may not query the server's settings.
-    NotTold,
+    InfoDenied,
 }
 
 /// The difference between a server's clock and the client's.
@@ -145,26 +145,26 @@ impl FindingKind {
             Self::Replica { .. } => {
                 "connect to its primary, or through its Sentinels with `redis+sentinel://`".to_owned()
             }
-            Self::LuaHoles { mended_in, .. } => format!(
-                "upgrade to {mended_in} or later, or ask your distribution; until then allow no other user to run scripts there"
+            Self::LuaVulnerabilities { fixed_in, .. } => format!(
+                "upgrade to {fixed_in} or later, or ask your distribution; until then allow no other user to run scripts there"
             ),
-            Self::ClockApart(_) => "let NTP slew both clocks, and not step them".to_owned(),
+            Self::ClockDiffers(_) => "let NTP slew both clocks, and not step them".to_owned(),
             Self::Unreachable(_) => "check that it runs and that this host may connect to it".to_owned(),
-            Self::NotTold => "allow INFO to the user, or connect as another one".to_owned(),
+            Self::InfoDenied => "allow INFO to the user, or connect as another one".to_owned(),
         }
     }
 
     /// A stable identifier.
-    pub const fn word(&self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Eviction { .. } => "eviction",
             Self::MemoryFull { .. } => "memory_full",
             Self::NotPersistent => "not_persistent",
             Self::Replica { .. } => "replica",
-            Self::LuaHoles { .. } => "lua_holes",
-            Self::ClockApart(_) => "clock_apart",
+            Self::LuaVulnerabilities { .. } => "lua_holes",
+            Self::ClockDiffers(_) => "clock_apart",
             Self::Unreachable(_) => "unreachable",
-            Self::NotTold => "not_told",
+            Self::InfoDenied => "not_told",
         }
     }
 }
@@ -196,19 +196,19 @@ impl fmt::Display for FindingKind {
                 "it is a replica that accepts writes: its locks are known nowhere else, and its primary's data replace \
                  them at any time",
             ),
-            Self::LuaHoles { server, holes, .. } => write!(
+            Self::LuaVulnerabilities { server, vulnerabilities, .. } => write!(
                 f,
                 "the Lua of its version, {server}, has known vulnerabilities ({}; distributions may have fixed them under the \
                  same number): a user who may run scripts there may crash it, or do more",
-                holes.join(", ")
+                vulnerabilities.join(", ")
             ),
-            Self::ClockApart(difference) => write!(
+            Self::ClockDiffers(difference) => write!(
                 f,
                 "its clock is {difference}, so one of the two is wrong: locks do not use the client's, but a clock that is \
                  corrected by a step ends holds early or late"
             ),
             Self::Unreachable(why) => write!(f, "it cannot be queried: {why}"),
-            Self::NotTold => f.write_str("the user may not run INFO: its settings are unknown"),
+            Self::InfoDenied => f.write_str("the user may not run INFO: its settings are unknown"),
         }
     }
 }

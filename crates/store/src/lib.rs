@@ -14,32 +14,32 @@ compile_error!("leasehold needs a Unix system: its clock and its files are of th
 
 mod capabilities;
 pub mod clock;
+mod diagnosis;
 mod environment;
-mod examination;
 mod fault;
 mod finding;
-mod listen;
 mod memory;
+mod notification_sink;
 mod outcome;
-mod postbox;
 mod quorum;
 mod shards;
 mod store;
+mod subscription;
 #[doc(hidden)]
 pub mod sync;
 pub mod watched;
 
 pub use capabilities::{Capabilities, SessionTracking};
+pub use diagnosis::{Diagnosis, Role};
 pub use environment::{Environment, System, jitter};
-pub use examination::{Diagnosis, Role};
 pub use fault::{Fault, FaultKind, Phase, TlsFault};
 pub use finding::{ClockDifference, Finding, FindingKind, Severity};
 pub use leasehold_core as core;
 pub use leasehold_core::{Executed, Lock, Notification, Op, Reply, SessionOp, SessionReply};
-pub use listen::{Publisher, Subscription};
 pub use memory::MemoryStore;
+pub use notification_sink::NotificationSink;
 pub use outcome::Outcome;
-pub use postbox::NotificationSink;
 pub use quorum::{QuorumError, QuorumStore};
 pub use shards::{Shards, ShardsError};
 pub use store::Store;
+pub use subscription::{Publisher, Subscription};

@@ -5,10 +5,10 @@
 use crate::capabilities::{Capabilities, SessionTracking};
 use crate::clock;
 use crate::fault::Fault;
-use crate::listen::{Publisher, Subscription};
+use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
-use crate::postbox::NotificationSink;
 use crate::store::Store;
+use crate::subscription::{Publisher, Subscription};
 use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::model::{LockState, Sessions};
@@ -46,9 +46,9 @@ struct State {
     locks: HashMap<Lock, LockState>,
     mailboxes: HashMap<SessionId, Arc<dyn NotificationSink>>,
     sessions: Sessions,
-    /// Subscriptions to changes of an Election's leader.
-    bells: HashMap<Lock, Vec<(u64, Publisher)>>,
-    last_bell: u64,
+    /// The subscriptions to changes of an Election's leader.
+    publishers: HashMap<Lock, Vec<(u64, Publisher)>>,
+    last_subscription: u64,
     since_sweep: u32,
 }
 
@@ -56,10 +56,11 @@ impl MemoryStore {
     /// Creates a private store.
     pub fn new() -> Self {
         // The clock starts at the wall clock's time, so that fencing tokens look alike in every store.
-        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let wall_clock =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let start = clock::boottime();
         Self::with_clock(move || {
-            let now = wall + clock::boottime().since(start);
+            let now = wall_clock + clock::boottime().since(start);
             u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
         })
     }
@@ -81,12 +82,12 @@ impl MemoryStore {
     pub fn locks(&self) -> usize {
         let now_us = (self.shared.now_us)();
         let mut state = self.lock();
-        state.locks.retain(|_, lock| !lock.is_over(now_us));
+        state.locks.retain(|_, lock| !lock.is_empty_at(now_us));
         state.locks.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Only the model changes the state, and it does not panic.
+        // Only the model changes the state, and the model does not panic.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -95,27 +96,29 @@ impl MemoryStore {
         let state = &mut *guard;
         let now_us = (self.shared.now_us)();
         state.sweep(now_us);
-        let State { locks, mailboxes, sessions, bells, .. } = state;
-        let alive = |session| sessions.vital(now_us / 1000, session);
-        let other = others(lock).find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+        let State { locks, mailboxes, sessions, publishers, .. } = state;
+        let alive = |session| sessions.status(now_us / 1000, session);
+        let other = others(lock).find_map(|other| locks.get_mut(&other)?.value_at(now_us).cloned());
         let state = match locks.get_mut(lock) {
             Some(state) => state,
             None => locks.entry(lock.clone()).or_insert_with(|| LockState::new(lock.kind)),
         };
-        let listeners = bells.get(lock).filter(|_| lock.kind == Kind::Election);
-        let before = listeners.map(|_| state.value.as_ref().map(|value| value.content.clone()));
-        let (reply, wakes) = match other {
+        let subscribers = publishers.get(lock).filter(|_| lock.kind == Kind::Election);
+        let before = subscribers.map(|_| state.value.as_ref().map(|value| value.content.clone()));
+        let (reply, notifications) = match other {
             None => state.apply(now_us, op, &alive),
-            Some(other) => state.apply_beside(&other, now_us, op, &alive),
+            Some(other) => state.apply_to_occupied_key(&other, now_us, op, &alive),
         };
         if before.is_some_and(|before| before != state.value.as_ref().map(|value| value.content.clone())) {
-            listeners.into_iter().flatten().for_each(|(_, bell)| bell.ring());
+            subscribers.into_iter().flatten().for_each(|(_, publisher)| publisher.notify());
         }
-        let posts: Vec<_> =
-            wakes.into_iter().filter_map(|wake| Some((mailboxes.get(&wake.to())?.clone(), wake))).collect();
+        let deliveries: Vec<_> = notifications
+            .into_iter()
+            .filter_map(|notification| Some((mailboxes.get(&notification.to())?.clone(), notification)))
+            .collect();
         drop(guard);
-        for (post, wake) in posts {
-            post.deliver(wake);
+        for (sink, notification) in deliveries {
+            sink.deliver(notification);
         }
         reply
     }
@@ -128,31 +131,31 @@ fn others(lock: &Lock) -> impl Iterator<Item = Lock> {
 }
 
 impl MemoryStore {
-    fn take_all(&self, asks: &[(Lock, Acquire)]) -> Vec<MultiAcquired> {
+    fn apply_all(&self, requests: &[(Lock, Acquire)]) -> Vec<MultiAcquired> {
         let mut guard = self.lock();
         let state = &mut *guard;
         let now_us = (self.shared.now_us)();
         state.sweep(now_us);
         let locks = &mut state.locks;
-        let mut together = Vec::with_capacity(asks.len());
-        for (lock, _) in asks {
+        let mut together = Vec::with_capacity(requests.len());
+        for (lock, _) in requests {
             let mut state = locks.remove(lock).unwrap_or_else(|| LockState::new(lock.kind));
-            let other = others(lock).find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+            let other = others(lock).find_map(|other| locks.get_mut(&other)?.value_at(now_us).cloned());
             if let Some(other) = &other {
-                state.value = Some(other.to_others());
+                state.value = Some(other.type_only());
             }
             together.push((state, other.is_some()));
         }
         let mut pairs: Vec<_> =
-            together.iter_mut().zip(asks).map(|((state, _), (_, ask))| (state, ask)).collect();
-        let shares = LockState::take_all(&mut pairs, now_us);
-        for ((mut state, beside_another), (lock, _)) in together.into_iter().zip(asks) {
+            together.iter_mut().zip(requests).map(|((state, _), (_, request))| (state, request)).collect();
+        let results = LockState::acquire_all(&mut pairs, now_us);
+        for ((mut state, beside_another), (lock, _)) in together.into_iter().zip(requests) {
             if beside_another {
                 state.value = None;
             }
             locks.insert(lock.clone(), state);
         }
-        shares
+        results
     }
 }
 
@@ -162,7 +165,7 @@ impl State {
         self.since_sweep += 1;
         if self.since_sweep >= SWEEP_EVERY {
             self.since_sweep = 0;
-            self.locks.retain(|_, lock| !lock.is_over(now_us));
+            self.locks.retain(|_, lock| !lock.is_empty_at(now_us));
         }
     }
 }
@@ -186,10 +189,10 @@ impl Store for MemoryStore {
 
     fn acquire_all<'a>(
         &'a self,
-        asks: &'a [(Lock, Acquire)],
+        requests: &'a [(Lock, Acquire)],
         _within: Duration,
     ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
-        Box::pin(async move { Some(Outcome::Done(self.take_all(asks))) })
+        Box::pin(async move { Some(Outcome::Done(self.apply_all(requests))) })
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -198,47 +201,47 @@ impl Store for MemoryStore {
 
     fn open_mailbox(
         &self,
-        _place: Partition,
+        _partition: Partition,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
         _within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        self.lock().mailboxes.insert(session, post);
+        self.lock().mailboxes.insert(session, sink);
         Box::pin(ready(Ok(())))
     }
 
-    fn close_mailbox(&self, _place: Partition, session: SessionId) {
+    fn close_mailbox(&self, _partition: Partition, session: SessionId) {
         self.lock().mailboxes.remove(&session);
     }
 
     /// For an Election: changes of its leader. Other libraries have no locks here.
-    fn listen<'a>(
+    fn subscribe<'a>(
         &'a self,
         lock: &'a Lock,
         _within: Duration,
     ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
-        let listening = (lock.kind == Kind::Election).then(|| {
-            let bell = Publisher::default();
+        let subscription = (lock.kind == Kind::Election).then(|| {
+            let publisher = Publisher::default();
             let mut state = self.lock();
-            state.last_bell += 1;
-            let number = state.last_bell;
-            state.bells.entry(lock.clone()).or_default().push((number, bell.clone()));
+            state.last_subscription += 1;
+            let number = state.last_subscription;
+            state.publishers.entry(lock.clone()).or_default().push((number, publisher.clone()));
             let (store, lock) = (self.clone(), lock.clone());
-            Subscription::new(&bell, move || {
+            Subscription::new(&publisher, move || {
                 let mut state = store.lock();
-                let Some(bells) = state.bells.get_mut(&lock) else { return };
-                bells.retain(|(other, _)| *other != number);
-                if bells.is_empty() {
-                    state.bells.remove(&lock);
+                let Some(publishers) = state.publishers.get_mut(&lock) else { return };
+                publishers.retain(|(other, _)| *other != number);
+                if publishers.is_empty() {
+                    state.publishers.remove(&lock);
                 }
             })
         });
-        Box::pin(ready(Ok(listening)))
+        Box::pin(ready(Ok(subscription)))
     }
 
     fn execute_session<'a>(
         &'a self,
-        _place: Partition,
+        _partition: Partition,
         op: &'a SessionOp,
         _within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {

@@ -1,12 +1,12 @@
-//! What became of an operation that a store was given.
+//! The outcome of an operation.
 
 use crate::fault::Fault;
 use leasehold_core::{Executed, Reply};
 
-/// What became of an operation: a reply, or a fault with the answer to whether it was [`Executed`].
+/// The outcome of an operation: a reply, or a fault and whether the operation was [`Executed`].
 ///
-/// There are always three cases: it was executed, it was not, or that is unknown. It is not a `Result`, because a `?` would
-/// pass the last two on as one.
+/// There are three cases: the operation was executed, it was not executed, or that is unknown. This is not a `Result`: a
+/// `?` would fold the last two cases into one.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,12 +14,12 @@ use leasehold_core::{Executed, Reply};
 /// use leasehold::store::{Executed, MemoryStore, Outcome, Store};
 /// use std::time::Duration;
 ///
-/// let (lock, op) = (Lock::mutex("orders/42".parse()?), Op::Inspect(Inspect { claim: None, in_full: false }));
+/// let (lock, op) = (Lock::mutex("orders/42".parse()?), Op::Inspect(Inspect { claim: None, details: false }));
 /// match MemoryStore::new().execute(&lock, &op, Duration::from_secs(1)).await {
-///     Outcome::Done(Reply::Inspect(seen)) => println!("{} wait", seen.waiting),
-///     Outcome::Done(other) => println!("an answer to another question: {other:?}"),
+///     Outcome::Done(Reply::Inspect(seen)) => println!("{} wait", seen.waiters),
+///     Outcome::Done(other) => println!("a reply to another operation: {other:?}"),
 ///     Outcome::Failed(Executed::No, fault) => println!("not executed: {fault}"),
-///     Outcome::Failed(Executed::Unknown, fault) => println!("executed or not, or only yet to be: {fault}"),
+///     Outcome::Failed(Executed::Unknown, fault) => println!("may have been executed, or may still be: {fault}"),
 /// }
 /// # Ok(()) }
 /// ```
@@ -27,6 +27,6 @@ use leasehold_core::{Executed, Reply};
 pub enum Outcome<T = Reply> {
     /// It was executed, and this is the reply.
     Done(T),
-    /// There is no reply: whether it was executed nevertheless, and why there is none.
+    /// There is no reply: whether the operation was executed nevertheless, and the reason.
     Failed(Executed, Fault),
 }

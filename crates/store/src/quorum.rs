@@ -1,14 +1,14 @@
 //! Several stores as one: a client holds a lock once a majority of them grants it.
 //!
-//! Owns which node is sent what, when, and its time limits. [`tally`] combines the replies; [`ballot`] wins and
+//! Owns what is sent to which node, when, and the time limits. [`tally`] combines the replies; [`ballot`] wins and
 //! undoes an acquire. The meaning of an operation at a node is the model's, as everywhere; that a node which may have
 //! forgotten its grants grants nothing for a while is up to the node (`redis`).
 //!
-//! 1. All nodes are sent an operation at once, each by its own task. The outcome is known as soon as further replies
-//!    would not change it; the tasks go on in the background until their nodes have answered or their time is up. A
+//! 1. An operation goes to all nodes at once, each in its own task. The outcome is known as soon as further replies
+//!    would not change it; the tasks continue in the background until their nodes have answered or their time is up. A
 //!    program waits for them before it ends: [`Store::flush`].
-//! 2. Nodes have no queues, hand nothing on and know no sessions: each has only a vote. So a waiter retries, each
-//!    time with a new hold.
+//! 2. Nodes have no queues, grant nothing to waiters and know no sessions: each node has only a vote. So a waiter
+//!    retries, each time with a new hold.
 //! 3. An extend never releases, and is not sent to a node that lacks the hold: a hold that a majority does not extend
 //!    ends by itself.
 
@@ -16,12 +16,12 @@ mod ballot;
 mod tally;
 
 use crate::capabilities::Capabilities;
-use crate::examination::Diagnosis;
+use crate::diagnosis::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
-use crate::listen::{Publisher, Subscription};
+use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
-use crate::postbox::NotificationSink;
 use crate::store::Store;
+use crate::subscription::{Publisher, Subscription};
 use crate::watched::Watched;
 use ballot::Ballot;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
@@ -43,10 +43,10 @@ use tokio::task::JoinHandle;
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long a node's notification is held back from the waiters: until the other nodes have freed the lock as well,
 /// plus a random part of the second value, so that waiters do not all retry at the same moment.
-const HUSH: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(7));
+const RELAY_DELAY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(7));
 
 /// The time limit for a subscription to a node, and the pause after one that failed.
-const LISTENS_WITHIN: Duration = Duration::from_secs(2);
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Several independent stores as one: [Redlock](https://redis.io/docs/latest/develop/use/patterns/distributed-locks/)
 /// over three nodes or more.
@@ -79,8 +79,8 @@ const LISTENS_WITHIN: Duration = Duration::from_secs(2);
 pub struct QuorumStore {
     nodes: Arc<[Arc<dyn Store>]>,
     node_timeout: Duration,
-    longest_lease: Option<Duration>,
-    errands: BackgroundTasks,
+    max_lease: Option<Duration>,
+    background: BackgroundTasks,
 }
 
 /// Why stores cannot form a quorum.
@@ -102,7 +102,7 @@ pub enum QuorumError {
         nodes: usize,
     },
     /// There are too many nodes.
-    #[error("a quorum has at most {} nodes, this one has {nodes}", QuorumStore::MOST)]
+    #[error("a quorum has at most {} nodes, this one has {nodes}", QuorumStore::MAX_NODES)]
     TooMany {
         /// The number of nodes.
         nodes: usize,
@@ -130,9 +130,9 @@ pub enum QuorumError {
 
 impl QuorumStore {
     /// The largest number of nodes.
-    pub const MOST: usize = 31;
+    pub const MAX_NODES: usize = 31;
 
-    /// Creates a quorum of these stores. Fails if there are fewer than three or more than [`MOST`](Self::MOST), or if
+    /// Creates a quorum of these stores. Fails if there are fewer than three or more than [`MAX_NODES`](Self::MAX_NODES), or if
     /// one of them [waits for replicas](Store::capabilities).
     ///
     /// Use it inside a tokio runtime.
@@ -140,19 +140,19 @@ impl QuorumStore {
         let nodes: Arc<[_]> = nodes.into_iter().collect();
         match nodes.len() {
             few @ 0..3 => return Err(QuorumError::TooFew { nodes: few }),
-            many if many > Self::MOST => return Err(QuorumError::TooMany { nodes: many }),
+            many if many > Self::MAX_NODES => return Err(QuorumError::TooMany { nodes: many }),
             _ => {}
         }
         if nodes.iter().any(|node| node.capabilities().confirmation) {
             return Err(QuorumError::Replicas);
         }
-        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, longest_lease: None, errands: BackgroundTasks::new() })
+        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, max_lease: None, background: BackgroundTasks::new() })
     }
 
     /// Sets the time limit for the reply of a node: 50 ms by default. A node that takes longer has not voted.
     ///
-    /// Choose little compared with the lease of 3 s that every hold begins with, since it is lost from that; and more
-    /// than the round trip to the second slowest node.
+    /// Choose a time that is short compared with the first lease of 3 s, from which it is subtracted, and longer than the
+    /// round trip to the second slowest node.
     #[must_use]
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
@@ -163,8 +163,8 @@ impl QuorumStore {
     /// nothing after a restart until everything they may have forgotten has
     /// expired.
     #[must_use]
-    pub fn longest_lease(mut self, longest: Option<Duration>) -> Self {
-        self.longest_lease = longest;
+    pub fn max_lease(mut self, max: Option<Duration>) -> Self {
+        self.max_lease = max;
         self
     }
 
@@ -182,18 +182,19 @@ impl QuorumStore {
         majority(self.nodes.len())
     }
 
-    async fn acquire(&self, lock: &Lock, ask: &Acquire, within: Duration) -> Outcome {
-        let ask = Acquire { queue: None, predecessor: None, liveness: Liveness::Lease, ..ask.clone() };
-        let Self { nodes, errands, node_timeout, .. } = self;
+    async fn acquire(&self, lock: &Lock, request: &Acquire, within: Duration) -> Outcome {
+        let request =
+            Acquire { queue: None, predecessor: None, liveness: Liveness::Lease, ..request.clone() };
+        let Self { nodes, background, node_timeout, .. } = self;
         let (needed, node_timeout) = (self.needed(), *node_timeout);
-        Ballot { nodes, needed, lock, ask, within, node_timeout, errands }.hold().await
+        Ballot { nodes, needed, lock, request, within, node_timeout, background }.run().await
     }
 
     /// Releases the hold and then sends the acquire that goes with it: a quorum cannot do both in one step.
     async fn release(&self, lock: &Lock, release: &Release, within: Duration) -> Outcome {
         let start = tokio::time::Instant::now();
         let only = Op::Release(Release { next: None, ..release.clone() });
-        let released = self.ask(lock, &only, within).await;
+        let released = self.send(lock, &only, within).await;
         let (Some(next), Outcome::Done(Reply::Release(mut released))) = (&release.next, released.clone())
         else {
             return released;
@@ -201,44 +202,44 @@ impl QuorumStore {
         released.next = match self.acquire(lock, next, within.saturating_sub(start.elapsed())).await {
             Outcome::Done(Reply::Acquire(acquired)) => Some(Ok(acquired)),
             Outcome::Done(Reply::Refused(refused)) => Some(Err(refused)),
-            // The hold was given up for certain, and what the question left is undone.
+            // The hold was certainly released, and the acquire that failed is undone.
             Outcome::Done(_) | Outcome::Failed(..) => None,
         };
         Outcome::Done(Reply::Release(released))
     }
 
-    async fn ask(&self, lock: &Lock, op: &Op, within: Duration) -> Outcome {
-        let one = [(lock.clone(), op.clone())];
-        self.ask_all(&one, within).await.pop().unwrap_or_else(|| Tally::new(self.nodes.len()).failure())
+    async fn send(&self, lock: &Lock, op: &Op, within: Duration) -> Outcome {
+        let ops = [(lock.clone(), op.clone())];
+        self.send_to_all(&ops, within).await.pop().unwrap_or_else(|| Tally::new(self.nodes.len()).failure())
     }
 
     /// Sends these operations to all nodes, one batch per node (1).
-    async fn ask_all(&self, ops: &[(Lock, Op)], within: Duration) -> Vec<Outcome> {
+    async fn send_to_all(&self, ops: &[(Lock, Op)], within: Duration) -> Vec<Outcome> {
         let limit = self.node_timeout.min(within);
         let sent: Arc<[_]> = ops.iter().map(|(lock, op)| (lock.clone(), at_a_node(op))).collect();
-        let (tell, mut news) = mpsc::unbounded_channel();
+        let (sender, mut events) = mpsc::unbounded_channel();
         for (at, node) in self.nodes.iter().cloned().enumerate() {
-            let (sent, tell) = (Arc::clone(&sent), tell.clone());
-            let asked = async move {
+            let (sent, sender) = (Arc::clone(&sent), sender.clone());
+            let task = async move {
                 let outcomes = match &*sent {
                     [(lock, op)] => vec![node.execute(lock, op, limit).await],
                     sent => node.execute_all(sent, limit).await,
                 };
                 // The receiver is gone once the outcome is known.
-                let _ = tell.send((at, outcomes));
+                let _ = sender.send((at, outcomes));
             };
-            self.errands.begin(asked).await;
+            self.background.begin(task).await;
         }
-        drop(tell);
+        drop(sender);
         let mut tallies: Vec<_> = ops.iter().map(|_| Tally::new(self.nodes.len())).collect();
         let mut known: Vec<Option<Outcome>> = vec![None; ops.len()];
         while known.iter().any(Option::is_none) {
-            let Some((at, outcomes)) = news.recv().await else { break };
+            let Some((at, outcomes)) = events.recv().await else { break };
             for (tally, outcome) in tallies.iter_mut().zip(outcomes) {
                 tally.note(at, outcome);
             }
             for ((tally, known), (_, op)) in tallies.iter().zip(&mut known).zip(ops) {
-                if let (None, TallyResult::Known(reply)) = (&known, tally.verdict(op)) {
+                if let (None, TallyResult::Known(reply)) = (&known, tally.result(op)) {
                     *known = Some(Outcome::Done(reply));
                 }
             }
@@ -252,28 +253,28 @@ impl QuorumStore {
 
     /// Why an operation is not sent to any node, if so.
     fn refusal(&self, lock: &Lock, op: &Op) -> Option<Outcome> {
-        if let Some(refused) = op.misfit(lock.kind) {
+        if let Some(refused) = op.refusal_for(lock.kind) {
             return Some(Outcome::Done(Reply::Refused(refused)));
         }
         let unusable = |text: String| {
             let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "the quorum");
             Some(Outcome::Failed(Executed::No, fault))
         };
-        if !lock.kind.goes_by_majority() {
-            return unusable(KeyError::NotByMajority(lock.kind).to_string());
+        if !lock.kind.supports_quorum() {
+            return unusable(KeyError::UnsupportedByQuorum(lock.kind).to_string());
         }
-        let kept_ms = match op {
-            Op::Acquire(ask) => ask.lease_ms,
+        let ttl_ms = match op {
+            Op::Acquire(request) => request.lease_ms,
             Op::Extend(extend) => extend.lease_ms,
-            Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. }) => *for_ms,
+            Op::Release(Release { action: ReleaseAction::Cooldown { for_ms }, .. }) => *for_ms,
             Op::RaiseFence(_) => return unusable("only the quorum itself sends the second round".to_owned()),
             _ => 0,
         };
-        match self.longest_lease {
-            Some(most) if Duration::from_millis(kept_ms) > most => {
+        match self.max_lease {
+            Some(most) if Duration::from_millis(ttl_ms) > most => {
                 let text = format!(
                     "a lease of {:?} is too long, and this quorum allows at most {most:?}, because a restarted node votes again after that time: set `min_uptime` higher for all clients",
-                    Duration::from_millis(kept_ms)
+                    Duration::from_millis(ttl_ms)
                 );
                 unusable(text)
             }
@@ -286,14 +287,14 @@ impl QuorumStore {
 fn at_a_node(op: &Op) -> Op {
     match op {
         Op::Extend(extend) => Op::Extend(Extend { reserve: None, ..extend.clone() }),
-        Op::Release(Release { claim, pass: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
-            Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Tell, next: None })
+        Op::Release(Release { claim, action: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
+            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::FreeAndPublish, next: None })
         }
         other => other.clone(),
     }
 }
 
-/// The tasks of the nodes, which go on after their caller has its reply.
+/// The tasks of the nodes, which continue after the caller has received its reply.
 #[derive(Debug, Clone)]
 struct BackgroundTasks(Arc<Watched<UnderWay>>);
 
@@ -318,17 +319,17 @@ impl BackgroundTasks {
     /// Polls a task once, then spawns it. So requests to one node are sent in order, and a release cannot overtake an
     /// acquire whose reply was not awaited.
     async fn begin(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let errand = self.errand();
+        let track = self.track();
         let mut task = Box::pin(async move {
             task.await;
-            drop(errand);
+            drop(track);
         });
         if poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx))).await.is_pending() {
             tokio::spawn(task);
         }
     }
 
-    fn errand(&self) -> BackgroundTask {
+    fn track(&self) -> BackgroundTask {
         let mut number = 0;
         self.0.modify(|under_way| {
             number = under_way.next;
@@ -353,32 +354,32 @@ impl Drop for BackgroundTask {
     }
 }
 
-/// Forwards a notification after a pause (see [`HUSH`]): notifications by other nodes meanwhile lead to the same
+/// Forwards a notification after a pause (see [`RELAY_DELAY`]): notifications by other nodes meanwhile lead to the same
 /// re-check.
-async fn relay(mut heard: Subscription, bell: Publisher) {
+async fn relay(mut subscription: Subscription, publisher: Publisher) {
     loop {
-        heard.heard().await;
+        subscription.notified().await;
         let share = f64::from(rand::random::<u16>()) / f64::from(u16::MAX);
-        tokio::time::sleep(HUSH.0 + HUSH.1.mul_f64(share)).await;
-        let _ = heard.heard().now_or_never();
-        bell.ring();
+        tokio::time::sleep(RELAY_DELAY.0 + RELAY_DELAY.1.mul_f64(share)).await;
+        let _ = subscription.notified().now_or_never();
+        publisher.notify();
     }
 }
 
 /// Forwards a node's notifications. A failed subscription is retried now and then; nothing waits for it.
-async fn overhear(node: Arc<dyn Store>, lock: Lock, bell: Publisher) {
+async fn forward_node(node: Arc<dyn Store>, lock: Lock, publisher: Publisher) {
     loop {
-        match node.listen(&lock, LISTENS_WITHIN).await {
-            Ok(Some(mut heard)) => {
+        match node.subscribe(&lock, SUBSCRIBE_TIMEOUT).await {
+            Ok(Some(mut subscription)) => {
                 // Re-check for what was published before.
-                bell.ring();
+                publisher.notify();
                 loop {
-                    heard.heard().await;
-                    bell.ring();
+                    subscription.notified().await;
+                    publisher.notify();
                 }
             }
             Ok(None) => return,
-            Err(_) => tokio::time::sleep(LISTENS_WITHIN).await,
+            Err(_) => tokio::time::sleep(SUBSCRIBE_TIMEOUT).await,
         }
     }
 }
@@ -399,9 +400,9 @@ impl Store for QuorumStore {
                 return refusal;
             }
             match op {
-                Op::Acquire(ask) => self.acquire(lock, ask, within).await,
+                Op::Acquire(request) => self.acquire(lock, request, within).await,
                 Op::Release(release) => self.release(lock, release, within).await,
-                op => self.ask(lock, op, within).await,
+                op => self.send(lock, op, within).await,
             }
         })
     }
@@ -412,56 +413,56 @@ impl Store for QuorumStore {
             let plain =
                 |(lock, op): &(Lock, Op)| matches!(op, Op::Extend(_)) && self.refusal(lock, op).is_none();
             if ops.iter().all(plain) && !ops.is_empty() {
-                return self.ask_all(ops, within).await;
+                return self.send_to_all(ops, within).await;
             }
             join_all(ops.iter().map(|(lock, op)| self.execute(lock, op, within))).await
         })
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().notifications(false).queue(false).longest_lease(self.longest_lease)
+        Capabilities::default().notifications(false).queue(false).max_lease(self.max_lease)
     }
 
     fn open_mailbox(
         &self,
-        _place: Partition,
+        _partition: Partition,
         _session: SessionId,
-        _post: Arc<dyn NotificationSink>,
+        _sink: Arc<dyn NotificationSink>,
         _within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(ready(Ok(())))
     }
 
-    fn close_mailbox(&self, _place: Partition, _session: SessionId) {}
+    fn close_mailbox(&self, _partition: Partition, _session: SessionId) {}
 
     /// Covers all nodes. The subscription begins at each node when it answers, without waiting for the others.
-    fn listen<'a>(
+    fn subscribe<'a>(
         &'a self,
         lock: &'a Lock,
         _within: Duration,
     ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
         Box::pin(async move {
-            let (bell, said) = (Publisher::default(), Publisher::default());
+            let (publisher, merged) = (Publisher::default(), Publisher::default());
             let nodes = self
                 .nodes
                 .iter()
-                .map(|node| tokio::spawn(overhear(node.clone(), lock.clone(), said.clone())));
+                .map(|node| tokio::spawn(forward_node(node.clone(), lock.clone(), merged.clone())));
             let mut tasks = Tasks(nodes.collect());
-            tasks.0.push(tokio::spawn(relay(Subscription::new(&said, || {}), bell.clone())));
-            Ok(Some(Subscription::new(&bell, move || drop(tasks))))
+            tasks.0.push(tokio::spawn(relay(Subscription::new(&merged, || {}), publisher.clone())));
+            Ok(Some(Subscription::new(&publisher, move || drop(tasks))))
         })
     }
 
     /// Nodes whose replies were not awaited still receive the operation, and grants by a minority are undone.
     fn flush(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.errands.done())
+        Box::pin(self.background.done())
     }
 
     /// Covers each node, including those that do not answer.
     fn diagnose(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {
         Box::pin(async move {
             let found = join_all(self.nodes.iter().map(|node| node.diagnose(within))).await;
-            let silent = |fault: Fault| vec![Diagnosis::of_silent(&*fault.node, &fault)];
+            let silent = |fault: Fault| vec![Diagnosis::unreachable(&*fault.node, &fault)];
             Ok(found.into_iter().flat_map(|found| found.unwrap_or_else(silent)).collect())
         })
     }
@@ -472,8 +473,8 @@ impl Store for QuorumStore {
     }
 
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
-        if !lock.kind.goes_by_majority() {
-            return Err(KeyError::NotByMajority(lock.kind));
+        if !lock.kind.supports_quorum() {
+            return Err(KeyError::UnsupportedByQuorum(lock.kind));
         }
         self.nodes.iter().try_for_each(|node| node.check(lock))
     }

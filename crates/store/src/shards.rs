@@ -11,12 +11,12 @@
 //! 3. The mapping depends only on the names of the shards, so it is the same for all clients.
 
 use crate::capabilities::{Capabilities, SessionTracking};
-use crate::examination::Diagnosis;
+use crate::diagnosis::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
-use crate::listen::Subscription;
+use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
-use crate::postbox::NotificationSink;
 use crate::store::Store;
+use crate::subscription::Subscription;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{
     Acquire, Claim, Executed, KeyError, Lock, MultiAcquired, Op, Partition, SessionId, SessionOp,
@@ -75,14 +75,14 @@ pub enum ShardsError {
     /// Two shards have the same name.
     #[error("two shards are named `{0}`: names must be unique, since they select the shard of a lock")]
     Twice(String),
-    /// There are more than [`Shards::MOST`].
+    /// There are more than [`Shards::MAX_SHARDS`].
     #[error("there are {0} shards, and at most 1024 are allowed")]
     TooMany(usize),
 }
 
 impl Shards {
     /// The largest number of shards.
-    pub const MOST: usize = 1024;
+    pub const MAX_SHARDS: usize = 1024;
 
     /// Creates a store from stores and their names. All clients must give each store the same name, in any order; a
     /// shard with another name than before has other locks.
@@ -92,7 +92,7 @@ impl Shards {
         if shards.is_empty() {
             return Err(ShardsError::None);
         }
-        if shards.len() > Self::MOST {
+        if shards.len() > Self::MAX_SHARDS {
             return Err(ShardsError::TooMany(shards.len()));
         }
         shards.sort_by(|a, b| a.name.cmp(&b.name));
@@ -102,14 +102,14 @@ impl Shards {
         }
     }
 
-    /// What the shard is called on which a lock lies.
+    /// The name of the shard that a lock maps to.
     pub fn shard_of(&self, lock: &Lock) -> &str {
         &self.shard(self.partition(lock)).name
     }
 
-    fn shard(&self, place: Partition) -> &Shard {
+    fn shard(&self, partition: Partition) -> &Shard {
         // There is at least one shard, and partitions are created here.
-        &self.shards[usize::from(place.as_u16()) % self.shards.len()]
+        &self.shards[usize::from(partition.as_u16()) % self.shards.len()]
     }
 
     fn of(&self, lock: &Lock) -> &dyn Store {
@@ -118,8 +118,8 @@ impl Shards {
 
     /// The shard that all of these locks map to, if it is the same.
     fn of_all<'a>(&self, mut locks: impl Iterator<Item = &'a Lock>) -> Option<&dyn Store> {
-        let place = self.partition(locks.next()?);
-        locks.all(|lock| self.partition(lock) == place).then(|| &*self.shard(place).store)
+        let partition = self.partition(locks.next()?);
+        locks.all(|lock| self.partition(lock) == partition).then(|| &*self.shard(partition).store)
     }
 
     async fn list(&self, within: Duration) -> Outcome<SessionReply> {
@@ -139,16 +139,16 @@ impl Shards {
                 Outcome::Failed(_, fault) => missing = Some(fault),
             }
         }
-        // Half a list would look like a whole one.
+        // A caller could not tell an incomplete list from a complete one.
         missing.map_or(Outcome::Done(SessionReply::List(sessions)), |fault| {
             Outcome::Failed(Executed::Unknown, fault)
         })
     }
 
     /// The reports of one shard, or that it does not answer.
-    async fn examine_shard(shard: &Shard, within: Duration) -> Vec<Diagnosis> {
+    async fn diagnose_shard(shard: &Shard, within: Duration) -> Vec<Diagnosis> {
         let found = shard.store.diagnose(within).await;
-        found.unwrap_or_else(|fault| vec![Diagnosis::of_silent(&shard.name, &fault)])
+        found.unwrap_or_else(|fault| vec![Diagnosis::unreachable(&shard.name, &fault)])
     }
 }
 
@@ -192,10 +192,10 @@ impl Store for Shards {
             for (at, (lock, _)) in ops.iter().enumerate() {
                 batches.entry(self.partition(lock)).or_default().push(at);
             }
-            let sent = batches.into_iter().map(async |(place, places)| {
-                let batch: Vec<_> = places.iter().map(|at| ops[*at].clone()).collect();
-                let outcomes = self.shard(place).store.execute_all(&batch, within).await;
-                places.into_iter().zip(outcomes).collect::<Vec<_>>()
+            let sent = batches.into_iter().map(async |(partition, positions)| {
+                let batch: Vec<_> = positions.iter().map(|at| ops[*at].clone()).collect();
+                let outcomes = self.shard(partition).store.execute_all(&batch, within).await;
+                positions.into_iter().zip(outcomes).collect::<Vec<_>>()
             });
             let mut outcomes: Vec<_> = join_all(sent).await.into_iter().flatten().collect();
             outcomes.sort_by_key(|(at, _)| *at);
@@ -205,11 +205,11 @@ impl Store for Shards {
 
     fn acquire_all<'a>(
         &'a self,
-        asks: &'a [(Lock, Acquire)],
+        requests: &'a [(Lock, Acquire)],
         within: Duration,
     ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
-        match self.of_all(asks.iter().map(|(lock, _)| lock)) {
-            Some(store) => store.acquire_all(asks, within),
+        match self.of_all(requests.iter().map(|(lock, _)| lock)) {
+            Some(store) => store.acquire_all(requests, within),
             None => Box::pin(ready(None)),
         }
     }
@@ -223,7 +223,7 @@ impl Store for Shards {
             .partitioned(true)
             .notifications(all().all(|shard| shard.notifications))
             .queue(all().all(|shard| shard.queue))
-            .longest_lease(all().filter_map(|shard| shard.longest_lease).min())
+            .max_lease(all().filter_map(|shard| shard.max_lease).min())
             .sessions(sessions.unwrap_or(SessionTracking::Never))
             .confirmation(all().any(|shard| shard.confirmation))
     }
@@ -237,35 +237,35 @@ impl Store for Shards {
 
     fn open_mailbox(
         &self,
-        place: Partition,
+        partition: Partition,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        self.shard(place).store.open_mailbox(Partition::ONLY, session, post, within)
+        self.shard(partition).store.open_mailbox(Partition::ONLY, session, sink, within)
     }
 
-    fn close_mailbox(&self, place: Partition, session: SessionId) {
-        self.shard(place).store.close_mailbox(Partition::ONLY, session);
+    fn close_mailbox(&self, partition: Partition, session: SessionId) {
+        self.shard(partition).store.close_mailbox(Partition::ONLY, session);
     }
 
-    fn listen<'a>(
+    fn subscribe<'a>(
         &'a self,
         lock: &'a Lock,
         within: Duration,
     ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
-        self.of(lock).listen(lock, within)
+        self.of(lock).subscribe(lock, within)
     }
 
     fn execute_session<'a>(
         &'a self,
-        place: Partition,
+        partition: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         match op {
             SessionOp::List => Box::pin(self.list(within)),
-            op => self.shard(place).store.execute_session(Partition::ONLY, op, within),
+            op => self.shard(partition).store.execute_session(Partition::ONLY, op, within),
         }
     }
 
@@ -280,7 +280,7 @@ impl Store for Shards {
 
     fn diagnose(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {
         Box::pin(async move {
-            let all = self.shards.iter().map(|shard| Self::examine_shard(shard, within));
+            let all = self.shards.iter().map(|shard| Self::diagnose_shard(shard, within));
             Ok(join_all(all).await.into_iter().flatten().collect())
         })
     }
@@ -319,14 +319,14 @@ mod tests {
 
     /// Locks held before an upgrade must be found after it.
     #[test]
-    fn names_lie_where_they_always_have() {
+    fn names_map_to_the_same_shards_as_before() {
         let all = shards(&["a:6379", "b:6379", "c:6379"]);
         let found: Vec<_> = (0..8).map(|n| all.shard_of(&lock(n))).collect();
         assert_eq!(found, ["b:6379", "b:6379", "b:6379", "c:6379", "a:6379", "b:6379", "b:6379", "b:6379"]);
     }
 
     #[test]
-    fn names_of_one_tag_lie_together() {
+    fn names_with_one_hash_tag_share_a_shard() {
         let all = shards(&["a:6379", "b:6379", "c:6379"]);
         let tagged = |n: u32| Lock::mutex(format!("{{orders}}/{n}").parse().expect("a good name"));
         assert!((1..100).all(|n| all.partition(&tagged(n)) == all.partition(&tagged(0))));
@@ -360,14 +360,14 @@ mod tests {
     }
 
     #[test]
-    fn shards_that_cannot_be_are_refused() {
+    fn invalid_shards_are_refused() {
         let shard = |name: &str| (name.to_owned(), Arc::new(MemoryStore::new()) as Arc<dyn Store>);
         assert_eq!(Shards::new([]).expect_err("these shards are refused"), ShardsError::None);
         assert_eq!(
             Shards::new([shard("a"), shard("a")]).expect_err("these shards are refused"),
             ShardsError::Twice("a".into())
         );
-        let many = (0..=Shards::MOST).map(|n| shard(&n.to_string()));
+        let many = (0..=Shards::MAX_SHARDS).map(|n| shard(&n.to_string()));
         assert_eq!(Shards::new(many).expect_err("these shards are refused"), ShardsError::TooMany(1025));
     }
 }

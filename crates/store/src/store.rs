@@ -1,11 +1,11 @@
 //! The trait of all stores.
 
 use crate::capabilities::Capabilities;
-use crate::examination::Diagnosis;
+use crate::diagnosis::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
-use crate::listen::Subscription;
+use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
-use crate::postbox::NotificationSink;
+use crate::subscription::Subscription;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
     Acquire, Claim, Executed, KeyError, Lock, MultiAcquired, Op, Partition, SessionId, SessionOp,
@@ -43,15 +43,15 @@ use std::time::Duration;
 ///     }
 ///     fn open_mailbox(
 ///         &self,
-///         place: Partition,
+///         partition: Partition,
 ///         session: SessionId,
-///         post: Arc<dyn NotificationSink>,
+///         sink: Arc<dyn NotificationSink>,
 ///         within: Duration,
 ///     ) -> BoxFuture<'_, Result<(), Fault>> {
-///         self.inner.open_mailbox(place, session, post, within)
+///         self.inner.open_mailbox(partition, session, sink, within)
 ///     }
-///     fn close_mailbox(&self, place: Partition, session: SessionId) {
-///         self.inner.close_mailbox(place, session);
+///     fn close_mailbox(&self, partition: Partition, session: SessionId) {
+///         self.inner.close_mailbox(partition, session);
 ///     }
 ///     fn fork(&self) -> Arc<dyn Store> {
 ///         Arc::new(self.clone()) // the keeper's operations count, too
@@ -81,39 +81,40 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Acquires all of several [mutexes](leasehold_core::Kind::Mutex) or none, in one step, as defined by
-    /// [`LockState::take_all`](leasehold_core::model::LockState::take_all). No request queues. All requests have the
+    /// [`LockState::acquire_all`](leasehold_core::model::LockState::acquire_all). No request queues. All requests have the
     /// same label and liveness, and no lock occurs twice. At most `MultiMutex::MOST`,
     /// since the store does nothing else meanwhile. `None` if the store cannot do that in one step; the locks are
     /// then acquired one after the other.
     fn acquire_all<'a>(
         &'a self,
-        _asks: &'a [(Lock, Acquire)],
+        _requests: &'a [(Lock, Acquire)],
         _within: Duration,
     ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         Box::pin(ready(None))
     }
 
-    /// What it can do. It never changes.
+    /// What the store can do. It never changes.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
-    /// In which place of the store a lock lies. It never changes.
+    /// The partition of the store that a lock belongs to. It never changes.
     fn partition(&self, _lock: &Lock) -> Partition {
         Partition::ONLY
     }
 
-    /// Opens the mailbox that a session has in a place. When this has returned, its grants there go to `post`.
+    /// Opens the mailbox of a session in a partition. Once this has returned, `sink` receives the session's notifications
+    /// from there.
     fn open_mailbox(
         &self,
-        place: Partition,
+        partition: Partition,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>>;
 
-    /// Closes the mailbox that a session has in a place. Does not wait for anything.
-    fn close_mailbox(&self, place: Partition, session: SessionId);
+    /// Closes the mailbox of a session in a partition. Does not block.
+    fn close_mailbox(&self, partition: Partition, session: SessionId);
 
     /// Subscribes to what clients of other libraries publish when they release this lock, so that its waiters re-check it
     /// at once; for an [Election](leasehold_core::Kind::Election), to changes of the leader; and for any lock of a store
@@ -121,7 +122,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// other libraries have no such lock, or do not know this store.
     ///
     /// The subscription is active when this returns. Re-check the lock for what was published before.
-    fn listen<'a>(
+    fn subscribe<'a>(
         &'a self,
         _lock: &'a Lock,
         _within: Duration,
@@ -129,11 +130,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Ok(None)))
     }
 
-    /// Executes one operation on the sessions of a place, and answers within `within`. A [list](SessionOp::List) is that of
-    /// all places, whichever is named: a session that lives in several of them is there several times.
+    /// Executes one operation on the sessions of a partition, and returns within `within`. A [list](SessionOp::List) covers
+    /// all partitions, whichever is named: it contains a session of several partitions several times.
     fn execute_session<'a>(
         &'a self,
-        _place: Partition,
+        _partition: Partition,
         _op: &'a SessionOp,
         _within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {

@@ -24,7 +24,7 @@ pub use shuttle::sync::{
     atomic::{AtomicBool, AtomicU64},
 };
 
-/// The stand-ins that shuttle does not bring along.
+/// Equivalents that shuttle does not provide.
 #[cfg(shuttle)]
 #[allow(missing_debug_implementations, reason = "they are not printed")]
 mod interrupted {
@@ -39,7 +39,7 @@ mod interrupted {
             Self(AtomicBool::new(false))
         }
 
-        fn pass(&self) {
+        fn action(&self) {
             self.0.load(Ordering::SeqCst);
         }
     }
@@ -55,17 +55,17 @@ mod interrupted {
         }
 
         pub fn get(&self) -> Option<&T> {
-            self.point.pass();
+            self.point.action();
             self.inner.get()
         }
 
         pub fn set(&self, value: T) -> Result<(), T> {
-            self.point.pass();
+            self.point.action();
             self.inner.set(value)
         }
 
         pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
-            self.point.pass();
+            self.point.action();
             self.inner.get_or_init(make)
         }
     }
@@ -82,21 +82,21 @@ mod interrupted {
         }
 
         pub fn notify_one(&self) {
-            self.point.pass();
+            self.point.action();
             self.inner.notify_one();
         }
 
         pub fn notify_waiters(&self) {
-            self.point.pass();
+            self.point.action();
             self.inner.notify_waiters();
         }
 
         /// As in tokio, what is notified between the making of the future and its first poll counts.
         pub fn notified(&self) -> impl Future<Output = ()> {
-            self.point.pass();
+            self.point.action();
             let notified = self.inner.notified();
             async {
-                self.point.pass();
+                self.point.action();
                 notified.await;
             }
         }

@@ -15,7 +15,7 @@ pub struct Watched<T> {
 }
 
 impl<T> Watched<T> {
-    /// This value, for which no task waits yet.
+    /// Creates a value for which no task waits yet.
     pub fn new(value: T) -> Self {
         Self { value: Mutex::new(value), changed: Notify::new() }
     }

@@ -1,16 +1,15 @@
 //! Tests of the conformance suite: a correct store passes, and each mutant fails the case that covers it.
 
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::machine::cohort::BLOCK;
 use leasehold_core::model::{
-    Alive, Content, Entries, LockState, QueueEntryId, SessionStatus, Sessions, SharedHold, SharedHolders,
-    Value, all_alive,
+    Content, LockState, QueueEntryId, ReentrantHolds, SessionLookup, SessionStatus, Sessions, SharedHold,
+    SharedHolders, Value, all_alive,
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, FencingToken, ForceReleased, HoldId, HoldStatus,
     Inspect, KeyError, KeySpace, Kind, Liveness, Lock, LockMode, LockName, MultiAcquired, Notification,
     ObservedHolder, Op, OwnValue, Partition, Refused, Release, ReleaseAction, Reply, SessionId, SessionOp,
-    SessionReply,
+    SessionReply, TokenBlock,
 };
 use leasehold_store::{Capabilities, Fault, NotificationSink, Outcome, SessionTracking, Store};
 use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
@@ -100,10 +99,10 @@ enum StoreMutant {
     AllHoldsEndTogether,
     /// After a release, the remaining holds get the released hold's expiry.
     ReleaseSetsRemainingExpiry,
-    /// A lock that is left resting rests for longer than it should.
-    RestsLonger,
-    /// A resting lock still belongs to its last holder.
-    RestsHeld,
+    /// A cooldown lasts longer than requested.
+    ExtendsCooldown,
+    /// A lock in cooldown still belongs to its last holder.
+    CooldownHasHolder,
     /// Of several locks it acquires those that are free.
     AcquiresSome,
     /// Of several locks it acquires also those that others hold.
@@ -236,9 +235,9 @@ impl Model {
         let other =
             Kind::ALL.into_iter().filter(|kind| *kind != lock.kind && self.mutant != StoreMutant::MixesKinds);
         let mut other = other.map(|kind| Lock { kind, name: lock.name.clone() });
-        let other = other.find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+        let other = other.find_map(|other| locks.get_mut(&other)?.value_at(now_us).cloned());
         let state = locks.entry(lock.clone()).or_insert_with(|| LockState::new(lock.kind));
-        state.is_over(now_us);
+        state.is_empty_at(now_us);
         mutate_operation(self.mutant, state, &mut op);
         mutate_state(self.mutant, state, now_us / 1000, &op);
         mutate_entries(self.mutant, state, now_us / 1000, &op);
@@ -246,14 +245,14 @@ impl Model {
         mutate_shared_holders(self.mutant, state, now_us / 1000, &op);
         mutate_reservation(self.mutant, state, &mut op);
         let before = state.clone();
-        let alive: Alive<'_> = match self.mutant {
+        let alive: SessionLookup<'_> = match self.mutant {
             StoreMutant::EvictsLiveSessions => &|_| SessionStatus::Lapsed,
             StoreMutant::EvictsNoSession => &|_| SessionStatus::Alive(1_000),
-            _ => &|session| sessions.vital(now_us / 1000, session),
+            _ => &|session| sessions.status(now_us / 1000, session),
         };
         let (mut reply, mut notifications) = match other {
             None => state.apply(now_us, &op, alive),
-            Some(other) => state.apply_beside(&other, now_us, &op, alive),
+            Some(other) => state.apply_to_occupied_key(&other, now_us, &op, alive),
         };
         if self.mutant == StoreMutant::ForgetsAudit {
             state.audit = None;
@@ -281,7 +280,7 @@ impl Model {
 }
 
 fn mutate_operation(mutant: StoreMutant, state: &LockState, op: &mut Op) {
-    let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
+    let tenant = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
     let part = parts(state).and_then(|parts| parts.holds.first());
     let part = part.map(|part| Claim { hold: part.hold, value: part.owner.clone() });
     let holder = tenant.map(|tenant| &tenant.claim).filter(|_| state.value.is_some()).or(part.as_ref());
@@ -293,13 +292,16 @@ fn mutate_operation(mutant: StoreMutant, state: &LockState, op: &mut Op) {
             let same = holder.filter(|holder| holder.value == release.claim.value);
             release.claim = same.unwrap_or(&release.claim).clone();
         }
-        (StoreMutant::AlwaysGrants, Op::Release(release)) => release.pass = ReleaseAction::Grant,
-        (StoreMutant::RestsLonger, Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. })) => {
+        (StoreMutant::AlwaysGrants, Op::Release(release)) => release.action = ReleaseAction::Grant,
+        (
+            StoreMutant::ExtendsCooldown,
+            Op::Release(Release { action: ReleaseAction::Cooldown { for_ms }, .. }),
+        ) => {
             *for_ms += 60_000;
         }
         // The hold lasts as if no request about it had been sent.
-        (StoreMutant::RestsHeld, Op::Release(release))
-            if matches!(release.pass, ReleaseAction::Rest { .. }) =>
+        (StoreMutant::CooldownHasHolder, Op::Release(release))
+            if matches!(release.action, ReleaseAction::Cooldown { .. }) =>
         {
             release.claim = Claim::new(HoldId::from_random(SessionId::from_random([0xee; 12]), [0; 16]));
         }
@@ -310,8 +312,8 @@ fn mutate_operation(mutant: StoreMutant, state: &LockState, op: &mut Op) {
             request.liveness = Liveness::Session { alive_ms: 1 }
         }
         (StoreMutant::ForceReleasesAnyHold, Op::ForceRelease(free)) => {
-            let last = state.record.as_ref().and_then(|record| record.last);
-            free.seen = last.map_or(free.seen, ObservedHolder::Hold);
+            let last = state.record.as_ref().and_then(|record| record.last_fence);
+            free.observed = last.map_or(free.observed, ObservedHolder::Hold);
         }
         (StoreMutant::AdoptsUnasked, Op::Acquire(request)) => {
             request.adopt_ms.get_or_insert(1000);
@@ -324,21 +326,21 @@ fn mutate_state(mutant: StoreMutant, state: &mut LockState, now_ms: u64, op: &Op
     let LockState { value: Some(value), record: Some(record), .. } = state else {
         if let (StoreMutant::ForgetsEnded | StoreMutant::Barges, Some(record)) = (mutant, &mut state.record) {
             if mutant == StoreMutant::ForgetsEnded {
-                record.ended.kept.clear();
+                record.ended.holds.clear();
             }
             if let (StoreMutant::Barges, Op::Acquire(_)) = (mutant, op) {
                 record.tickets.clear();
-                record.places.clear();
+                record.entries.clear();
             }
         }
         return;
     };
     match (mutant, op) {
-        (StoreMutant::ForgetsEnded, _) => record.ended.kept.clear(),
+        (StoreMutant::ForgetsEnded, _) => record.ended.holds.clear(),
         // There may be capacity beside the holders.
         (StoreMutant::Barges, Op::Acquire(_)) if state.kind.is_shared() => {
             record.tickets.clear();
-            record.places.clear();
+            record.entries.clear();
         }
         (StoreMutant::ExtendShortens, Op::Extend(extend))
             if value.content.token() == Some(&*extend.claim.token()) =>
@@ -351,7 +353,7 @@ fn mutate_state(mutant: StoreMutant, state: &mut LockState, now_ms: u64, op: &Op
             value.expires_ms = Some(now_ms + request.lease_ms);
         }
         (StoreMutant::PollsLoseTheEntry, Op::Acquire(request)) => {
-            if let Some(place) = record.places.remove(&QueueEntryId::of(state.kind, &request.claim.hold)) {
+            if let Some(place) = record.entries.remove(&QueueEntryId::of(state.kind, &request.claim.hold)) {
                 record.tickets.remove(&place.ticket);
             }
         }
@@ -361,9 +363,11 @@ fn mutate_state(mutant: StoreMutant, state: &mut LockState, now_ms: u64, op: &Op
 
 /// Defects of a ReentrantMutex.
 fn mutate_entries(mutant: StoreMutant, state: &mut LockState, now_ms: u64, op: &Op) {
-    let Some(Value { content: Content::Entries(entries), expires_ms }) = &mut state.value else { return };
+    let Some(Value { content: Content::ReentrantHolds(entries), expires_ms }) = &mut state.value else {
+        return;
+    };
     match (mutant, op) {
-        (StoreMutant::CountsTwice, Op::Acquire(request)) if entries.entry(&request.claim.hold).is_some() => {
+        (StoreMutant::CountsTwice, Op::Acquire(request)) if entries.find(&request.claim.hold).is_some() => {
             entries.count += 1;
         }
         (StoreMutant::EntryShortens, Op::Acquire(request)) if reenters(entries, request) => {
@@ -390,7 +394,7 @@ fn mutate_entries(mutant: StoreMutant, state: &mut LockState, now_ms: u64, op: &
             }
         }
         (StoreMutant::InnerReleaseFrees, Op::Release(release))
-            if entries.entry(&release.claim.hold).is_some() =>
+            if entries.find(&release.claim.hold).is_some() =>
         {
             entries.holds.retain(|entry| entry.hold == release.claim.hold);
             entries.count = 1;
@@ -412,9 +416,9 @@ fn mutate_entries(mutant: StoreMutant, state: &mut LockState, now_ms: u64, op: &
             entries.holds.iter_mut().for_each(|entry| entry.until_ms = last_ms);
         }
         (StoreMutant::EvictsTheOwner, Op::Evict(evict)) => {
-            let dead = entries.holds.iter().any(|entry| entry.hold.session() == evict.dead);
+            let dead = entries.holds.iter().any(|entry| entry.hold.session() == evict.session);
             if dead {
-                entries.holds.retain(|entry| entry.hold.session() == evict.dead);
+                entries.holds.retain(|entry| entry.hold.session() == evict.session);
                 entries.count = entries.holds.len() as u64;
             }
         }
@@ -424,20 +428,20 @@ fn mutate_entries(mutant: StoreMutant, state: &mut LockState, now_ms: u64, op: &
 
 /// Defects in parsing a request for a mode.
 fn mutate_request(mutant: StoreMutant, state: &LockState, op: &mut Op) {
-    let waits = state.waiters().next().is_some();
-    let held = |claim: &Claim| parts(state).is_some_and(|parts| parts.part(&claim.hold).is_some());
+    let waits = state.waiter_sessions().next().is_some();
+    let held = |claim: &Claim| parts(state).is_some_and(|parts| parts.find(&claim.hold).is_some());
     let waiting = |claim: &Claim| {
         state
             .record
             .as_ref()
-            .is_some_and(|record| record.places.contains_key(&QueueEntryId::Hold(claim.hold)))
+            .is_some_and(|record| record.entries.contains_key(&QueueEntryId::Hold(claim.hold)))
     };
     let known = state.record.as_ref().and_then(|record| record.limit);
     match (mutant, op) {
         (StoreMutant::ResendAcquiresAgain, Op::Acquire(request))
             if held(&request.claim) || waiting(&request.claim) =>
         {
-            let again = u8::try_from(state.waiters().count()).unwrap_or(0) + 1;
+            let again = u8::try_from(state.waiter_sessions().count()).unwrap_or(0) + 1;
             request.claim.hold = HoldId::from_random(request.claim.hold.session(), [again; 16]);
         }
         (StoreMutant::ReadersQueue, Op::Acquire(request)) if waits && request.mode == LockMode::Read => {
@@ -447,30 +451,30 @@ fn mutate_request(mutant: StoreMutant, state: &LockState, op: &mut Op) {
             request.mode = LockMode::Read;
         }
         (StoreMutant::OpensEarly, Op::Acquire(request)) => {
-            if let LockMode::Arrive { count: 1.., of } = request.mode {
-                request.mode = LockMode::Arrive { count: of, of };
+            if let LockMode::CountDown { count: 1.., total } = request.mode {
+                request.mode = LockMode::CountDown { count: total, total };
             }
         }
         (StoreMutant::TriesQueue, Op::Acquire(request)) => {
             let nonce = leasehold_core::Nonce::new(0, 7);
-            request.queue.get_or_insert(Enqueue { nonce, kept_ms: 60_000 });
+            request.queue.get_or_insert(Enqueue { nonce, ttl_ms: 60_000 });
         }
-        (StoreMutant::AcceptsAnyMode, Op::Acquire(request)) if !request.mode.suits(state.kind) => {
-            let all = ["-", "p1:1", "r", "a1:1", "m1:1"].into_iter().filter_map(LockMode::of_word);
-            request.mode = all.into_iter().find(|mode| mode.suits(state.kind)).unwrap_or_default();
+        (StoreMutant::AcceptsAnyMode, Op::Acquire(request)) if !request.mode.applies_to(state.kind) => {
+            let all = ["-", "p1:1", "r", "a1:1", "m1:1"].into_iter().filter_map(LockMode::parse);
+            request.mode = all.into_iter().find(|mode| mode.applies_to(state.kind)).unwrap_or_default();
         }
         (StoreMutant::InventsOwners, Op::Acquire(request)) if request.claim.value.is_none() => {
             request.claim.value = OwnValue::new("invented").ok();
         }
         (StoreMutant::AcceptsAnyParties, Op::Acquire(request)) => {
             request.mode = match (request.mode, known) {
-                (LockMode::Arrive { count, .. }, Some(of)) => LockMode::Arrive { count, of },
-                (LockMode::Await { .. }, Some(of)) => LockMode::Await { of },
-                (LockMode::Meet { .. }, Some(of)) => LockMode::Meet { of },
+                (LockMode::CountDown { count, .. }, Some(of)) => LockMode::CountDown { count, total: of },
+                (LockMode::LatchWait { .. }, Some(of)) => LockMode::LatchWait { total: of },
+                (LockMode::BarrierWait { .. }, Some(of)) => LockMode::BarrierWait { total: of },
                 (mode, _) => mode,
             };
         }
-        (StoreMutant::ResizesUnseen, Op::Resize(resize)) => resize.seen = known,
+        (StoreMutant::ResizesUnseen, Op::Resize(resize)) => resize.observed = known,
         _ => {}
     }
 }
@@ -482,14 +486,14 @@ fn mutate_shared_holders(mutant: StoreMutant, state: &mut LockState, now_ms: u64
             (StoreMutant::ExceedsPermits, Op::Acquire(_)) if record.limit.is_some() => {
                 record.limit = Some(u32::MAX);
             }
-            (StoreMutant::AcceptsAnyLimit, Op::Acquire(request)) => record.limit = request.mode.of(),
+            (StoreMutant::AcceptsAnyLimit, Op::Acquire(request)) => record.limit = request.mode.total(),
             (StoreMutant::OneEntryPerSession, Op::Acquire(request)) => {
                 let mine = |id: &QueueEntryId| id.session() == request.claim.hold.session();
                 record.tickets.retain(|_, id| !mine(id));
-                record.places.retain(|id, _| !mine(id));
+                record.entries.retain(|id, _| !mine(id));
             }
             (StoreMutant::CountsExpiredParties, _) => {
-                record.places.values_mut().for_each(|place| place.expires_ms = u64::MAX);
+                record.entries.values_mut().for_each(|place| place.expires_ms = u64::MAX);
             }
             _ => {}
         }
@@ -520,27 +524,29 @@ fn mutate_result(mutant: StoreMutant, before: &LockState, state: &mut LockState,
         reply,
         Reply::Refused(Refused::OutOfRange { .. } | Refused::WouldDeadlock | Refused::NothingToUpgrade)
     );
-    let waited = before.waiters().next().is_some();
+    let waited = before.waiter_sessions().next().is_some();
     match (mutant, op, &mut *reply) {
         (StoreMutant::WaitsForEver, Op::Acquire(_), reply) if hopeless => {
             let (holder, position, predecessor, others) = (None, None, None, Vec::new());
-            *reply = Reply::Acquire(Acquired::Taken { holder, position, predecessor, others });
+            *reply = Reply::Acquire(Acquired::Taken { holder, position, predecessor, other_holders: others });
         }
         (StoreMutant::KeepsImpossibleEntries, Op::Resize(_), _) => {
             if let (Some(record), Some(old)) = (&mut state.record, &before.record) {
-                (record.tickets, record.places) = (old.tickets.clone(), old.places.clone());
+                (record.tickets, record.entries) = (old.tickets.clone(), old.entries.clone());
             }
         }
         (
             StoreMutant::ForceReleasesAll,
             Op::ForceRelease(_),
-            Reply::ForceRelease(ForceReleased::ForceReleased),
+            Reply::ForceRelease(ForceReleased::Released),
         ) => {
             state.value = None;
         }
-        (StoreMutant::HidesOthers, _, Reply::Acquire(Acquired::Taken { others, .. })) => others.clear(),
-        (StoreMutant::HidesHolders, _, Reply::Inspect(inspection)) => inspection.sharers.truncate(1),
-        (StoreMutant::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Gone { .. })) => {
+        (StoreMutant::HidesOthers, _, Reply::Acquire(Acquired::Taken { other_holders: others, .. })) => {
+            others.clear()
+        }
+        (StoreMutant::HidesHolders, _, Reply::Inspect(inspection)) => inspection.shared_holders.truncate(1),
+        (StoreMutant::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Removed { .. })) => {
             let lost = parts(before).and_then(|parts| parts.holds.last()).cloned();
             if let (Some(lost), Some(Value { content: Content::SharedHolders(parts), .. })) =
                 (lost, &mut state.value)
@@ -571,7 +577,7 @@ fn mutate_reservation(mutant: StoreMutant, state: &mut LockState, op: &mut Op) {
     match (mutant, op) {
         (StoreMutant::ReservesOfAnyKind, Op::Extend(extend)) if !is_mutex => extend.reserve = None,
         (StoreMutant::ReservesForAnyHold, Op::Extend(extend)) => {
-            extend.claim = record.tenant.as_ref().map_or(&extend.claim, |tenant| &tenant.claim).clone();
+            extend.claim = record.last_holder.as_ref().map_or(&extend.claim, |tenant| &tenant.claim).clone();
         }
         (StoreMutant::ReservesAgain, Op::Extend(_))
         | (StoreMutant::GrantsReserved, Op::Acquire(_) | Op::Release(_)) => {
@@ -583,15 +589,15 @@ fn mutate_reservation(mutant: StoreMutant, state: &mut LockState, op: &mut Op) {
         ) => {
             if let Some(reserve) = &mut extend.reserve {
                 match mutant {
-                    StoreMutant::ReservesMore => reserve.tokens = BLOCK,
+                    StoreMutant::ReservesMore => reserve.tokens = TokenBlock::MAX_LEN,
                     StoreMutant::ReservesOne => reserve.tokens = 1,
-                    _ => reserve.tell = true,
+                    _ => reserve.notify_wanted = true,
                 }
             }
         }
         (StoreMutant::NotifiesForEver, Op::Acquire(_)) => {
-            if let (Some(reserved), Some(last)) = (&mut record.reserved, record.last) {
-                reserved.upto = reserved.upto.max(FencingToken::after(Some(last), 0));
+            if let (Some(reserved), Some(last)) = (&mut record.reserved, record.last_fence) {
+                reserved.last_fence = reserved.last_fence.max(FencingToken::after(Some(last), 0));
             }
         }
         _ => {}
@@ -614,32 +620,34 @@ fn mutate_notifications(
         return;
     };
     let Some(record) = state.record.as_ref() else { return };
-    let (Some(tenant), Some(reserved), Some(fence)) = (&record.tenant, record.reserved, record.last) else {
+    let (Some(tenant), Some(reserved), Some(fence)) =
+        (&record.last_holder, record.reserved, record.last_fence)
+    else {
         return;
     };
     let to = tenant.claim.hold.session();
-    let tells = reserved.tells && reserved.upto > fence;
+    let tells = reserved.notify_wanted && reserved.last_fence > fence;
     let own = mutant == StoreMutant::NotifiesOfOwnRequest && to == request.claim.hold.session();
-    let lost = mutant == StoreMutant::NotifiesLostHold && holder.is_stranger();
+    let lost = mutant == StoreMutant::NotifiesLostHold && holder.is_foreign();
     if tells && (own || lost) {
         notifications.push(Notification::Wanted { to, fence });
     }
 }
 
 fn parts(state: &LockState) -> Option<&SharedHolders> {
-    state.value.as_ref()?.content.parts()
+    state.value.as_ref()?.content.shared_holders()
 }
 
 /// Whether an acquire re-enters.
-fn reenters(entries: &Entries, request: &Acquire) -> bool {
-    request.claim.value.as_ref() == Some(&entries.owner) && entries.entry(&request.claim.hold).is_none()
+fn reenters(entries: &ReentrantHolds, request: &Acquire) -> bool {
+    request.claim.value.as_ref() == Some(&entries.owner) && entries.find(&request.claim.hold).is_none()
 }
 
 /// Defects of an acquire of several locks.
 fn mutate_multi_reply(mutant: StoreMutant, state: &mut LockState, now_us: u64, request: &Acquire) {
-    let inspect = Op::Inspect(Inspect { claim: Some(request.claim.clone()), in_full: false });
+    let inspect = Op::Inspect(Inspect { claim: Some(request.claim.clone()), details: false });
     let reply = state.clone().apply(now_us, &inspect, &all_alive).0;
-    let held = matches!(reply, Reply::Inspect(seen) if seen.fate == Some(HoldStatus::Held));
+    let held = matches!(reply, Reply::Inspect(seen) if seen.hold_status == Some(HoldStatus::Held));
     match mutant {
         StoreMutant::AcquiresAll if !held => state.value = None,
         StoreMutant::ReacquiresOnResend if held => state.value = None,
@@ -653,7 +661,7 @@ fn mutate_reply(mutant: StoreMutant, reply: &mut Reply) {
         (StoreMutant::HidesWaiters, Reply::Extend(Extended::Reserved { others_wait, .. })) => {
             *others_wait = false;
         }
-        (StoreMutant::OmitsRemainingCount, Reply::Release(released)) => released.left = 0,
+        (StoreMutant::OmitsRemainingCount, Reply::Release(released)) => released.remaining_holds = 0,
         (StoreMutant::OneToken, Reply::Acquire(Acquired::Granted { fence, .. })) => {
             *fence = FencingToken::new(7);
         }
@@ -677,14 +685,14 @@ impl Model {
         for (lock, request) in requests {
             let mut request = request.clone();
             let mut state = locks.remove(lock).unwrap_or_else(|| LockState::new(lock.kind));
-            state.is_over(now_us);
+            state.is_empty_at(now_us);
             let other = Kind::ALL
                 .into_iter()
                 .filter(|kind| *kind != lock.kind && self.mutant != StoreMutant::MixesKinds);
             let mut other = other.map(|kind| Lock { kind, name: lock.name.clone() });
-            let other = other.find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+            let other = other.find_map(|other| locks.get_mut(&other)?.value_at(now_us).cloned());
             if let Some(other) = &other {
-                state.value = Some(other.to_others());
+                state.value = Some(other.type_only());
             }
             if self.mutant == StoreMutant::OneLeaseForAll {
                 request.lease_ms = longest_ms;
@@ -695,9 +703,10 @@ impl Model {
             together.push((state, request, other.is_some()));
         }
         let mut pairs: Vec<_> = together.iter_mut().map(|(state, request, _)| (state, &*request)).collect();
-        let mut shares = LockState::take_all(&mut pairs, now_us);
+        let mut shares = LockState::acquire_all(&mut pairs, now_us);
         if self.mutant == StoreMutant::AcquiresSome {
-            let alone = |pair: (&mut LockState, &Acquire)| LockState::take_all(&mut [pair], now_us).remove(0);
+            let alone =
+                |pair: (&mut LockState, &Acquire)| LockState::acquire_all(&mut [pair], now_us).remove(0);
             shares = pairs.into_iter().map(alone).collect();
         }
         for ((mut state, _, beside_another), (lock, _)) in together.into_iter().zip(requests) {
@@ -708,11 +717,11 @@ impl Model {
             shares.reverse();
         }
         if self.mutant == StoreMutant::SharesInSets {
-            shares.fill(MultiAcquired::Open);
+            shares.fill(MultiAcquired::Available);
         }
         if self.mutant == StoreMutant::OneTokenForAll {
             let tokens = shares.iter_mut().filter_map(|share| match share {
-                MultiAcquired::Had(Acquired::Granted { fence, .. }) => Some(fence),
+                MultiAcquired::Acquired(Acquired::Granted { fence, .. }) => Some(fence),
                 _ => None,
             });
             tokens.reduce(|first, fence| {
@@ -823,10 +832,14 @@ impl StoreUnderTest for Model {
         expiry: Option<Duration>,
     ) -> Option<BoxFuture<'a, ()>> {
         let content = match (lock.kind, OwnValue::new(value)) {
-            (Kind::Reentrant, Ok(owner)) => {
-                Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
-            }
-            (kind, _) => Content::Token([kind.mark(), value].concat()),
+            (Kind::Reentrant, Ok(owner)) => Content::ReentrantHolds(ReentrantHolds {
+                owner,
+                count: 1,
+                fence: None,
+                lease_ms: 0,
+                holds: Vec::new(),
+            }),
+            (kind, _) => Content::Token([kind.token_prefix(), value].concat()),
         };
         Some(Box::pin(async move { self.set_content(lock, Some(content), expiry) }))
     }
@@ -966,18 +979,33 @@ fn a_reentry_mutant_fails_its_case() {
 
 /// The same for locks that rest.
 #[test]
-fn a_rest_mutant_fails_its_case() {
+fn a_cooldown_mutant_fails_its_case() {
     thread::scope(|all| {
         for kind in [Kind::Mutex, Kind::Election] {
-            fails_of(all, kind, StoreMutant::AlwaysGrants, cases::a_resting_lock_has_no_owner);
-            fails_of(all, kind, StoreMutant::AlwaysGrants, cases::a_rest_that_acquires_again_waits);
-            fails_of(all, kind, StoreMutant::AlwaysGrants, cases::a_rest_outlasts_its_session);
-            fails_of(all, kind, StoreMutant::RestsHeld, cases::a_resent_rest_reports_released);
-            fails_of(all, kind, StoreMutant::ReleasesAnyHold, cases::a_rest_by_another_hold_changes_nothing);
-            fails_of(all, kind, StoreMutant::RestsLonger, cases::a_rest_whose_time_is_over_is_a_release);
-            fails_of(all, kind, StoreMutant::RestsLonger, cases::a_rest_expires);
-            fails_of(all, kind, StoreMutant::RestsHeld, cases::a_rest_ignores_requests_of_the_ended_hold);
-            fails_of(all, kind, StoreMutant::AlwaysGrants, cases::a_forced_release_ends_a_rest);
+            fails_of(all, kind, StoreMutant::AlwaysGrants, cases::a_lock_in_cooldown_has_no_owner);
+            fails_of(all, kind, StoreMutant::AlwaysGrants, cases::a_cooldown_that_acquires_again_waits);
+            fails_of(all, kind, StoreMutant::AlwaysGrants, cases::a_cooldown_outlasts_its_session);
+            fails_of(all, kind, StoreMutant::CooldownHasHolder, cases::a_resent_cooldown_reports_released);
+            fails_of(
+                all,
+                kind,
+                StoreMutant::ReleasesAnyHold,
+                cases::a_cooldown_by_another_hold_changes_nothing,
+            );
+            fails_of(
+                all,
+                kind,
+                StoreMutant::ExtendsCooldown,
+                cases::a_cooldown_whose_time_is_over_is_a_release,
+            );
+            fails_of(all, kind, StoreMutant::ExtendsCooldown, cases::a_cooldown_expires);
+            fails_of(
+                all,
+                kind,
+                StoreMutant::CooldownHasHolder,
+                cases::a_cooldown_ignores_requests_of_the_ended_hold,
+            );
+            fails_of(all, kind, StoreMutant::AlwaysGrants, cases::a_forced_release_ends_a_cooldown);
         }
     });
 }
@@ -1012,7 +1040,7 @@ fn a_token_reservation_mutant_fails_its_case() {
 #[test]
 fn a_multi_lock_mutant_fails_its_case() {
     thread::scope(|all| {
-        for kind in Kind::ALONE {
+        for kind in Kind::EXCLUSIVE {
             fails_of(all, kind, StoreMutant::AcquiresSome, cases::a_multi_acquire_is_all_or_nothing);
             fails_of(all, kind, StoreMutant::ReacquiresOnResend, cases::a_resent_multi_acquire_is_one);
             fails_of(

@@ -94,7 +94,7 @@ impl FindingReport {
     fn new(finding: &Finding) -> Self {
         let kind = &finding.kind;
         Self {
-            kind: kind.word(),
+            kind: kind.as_str(),
             severity: severity(finding),
             message: kind.to_string(),
             remedy: kind.remedy(),
@@ -139,7 +139,7 @@ fn text(server: &Diagnosis) -> String {
     lines.push("answers", &format!("in {:?}", server.round_trip));
     lines.push("user", &or_unknown(server.user.as_deref().map(printable)));
     for finding in &server.findings {
-        lines.push(severity(finding), &format!("{}: {}", finding.kind.word(), finding.kind));
+        lines.push(severity(finding), &format!("{}: {}", finding.kind.as_str(), finding.kind));
         lines.push("", &format!("to do: {}", finding.kind.remedy()));
     }
     if server.findings.is_empty() {
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn what_is_not_reported_is_unknown() {
         let mut server = Diagnosis::new("locks:6379");
-        server.findings.push(Finding::new(FindingKind::NotTold, Severity::Notice));
+        server.findings.push(Finding::new(FindingKind::InfoDenied, Severity::Notice));
         let wanted = "\
             store    locks:6379\nserver   unknown\nrole     unknown\npersists unknown\nmemory   unknown\n\
             clock    unknown\nanswers  in 0ns\nuser     unknown\n\

@@ -101,7 +101,7 @@ fn targets(details: &FullStatus, fence: Option<u64>) -> Vec<ObservedHolder> {
     let is_target = |seen: &ObservedHolder| match (fence, seen) {
         (None, _) => true,
         (Some(fence), ObservedHolder::Hold(token)) => token.as_u64() == fence,
-        (Some(_), ObservedHolder::Stranger(_)) => false,
+        (Some(_), ObservedHolder::Foreign(_)) => false,
     };
     all.into_iter().filter(is_target).collect()
 }
@@ -165,7 +165,7 @@ impl<'a> Report<'a> {
         let status = &details.status;
         Self {
             name: name.as_str(),
-            kind: lock.kind().word(),
+            kind: lock.kind().as_str(),
             freed: false,
             held: status.held,
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),

@@ -96,7 +96,7 @@ impl<'a> LockRow<'a> {
         let status = &lock.status;
         Self {
             name: lock.name.as_str(),
-            kind: lock.kind.word(),
+            kind: lock.kind.as_str(),
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),
             owner: status.owner.as_ref().map(Owner::as_str),
             count: status.count,

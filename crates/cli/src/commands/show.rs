@@ -85,7 +85,7 @@ impl<'a> Report<'a> {
         let remaining = status.remaining.filter(|_| status.held);
         Self {
             name,
-            kind: lock.kind().word(),
+            kind: lock.kind().as_str(),
             held: status.held,
             rests: status.rests,
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),

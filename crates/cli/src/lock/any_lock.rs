@@ -45,7 +45,7 @@ impl AnyLock {
             client.barrier(name.clone(), ANY_LIMIT).map(Self::Barrier),
         ];
         let is_supported =
-            |lock: &Result<_, _>| !matches!(lock, Err(LockError::Key(KeyError::NotByMajority(_))));
+            |lock: &Result<_, _>| !matches!(lock, Err(LockError::Key(KeyError::UnsupportedByQuorum(_))));
         let others = others.into_iter().filter(is_supported).collect::<Result<_, _>>()?;
         Ok((Self::Mutex(client.mutex(name.clone())?), others))
     }

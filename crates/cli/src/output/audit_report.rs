@@ -20,14 +20,14 @@ impl<'a> AuditReport<'a> {
     pub(crate) fn new(entry: &'a AuditEntry) -> Self {
         Self {
             at: rfc3339(SystemTime::UNIX_EPOCH + Duration::from_millis(entry.at_ms)),
-            how: match entry.how {
+            how: match entry.ended {
                 Ended::ForceReleased => "freed",
                 Ended::Evicted => "evicted",
                 _ => "other",
             },
             fence: entry.fence.map(FencingToken::as_u64),
-            whose: entry.whose.as_ref().map(Label::as_str),
-            by: entry.by.as_str(),
+            whose: entry.holder.as_ref().map(Label::as_str),
+            by: entry.actor.as_str(),
         }
     }
 

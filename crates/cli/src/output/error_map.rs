@@ -71,7 +71,7 @@ pub(crate) fn fault_exit(fault: &Fault) -> Exit {
 /// The type of the value at a lock's key, if it is not that of the lock's kind.
 pub(crate) fn unexpected_type(fault: &Fault) -> Option<&str> {
     match &fault.kind {
-        FaultKind::Meaningless(Refused::WrongKind { found }) => Some(found),
+        FaultKind::Refused(Refused::WrongKind { found }) => Some(found),
         _ => None,
     }
 }

@@ -40,9 +40,9 @@ impl<'a> HolderReport<'a> {
             LockMode::Upgradable => ("upgradable_read", None),
             LockMode::Write => ("write", None),
             LockMode::Upgrade => ("upgraded_write", None),
-            LockMode::Arrive { count, .. } => ("arrivals", Some(count)),
-            LockMode::Await { .. } => ("pass", None),
-            LockMode::Meet { .. } => ("meeting", None),
+            LockMode::CountDown { count, .. } => ("arrivals", Some(count)),
+            LockMode::LatchWait { .. } => ("pass", None),
+            LockMode::BarrierWait { .. } => ("meeting", None),
             _ => ("other", None),
         };
         Self {

@@ -1,122 +1,27 @@
-//! Handing a hold on inside a process: what its tasks may do with it before the store is involved again.
+//! Hand-offs inside a process: whether the next task gets a hold without a release to the store.
 //!
-//! A [`Cohort`] is one hold as seen by the tasks that pass it on among themselves. Its driver calls
-//! [`next`](Cohort::next) for what happens to the hold, and feeds back what the store has reserved.
+//! A [`Cohort`] is one hold as seen by the tasks that hand it off to one another. Its driver calls
+//! [`decide`](Cohort::decide) for what happens to the hold, and feeds back what the store has reserved.
 //!
 //! 1. Each task has its own fencing token, from a [`TokenBlock`] that the store has reserved. What the store
 //!    grants to the next holder, and what it reserves next, is greater than all of these.
-//! 2. The last token of a block is less than [`AHEAD`] microseconds ahead of the store's clock: a store that
-//!    loses its data starts anew from that clock. Most tokens stand for microseconds that have passed since
-//!    the grant, or since the previous block: no other client can have received these, because it would need
-//!    to hold the lock. None is older than [`BLOCK`] microseconds: a fail-over that loses the
-//!    reservation, and takes longer than that, gives none of them twice.
-//! 3. While other processes wait for the lock, this process has a *turn*: the tasks that were in its local
-//!    queue when the turn began get the hold, for at most [`TURN`] and [`HANDOVERS`]. Then the process gives
-//!    the hold back and queues behind the others.
-//! 4. The knowledge that no other process waits is valid for at most one turn. After [`HANDOVERS`] hand-offs
-//!    and a millisecond, the request that reserves the next block also checks for waiters.
+//! 2. While other processes wait for the lock, hand-offs happen within a *hand-off window*: only tasks that were in the
+//!    local queue when the window began get the hold, for at most [`HANDOFF_WINDOW`] and [`MAX_HANDOFFS`]. Then the process
+//!    releases the hold and queues behind the others.
+//! 3. The knowledge that no other process waits is valid for at most one window. After [`MAX_HANDOFFS`] hand-offs and a
+//!    millisecond, the request that reserves the next block also checks for waiters.
 
-use crate::{FencingToken, Moment};
+use crate::{FencingToken, Moment, TokenBlock};
 use std::time::Duration;
 
-/// The maximum number of fencing tokens in one block: one token per microsecond of the store's clock.
-pub const BLOCK: u32 = 1024;
+/// The maximum number of hand-offs in one window, while other processes wait.
+pub const MAX_HANDOFFS: u32 = 32;
 
-/// How many of these may be ahead of the store's clock, including the current microsecond.
-pub const AHEAD: u32 = 32;
-
-/// How often a hold is handed on in one turn at most, while others wait.
-pub const HANDOVERS: u32 = 32;
-
-/// How long a turn lasts while others wait, and how long the knowledge that none do is valid.
-pub const TURN: Duration = Duration::from_millis(100);
+/// How long a window lasts while other processes wait, and how long the knowledge that none waits is valid.
+pub const HANDOFF_WINDOW: Duration = Duration::from_millis(100);
 
 /// The minimum interval between two checks for waiters, while none are known.
-const AT_MOST_EVERY: Duration = Duration::from_millis(1);
-
-/// What to reserve together with an [`Extend`](crate::Extend) of a Mutex.
-///
-/// See [`TokenBlock`] for an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reserve {
-    /// How many fencing tokens. The store reserves at most [`BLOCK`], and fewer where its clock has not
-    /// advanced as far since the grant, or since the last reservation.
-    pub tokens: u32,
-    /// Set to be [notified](crate::Notification::Wanted) when another session requests the lock.
-    pub tell: bool,
-}
-
-/// Fencing tokens that the store has reserved for a hold, for the tasks to which its process hands it on.
-///
-/// ```
-/// use leasehold_core::machine::cohort::Reserve;
-/// use leasehold_core::model::{LockState, all_alive};
-/// use leasehold_core::{
-///     Acquire, Claim, Extend, Extended, HoldId, Label, Liveness, Op, LockMode, Reply, SessionId,
-/// };
-///
-/// let mut lock = LockState::default();
-/// let claim = Claim::new(HoldId::from_random(SessionId::from_random([7; 12]), [1; 16]));
-/// let (label, liveness) = (Label::new("billing")?, Liveness::Session { alive_ms: 10_000 });
-/// let ask = Acquire {
-///     claim: claim.clone(), lease_ms: 3_000, label, queue: None, adopt_ms: None, liveness, predecessor: None,
-///     mode: LockMode::Whole,
-/// };
-/// lock.apply(5_000_000, &Op::Acquire(ask), &all_alive);
-///
-/// let reserve = Some(Reserve { tokens: 32, tell: false });
-/// let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve });
-/// let (reply, _) = lock.apply(5_000_400, &extend, &all_alive);
-/// let Reply::Extend(Extended::Reserved { mut block, .. }) = reply else { panic!("it is held") };
-/// assert_eq!(block.take().map(u64::from), Some(5_000_001)); // after the hold's own token
-/// assert_eq!(block.left(), 31);
-/// # Ok::<(), leasehold_core::LabelError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenBlock {
-    next: FencingToken,
-    left: u32,
-}
-
-impl TokenBlock {
-    /// No token at all.
-    pub const EMPTY: Self = Self { next: FencingToken::new(0), left: 0 };
-
-    /// A block of `count` tokens, starting with `first`.
-    pub const fn new(first: FencingToken, count: u32) -> Self {
-        Self { next: first, left: count }
-    }
-
-    /// The block after `greatest`, the greatest token that was given or reserved, at `now_us` microseconds of
-    /// the store's clock (2); and its last token.
-    pub fn after(greatest: Option<FencingToken>, now_us: u64, tokens: u32) -> (Self, FencingToken) {
-        // Without an earlier token, the tokens given in the past are unknown.
-        let past = greatest.map_or(0, |_| u64::from(BLOCK - AHEAD));
-        let first = FencingToken::after(greatest, now_us.saturating_sub(past)).as_u64();
-        let wanted = u64::from(tokens.clamp(1, BLOCK));
-        let furthest = (now_us + u64::from(AHEAD) - 1).min(FencingToken::MAX.as_u64());
-        let last = (first + wanted - 1).min(furthest).max(first);
-        let count = u32::try_from(last - first + 1).unwrap_or(1);
-        (Self::new(FencingToken::new(first), count), FencingToken::new(last))
-    }
-
-    /// How many are left.
-    pub const fn left(&self) -> u32 {
-        self.left
-    }
-
-    /// The first of those that are left.
-    pub fn first(&self) -> Option<FencingToken> {
-        (self.left > 0).then_some(self.next)
-    }
-
-    /// Takes the next one.
-    pub fn take(&mut self) -> Option<FencingToken> {
-        let token = self.first()?;
-        (self.next, self.left) = (FencingToken::new(token.as_u64() + 1), self.left - 1);
-        Some(token)
-    }
-}
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What happens to a hold that one task has released, while another waits in the local queue.
 ///
@@ -124,128 +29,141 @@ impl TokenBlock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandoffDecision {
     /// The next task gets it, with the next token.
-    HandOn,
+    HandOff,
     /// The next task gets it once the store has reserved tokens, or has reported whether others wait.
-    Ask,
+    Reserve,
     /// It goes back to the store.
-    GiveBack,
+    Release,
 }
 
 /// One hold as seen by the tasks of a process that hand it on.
 ///
 /// ```
-/// use leasehold_core::machine::cohort::{TokenBlock, Cohort, HandoffDecision};
-/// use leasehold_core::{FencingToken, Moment};
+/// use leasehold_core::machine::cohort::{Cohort, HandoffDecision};
+/// use leasehold_core::{FencingToken, Moment, TokenBlock};
 ///
 /// let now = Moment::from_micros(5_000_000);
 /// let mut cohort = Cohort::new(now, true, 2); // other processes wait; tasks 1 and 2 are in the local queue
-/// assert_eq!(cohort.next(now, 1), HandoffDecision::Ask); // each needs a fencing token
+/// assert_eq!(cohort.decide(now, 1), HandoffDecision::Reserve); // each needs a fencing token
 /// cohort.handle_reserved((TokenBlock::new(FencingToken::new(4711), 32), true), false, now, 2);
 ///
-/// assert_eq!(cohort.next(now, 1), HandoffDecision::HandOn);
-/// assert_eq!(cohort.take(), Some(FencingToken::new(4711)));
-/// assert_eq!(cohort.next(now, 3), HandoffDecision::GiveBack); // it came after the turn had begun
+/// assert_eq!(cohort.decide(now, 1), HandoffDecision::HandOff);
+/// assert_eq!(cohort.hand_off(), Some(FencingToken::new(4711)));
+/// assert_eq!(cohort.decide(now, 3), HandoffDecision::Release); // it came after the window had begun
 /// ```
 #[derive(Debug)]
 pub struct Cohort {
     /// The tokens that are left, and the block to use after them.
     block: TokenBlock,
-    spare: TokenBlock,
+    next_block: TokenBlock,
     /// The number of remaining tokens at which to reserve more: half of the last block. A process that uses
     /// tokens faster then has more in reserve, so a slow reply delays it less often.
-    low: u32,
+    low_watermark: u32,
     /// Whether others are known to wait, or must be assumed to.
     others_wait: bool,
-    /// When the turn began.
-    since: Moment,
+    /// When the window began.
+    window_start: Moment,
     /// The last task in the local queue when it began.
-    last_in_line: u64,
-    /// How often the hold was handed on since.
-    handed: u32,
+    last_waiter: u64,
+    /// The number of hand-offs since.
+    handoffs: u32,
     /// When a message last reported that another session requests the lock.
     wanted_at: Option<Moment>,
     /// Set once the store notifies this process when another session requests the lock.
-    told: bool,
+    subscribed: bool,
     /// Set once the store reserved nothing: no further request is made.
     refused: bool,
 }
 
 impl Cohort {
-    /// A hold that the store has granted. `since` is when it was requested, or any moment after that.
-    /// `last_in_line` is the number of the last task in the local queue: tasks with greater numbers arrived
+    /// A hold that the store has granted. `window_start` is when it was requested, or any moment after that.
+    /// `last_waiter` is the number of the last task in the local queue: tasks with greater numbers arrived
     /// later.
-    pub const fn new(since: Moment, others_wait: bool, last_in_line: u64) -> Self {
-        let (block, spare) = (TokenBlock::EMPTY, TokenBlock::EMPTY);
-        let (wanted_at, told, refused) = (None, false, false);
-        Self { block, spare, low: 0, others_wait, since, last_in_line, handed: 0, wanted_at, told, refused }
+    pub const fn new(window_start: Moment, others_wait: bool, last_waiter: u64) -> Self {
+        let (block, next_block) = (TokenBlock::EMPTY, TokenBlock::EMPTY);
+        let (wanted_at, subscribed, refused) = (None, false, false);
+        Self {
+            block,
+            next_block,
+            low_watermark: 0,
+            others_wait,
+            window_start,
+            last_waiter,
+            handoffs: 0,
+            wanted_at,
+            subscribed,
+            refused,
+        }
     }
 
-    /// What happens to the hold now, if `who` is next in the local queue.
-    pub fn next(&self, now: Moment, who: u64) -> HandoffDecision {
+    /// What happens to the hold now, if `waiter` is next in the local queue.
+    pub fn decide(&self, now: Moment, waiter: u64) -> HandoffDecision {
         // With a notification subscribed, no check is needed.
-        let over = now >= self.since + TURN && (self.others_wait || !self.told);
-        let none_left = self.left() == 0;
-        if self.others_wait && (over || self.handed >= HANDOVERS || who > self.last_in_line) {
-            return HandoffDecision::GiveBack;
+        let over = now >= self.window_start + HANDOFF_WINDOW && (self.others_wait || !self.subscribed);
+        let none_left = self.remaining() == 0;
+        if self.others_wait && (over || self.handoffs >= MAX_HANDOFFS || waiter > self.last_waiter) {
+            return HandoffDecision::Release;
         }
         match none_left || over {
-            true if self.refused => HandoffDecision::GiveBack,
-            true => HandoffDecision::Ask,
-            false => HandoffDecision::HandOn,
+            true if self.refused => HandoffDecision::Release,
+            true => HandoffDecision::Reserve,
+            false => HandoffDecision::HandOff,
         }
     }
 
     /// The same where no task waits, and the hold is kept for a later task until another session requests the
     /// lock, which requires a notification from the store.
-    pub fn keep(&self) -> HandoffDecision {
+    pub fn decide_idle(&self) -> HandoffDecision {
         match self.others_wait || self.refused {
-            true => HandoffDecision::GiveBack,
-            false if self.left() == 0 || !self.told => HandoffDecision::Ask,
-            false => HandoffDecision::HandOn,
+            true => HandoffDecision::Release,
+            false if self.remaining() == 0 || !self.subscribed => HandoffDecision::Reserve,
+            false => HandoffDecision::HandOff,
         }
     }
 
-    fn left(&self) -> u32 {
-        self.block.left() + self.spare.left()
+    fn remaining(&self) -> u32 {
+        self.block.remaining() + self.next_block.remaining()
     }
 
     /// Hands the hold on: returns the token of the next holder.
-    pub fn take(&mut self) -> Option<FencingToken> {
-        if self.block.left() == 0 {
-            self.block = std::mem::replace(&mut self.spare, TokenBlock::EMPTY);
+    pub fn hand_off(&mut self) -> Option<FencingToken> {
+        if self.block.remaining() == 0 {
+            self.block = std::mem::replace(&mut self.next_block, TokenBlock::EMPTY);
         }
-        let token = self.block.take()?;
-        self.handed = self.handed.saturating_add(1);
+        let token = self.block.pop_first()?;
+        self.handoffs = self.handoffs.saturating_add(1);
         Some(token)
     }
 
     /// Whether it is time to reserve more tokens, so that no task waits for them, and to check for other
-    /// waiters (4).
-    pub fn runs_low(&self, now: Moment) -> bool {
-        let long_ago = !self.told && self.handed >= HANDOVERS && now >= self.since + AT_MOST_EVERY;
-        (self.left() <= self.low || long_ago) && !self.others_wait && !self.refused
+    /// waiters (3).
+    pub fn should_reserve(&self, now: Moment) -> bool {
+        let long_ago = !self.subscribed
+            && self.handoffs >= MAX_HANDOFFS
+            && now >= self.window_start + MIN_CHECK_INTERVAL;
+        (self.remaining() <= self.low_watermark || long_ago) && !self.others_wait && !self.refused
     }
 
-    /// The store has reserved a block. The request was sent at `sent_at`; `told` says whether it subscribed
-    /// to notifications. While no other session waits, each reply begins a turn, and so does the first reply
+    /// The store has reserved a block. The request was sent at `sent_at`; `subscribed` says whether it subscribed
+    /// to notifications. While no other session waits, each reply begins a window, and so does the first reply
     /// that reports a waiter.
     pub fn handle_reserved(
         &mut self,
         (block, others_wait): (TokenBlock, bool),
-        told: bool,
+        subscribed: bool,
         sent_at: Moment,
-        last_in_line: u64,
+        last_waiter: u64,
     ) {
         // Of two replies the later one has the greater tokens.
-        if self.spare.left() > 0 {
-            self.block = self.spare;
+        if self.next_block.remaining() > 0 {
+            self.block = self.next_block;
         }
-        (self.spare, self.low) = (block, block.left() / 2);
-        self.told |= told;
+        (self.next_block, self.low_watermark) = (block, block.remaining() / 2);
+        self.subscribed |= subscribed;
         // A notification since the request was sent is newer than the reply.
         let others_wait = others_wait || self.wanted_at.is_some_and(|at| sent_at <= at);
         if !self.others_wait || !others_wait {
-            (self.since, self.handed, self.last_in_line) = (sent_at, 0, last_in_line);
+            (self.window_start, self.handoffs, self.last_waiter) = (sent_at, 0, last_waiter);
         }
         self.others_wait = others_wait;
     }
@@ -257,10 +175,10 @@ impl Cohort {
 
     /// A message reports that another session requests the lock. It may be forged: then the hold goes back to
     /// the store needlessly.
-    pub fn handle_wanted(&mut self, now: Moment, last_in_line: u64) {
+    pub fn handle_wanted(&mut self, now: Moment, last_waiter: u64) {
         self.wanted_at = Some(now);
         if !self.others_wait {
-            (self.since, self.handed, self.last_in_line) = (now, 0, last_in_line);
+            (self.window_start, self.handoffs, self.last_waiter) = (now, 0, last_waiter);
             self.others_wait = true;
         }
     }
@@ -279,75 +197,58 @@ mod tests {
     }
 
     #[test]
-    fn a_block_never_outruns_the_clock() {
-        let ends = |last: Option<u64>, now_us, tokens| {
-            let (block, upto) = TokenBlock::after(last.map(FencingToken::new), now_us, tokens);
-            assert_eq!(block.next.as_u64() + u64::from(block.left()) - 1, upto.as_u64());
-            (block.next.as_u64(), upto.as_u64())
-        };
-        assert_eq!(ends(None, 10_000, 32), (10_000, 10_031));
-        assert_eq!(ends(None, 10_000, u32::MAX), (10_000, 10_031), "the earlier tokens are unknown");
-        assert_eq!(ends(None, 10_000, 0), (10_000, 10_000));
-        assert_eq!(
-            ends(Some(10_031), 10_010, BLOCK),
-            (10_032, 10_041),
-            "as far as the clock has advanced since"
-        );
-        assert_eq!(ends(Some(9_900), 10_000, BLOCK), (9_901, 10_031), "what has passed unused");
-        assert_eq!(ends(Some(9_900), 10_000, 5), (9_901, 9_905));
-        assert_eq!(ends(Some(4_000), 10_000, u32::MAX), (9_008, 10_031), "none is older than a block");
-        assert_eq!(ends(Some(50_000), 10_000, 32), (50_001, 50_001), "the clock went back");
-        assert_eq!(ends(Some(1), 7, BLOCK), (2, 38));
-        let most = FencingToken::MAX.as_u64();
-        assert_eq!(ends(None, most - 3, 32), (most - 3, most));
-        assert_eq!(ends(Some(most), 1_000, 32), (most, most));
-    }
-
-    #[test]
-    fn while_others_wait_it_goes_to_the_tasks_that_queued_before_the_turn_began() {
+    fn while_others_wait_only_tasks_queued_before_the_window_get_the_hold() {
         let mut cohort = Cohort::new(ms(0), true, 40);
         cohort.handle_reserved((block(1, 32), true), false, ms(1), 60);
-        assert_eq!(cohort.next(ms(99), 40), HandoffDecision::HandOn);
-        assert_eq!(cohort.next(ms(99), 41), HandoffDecision::GiveBack, "it came later");
-        assert_eq!(cohort.next(ms(100), 2), HandoffDecision::GiveBack, "the turn is over");
-        for _ in 0..HANDOVERS {
-            assert_eq!(cohort.next(ms(1), 2), HandoffDecision::HandOn);
-            cohort.take().expect("there are enough");
+        assert_eq!(cohort.decide(ms(99), 40), HandoffDecision::HandOff);
+        assert_eq!(cohort.decide(ms(99), 41), HandoffDecision::Release, "it came later");
+        assert_eq!(cohort.decide(ms(100), 2), HandoffDecision::Release, "the window is over");
+        for _ in 0..MAX_HANDOFFS {
+            assert_eq!(cohort.decide(ms(1), 2), HandoffDecision::HandOff);
+            cohort.hand_off().expect("there are enough");
         }
         cohort.handle_reserved((block(100, 32), true), false, ms(2), 60);
-        assert_eq!(cohort.next(ms(2), 2), HandoffDecision::GiveBack, "often enough");
+        assert_eq!(cohort.decide(ms(2), 2), HandoffDecision::Release, "often enough");
     }
 
     #[test]
-    fn while_no_other_session_waits_it_goes_on_and_the_store_is_checked_regularly() {
+    fn while_no_other_session_waits_hand_offs_continue_with_regular_checks() {
         let mut cohort = Cohort::new(ms(0), false, 1);
         for round in 0..10 {
-            assert_eq!(cohort.next(ms(round), 1_000), HandoffDecision::Ask);
+            assert_eq!(cohort.decide(ms(round), 1_000), HandoffDecision::Reserve);
             cohort.handle_reserved((block(round * 100, 32), false), false, ms(round), 1);
             for _ in 0..32 {
-                assert_eq!(cohort.next(ms(round), 1_000), HandoffDecision::HandOn);
-                cohort.take().expect("there are enough");
+                assert_eq!(cohort.decide(ms(round), 1_000), HandoffDecision::HandOff);
+                cohort.hand_off().expect("there are enough");
             }
         }
         cohort.handle_reserved((block(5_000, 32), false), false, ms(50), 1);
-        assert_eq!(cohort.next(ms(149), 1_000), HandoffDecision::HandOn);
-        assert_eq!(cohort.next(ms(150), 1_000), HandoffDecision::Ask, "another session may wait by now");
+        assert_eq!(cohort.decide(ms(149), 1_000), HandoffDecision::HandOff);
+        assert_eq!(
+            cohort.decide(ms(150), 1_000),
+            HandoffDecision::Reserve,
+            "another session may wait by now"
+        );
         cohort.handle_reserved((block(6_000, 32), true), false, ms(150), 7);
-        assert_eq!(cohort.next(ms(151), 7), HandoffDecision::HandOn, "the turn begins when they are seen");
-        assert_eq!(cohort.next(ms(151), 8), HandoffDecision::GiveBack);
+        assert_eq!(
+            cohort.decide(ms(151), 7),
+            HandoffDecision::HandOff,
+            "the window begins when they are seen"
+        );
+        assert_eq!(cohort.decide(ms(151), 8), HandoffDecision::Release);
     }
 
     #[test]
     fn without_notifications_it_checks_often_enough_for_other_waiters() {
-        for told in [false, true] {
+        for subscribed in [false, true] {
             let mut cohort = Cohort::new(ms(0), false, 1);
-            cohort.handle_reserved((block(1, 1000), false), told, ms(0), 1);
-            for _ in 0..HANDOVERS {
-                assert!(!cohort.runs_low(ms(50)), "it was handed on too seldom");
-                cohort.take().expect("there are enough");
+            cohort.handle_reserved((block(1, 1000), false), subscribed, ms(0), 1);
+            for _ in 0..MAX_HANDOFFS {
+                assert!(!cohort.should_reserve(ms(50)), "too few hand-offs");
+                cohort.hand_off().expect("there are enough");
             }
-            assert!(!cohort.runs_low(ms(0)), "it was handed on fast");
-            assert_eq!(cohort.runs_low(ms(1)), !told);
+            assert!(!cohort.should_reserve(ms(0)), "the hand-offs were fast");
+            assert_eq!(cohort.should_reserve(ms(1)), !subscribed);
         }
     }
 
@@ -356,47 +257,55 @@ mod tests {
         let mut cohort = Cohort::new(ms(0), false, 1);
         cohort.handle_refused();
         assert_eq!(
-            (cohort.next(ms(0), 1), cohort.keep()),
-            (HandoffDecision::GiveBack, HandoffDecision::GiveBack)
+            (cohort.decide(ms(0), 1), cohort.decide_idle()),
+            (HandoffDecision::Release, HandoffDecision::Release)
         );
-        assert_eq!(cohort.take(), None);
+        assert_eq!(cohort.hand_off(), None);
     }
 
     #[test]
     fn it_is_kept_until_another_session_requests_it() {
         let mut cohort = Cohort::new(ms(0), false, 1);
-        assert_eq!(cohort.keep(), HandoffDecision::Ask);
+        assert_eq!(cohort.decide_idle(), HandoffDecision::Reserve);
         cohort.handle_reserved((block(1, 20), false), false, ms(0), 1);
-        assert_eq!(cohort.keep(), HandoffDecision::Ask, "no notification would arrive");
+        assert_eq!(cohort.decide_idle(), HandoffDecision::Reserve, "no notification would arrive");
         cohort.handle_reserved((block(50, 20), false), true, ms(0), 1);
         assert_eq!(
-            (cohort.keep(), cohort.next(ms(900), 1)),
-            (HandoffDecision::HandOn, HandoffDecision::HandOn)
+            (cohort.decide_idle(), cohort.decide(ms(900), 1)),
+            (HandoffDecision::HandOff, HandoffDecision::HandOff)
         );
         for token in (1..=20).chain(50..60) {
-            assert!(!cohort.runs_low(ms(90)), "{token}");
-            assert_eq!(cohort.take(), Some(FencingToken::new(token)), "none is left out, each is greater");
+            assert!(!cohort.should_reserve(ms(90)), "{token}");
+            assert_eq!(
+                cohort.hand_off(),
+                Some(FencingToken::new(token)),
+                "none is left out, each is greater"
+            );
         }
-        assert!(cohort.runs_low(ms(0)), "half of the last block is left");
+        assert!(cohort.should_reserve(ms(0)), "half of the last block is left");
         cohort.handle_wanted(ms(5), 3);
-        assert_eq!(cohort.keep(), HandoffDecision::GiveBack);
-        assert_eq!(cohort.next(ms(6), 3), HandoffDecision::HandOn, "the queued task has its turn");
+        assert_eq!(cohort.decide_idle(), HandoffDecision::Release);
+        assert_eq!(
+            cohort.decide(ms(6), 3),
+            HandoffDecision::HandOff,
+            "the task was queued when the window began"
+        );
         cohort.handle_wanted(ms(50), 9);
-        assert_eq!(cohort.next(ms(105), 3), HandoffDecision::GiveBack, "another note does not lengthen it");
+        assert_eq!(cohort.decide(ms(105), 3), HandoffDecision::Release, "another note does not lengthen it");
     }
 
     #[test]
-    fn an_answer_from_before_does_not_hide_that_another_asks() {
+    fn an_older_reply_does_not_hide_that_another_session_waits() {
         let mut cohort = Cohort::new(ms(0), false, 1);
         cohort.handle_reserved((block(1, 20), false), true, ms(0), 1);
         cohort.handle_wanted(ms(5), 3);
         cohort.handle_reserved((block(50, 20), false), true, ms(4), 9);
         assert_eq!(
-            (cohort.keep(), cohort.next(ms(6), 3)),
-            (HandoffDecision::GiveBack, HandoffDecision::HandOn)
+            (cohort.decide_idle(), cohort.decide(ms(6), 3)),
+            (HandoffDecision::Release, HandoffDecision::HandOff)
         );
-        assert_eq!(cohort.next(ms(6), 4), HandoffDecision::GiveBack, "it came after the other");
+        assert_eq!(cohort.decide(ms(6), 4), HandoffDecision::Release, "it came after the other");
         cohort.handle_reserved((block(100, 20), false), true, ms(6), 9);
-        assert_eq!(cohort.next(ms(7), 9), HandoffDecision::HandOn, "the other has left");
+        assert_eq!(cohort.decide(ms(7), 9), HandoffDecision::HandOff, "the other has left");
     }
 }

@@ -8,15 +8,15 @@
 //!    client take it.
 //! 2. `valid_until` never goes back, and once it has passed, the session has lapsed for good.
 
-use crate::machine::contender::Random;
+use crate::machine::jitter::{Random, backoff, between};
 use crate::{Moment, drift};
 use std::time::Duration;
 
 /// Pauses after a heartbeat without a reply: the first, and the longest.
-const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const FAULT_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// How many heartbeats there are in the time that a session lives without one.
-const BEATS: u32 = 4;
+const HEARTBEATS_PER_TTL: u32 = 4;
 
 /// What to do for a session.
 ///
@@ -26,7 +26,7 @@ pub enum HeartbeatAction {
     /// Send a heartbeat, and pass back its outcome.
     Heartbeat,
     /// Nothing to do before this moment.
-    Rest(Moment),
+    Sleep(Moment),
     /// The session is over.
     Lapsed,
 }
@@ -39,12 +39,12 @@ pub enum HeartbeatAction {
 /// use std::time::Duration;
 ///
 /// let at = |ms: u64| Moment::from_micros(ms * 1_000);
-/// let mut pulse = HeartbeatSchedule::new(Duration::from_secs(10), at(0)); // begun by a heartbeat that was sent at 0
-/// assert_eq!(pulse.poll(at(0)), HeartbeatAction::Rest(at(2_500)));
-/// assert_eq!(pulse.poll(at(2_500)), HeartbeatAction::Heartbeat);
-/// pulse.handle_beaten(at(2_500), at(2_501));
-/// assert_eq!(pulse.valid_until(), at(12_398)); // less the drift of the clocks
-/// assert_eq!(pulse.poll(at(12_398)), HeartbeatAction::Lapsed); // known without a reply
+/// let mut schedule = HeartbeatSchedule::new(Duration::from_secs(10), at(0)); // begun by a heartbeat that was sent at 0
+/// assert_eq!(schedule.poll(at(0)), HeartbeatAction::Sleep(at(2_500)));
+/// assert_eq!(schedule.poll(at(2_500)), HeartbeatAction::Heartbeat);
+/// schedule.handle_alive(at(2_500), at(2_501));
+/// assert_eq!(schedule.valid_until(), at(12_398)); // less the drift of the clocks
+/// assert_eq!(schedule.poll(at(12_398)), HeartbeatAction::Lapsed); // known without a reply
 /// ```
 #[derive(Debug)]
 pub struct HeartbeatSchedule {
@@ -52,7 +52,7 @@ pub struct HeartbeatSchedule {
     alive: Duration,
     valid_until: Moment,
     /// When to send a heartbeat, unless one is in flight.
-    beat_at: Moment,
+    heartbeat_at: Moment,
     in_flight: bool,
     faults: u32,
 }
@@ -61,10 +61,10 @@ impl HeartbeatSchedule {
     /// A session that lives for `alive` without a heartbeat, and was begun by a request that was sent at
     /// `sent_at`.
     pub fn new(alive: Duration, sent_at: Moment) -> Self {
-        let mut pulse =
-            Self { alive, valid_until: Moment::ZERO, beat_at: sent_at, in_flight: false, faults: 0 };
-        pulse.raise(sent_at);
-        pulse
+        let mut schedule =
+            Self { alive, valid_until: Moment::ZERO, heartbeat_at: sent_at, in_flight: false, faults: 0 };
+        schedule.extend_validity(sent_at);
+        schedule
     }
 
     /// How long the session lives without a heartbeat.
@@ -77,9 +77,8 @@ impl HeartbeatSchedule {
         self.valid_until
     }
 
-    /// Whether [`hasten`](Self::hasten) has an effect: no heartbeat is in flight, and the last one had a
-    /// reply.
-    pub const fn is_calm(&self) -> bool {
+    /// Whether [`send_soon`](Self::send_soon) has an effect: no heartbeat is in flight, and the last heartbeat had a reply.
+    pub const fn can_send_soon(&self) -> bool {
         !self.in_flight && self.faults == 0
     }
 
@@ -88,33 +87,33 @@ impl HeartbeatSchedule {
         if now >= self.valid_until {
             return HeartbeatAction::Lapsed;
         }
-        if !self.in_flight && self.beat_at <= now {
+        if !self.in_flight && self.heartbeat_at <= now {
             self.in_flight = true;
             return HeartbeatAction::Heartbeat;
         }
-        HeartbeatAction::Rest(self.due())
+        HeartbeatAction::Sleep(self.due())
     }
 
     /// When there is something to do next.
     pub fn due(&self) -> Moment {
-        if self.in_flight { self.valid_until } else { self.beat_at.min(self.valid_until) }
+        if self.in_flight { self.valid_until } else { self.heartbeat_at.min(self.valid_until) }
     }
 
-    /// Sends a heartbeat at the next poll, if the session is [calm](Self::is_calm), because there is
-    /// something to report with it.
-    pub fn hasten(&mut self, now: Moment) {
-        if self.is_calm() {
-            self.beat_at = self.beat_at.min(now);
+    /// Sends a heartbeat at the next poll, because there is something to report with it, if that
+    /// [has an effect](Self::can_send_soon).
+    pub fn send_soon(&mut self, now: Moment) {
+        if self.can_send_soon() {
+            self.heartbeat_at = self.heartbeat_at.min(now);
         }
     }
 
     /// A heartbeat that was sent at `sent_at` has reached the store. A reply that arrives after the session
     /// lapsed changes nothing (2).
-    pub fn handle_beaten(&mut self, sent_at: Moment, now: Moment) {
+    pub fn handle_alive(&mut self, sent_at: Moment, now: Moment) {
         self.in_flight = false;
         self.faults = 0;
         if now < self.valid_until {
-            self.raise(sent_at);
+            self.extend_validity(sent_at);
         }
     }
 
@@ -124,21 +123,18 @@ impl HeartbeatSchedule {
         self.valid_until = Moment::ZERO;
     }
 
-    /// A heartbeat had no reply, or none that tells the status of the session. It is sent again.
+    /// A heartbeat had no reply, or none with the status of the session. It is sent again.
     pub fn handle_fault(&mut self, now: Moment, random: Random<'_>) {
         self.in_flight = false;
         self.faults += 1;
-        let (first, most) = FAULT_PAUSE;
-        let pause = first.saturating_mul(1 << self.faults.saturating_sub(1).min(10)).min(most);
-        let pause = pause.min(self.alive / (BEATS * 2));
-        #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
-        let share = 0.5 + 0.5 * (random() as f64 / u64::MAX as f64);
-        self.beat_at = now + pause.mul_f64(share);
+        let pause = backoff(FAULT_BACKOFF, self.faults);
+        let pause = pause.min(self.alive / (HEARTBEATS_PER_TTL * 2));
+        self.heartbeat_at = now + between((pause / 2, pause), random());
     }
 
-    fn raise(&mut self, sent_at: Moment) {
+    fn extend_validity(&mut self, sent_at: Moment) {
         self.valid_until = self.valid_until.max(sent_at + self.alive - drift(self.alive));
-        self.beat_at = sent_at + self.alive / BEATS;
+        self.heartbeat_at = sent_at + self.alive / HEARTBEATS_PER_TTL;
     }
 }
 
@@ -155,57 +151,61 @@ mod tests {
     #[test]
     fn a_session_is_over_before_the_store_can_say_so() {
         // The store counts from the arrival of the heartbeat, which is after it was sent.
-        let mut pulse = HeartbeatSchedule::new(ALIVE, ms(100));
+        let mut schedule = HeartbeatSchedule::new(ALIVE, ms(100));
         for sent in [1_100, 2_100, 3_100] {
-            assert_eq!(pulse.poll(ms(sent)), HeartbeatAction::Heartbeat);
-            pulse.handle_beaten(ms(sent), ms(sent + 7));
-            assert!(pulse.valid_until() < ms(sent) + ALIVE);
+            assert_eq!(schedule.poll(ms(sent)), HeartbeatAction::Heartbeat);
+            schedule.handle_alive(ms(sent), ms(sent + 7));
+            assert!(schedule.valid_until() < ms(sent) + ALIVE);
         }
-        assert_eq!(pulse.poll(ms(7_100)), HeartbeatAction::Lapsed);
-        assert_eq!(pulse.poll(ms(7_101)), HeartbeatAction::Lapsed, "and stays so");
+        assert_eq!(schedule.poll(ms(7_100)), HeartbeatAction::Lapsed);
+        assert_eq!(schedule.poll(ms(7_101)), HeartbeatAction::Lapsed, "and stays so");
     }
 
     #[test]
-    fn one_beat_at_a_time_is_on_its_way() {
-        let mut pulse = HeartbeatSchedule::new(ALIVE, ms(0));
-        assert_eq!(pulse.poll(ms(1_000)), HeartbeatAction::Heartbeat);
-        assert_eq!(pulse.poll(ms(3_000)), HeartbeatAction::Rest(pulse.valid_until()));
-        pulse.handle_fault(ms(3_000), &mut || u64::MAX);
-        assert_eq!(pulse.poll(ms(3_049)), HeartbeatAction::Rest(ms(3_050)), "again after a pause");
-        assert_eq!(pulse.poll(ms(3_050)), HeartbeatAction::Heartbeat);
-        pulse.handle_beaten(ms(1_000), ms(3_060));
-        assert_eq!(pulse.valid_until(), ms(1_000) + ALIVE - drift(ALIVE), "it counts from its own sending");
-        pulse.handle_beaten(ms(500), ms(3_060));
-        assert_eq!(pulse.valid_until(), ms(1_000) + ALIVE - drift(ALIVE), "and never goes back");
+    fn one_heartbeat_at_a_time_is_in_flight() {
+        let mut schedule = HeartbeatSchedule::new(ALIVE, ms(0));
+        assert_eq!(schedule.poll(ms(1_000)), HeartbeatAction::Heartbeat);
+        assert_eq!(schedule.poll(ms(3_000)), HeartbeatAction::Sleep(schedule.valid_until()));
+        schedule.handle_fault(ms(3_000), &mut || u64::MAX);
+        assert_eq!(schedule.poll(ms(3_049)), HeartbeatAction::Sleep(ms(3_050)), "again after a pause");
+        assert_eq!(schedule.poll(ms(3_050)), HeartbeatAction::Heartbeat);
+        schedule.handle_alive(ms(1_000), ms(3_060));
+        assert_eq!(
+            schedule.valid_until(),
+            ms(1_000) + ALIVE - drift(ALIVE),
+            "it counts from its own sending"
+        );
+        schedule.handle_alive(ms(500), ms(3_060));
+        assert_eq!(schedule.valid_until(), ms(1_000) + ALIVE - drift(ALIVE), "and never goes back");
     }
 
     #[test]
     fn pauses_after_faults_leave_time_for_more_tries() {
-        let mut pulse = HeartbeatSchedule::new(Duration::from_secs(1), ms(0));
+        let mut schedule = HeartbeatSchedule::new(Duration::from_secs(1), ms(0));
         let mut now = ms(250);
         let mut tries = 0;
-        while pulse.poll(now) != HeartbeatAction::Lapsed {
+        while schedule.poll(now) != HeartbeatAction::Lapsed {
             tries += 1;
-            pulse.handle_fault(now, &mut || u64::MAX);
-            now = pulse.due();
+            schedule.handle_fault(now, &mut || u64::MAX);
+            now = schedule.due();
         }
         assert!(tries >= 6, "{tries}");
     }
 
     #[test]
     fn a_late_reply_does_not_revive_a_session() {
-        let mut pulse = HeartbeatSchedule::new(ALIVE, ms(0));
-        assert_eq!(pulse.poll(ms(3_900)), HeartbeatAction::Heartbeat);
-        pulse.handle_beaten(ms(3_900), ms(3_990));
-        assert_eq!(pulse.poll(ms(3_990)), HeartbeatAction::Lapsed);
+        let mut schedule = HeartbeatSchedule::new(ALIVE, ms(0));
+        assert_eq!(schedule.poll(ms(3_900)), HeartbeatAction::Heartbeat);
+        schedule.handle_alive(ms(3_900), ms(3_990));
+        assert_eq!(schedule.poll(ms(3_990)), HeartbeatAction::Lapsed);
     }
 
     #[test]
-    fn what_the_store_says_is_believed() {
-        let mut pulse = HeartbeatSchedule::new(ALIVE, ms(0));
-        pulse.hasten(ms(10));
-        assert_eq!(pulse.poll(ms(10)), HeartbeatAction::Heartbeat);
-        pulse.handle_lapsed();
-        assert_eq!(pulse.poll(ms(11)), HeartbeatAction::Lapsed);
+    fn a_session_lapses_when_the_store_reports_it() {
+        let mut schedule = HeartbeatSchedule::new(ALIVE, ms(0));
+        schedule.send_soon(ms(10));
+        assert_eq!(schedule.poll(ms(10)), HeartbeatAction::Heartbeat);
+        schedule.handle_lapsed();
+        assert_eq!(schedule.poll(ms(11)), HeartbeatAction::Lapsed);
     }
 }

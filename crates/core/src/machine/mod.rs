@@ -3,5 +3,6 @@
 pub mod cohort;
 pub mod contender;
 pub mod heartbeat;
+pub mod jitter;
 pub mod observe;
 pub mod renewal;

@@ -1,27 +1,27 @@
-//! Observing the leader: when to look, and what has changed.
+//! Observing the leader: when to poll, and what has changed.
 //!
-//! A pure state machine: it receives hints and observations, and returns when to look next. The engine sends
+//! A pure state machine: it receives hints and the current holder, and returns when to poll next. The engine sends
 //! and sleeps.
 //!
-//! 1. A hint only indicates that a message was published, not its content. It brings a look closer and has no
-//!    other effect: a forged one costs a look, a lost one a delay.
-//! 2. It also looks on its own: at the instant at which the leader's lease ends unless extended, and at
-//!    regular intervals. Looks are never closer together than [`CLOSEST`], however many hints arrive.
-//! 3. Each leader is reported once, in the order of the tokens. A leader that came and went between two looks
+//! 1. A hint only indicates that a notification was published, not its content. It brings the next poll closer and has
+//!    no other effect: a forged hint costs a poll, a lost hint a delay.
+//! 2. The observer also polls without hints: when the leader's lease ends unless it is extended, and at regular
+//!    intervals. Two polls are never closer together than [`MIN_POLL_INTERVAL`], however many hints arrive.
+//! 3. Each leader is reported once, in the order of the tokens. A leader that came and went between two polls
 //!    is not reported.
 
+use crate::machine::jitter::between;
 use crate::{FencingToken, Holder, Moment};
 use std::time::Duration;
 
-/// The minimum interval between two looks.
-pub const CLOSEST: Duration = Duration::from_millis(50);
-/// The interval between two looks without a subscription: between the two.
-const UNSUBSCRIBED: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(500));
+/// The minimum interval between two polls.
+pub const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The shortest and the longest interval between two polls without a subscription.
+const UNSUBSCRIBED_POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(500));
 /// The same with a subscription.
-const SUBSCRIBED: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
-/// How much later than the end of the leader's lease a look is at most: observers should not look all at
-/// once.
-const AFTER: Duration = Duration::from_millis(50);
+const SUBSCRIBED_POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
+/// How long after the end of the leader's lease an observer polls at most: observers should not poll all at once.
+const EXPIRY_JITTER: Duration = Duration::from_millis(50);
 
 /// A change of leader.
 ///
@@ -43,32 +43,32 @@ pub enum LeaderChange {
 ///
 /// let leader = Holder {
 ///     label: Some(Label::new("web-3")?), owner: None, count: 1, remaining_ms: Some(2_000),
-///     fence: Some(FencingToken::new(17)), since_ms: Some(1), session: None, rests: false,
-///     mode: LockMode::Whole,
+///     fence: Some(FencingToken::new(17)), since_ms: Some(1), session: None, in_cooldown: false,
+///     mode: LockMode::Exclusive,
 /// };
 /// let (mut observer, now, random) = (LeaderObserver::new(), Moment::ZERO, u64::MAX / 2);
 /// observer.set_subscribed(true);
-/// assert_eq!(observer.look_at(), now, "at once");
-/// assert_eq!(observer.handle_seen(Some(&leader), now, random), Some(LeaderChange::Leader(leader.clone())));
-/// assert_eq!(observer.handle_seen(Some(&leader), now, random), None, "it is reported once");
-/// assert!(observer.look_at() > now + Duration::from_secs(2), "when its lease may have ended");
+/// assert_eq!(observer.poll_at(), now, "at once");
+/// assert_eq!(observer.handle_holder(Some(&leader), now, random), Some(LeaderChange::Leader(leader.clone())));
+/// assert_eq!(observer.handle_holder(Some(&leader), now, random), None, "it is reported once");
+/// assert!(observer.poll_at() > now + Duration::from_secs(2), "when its lease may have ended");
 ///
 /// observer.handle_hint(now + Duration::from_secs(1));
-/// assert_eq!(observer.look_at(), now + Duration::from_secs(1));
-/// assert_eq!(observer.handle_seen(None, observer.look_at(), random), Some(LeaderChange::NoLeader));
+/// assert_eq!(observer.poll_at(), now + Duration::from_secs(1));
+/// assert_eq!(observer.handle_holder(None, observer.poll_at(), random), Some(LeaderChange::NoLeader));
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct LeaderObserver {
     /// Set while it receives messages about changes.
     subscribed: bool,
-    /// What was last reported; `None` before the first look.
+    /// What was last reported; `None` before the first poll.
     reported: Option<Reported>,
     /// The greatest token of a reported leader.
-    greatest: Option<FencingToken>,
-    /// When to look next.
-    look_at: Moment,
-    /// When it may look at the earliest.
+    greatest_fence: Option<FencingToken>,
+    /// When to poll next.
+    poll_at: Moment,
+    /// When it may poll at the earliest.
     not_before: Moment,
 }
 
@@ -85,13 +85,13 @@ impl Default for LeaderObserver {
 }
 
 impl LeaderObserver {
-    /// An observer that has seen nothing yet, and looks at once.
+    /// An observer that has seen nothing yet, and polls at once.
     pub const fn new() -> Self {
         Self {
             subscribed: false,
             reported: None,
-            greatest: None,
-            look_at: Moment::ZERO,
+            greatest_fence: None,
+            poll_at: Moment::ZERO,
             not_before: Moment::ZERO,
         }
     }
@@ -101,60 +101,59 @@ impl LeaderObserver {
         self.subscribed = subscribed;
     }
 
-    /// When to look next.
-    pub const fn look_at(&self) -> Moment {
-        self.look_at
+    /// When to poll next.
+    pub const fn poll_at(&self) -> Moment {
+        self.poll_at
     }
 
-    /// A message was published, or may have been (1).
+    /// A notification was published, or may have been (1).
     pub fn handle_hint(&mut self, now: Moment) {
-        self.look_at = self.look_at.min(now.max(self.not_before));
+        self.poll_at = self.poll_at.min(now.max(self.not_before));
     }
 
-    /// A look had no reply: the next one follows as if there were no subscription.
-    pub fn handle_failure(&mut self, now: Moment, random: u64) {
-        self.rest_until(now + between(UNSUBSCRIBED, random), now);
+    /// A poll had no reply: the next poll follows as if there were no subscription.
+    pub fn handle_fault(&mut self, now: Moment, random: u64) {
+        self.schedule_poll(now + between(UNSUBSCRIBED_POLL, random), now);
     }
 
     /// Handles the holder of the Election, and returns the change, if any (3).
-    pub fn handle_seen(&mut self, holder: Option<&Holder>, now: Moment, random: u64) -> Option<LeaderChange> {
-        let pause = between(if self.subscribed { SUBSCRIBED } else { UNSUBSCRIBED }, random);
-        let over = holder
-            .and_then(|holder| holder.remaining_ms)
-            .map(|ms| Duration::from_millis(ms.saturating_add(1)) + between((Duration::ZERO, AFTER), random));
-        self.rest_until(now + over.map_or(pause, |over| over.min(pause)), now);
-        // A resting holder leads no more, and a client of another library is not known to lead.
-        let leader = holder.filter(|holder| !holder.rests);
+    pub fn handle_holder(
+        &mut self,
+        holder: Option<&Holder>,
+        now: Moment,
+        random: u64,
+    ) -> Option<LeaderChange> {
+        let pause = between(if self.subscribed { SUBSCRIBED_POLL } else { UNSUBSCRIBED_POLL }, random);
+        let over = holder.and_then(|holder| holder.remaining_ms).map(|ms| {
+            Duration::from_millis(ms.saturating_add(1)) + between((Duration::ZERO, EXPIRY_JITTER), random)
+        });
+        self.schedule_poll(now + over.map_or(pause, |over| over.min(pause)), now);
+        // A holder in its cooldown leads no more, and a client of another library is not known to lead.
+        let leader = holder.filter(|holder| !holder.in_cooldown);
         let Some((leader, fence)) = leader.and_then(|leader| Some((leader, leader.fence?))) else {
-            let news = self.reported != Some(Reported::NoLeader);
+            let changed = self.reported != Some(Reported::NoLeader);
             self.reported = Some(Reported::NoLeader);
-            return news.then_some(LeaderChange::NoLeader);
+            return changed.then_some(LeaderChange::NoLeader);
         };
-        match self.greatest {
-            Some(greatest) if fence == greatest => return None,
+        match self.greatest_fence {
+            Some(greatest_fence) if fence == greatest_fence => return None,
             // The server has lost its data: this holder leads, but the last reported leader does not.
-            Some(greatest) if fence < greatest => {
-                let news = self.reported != Some(Reported::NoLeader);
+            Some(greatest_fence) if fence < greatest_fence => {
+                let changed = self.reported != Some(Reported::NoLeader);
                 self.reported = Some(Reported::NoLeader);
-                return news.then_some(LeaderChange::NoLeader);
+                return changed.then_some(LeaderChange::NoLeader);
             }
             _ => {}
         }
-        self.greatest = Some(fence);
+        self.greatest_fence = Some(fence);
         self.reported = Some(Reported::Leader(fence));
         Some(LeaderChange::Leader(leader.clone()))
     }
 
-    fn rest_until(&mut self, at: Moment, now: Moment) {
-        self.not_before = now + CLOSEST;
-        self.look_at = at.max(self.not_before);
+    fn schedule_poll(&mut self, at: Moment, now: Moment) {
+        self.not_before = now + MIN_POLL_INTERVAL;
+        self.poll_at = at.max(self.not_before);
     }
-}
-
-fn between((least, most): (Duration, Duration), random: u64) -> Duration {
-    #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
-    let share = random as f64 / u64::MAX as f64;
-    least + most.saturating_sub(least).mul_f64(share)
 }
 
 #[cfg(test)]
@@ -176,70 +175,70 @@ mod tests {
             fence: Some(FencingToken::new(fence)),
             since_ms: Some(1),
             session: None,
-            rests: false,
-            mode: LockMode::Whole,
+            in_cooldown: false,
+            mode: LockMode::Exclusive,
         }
     }
 
     #[test]
-    fn a_resting_holder_and_a_stranger_do_not_lead() {
+    fn a_holder_in_cooldown_and_a_foreign_holder_do_not_lead() {
         let mut observer = LeaderObserver::new();
-        assert!(matches!(observer.handle_seen(Some(&leader(1)), at(0), 0), Some(LeaderChange::Leader(_))));
-        let rests = Holder { rests: true, ..leader(1) };
-        assert_eq!(observer.handle_seen(Some(&rests), at(1), 0), Some(LeaderChange::NoLeader));
-        let stranger = Holder { label: None, fence: None, ..leader(1) };
-        assert_eq!(observer.handle_seen(Some(&stranger), at(2), 0), None, "already reported");
+        assert!(matches!(observer.handle_holder(Some(&leader(1)), at(0), 0), Some(LeaderChange::Leader(_))));
+        let in_cooldown = Holder { in_cooldown: true, ..leader(1) };
+        assert_eq!(observer.handle_holder(Some(&in_cooldown), at(1), 0), Some(LeaderChange::NoLeader));
+        let foreign = Holder { label: None, fence: None, ..leader(1) };
+        assert_eq!(observer.handle_holder(Some(&foreign), at(2), 0), None, "already reported");
     }
 
     #[test]
     fn a_holder_with_a_smaller_token_does_not_lead() {
         let mut observer = LeaderObserver::new();
-        observer.handle_seen(Some(&leader(7)), at(0), 0);
-        assert_eq!(observer.handle_seen(Some(&leader(5)), at(1), 0), Some(LeaderChange::NoLeader));
-        assert_eq!(observer.handle_seen(Some(&leader(5)), at(1), 0), None);
-        assert!(matches!(observer.handle_seen(Some(&leader(8)), at(2), 0), Some(LeaderChange::Leader(_))));
+        observer.handle_holder(Some(&leader(7)), at(0), 0);
+        assert_eq!(observer.handle_holder(Some(&leader(5)), at(1), 0), Some(LeaderChange::NoLeader));
+        assert_eq!(observer.handle_holder(Some(&leader(5)), at(1), 0), None);
+        assert!(matches!(observer.handle_holder(Some(&leader(8)), at(2), 0), Some(LeaderChange::Leader(_))));
     }
 
     #[test]
-    fn without_a_subscription_it_looks_often_and_with_one_seldom() {
+    fn without_a_subscription_it_polls_often_and_with_one_seldom() {
         let mut observer = LeaderObserver::new();
-        observer.handle_seen(Some(&leader(1)), at(0), 0);
-        assert_eq!(observer.look_at(), at(250));
+        observer.handle_holder(Some(&leader(1)), at(0), 0);
+        assert_eq!(observer.poll_at(), at(250));
         observer.set_subscribed(true);
-        observer.handle_seen(Some(&leader(1)), at(0), 0);
-        assert_eq!(observer.look_at(), at(5_000));
-        observer.handle_seen(Some(&Holder { remaining_ms: Some(700), ..leader(1) }), at(0), 0);
-        assert_eq!(observer.look_at(), at(701));
-        observer.handle_failure(at(1_000), u64::MAX);
-        assert_eq!(observer.look_at(), at(1_500));
+        observer.handle_holder(Some(&leader(1)), at(0), 0);
+        assert_eq!(observer.poll_at(), at(5_000));
+        observer.handle_holder(Some(&Holder { remaining_ms: Some(700), ..leader(1) }), at(0), 0);
+        assert_eq!(observer.poll_at(), at(701));
+        observer.handle_fault(at(1_000), u64::MAX);
+        assert_eq!(observer.poll_at(), at(1_500));
     }
 
     proptest! {
         #[test]
-        fn looks_are_bounded_and_each_leader_is_reported_once_in_order(
+        fn polls_are_bounded_and_each_leader_is_reported_once_in_order(
             steps in proptest::collection::vec((0..4_u8, 0..6_u64, 0..20_000_u64, any::<u64>()), 1..80),
             subscribed in any::<bool>(),
         ) {
-            let (mut observer, mut now_ms, mut reported, mut looked) = (LeaderObserver::new(), 0, Vec::new(), None);
+            let (mut observer, mut now_ms, mut reported, mut polled) = (LeaderObserver::new(), 0, Vec::new(), None);
             observer.set_subscribed(subscribed);
-            for (what, fence, pass, random) in steps {
-                now_ms += pass;
+            for (what, fence, action, random) in steps {
+                now_ms += action;
                 let now = at(now_ms);
                 match what {
                     0 => observer.handle_hint(now),
-                    1 => observer.handle_failure(now, random),
+                    1 => observer.handle_fault(now, random),
                     _ => {
                         let holder = (what == 2).then(|| leader(fence));
-                        reported.extend(observer.handle_seen(holder.as_ref(), now, random));
-                        looked = Some(now);
+                        reported.extend(observer.handle_holder(holder.as_ref(), now, random));
+                        polled = Some(now);
                     }
                 }
-                if let Some(looked) = looked {
-                    prop_assert!(observer.look_at() >= looked + CLOSEST);
+                if let Some(polled) = polled {
+                    prop_assert!(observer.poll_at() >= polled + MIN_POLL_INTERVAL);
                 }
-                prop_assert!(observer.look_at() <= now + SUBSCRIBED.1);
+                prop_assert!(observer.poll_at() <= now + SUBSCRIBED_POLL.1);
             }
-            let fences: Vec<_> = reported.iter().filter_map(|news| match news {
+            let fences: Vec<_> = reported.iter().filter_map(|changed| match changed {
                 LeaderChange::Leader(leader) => leader.fence,
                 LeaderChange::NoLeader => None,
             }).collect();

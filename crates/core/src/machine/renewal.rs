@@ -6,22 +6,21 @@
 //! 1. A hold is valid until `valid_until`, which counts from *before* the request was sent that granted or
 //!    extended it, less [`drift`]. The deadline itself ends the hold, whatever the network does.
 //! 2. `valid_until` never goes back: an extend only raises it.
-//! 3. `valid_until` never exceeds the cap, whatever lease was requested and whichever caller requested it. A
-//!    hold that has reached its cap is released when it ends, so that no client has to wait for the rest of
-//!    its lease.
+//! 3. `valid_until` never exceeds the limit of the hold, whatever lease was requested and whichever caller requested it. A
+//!    hold that has reached its limit is released when it ends, so that no client has to wait for the rest of its lease.
 
-use crate::machine::contender::Random;
-use crate::{FIRST_LEASE, Moment, RECORD_KEPT, drift};
+use crate::machine::jitter::{Random, backoff, between};
+use crate::{FIRST_LEASE, Moment, RECORD_TTL, drift};
 use std::time::Duration;
 
 /// Pauses after an extend without a reply: the first, and the longest.
-const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const FAULT_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// The delay before a hold is first extended, where the requested lease is longer than the first lease.
-const AFTER: Duration = Duration::from_millis(25);
+const FIRST_EXTEND_DELAY: Duration = Duration::from_millis(25);
 
-/// The minimum interval between two hastened extends of a hold: the message that causes them may be forged.
-const HASTE_PAUSE: Duration = Duration::from_millis(250);
+/// The minimum interval between two verifications of a hold: the notification that causes them may be forged.
+const MIN_VERIFY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How a hold is kept.
 ///
@@ -48,14 +47,14 @@ pub enum RenewalPlan {
 /// use std::time::Duration;
 ///
 /// let at = |s: u64| Moment::from_micros(s * 1_000_000);
-/// let (lease, caps) = (Duration::from_secs(30), HoldLimits { end: Some(at(12)), renewals: None });
-/// let mut tenure = RenewalSchedule::capped(RenewalPlan::Renew { lease }, caps, at(3), at(0));
+/// let (lease, limits) = (Duration::from_secs(30), HoldLimits { end: Some(at(12)), max_renewals: None });
+/// let mut schedule = RenewalSchedule::with_limits(RenewalPlan::Renew { lease }, limits, at(3), at(0));
 ///
-/// let RenewalAction::Extend { lease, .. } = tenure.poll(at(1), Duration::ZERO) else { panic!("it is due") };
-/// assert!(lease < Duration::from_secs(12)); // little more than what is left until the cap
-/// tenure.handle_extended(at(1), lease, false);
-/// assert_eq!(tenure.valid_until(), at(12));
-/// assert_eq!(tenure.poll(at(12), Duration::ZERO), RenewalAction::GiveUp);
+/// let RenewalAction::Extend { lease, .. } = schedule.poll(at(1), Duration::ZERO) else { panic!("it is due") };
+/// assert!(lease < Duration::from_secs(12)); // little more than what is left until the limit
+/// schedule.handle_extended(at(1), lease, false);
+/// assert_eq!(schedule.valid_until(), at(12));
+/// assert_eq!(schedule.poll(at(12), Duration::ZERO), RenewalAction::Release);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HoldLimits {
@@ -63,7 +62,7 @@ pub struct HoldLimits {
     pub end: Option<Moment>,
     /// Set to the maximum number of renewals. Reaching the full lease for the first time, after the short
     /// first lease, does not count.
-    pub renewals: Option<u32>,
+    pub max_renewals: Option<u32>,
 }
 
 /// The lease that the user requests in an explicit extend.
@@ -74,16 +73,16 @@ pub struct HoldLimits {
 /// use std::time::Duration;
 ///
 /// let at = |s: u64| Moment::from_micros(s * 1_000_000);
-/// let (lease, caps) = (Duration::from_secs(30), HoldLimits { end: Some(at(12)), renewals: None });
-/// let tenure = RenewalSchedule::capped(RenewalPlan::Renew { lease }, caps, at(3), at(0));
-/// assert_eq!(tenure.allow(at(2), ExtendRequest::Exactly(lease)), Err(Duration::from_secs(10)));
-/// assert!(tenure.allow(at(2), ExtendRequest::UpTo(lease)).is_ok_and(|lease| lease < Duration::from_secs(11)));
+/// let (lease, limits) = (Duration::from_secs(30), HoldLimits { end: Some(at(12)), max_renewals: None });
+/// let schedule = RenewalSchedule::with_limits(RenewalPlan::Renew { lease }, limits, at(3), at(0));
+/// assert_eq!(schedule.allowed_lease(at(2), ExtendRequest::Exactly(lease)), Err(Duration::from_secs(10)));
+/// assert!(schedule.allowed_lease(at(2), ExtendRequest::UpTo(lease)).is_ok_and(|lease| lease < Duration::from_secs(11)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtendRequest {
     /// The hold must last that long from now.
     Exactly(Duration),
-    /// The hold lasts that long from now, or as long as its cap allows.
+    /// The hold lasts that long from now, or as long as its limit allows.
     UpTo(Duration),
 }
 
@@ -99,14 +98,14 @@ pub enum RenewalAction {
         /// Set if the extend should also keep the record beside the lock.
         keep_record: bool,
     },
-    /// Send what it was [called](RenewalSchedule::call) for, and pass the outcome to [`RenewalSchedule::handle_called`].
-    Call,
+    /// Send the [queued request](RenewalSchedule::queue_request), and pass the outcome to [`RenewalSchedule::handle_request_done`].
+    SendRequest,
     /// Nothing to do before this moment.
-    Rest(Moment),
+    Sleep(Moment),
     /// The hold is over: its deadline has passed.
-    Over,
-    /// The hold is over because it has reached its cap: release what is left of it at the store.
-    GiveUp,
+    Expired,
+    /// The hold is over because it has reached its limit: release it at the store.
+    Release,
 }
 
 /// One hold as its client sees it.
@@ -118,77 +117,77 @@ pub enum RenewalAction {
 ///
 /// let at = |s: u64| Moment::from_micros(s * 1_000_000);
 /// let lease = Duration::from_secs(30);
-/// let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease }, at(3), at(0));
+/// let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease }, at(3), at(0));
 ///
-/// assert_eq!(tenure.poll(at(0), Duration::ZERO), RenewalAction::Rest(at(1)));
-/// assert_eq!(tenure.poll(at(1), Duration::ZERO), RenewalAction::Extend { lease, keep_record: false });
-/// tenure.handle_extended(at(1), lease, false);
-/// assert_eq!(tenure.due(), at(11)); // a third of the lease after the last renewal
-/// assert_eq!(tenure.poll(at(31), Duration::ZERO), RenewalAction::Over); // known without a reply
+/// assert_eq!(schedule.poll(at(0), Duration::ZERO), RenewalAction::Sleep(at(1)));
+/// assert_eq!(schedule.poll(at(1), Duration::ZERO), RenewalAction::Extend { lease, keep_record: false });
+/// schedule.handle_extended(at(1), lease, false);
+/// assert_eq!(schedule.due(), at(11)); // a third of the lease after the last renewal
+/// assert_eq!(schedule.poll(at(31), Duration::ZERO), RenewalAction::Expired); // known without a reply
 /// ```
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
 pub struct RenewalSchedule {
     plan: RenewalPlan,
     valid_until: Moment,
-    /// Until when the store is known to keep the hold, even if its plan or its cap ends it before.
+    /// Until when the store is known to keep the hold, even if its plan or its limit ends it before.
     kept_until: Moment,
     /// When to extend; `None` once a fixed lease has been reached.
     extend_at: Option<Moment>,
     in_flight: bool,
-    /// Set while an immediate extend is pending.
-    hastened: bool,
+    /// Set while an extend that verifies the hold is pending.
+    verify_pending: bool,
     /// When the last such extend was sent.
-    hastened_at: Moment,
-    /// Set while the process has another request about the hold for the store.
-    called: bool,
+    verified_at: Moment,
+    /// Set while another request about the hold waits to be sent.
+    request_queued: bool,
     faults: u32,
     record_kept_at: Moment,
-    caps: HoldLimits,
+    limits: HoldLimits,
     /// Set once the full lease was granted: from then on, every extend is a renewal.
-    whole: bool,
+    full_lease_granted: bool,
 }
 
 impl RenewalSchedule {
     /// A hold that was granted with a short first lease, and is valid until `valid_until`.
     pub fn new(plan: RenewalPlan, valid_until: Moment, now: Moment) -> Self {
-        Self::capped(plan, HoldLimits::default(), valid_until, now)
+        Self::with_limits(plan, HoldLimits::default(), valid_until, now)
     }
 
-    /// The same with caps.
-    pub fn capped(plan: RenewalPlan, caps: HoldLimits, valid_until: Moment, now: Moment) -> Self {
+    /// The same with limits.
+    pub fn with_limits(plan: RenewalPlan, limits: HoldLimits, valid_until: Moment, now: Moment) -> Self {
         let kept_until = valid_until;
-        let valid_until = caps.end.map_or(valid_until, |end| end.min(valid_until));
-        let mut tenure = Self {
+        let valid_until = limits.end.map_or(valid_until, |end| end.min(valid_until));
+        let mut schedule = Self {
             plan,
             valid_until,
             kept_until,
             extend_at: None,
             in_flight: false,
-            hastened: false,
-            hastened_at: Moment::ZERO,
-            called: false,
+            verify_pending: false,
+            verified_at: Moment::ZERO,
+            request_queued: false,
             faults: 0,
             record_kept_at: now,
-            caps,
-            whole: !matches!(plan, RenewalPlan::Renew { lease } if lease > FIRST_LEASE),
+            limits,
+            full_lease_granted: !matches!(plan, RenewalPlan::Renew { lease } if lease > FIRST_LEASE),
         };
         match plan {
             RenewalPlan::Renew { lease } => {
                 // A third of what is left, in case the grant arrived late.
                 let third = (lease.min(FIRST_LEASE) / 3).min(valid_until.since(now) / 3);
-                tenure.extend_at = (!tenure.is_capped()).then_some(now + third);
+                schedule.extend_at = (!schedule.is_at_limit()).then_some(now + third);
             }
             RenewalPlan::Until { end } => {
-                let end = caps.end.map_or(end, |cap| cap.min(end));
-                tenure.plan = RenewalPlan::Until { end };
+                let end = limits.end.map_or(end, |limit| limit.min(end));
+                schedule.plan = RenewalPlan::Until { end };
                 // Slightly later, so that a hold that is released sooner costs no extra request.
-                let soon = AFTER.min(valid_until.since(now) / 3);
-                tenure.extend_at = tenure.falls_short(valid_until, end, now).then_some(now + soon);
-                tenure.valid_until = valid_until.min(end);
+                let soon = FIRST_EXTEND_DELAY.min(valid_until.since(now) / 3);
+                schedule.extend_at = schedule.falls_short(valid_until, end, now).then_some(now + soon);
+                schedule.valid_until = valid_until.min(end);
             }
         }
-        tenure
+        schedule
     }
 
     /// Until when the hold is valid.
@@ -196,14 +195,13 @@ impl RenewalSchedule {
         self.valid_until
     }
 
-    /// Until when the store is known to keep the hold: the validity for the next task that it is handed on
-    /// to.
+    /// Until when the store is known to keep the hold: the validity for the next task that gets it.
     pub const fn kept_until(&self) -> Moment {
         self.kept_until
     }
 
-    /// Hands the hold on to another task of the process, with its own plan and caps. Requests that are in
-    /// flight continue.
+    /// Hands the hold off to another task of the process, with its own plan and limits. Requests that are in flight
+    /// continue.
     ///
     /// ```
     /// use leasehold_core::Moment;
@@ -212,48 +210,49 @@ impl RenewalSchedule {
     ///
     /// let at = |s: u64| Moment::from_micros(s * 1_000_000);
     /// let lease = Duration::from_secs(30);
-    /// let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease }, at(3), at(0));
-    /// assert!(matches!(tenure.poll(at(1), Duration::ZERO), RenewalAction::Extend { .. }));
-    /// tenure.handle_extended(at(1), lease, false);
+    /// let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease }, at(3), at(0));
+    /// assert!(matches!(schedule.poll(at(1), Duration::ZERO), RenewalAction::Extend { .. }));
+    /// schedule.handle_extended(at(1), lease, false);
     ///
-    /// tenure.succeed(RenewalPlan::Until { end: at(7) }, HoldLimits::default(), at(5));
-    /// assert_eq!((tenure.valid_until(), tenure.kept_until() > at(30)), (at(7), true));
-    /// tenure.succeed(RenewalPlan::Renew { lease }, HoldLimits::default(), at(6));
-    /// assert_eq!(tenure.valid_until(), tenure.kept_until());
+    /// schedule.hand_off(RenewalPlan::Until { end: at(7) }, HoldLimits::default(), at(5));
+    /// assert_eq!((schedule.valid_until(), schedule.kept_until() > at(30)), (at(7), true));
+    /// schedule.hand_off(RenewalPlan::Renew { lease }, HoldLimits::default(), at(6));
+    /// assert_eq!(schedule.valid_until(), schedule.kept_until());
     /// ```
-    pub fn succeed(&mut self, plan: RenewalPlan, caps: HoldLimits, now: Moment) {
-        let mut next = Self::capped(plan, caps, self.kept_until, now);
+    pub fn hand_off(&mut self, plan: RenewalPlan, limits: HoldLimits, now: Moment) {
+        let mut next = Self::with_limits(plan, limits, self.kept_until, now);
         if let RenewalPlan::Renew { lease } = plan
-            && !next.is_capped()
+            && !next.is_at_limit()
         {
-            // Renewed every third of the lease, however often it is handed on.
+            // Renewed every third of the lease, however often it is handed off.
             let due = self.kept_until - lease / 3 * 2;
             next.extend_at = Some(if due > now { due } else { now });
-            next.whole |= due > now;
+            next.full_lease_granted |= due > now;
         }
-        if self.hastened {
+        if self.verify_pending {
             next.extend_at = self.extend_at;
         }
-        (next.hastened, next.called, next.hastened_at) = (self.hastened, self.called, self.hastened_at);
+        (next.verify_pending, next.request_queued, next.verified_at) =
+            (self.verify_pending, self.request_queued, self.verified_at);
         (next.in_flight, next.faults, next.record_kept_at) =
             (self.in_flight, self.faults, self.record_kept_at);
         *self = next;
     }
 
-    /// Schedules a request about the hold that does not concern its lease: [`RenewalAction::Call`] follows at once, or
+    /// Schedules a request about the hold that does not concern its lease: [`RenewalAction::SendRequest`] follows at once, or
     /// as soon as no other request about the hold is in flight.
-    pub const fn call(&mut self) {
-        self.called = true;
+    pub const fn queue_request(&mut self) {
+        self.request_queued = true;
     }
 
-    /// Whether a call is scheduled and not sent yet.
-    pub const fn is_called(&self) -> bool {
-        self.called
+    /// Whether a request is queued and not sent yet.
+    pub const fn has_queued_request(&self) -> bool {
+        self.request_queued
     }
 
-    /// Handles the outcome of a call. If the call extended the hold by `lease` from `sent_at`, only the next
-    /// task to which the hold is handed on benefits: this is no renewal.
-    pub fn handle_called(&mut self, sent_at: Moment, lease: Option<Duration>) {
+    /// Handles the outcome of a queued request. If the request extended the hold by `lease` from `sent_at`, only the next
+    /// task that gets the hold benefits: this is no renewal.
+    pub fn handle_request_done(&mut self, sent_at: Moment, lease: Option<Duration>) {
         self.in_flight = false;
         if let Some(lease) = lease {
             self.kept_until = self.kept_until.max(sent_at + lease - drift(lease));
@@ -264,25 +263,25 @@ impl RenewalSchedule {
     /// [`RenewalAction::Extend`] counts as sent.
     pub fn poll(&mut self, now: Moment, batch_window: Duration) -> RenewalAction {
         if now >= self.valid_until {
-            return if self.ends_by_cap() { RenewalAction::GiveUp } else { RenewalAction::Over };
+            return if self.ends_by_limit() { RenewalAction::Release } else { RenewalAction::Expired };
         }
-        if self.called && !self.in_flight {
-            (self.called, self.in_flight) = (false, true);
-            return RenewalAction::Call;
+        if self.request_queued && !self.in_flight {
+            (self.request_queued, self.in_flight) = (false, true);
+            return RenewalAction::SendRequest;
         }
         if !self.in_flight && self.extend_at.is_some_and(|at| at <= now + batch_window) {
             self.in_flight = true;
-            if std::mem::take(&mut self.hastened) {
-                self.hastened_at = now;
+            if std::mem::take(&mut self.verify_pending) {
+                self.verified_at = now;
             }
             return self.extend(now);
         }
-        RenewalAction::Rest(self.due())
+        RenewalAction::Sleep(self.due())
     }
 
     /// When there is something to do next.
     pub fn due(&self) -> Moment {
-        if self.called && !self.in_flight {
+        if self.request_queued && !self.in_flight {
             return Moment::ZERO;
         }
         let extend_at = self.extend_at.filter(|_| !self.in_flight);
@@ -296,61 +295,61 @@ impl RenewalSchedule {
         if kept_record {
             self.record_kept_at = sent_at;
         }
-        if let (RenewalPlan::Renew { lease }, false) = (self.plan, self.hastened) {
+        if let (RenewalPlan::Renew { lease }, false) = (self.plan, self.verify_pending) {
             self.extend_at = Some(sent_at + lease / 3);
         }
         // An extend that reaches a fixed lease is no renewal.
-        if matches!(self.plan, RenewalPlan::Until { .. }) || self.count(lease) {
-            self.raise(sent_at, lease);
+        if matches!(self.plan, RenewalPlan::Until { .. }) || self.count_renewal(lease) {
+            self.extend_validity(sent_at, lease);
         }
-        self.stop_at_cap();
+        self.stop_at_limit();
     }
 
     /// Verifies with the store that the hold still exists: extends it at once, and once more if an extend is
     /// in flight, because that one may have been executed before. This does not lengthen a fixed lease.
     ///
     /// Repeated calls cause at most a few extends per second, or as many as the renewals need anyway.
-    pub fn hasten(&mut self, now: Moment) {
-        if std::mem::replace(&mut self.hastened, true) {
+    pub fn verify_soon(&mut self, now: Moment) {
+        if std::mem::replace(&mut self.verify_pending, true) {
             return;
         }
         let pause = match self.plan {
-            RenewalPlan::Renew { lease } => HASTE_PAUSE.min(lease / 3),
-            RenewalPlan::Until { .. } => HASTE_PAUSE,
+            RenewalPlan::Renew { lease } => MIN_VERIFY_INTERVAL.min(lease / 3),
+            RenewalPlan::Until { .. } => MIN_VERIFY_INTERVAL,
         };
-        let at = if self.hastened_at == Moment::ZERO { now } else { now.max(self.hastened_at + pause) };
+        let at = if self.verified_at == Moment::ZERO { now } else { now.max(self.verified_at + pause) };
         // A renewal that is due earlier is not delayed. An extend in flight is no longer due.
         let due = self.extend_at.filter(|_| !self.in_flight);
         self.extend_at = Some(due.map_or(at, |due| due.min(at)));
     }
 
     /// Whether an immediate extend is pending and not sent yet.
-    pub const fn is_hastened(&self) -> bool {
-        self.hastened
+    pub const fn is_verification_pending(&self) -> bool {
+        self.verify_pending
     }
 
     /// The user extended the hold explicitly: a fixed lease now ends then, if that is later.
-    pub fn prolong(&mut self, sent_at: Moment, lease: Duration) {
+    pub fn handle_extended_by_user(&mut self, sent_at: Moment, lease: Duration) {
         let end = sent_at + lease;
         let lengthens = match self.plan {
             RenewalPlan::Renew { .. } => end - drift(lease) > self.valid_until,
             RenewalPlan::Until { end: given } => end > given,
         };
-        if lengthens && !self.count(lease) {
+        if lengthens && !self.count_renewal(lease) {
             return;
         }
-        let end = self.caps.end.map_or(end, |cap| cap.min(end));
+        let end = self.limits.end.map_or(end, |limit| limit.min(end));
         if let RenewalPlan::Until { end: given } = &mut self.plan {
             *given = end.max(*given);
         }
-        self.raise(sent_at, lease);
-        self.stop_at_cap();
+        self.extend_validity(sent_at, lease);
+        self.stop_at_limit();
     }
 
-    /// The moment beyond which nothing extends the hold any more, if it is capped (3).
-    pub fn furthest(&self) -> Option<Moment> {
-        if self.caps.renewals != Some(0) || !self.whole {
-            return self.caps.end;
+    /// The moment beyond which nothing extends the hold any more, if it has a limit (3).
+    pub fn latest_end(&self) -> Option<Moment> {
+        if self.limits.max_renewals != Some(0) || !self.full_lease_granted {
+            return self.limits.end;
         }
         match self.plan {
             RenewalPlan::Renew { .. } => Some(self.valid_until),
@@ -359,38 +358,37 @@ impl RenewalSchedule {
     }
 
     /// Whether nothing extends the hold any more.
-    pub fn is_capped(&self) -> bool {
-        self.furthest().is_some_and(|furthest| furthest <= self.valid_until)
+    pub fn is_at_limit(&self) -> bool {
+        self.latest_end().is_some_and(|latest_end| latest_end <= self.valid_until)
     }
 
     /// The lease that an extend by the user may request. If the extend would have no effect, or not the
-    /// requested one, returns the time that is left until the cap.
-    pub fn allow(&self, now: Moment, wish: ExtendRequest) -> Result<Duration, Duration> {
-        let (ExtendRequest::Exactly(lease) | ExtendRequest::UpTo(lease)) = wish;
-        let Some(furthest) = self.furthest() else { return Ok(lease) };
-        let too_much = match wish {
-            ExtendRequest::Exactly(lease) => now + lease > furthest,
-            ExtendRequest::UpTo(_) => self.is_capped(),
+    /// requested one, returns the time that is left until the limit.
+    pub fn allowed_lease(&self, now: Moment, request: ExtendRequest) -> Result<Duration, Duration> {
+        let (ExtendRequest::Exactly(lease) | ExtendRequest::UpTo(lease)) = request;
+        let Some(latest_end) = self.latest_end() else { return Ok(lease) };
+        let too_much = match request {
+            ExtendRequest::Exactly(lease) => now + lease > latest_end,
+            ExtendRequest::UpTo(_) => self.is_at_limit(),
         };
-        if too_much { Err(furthest.since(now)) } else { Ok(self.up_to_cap(now, lease)) }
+        if too_much { Err(latest_end.since(now)) } else { Ok(self.up_to_limit(now, lease)) }
     }
 
-    /// The lease to request now so that the hold is valid until its cap; less than `lease` only where the cap
-    /// is closer.
-    fn up_to_cap(&self, now: Moment, lease: Duration) -> Duration {
-        let Some(end) = self.caps.end else { return lease };
+    /// The lease to request now so that the hold is valid until its limit; less than `lease` only if the limit is closer.
+    fn up_to_limit(&self, now: Moment, lease: Duration) -> Duration {
+        let Some(end) = self.limits.end else { return lease };
         // Compensates for what `drift` subtracts.
         let left = end.since(now);
         lease.min((left + Duration::from_millis(2)) / 99 * 100 + Duration::from_millis(1))
     }
 
     /// Counts a renewal; false if none is left.
-    fn count(&mut self, lease: Duration) -> bool {
-        if let (false, RenewalPlan::Renew { lease: full }) = (self.whole, self.plan) {
-            self.whole = lease >= full;
+    fn count_renewal(&mut self, lease: Duration) -> bool {
+        if let (false, RenewalPlan::Renew { lease: full }) = (self.full_lease_granted, self.plan) {
+            self.full_lease_granted = lease >= full;
             return true;
         }
-        match &mut self.caps.renewals {
+        match &mut self.limits.max_renewals {
             Some(0) => false,
             Some(left) => {
                 *left -= 1;
@@ -401,27 +399,27 @@ impl RenewalSchedule {
     }
 
     /// Stops extends that would have no effect (3).
-    fn stop_at_cap(&mut self) {
-        if self.is_capped() {
+    fn stop_at_limit(&mut self) {
+        if self.is_at_limit() {
             self.extend_at = None;
         }
     }
 
-    /// Whether the hold currently ends by a cap, and not with its lease.
-    pub fn ends_by_cap(&self) -> bool {
+    /// Whether the hold currently ends by a limit, and not with its lease.
+    pub fn ends_by_limit(&self) -> bool {
         match self.plan {
-            RenewalPlan::Renew { .. } => self.is_capped(),
-            RenewalPlan::Until { end } => self.caps.end.is_some_and(|cap| cap <= end),
+            RenewalPlan::Renew { .. } => self.is_at_limit(),
+            RenewalPlan::Until { end } => self.limits.end.is_some_and(|limit| limit <= end),
         }
     }
 
-    fn raise(&mut self, sent_at: Moment, lease: Duration) {
+    fn extend_validity(&mut self, sent_at: Moment, lease: Duration) {
         let valid_until = sent_at + lease - drift(lease);
         self.kept_until = self.kept_until.max(valid_until);
-        let valid_until = self.caps.end.map_or(valid_until, |cap| cap.min(valid_until));
+        let valid_until = self.limits.end.map_or(valid_until, |limit| limit.min(valid_until));
         self.extend_at = match self.plan {
-            // The extends sent so far may have been executed before the doubt arose.
-            _ if self.hastened => self.extend_at,
+            // The extends sent so far may have been executed before the verification was requested.
+            _ if self.verify_pending => self.extend_at,
             // A lease that lengthens nothing does not delay the renewal.
             RenewalPlan::Renew { .. } if valid_until <= self.valid_until => self.extend_at,
             RenewalPlan::Renew { lease: full } => Some(sent_at + full.min(lease) / 3),
@@ -439,33 +437,29 @@ impl RenewalSchedule {
         valid_until.max(self.valid_until) + drift(left) + left / 20 < end
     }
 
-    /// An extend had no reply, or none that tells the status of the hold. It is sent again until the
-    /// deadline; nothing is undone.
+    /// An extend had no reply, or none with the status of the hold. It is sent again until the deadline; nothing is undone.
     pub fn handle_fault(&mut self, now: Moment, random: Random<'_>) {
         self.in_flight = false;
         self.faults += 1;
-        let (first, most) = FAULT_PAUSE;
-        let pause = first.saturating_mul(1 << self.faults.saturating_sub(1).min(10)).min(most);
-        #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
-        let share = 0.5 + 0.5 * (random() as f64 / u64::MAX as f64);
-        self.extend_at = Some(now + pause.mul_f64(share));
-        self.stop_at_cap();
+        let pause = backoff(FAULT_BACKOFF, self.faults);
+        self.extend_at = Some(now + between((pause / 2, pause), random()));
+        self.stop_at_limit();
     }
 
     fn extend(&self, now: Moment) -> RenewalAction {
         let lease = match self.plan {
-            RenewalPlan::Renew { lease } => self.up_to_cap(now, lease),
+            RenewalPlan::Renew { lease } => self.up_to_limit(now, lease),
             RenewalPlan::Until { end } => end.since(now),
         };
         RenewalAction::Extend {
             lease: lease.max(crate::Lease::MIN),
-            keep_record: self.wants_record(now, lease),
+            keep_record: self.should_keep_record(now, lease),
         }
     }
 
     /// Whether an extend for that long should also keep the record beside the lock.
-    pub fn wants_record(&self, now: Moment, lease: Duration) -> bool {
-        lease >= RECORD_KEPT / 4 || now.since(self.record_kept_at) >= RECORD_KEPT / 4
+    pub fn should_keep_record(&self, now: Moment, lease: Duration) -> bool {
+        lease >= RECORD_TTL / 4 || now.since(self.record_kept_at) >= RECORD_TTL / 4
     }
 }
 
@@ -486,73 +480,76 @@ mod tests {
 
     #[test]
     fn a_watchdog_extends_first_when_due_and_then_every_third() {
-        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
-        assert_eq!(tenure.poll(s(0), NONE), RenewalAction::Rest(s(1)));
-        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Extend { lease: LEASE, keep_record: false });
-        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Rest(s(3)), "one extend at a time");
-        tenure.handle_extended(s(1), LEASE, false);
-        assert_eq!(tenure.valid_until(), s(31) - drift(LEASE));
-        assert_eq!(tenure.poll(s(2), NONE), RenewalAction::Rest(s(11)));
-        assert_eq!(tenure.poll(s(60), NONE), RenewalAction::Over, "the process slept");
+        let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
+        assert_eq!(schedule.poll(s(0), NONE), RenewalAction::Sleep(s(1)));
+        assert_eq!(schedule.poll(s(1), NONE), RenewalAction::Extend { lease: LEASE, keep_record: false });
+        assert_eq!(schedule.poll(s(1), NONE), RenewalAction::Sleep(s(3)), "one extend at a time");
+        schedule.handle_extended(s(1), LEASE, false);
+        assert_eq!(schedule.valid_until(), s(31) - drift(LEASE));
+        assert_eq!(schedule.poll(s(2), NONE), RenewalAction::Sleep(s(11)));
+        assert_eq!(schedule.poll(s(60), NONE), RenewalAction::Expired, "the process slept");
     }
 
     #[test]
     fn a_given_lease_is_reached_by_one_extend_and_ends() {
-        let mut tenure = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
+        let mut schedule = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
         assert_eq!(
-            tenure.poll(s(0), AFTER),
+            schedule.poll(s(0), FIRST_EXTEND_DELAY),
             RenewalAction::Extend { lease: Duration::from_secs(60), keep_record: false }
         );
-        tenure.handle_extended(s(0), Duration::from_secs(60), false);
+        schedule.handle_extended(s(0), Duration::from_secs(60), false);
         let end = s(60) - drift(Duration::from_secs(60));
-        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Rest(end));
-        assert_eq!(tenure.poll(s(59) + Duration::from_millis(999), NONE), RenewalAction::Over);
+        assert_eq!(schedule.poll(s(1), NONE), RenewalAction::Sleep(end));
+        assert_eq!(schedule.poll(s(59) + Duration::from_millis(999), NONE), RenewalAction::Expired);
         let short = Duration::from_millis(800);
-        let mut tenure =
+        let mut schedule =
             RenewalSchedule::new(RenewalPlan::Until { end: s(0) + short }, s(0) + short - drift(short), s(0));
         assert_eq!(
-            tenure.poll(s(0), NONE),
-            RenewalAction::Rest(s(0) + short - drift(short)),
+            schedule.poll(s(0), NONE),
+            RenewalAction::Sleep(s(0) + short - drift(short)),
             "no extend at all"
         );
     }
 
     #[test]
     fn a_failed_extend_is_sent_again_and_a_late_one_never_shortens() {
-        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
-        assert!(matches!(tenure.poll(s(1), NONE), RenewalAction::Extend { .. }));
-        tenure.handle_fault(s(1), &mut || u64::MAX);
-        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Rest(s(1) + Duration::from_millis(50)));
-        assert!(matches!(tenure.poll(s(2), NONE), RenewalAction::Extend { .. }));
-        tenure.handle_extended(s(2), LEASE, false);
-        let before = tenure.valid_until();
-        tenure.handle_extended(s(1), Duration::from_secs(1), false);
-        assert_eq!(tenure.valid_until(), before);
+        let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
+        assert!(matches!(schedule.poll(s(1), NONE), RenewalAction::Extend { .. }));
+        schedule.handle_fault(s(1), &mut || u64::MAX);
+        assert_eq!(schedule.poll(s(1), NONE), RenewalAction::Sleep(s(1) + Duration::from_millis(50)));
+        assert!(matches!(schedule.poll(s(2), NONE), RenewalAction::Extend { .. }));
+        schedule.handle_extended(s(2), LEASE, false);
+        let before = schedule.valid_until();
+        schedule.handle_extended(s(1), Duration::from_secs(1), false);
+        assert_eq!(schedule.valid_until(), before);
     }
 
     #[test]
-    fn a_short_extend_by_the_user_does_not_stand_in_for_the_given_lease() {
-        let mut tenure = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
-        tenure.prolong(s(0), Duration::from_secs(1));
-        assert_eq!(tenure.valid_until(), s(3));
+    fn a_short_extend_by_the_user_does_not_replace_the_fixed_lease() {
+        let mut schedule = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
+        schedule.handle_extended_by_user(s(0), Duration::from_secs(1));
+        assert_eq!(schedule.valid_until(), s(3));
         assert!(
-            matches!(tenure.poll(s(0), AFTER), RenewalAction::Extend { lease, .. } if lease == Duration::from_secs(60))
+            matches!(schedule.poll(s(0), FIRST_EXTEND_DELAY), RenewalAction::Extend { lease, .. } if lease == Duration::from_secs(60))
         );
-        tenure.handle_extended(s(0), Duration::from_secs(60), false);
-        tenure.prolong(s(10), Duration::from_secs(100));
-        assert_eq!(tenure.valid_until(), s(110) - drift(Duration::from_secs(100)));
+        schedule.handle_extended(s(0), Duration::from_secs(60), false);
+        schedule.handle_extended_by_user(s(10), Duration::from_secs(100));
+        assert_eq!(schedule.valid_until(), s(110) - drift(Duration::from_secs(100)));
     }
 
     #[test]
     fn a_long_hold_keeps_its_record() {
         let day = Duration::from_secs(86_400);
-        let mut tenure = RenewalSchedule::new(RenewalPlan::Until { end: s(86_400) }, s(3), s(0));
-        assert_eq!(tenure.poll(s(0), AFTER), RenewalAction::Extend { lease: day, keep_record: true });
-        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
+        let mut schedule = RenewalSchedule::new(RenewalPlan::Until { end: s(86_400) }, s(3), s(0));
+        assert_eq!(
+            schedule.poll(s(0), FIRST_EXTEND_DELAY),
+            RenewalAction::Extend { lease: day, keep_record: true }
+        );
+        let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         let mut kept = 0;
         for t in (1..7200).step_by(10) {
-            if let RenewalAction::Extend { lease, keep_record } = tenure.poll(s(t), NONE) {
-                tenure.handle_extended(s(t), lease, keep_record);
+            if let RenewalAction::Extend { lease, keep_record } = schedule.poll(s(t), NONE) {
+                schedule.handle_extended(s(t), lease, keep_record);
                 kept += u32::from(keep_record);
             }
         }
@@ -560,47 +557,47 @@ mod tests {
     }
 
     #[test]
-    fn a_hastened_hold_is_extended_at_once_and_again_if_one_was_in_flight() {
-        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
-        assert!(matches!(tenure.poll(s(1), NONE), RenewalAction::Extend { .. }));
-        tenure.hasten(s(2));
-        assert!(tenure.is_hastened());
-        assert_eq!(tenure.poll(s(2), NONE), RenewalAction::Rest(s(3)), "one extend at a time");
-        tenure.handle_extended(s(1), LEASE, false);
-        tenure.prolong(s(1), Duration::from_secs(600));
+    fn a_verified_hold_is_extended_at_once_and_again_if_an_extend_was_in_flight() {
+        let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
+        assert!(matches!(schedule.poll(s(1), NONE), RenewalAction::Extend { .. }));
+        schedule.verify_soon(s(2));
+        assert!(schedule.is_verification_pending());
+        assert_eq!(schedule.poll(s(2), NONE), RenewalAction::Sleep(s(3)), "one extend at a time");
+        schedule.handle_extended(s(1), LEASE, false);
+        schedule.handle_extended_by_user(s(1), Duration::from_secs(600));
         assert!(
-            matches!(tenure.poll(s(2), NONE), RenewalAction::Extend { .. }),
+            matches!(schedule.poll(s(2), NONE), RenewalAction::Extend { .. }),
             "the answer may be from before"
         );
-        assert!(!tenure.is_hastened());
-        tenure.handle_extended(s(2), LEASE, false);
-        assert_eq!(tenure.due(), s(12), "once is enough");
-        tenure.hasten(s(5));
-        assert!(matches!(tenure.poll(s(5), NONE), RenewalAction::Extend { .. }));
-        tenure.handle_fault(s(5), &mut || u64::MAX);
-        assert_eq!(tenure.due(), s(5) + Duration::from_millis(50), "sent again after a fault");
+        assert!(!schedule.is_verification_pending());
+        schedule.handle_extended(s(2), LEASE, false);
+        assert_eq!(schedule.due(), s(12), "once is enough");
+        schedule.verify_soon(s(5));
+        assert!(matches!(schedule.poll(s(5), NONE), RenewalAction::Extend { .. }));
+        schedule.handle_fault(s(5), &mut || u64::MAX);
+        assert_eq!(schedule.due(), s(5) + Duration::from_millis(50), "sent again after a fault");
     }
 
     #[test]
-    fn a_flood_of_reasons_costs_a_few_extends_and_puts_no_renewal_off() {
+    fn many_verifications_cost_few_extends_and_delay_no_renewal() {
         for (lease_ms, most) in [(30_000, 41), (300, 101)] {
             let lease = Duration::from_millis(lease_ms);
-            let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease }, ms(lease_ms), s(0));
+            let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease }, ms(lease_ms), s(0));
             let (mut sent, mut answer_at) = (0, None);
             for now in (0..10_000).map(ms) {
                 if answer_at.is_some_and(|(at, _)| at <= now) {
                     let (_, sent_at) = answer_at.take().expect("just seen");
-                    tenure.handle_extended(sent_at, lease, false);
+                    schedule.handle_extended(sent_at, lease, false);
                 }
-                tenure.hasten(now);
-                match tenure.poll(now, NONE) {
+                schedule.verify_soon(now);
+                match schedule.poll(now, NONE) {
                     RenewalAction::Extend { .. } => {
                         assert!(answer_at.is_none(), "one at a time");
                         sent += 1;
                         answer_at = Some((now + Duration::from_millis(7), now));
                     }
-                    RenewalAction::Rest(_) => {}
-                    RenewalAction::Over | RenewalAction::GiveUp | RenewalAction::Call => {
+                    RenewalAction::Sleep(_) => {}
+                    RenewalAction::Expired | RenewalAction::Release | RenewalAction::SendRequest => {
                         panic!("it is extended in time")
                     }
                 }
@@ -610,67 +607,71 @@ mod tests {
     }
 
     #[test]
-    fn a_given_lease_that_is_hastened_ends_when_it_ends() {
-        let mut tenure = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
-        assert!(matches!(tenure.poll(s(0), AFTER), RenewalAction::Extend { .. }));
-        tenure.handle_extended(s(0), Duration::from_secs(60), false);
-        let end = tenure.valid_until();
-        tenure.hasten(s(20));
+    fn a_fixed_lease_that_is_verified_ends_when_it_should() {
+        let mut schedule = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
+        assert!(matches!(schedule.poll(s(0), FIRST_EXTEND_DELAY), RenewalAction::Extend { .. }));
+        schedule.handle_extended(s(0), Duration::from_secs(60), false);
+        let end = schedule.valid_until();
+        schedule.verify_soon(s(20));
         let left = Duration::from_secs(40);
-        assert_eq!(tenure.poll(s(20), NONE), RenewalAction::Extend { lease: left, keep_record: false });
-        tenure.handle_extended(s(20), left, false);
-        assert!(tenure.valid_until() >= end && tenure.valid_until() <= s(60));
-        assert_eq!(tenure.poll(s(30), NONE), RenewalAction::Rest(tenure.valid_until()), "no more than that");
-        tenure.hasten(s(60));
-        assert_eq!(tenure.poll(s(60), NONE), RenewalAction::Over, "an ended hold is not verified");
+        assert_eq!(schedule.poll(s(20), NONE), RenewalAction::Extend { lease: left, keep_record: false });
+        schedule.handle_extended(s(20), left, false);
+        assert!(schedule.valid_until() >= end && schedule.valid_until() <= s(60));
+        assert_eq!(
+            schedule.poll(s(30), NONE),
+            RenewalAction::Sleep(schedule.valid_until()),
+            "no more than that"
+        );
+        schedule.verify_soon(s(60));
+        assert_eq!(schedule.poll(s(60), NONE), RenewalAction::Expired, "an ended hold is not verified");
     }
 
     #[test]
-    fn a_short_extend_by_the_user_does_not_put_off_the_renewal() {
-        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
-        tenure.prolong(s(0), Duration::from_millis(1));
-        assert_eq!(tenure.due(), s(1), "before the first lease ends");
-        assert!(matches!(tenure.poll(s(1), NONE), RenewalAction::Extend { .. }));
-        tenure.handle_extended(s(1), LEASE, false);
+    fn a_short_extend_by_the_user_does_not_delay_the_renewal() {
+        let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
+        schedule.handle_extended_by_user(s(0), Duration::from_millis(1));
+        assert_eq!(schedule.due(), s(1), "before the first lease ends");
+        assert!(matches!(schedule.poll(s(1), NONE), RenewalAction::Extend { .. }));
+        schedule.handle_extended(s(1), LEASE, false);
         for t in 2..11 {
-            tenure.prolong(s(t), Duration::from_secs(1));
+            schedule.handle_extended_by_user(s(t), Duration::from_secs(1));
         }
-        assert_eq!(tenure.due(), s(11), "however often the user extends it");
-        tenure.prolong(s(10), Duration::from_secs(600));
-        assert_eq!(tenure.due(), s(20), "a longer one counts as a renewal");
+        assert_eq!(schedule.due(), s(11), "however often the user extends it");
+        schedule.handle_extended_by_user(s(10), Duration::from_secs(600));
+        assert_eq!(schedule.due(), s(20), "a longer one counts as a renewal");
     }
 
-    fn capped(lease: Duration, end: Option<u64>, renewals: Option<u32>) -> RenewalSchedule {
-        RenewalSchedule::capped(
+    fn limited(lease: Duration, end: Option<u64>, max_renewals: Option<u32>) -> RenewalSchedule {
+        RenewalSchedule::with_limits(
             RenewalPlan::Renew { lease },
-            HoldLimits { end: end.map(s), renewals },
+            HoldLimits { end: end.map(s), max_renewals },
             s(3),
             s(0),
         )
     }
 
-    /// Follows the tenure every tenth of a second, and returns when and how it ended, and what was sent.
-    fn kept(mut tenure: RenewalSchedule) -> (Moment, RenewalAction, Vec<Duration>) {
+    /// Follows the schedule every tenth of a second, and returns when and how it ended, and what was sent.
+    fn kept(mut schedule: RenewalSchedule) -> (Moment, RenewalAction, Vec<Duration>) {
         let mut sent = Vec::new();
         for t in 0.. {
             let now = Moment::from_micros(t * 100_000);
-            match tenure.poll(now, NONE) {
+            match schedule.poll(now, NONE) {
                 RenewalAction::Extend { lease, keep_record } => {
                     sent.push(lease);
-                    tenure.handle_extended(now, lease, keep_record);
+                    schedule.handle_extended(now, lease, keep_record);
                 }
-                RenewalAction::Rest(_) => {}
-                over => return (tenure.valid_until(), over, sent),
+                RenewalAction::Sleep(_) => {}
+                over => return (schedule.valid_until(), over, sent),
             }
         }
-        unreachable!("it is capped")
+        unreachable!("it has a limit")
     }
 
     #[test]
-    fn a_capped_hold_is_renewed_until_its_cap_and_not_beyond() {
+    fn a_limited_hold_is_renewed_until_its_limit_and_not_beyond() {
         for end in [1, 3, 4, 29, 31, 45, 3_600] {
-            let (over_at, how, sent) = kept(capped(LEASE, Some(end), None));
-            assert_eq!((over_at, how), (s(end), RenewalAction::GiveUp), "{end}");
+            let (over_at, how, sent) = kept(limited(LEASE, Some(end), None));
+            assert_eq!((over_at, how), (s(end), RenewalAction::Release), "{end}");
             let most = LEASE.min(Duration::from_secs(end) + drift(LEASE) + Duration::from_millis(3));
             assert!(sent.iter().all(|lease| *lease <= most), "{end}: {sent:?}");
             assert_eq!(sent.is_empty(), end <= 3, "{end}");
@@ -678,145 +679,161 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_is_renewed_as_often_as_it_may_be_and_then_lasts_out_its_lease() {
+    fn a_hold_is_renewed_up_to_its_maximum_and_then_lasts_for_its_lease() {
         let full = LEASE.saturating_sub(drift(LEASE));
-        for (renewals, over_at) in [(0, s(1) + full), (1, s(11) + full), (3, s(31) + full)] {
-            let (at, how, sent) = kept(capped(LEASE, None, Some(renewals)));
-            assert_eq!((at, how), (over_at, RenewalAction::GiveUp));
-            assert_eq!(sent.len(), 1 + renewals as usize, "it has its whole lease first");
+        for (max_renewals, over_at) in [(0, s(1) + full), (1, s(11) + full), (3, s(31) + full)] {
+            let (at, how, sent) = kept(limited(LEASE, None, Some(max_renewals)));
+            assert_eq!((at, how), (over_at, RenewalAction::Release));
+            assert_eq!(sent.len(), 1 + max_renewals as usize, "it has its whole lease first");
         }
         let short = Duration::from_secs(3);
-        assert_eq!(kept(capped(short, None, Some(0))).2.len(), 0);
-        assert_eq!(kept(capped(short, None, Some(2))).2.len(), 2);
-        let (at, how, _) = kept(capped(LEASE, Some(20), Some(9)));
-        assert_eq!((at, how), (s(20), RenewalAction::GiveUp), "whichever comes first");
+        assert_eq!(kept(limited(short, None, Some(0))).2.len(), 0);
+        assert_eq!(kept(limited(short, None, Some(2))).2.len(), 2);
+        let (at, how, _) = kept(limited(LEASE, Some(20), Some(9)));
+        assert_eq!((at, how), (s(20), RenewalAction::Release), "whichever comes first");
     }
 
     #[test]
-    fn the_user_does_not_get_beyond_a_cap_either() {
-        let mut tenure = capped(LEASE, Some(20), None);
-        assert_eq!(tenure.furthest(), Some(s(20)));
-        tenure.prolong(s(1), Duration::from_secs(600));
-        assert_eq!(tenure.valid_until(), s(20));
-        assert!(tenure.is_capped());
-        assert_eq!(tenure.poll(s(19), NONE), RenewalAction::Rest(s(20)), "nothing would come of a renewal");
+    fn an_extend_by_the_user_does_not_exceed_a_limit_either() {
+        let mut schedule = limited(LEASE, Some(20), None);
+        assert_eq!(schedule.latest_end(), Some(s(20)));
+        schedule.handle_extended_by_user(s(1), Duration::from_secs(600));
+        assert_eq!(schedule.valid_until(), s(20));
+        assert!(schedule.is_at_limit());
+        assert_eq!(
+            schedule.poll(s(19), NONE),
+            RenewalAction::Sleep(s(20)),
+            "nothing would come of a renewal"
+        );
 
-        let mut tenure = capped(LEASE, None, Some(1));
-        tenure.prolong(s(0), LEASE);
-        assert!(!tenure.is_capped(), "it has its lease for the first time");
-        assert!(matches!(tenure.poll(s(10), NONE), RenewalAction::Extend { .. }));
-        tenure.prolong(s(10), LEASE);
-        assert!(tenure.is_capped());
+        let mut schedule = limited(LEASE, None, Some(1));
+        schedule.handle_extended_by_user(s(0), LEASE);
+        assert!(!schedule.is_at_limit(), "it has its lease for the first time");
+        assert!(matches!(schedule.poll(s(10), NONE), RenewalAction::Extend { .. }));
+        schedule.handle_extended_by_user(s(10), LEASE);
+        assert!(schedule.is_at_limit());
         let end = s(10) + LEASE - drift(LEASE);
-        tenure.handle_extended(s(12), LEASE, false);
-        assert_eq!(tenure.valid_until(), end, "one was on its way when another used up the last renewal");
-        assert_eq!(tenure.poll(end, NONE), RenewalAction::GiveUp);
+        schedule.handle_extended(s(12), LEASE, false);
+        assert_eq!(schedule.valid_until(), end, "one was on its way when another used up the last renewal");
+        assert_eq!(schedule.poll(end, NONE), RenewalAction::Release);
     }
 
     #[test]
-    fn an_extend_beyond_the_cap_returns_the_time_left() {
+    fn an_extend_beyond_the_limit_returns_the_time_left() {
         let (second, ten) = (Duration::from_secs(1), Duration::from_secs(10));
-        let mut tenure = capped(LEASE, Some(20), None);
-        assert_eq!(tenure.allow(s(5), ExtendRequest::Exactly(ten)), Ok(ten));
-        assert_eq!(tenure.allow(s(12), ExtendRequest::Exactly(ten)), Err(second * 8));
-        let lease = tenure.allow(s(12), ExtendRequest::UpTo(ten)).expect("there is time left");
-        tenure.prolong(s(12), lease);
-        assert_eq!(tenure.valid_until(), s(20), "the drift does not keep it from its cap");
-        assert_eq!(tenure.allow(s(12), ExtendRequest::UpTo(ten)), Err(second * 8));
-        assert_eq!(tenure.allow(s(12), ExtendRequest::Exactly(second)), Ok(second), "which changes nothing");
-        let uncapped = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
-        assert_eq!(uncapped.allow(s(1), ExtendRequest::Exactly(LEASE * 99)), Ok(LEASE * 99));
+        let mut schedule = limited(LEASE, Some(20), None);
+        assert_eq!(schedule.allowed_lease(s(5), ExtendRequest::Exactly(ten)), Ok(ten));
+        assert_eq!(schedule.allowed_lease(s(12), ExtendRequest::Exactly(ten)), Err(second * 8));
+        let lease = schedule.allowed_lease(s(12), ExtendRequest::UpTo(ten)).expect("there is time left");
+        schedule.handle_extended_by_user(s(12), lease);
+        assert_eq!(schedule.valid_until(), s(20), "the drift does not keep it from its limit");
+        assert_eq!(schedule.allowed_lease(s(12), ExtendRequest::UpTo(ten)), Err(second * 8));
+        assert_eq!(
+            schedule.allowed_lease(s(12), ExtendRequest::Exactly(second)),
+            Ok(second),
+            "which changes nothing"
+        );
+        let unlimited = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
+        assert_eq!(unlimited.allowed_lease(s(1), ExtendRequest::Exactly(LEASE * 99)), Ok(LEASE * 99));
     }
 
     #[test]
-    fn a_renewal_that_fails_at_the_cap_is_not_sent_again() {
-        let mut tenure = capped(LEASE, None, Some(1));
-        tenure.prolong(s(0), LEASE);
-        assert!(matches!(tenure.poll(s(10), NONE), RenewalAction::Extend { .. }));
-        tenure.prolong(s(10), LEASE);
-        tenure.handle_fault(s(11), &mut || 0);
-        assert_eq!(tenure.poll(s(30), NONE), RenewalAction::Rest(tenure.valid_until()));
+    fn a_renewal_that_fails_at_the_limit_is_not_sent_again() {
+        let mut schedule = limited(LEASE, None, Some(1));
+        schedule.handle_extended_by_user(s(0), LEASE);
+        assert!(matches!(schedule.poll(s(10), NONE), RenewalAction::Extend { .. }));
+        schedule.handle_extended_by_user(s(10), LEASE);
+        schedule.handle_fault(s(11), &mut || 0);
+        assert_eq!(schedule.poll(s(30), NONE), RenewalAction::Sleep(schedule.valid_until()));
     }
 
     #[test]
-    fn a_hold_that_could_not_be_renewed_up_to_its_cap_has_lapsed() {
-        let mut tenure = capped(LEASE, Some(60), Some(5));
-        assert_eq!(tenure.poll(s(3), NONE), RenewalAction::Over, "there may be nothing to give up");
+    fn a_hold_that_could_not_be_renewed_up_to_its_limit_has_expired() {
+        let mut schedule = limited(LEASE, Some(60), Some(5));
+        assert_eq!(schedule.poll(s(3), NONE), RenewalAction::Expired, "there may be nothing to give up");
     }
 
     #[test]
-    fn a_given_lease_is_given_up_only_where_a_cap_has_cut_it() {
-        let caps = |end| HoldLimits { end: Some(s(end)), renewals: Some(0) };
-        for (cap, how) in [(40, RenewalAction::GiveUp), (90, RenewalAction::Over)] {
-            let mut tenure =
-                RenewalSchedule::capped(RenewalPlan::Until { end: s(60) }, caps(cap), s(3), s(0));
-            let RenewalAction::Extend { lease, .. } = tenure.poll(s(0), AFTER) else {
+    fn a_fixed_lease_is_released_only_if_a_limit_shortened_it() {
+        let limits = |end| HoldLimits { end: Some(s(end)), max_renewals: Some(0) };
+        for (limit, how) in [(40, RenewalAction::Release), (90, RenewalAction::Expired)] {
+            let mut schedule =
+                RenewalSchedule::with_limits(RenewalPlan::Until { end: s(60) }, limits(limit), s(3), s(0));
+            let RenewalAction::Extend { lease, .. } = schedule.poll(s(0), FIRST_EXTEND_DELAY) else {
                 panic!("it is extended at once")
             };
-            assert_eq!(lease, Duration::from_secs(cap.min(60)));
-            assert_eq!(tenure.furthest(), Some(s(cap.min(60))), "no renewal is left to the user");
-            tenure.handle_extended(s(0), lease, false);
-            tenure.prolong(s(1), Duration::from_secs(600));
-            assert!(tenure.valid_until() <= s(cap.min(60)));
-            assert_eq!(tenure.poll(s(cap), NONE), how);
+            assert_eq!(lease, Duration::from_secs(limit.min(60)));
+            assert_eq!(schedule.latest_end(), Some(s(limit.min(60))), "no renewal is left to the user");
+            schedule.handle_extended(s(0), lease, false);
+            schedule.handle_extended_by_user(s(1), Duration::from_secs(600));
+            assert!(schedule.valid_until() <= s(limit.min(60)));
+            assert_eq!(schedule.poll(s(limit), NONE), how);
         }
     }
 
     #[test]
-    fn the_next_task_keeps_it_for_as_long_as_the_store_does_and_by_its_own_plan() {
-        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
-        tenure.poll(s(1), NONE);
-        tenure.handle_extended(s(1), LEASE, false);
+    fn a_hold_that_is_handed_off_follows_the_plan_of_the_next_task() {
+        let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
+        schedule.poll(s(1), NONE);
+        schedule.handle_extended(s(1), LEASE, false);
         let kept_until = s(31) - drift(LEASE);
-        tenure.succeed(RenewalPlan::Until { end: s(6) }, HoldLimits::default(), s(5));
-        assert_eq!((tenure.valid_until(), tenure.kept_until()), (s(6), kept_until));
-        assert_eq!(tenure.poll(s(5), NONE), RenewalAction::Rest(s(6)), "nothing has to be lengthened for it");
+        schedule.hand_off(RenewalPlan::Until { end: s(6) }, HoldLimits::default(), s(5));
+        assert_eq!((schedule.valid_until(), schedule.kept_until()), (s(6), kept_until));
+        assert_eq!(
+            schedule.poll(s(5), NONE),
+            RenewalAction::Sleep(s(6)),
+            "nothing has to be lengthened for it"
+        );
         for n in 0..100 {
-            // However often it is handed on, it is renewed when a third of the lease is over.
-            tenure.succeed(
+            // However often it is handed off, it is renewed when a third of the lease is over.
+            schedule.hand_off(
                 RenewalPlan::Renew { lease: LEASE },
                 HoldLimits::default(),
                 s(5) + Duration::from_millis(n),
             );
         }
-        assert_eq!(tenure.due(), kept_until - LEASE / 3 * 2);
+        assert_eq!(schedule.due(), kept_until - LEASE / 3 * 2);
         let end = s(5) + LEASE * 2;
-        tenure.succeed(RenewalPlan::Until { end }, HoldLimits::default(), s(5));
-        assert_eq!(tenure.poll(s(5), AFTER), RenewalAction::Extend { lease: LEASE * 2, keep_record: false });
-        tenure.succeed(RenewalPlan::Until { end }, HoldLimits::default(), s(5));
+        schedule.hand_off(RenewalPlan::Until { end }, HoldLimits::default(), s(5));
         assert_eq!(
-            tenure.poll(s(5), NONE),
-            RenewalAction::Rest(kept_until),
+            schedule.poll(s(5), FIRST_EXTEND_DELAY),
+            RenewalAction::Extend { lease: LEASE * 2, keep_record: false }
+        );
+        schedule.hand_off(RenewalPlan::Until { end }, HoldLimits::default(), s(5));
+        assert_eq!(
+            schedule.poll(s(5), NONE),
+            RenewalAction::Sleep(kept_until),
             "one extend at a time, whichever task holds it"
         );
-        tenure.handle_extended(s(5), LEASE * 2, false);
-        assert_eq!(tenure.valid_until(), end - drift(LEASE * 2));
+        schedule.handle_extended(s(5), LEASE * 2, false);
+        assert_eq!(schedule.valid_until(), end - drift(LEASE * 2));
     }
 
     #[test]
-    fn a_cap_is_its_holders_alone() {
-        let caps = HoldLimits { end: Some(s(4)), renewals: None };
-        let mut tenure = RenewalSchedule::capped(RenewalPlan::Renew { lease: LEASE }, caps, s(3), s(0));
-        tenure.poll(s(1), NONE);
-        tenure.handle_extended(s(1), LEASE, false);
-        assert_eq!(tenure.valid_until(), s(4));
-        tenure.succeed(RenewalPlan::Renew { lease: LEASE }, HoldLimits::default(), s(2));
-        assert_eq!(tenure.valid_until(), s(31) - drift(LEASE));
-        assert!(!tenure.is_capped());
+    fn a_limit_applies_to_one_task_only() {
+        let limits = HoldLimits { end: Some(s(4)), max_renewals: None };
+        let mut schedule =
+            RenewalSchedule::with_limits(RenewalPlan::Renew { lease: LEASE }, limits, s(3), s(0));
+        schedule.poll(s(1), NONE);
+        schedule.handle_extended(s(1), LEASE, false);
+        assert_eq!(schedule.valid_until(), s(4));
+        schedule.hand_off(RenewalPlan::Renew { lease: LEASE }, HoldLimits::default(), s(2));
+        assert_eq!(schedule.valid_until(), s(31) - drift(LEASE));
+        assert!(!schedule.is_at_limit());
     }
 
     #[test]
-    fn what_it_is_called_for_goes_at_once_and_puts_no_renewal_off() {
-        let mut tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
-        tenure.call();
-        assert!(tenure.is_called() && tenure.due() <= s(0));
-        assert_eq!(tenure.poll(s(0), NONE), RenewalAction::Call);
-        tenure.call();
-        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Rest(s(3)), "one request at a time");
-        tenure.handle_called(s(0), None);
-        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Call);
-        tenure.handle_called(s(1), Some(LEASE));
-        assert_eq!((tenure.valid_until(), tenure.kept_until()), (s(3), s(31) - drift(LEASE)));
-        assert_eq!(tenure.poll(s(1), NONE), RenewalAction::Extend { lease: LEASE, keep_record: false });
+    fn a_queued_request_is_sent_at_once_and_delays_no_renewal() {
+        let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
+        schedule.queue_request();
+        assert!(schedule.has_queued_request() && schedule.due() <= s(0));
+        assert_eq!(schedule.poll(s(0), NONE), RenewalAction::SendRequest);
+        schedule.queue_request();
+        assert_eq!(schedule.poll(s(1), NONE), RenewalAction::Sleep(s(3)), "one request at a time");
+        schedule.handle_request_done(s(0), None);
+        assert_eq!(schedule.poll(s(1), NONE), RenewalAction::SendRequest);
+        schedule.handle_request_done(s(1), Some(LEASE));
+        assert_eq!((schedule.valid_until(), schedule.kept_until()), (s(3), s(31) - drift(LEASE)));
+        assert_eq!(schedule.poll(s(1), NONE), RenewalAction::Extend { lease: LEASE, keep_record: false });
     }
 }

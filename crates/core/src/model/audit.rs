@@ -3,7 +3,7 @@
 //! It is separate from the record because it outlives it: an operator may investigate the lock of a nightly
 //! job in the morning.
 
-use crate::{AUDIT_KEPT, AuditEntry, whole_millis};
+use crate::{AUDIT_TTL, AuditEntry, whole_millis};
 use serde::{Deserialize, Serialize};
 
 /// The evictions and forced releases of a lock.
@@ -19,14 +19,14 @@ pub struct Audit {
 
 impl Audit {
     /// The maximum number of entries.
-    pub const MOST: usize = 32;
+    pub const MAX_ENTRIES: usize = 32;
 
     /// Adds an entry, and drops the oldest one beyond the maximum.
-    pub(super) fn note(audit: &mut Option<Self>, entry: AuditEntry) {
-        let expires_ms = entry.at_ms + whole_millis(AUDIT_KEPT);
+    pub(super) fn push(audit: &mut Option<Self>, entry: AuditEntry) {
+        let expires_ms = entry.at_ms + whole_millis(AUDIT_TTL);
         let audit = audit.get_or_insert_with(|| Self { expires_ms, entries: Vec::new() });
         audit.expires_ms = expires_ms;
         audit.entries.insert(0, entry);
-        audit.entries.truncate(Self::MOST);
+        audit.entries.truncate(Self::MAX_ENTRIES);
     }
 }

@@ -1,25 +1,33 @@
 //! The reference model: the meaning of every operation, as a pure function.
 //!
 //! [`LockState::apply`] takes the state of one lock, the store's time and an operation, and returns the reply
-//! and the messages to publish. The memory store is this model behind a mutex, the SQLite store is this model
-//! with its state in a row, and the Lua scripts of the Redis store are checked against it operation by
+//! and the notifications to publish. The memory store is this model behind a mutex, the SQLite store is this model
+//! with its state in a row, and tests compare the Lua scripts of the Redis store with it, operation by
 //! operation. [`Sessions`] does the same for the sessions of a store.
 //!
-//! It deliberately does not know names, keys or sockets; one state is one lock.
+//! It deliberately does not know names, keys or sockets; one state is one lock. Databases store a state as JSON: a
+//! field that was renamed keeps its name there.
 
+mod acquire_all;
+mod admission;
 mod audit;
-mod endings;
-mod entries;
+mod ended_holds;
+mod eviction;
+mod exclusive;
+mod holder;
 mod lock;
 mod record;
+mod reentrant_holds;
 mod session;
 mod shared;
 mod shared_holders;
+mod value;
 
 pub use audit::Audit;
-pub use endings::Endings;
-pub use entries::{Entries, Entry};
-pub use lock::{Content, LockState, Value};
+pub use ended_holds::EndedHolds;
+pub use lock::LockState;
 pub use record::{QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved};
-pub use session::{Alive, SessionRecord, SessionStatus, Sessions, all_alive};
+pub use reentrant_holds::{ReentrantHold, ReentrantHolds};
+pub use session::{SessionLookup, SessionRecord, SessionStatus, Sessions, all_alive};
 pub use shared_holders::{SharedHold, SharedHolders};
+pub use value::{Content, Value};

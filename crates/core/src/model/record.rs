@@ -2,18 +2,18 @@
 //!
 //! In Redis this is one hash, so that all of it lives and expires together.
 
-use super::endings::Endings;
+use super::ended_holds::EndedHolds;
 use crate::{
-    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Liveness, LockMode, RECORD_KEPT, SessionId,
+    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Liveness, LockMode, RECORD_TTL, SessionId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// How many queue entries one operation inspects, so that no script runs for long.
-pub(super) const LOOKS_AT_MOST: usize = 64;
+pub(super) const MAX_INSPECTED_ENTRIES: usize = 64;
 
 /// The period, by fencing tokens, within which only the first grant raises the expiry of a record.
-const RAISED_EVERY_US: u64 = 100_000_000;
+const REFRESH_PERIOD_US: u64 = 100_000_000;
 
 /// For a longer lease every grant raises it.
 pub(super) const SHORT_LEASE_MS: u64 = 1_000_000;
@@ -26,25 +26,29 @@ pub struct Record {
     /// When the record expires, in milliseconds of the store's clock.
     pub expires_ms: u64,
     /// The last fencing token that was granted.
-    pub last: Option<FencingToken>,
+    #[serde(rename = "last")]
+    pub last_fence: Option<FencingToken>,
     /// What is reserved for the last granted hold. If the last token is greater, the reservation was for an
     /// earlier hold.
     #[serde(default)]
     pub reserved: Option<Reserved>,
     /// The last client to which the lock was granted. It still holds the lock if its token is at the key.
-    pub tenant: Option<RecordedHolder>,
+    #[serde(rename = "tenant")]
+    pub last_holder: Option<RecordedHolder>,
     /// The holds that ended last other than by their leases, and how.
-    pub ended: Endings,
+    pub ended: EndedHolds,
     /// The total number of permits, arrivals or parties, for a lock that counts them.
     #[serde(default)]
     pub limit: Option<u32>,
     /// The ticket of the next queue entry.
-    pub tail: i64,
+    #[serde(rename = "tail")]
+    pub next_ticket: i64,
     /// The queue entry of each ticket. Leaving the queue removes the ticket, so it does not delay the entries
     /// behind it.
     pub tickets: BTreeMap<i64, QueueEntryId>,
     /// The queue entries.
-    pub places: BTreeMap<QueueEntryId, QueueEntry>,
+    #[serde(rename = "places")]
+    pub entries: BTreeMap<QueueEntryId, QueueEntry>,
 }
 
 /// The fencing tokens reserved for the tasks to which a process hands its hold on.
@@ -53,15 +57,17 @@ pub struct Record {
 /// use leasehold_core::FencingToken;
 /// use leasehold_core::model::Reserved;
 ///
-/// let reserved = Reserved { upto: FencingToken::new(4742), tells: true };
-/// assert!(FencingToken::after(Some(reserved.upto), 4711) > reserved.upto); // the next token is greater
+/// let reserved = Reserved { last_fence: FencingToken::new(4742), notify_wanted: true };
+/// assert!(FencingToken::after(Some(reserved.last_fence), 4711) > reserved.last_fence); // the next token is greater
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
     /// The greatest reserved fencing token.
-    pub upto: FencingToken,
+    #[serde(rename = "upto")]
+    pub last_fence: FencingToken,
     /// Set if the process is notified when another client requests the lock.
-    pub tells: bool,
+    #[serde(rename = "tells")]
+    pub notify_wanted: bool,
 }
 
 /// The identity of a queue entry.
@@ -91,7 +97,7 @@ impl QueueEntryId {
     }
 
     /// The word for it in a store's fields; a secret if it is a hold's.
-    pub fn word(&self) -> String {
+    pub fn encode(&self) -> String {
         match self {
             Self::Session(session) => session.to_string(),
             Self::Hold(hold) => hold.token(),
@@ -115,8 +121,8 @@ impl QueueEntryId {
 ///
 /// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
 /// let (label, liveness) = (Label::new("billing")?, Liveness::Session { alive_ms: 10_000 });
-/// let tenant = RecordedHolder { claim: Claim::new(hold), since_ms: 1_000, liveness, label };
-/// assert_eq!(tenant.claim.hold.session(), SessionId::from_random([7; 12])); // the session to check for liveness
+/// let last_holder = RecordedHolder { claim: Claim::new(hold), since_ms: 1_000, liveness, label };
+/// assert_eq!(last_holder.claim.hold.session(), SessionId::from_random([7; 12])); // the session to check for liveness
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,7 +132,7 @@ pub struct RecordedHolder {
     /// When it was granted, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends the hold before its time.
-    #[serde(rename = "life")] // as in the databases that exist
+    #[serde(rename = "life")]
     pub liveness: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,
@@ -134,14 +140,14 @@ pub struct RecordedHolder {
 
 impl RecordedHolder {
     /// The holder for an acquire that is granted at once.
-    pub(super) fn asking(now_ms: u64, ask: &Acquire) -> Self {
-        let (claim, label) = (ask.claim.clone(), ask.label.clone());
-        Self { claim, since_ms: now_ms, liveness: ask.liveness, label }
+    pub(super) fn from_request(now_ms: u64, request: &Acquire) -> Self {
+        let (claim, label) = (request.claim.clone(), request.label.clone());
+        Self { claim, since_ms: now_ms, liveness: request.liveness, label }
     }
 
     /// The holder for a queue entry that is granted.
-    pub(super) fn waiting(now_ms: u64, place: QueueEntry) -> Self {
-        Self { claim: place.claim, since_ms: now_ms, liveness: place.liveness, label: place.label }
+    pub(super) fn from_entry(now_ms: u64, entry: QueueEntry) -> Self {
+        Self { claim: entry.claim, since_ms: now_ms, liveness: entry.liveness, label: entry.label }
     }
 }
 
@@ -152,21 +158,21 @@ impl RecordedHolder {
 pub struct QueueEntry {
     /// The number of the entry: smaller ones come first.
     pub ticket: i64,
-    /// The nonce of the last look.
+    /// The nonce of the last request.
     pub nonce: crate::Nonce,
-    /// Until when the entry is kept without another look, in milliseconds of the store's clock.
+    /// Until when the entry is kept without another request, in milliseconds of the store's clock.
     pub expires_ms: u64,
     /// How long the hold lasts when it is granted, in milliseconds.
     pub lease_ms: u64,
     /// What ends the entry, and the hold after it, before its time.
-    #[serde(rename = "life")] // as in the databases that exist
+    #[serde(rename = "life")]
     pub liveness: Liveness,
     /// The hold that waits.
     pub claim: Claim,
     /// A description of the waiter, for people to read.
     pub label: Label,
     /// The mode for which it waits.
-    #[serde(rename = "portion", default)] // as in the databases that exist
+    #[serde(rename = "portion", default)]
     pub mode: LockMode,
 }
 
@@ -175,49 +181,50 @@ impl Record {
     pub(super) fn new(expires_ms: u64) -> Self {
         Self {
             expires_ms,
-            last: None,
+            last_fence: None,
             reserved: None,
-            tenant: None,
-            ended: Endings::default(),
+            last_holder: None,
+            ended: EndedHolds::default(),
             limit: None,
-            tail: 0,
+            next_ticket: 0,
             tickets: BTreeMap::new(),
-            places: BTreeMap::new(),
+            entries: BTreeMap::new(),
         }
     }
 
     /// When a record expires if it is raised now, for a hold or an entry that lasts `lease_ms`: an hour after
     /// the later of that and of the instant that the last fencing token stands for (which is later than now
     /// if the clock went back).
-    pub(super) fn kept_until_ms(last: Option<FencingToken>, now_ms: u64, lease_ms: u64) -> u64 {
-        let ahead_ms = last.map_or(0, |last| (last.as_u64() / 1000).saturating_sub(now_ms));
-        now_ms + ahead_ms.max(lease_ms) + kept_ms()
+    pub(super) fn expiry_ms(last_fence: Option<FencingToken>, now_ms: u64, lease_ms: u64) -> u64 {
+        let ahead_ms = last_fence.map_or(0, |last_fence| (last_fence.as_u64() / 1000).saturating_sub(now_ms));
+        now_ms + ahead_ms.max(lease_ms) + record_ttl_ms()
     }
 
-    /// Whether the grant of the token `last` has raised the expiry for the next one as well: raising it is a
+    /// Whether the grant of the token `last_fence` has raised the expiry for the next one as well: raising it is a
     /// write, and a lock may be granted a thousand times a second. The record then falls short of the hour by
     /// no more than the time between the two grants, plus the difference if the second lease is longer. An
     /// extend leaves it short by at most half an hour.
-    pub(super) fn is_raised_by(last: Option<FencingToken>, next: FencingToken) -> bool {
-        let period = |token: FencingToken| token.as_u64() / RAISED_EVERY_US;
-        last.is_some_and(|last| period(last) == period(next))
+    pub(super) fn is_refreshed_by(last_fence: Option<FencingToken>, next: FencingToken) -> bool {
+        let period = |token: FencingToken| token.as_u64() / REFRESH_PERIOD_US;
+        last_fence.is_some_and(|last_fence| period(last_fence) == period(next))
     }
 
     /// The greatest fencing token that was granted or reserved.
-    pub fn greatest(&self) -> Option<FencingToken> {
-        self.last.max(self.reserved.map(|reserved| reserved.upto))
+    pub fn greatest_fence(&self) -> Option<FencingToken> {
+        self.last_fence.max(self.reserved.map(|reserved| reserved.last_fence))
     }
 
     /// Whether the last holder is notified when another client requests the lock.
-    pub(super) fn tells(&self) -> bool {
-        self.reserved.is_some_and(|reserved| reserved.tells && Some(reserved.upto) > self.last)
+    pub(super) fn notifies_wanted(&self) -> bool {
+        self.reserved
+            .is_some_and(|reserved| reserved.notify_wanted && Some(reserved.last_fence) > self.last_fence)
     }
 
-    /// Raises the expiry when it comes close: less than half of [`RECORD_KEPT`], or less than the hold
+    /// Raises the expiry when it comes close: less than half of [`RECORD_TTL`], or less than the hold
     /// itself. It is not raised every time, because that is a write.
-    pub(super) fn keep(&mut self, now_ms: u64, lease_ms: u64) {
-        let until_ms = Self::kept_until_ms(self.last, now_ms, lease_ms);
-        if self.expires_ms < until_ms - kept_ms() / 2 {
+    pub(super) fn refresh_expiry(&mut self, now_ms: u64, lease_ms: u64) {
+        let until_ms = Self::expiry_ms(self.last_fence, now_ms, lease_ms);
+        if self.expires_ms < until_ms - record_ttl_ms() / 2 {
             self.expires_ms = until_ms;
         }
     }
@@ -225,90 +232,96 @@ impl Record {
     /// Adds an entry to the queue, or renews it. Returns an upper bound of the number of entries before it,
     /// which is exact unless an entry left from the middle: counting them would cost more the longer the
     /// queue.
-    pub(super) fn enqueue(&mut self, now_ms: u64, id: QueueEntryId, ask: &Acquire, queue: &Enqueue) -> u64 {
-        let ticket = if let Some(place) = self.places.get(&id) {
-            place.ticket
+    pub(super) fn enqueue(
+        &mut self,
+        now_ms: u64,
+        id: QueueEntryId,
+        request: &Acquire,
+        queue: &Enqueue,
+    ) -> u64 {
+        let ticket = if let Some(entry) = self.entries.get(&id) {
+            entry.ticket
         } else {
             let first = self.tickets.first_key_value().map(|(first, _)| *first);
             let ticket = match first {
-                Some(first) if ask.mode == LockMode::Upgrade => first - 1,
+                Some(first) if request.mode == LockMode::Upgrade => first - 1,
                 _ => {
-                    self.tail += 1;
-                    self.tail - 1
+                    self.next_ticket += 1;
+                    self.next_ticket - 1
                 }
             };
             self.tickets.insert(ticket, id);
             ticket
         };
-        let place = QueueEntry {
+        let entry = QueueEntry {
             ticket,
             nonce: queue.nonce,
-            expires_ms: now_ms + queue.kept_ms,
-            lease_ms: ask.lease_ms,
-            liveness: ask.liveness,
-            claim: ask.claim.clone(),
-            label: ask.label.clone(),
-            mode: ask.mode,
+            expires_ms: now_ms + queue.ttl_ms,
+            lease_ms: request.lease_ms,
+            liveness: request.liveness,
+            claim: request.claim.clone(),
+            label: request.label.clone(),
+            mode: request.mode,
         };
-        self.places.insert(id, place);
-        self.keep(now_ms, queue.kept_ms);
-        self.before_ticket(ticket)
+        self.entries.insert(id, entry);
+        self.refresh_expiry(now_ms, queue.ttl_ms);
+        self.entries_before(ticket)
     }
 
     /// The same bound for an existing entry.
     pub(super) fn position(&self, id: QueueEntryId) -> Option<u64> {
-        self.places.get(&id).map(|place| self.before_ticket(place.ticket))
+        self.entries.get(&id).map(|entry| self.entries_before(entry.ticket))
     }
 
-    fn before_ticket(&self, ticket: i64) -> u64 {
+    fn entries_before(&self, ticket: i64) -> u64 {
         let first = self.tickets.first_key_value().map_or(ticket, |(first, _)| *first);
-        ticket.abs_diff(first).min(self.places.len() as u64 - 1)
+        ticket.abs_diff(first).min(self.entries.len() as u64 - 1)
     }
 
     /// Removes an entry from the queue.
-    pub(super) fn leave(&mut self, id: QueueEntryId) -> Option<QueueEntry> {
-        let place = self.places.remove(&id)?;
-        self.tickets.remove(&place.ticket);
-        Some(place)
+    pub(super) fn remove(&mut self, id: QueueEntryId) -> Option<QueueEntry> {
+        let entry = self.entries.remove(&id)?;
+        self.tickets.remove(&entry.ticket);
+        Some(entry)
     }
 
     /// The entry right before another.
-    pub(super) fn before(&self, id: QueueEntryId) -> Option<&QueueEntry> {
-        let own = self.places.get(&id)?;
-        let (_, before) = self.tickets.range(..own.ticket).next_back()?;
-        self.places.get(before)
+    pub(super) fn predecessor(&self, id: QueueEntryId) -> Option<&QueueEntry> {
+        let own = self.entries.get(&id)?;
+        let (_, predecessor) = self.tickets.range(..own.ticket).next_back()?;
+        self.entries.get(predecessor)
     }
 
     /// Whether a hold has the queue entry that its claim would have in a lock of that kind.
-    pub(super) fn waits(&self, kind: Kind, hold: &HoldId) -> bool {
-        self.places.get(&QueueEntryId::of(kind, hold)).is_some_and(|place| place.claim.hold == *hold)
+    pub(super) fn has_entry(&self, kind: Kind, hold: &HoldId) -> bool {
+        self.entries.get(&QueueEntryId::of(kind, hold)).is_some_and(|entry| entry.claim.hold == *hold)
     }
 
     /// The first entry in the queue.
     pub(super) fn first(&self) -> Option<(QueueEntryId, &QueueEntry)> {
         let id = *self.tickets.first_key_value()?.1;
-        Some((id, self.places.get(&id)?))
+        Some((id, self.entries.get(&id)?))
     }
 
     /// Removes the first entry from the queue.
-    pub(super) fn take_first(&mut self) -> Option<QueueEntry> {
+    pub(super) fn pop_first(&mut self) -> Option<QueueEntry> {
         let id = *self.tickets.first_key_value()?.1;
-        self.leave(id)
+        self.remove(id)
     }
 
     /// Whether a live entry may be in the queue, as far as one operation inspects it.
-    pub(super) fn is_awaited_at(&self, now_ms: u64) -> bool {
-        let mut front = self.tickets.values().take(LOOKS_AT_MOST);
-        let over = |id| self.places.get(id).is_none_or(|place| place.expires_ms < now_ms);
-        self.tickets.len() > LOOKS_AT_MOST || !front.all(over)
+    pub(super) fn may_have_live_entry(&self, now_ms: u64) -> bool {
+        let mut front = self.tickets.values().take(MAX_INSPECTED_ENTRIES);
+        let over = |id| self.entries.get(id).is_none_or(|entry| entry.expires_ms < now_ms);
+        self.tickets.len() > MAX_INSPECTED_ENTRIES || !front.all(over)
     }
 
     /// Whether the queue has entries, dead or alive.
-    pub(super) fn is_awaited(&self) -> bool {
+    pub(super) fn has_entries(&self) -> bool {
         !self.tickets.is_empty()
     }
 }
 
-fn kept_ms() -> u64 {
-    u64::try_from(RECORD_KEPT.as_millis()).unwrap_or(u64::MAX)
+fn record_ttl_ms() -> u64 {
+    u64::try_from(RECORD_TTL.as_millis()).unwrap_or(u64::MAX)
 }

@@ -6,14 +6,14 @@
 //!    session held.
 
 use crate::{
-    Heartbeat, HeartbeatReply, Lock, SESSION_REMEMBERED, SessionEntry, SessionId, SessionOp, SessionReply,
+    DEAD_SESSION_TTL, Heartbeat, HeartbeatReply, Lock, SessionEntry, SessionId, SessionOp, SessionReply,
     whole_millis,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a store knows about the life of a session.
 ///
-/// Returned by [`Sessions::vital`].
+/// Returned by [`Sessions::status`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionStatus {
     /// It is alive for that many milliseconds without another heartbeat.
@@ -25,7 +25,7 @@ pub enum SessionStatus {
 }
 
 /// Looks up the sessions of a store.
-pub type Alive<'a> = &'a dyn Fn(SessionId) -> SessionStatus;
+pub type SessionLookup<'a> = &'a dyn Fn(SessionId) -> SessionStatus;
 
 /// Treats every session as alive.
 ///
@@ -53,15 +53,15 @@ pub struct SessionRecord {
     /// When the record itself expires, in milliseconds of the store's clock.
     pub expires_ms: u64,
     /// The description of its client.
-    pub about: String,
+    pub metadata: String,
     /// The locks that it holds.
     pub held: BTreeSet<Lock>,
 }
 
 impl SessionRecord {
     /// How long the record is kept for a session that is alive for `alive_ms` (3).
-    pub fn kept_ms(alive_ms: u64) -> u64 {
-        alive_ms.saturating_mul(2).saturating_add(whole_millis(SESSION_REMEMBERED))
+    pub fn ttl_ms(alive_ms: u64) -> u64 {
+        alive_ms.saturating_mul(2).saturating_add(whole_millis(DEAD_SESSION_TTL))
     }
 }
 
@@ -70,7 +70,7 @@ impl Sessions {
     pub fn apply(&mut self, now_ms: u64, op: &SessionOp) -> SessionReply {
         self.records.retain(|_, record| now_ms <= record.expires_ms);
         match op {
-            SessionOp::Heartbeat(beat) => SessionReply::Heartbeat(self.beat(now_ms, beat)),
+            SessionOp::Heartbeat(heartbeat) => SessionReply::Heartbeat(self.heartbeat(now_ms, heartbeat)),
             SessionOp::End(session) => {
                 self.records.remove(session);
                 SessionReply::End
@@ -91,9 +91,9 @@ impl Sessions {
     /// use leasehold_core::SessionId;
     /// use leasehold_core::model::{Sessions, SessionStatus};
     ///
-    /// assert_eq!(Sessions::default().vital(1_000, SessionId::from_random([7; 12])), SessionStatus::Unknown);
+    /// assert_eq!(Sessions::default().status(1_000, SessionId::from_random([7; 12])), SessionStatus::Unknown);
     /// ```
-    pub fn vital(&self, now_ms: u64, session: SessionId) -> SessionStatus {
+    pub fn status(&self, now_ms: u64, session: SessionId) -> SessionStatus {
         match (self.alive_ms(now_ms, session), self.records.get(&session)) {
             (Some(alive_ms), _) => SessionStatus::Alive(alive_ms),
             (None, Some(record)) if now_ms <= record.expires_ms => SessionStatus::Lapsed,
@@ -101,27 +101,27 @@ impl Sessions {
         }
     }
 
-    fn beat(&mut self, now_ms: u64, beat: &Heartbeat) -> HeartbeatReply {
-        let known = self.records.contains_key(&beat.session);
-        if (known || beat.begin.is_none()) && self.alive_ms(now_ms, beat.session).is_none() {
+    fn heartbeat(&mut self, now_ms: u64, heartbeat: &Heartbeat) -> HeartbeatReply {
+        let known = self.records.contains_key(&heartbeat.session);
+        if (known || heartbeat.begin.is_none()) && self.alive_ms(now_ms, heartbeat.session).is_none() {
             return HeartbeatReply::Lapsed;
         }
-        let record = self.records.entry(beat.session).or_insert_with(|| SessionRecord {
+        let record = self.records.entry(heartbeat.session).or_insert_with(|| SessionRecord {
             alive_until_ms: 0,
             expires_ms: 0,
-            about: String::new(),
+            metadata: String::new(),
             held: BTreeSet::new(),
         });
-        record.alive_until_ms = record.alive_until_ms.max(now_ms.saturating_add(beat.alive_ms));
+        record.alive_until_ms = record.alive_until_ms.max(now_ms.saturating_add(heartbeat.alive_ms));
         record.expires_ms =
-            record.expires_ms.max(now_ms.saturating_add(SessionRecord::kept_ms(beat.alive_ms)));
-        if let Some(about) = &beat.begin {
-            record.about.clone_from(about);
+            record.expires_ms.max(now_ms.saturating_add(SessionRecord::ttl_ms(heartbeat.alive_ms)));
+        if let Some(metadata) = &heartbeat.begin {
+            record.metadata.clone_from(metadata);
         }
-        for lock in &beat.left {
+        for lock in &heartbeat.released {
             record.held.remove(lock);
         }
-        record.held.extend(beat.held.iter().cloned());
+        record.held.extend(heartbeat.acquired.iter().cloned());
         HeartbeatReply::Alive
     }
 
@@ -129,7 +129,7 @@ impl Sessions {
         let entry = |(session, record): (&SessionId, &SessionRecord)| SessionEntry {
             session: *session,
             alive_ms: self.alive_ms(now_ms, *session),
-            about: record.about.clone(),
+            metadata: record.metadata.clone(),
             held: record.held.iter().cloned().collect(),
         };
         self.records.iter().map(entry).collect()
@@ -147,16 +147,16 @@ mod tests {
         SessionId::from_random([n; 12])
     }
 
-    fn beat(alive_ms: u64) -> Heartbeat {
-        Heartbeat { session: session(1), alive_ms, begin: None, held: Vec::new(), left: Vec::new() }
+    fn heartbeat(alive_ms: u64) -> Heartbeat {
+        Heartbeat { session: session(1), alive_ms, begin: None, acquired: Vec::new(), released: Vec::new() }
     }
 
     fn begin() -> Heartbeat {
-        Heartbeat { begin: Some("{}".into()), ..beat(ALIVE_MS) }
+        Heartbeat { begin: Some("{}".into()), ..heartbeat(ALIVE_MS) }
     }
 
-    fn beaten(sessions: &mut Sessions, at_ms: u64, beat: Heartbeat) -> HeartbeatReply {
-        match sessions.apply(START_MS + at_ms, &SessionOp::Heartbeat(beat)) {
+    fn beaten(sessions: &mut Sessions, at_ms: u64, heartbeat: Heartbeat) -> HeartbeatReply {
+        match sessions.apply(START_MS + at_ms, &SessionOp::Heartbeat(heartbeat)) {
             SessionReply::Heartbeat(beaten) => beaten,
             other => panic!("to a beat: {other:?}"),
         }
@@ -183,7 +183,7 @@ mod tests {
             "it is still alive in the millisecond in which it ends"
         );
         assert_eq!(alive_ms(&sessions, ALIVE_MS + 1), None);
-        for late in [beat(ALIVE_MS), begin(), beat(u64::MAX)] {
+        for late in [heartbeat(ALIVE_MS), begin(), heartbeat(u64::MAX)] {
             assert_eq!(beaten(&mut sessions, ALIVE_MS + 1, late), HeartbeatReply::Lapsed);
             assert_eq!(alive_ms(&sessions, ALIVE_MS + 1), None);
         }
@@ -192,16 +192,16 @@ mod tests {
     #[test]
     fn a_session_that_has_not_begun_is_not_alive() {
         let mut sessions = Sessions::default();
-        assert_eq!(beaten(&mut sessions, 0, beat(ALIVE_MS)), HeartbeatReply::Lapsed);
+        assert_eq!(beaten(&mut sessions, 0, heartbeat(ALIVE_MS)), HeartbeatReply::Lapsed);
         assert_eq!(listed(&mut sessions, 0), []);
     }
 
     #[test]
-    fn a_late_beat_only_raises() {
+    fn a_late_heartbeat_only_extends() {
         let mut sessions = Sessions::default();
         beaten(&mut sessions, 0, begin());
-        beaten(&mut sessions, 4_000, beat(ALIVE_MS));
-        assert_eq!(beaten(&mut sessions, 4_000, beat(1)), HeartbeatReply::Alive);
+        beaten(&mut sessions, 4_000, heartbeat(ALIVE_MS));
+        assert_eq!(beaten(&mut sessions, 4_000, heartbeat(1)), HeartbeatReply::Alive);
         assert_eq!(alive_ms(&sessions, 4_000), Some(ALIVE_MS), "nor does a shorter request shorten it");
         assert_eq!(
             beaten(&mut sessions, 5_000, begin()),
@@ -215,11 +215,11 @@ mod tests {
     fn a_session_is_remembered_for_a_while_after_its_death() {
         let mut sessions = Sessions::default();
         beaten(&mut sessions, 0, begin());
-        let kept_ms = SessionRecord::kept_ms(ALIVE_MS);
-        assert!(kept_ms > ALIVE_MS * 2, "as long again as it lived without a heartbeat, and more");
-        let [dead] = listed(&mut sessions, kept_ms).try_into().expect("it is remembered");
-        assert_eq!((dead.session, dead.alive_ms, dead.about.as_str()), (session(1), None, "{}"));
-        assert_eq!(listed(&mut sessions, kept_ms + 1), [], "and not for ever");
+        let ttl_ms = SessionRecord::ttl_ms(ALIVE_MS);
+        assert!(ttl_ms > ALIVE_MS * 2, "as long again as it lived without a heartbeat, and more");
+        let [dead] = listed(&mut sessions, ttl_ms).try_into().expect("it is remembered");
+        assert_eq!((dead.session, dead.alive_ms, dead.metadata.as_str()), (session(1), None, "{}"));
+        assert_eq!(listed(&mut sessions, ttl_ms + 1), [], "and not for ever");
     }
 
     #[test]
@@ -230,25 +230,25 @@ mod tests {
         assert_eq!(alive_ms(&sessions, 0), Some(ALIVE_MS), "that was another session");
         assert_eq!(sessions.apply(START_MS, &SessionOp::End(session(1))), SessionReply::End);
         assert_eq!(listed(&mut sessions, 0), []);
-        assert_eq!(beaten(&mut sessions, 0, beat(ALIVE_MS)), HeartbeatReply::Lapsed);
+        assert_eq!(beaten(&mut sessions, 0, heartbeat(ALIVE_MS)), HeartbeatReply::Lapsed);
     }
 
     #[test]
     fn a_heartbeat_reports_what_is_held() {
         let lock = |name: &str| Lock::mutex(name.parse().expect("a name"));
         let mut sessions = Sessions::default();
-        beaten(&mut sessions, 0, Heartbeat { held: vec![lock("b"), lock("a")], ..begin() });
+        beaten(&mut sessions, 0, Heartbeat { acquired: vec![lock("b"), lock("a")], ..begin() });
         beaten(
             &mut sessions,
             1,
-            Heartbeat { held: vec![lock("c")], left: vec![lock("b")], ..beat(ALIVE_MS) },
+            Heartbeat { acquired: vec![lock("c")], released: vec![lock("b")], ..heartbeat(ALIVE_MS) },
         );
         assert_eq!(listed(&mut sessions, 1)[0].held, [lock("a"), lock("c")]);
         // Released and acquired again between two heartbeats.
         beaten(
             &mut sessions,
             2,
-            Heartbeat { held: vec![lock("a")], left: vec![lock("a")], ..beat(ALIVE_MS) },
+            Heartbeat { acquired: vec![lock("a")], released: vec![lock("a")], ..heartbeat(ALIVE_MS) },
         );
         assert_eq!(listed(&mut sessions, 2)[0].held, [lock("a"), lock("c")]);
     }

@@ -1,490 +1,410 @@
 //! Shared locks: a Semaphore, an RwLock, a Latch, a Barrier. One queue, in which each entry waits for a mode.
 //!
-//! Kinds differ in nothing but [which modes are compatible](LockState::room). tokio's `batch_semaphore`
-//! serves its Mutex, RwLock and Semaphore in the same way.
+//! `admission.rs` says which requests are admitted. tokio's `batch_semaphore` serves its Mutex, RwLock and Semaphore in
+//! the same way.
 //!
 //! 1. Each change serves the queue from the front until the next entry has no room. No entry is passed by one
 //!    that came later and needs less. So neither readers nor writers starve: readers that came before a
 //!    writer go before it, all together, and those that came after it go after it.
 //! 2. Each hold has its own queue entry, not each session: several waiters of one process can be admitted
 //!    together.
-//! 3. Only requests for which the queue would wait itself pass it: those of an owner that already holds the
-//!    lock, and arrivals at a latch. An upgrade goes to the front, because all others wait for it.
-//! 4. A request that can never be admitted is refused at once, so that it does not block the others.
-//! 5. The parties of a barrier are admitted together, or none of them.
-//! 6. A release at a latch or a barrier is final, even where nothing of the hold existed: otherwise a late
-//!    acquire of it would be counted, and admit others.
+//! 3. The parties of a barrier are admitted together, or none of them.
+//! 4. A release at a latch or a barrier is final, even if the hold did not exist: otherwise a late acquire of it
+//!    would count, and admit other waiters.
 
+use super::admission::Admission;
 use super::audit::Audit;
-use super::lock::{Content, LockState, Now, Value};
-use super::record::{LOOKS_AT_MOST, QueueEntry, QueueEntryId, Record, RecordedHolder};
+use super::lock::{LockState, Now};
+use super::record::{MAX_INSPECTED_ENTRIES, QueueEntry, QueueEntryId, Record, RecordedHolder};
 use super::shared_holders::{SharedHold, SharedHolders};
+use super::value::{Content, Value};
 use crate::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Extend, FencingToken, ForceRelease, ForceReleased, HoldId,
     HoldStatus, Holder, Kind, Label, Liveness, LockMode, MAX_SHARED_HOLDERS, Notification, ObservedHolder,
     Predecessor, Refused, Release, Released, Resize, Resized, SessionId,
 };
 
-/// How many sessions a reply to a waiter names at most that it may be waiting for.
-const WATCHED_AT_MOST: usize = 16;
-
-/// Whether there is room for another hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Admission {
-    Now,
-    /// Once other holders have left.
-    Later,
-    /// Not as long as the request stays the same (4).
-    Never,
-}
+/// The maximum number of holders' sessions that a reply to a waiter names.
+const MAX_WATCHED_SESSIONS: usize = 16;
 
 impl LockState {
-    /// An acquire. `asked` is the session whose life was checked for it.
-    pub(super) fn acquire_part(
+    /// Admits the request, or queues. `named` is the session that it named, and that was found alive.
+    pub(super) fn acquire_shared(
         &mut self,
         now: Now,
-        ask: &Acquire,
-        asked: Option<SessionId>,
-        wakes: &mut Vec<Notification>,
+        request: &Acquire,
+        named: Option<SessionId>,
+        notifications: &mut Vec<Notification>,
     ) -> Result<Acquired, Refused> {
-        if let Some(settled) = self.settled(now, ask)? {
+        if let Some(settled) = self.settled(now, request)? {
             return Ok(settled);
         }
-        let id = QueueEntryId::of(self.kind, &ask.claim.hold);
-        // First admit the entries that have room by now: one may be of the same owner, which changes what
-        // this request can get.
-        self.serve_parts(now, Some(ask.claim.hold), wakes);
-        if self.holds(&ask.claim) {
-            return Ok(self.confirm(now, ask));
+        let id = QueueEntryId::of(self.kind, &request.claim.hold);
+        // First admit the entries that have room by now: one may have the same owner, which changes what this request
+        // can get.
+        self.admit_entries(now, Some(request.claim.hold), notifications);
+        if self.is_held_by(&request.claim) {
+            return Ok(self.confirm(now, request));
         }
-        if let Err(refused) = self.judge(now, ask) {
-            // The refused client sends no further looks for this entry.
-            if self.record.as_mut().and_then(|record| record.leave(id)).is_some() {
-                self.pump_parts(now, None, wakes);
+        if let Err(refused) = self.check_request(now, request) {
+            // The refused client does not poll for this entry any more.
+            if self.record.as_mut().and_then(|record| record.remove(id)).is_some() {
+                self.serve_shared_queue(now, None, notifications);
             }
             return Err(refused);
         }
         // A request that has room, and no entry before it, needs no entry.
-        let awaited = self.record.as_ref().is_some_and(Record::is_awaited);
-        let at_once = !awaited && self.room(&ask.claim, ask.mode) == Admission::Now;
-        if at_once || self.passes(ask) {
+        let has_waiters = self.record.as_ref().is_some_and(Record::has_entries);
+        let at_once = !has_waiters && self.admission(&request.claim, request.mode) == Admission::Now;
+        if at_once || self.skips_queue(request) {
             if let Some(record) = &mut self.record {
-                record.leave(id);
+                record.remove(id);
             }
-            self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.mode, ask.lease_ms);
-            // Others may have waited for this one to arrive.
-            self.pump_parts(now, None, wakes);
+            self.admit(now, RecordedHolder::from_request(now.ms, request), request.mode, request.lease_ms);
+            // Other waiters may have room now, if this was an arrival.
+            self.serve_shared_queue(now, None, notifications);
         } else {
-            if let Some(queue) = &ask.queue {
-                let limit = self.limit(ask.mode);
-                let record = self.record_or_new(now, queue.kept_ms);
+            if let Some(queue) = &request.queue {
+                let limit = self.limit(request.mode);
+                let record = self.record_or_new(now, queue.ttl_ms);
                 record.limit = limit;
-                record.enqueue(now.ms, id, ask, queue);
+                record.enqueue(now.ms, id, request, queue);
             }
-            self.pump_parts(now, Some(ask), wakes);
+            self.serve_shared_queue(now, Some(request), notifications);
         }
-        if self.holds(&ask.claim) {
-            return Ok(self.confirm(now, ask));
+        if self.is_held_by(&request.claim) {
+            return Ok(self.confirm(now, request));
         }
-        // Only now, because the entries before it may just have been admitted.
-        let queued = self.record.as_ref().filter(|_| ask.queue.is_some());
+        // The entries before it may just have been admitted.
+        let queued = self.record.as_ref().filter(|_| request.queue.is_some());
         let position = queued.and_then(|record| record.position(id));
-        let in_the_way = self.in_the_way(ask);
-        let holder = in_the_way.first().map(|part| part.holder(now.ms));
-        let (predecessor, others) = self.watched(ask, position, asked);
-        Ok(Acquired::Taken { holder, position, predecessor, others })
+        let conflicting_holds = self.conflicting_holds(request);
+        let holder = conflicting_holds.first().map(|held| held.holder(now.ms));
+        let (predecessor, other_holders) = self.watched_sessions(request, position, named);
+        Ok(Acquired::Taken { holder, position, predecessor, other_holders })
     }
 
-    pub(super) fn release_part(
+    /// Releases a hold, or removes its queue entry.
+    pub(super) fn release_shared(
         &mut self,
         now: Now,
         release: &Release,
-        wakes: &mut Vec<Notification>,
+        notifications: &mut Vec<Notification>,
     ) -> Released {
         let hold = release.claim.hold;
-        let found = self.fate(&release.claim);
-        let holder = if found == HoldStatus::Superseded { self.holder(now) } else { None };
-        let fence = self.part(&hold).map(|part| part.fence);
-        if found == HoldStatus::Held {
-            self.keep_parts(now, |part| part.hold != hold);
+        let status = self.hold_status(&release.claim);
+        let holder = if status == HoldStatus::Superseded { self.holder(now) } else { None };
+        let fence = self.shared_hold(&hold).map(|held| held.fence);
+        if status == HoldStatus::Held {
+            self.retain_shared_holds(now, |held| held.hold != hold);
         }
-        let gathers = matches!(self.kind, Kind::Latch | Kind::Barrier) && self.refuse_other_types().is_ok();
-        if found == HoldStatus::Held || (gathers && !matches!(found, HoldStatus::Ended(_))) {
-            self.note_end(now, hold, fence, Ended::Released); // (6)
+        let is_gathering =
+            matches!(self.kind, Kind::Latch | Kind::Barrier) && self.refuse_other_types().is_ok();
+        if status == HoldStatus::Held || (is_gathering && !matches!(status, HoldStatus::Ended(_))) {
+            self.record_end(now, hold, fence, Ended::Released); // (4)
         }
         if let Some(record) = &mut self.record {
-            record.leave(QueueEntryId::of(self.kind, &hold));
+            record.remove(QueueEntryId::of(self.kind, &hold));
         }
-        let next = release.next.as_ref().map(|next| self.acquire_part(now, next, None, wakes));
-        self.pump_parts(now, None, wakes);
-        Released { found, left: 0, holder, next }
+        let next = release.next.as_ref().map(|next| self.acquire_shared(now, next, None, notifications));
+        self.serve_shared_queue(now, None, notifications);
+        Released { status, remaining_holds: 0, holder, next }
     }
 
-    pub(super) fn free_part(
+    /// Ends the hold that an operator observed, and serves the queue.
+    pub(super) fn force_release_shared(
         &mut self,
         now: Now,
-        free: &ForceRelease,
-        wakes: &mut Vec<Notification>,
+        force_release: &ForceRelease,
+        notifications: &mut Vec<Notification>,
     ) -> ForceReleased {
-        let of_it =
-            |part: &&SharedHold| matches!(free.seen, ObservedHolder::Hold(seen) if part.fence == seen);
-        let seen: Vec<_> =
-            self.parts().iter().flat_map(|parts| &parts.holds).filter(of_it).cloned().collect();
-        if seen.is_empty() {
+        let is_observed = |held: &&SharedHold| matches!(force_release.observed, ObservedHolder::Hold(fence) if held.fence == fence);
+        let observed: Vec<_> = self
+            .shared_holders()
+            .iter()
+            .flat_map(|shared| &shared.holds)
+            .filter(is_observed)
+            .cloned()
+            .collect();
+        if observed.is_empty() {
             return ForceReleased::Changed { holder: self.holder(now) };
         }
-        for SharedHold { hold, fence, .. } in &seen {
-            wakes.push(Notification::ForceReleased { to: hold.session(), fence: *fence });
+        for SharedHold { hold, fence, .. } in &observed {
+            notifications.push(Notification::ForceReleased { to: hold.session(), fence: *fence });
         }
-        self.take(now, Ended::ForceReleased, &free.by, |_, hold| seen.iter().any(|part| part.hold == *hold));
-        self.pump_parts(now, None, wakes);
-        ForceReleased::ForceReleased
+        self.end_holds(now, Ended::ForceReleased, &force_release.actor, |_, hold| {
+            observed.iter().any(|held| held.hold == *hold)
+        });
+        self.serve_shared_queue(now, None, notifications);
+        ForceReleased::Released
     }
 
+    /// Changes the number of permits, and serves the queue.
     pub(super) fn resize(
         &mut self,
         now: Now,
         resize: Resize,
-        wakes: &mut Vec<Notification>,
+        notifications: &mut Vec<Notification>,
     ) -> Result<Resized, Refused> {
         self.refuse_other_types()?;
-        let Resize { seen, limit } = resize;
+        let Resize { observed, limit } = resize;
         if limit == 0 {
             return Err(Refused::OutOfRange { count: 0, limit });
         }
         let known = self.record.as_ref().and_then(|record| record.limit);
-        if known != seen && known != Some(limit) {
+        if known != observed && known != Some(limit) {
             return Ok(Resized::Changed { limit: known });
         }
         let record = self.record_or_new(now, 0);
         record.limit = Some(limit);
-        record.keep(now.ms, 0);
-        self.pump_parts(now, None, wakes);
+        record.refresh_expiry(now.ms, 0);
+        self.serve_shared_queue(now, None, notifications);
         Ok(Resized::Done)
     }
 
-    /// Ends the holds for which `goes` is true, on behalf of a client other than their holders; returns the
+    /// Ends the holds for which `ends` is true, on behalf of a client other than their holders; returns the
     /// fencing token of the first.
-    pub(super) fn take_parts(
+    pub(super) fn end_shared_holds(
         &mut self,
         now: Now,
-        how: Ended,
-        by: &Label,
-        goes: impl Fn(Liveness, &HoldId) -> bool,
+        ended: Ended,
+        actor: &Label,
+        ends: impl Fn(Liveness, &HoldId) -> bool,
     ) -> Option<FencingToken> {
         let lost: Vec<_> = self
-            .parts()
+            .shared_holders()
             .iter()
-            .flat_map(|parts| &parts.holds)
-            .filter(|part| goes(part.liveness, &part.hold))
+            .flat_map(|shared| &shared.holds)
+            .filter(|held| ends(held.liveness, &held.hold))
             .cloned()
             .collect();
-        self.keep_parts(now, |part| !goes(part.liveness, &part.hold));
+        self.retain_shared_holds(now, |held| !ends(held.liveness, &held.hold));
         for SharedHold { hold, fence, label, .. } in &lost {
-            self.note_end(now, *hold, Some(*fence), how);
-            let (fence, whose) = (Some(*fence), Some(label.clone()));
-            let entry = AuditEntry { at_ms: now.ms, how, fence, whose, by: by.clone() };
-            Audit::note(&mut self.audit, entry);
+            self.record_end(now, *hold, Some(*fence), ended);
+            let (fence, holder) = (Some(*fence), Some(label.clone()));
+            let entry = AuditEntry { at_ms: now.ms, ended, fence, holder, actor: actor.clone() };
+            Audit::push(&mut self.audit, entry);
         }
-        lost.first().map(|part| part.fence)
+        lost.first().map(|held| held.fence)
     }
 
-    /// Extends a hold, and changes nothing else of the value that `lies` at the key: neither the expired
-    /// holds of others, nor their ends. So an extend costs the same however many share the lock.
-    pub(super) fn extend_part(&mut self, now: Now, extend: &Extend, lies: Option<Value>) {
-        self.value = lies;
-        if let Some(Value { content: Content::SharedHolders(parts), expires_ms }) = &mut self.value {
-            parts.extend(&extend.claim.hold, now.ms + extend.lease_ms);
-            *expires_ms = (*expires_ms).max(parts.until_ms());
+    /// Extends a hold, and changes nothing else of the `stored` value: it neither drops the expired holds of other
+    /// clients nor moves their ends. So an extend costs the same however many clients share the lock.
+    pub(super) fn extend_shared(&mut self, now: Now, extend: &Extend, stored: Option<Value>) {
+        self.value = stored;
+        if let Some(Value { content: Content::SharedHolders(shared), expires_ms }) = &mut self.value {
+            shared.extend(&extend.claim.hold, now.ms + extend.lease_ms);
+            *expires_ms = (*expires_ms).max(shared.until_ms());
         }
     }
 
     /// Records how a hold ended, and its token: if the record was lost, only the holds have the latest token.
-    fn note_end(&mut self, now: Now, hold: HoldId, fence: Option<FencingToken>, how: Ended) {
+    fn record_end(&mut self, now: Now, hold: HoldId, fence: Option<FencingToken>, ended: Ended) {
         let record = self.record_or_new(now, 0);
-        record.ended.note(hold, how);
-        record.last = record.last.max(fence);
+        record.ended.push(hold, ended);
+        record.last_fence = record.last_fence.max(fence);
     }
 
-    /// Keeps the holds for which `stays` is true. The key lasts no longer than the last of them.
-    pub(super) fn keep_parts(&mut self, now: Now, stays: impl Fn(&SharedHold) -> bool) {
+    /// Keeps the holds for which `keep` is true. The key lasts no longer than the last of them.
+    pub(super) fn retain_shared_holds(&mut self, now: Now, keep: impl Fn(&SharedHold) -> bool) {
         self.value.take_if(|Value { content, expires_ms }| {
-            let Content::SharedHolders(parts) = content else { return false };
-            parts.holds.retain(stays);
+            let Content::SharedHolders(shared) = content else { return false };
+            shared.holds.retain(keep);
             // A key must not expire in the current millisecond: Redis would treat it as gone.
-            *expires_ms = parts.until_ms().map(|until_ms| until_ms.max(now.ms + 1));
-            parts.holds.is_empty()
+            *expires_ms = shared.until_ms().map(|until_ms| until_ms.max(now.ms + 1));
+            shared.holds.is_empty()
         });
     }
 
     /// The holds of a shared lock.
-    pub(super) fn parts(&self) -> Option<&SharedHolders> {
-        self.value.as_ref()?.content.parts()
+    pub(super) fn shared_holders(&self) -> Option<&SharedHolders> {
+        self.value.as_ref()?.content.shared_holders()
     }
 
     /// The entry of a hold.
-    pub(super) fn part(&self, hold: &HoldId) -> Option<&SharedHold> {
-        self.parts()?.part(hold)
+    pub(super) fn shared_hold(&self, hold: &HoldId) -> Option<&SharedHold> {
+        self.shared_holders()?.find(hold)
     }
 
-    /// All holders, as others may know them.
-    pub(super) fn sharers(&self, now: Now) -> Vec<Holder> {
-        let parts = self.parts().into_iter().flat_map(|parts| &parts.holds);
-        parts.take(MAX_SHARED_HOLDERS).map(|part| part.holder(now.ms)).collect()
-    }
-
-    /// Refuses a request that can never succeed (4).
-    fn judge(&self, now: Now, ask: &Acquire) -> Result<(), Refused> {
-        let owns = |mode| self.own(&ask.claim).any(|part| part.mode == mode);
-        let wants_none = |count, of| count == 0 || of == 0;
-        match ask.mode {
-            LockMode::Permits { count, .. } => match self.limit(ask.mode) {
-                Some(limit) if count == 0 || count > limit => Err(Refused::OutOfRange { count, limit }),
-                _ => Ok(()),
-            },
-            LockMode::Arrive { count, of } if wants_none(count, of) => {
-                Err(Refused::OutOfRange { count, limit: of })
-            }
-            LockMode::Await { of } if of == 0 => Err(Refused::OutOfRange { count: of, limit: of }),
-            LockMode::Meet { of } if of == 0 || of as usize > LOOKS_AT_MOST => {
-                let limit = u32::try_from(LOOKS_AT_MOST).unwrap_or(u32::MAX);
-                Err(Refused::OutOfRange { count: of, limit })
-            }
-            LockMode::Arrive { of, .. } | LockMode::Await { of } | LockMode::Meet { of } => {
-                match self.record.as_ref().and_then(|record| record.limit) {
-                    Some(known) if known != of && !self.is_idle(now) => {
-                        Err(Refused::Disagreement { asked: of, known })
-                    }
-                    _ => Ok(()),
-                }
-            }
-            LockMode::Upgradable if owns(LockMode::Write) => Ok(()),
-            LockMode::Upgradable | LockMode::Write if self.own(&ask.claim).next().is_some() => {
-                Err(Refused::WouldDeadlock)
-            }
-            LockMode::Upgrade if owns(LockMode::Write) || owns(LockMode::Upgrade) => {
-                Err(Refused::WouldDeadlock)
-            }
-            LockMode::Upgrade if !owns(LockMode::Upgradable) => Err(Refused::NothingToUpgrade),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether a request passes the queue (3).
-    fn passes(&self, ask: &Acquire) -> bool {
-        match ask.mode {
-            LockMode::Arrive { .. } => true,
-            LockMode::Read | LockMode::Upgradable => self.own(&ask.claim).next().is_some(),
-            // It would be first in the queue, even if it does not queue.
-            LockMode::Upgrade => self.room(&ask.claim, ask.mode) == Admission::Now,
-            _ => false,
-        }
-    }
-
-    /// Whether there is room for a mode.
-    fn room(&self, claim: &Claim, mode: LockMode) -> Admission {
-        let holds = || self.parts().into_iter().flat_map(|parts| &parts.holds);
-        let taken = || self.parts().map_or(0, SharedHolders::count);
-        let writes = |part: &SharedHold| matches!(part.mode, LockMode::Write | LockMode::Upgrade);
-        let free = match mode {
-            LockMode::Permits { count, .. } => {
-                let limit = self.limit(mode).unwrap_or_default();
-                if count > limit {
-                    return Admission::Never;
-                }
-                taken() + u64::from(count) <= u64::from(limit)
-            }
-            LockMode::Read => !holds().any(writes),
-            LockMode::Upgradable => !holds().any(|part| writes(part) || part.mode == LockMode::Upgradable),
-            LockMode::Write => holds().next().is_none(),
-            LockMode::Upgrade => {
-                if !self.own(claim).any(|part| part.mode == LockMode::Upgradable) {
-                    return Admission::Never;
-                }
-                !holds().any(|part| writes(part) || part.owner != claim.value)
-            }
-            LockMode::Await { .. } => taken() >= u64::from(self.limit(mode).unwrap_or_default()),
-            LockMode::Arrive { .. } => true,
-            // Barrier parties are admitted together (5), and shared locks have no exclusive mode.
-            LockMode::Meet { .. } | LockMode::Whole => false,
-        };
-        if free { Admission::Now } else { Admission::Later }
+    /// What other clients may know about all holders.
+    pub(super) fn all_holders(&self, now: Now) -> Vec<Holder> {
+        let shared = self.shared_holders().into_iter().flat_map(|shared| &shared.holds);
+        shared.take(MAX_SHARED_HOLDERS).map(|held| held.holder(now.ms)).collect()
     }
 
     /// Admits the next entries, and the request itself if none is before it (1).
-    pub(super) fn pump_parts(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Notification>) {
+    pub(super) fn serve_shared_queue(
+        &mut self,
+        now: Now,
+        requester: Option<&Acquire>,
+        notifications: &mut Vec<Notification>,
+    ) {
         if self.refuse_other_types().is_err() {
-            // A release gets here as well: a value of another kind has no holds.
+            // A value of another kind has no holds. A release gets here as well.
             return;
         }
         if self.kind == Kind::Barrier {
-            return self.meet(now, asker, asker.map(|ask| ask.claim.hold), wakes);
+            return self.admit_parties(
+                now,
+                requester,
+                requester.map(|request| request.claim.hold),
+                notifications,
+            );
         }
-        self.serve_parts(now, asker.map(|ask| ask.claim.hold), wakes);
-        let awaited = self.record.as_ref().is_some_and(Record::is_awaited);
-        if let Some(ask) = asker
-            && !awaited
-            && !self.holds(&ask.claim)
-            && self.room(&ask.claim, ask.mode) == Admission::Now
+        self.admit_entries(now, requester.map(|request| request.claim.hold), notifications);
+        let has_waiters = self.record.as_ref().is_some_and(Record::has_entries);
+        if let Some(request) = requester
+            && !has_waiters
+            && !self.is_held_by(&request.claim)
+            && self.admission(&request.claim, request.mode) == Admission::Now
         {
-            self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.mode, ask.lease_ms);
+            self.admit(now, RecordedHolder::from_request(now.ms, request), request.mode, request.lease_ms);
         }
     }
 
-    /// Admits the next entries (1). `asker` learns of it from its reply.
-    fn serve_parts(&mut self, now: Now, asker: Option<HoldId>, wakes: &mut Vec<Notification>) {
+    /// Admits the next entries (1). The hold `requester` is not notified: its client receives the reply.
+    fn admit_entries(&mut self, now: Now, requester: Option<HoldId>, notifications: &mut Vec<Notification>) {
         if self.kind == Kind::Barrier {
-            return self.meet(now, None, asker, wakes);
+            return self.admit_parties(now, None, requester, notifications);
         }
-        for _ in 0..LOOKS_AT_MOST {
-            let Some((id, place)) = self.record.as_ref().and_then(Record::first) else { break };
-            let room = if place.expires_ms < now.ms {
+        for _ in 0..MAX_INSPECTED_ENTRIES {
+            let Some((id, entry)) = self.record.as_ref().and_then(Record::first) else { break };
+            let admission = if entry.expires_ms < now.ms {
                 Admission::Never
             } else {
-                self.room(&place.claim, place.mode)
+                self.admission(&entry.claim, entry.mode)
             };
-            if room == Admission::Later {
+            if admission == Admission::Later {
                 return;
             }
-            let left = self.record.as_mut().and_then(|record| record.leave(id));
-            if let Some(place) = left.filter(|_| room == Admission::Now) {
-                self.grant(now, place, asker, wakes);
+            let left = self.record.as_mut().and_then(|record| record.remove(id));
+            if let Some(entry) = left.filter(|_| admission == Admission::Now) {
+                self.admit_entry(now, entry, requester, notifications);
             }
         }
     }
 
-    /// Admits the parties of a barrier if enough are present (5). `told` learns of it from its reply.
-    fn meet(
+    /// Admits the parties of a barrier if enough of them are present (3). The hold `not_notified` belongs to the client that
+    /// receives the reply.
+    fn admit_parties(
         &mut self,
         now: Now,
-        asker: Option<&Acquire>,
-        told: Option<HoldId>,
-        wakes: &mut Vec<Notification>,
+        requester: Option<&Acquire>,
+        not_notified: Option<HoldId>,
+        notifications: &mut Vec<Notification>,
     ) {
         let mut present = Vec::new();
         if let Some(record) = &mut self.record {
-            let front: Vec<_> = record.tickets.values().take(LOOKS_AT_MOST).copied().collect();
+            let front: Vec<_> = record.tickets.values().take(MAX_INSPECTED_ENTRIES).copied().collect();
             for id in front {
-                if record.places.get(&id).is_some_and(|place| place.expires_ms >= now.ms) {
+                if record.entries.get(&id).is_some_and(|entry| entry.expires_ms >= now.ms) {
                     present.push(id);
                 } else {
-                    record.leave(id);
+                    record.remove(id);
                 }
             }
         }
-        // A request that does not queue, and comes after all entries.
-        let extra = asker.filter(|ask| {
-            let id = QueueEntryId::of(self.kind, &ask.claim.hold);
-            let all_seen = |record: &Record| record.places.len() == present.len();
+        // A request that does not queue comes after all entries.
+        let extra = requester.filter(|request| {
+            let id = QueueEntryId::of(self.kind, &request.claim.hold);
+            let all_seen = |record: &Record| record.entries.len() == present.len();
             !present.contains(&id) && self.record.as_ref().is_none_or(all_seen)
         });
         let known = self.record.as_ref().and_then(|record| record.limit);
-        let Some(of) = known.or(extra.and_then(|ask| ask.mode.of())) else { return };
-        let of = of as usize;
-        if of == 0 || present.len() + usize::from(extra.is_some()) < of {
+        let Some(total) = known.or(extra.and_then(|request| request.mode.total())) else { return };
+        let total = total as usize;
+        if total == 0 || present.len() + usize::from(extra.is_some()) < total {
             return;
         }
-        for id in present.iter().take(of) {
-            if let Some(place) = self.record.as_mut().and_then(|record| record.leave(*id)) {
-                self.grant(now, place, told, wakes);
+        for id in present.iter().take(total) {
+            if let Some(entry) = self.record.as_mut().and_then(|record| record.remove(*id)) {
+                self.admit_entry(now, entry, not_notified, notifications);
             }
         }
-        if let Some(ask) = extra.filter(|_| present.len() < of) {
-            self.let_in(now, RecordedHolder::asking(now.ms, ask), ask.mode, ask.lease_ms);
+        if let Some(request) = extra.filter(|_| present.len() < total) {
+            self.admit(now, RecordedHolder::from_request(now.ms, request), request.mode, request.lease_ms);
         }
     }
 
     /// Admits a queue entry, and notifies it, unless it belongs to the current request.
-    fn grant(&mut self, now: Now, place: QueueEntry, asker: Option<HoldId>, wakes: &mut Vec<Notification>) {
-        let (hold, nonce, mode, lease_ms) = (place.claim.hold, place.nonce, place.mode, place.lease_ms);
-        let fence = self.let_in(now, RecordedHolder::waiting(now.ms, place), mode, lease_ms);
-        if asker != Some(hold) {
-            wakes.push(Notification::Grant { to: hold.session(), nonce, fence });
+    fn admit_entry(
+        &mut self,
+        now: Now,
+        entry: QueueEntry,
+        requester: Option<HoldId>,
+        notifications: &mut Vec<Notification>,
+    ) {
+        let (hold, nonce, mode, lease_ms) = (entry.claim.hold, entry.nonce, entry.mode, entry.lease_ms);
+        let fence = self.admit(now, RecordedHolder::from_entry(now.ms, entry), mode, lease_ms);
+        if requester != Some(hold) {
+            notifications.push(Notification::Grant { to: hold.session(), nonce, fence });
         }
     }
 
     /// Adds a hold.
-    fn let_in(&mut self, now: Now, tenant: RecordedHolder, mode: LockMode, lease_ms: u64) -> FencingToken {
-        // If the record was lost, the holds have later tokens than it.
-        let newest = self.parts().and_then(|parts| parts.holds.last()).map(|part| part.fence);
+    fn admit(&mut self, now: Now, holder: RecordedHolder, mode: LockMode, lease_ms: u64) -> FencingToken {
+        // If the record was lost, the holds have greater tokens than a new record.
+        let newest = self.shared_holders().and_then(|shared| shared.holds.last()).map(|held| held.fence);
         let limit = self.limit(mode);
         let record = self.record_or_new(now, lease_ms);
-        let fence = FencingToken::after(record.last.max(newest), now.us);
-        record.last = Some(fence);
+        let fence = FencingToken::after(record.last_fence.max(newest), now.us);
+        record.last_fence = Some(fence);
         record.limit = limit;
-        record.keep(now.ms, lease_ms);
-        let owner = tenant.claim.value.filter(|_| self.kind.has_owners());
+        record.refresh_expiry(now.ms, lease_ms);
+        let owner = holder.claim.value.filter(|_| self.kind.has_owners());
         let RecordedHolder { claim: Claim { hold, .. }, since_ms, liveness, label } =
-            RecordedHolder { claim: Claim::new(tenant.claim.hold), ..tenant };
+            RecordedHolder { claim: Claim::new(holder.claim.hold), ..holder };
         let until_ms = now.ms + lease_ms;
-        let part = SharedHold { hold, owner, mode, fence, until_ms, since_ms, liveness, label };
+        let held = SharedHold { hold, owner, mode, fence, until_ms, since_ms, liveness, label };
         let empty = Value { content: Content::SharedHolders(SharedHolders::default()), expires_ms: None };
         let value = self.value.get_or_insert(empty);
-        if let Content::SharedHolders(parts) = &mut value.content {
-            parts.add(part);
-            value.expires_ms = parts.until_ms();
+        if let Content::SharedHolders(shared) = &mut value.content {
+            shared.add(held);
+            value.expires_ms = shared.until_ms();
         }
         fence
     }
 
-    /// The total number: the one that the store knows, or the one in this request. Parties of a barrier, and
-    /// waiters at a latch, have agreed on the number.
-    fn limit(&self, mode: LockMode) -> Option<u32> {
-        let known = self.record.as_ref().and_then(|record| record.limit);
-        match mode {
-            LockMode::Permits { of, .. } => known.or(Some(of)),
-            _ => mode.of(),
-        }
-    }
-
-    /// Whether no client holds the lock or waits for it.
-    fn is_idle(&self, now: Now) -> bool {
-        self.parts().is_none() && self.record.as_ref().is_none_or(|record| !record.is_awaited_at(now.ms))
-    }
-
-    /// The holds of the owner of a claim.
-    fn own<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a SharedHold> {
-        let owner = claim.value.as_ref().filter(|_| self.kind.has_owners());
-        self.parts().into_iter().flat_map(move |parts| parts.of(owner))
-    }
-
     /// The holds whose end may admit the request.
-    fn in_the_way(&self, ask: &Acquire) -> Vec<&SharedHold> {
+    fn conflicting_holds(&self, request: &Acquire) -> Vec<&SharedHold> {
         if matches!(self.kind, Kind::Latch | Kind::Barrier) {
             return Vec::new();
         }
-        let others = |part: &&SharedHold| part.owner.is_none() || part.owner != ask.claim.value;
-        self.parts().into_iter().flat_map(|parts| &parts.holds).filter(others).collect()
+        let others = |held: &&SharedHold| held.owner.is_none() || held.owner != request.claim.value;
+        self.shared_holders().into_iter().flat_map(|shared| &shared.holds).filter(others).collect()
     }
 
-    /// The sessions whose death would bring this request closer to the lock: the waiter right before it, or
-    /// else the holders, starting with the one that the request named. So each of them is named in turn,
+    /// The sessions whose death would bring this request closer to the lock: that of the waiter right before it, or
+    /// else those of the holders, starting with the one that the request named. So the replies name each of them in turn,
     /// however many there are.
-    fn watched(
+    fn watched_sessions(
         &self,
-        ask: &Acquire,
+        request: &Acquire,
         position: Option<u64>,
-        asked: Option<SessionId>,
+        named: Option<SessionId>,
     ) -> (Option<Predecessor>, Vec<SessionId>) {
-        let own = ask.claim.hold.session();
+        let own_session = request.claim.hold.session();
         let can_die = |liveness: Liveness, hold: HoldId| {
-            (liveness.ends_with_session() && hold.session() != own).then(|| hold.session())
+            (liveness.ends_with_session() && hold.session() != own_session).then(|| hold.session())
         };
         let predecessor = |session| Predecessor { session, alive_ms: None };
         let queue = self.record.as_ref().filter(|_| position.is_some());
         if let Some(before) =
-            queue.and_then(|record| record.before(QueueEntryId::of(self.kind, &ask.claim.hold)))
+            queue.and_then(|record| record.predecessor(QueueEntryId::of(self.kind, &request.claim.hold)))
         {
             return (can_die(before.liveness, before.claim.hold).map(predecessor), Vec::new());
         }
-        let mut sessions: Vec<_> =
-            self.in_the_way(ask).iter().filter_map(|part| can_die(part.liveness, part.hold)).collect();
-        let mut seen = std::collections::BTreeSet::new();
-        sessions.retain(|session| seen.insert(*session));
-        if let Some(at) = sessions.iter().position(|session| asked == Some(*session)) {
+        let mut sessions: Vec<_> = self
+            .conflicting_holds(request)
+            .iter()
+            .filter_map(|held| can_die(held.liveness, held.hold))
+            .collect();
+        let mut distinct = std::collections::BTreeSet::new();
+        sessions.retain(|session| distinct.insert(*session));
+        if let Some(at) = sessions.iter().position(|session| named == Some(*session)) {
             sessions.rotate_left(at);
         }
-        sessions.truncate(WATCHED_AT_MOST);
+        sessions.truncate(MAX_WATCHED_SESSIONS);
         let mut sessions = sessions.into_iter();
         (sessions.next().map(predecessor), sessions.collect())
     }

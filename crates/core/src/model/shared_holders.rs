@@ -26,7 +26,7 @@ pub struct SharedHold {
     /// Its owner, for an RwLock.
     pub owner: Option<OwnValue>,
     /// Its mode.
-    #[serde(rename = "portion")] // as in the databases that exist
+    #[serde(rename = "portion")]
     pub mode: LockMode,
     /// Its fencing token.
     pub fence: FencingToken,
@@ -35,7 +35,7 @@ pub struct SharedHold {
     /// When it was acquired, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends it before its time.
-    #[serde(rename = "life")] // as in the databases that exist
+    #[serde(rename = "life")]
     pub liveness: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,
@@ -43,46 +43,49 @@ pub struct SharedHold {
 
 impl SharedHolders {
     /// The entry of a hold.
-    pub fn part(&self, hold: &HoldId) -> Option<&SharedHold> {
-        self.holds.iter().find(|part| part.hold == *hold)
+    pub fn find(&self, hold: &HoldId) -> Option<&SharedHold> {
+        self.holds.iter().find(|held| held.hold == *hold)
     }
 
     /// How many permits or arrivals are taken.
     pub fn count(&self) -> u64 {
-        self.holds.iter().map(|part| u64::from(part.mode.count())).sum()
+        self.holds.iter().map(|held| u64::from(held.mode.count())).sum()
     }
 
     /// The holds of an owner.
-    pub(super) fn of<'a>(&'a self, owner: Option<&'a OwnValue>) -> impl Iterator<Item = &'a SharedHold> {
-        self.holds.iter().filter(move |part| owner.is_some() && part.owner.as_ref() == owner)
+    pub(super) fn of_owner<'a>(
+        &'a self,
+        owner: Option<&'a OwnValue>,
+    ) -> impl Iterator<Item = &'a SharedHold> {
+        self.holds.iter().filter(move |held| owner.is_some() && held.owner.as_ref() == owner)
     }
 
     /// The holds as recorded holders.
-    pub(super) fn lessees(&self) -> impl Iterator<Item = RecordedHolder> {
-        self.holds.iter().map(|part| {
-            let SharedHold { hold, owner, since_ms, liveness, label, .. } = part.clone();
+    pub(super) fn recorded_holders(&self) -> impl Iterator<Item = RecordedHolder> {
+        self.holds.iter().map(|held| {
+            let SharedHold { hold, owner, since_ms, liveness, label, .. } = held.clone();
             RecordedHolder { claim: Claim { hold, value: owner }, since_ms, liveness, label }
         })
     }
 
     /// Adds a hold (2). A hold has one entry: an older one that was over exists again if the clock has gone
     /// back.
-    pub(super) fn add(&mut self, part: SharedHold) {
-        self.holds.retain(|other| other.hold != part.hold);
-        self.holds.push(part);
-        self.holds.sort_by_cached_key(|part| (part.fence, part.hold.token()));
+    pub(super) fn add(&mut self, held: SharedHold) {
+        self.holds.retain(|other| other.hold != held.hold);
+        self.holds.push(held);
+        self.holds.sort_by_cached_key(|held| (held.fence, held.hold.token()));
     }
 
     /// Extends a hold, if it exists.
     pub(super) fn extend(&mut self, hold: &HoldId, until_ms: u64) {
-        if let Some(part) = self.holds.iter_mut().find(|part| part.hold == *hold) {
-            part.until_ms = part.until_ms.max(until_ms);
+        if let Some(held) = self.holds.iter_mut().find(|held| held.hold == *hold) {
+            held.until_ms = held.until_ms.max(until_ms);
         }
     }
 
     /// When the last of them ends, in milliseconds of the store's clock.
     pub(super) fn until_ms(&self) -> Option<u64> {
-        self.holds.iter().map(|part| part.until_ms).max()
+        self.holds.iter().map(|held| held.until_ms).max()
     }
 }
 
@@ -98,7 +101,7 @@ impl SharedHold {
             since_ms: Some(self.since_ms),
             session: self.liveness.ends_with_session().then(|| self.hold.session()),
             mode: self.mode,
-            rests: false,
+            in_cooldown: false,
         }
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// ```
 /// use leasehold_core::{SessionMetadata, Label};
 ///
-/// let about = SessionMetadata {
+/// let metadata = SessionMetadata {
 ///     label: Label::new("web-3/4711/billing")?,
 ///     host: "web-3".into(),
 ///     pid: 4711,
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 ///     started_ms: 1_762_000_000_123,
 ///     labels: [("zone".to_owned(), "eu-1".to_owned())].into(),
 /// };
-/// assert_eq!(SessionMetadata::from_json(&about.to_json()), Some(about));
+/// assert_eq!(SessionMetadata::from_json(&metadata.to_json()), Some(metadata));
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ pub struct SessionMetadata {
 }
 
 impl SessionMetadata {
-    /// The longest text that a store has to keep, in bytes.
+    /// The longest JSON text that a store must accept, in bytes.
     pub const MAX_LEN: usize = 4096;
 
     /// The JSON text that a store keeps.
@@ -67,7 +67,7 @@ impl SessionMetadata {
 /// use leasehold_core::{Heartbeat, HeartbeatReply, SessionId, SessionOp, SessionReply};
 ///
 /// let session = SessionId::from_random([7; 12]);
-/// let beat = |begin| SessionOp::Heartbeat(Heartbeat { session, alive_ms: 10_000, begin, held: vec![], left: vec![] });
+/// let beat = |begin| SessionOp::Heartbeat(Heartbeat { session, alive_ms: 10_000, begin, acquired: vec![], released: vec![] });
 /// let mut sessions = Sessions::default();
 ///
 /// // A heartbeat alone neither begins a session nor revives one that has lapsed.
@@ -101,9 +101,9 @@ pub struct Heartbeat {
     /// has lapsed stays lapsed.
     pub begin: Option<String>,
     /// Locks acquired since the last heartbeat, for people to find.
-    pub held: Vec<Lock>,
-    /// Locks that it does not hold any more.
-    pub left: Vec<Lock>,
+    pub acquired: Vec<Lock>,
+    /// Locks released since the last heartbeat.
+    pub released: Vec<Lock>,
 }
 
 /// The reply of a store about sessions.
@@ -136,7 +136,7 @@ pub enum HeartbeatReply {
 /// ```
 /// use leasehold_core::{SessionEntry, SessionId};
 ///
-/// let entry = SessionEntry { session: SessionId::from_random([7; 12]), alive_ms: None, about: "{}".into(), held: vec![] };
+/// let entry = SessionEntry { session: SessionId::from_random([7; 12]), alive_ms: None, metadata: "{}".into(), held: vec![] };
 /// assert!(entry.alive_ms.is_none(), "dead, and not forgotten yet");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,7 +148,7 @@ pub struct SessionEntry {
     /// itself, without heartbeats, returns `Some(u64::MAX)` for live ones.
     pub alive_ms: Option<u64>,
     /// The description of its client ([`SessionMetadata::from_json`]); empty if it has never sent one.
-    pub about: String,
+    pub metadata: String,
     /// The locks that it held as of its last report, or that it holds now, if the store tracks them itself.
     pub held: Vec<Lock>,
 }

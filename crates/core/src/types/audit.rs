@@ -1,4 +1,4 @@
-//! The audit of locks that were taken from their holders.
+//! The audit of holds that other clients or operators ended.
 
 use crate::{FencingToken, Label};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -12,12 +12,12 @@ use std::str::FromStr;
 ///
 /// let entry = AuditEntry {
 ///     at_ms: 1_762_000_000_123,
-///     how: Ended::ForceReleased,
+///     ended: Ended::ForceReleased,
 ///     fence: Some(FencingToken::new(4711)),
-///     whose: Some(Label::new("web-3/4711/billing")?),
-///     by: Label::new("ops@bastion")?,
+///     holder: Some(Label::new("web-3/4711/billing")?),
+///     actor: Label::new("ops@bastion")?,
 /// };
-/// assert_eq!(entry.whose.map(|label| label.to_string()).as_deref(), Some("web-3/4711/billing"));
+/// assert_eq!(entry.holder.map(|label| label.to_string()).as_deref(), Some("web-3/4711/billing"));
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,13 +25,16 @@ pub struct AuditEntry {
     /// When, in milliseconds of the store's clock.
     pub at_ms: u64,
     /// How the hold was ended.
-    pub how: Ended,
+    #[serde(rename = "how")]
+    pub ended: Ended,
     /// The fencing token of the hold; a client of another library has none.
     pub fence: Option<FencingToken>,
-    /// The label of the hold's owner; not known for a client of another library.
-    pub whose: Option<Label>,
+    /// The label of its holder; not known for a client of another library.
+    #[serde(rename = "whose")]
+    pub holder: Option<Label>,
     /// The client or operator that ended the hold.
-    pub by: Label,
+    #[serde(rename = "by")]
+    pub actor: Label,
 }
 
 /// The SHA-1 of the value at a lock's key: enough to recognise it, but not to release it.
@@ -98,20 +101,20 @@ impl<'de> Deserialize<'de> for Fingerprint {
     }
 }
 
-/// How a hold was ended, other than by its lease.
+/// How a hold ended, other than by its lease.
 ///
 /// ```
 /// use leasehold_core::{Ended, HoldStatus};
 ///
-/// fn told(fate: HoldStatus) -> &'static str {
-///     match fate {
-///         HoldStatus::Ended(Ended::Released) => "given back",
-///         HoldStatus::Ended(Ended::Evicted) => "taken from a process that had died",
-///         HoldStatus::Ended(Ended::ForceReleased) => "taken by force",
-///         _ => "not ended by anybody",
+/// fn describe(status: HoldStatus) -> &'static str {
+///     match status {
+///         HoldStatus::Ended(Ended::Released) => "released",
+///         HoldStatus::Ended(Ended::Evicted) => "evicted, because its process had died",
+///         HoldStatus::Ended(Ended::ForceReleased) => "ended by an operator",
+///         _ => "not ended",
 ///     }
 /// }
-/// # assert_eq!(told(HoldStatus::Ended(Ended::Released)), "given back");
+/// # assert_eq!(describe(HoldStatus::Ended(Ended::Released)), "released");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,4 +1,4 @@
-//! Identities: a session (one process, or one client in it), a hold, and the nonce of a look.
+//! Identities: a session (one process, or one client in it), a hold, and the nonce of a request.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -143,11 +143,10 @@ impl fmt::Debug for HoldId {
     }
 }
 
-/// A fresh number that every enqueue and every look carries, and that the message of the grant repeats.
+/// A fresh number that every request to acquire carries, and that the notification of the grant repeats.
 ///
-/// A grant counts from the sending of *its* nonce. 64 of its bits are random, so a client that can publish,
-/// but cannot read the lock's record, cannot forge a grant. The other 32 bits are the client's own, to find
-/// the waiter.
+/// A client counts the validity of a grant from the moment at which it sent *its* nonce. 64 of its bits are random, so a client that can publish,
+/// but cannot read the lock's record, cannot forge a grant. The client chooses the other 32 bits, to find the waiter.
 ///
 /// ```
 /// use leasehold_core::Nonce;

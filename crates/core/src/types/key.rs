@@ -13,7 +13,7 @@ use crc::{CRC_16_XMODEM, Crc};
 use std::sync::LazyLock;
 
 /// Contained in every key of Leasehold's own, and in no name of a lock.
-const OURS: &str = "leasehold:{";
+const RESERVED: &str = "leasehold:{";
 
 /// Between the hash tag and the kind, in the key of a record and in that of an audit.
 const RECORD: &str = ":record:";
@@ -70,18 +70,18 @@ pub struct KeySpace {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockKeys {
-    /// The longest key. All others are parts of it, or nearly so, because keys are built for each request.
+    /// The longest key. The other keys are parts of it, or nearly so: keys are built for each request.
     record: String,
-    /// Where in it the part ends that all keys but the lock's own share.
-    tagged: usize,
-    /// Where in it the lock's own key begins.
-    name: usize,
+    /// The end of the part of it that all keys but the lock's own share.
+    tag_end: usize,
+    /// The start of the lock's own key in it.
+    name_start: usize,
 }
 
 impl LockKeys {
     /// The lock itself, at the name that other clients know.
     pub fn name(&self) -> &str {
-        self.record.get(self.name..).unwrap_or_default()
+        self.record.get(self.name_start..).unwrap_or_default()
     }
 
     /// The record beside the lock: fencing token, holder, last ended hold, queue.
@@ -91,8 +91,8 @@ impl LockKeys {
 
     /// The audit of evictions and forced releases.
     pub fn audit(&self) -> String {
-        let (beside, rest) = self.record.split_at_checked(self.tagged).unwrap_or_default();
-        [beside, AUDIT, rest.strip_prefix(RECORD).unwrap_or_default()].concat()
+        let (prefix, rest) = self.record.split_at_checked(self.tag_end).unwrap_or_default();
+        [prefix, AUDIT, rest.strip_prefix(RECORD).unwrap_or_default()].concat()
     }
 
     /// The slot of these keys in a cluster.
@@ -118,13 +118,13 @@ impl LockKeys {
     /// use leasehold_core::{KeySpace, Lock};
     ///
     /// let channel = |name: &str| -> Result<String, Box<dyn std::error::Error>> {
-    ///     Ok(KeySpace::default().lock(&Lock::reentrant(name.parse()?))?.released_channel())
+    ///     Ok(KeySpace::default().lock(&Lock::reentrant(name.parse()?))?.redisson_channel())
     /// };
     /// assert_eq!(channel("orders/42")?, "redisson_lock__channel:{orders/42}");
     /// assert_eq!(channel("{orders}/42")?, "redisson_lock__channel:{orders}/42");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn released_channel(&self) -> String {
+    pub fn redisson_channel(&self) -> String {
         let name = self.name();
         if name.contains('{') {
             format!("redisson_lock__channel:{name}")
@@ -146,10 +146,10 @@ impl KeySpace {
         if prefix.chars().any(|c| c.is_control() || c == '{' || c == '}') {
             return Err(KeyError::PrefixCharacter);
         }
-        Ok(Self::of(prefix.to_owned()))
+        Ok(Self::with_prefix(prefix.to_owned()))
     }
 
-    fn of(prefix: String) -> Self {
+    fn with_prefix(prefix: String) -> Self {
         Self { mailboxes: [&prefix, "leasehold:mailbox:"].concat(), prefix }
     }
 
@@ -160,18 +160,18 @@ impl KeySpace {
 
     /// The keys of a lock, or why this lock cannot have any.
     pub fn lock(&self, lock: &Lock) -> Result<LockKeys, KeyError> {
-        let (own, kind) = (lock.name.as_str(), lock.kind.word());
+        let (own, kind) = (lock.name.as_str(), lock.kind.as_str());
         let prefix = self.prefix.as_str();
         // A prefix has no braces, so it is hashed only where the whole key is.
         let hashed = [if tag(own).is_some() { "" } else { prefix }, hashed(own)];
         let mut record = String::with_capacity(64 + 3 * (prefix.len() + own.len()));
-        record.extend([prefix, OURS, hashed[0], hashed[1], "}"]);
-        let tagged = record.len();
+        record.extend([prefix, RESERVED, hashed[0], hashed[1], "}"]);
+        let tag_end = record.len();
         record.extend([RECORD, kind, ":"]);
-        let name = record.len();
+        let name_start = record.len();
         record.extend([prefix, own]);
-        let keys = LockKeys { record, tagged, name };
-        if keys.name().contains(OURS) {
+        let keys = LockKeys { record, tag_end, name_start };
+        if keys.name().contains(RESERVED) {
             return Err(KeyError::Reserved);
         }
         if hashed[1].contains('}') {
@@ -191,7 +191,7 @@ impl KeySpace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn leader_channel(&self, keys: &LockKeys) -> String {
-        [&self.beside(hashed(keys.name())), ":leader:", keys.name()].concat()
+        [&self.tagged_prefix(hashed(keys.name())), ":leader:", keys.name()].concat()
     }
 
     /// The channel that announces the release of a Mutex to clients that wait without a queue entry; in the
@@ -202,21 +202,21 @@ impl KeySpace {
     ///
     /// let space = KeySpace::new("app:")?;
     /// let keys = space.lock(&Lock::mutex("{orders}/42".parse()?))?;
-    /// assert_eq!(space.told_channel(&keys), "app:leasehold:{orders}:told:app:{orders}/42");
+    /// assert_eq!(space.release_channel(&keys), "app:leasehold:{orders}:told:app:{orders}/42");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn told_channel(&self, keys: &LockKeys) -> String {
-        [&self.beside(hashed(keys.name())), ":told:", keys.name()].concat()
+    pub fn release_channel(&self, keys: &LockKeys) -> String {
+        [&self.tagged_prefix(hashed(keys.name())), ":told:", keys.name()].concat()
     }
 
     /// The record of a session on a single server, which has one per process.
     pub fn session(&self, session: SessionId) -> String {
-        format!("{}:{session}", self.sessions())
+        format!("{}:{session}", self.session_index())
     }
 
     /// The index of all sessions on a single server.
-    pub fn sessions(&self) -> String {
-        self.beside("sessions")
+    pub fn session_index(&self) -> String {
+        self.tagged_prefix("sessions")
     }
 
     /// The record of a session in one slot of a cluster. Each slot has its own, so that a script can check in
@@ -232,7 +232,7 @@ impl KeySpace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn session_in(&self, slot: u16, session: SessionId) -> String {
-        format!("{}:session:{session}", self.in_slot(slot))
+        format!("{}:session:{session}", self.slot_prefix(slot))
     }
 
     /// The index of all sessions in a slot of a cluster.
@@ -240,10 +240,10 @@ impl KeySpace {
     /// ```
     /// use leasehold_core::KeySpace;
     ///
-    /// assert_eq!(KeySpace::default().sessions_in(0), "leasehold:{3560}:sessions");
+    /// assert_eq!(KeySpace::default().session_index_in(0), "leasehold:{3560}:sessions");
     /// ```
-    pub fn sessions_in(&self, slot: u16) -> String {
-        [&self.in_slot(slot), ":sessions"].concat()
+    pub fn session_index_in(&self, slot: u16) -> String {
+        [&self.slot_prefix(slot), ":sessions"].concat()
     }
 
     /// The prefix of the channels of all sessions in a slot of a cluster. They are in the slot as its keys
@@ -252,36 +252,36 @@ impl KeySpace {
     /// ```
     /// use leasehold_core::KeySpace;
     ///
-    /// assert_eq!(KeySpace::default().mailboxes_in(0), "leasehold:{3560}:mailbox:");
+    /// assert_eq!(KeySpace::default().mailbox_prefix_in(0), "leasehold:{3560}:mailbox:");
     /// ```
-    pub fn mailboxes_in(&self, slot: u16) -> String {
-        [&self.in_slot(slot), ":mailbox:"].concat()
+    pub fn mailbox_prefix_in(&self, slot: u16) -> String {
+        [&self.slot_prefix(slot), ":mailbox:"].concat()
     }
 
     /// The prefix of Leasehold's keys in a slot that belong to no lock.
-    fn in_slot(&self, slot: u16) -> String {
-        self.beside(&TAGS[usize::from(slot % SLOTS)].to_string())
+    fn slot_prefix(&self, slot: u16) -> String {
+        self.tagged_prefix(&TAGS[usize::from(slot % SLOTS)].to_string())
     }
 
     /// The prefix of Leasehold's keys with that hash tag.
-    fn beside(&self, tag: &str) -> String {
-        [&self.prefix, OURS, tag, "}"].concat()
+    fn tagged_prefix(&self, tag: &str) -> String {
+        [&self.prefix, RESERVED, tag, "}"].concat()
     }
 
     /// The channel on which a session receives its grants.
     pub fn mailbox(&self, session: SessionId) -> String {
-        format!("{}{session}", self.mailboxes())
+        format!("{}{session}", self.mailbox_prefix())
     }
 
     /// The prefix of the channels of all sessions.
-    pub fn mailboxes(&self) -> &str {
+    pub fn mailbox_prefix(&self) -> &str {
         &self.mailboxes
     }
 }
 
 impl Default for KeySpace {
     fn default() -> Self {
-        Self::of(String::new())
+        Self::with_prefix(String::new())
     }
 }
 
@@ -316,9 +316,9 @@ pub enum KeyError {
     PrefixCharacter,
     /// The store is a quorum, and a majority of votes cannot provide a lock of this kind.
     #[error(
-        "a quorum of stores has no {word}, only locks that a majority of votes can grant, a Mutex or a ReentrantMutex: use a single server, or one that Sentinel monitors", word = .0.word()
+        "a quorum of stores has no {word}, only locks that a majority of votes can grant, a Mutex or a ReentrantMutex: use a single server, or one that Sentinel monitors", word = .0.as_str()
     )]
-    NotByMajority(Kind),
+    UnsupportedByQuorum(Kind),
     /// The name is one of Leasehold's own keys.
     #[error("names with `leasehold:{{` in them are Leasehold's own keys: choose another name")]
     Reserved,
@@ -372,9 +372,12 @@ mod tests {
         assert_eq!(keys("", "leasehold:{x}:record:mutex:x"), Err(KeyError::Reserved));
         assert_eq!(keys("", "a:leasehold:{x}:record:mutex:x"), Err(KeyError::Reserved));
         let (space, session) = (KeySpace::default(), SessionId::from_random([7; 12]));
-        for ours in
-            [space.sessions(), space.session(session), space.sessions_in(7), space.session_in(7, session)]
-        {
+        for ours in [
+            space.session_index(),
+            space.session(session),
+            space.session_index_in(7),
+            space.session_in(7, session),
+        ] {
             assert_eq!(keys("", &ours), Err(KeyError::Reserved), "{ours}");
         }
         assert_eq!(keys("{", "a"), Err(KeyError::PrefixCharacter));
@@ -399,11 +402,11 @@ mod tests {
                 for key in [keys.record(), &keys.audit(), &space.leader_channel(&keys)] {
                     prop_assert_eq!(hashed(key), &tag);
                 }
-                let (session_in, sessions_in) = (space.session_in(here, session), space.sessions_in(here));
-                for key in [&session_in, &sessions_in, &space.mailboxes_in(here)] {
+                let (session_in, session_index_in) = (space.session_in(here, session), space.session_index_in(here));
+                for key in [&session_in, &session_index_in, &space.mailbox_prefix_in(here)] {
                     prop_assert_eq!(slot(key), here);
                 }
-                let (one, all) = (space.session(session), space.sessions());
+                let (one, all) = (space.session(session), space.session_index());
                 prop_assert_eq!(hashed(&one), hashed(&all));
                 let name = keys.name().to_owned();
                 for (key, whose) in [
@@ -411,7 +414,7 @@ mod tests {
                     (keys.record().to_owned(), (name.clone(), "record".to_owned())),
                     (keys.audit(), (name, "audit".to_owned())),
                     (session_in, (format!("{prefix}{here}"), session.to_string())),
-                    (sessions_in, (format!("{prefix}{here}"), "sessions".to_owned())),
+                    (session_index_in, (format!("{prefix}{here}"), "sessions".to_owned())),
                     (one, (prefix.clone(), session.to_string())),
                     (all, (prefix.clone(), "sessions".to_owned())),
                 ] {

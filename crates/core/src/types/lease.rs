@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-/// The lease of a lock: a duration, or until an instant.
+/// The lease of a hold: for a duration, or until an instant.
 ///
 /// A hold with a lease ends when the lease ends. Without one, the keeper renews the hold for as long as its
 /// guard lives.
@@ -94,15 +94,15 @@ pub enum LeaseError {
     /// Longer than [`Lease::MAX`].
     #[error("a lease is at most 366 days long, this one {0:?}")]
     TooLong(Duration),
-    /// Longer than the store can keep any.
+    /// Longer than the store accepts.
     #[error(
-        "the lease is {lease:?} long, and this quorum keeps a lease for {most:?} at most, because a restarted node votes again after that time: request a shorter lease, or set `min_uptime` higher for all clients"
+        "the lease is {lease:?} long, and this quorum keeps a lease for {max:?} at most, because a restarted node votes again after that time: request a shorter lease, or set `min_uptime` higher for all clients"
     )]
-    LongerThanKept {
+    TooLongForStore {
         /// The requested lease.
         lease: Duration,
         /// The longest lease that the store keeps.
-        most: Duration,
+        max: Duration,
     },
     /// The lease ends at an instant that has already passed.
     #[error("the lease should end at an instant that has passed already")]

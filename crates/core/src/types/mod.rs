@@ -11,3 +11,4 @@ pub(crate) mod lease;
 pub(crate) mod name;
 pub(crate) mod retry;
 pub(crate) mod time;
+pub(crate) mod token_block;

@@ -8,10 +8,10 @@ use std::time::Duration;
 /// use leasehold_core::{Backoff, RetryPolicy};
 /// use std::time::Duration;
 ///
-/// let pause = Backoff::Exponential { first: Duration::from_millis(50), most: Duration::from_secs(2) };
+/// let pause = Backoff::Exponential { first: Duration::from_millis(50), max: Duration::from_secs(2) };
 /// let retry = match pause {
 ///     Backoff::Constant(pause) => RetryPolicy::constant(pause),
-///     Backoff::Exponential { first, most } => RetryPolicy::exponential(first, most),
+///     Backoff::Exponential { first, max } => RetryPolicy::exponential(first, max),
 /// };
 /// assert_eq!(retry.jitter(0.0).backoff_after(3, 0), Some(Duration::from_millis(200)));
 /// ```
@@ -19,12 +19,12 @@ use std::time::Duration;
 pub enum Backoff {
     /// The same pause every time.
     Constant(Duration),
-    /// `first`, then twice as long each time, up to `most`.
+    /// `first`, then twice as long each time, up to `max`.
     Exponential {
         /// The first pause.
         first: Duration,
         /// The longest pause.
-        most: Duration,
+        max: Duration,
     },
 }
 
@@ -52,9 +52,9 @@ impl RetryPolicy {
         Self { pause: Backoff::Constant(pause), jitter: 0.5, tries: None }
     }
 
-    /// A pause that doubles from `first` to `most`, half of it jitter.
-    pub const fn exponential(first: Duration, most: Duration) -> Self {
-        Self { pause: Backoff::Exponential { first, most }, jitter: 0.5, tries: None }
+    /// A pause that doubles from `first` to `max`, half of it jitter.
+    pub const fn exponential(first: Duration, max: Duration) -> Self {
+        Self { pause: Backoff::Exponential { first, max }, jitter: 0.5, tries: None }
     }
 
     /// Sets how much of a pause is random, from 0 (none of it) to 1 (all of it).
@@ -64,23 +64,23 @@ impl RetryPolicy {
         self
     }
 
-    /// At most that many tries, the first included.
+    /// At most that many tries, including the first.
     #[must_use]
-    pub const fn tries(mut self, most: u32) -> Self {
-        self.tries = Some(most);
+    pub const fn tries(mut self, max: u32) -> Self {
+        self.tries = Some(max);
         self
     }
 
     /// The pause after that many failed tries, or `None` if no further try is allowed. At least one
     /// millisecond, to prevent a busy loop. `random` is 64 random bits.
     pub fn backoff_after(&self, tried: u32, random: u64) -> Option<Duration> {
-        if self.tries.is_some_and(|most| tried >= most) {
+        if self.tries.is_some_and(|max| tried >= max) {
             return None;
         }
         let full = match self.pause {
             Backoff::Constant(pause) => pause,
-            Backoff::Exponential { first, most } => {
-                first.saturating_mul(1 << tried.saturating_sub(1).min(20)).min(most)
+            Backoff::Exponential { first, max } => {
+                first.saturating_mul(1 << tried.saturating_sub(1).min(20)).min(max)
             }
         };
         #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]

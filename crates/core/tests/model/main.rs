@@ -3,10 +3,10 @@
 //! The model is the reference for every store. These tests check its guarantees from outside, by looking at
 //! its state, and share nothing with it but the types.
 
-mod happenings;
+mod cooldown;
 mod mutex;
 mod reentrant;
-mod reserving;
-mod resting;
+mod reservation;
 mod shared;
 mod stored_form;
+mod workload;

@@ -1,22 +1,24 @@
 //! Properties of the ReentrantMutex.
 //!
 //! 1. Every property is checked after every step, in [`Environment::step`] alone.
-//! 2. Strangers acquire and release as Redisson does, under owners of their own and under Leasehold's, and
+//! 2. Clients of other libraries acquire and release as Redisson does, under owners of their own and under Leasehold's, and
 //!    release no more often than they acquired; they delete the key at random, and store other values there.
-//! 3. An observer keeps track of the strangers' share of the count, of when a hold without extends must end,
+//! 3. An observer keeps track of the share of other libraries in the count, of when a hold without extends must end,
 //!    and of the longest lease.
 
-use super::happenings::{
-    HOUR_MS, SESSIONS, START_US, Tokens, any_attendance, any_claim, any_lease_ms, any_move, any_op, ask, by,
-    check_doubling, check_places, check_queue, claims, entries, has_ended, lives_with, order, places,
-    session, watcher,
+use super::workload::{
+    HOUR_MS, SESSIONS, START_US, Tokens, any_claim, any_lease_ms, any_move, any_op, any_session_op, by,
+    check_doubling, check_queue, check_queue_entries, claims, entries, has_ended, lives_with, order,
+    queue_entries, request, session, watcher,
 };
-use leasehold_core::model::{Content, Entries, Entry, LockState, SessionStatus, Sessions, Value, all_alive};
+use leasehold_core::model::{
+    Content, LockState, ReentrantHold, ReentrantHolds, SessionStatus, Sessions, Value, all_alive,
+};
 use leasehold_core::{
-    Acquire, Acquired, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, FencingToken,
-    Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Inspect, Kind, Label, Liveness,
-    Notification, ObservedHolder, Op, OwnValue, Predecessor, Refused, Release, ReleaseAction, Released,
-    Reply, SessionId, SessionOp,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken, Fingerprint,
+    ForceRelease, ForceReleased, HoldId, HoldStatus, Inspect, Kind, Label, Liveness, Notification,
+    ObservedHolder, Op, OwnValue, OwnerHolds, Predecessor, Refused, Release, ReleaseAction, Released, Reply,
+    SessionId, SessionOp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -26,18 +28,18 @@ use std::collections::BTreeMap;
 enum Event {
     /// An operation of Leasehold.
     Op(Op),
-    /// A stranger acquires, for that many milliseconds, unless for ever.
+    /// A client of another library acquires, for that many milliseconds, unless for ever.
     Enters(&'static str, Option<u64>),
-    /// A stranger releases.
+    /// A client of another library releases.
     Leaves,
-    /// A stranger stores a Mutex or another value at the key.
+    /// A client of another library stores a Mutex or another value at the key.
     SetOther(Content),
-    /// A stranger deletes the key.
+    /// A client of another library deletes the key.
     Delete,
     /// A store that tracks dead sessions reports that this one is dead.
-    Bury(SessionId),
+    EvictSession(SessionId),
     /// An operation on a session.
-    Attend(SessionOp),
+    SessionOp(SessionOp),
     /// An operator takes the lock by force: from its holder, or with a wrong observation.
     ForceRelease(Option<ObservedHolder>),
 }
@@ -55,7 +57,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     let other = prop_oneof![Just(Content::Token("foreign".into())), Just(Content::Other("list".into()))];
     let wrong = prop_oneof![
         any::<u64>().prop_map(|fence| ObservedHolder::Hold(FencingToken::new(fence))),
-        Just(ObservedHolder::Stranger(Fingerprint::of("shared")))
+        Just(ObservedHolder::Foreign(Fingerprint::of("shared")))
     ];
     prop_oneof![
         24 => any_op(claim).prop_map(Event::Op),
@@ -63,8 +65,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         3 => Just(Event::Leaves),
         1 => other.prop_map(Event::SetOther),
         1 => Just(Event::Delete),
-        1 => (0..SESSIONS).prop_map(|s| Event::Bury(session(s))),
-        8 => any_attendance().prop_map(Event::Attend),
+        1 => (0..SESSIONS).prop_map(|s| Event::EvictSession(session(s))),
+        8 => any_session_op().prop_map(Event::SessionOp),
         2 => proptest::option::weighted(0.4, wrong).prop_map(Event::ForceRelease),
     ]
 }
@@ -75,13 +77,13 @@ fn any_steps() -> impl Strategy<Value = Vec<(i64, Event)>> {
 
 /// What the observer remembers (3).
 #[derive(Default)]
-struct Book {
-    /// How many holds strangers have.
-    strangers: u64,
-    /// Set where a stranger may have set the key's expiry since Leasehold's holds exist.
-    meddled: bool,
+struct Observed {
+    /// How many holds clients of other libraries have.
+    foreign_holds: u64,
+    /// Set if a client of another library may have set the key's expiry since Leasehold's holds exist.
+    foreign_expiry: bool,
     /// When the holds without extends end, in milliseconds of the store's clock.
-    ghosts: BTreeMap<HoldId, u64>,
+    orphans: BTreeMap<HoldId, u64>,
     /// The longest requested lease, in milliseconds.
     longest_ms: u64,
     /// The holds that ended, most recent first, and how.
@@ -96,7 +98,7 @@ struct Environment {
     /// The latest time so far, in microseconds: the clock also goes back.
     latest_us: u64,
     tokens: Tokens,
-    book: Book,
+    observed: Observed,
     /// Every claim that may occur.
     claims: Vec<Claim>,
 }
@@ -104,8 +106,8 @@ struct Environment {
 impl Environment {
     fn new() -> Self {
         let (state, sessions) = (LockState::new(Kind::Reentrant), Sessions::default());
-        let (tokens, book, claims) = (Tokens::default(), Book::default(), claims(claim).collect());
-        Self { state, sessions, now_us: START_US, latest_us: START_US, tokens, book, claims }
+        let (tokens, observed, claims) = (Tokens::default(), Observed::default(), claims(claim).collect());
+        Self { state, sessions, now_us: START_US, latest_us: START_US, tokens, observed, claims }
     }
 
     /// Moves the clock, applies an event, and checks everything (1).
@@ -113,37 +115,37 @@ impl Environment {
         self.now_us = self.now_us.saturating_add_signed(*by_us);
         self.latest_us = self.latest_us.max(self.now_us);
         // The clock expires values, not the operation.
-        self.state.is_over(self.now_us);
-        self.turn_the_page();
+        self.state.is_empty_at(self.now_us);
+        self.forget_ended_holds();
         let before = self.state.clone();
         match event {
             Event::Op(op) => self.execute(&before, op),
-            Event::ForceRelease(seen) => {
-                let seen =
-                    seen.or_else(|| self.shown()).unwrap_or(ObservedHolder::Hold(FencingToken::new(0)));
-                self.execute(&before, &Op::ForceRelease(ForceRelease { seen, by: watcher() }));
+            Event::ForceRelease(observed) => {
+                let observed =
+                    observed.or_else(|| self.shown()).unwrap_or(ObservedHolder::Hold(FencingToken::new(0)));
+                self.execute(&before, &Op::ForceRelease(ForceRelease { observed, actor: watcher() }));
             }
-            Event::Attend(op) => drop(self.sessions.apply(self.now_ms(), op)),
+            Event::SessionOp(op) => drop(self.sessions.apply(self.now_ms(), op)),
             Event::Enters(owner, ms) => self.enter(owner, *ms),
             Event::Leaves => self.leave(),
             Event::SetOther(content) => {
                 self.state.value = Some(Value { content: content.clone(), expires_ms: None });
             }
             Event::Delete => self.state.value = None,
-            Event::Bury(dead) => {
-                let (fence, _) = self.state.bury(self.now_us, *dead, &watcher());
+            Event::EvictSession(dead) => {
+                let (fence, _) = self.state.evict_session(self.now_us, *dead, &watcher());
                 let gone = self.dying(&before, *dead);
                 assert_eq!(fence.is_some(), !gone.is_empty());
                 self.check_lost(&before, &gone, Some((Ended::Evicted, &watcher())));
-                self.check_told(&before, &gone, Ended::Evicted);
-                assert!(!places(&self.state).any(|(_, place)| lives_with(
-                    place.liveness,
-                    &place.claim,
+                self.check_recorded_ends(&before, &gone, Ended::Evicted);
+                assert!(!queue_entries(&self.state).any(|(_, entry)| lives_with(
+                    entry.liveness,
+                    &entry.claim,
                     *dead
                 )));
             }
         }
-        self.turn_the_page();
+        self.forget_ended_holds();
         self.tokens.check(&before, &self.state, self.now_us);
         self.check_state();
     }
@@ -155,57 +157,60 @@ impl Environment {
     /// How Redisson acquires.
     fn enter(&mut self, owner: &str, lease_ms: Option<u64>) {
         let now_ms = self.now_ms();
-        let none = || Entries {
+        let none = || ReentrantHolds {
             owner: OwnValue::new(owner).expect("a plain text"),
             count: 0,
             fence: None,
             lease_ms: 0,
             holds: Vec::new(),
         };
-        let free = || Value { content: Content::Entries(none()), expires_ms: None };
+        let free = || Value { content: Content::ReentrantHolds(none()), expires_ms: None };
         let value = self.state.value.get_or_insert_with(free);
-        if let Content::Entries(entries) = &mut value.content
+        if let Content::ReentrantHolds(entries) = &mut value.content
             && entries.owner.as_str() == owner
         {
             entries.count += 1;
             value.expires_ms = lease_ms.map(|lease_ms| now_ms + lease_ms);
-            self.book.strangers += 1;
-            self.book.meddled = true;
+            self.observed.foreign_holds += 1;
+            self.observed.foreign_expiry = true;
         }
     }
 
     /// How Redisson releases.
     fn leave(&mut self) {
-        let Some(Value { content: Content::Entries(entries), .. }) = &mut self.state.value else { return };
-        if self.book.strangers > 0 {
-            self.book.strangers -= 1;
+        let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut self.state.value else {
+            return;
+        };
+        if self.observed.foreign_holds > 0 {
+            self.observed.foreign_holds -= 1;
             entries.count -= 1;
             let left = entries.count;
             self.state.value.take_if(|_| left == 0);
         }
     }
 
-    /// Drops what the observer knows about holds and strangers that are gone.
-    fn turn_the_page(&mut self) {
-        let stands = self.state.value.as_ref().is_some_and(|value| value.content.entries().is_some());
+    /// Drops what the observer knows about holds that are gone.
+    fn forget_ended_holds(&mut self) {
+        let stands = self.state.value.as_ref().is_some_and(|value| value.content.reentrant_holds().is_some());
         if !stands {
-            (self.book.strangers, self.book.meddled) = (0, false);
+            (self.observed.foreign_holds, self.observed.foreign_expiry) = (0, false);
         }
         let lie = holds(&self.state, 0);
         // Expired holds also exist until an operation writes: the clock may go back.
-        self.book.ghosts.retain(|hold, _| lie.iter().any(|entry| entry.hold == *hold));
+        self.observed.orphans.retain(|hold, _| lie.iter().any(|entry| entry.hold == *hold));
     }
 
     fn execute(&mut self, before: &LockState, op: &Op) {
         let dead = self.named_dead(before, op);
         let (sessions, now_ms) = (&self.sessions, self.now_ms());
-        let (reply, wakes) = self.state.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
-        if reply == Reply::ForceRelease(ForceReleased::ForceReleased) {
-            (self.book.strangers, self.book.meddled) = (0, false);
+        let (reply, notifications) =
+            self.state.apply(self.now_us, op, &|session| sessions.status(now_ms, session));
+        if reply == Reply::ForceRelease(ForceReleased::Released) {
+            (self.observed.foreign_holds, self.observed.foreign_expiry) = (0, false);
         }
         let sent = (self.now_us, op);
         check_doubling(before, &self.state, sent, &reply, &self.sessions);
-        check_queue(before, &self.state, sent, &wakes, dead);
+        check_queue(before, &self.state, sent, &notifications, dead);
         if self.check_refusal(before, op, &reply) {
             return;
         }
@@ -217,10 +222,10 @@ impl Environment {
         };
         let by = by(op);
         self.check_lost(before, &lost, how.map(|how| (how, &by)));
-        self.check_told(before, &lost, how.unwrap_or(Ended::Released));
-        self.check_force(before, op, &reply, &wakes);
+        self.check_recorded_ends(before, &lost, how.unwrap_or(Ended::Released));
+        self.check_force(before, op, &reply, &notifications);
         self.note_extend(op, &reply);
-        self.check_entries(before, op, &lost, &wakes);
+        self.check_entries(before, op, &lost, &notifications);
         self.check_replies(before, op, &reply);
         self.check_free_lock(op, &reply);
         self.check_predecessor(op, &reply);
@@ -228,10 +233,12 @@ impl Environment {
 
     /// A value of another kind at the key stays as it is, and the request is refused.
     fn check_refusal(&self, before: &LockState, op: &Op, reply: &Reply) -> bool {
-        let other = before.value.as_ref().is_some_and(|value| value.content.entries().is_none());
+        let other = before.value.as_ref().is_some_and(|value| value.content.reentrant_holds().is_none());
         let told = match op {
             Op::Extend(_) => *reply == Reply::Extend(Extended::NotHeld),
-            Op::Release(_) => matches!(reply, Reply::Release(released) if released.found != HoldStatus::Held),
+            Op::Release(_) => {
+                matches!(reply, Reply::Release(released) if released.status != HoldStatus::Held)
+            }
             _ => matches!(reply, Reply::Refused(_)),
         };
         if other {
@@ -246,28 +253,28 @@ impl Environment {
     /// The dead session that an operation removes, if any.
     fn named_dead(&self, before: &LockState, op: &Op) -> Option<SessionId> {
         let named = match op {
-            Op::Acquire(ask) => {
-                let held = holds(before, self.now_ms()).iter().any(|entry| entry.hold == ask.claim.hold);
-                let spent = has_ended(before, &ask.claim.hold);
-                ask.predecessor.filter(|_| !held && !spent)
+            Op::Acquire(request) => {
+                let held = holds(before, self.now_ms()).iter().any(|entry| entry.hold == request.claim.hold);
+                let spent = has_ended(before, &request.claim.hold);
+                request.predecessor.filter(|_| !held && !spent)
             }
-            Op::Evict(evict) => Some(evict.dead),
+            Op::Evict(evict) => Some(evict.session),
             _ => None,
         };
-        let refused = before.value.as_ref().is_some_and(|value| value.content.entries().is_none());
+        let refused = before.value.as_ref().is_some_and(|value| value.content.reentrant_holds().is_none());
         named.filter(|named| !refused && self.alive_ms(before, *named).is_none())
     }
 
     /// How long a session counts as alive: an unknown session counts as alive for as long as its client may
     /// rely on any of its holds.
     fn alive_ms(&self, state: &LockState, session: SessionId) -> Option<u64> {
-        let believed = |entry: Entry| match entry.liveness {
+        let believed = |entry: ReentrantHold| match entry.liveness {
             Liveness::Session { alive_ms } if entry.hold.session() == session => {
                 (entry.since_ms + alive_ms).checked_sub(self.now_ms())
             }
             _ => None,
         };
-        match self.sessions.vital(self.now_ms(), session) {
+        match self.sessions.status(self.now_ms(), session) {
             SessionStatus::Alive(alive_ms) => Some(alive_ms),
             SessionStatus::Lapsed => None,
             SessionStatus::Unknown => holds(state, self.now_ms()).into_iter().filter_map(believed).max(),
@@ -275,21 +282,27 @@ impl Environment {
     }
 
     /// The holds that a dead session loses.
-    fn dying(&self, before: &LockState, dead: SessionId) -> Vec<Entry> {
+    fn dying(&self, before: &LockState, dead: SessionId) -> Vec<ReentrantHold> {
         let mut dying = holds(before, self.now_ms());
         dying.retain(|entry| entry.liveness.ends_with_session() && entry.hold.session() == dead);
         dying
     }
 
     /// The holds that an operation must end.
-    fn lost(&self, before: &LockState, op: &Op, reply: &Reply, dead: Option<SessionId>) -> Vec<Entry> {
+    fn lost(
+        &self,
+        before: &LockState,
+        op: &Op,
+        reply: &Reply,
+        dead: Option<SessionId>,
+    ) -> Vec<ReentrantHold> {
         match (op, reply) {
             (Op::Release(release), _) => {
                 let mut own = holds(before, self.now_ms());
                 own.retain(|entry| entry.hold == release.claim.hold);
                 own
             }
-            (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => {
+            (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) => {
                 holds(before, self.now_ms())
             }
             _ => dead.map(|dead| self.dying(before, dead)).unwrap_or_default(),
@@ -298,7 +311,7 @@ impl Environment {
 
     /// The holds that must end do, and no others; and an end by a client other than the holder is in the
     /// audit.
-    fn check_lost(&self, before: &LockState, lost: &[Entry], how: Option<(Ended, &Label)>) {
+    fn check_lost(&self, before: &LockState, lost: &[ReentrantHold], ended: Option<(Ended, &Label)>) {
         let now = holds(&self.state, self.now_ms());
         for entry in holds(before, self.now_ms()) {
             let after = now.iter().find(|after| after.hold == entry.hold);
@@ -309,60 +322,67 @@ impl Environment {
                 "it was shortened: {entry:?}"
             );
         }
-        let (Some(first), Some((how, by))) = (lost.first(), how) else { return };
-        let (at_ms, whose, by) = (self.now_ms(), Some(first.label.clone()), by.clone());
+        let (Some(first), Some((ended, actor))) = (lost.first(), ended) else { return };
+        let (at_ms, holder, actor) = (self.now_ms(), Some(first.label.clone()), actor.clone());
         let fence = live(before, self.now_ms()).and_then(|entries| entries.fence);
         let written = entries(&self.state);
-        assert_eq!(written.first(), Some(&AuditEntry { at_ms, how, fence, whose, by }));
-        assert!(before.record.is_none() || has_ended(&self.state, &first.hold), "{how:?} {first:?}");
+        assert_eq!(written.first(), Some(&AuditEntry { at_ms, ended, fence, holder, actor }));
+        assert!(before.record.is_none() || has_ended(&self.state, &first.hold), "{ended:?} {first:?}");
     }
 
     /// The status of an ended hold is reported until eight other holds of this lock have ended: to a resent
     /// release, and to a late acquire.
-    fn check_told(&mut self, before: &LockState, lost: &[Entry], how: Ended) {
+    fn check_recorded_ends(&mut self, before: &LockState, lost: &[ReentrantHold], how: Ended) {
         if before.record.is_none() {
             // It is lost with the record; only a release creates a new one.
-            self.book.ended.clear();
+            self.observed.ended.clear();
         }
         if before.record.is_some() || how == Ended::Released {
-            self.book.ended.splice(..0, lost.iter().rev().map(|entry| (entry.hold, how)));
-            self.book.ended.truncate(8);
+            self.observed.ended.splice(..0, lost.iter().rev().map(|entry| (entry.hold, how)));
+            self.observed.ended.truncate(8);
         }
         let Some(record) = &self.state.record else { return };
-        for (at, (hold, how)) in self.book.ended.iter().enumerate() {
-            let again = self.book.ended[..at].iter().any(|(later, _)| later == hold);
-            assert!(again || record.ended.how(hold) == Some(*how), "{hold:?} was {how:?}: {record:#?}");
+        for (at, (hold, how)) in self.observed.ended.iter().enumerate() {
+            let again = self.observed.ended[..at].iter().any(|(later, _)| later == hold);
+            assert!(again || record.ended.find(hold) == Some(*how), "{hold:?} was {how:?}: {record:#?}");
         }
     }
 
     /// A forced release notifies each former holder once, and no other session.
-    fn check_force(&self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Notification]) {
-        let mut told: Vec<_> = wakes.iter().filter(|wake| wake.nonce().is_none()).copied().collect();
+    fn check_force(&self, before: &LockState, op: &Op, reply: &Reply, notifications: &[Notification]) {
+        let mut told: Vec<_> =
+            notifications.iter().filter(|notification| notification.nonce().is_none()).copied().collect();
         told.sort();
-        let mut robbed = Vec::new();
-        if let (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) = (op, reply) {
+        let mut expected = Vec::new();
+        if let (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) = (op, reply) {
             let had = live(before, self.now_ms()).expect("the lock was held");
             let had = had.holds.iter().map(|entry| (entry.hold.session(), had.fence.expect("a token")));
-            robbed = had.map(|(to, fence)| Notification::ForceReleased { to, fence }).collect();
-            robbed.sort();
-            robbed.dedup();
+            expected = had.map(|(to, fence)| Notification::ForceReleased { to, fence }).collect();
+            expected.sort();
+            expected.dedup();
         } else if let (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Changed { .. })) = (op, reply)
         {
             assert_eq!(self.state, *before, "no hold was taken");
         }
-        assert_eq!(told, robbed, "by {op:?}");
+        assert_eq!(told, expected, "by {op:?}");
     }
 
     fn note_extend(&mut self, op: &Op, reply: &Reply) {
         if let (Op::Extend(extend), Reply::Extend(Extended::Extended)) = (op, reply) {
-            self.book.ghosts.remove(&extend.claim.hold);
-            self.book.longest_ms = self.book.longest_ms.max(extend.lease_ms);
+            self.observed.orphans.remove(&extend.claim.hold);
+            self.observed.longest_ms = self.observed.longest_ms.max(extend.lease_ms);
         }
     }
 
     /// A new holder is entitled to the lock: its owner already held it, or it was free, and no live waiter
     /// was before it. All holds of one tenure share one token.
-    fn check_entries(&mut self, before: &LockState, op: &Op, lost: &[Entry], wakes: &[Notification]) {
+    fn check_entries(
+        &mut self,
+        before: &LockState,
+        op: &Op,
+        lost: &[ReentrantHold],
+        notifications: &[Notification],
+    ) {
         let now_ms = self.now_ms();
         let was = live(before, now_ms);
         let mut stays = holds(before, now_ms);
@@ -375,27 +395,27 @@ impl Environment {
         }
         let old = holds(before, now_ms);
         for new in after.holds.iter().filter(|entry| old.iter().all(|old| old.hold != entry.hold)) {
-            let woken = self.check_right(before, op, new, &after, wakes);
+            let woken = self.check_right(before, op, new, &after, notifications);
             if stays.is_empty() {
-                let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
+                let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last_fence);
                 assert_ne!(last(&self.state), last(before), "a new tenure, a new token");
                 assert_eq!(after.fence, last(&self.state));
-                self.book.longest_ms = 0;
+                self.observed.longest_ms = 0;
                 if !theirs || matches!(op, Op::ForceRelease(_)) {
-                    self.book.meddled = false;
+                    self.observed.foreign_expiry = false;
                     self.check_turn(before, op, new);
                 }
             } else {
                 assert!(!woken, "the lock was not free");
             }
-            self.book.longest_ms = self.book.longest_ms.max(new.until_ms - now_ms);
+            self.observed.longest_ms = self.observed.longest_ms.max(new.until_ms - now_ms);
             stays.push(new.clone());
         }
     }
 
     /// A hold is extended or shortened only by an extend of its own.
-    fn check_ends(&self, op: &Op, before: &[Entry]) {
-        let own = |entry: &Entry| matches!(op, Op::Extend(extend) if extend.claim.hold == entry.hold);
+    fn check_ends(&self, op: &Op, before: &[ReentrantHold]) {
+        let own = |entry: &ReentrantHold| matches!(op, Op::Extend(extend) if extend.claim.hold == entry.hold);
         for after in holds(&self.state, self.now_ms()) {
             let before = before.iter().find(|before| before.hold == after.hold && !own(before));
             assert!(before.is_none_or(|before| before.until_ms == after.until_ms), "{op:?} moved {before:?}");
@@ -408,46 +428,48 @@ impl Environment {
         &mut self,
         before: &LockState,
         op: &Op,
-        new: &Entry,
-        has: &Entries,
-        wakes: &[Notification],
+        new: &ReentrantHold,
+        has: &ReentrantHolds,
+        notifications: &[Notification],
     ) -> bool {
-        let asked = asked(op).filter(|ask| ask.claim.hold == new.hold);
-        let place = places(before).map(|(_, place)| place).find(|place| place.claim.hold == new.hold);
-        let (claim, lease_ms) = match (asked, place) {
-            (Some(ask), _) => (&ask.claim, ask.lease_ms),
-            (None, Some(place)) => (&place.claim, place.lease_ms),
+        let asked = asked(op).filter(|request| request.claim.hold == new.hold);
+        let entry = queue_entries(before).map(|(_, entry)| entry).find(|entry| entry.claim.hold == new.hold);
+        let (claim, lease_ms) = match (asked, entry) {
+            (Some(request), _) => (&request.claim, request.lease_ms),
+            (None, Some(entry)) => (&entry.claim, entry.lease_ms),
             (None, None) => panic!("no client requested {new:?}"),
         };
         assert_eq!(claim.value.as_ref(), Some(&has.owner));
         assert_eq!((new.since_ms, new.until_ms), (self.now_ms(), self.now_ms() + lease_ms));
-        self.book.ghosts.insert(new.hold, new.until_ms);
-        let its = |wake: &Notification| {
-            wake.to() == new.hold.session() && wake.nonce() == place.map(|place| place.nonce)
+        self.observed.orphans.insert(new.hold, new.until_ms);
+        let its = |notification: &Notification| {
+            notification.to() == new.hold.session() && notification.nonce() == entry.map(|entry| entry.nonce)
         };
-        let woken = wakes.iter().any(|wake| wake.nonce().is_some() && its(wake));
+        let woken =
+            notifications.iter().any(|notification| notification.nonce().is_some() && its(notification));
         assert_eq!(woken, asked.is_none(), "the request learns it from the reply, a waiter from a message");
         woken
     }
 
     /// A free lock goes to the first live waiter in the queue.
-    fn check_turn(&self, before: &LockState, op: &Op, winner: &Entry) {
+    fn check_turn(&self, before: &LockState, op: &Op, winner: &ReentrantHold) {
         let dead = self.named_dead(before, op);
         let leaver = match op {
             Op::Release(release) => Some(release.claim.hold),
             _ => None,
         };
         for session in order(before) {
-            let (_, place) = places(before).find(|(s, _)| **s == session).expect("it waited");
+            let (_, entry) = queue_entries(before).find(|(s, _)| **s == session).expect("it waited");
             // An entry also stands for another task of the same process that waits.
-            let waits = asked(op).is_some_and(|ask| ask.claim.hold == winner.hold && ask.queue.is_some());
-            if session == winner.hold.session() && (waits || place.claim.hold == winner.hold) {
+            let waits =
+                asked(op).is_some_and(|request| request.claim.hold == winner.hold && request.queue.is_some());
+            if session == winner.hold.session() && (waits || entry.claim.hold == winner.hold) {
                 break;
             }
-            let left = Some(place.claim.hold) == leaver;
-            let buried = dead.is_some_and(|dead| lives_with(place.liveness, &place.claim, dead));
-            let over = place.expires_ms < self.now_ms();
-            assert!(left || buried || over, "{winner:?} was served before {session:?} by {op:?}");
+            let left = Some(entry.claim.hold) == leaver;
+            let was_evicted = dead.is_some_and(|dead| lives_with(entry.liveness, &entry.claim, dead));
+            let over = entry.expires_ms < self.now_ms();
+            assert!(left || was_evicted || over, "{winner:?} was served before {session:?} by {op:?}");
         }
     }
 
@@ -456,14 +478,16 @@ impl Environment {
     fn check_replies(&self, before: &LockState, op: &Op, reply: &Reply) {
         let (was, is) = (live(before, self.now_ms()), live(&self.state, self.now_ms()));
         match (op, reply) {
-            (Op::Acquire(ask), Reply::Acquire(acquired)) => self.check_acquired(ask, acquired, is.as_ref()),
+            (Op::Acquire(request), Reply::Acquire(acquired)) => {
+                self.check_acquired(request, acquired, is.as_ref());
+            }
             (Op::Release(release), Reply::Release(released)) => {
                 let mine = was.filter(|was| Some(&was.owner) == release.claim.value.as_ref());
                 let count = mine.map_or(0, |was| was.count);
-                let taken = u64::from(released.found == HoldStatus::Held);
-                assert_eq!(released.left, count - taken, "{op:?} of {before:#?}");
-                if let (Some(ask), Released { next: Some(Ok(next)), .. }) = (&release.next, released) {
-                    self.check_acquired(ask, next, is.as_ref());
+                let taken = u64::from(released.status == HoldStatus::Held);
+                assert_eq!(released.remaining_holds, count - taken, "{op:?} of {before:#?}");
+                if let (Some(request), Released { next: Some(Ok(next)), .. }) = (&release.next, released) {
+                    self.check_acquired(request, next, is.as_ref());
                 }
             }
             (Op::Inspect(_), Reply::Inspect(inspection)) => {
@@ -474,50 +498,52 @@ impl Environment {
                 assert_eq!(told, was.map(|was| (was.owner, was.count, was.fence)));
             }
             (Op::Extend(extend), Reply::Extend(extended)) => {
-                let held = was.is_some_and(|was| was.entry(&extend.claim.hold).is_some());
+                let held = was.is_some_and(|was| was.find(&extend.claim.hold).is_some());
                 assert_eq!(*extended == Extended::Extended, held);
                 if !held {
                     assert_eq!(self.state, *before);
                 }
             }
             (Op::Evict(evict), Reply::Evict(Evicted::Alive)) => {
-                assert!(self.alive_ms(before, evict.dead).is_some());
+                assert!(self.alive_ms(before, evict.session).is_some());
                 assert_eq!(self.state, *before, "the living keep what they have");
             }
-            (Op::Evict(evict), Reply::Evict(Evicted::Gone { hold, .. })) => {
-                let lost = self.dying(before, evict.dead);
-                assert_eq!(*hold, was.and_then(|was| was.fence).filter(|_| !lost.is_empty()));
+            (Op::Evict(evict), Reply::Evict(Evicted::Removed { fence, .. })) => {
+                let lost = self.dying(before, evict.session);
+                assert_eq!(*fence, was.and_then(|was| was.fence).filter(|_| !lost.is_empty()));
             }
             (Op::ForceRelease(_), Reply::ForceRelease(_)) => {}
             other => panic!("{other:?}"),
         }
     }
 
-    fn check_acquired(&self, ask: &Acquire, acquired: &Acquired, is: Option<&Entries>) {
-        let mine = is.filter(|is| Some(&is.owner) == ask.claim.value.as_ref());
+    fn check_acquired(&self, request: &Acquire, acquired: &Acquired, is: Option<&ReentrantHolds>) {
+        let mine = is.filter(|is| Some(&is.owner) == request.claim.value.as_ref());
         match acquired {
-            Acquired::Granted { fence, remaining_ms, entered, .. } => {
+            Acquired::Granted { fence, remaining_ms, owner_holds, .. } => {
                 let mine = mine.expect("its owner holds the lock");
-                let entry = mine.entry(&ask.claim.hold).expect("the hold is one of the owner's");
+                let entry = mine.find(&request.claim.hold).expect("the hold is one of the owner's");
                 assert_eq!((Some(*fence), *remaining_ms), (mine.fence, entry.until_ms - self.now_ms()));
-                let Entered { count, lease_ms } = entered.expect("the reply has the count");
-                assert_eq!((count, lease_ms), (mine.count, self.book.longest_ms));
+                let OwnerHolds { count, lease_ms } = owner_holds.expect("the reply has the count");
+                assert_eq!((count, lease_ms), (mine.count, self.observed.longest_ms));
             }
-            Acquired::Taken { .. } => assert_eq!(mine, None, "the same owner acquires at once: {ask:?}"),
-            Acquired::Spent(_) => assert!(has_ended(&self.state, &ask.claim.hold)),
+            Acquired::Taken { .. } => assert_eq!(mine, None, "the same owner acquires at once: {request:?}"),
+            Acquired::AlreadyEnded(_) => assert!(has_ended(&self.state, &request.claim.hold)),
         }
     }
 
     /// A lock stays free only where no client waits, or where a release requested it.
     fn check_free_lock(&self, op: &Op, reply: &Reply) {
         let pumps = match (op, reply) {
-            (Op::Acquire(_), Reply::Acquire(acquired)) => !matches!(acquired, Acquired::Spent(_)),
-            (Op::Release(Release { pass, next, .. }), _) => *pass == ReleaseAction::Grant && next.is_none(),
+            (Op::Acquire(_), Reply::Acquire(acquired)) => !matches!(acquired, Acquired::AlreadyEnded(_)),
+            (Op::Release(Release { action, next, .. }), _) => {
+                *action == ReleaseAction::Grant && next.is_none()
+            }
             (Op::Evict(_), Reply::Evict(evicted)) => *evicted != Evicted::Alive,
-            (Op::ForceRelease(_), Reply::ForceRelease(freed)) => *freed == ForceReleased::ForceReleased,
+            (Op::ForceRelease(_), Reply::ForceRelease(freed)) => *freed == ForceReleased::Released,
             _ => false,
         };
-        let other = self.state.value.as_ref().is_some_and(|value| value.content.entries().is_none());
+        let other = self.state.value.as_ref().is_some_and(|value| value.content.reentrant_holds().is_none());
         if pumps && !other && live(&self.state, self.now_ms()).is_none() {
             assert!(order(&self.state).is_empty(), "the lock is free after {op:?}, and a client waits");
             assert!(!matches!(op, Op::Acquire(_)), "no client was before it: {op:?}");
@@ -526,22 +552,24 @@ impl Environment {
 
     /// The predecessor in a reply has the queue entry right before the request's, or is the first holder.
     fn check_predecessor(&self, op: &Op, reply: &Reply) {
-        let (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, predecessor, .. })) = (op, reply)
+        let (Op::Acquire(request), Reply::Acquire(Acquired::Taken { position, predecessor, .. })) =
+            (op, reply)
         else {
             return;
         };
         let queue = order(&self.state);
-        let own = queue.iter().position(|s| *s == ask.claim.hold.session()).filter(|_| position.is_some());
-        let place = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
-        let place = place.and_then(|s| places(&self.state).find(|(session, _)| **session == s));
+        let own =
+            queue.iter().position(|s| *s == request.claim.hold.session()).filter(|_| position.is_some());
+        let entry = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
+        let entry = entry.and_then(|s| queue_entries(&self.state).find(|(session, _)| **session == s));
         let first = || holds(&self.state, self.now_ms()).first().map(|entry| (entry.liveness, entry.hold));
-        let before = place.map(|(_, place)| (place.liveness, place.claim.hold)).or_else(first);
+        let before = entry.map(|(_, entry)| (entry.liveness, entry.claim.hold)).or_else(first);
         let expected = before.filter(|(liveness, _)| liveness.ends_with_session()).map(|(_, hold)| {
             let session = hold.session();
-            let asked = ask.predecessor == Some(session);
+            let asked = request.predecessor == Some(session);
             Predecessor { session, alive_ms: self.alive_ms(&self.state, session).filter(|_| asked) }
         });
-        assert_eq!(*predecessor, expected, "ahead of {ask:?} in {:#?}", self.state);
+        assert_eq!(*predecessor, expected, "ahead of {request:?} in {:#?}", self.state);
     }
 
     /// Invariants of every state.
@@ -549,25 +577,28 @@ impl Environment {
         let (state, now_ms) = (&self.state, self.now_ms());
         let live = live(state, now_ms);
         let held: Vec<_> =
-            self.claims.iter().filter(|claim| self.fate(claim) == Some(HoldStatus::Held)).collect();
+            self.claims.iter().filter(|claim| self.hold_status(claim) == Some(HoldStatus::Held)).collect();
         let holds: Vec<_> = live.iter().flat_map(|live| &live.holds).collect();
         assert_eq!(held.len(), holds.len(), "{held:?} in {state:#?}");
         for held in &held {
             let live = live.as_ref().expect("the lock is held");
             assert_eq!(held.value.as_ref(), Some(&live.owner), "two owners hold the lock: {state:#?}");
-            assert!(live.entry(&held.hold).is_some());
+            assert!(live.find(&held.hold).is_some());
         }
         if let Some(live) = &live {
-            assert_eq!(live.count, holds.len() as u64 + self.book.strangers, "{state:#?}");
+            assert_eq!(live.count, holds.len() as u64 + self.observed.foreign_holds, "{state:#?}");
             assert_eq!(live.fence.is_some(), !holds.is_empty());
         }
         for held in &holds {
-            let end_ms = self.book.ghosts.get(&held.hold);
-            assert!(end_ms.is_none_or(|end_ms| held.until_ms == *end_ms), "a ghost was lengthened: {held:?}");
+            let end_ms = self.observed.orphans.get(&held.hold);
+            assert!(
+                end_ms.is_none_or(|end_ms| held.until_ms == *end_ms),
+                "an orphan was lengthened: {held:?}"
+            );
         }
         let last_ms = holds.iter().map(|entry| entry.until_ms).max();
         let expires_ms = state.value.as_ref().and_then(|value| value.expires_ms);
-        if !self.book.meddled && last_ms.is_some() {
+        if !self.observed.foreign_expiry && last_ms.is_some() {
             // An expiry is at least a millisecond ahead: one that is due now would delete the key at once,
             // while the hold counts until this millisecond is over.
             let due = |at_ms| at_ms <= self.latest_us / 1000;
@@ -575,14 +606,14 @@ impl Environment {
             assert!(last_ms.is_some_and(ends), "the key ends with the last hold: {state:#?}");
         }
         if let Some(record) = &state.record {
-            check_places(record);
-            let waits = |hold| record.places.values().any(|place| place.claim.hold == hold);
+            check_queue_entries(record);
+            let waits = |hold| record.entries.values().any(|entry| entry.claim.hold == hold);
             // A hold that was expired when it queued, and counts again because the clock went back, may do
             // both.
             let mut had = holds.iter().filter(|held| held.until_ms >= self.latest_us / 1000);
             assert!(!had.any(|held| waits(held.hold)), "a holder waits for its own lock: {state:#?}");
             assert!(
-                holds.iter().all(|held| record.ended.how(&held.hold).is_none()),
+                holds.iter().all(|held| record.ended.find(&held.hold).is_none()),
                 "a spent hold holds: {state:#?}"
             );
         }
@@ -590,10 +621,10 @@ impl Environment {
         assert_eq!(serde_json::from_str::<LockState>(&text).ok().as_ref(), Some(state), "{text}");
     }
 
-    fn fate(&self, claim: &Claim) -> Option<HoldStatus> {
-        let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
+    fn hold_status(&self, claim: &Claim) -> Option<HoldStatus> {
+        let inspect = Inspect { claim: Some(claim.clone()), details: false };
         match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &all_alive).0 {
-            Reply::Inspect(inspection) => inspection.fate,
+            Reply::Inspect(inspection) => inspection.hold_status,
             Reply::Refused(_) => None,
             other => panic!("to an inspect: {other:?}"),
         }
@@ -601,17 +632,17 @@ impl Environment {
 
     /// The holder as an inspection shows it.
     fn shown(&self) -> Option<ObservedHolder> {
-        let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
+        let inspect = Op::Inspect(Inspect { claim: None, details: true });
         let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &all_alive);
         let Reply::Inspect(seen) = reply else { return None };
         let fence = seen.holder.and_then(|holder| holder.fence).map(ObservedHolder::Hold);
-        fence.or(seen.stranger.map(ObservedHolder::Stranger))
+        fence.or(seen.foreign_fingerprint.map(ObservedHolder::Foreign))
     }
 }
 
 /// The holds at that time: expired ones do not count (2 of the model's `entries.rs`).
-fn live(state: &LockState, now_ms: u64) -> Option<Entries> {
-    let mut entries = state.value.as_ref()?.content.entries()?.clone();
+fn live(state: &LockState, now_ms: u64) -> Option<ReentrantHolds> {
+    let mut entries = state.value.as_ref()?.content.reentrant_holds()?.clone();
     let lie = entries.holds.len();
     entries.holds.retain(|entry| entry.until_ms >= now_ms);
     entries.count -= (lie - entries.holds.len()) as u64;
@@ -621,14 +652,14 @@ fn live(state: &LockState, now_ms: u64) -> Option<Entries> {
     (entries.count > 0).then_some(entries)
 }
 
-fn holds(state: &LockState, now_ms: u64) -> Vec<Entry> {
+fn holds(state: &LockState, now_ms: u64) -> Vec<ReentrantHold> {
     live(state, now_ms).map(|entries| entries.holds).unwrap_or_default()
 }
 
 /// The acquire in an operation.
 fn asked(op: &Op) -> Option<&Acquire> {
     match op {
-        Op::Acquire(ask) => Some(ask),
+        Op::Acquire(request) => Some(request),
         Op::Release(release) => release.next.as_ref(),
         _ => None,
     }
@@ -638,7 +669,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_the_model_keeps_its_promises(steps in any_steps()) {
+    fn the_model_keeps_its_promises(steps in any_steps()) {
         let mut environment = Environment::new();
         for step in &steps {
             environment.step(step);
@@ -647,7 +678,7 @@ proptest! {
 
     /// Row 27 in small: nothing is kept for ever, and no count is left.
     #[test]
-    fn what_has_expired_leaves_nothing(steps in any_steps()) {
+    fn an_expired_state_leaves_nothing(steps in any_steps()) {
         let mut environment = Environment::new();
         for step in steps.iter().filter(|(_, event)| !matches!(event, Event::Enters(_, None) | Event::SetOther(_))) {
             environment.step(step);
@@ -656,7 +687,7 @@ proptest! {
         let record_ms = environment.state.record.as_ref().map(|record| record.expires_ms);
         let audit_ms = environment.state.audit.as_ref().map(|audit| audit.expires_ms);
         let over_ms = value_ms.max(record_ms).max(audit_ms).unwrap_or(0) + 1;
-        prop_assert!(environment.state.is_over(over_ms * 1000));
+        prop_assert!(environment.state.is_empty_at(over_ms * 1000));
         prop_assert!(over_ms < environment.tokens.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
     }
 
@@ -684,22 +715,22 @@ proptest! {
 
     /// A hold that does not exist is not released or evicted (rows 2 and 16).
     #[test]
-    fn what_is_not_there_is_not_ended(steps in any_steps(), claim in any_claim(claim)) {
+    fn a_hold_that_does_not_exist_is_not_ended(steps in any_steps(), claim in any_claim(claim)) {
         let mut environment = Environment::new();
         for step in &steps {
             environment.step(step);
             let mut state = environment.state.clone();
-            if !matches!(environment.fate(&claim), None | Some(HoldStatus::Held | HoldStatus::Queued)) {
-                let release = Release { claim: claim.clone(), pass: ReleaseAction::Free, next: None };
-                let (_, wakes) = state.apply(environment.now_us, &Op::Release(release), &all_alive);
-                prop_assert_eq!(wakes, []);
+            if !matches!(environment.hold_status(&claim), None | Some(HoldStatus::Held | HoldStatus::Queued)) {
+                let release = Release { claim: claim.clone(), action: ReleaseAction::Free, next: None };
+                let (_, notifications) = state.apply(environment.now_us, &Op::Release(release), &all_alive);
+                prop_assert_eq!(notifications, []);
                 prop_assert_eq!(&state, &environment.state);
             }
-            let stranger = SessionId::from_random([0xee; 12]);
+            let unrelated = SessionId::from_random([0xee; 12]);
             if live(&state, environment.now_us / 1000).is_some() {
-                let evict = Op::Evict(Evict { dead: stranger, by: watcher() });
+                let evict = Op::Evict(Evict { session: unrelated, actor: watcher() });
                 let (reply, _) = state.apply(environment.now_us, &evict, &|_| SessionStatus::Lapsed);
-                prop_assert_eq!(reply, Reply::Evict(Evicted::Gone { hold: None, place: false }));
+                prop_assert_eq!(reply, Reply::Evict(Evicted::Removed { fence: None, was_queued: false }));
                 prop_assert_eq!(&state, &environment.state);
             }
         }
@@ -708,27 +739,27 @@ proptest! {
     /// Rows 1, 4 and 27: an acquire whose caller is gone ends by its own lease, whatever else its owner does,
     /// and leaves no count.
     #[test]
-    fn a_ghost_is_gone_after_its_own_lease(
+    fn an_orphaned_hold_ends_with_its_own_lease(
         steps in any_steps(),
         owner in prop_oneof![Just("shared"), Just("task 1"), Just("redisson")],
         lease_ms in any_lease_ms(),
         at in 0..40_usize,
     ) {
-        let ghost = Claim {
+        let orphan = Claim {
             hold: HoldId::from_random(SessionId::from_random([0xee; 12]), [0xee; 16]),
             value: OwnValue::new(owner).ok(),
         };
         let mut environment = Environment::new();
-        environment.claims.push(ghost.clone());
+        environment.claims.push(orphan.clone());
         let mut end_ms = None;
         for (n, step) in steps.iter().enumerate() {
             if n == at {
-                let ask = Acquire { liveness: Liveness::Lease, ..ask(ghost.clone(), lease_ms, None, None) };
-                environment.step(&(0, Event::Op(Op::Acquire(ask))));
+                let request = Acquire { liveness: Liveness::Lease, ..request(orphan.clone(), lease_ms, None, None) };
+                environment.step(&(0, Event::Op(Op::Acquire(request))));
                 end_ms = Some(environment.now_us / 1000 + lease_ms);
             }
             environment.step(step);
-            if environment.fate(&ghost) == Some(HoldStatus::Held) {
+            if environment.hold_status(&orphan) == Some(HoldStatus::Held) {
                 prop_assert!(Some(environment.now_us / 1000) <= end_ms, "{:#?}", environment.state);
             }
         }
@@ -741,19 +772,19 @@ fn a_claim_without_an_owner_is_refused() {
     let named = |owner: &str| Claim { value: OwnValue::new(owner).ok(), ..claim(0, 0) };
     for no_owner in [Claim { value: None, ..claim(0, 0) }, named("leasehold")] {
         let mut state = LockState::new(Kind::Reentrant);
-        let take = |claim: &Claim| ask(claim.clone(), 3_000, Some((1, 3_000)), None);
+        let take = |claim: &Claim| request(claim.clone(), 3_000, Some((1, 3_000)), None);
         let release = |claim: &Claim, next| {
-            Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next })
+            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next })
         };
         for op in [
             Op::Acquire(take(&no_owner)),
             Op::Extend(Extend { claim: no_owner.clone(), lease_ms: 1, keep_record: true, reserve: None }),
             release(&no_owner, None),
             release(&named("ada"), Some(take(&no_owner))),
-            Op::Inspect(Inspect { claim: Some(no_owner.clone()), in_full: true }),
+            Op::Inspect(Inspect { claim: Some(no_owner.clone()), details: true }),
         ] {
-            let (reply, wakes) = state.apply(START_US, &op, &all_alive);
-            assert_eq!((reply, wakes.len()), (Reply::Refused(Refused::NoOwner), 0), "{op:?}");
+            let (reply, notifications) = state.apply(START_US, &op, &all_alive);
+            assert_eq!((reply, notifications.len()), (Reply::Refused(Refused::NoOwner), 0), "{op:?}");
             assert_eq!(state, LockState::new(Kind::Reentrant), "{op:?}");
         }
         state.apply(START_US, &Op::Acquire(take(&named("ada"))), &all_alive);
@@ -766,7 +797,7 @@ fn a_claim_without_an_owner_is_refused() {
 fn a_state_that_is_shown_keeps_its_holds_and_owners() {
     let outer = Claim { value: OwnValue::new("my-secret-trace").ok(), ..claim(1, 2) };
     let mut state = LockState::new(Kind::Reentrant);
-    state.apply(START_US, &Op::Acquire(ask(outer.clone(), 3_000, None, None)), &all_alive);
+    state.apply(START_US, &Op::Acquire(request(outer.clone(), 3_000, None, None)), &all_alive);
     let shown = format!("{state:?}");
     let token = outer.hold.token();
     let (_, secret) = token.split_once('.').expect("a token has a dot");

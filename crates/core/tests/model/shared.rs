@@ -4,9 +4,9 @@
 //! 2. A hold always requests the same mode: another mode needs another hold.
 //! 3. An operator deletes the key or the record, and changes the number of permits.
 
-use super::happenings::{
-    LOOKS_AT_MOST, START_US, any_attendance, any_lease_ms, any_move, ask, entries, has_ended, session,
-    watcher,
+use super::workload::{
+    MAX_INSPECTED_ENTRIES, START_US, any_lease_ms, any_move, any_session_op, entries, has_ended, request,
+    session, watcher,
 };
 use leasehold_core::model::{LockState, QueueEntry, QueueEntryId, SessionStatus, Sessions, SharedHold};
 use leasehold_core::{
@@ -34,9 +34,9 @@ enum Event {
     /// The store loses the record.
     DeleteRecord,
     /// A store that tracks dead sessions reports that this one is dead.
-    Bury(SessionId),
+    EvictSession(SessionId),
     /// An operation on a session.
-    Attend(SessionOp),
+    SessionOp(SessionOp),
 }
 
 /// The `n`th hold of a session. The first ones of an RwLock are of an owner of the session's own, two by two;
@@ -54,7 +54,7 @@ fn claim(kind: Kind, s: u8, n: u8) -> Claim {
 fn mode(kind: Kind, s: u8, n: u8) -> LockMode {
     let at = u32::from(s * HOLDS + n);
     match kind {
-        Kind::Semaphore => LockMode::Permits { count: at % 4, of: 3 + u32::from(at % 7 == 0) },
+        Kind::Semaphore => LockMode::Permits { count: at % 4, total: 3 + u32::from(at % 7 == 0) },
         Kind::RwLock => [
             LockMode::Upgradable,
             LockMode::Upgrade,
@@ -63,9 +63,9 @@ fn mode(kind: Kind, s: u8, n: u8) -> LockMode {
             LockMode::Write,
             LockMode::Read,
         ][usize::from(n)],
-        Kind::Latch if n < 2 => LockMode::Await { of: 3 - u32::from(at == 7) },
-        Kind::Latch => LockMode::Arrive { count: 1 + at % 2, of: 3 + u32::from(at % 9 == 0) },
-        _ => LockMode::Meet { of: if at % 8 == 7 { 2 } else { 3 } },
+        Kind::Latch if n < 2 => LockMode::LatchWait { total: 3 - u32::from(at == 7) },
+        Kind::Latch => LockMode::CountDown { count: 1 + at % 2, total: 3 + u32::from(at % 9 == 0) },
+        _ => LockMode::BarrierWait { total: if at % 8 == 7 { 2 } else { 3 } },
     }
 }
 
@@ -73,9 +73,9 @@ fn any_hold(kind: Kind) -> impl Strategy<Value = (Claim, LockMode)> {
     (0..SESSIONS, 0..HOLDS).prop_map(move |(s, n)| (claim(kind, s, n), mode(kind, s, n)))
 }
 
-fn any_ask(kind: Kind) -> impl Strategy<Value = Acquire> {
-    let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
-    let queue = prop_oneof![1 => Just(None), 4 => (any::<u64>(), kept_ms).prop_map(Some)];
+fn any_request(kind: Kind) -> impl Strategy<Value = Acquire> {
+    let ttl_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
+    let queue = prop_oneof![1 => Just(None), 4 => (any::<u64>(), ttl_ms).prop_map(Some)];
     let liveness = prop_oneof![
         3 => any_lease_ms().prop_map(|alive_ms| Liveness::Session { alive_ms }),
         1 => Just(Liveness::Lease)
@@ -84,27 +84,27 @@ fn any_ask(kind: Kind) -> impl Strategy<Value = Acquire> {
     (any_hold(kind), any_lease_ms(), queue, liveness, predecessor).prop_map(
         |((claim, mode), lease_ms, queue, liveness, predecessor)| {
             let predecessor = predecessor.filter(|predecessor| *predecessor != claim.hold.session());
-            Acquire { liveness, predecessor, mode, ..ask(claim, lease_ms, queue, None) }
+            Acquire { liveness, predecessor, mode, ..request(claim, lease_ms, queue, None) }
         },
     )
 }
 
 fn any_op(kind: Kind) -> impl Strategy<Value = Op> {
-    let next = (any_hold(kind), proptest::option::weighted(0.2, any_ask(kind)));
+    let next = (any_hold(kind), proptest::option::weighted(0.2, any_request(kind)));
     let release = next.prop_map(|((claim, _), next)| {
         let next = next.map(|next| Acquire { predecessor: None, ..next });
         let next =
             next.filter(|next| next.claim.hold.session() == claim.hold.session() && next.claim != claim);
-        Op::Release(Release { claim, pass: ReleaseAction::Grant, next })
+        Op::Release(Release { claim, action: ReleaseAction::Grant, next })
     });
     let extend =
         (any_hold(kind), any_lease_ms(), any::<bool>()).prop_map(|((claim, _), lease_ms, keep_record)| {
             Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })
         });
     let inspect = proptest::option::of(any_hold(kind))
-        .prop_map(|of| Op::Inspect(Inspect { claim: of.map(|(claim, _)| claim), in_full: true }));
-    let evict = (0..SESSIONS).prop_map(|s| Op::Evict(Evict { dead: session(s), by: watcher() }));
-    prop_oneof![8 => any_ask(kind).prop_map(Op::Acquire), 2 => extend, 5 => release, 1 => inspect, 2 => evict]
+        .prop_map(|of| Op::Inspect(Inspect { claim: of.map(|(claim, _)| claim), details: true }));
+    let evict = (0..SESSIONS).prop_map(|s| Op::Evict(Evict { session: session(s), actor: watcher() }));
+    prop_oneof![8 => any_request(kind).prop_map(Op::Acquire), 2 => extend, 5 => release, 1 => inspect, 2 => evict]
 }
 
 fn any_event(kind: Kind) -> impl Strategy<Value = Event> {
@@ -114,8 +114,8 @@ fn any_event(kind: Kind) -> impl Strategy<Value = Event> {
         2 => (any::<bool>(), 0..6_u32).prop_map(|(seen, limit)| Event::Resize(seen, limit)),
         1 => Just(Event::DeleteKey),
         1 => Just(Event::DeleteRecord),
-        1 => (0..SESSIONS).prop_map(|s| Event::Bury(session(s))),
-        8 => any_attendance().prop_map(Event::Attend),
+        1 => (0..SESSIONS).prop_map(|s| Event::EvictSession(session(s))),
+        8 => any_session_op().prop_map(Event::SessionOp),
     ]
 }
 
@@ -150,44 +150,52 @@ impl Environment {
     /// clock goes back, an expired hold exists again, and may wait at the same time.
     fn step(&mut self, (by_us, event): &(i64, Event)) -> bool {
         self.now_us = self.now_us.saturating_add_signed(*by_us);
-        self.state.is_over(self.now_us);
-        let before = self.stands();
-        let waits = |part: &SharedHold| before.queue.iter().any(|place| place.claim.hold == part.hold);
+        self.state.is_empty_at(self.now_us);
+        let before = self.snapshot();
+        let waits =
+            |shared_hold: &SharedHold| before.queue.iter().any(|entry| entry.claim.hold == shared_hold.hold);
         if *by_us < 0 && before.holds.iter().any(waits) {
             return false;
         }
         match event {
             Event::Op(op) => self.execute(&before, op),
             Event::ForceRelease(at) => {
-                let seen = before.holds.get(*at).map_or(FencingToken::new(1), |part| part.fence);
+                let observed =
+                    before.holds.get(*at).map_or(FencingToken::new(1), |shared_hold| shared_hold.fence);
                 self.execute(
                     &before,
-                    &Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(seen), by: watcher() }),
+                    &Op::ForceRelease(ForceRelease {
+                        observed: ObservedHolder::Hold(observed),
+                        actor: watcher(),
+                    }),
                 );
             }
             Event::Resize(as_seen, limit) if self.state.kind == Kind::Semaphore => {
-                let seen = if *as_seen { limit_of(&before.state) } else { Some(7) };
-                self.execute(&before, &Op::Resize(Resize { seen, limit: *limit }));
+                let observed = if *as_seen { limit_of(&before.state) } else { Some(7) };
+                self.execute(&before, &Op::Resize(Resize { observed, limit: *limit }));
             }
             Event::Resize(..) => {}
             Event::DeleteKey => self.state.value = None,
             Event::DeleteRecord => self.state.record = None,
-            Event::Bury(dead) => {
-                let (fence, _) = self.state.bury(self.now_us, *dead, &watcher());
+            Event::EvictSession(dead) => {
+                let (fence, _) = self.state.evict_session(self.now_us, *dead, &watcher());
                 self.check_ended(
                     &before,
-                    &|part| lives_with(part.liveness, &part.hold, *dead),
+                    &|shared_hold| lives_with(shared_hold.liveness, &shared_hold.hold, *dead),
                     Ended::Evicted,
                 );
-                let first = before.holds.iter().find(|part| lives_with(part.liveness, &part.hold, *dead));
-                assert_eq!(fence, first.map(|part| part.fence));
-                assert!(!self.stands().queue.iter().any(|place| lives_with(
-                    place.liveness,
-                    &place.claim.hold,
+                let first = before
+                    .holds
+                    .iter()
+                    .find(|shared_hold| lives_with(shared_hold.liveness, &shared_hold.hold, *dead));
+                assert_eq!(fence, first.map(|shared_hold| shared_hold.fence));
+                assert!(!self.snapshot().queue.iter().any(|entry| lives_with(
+                    entry.liveness,
+                    &entry.claim.hold,
                     *dead
                 )));
             }
-            Event::Attend(op) => drop(self.sessions.apply(self.now_ms(), op)),
+            Event::SessionOp(op) => drop(self.sessions.apply(self.now_ms(), op)),
         }
         self.check_tokens(&before);
         self.check_state();
@@ -198,24 +206,24 @@ impl Environment {
         self.now_us / 1000
     }
 
-    fn stands(&self) -> Before {
-        let mut holds: Vec<_> = parts(&self.state);
-        holds.retain(|part| part.until_ms >= self.now_ms());
+    fn snapshot(&self) -> Before {
+        let mut holds: Vec<_> = shared_holds(&self.state);
+        holds.retain(|shared_hold| shared_hold.until_ms >= self.now_ms());
         let record = self.state.record.iter();
-        let queue = record.flat_map(|record| record.tickets.values().map(|id| record.places[id].clone()));
+        let queue = record.flat_map(|record| record.tickets.values().map(|id| record.entries[id].clone()));
         Before { state: self.state.clone(), holds, queue: queue.collect() }
     }
 
     fn execute(&mut self, before: &Before, op: &Op) {
         let (sessions, now_ms) = (self.sessions.clone(), self.now_ms());
-        let alive = |session| sessions.vital(now_ms, session);
-        let (reply, wakes) = self.state.apply(self.now_us, op, &alive);
+        let alive = |session| sessions.status(now_ms, session);
+        let (reply, notifications) = self.state.apply(self.now_us, op, &alive);
         let dead = self.named_dead(before, op, &alive);
         self.check_doubling(op, &reply, &alive);
-        let ends = |part: &SharedHold| match op {
-            Op::Release(release) => part.hold == release.claim.hold,
-            Op::ForceRelease(free) => free.seen == ObservedHolder::Hold(part.fence),
-            _ => dead.is_some_and(|dead| lives_with(part.liveness, &part.hold, dead)),
+        let ends = |shared_hold: &SharedHold| match op {
+            Op::Release(release) => shared_hold.hold == release.claim.hold,
+            Op::ForceRelease(free) => free.observed == ObservedHolder::Hold(shared_hold.fence),
+            _ => dead.is_some_and(|dead| lives_with(shared_hold.liveness, &shared_hold.hold, dead)),
         };
         let how = match op {
             Op::Release(_) => Ended::Released,
@@ -224,7 +232,7 @@ impl Environment {
         };
         self.check_ended(before, &ends, how);
         self.check_extended(before, op, &reply);
-        self.check_let_in(before, op, &reply, &wakes);
+        self.check_admitted(before, op, &reply, &notifications);
         self.check_order(before, op);
         self.check_reply(before, op, &reply);
         if !matches!(op, Op::Extend(_) | Op::Inspect(_)) && !is_settled(before, op, &reply) {
@@ -240,21 +248,22 @@ impl Environment {
         alive: &dyn Fn(SessionId) -> SessionStatus,
     ) -> Option<SessionId> {
         let named = match op {
-            Op::Acquire(ask) => {
-                let settled = before.holds.iter().any(|part| part.hold == ask.claim.hold)
-                    || has_ended(&before.state, &ask.claim.hold);
-                ask.predecessor.filter(|_| !settled)
+            Op::Acquire(request) => {
+                let settled = before.holds.iter().any(|shared_hold| shared_hold.hold == request.claim.hold)
+                    || has_ended(&before.state, &request.claim.hold);
+                request.predecessor.filter(|_| !settled)
             }
-            Op::Evict(evict) => Some(evict.dead),
+            Op::Evict(evict) => Some(evict.session),
             _ => None,
         };
         named.filter(|named| match alive(*named) {
             SessionStatus::Alive(_) => false,
             SessionStatus::Lapsed => true,
             // It counts as alive for as long as its client may rely on any of its holds.
-            SessionStatus::Unknown => !before.holds.iter().any(|part| match part.liveness {
+            SessionStatus::Unknown => !before.holds.iter().any(|shared_hold| match shared_hold.liveness {
                 Liveness::Session { alive_ms } => {
-                    part.hold.session() == *named && part.since_ms.saturating_add(alive_ms) >= self.now_ms()
+                    shared_hold.hold.session() == *named
+                        && shared_hold.since_ms.saturating_add(alive_ms) >= self.now_ms()
                 }
                 Liveness::Lease => false,
             }),
@@ -265,16 +274,19 @@ impl Environment {
     /// release finds nothing any more.
     fn check_doubling(&self, op: &Op, reply: &Reply, alive: &dyn Fn(SessionId) -> SessionStatus) {
         let mut twice = self.state.clone();
-        let (second, wakes) = twice.apply(self.now_us, op, alive);
+        let (second, notifications) = twice.apply(self.now_us, op, alive);
         match (reply, &second) {
             (Reply::Release(first), Reply::Release(second)) => {
-                assert_ne!(second.found, HoldStatus::Held, "released twice");
-                assert_eq!(untroubled(first.next.as_ref()), untroubled(second.next.as_ref()));
+                assert_ne!(second.status, HoldStatus::Held, "released twice");
+                assert_eq!(
+                    without_others_wait(first.next.as_ref()),
+                    without_others_wait(second.next.as_ref())
+                );
             }
-            (Reply::Evict(Evicted::Gone { .. }), second) => {
-                assert_eq!(*second, Reply::Evict(Evicted::Gone { hold: None, place: false }));
+            (Reply::Evict(Evicted::Removed { .. }), second) => {
+                assert_eq!(*second, Reply::Evict(Evicted::Removed { fence: None, was_queued: false }));
             }
-            (Reply::ForceRelease(ForceReleased::ForceReleased), second) => {
+            (Reply::ForceRelease(ForceReleased::Released), second) => {
                 assert!(matches!(second, Reply::ForceRelease(ForceReleased::Changed { .. })));
             }
             (Reply::Acquire(first), Reply::Acquire(second)) => {
@@ -283,46 +295,51 @@ impl Environment {
             (first, second) => assert_eq!(first, second, "the second {op:?}"),
         }
         assert_eq!(twice, self.state, "the state after the second {op:?}");
-        assert_eq!(wakes, [], "the second {op:?} admitted a waiter");
+        assert_eq!(notifications, [], "the second {op:?} admitted a waiter");
     }
 
     /// The holds that should end do, in this way, and no others; no end comes closer.
     fn check_ended(&self, before: &Before, ends: &dyn Fn(&SharedHold) -> bool, how: Ended) {
-        let now = parts(&self.state);
+        let now = shared_holds(&self.state);
         let mut lost = 0;
-        for part in &before.holds {
-            let after = now.iter().find(|after| after.hold == part.hold);
-            assert_eq!(after.is_none(), ends(part), "{part:?} of {:#?}", before.state);
+        for shared_hold in &before.holds {
+            let after = now.iter().find(|after| after.hold == shared_hold.hold);
+            assert_eq!(after.is_none(), ends(shared_hold), "{shared_hold:?} of {:#?}", before.state);
             if let Some(after) = after {
-                assert!(after.until_ms >= part.until_ms, "it was shortened: {part:?}");
-                assert_eq!((after.fence, after.mode, &after.owner), (part.fence, part.mode, &part.owner));
+                assert!(after.until_ms >= shared_hold.until_ms, "it was shortened: {shared_hold:?}");
+                assert_eq!(
+                    (after.fence, after.mode, &after.owner),
+                    (shared_hold.fence, shared_hold.mode, &shared_hold.owner)
+                );
             } else {
                 lost += 1;
                 assert!(
-                    lost > 8 || has_ended(&self.state, &part.hold),
-                    "{how:?} is not written down: {part:?}"
+                    lost > 8 || has_ended(&self.state, &shared_hold.hold),
+                    "{how:?} is not written down: {shared_hold:?}"
                 );
             }
         }
         if how != Ended::Released {
             let written: Vec<_> =
-                entries(&self.state).into_iter().take(lost).map(|entry| entry.how).collect();
+                entries(&self.state).into_iter().take(lost).map(|entry| entry.ended).collect();
             assert_eq!(written, vec![how; lost.min(32)]);
         }
     }
 
     /// An extend extends its own hold alone.
     fn check_extended(&self, before: &Before, op: &Op, reply: &Reply) {
-        for part in &before.holds {
-            let Some(after) = parts(&self.state).into_iter().find(|after| after.hold == part.hold) else {
+        for shared_hold in &before.holds {
+            let Some(after) =
+                shared_holds(&self.state).into_iter().find(|after| after.hold == shared_hold.hold)
+            else {
                 continue;
             };
             let until_ms = match op {
-                Op::Extend(extend) if extend.claim.hold == part.hold => {
+                Op::Extend(extend) if extend.claim.hold == shared_hold.hold => {
                     assert_eq!(*reply, Reply::Extend(Extended::Extended));
-                    part.until_ms.max(self.now_ms() + extend.lease_ms)
+                    shared_hold.until_ms.max(self.now_ms() + extend.lease_ms)
                 }
-                _ => part.until_ms,
+                _ => shared_hold.until_ms,
             };
             assert_eq!(after.until_ms, until_ms, "{op:?}");
         }
@@ -330,12 +347,12 @@ impl Environment {
 
     /// Every new holder was admitted in its turn or by its own request. Each admitted waiter is notified
     /// once, and no other session is.
-    fn check_let_in(&self, before: &Before, op: &Op, reply: &Reply, wakes: &[Notification]) {
-        let was = |hold: &HoldId| before.holds.iter().any(|part| part.hold == *hold);
-        let now = self.stands().holds;
-        let fresh: Vec<_> = now.iter().filter(|part| !was(&part.hold)).collect();
+    fn check_admitted(&self, before: &Before, op: &Op, reply: &Reply, notifications: &[Notification]) {
+        let was = |hold: &HoldId| before.holds.iter().any(|shared_hold| shared_hold.hold == *hold);
+        let now = self.snapshot().holds;
+        let fresh: Vec<_> = now.iter().filter(|shared_hold| !was(&shared_hold.hold)).collect();
         let mine = match op {
-            Op::Acquire(ask) => vec![(ask.claim.hold, ask.lease_ms)],
+            Op::Acquire(request) => vec![(request.claim.hold, request.lease_ms)],
             // The release itself can also admit the hold of its accompanying acquire, before that acquire is
             // executed.
             Op::Release(release) => {
@@ -343,92 +360,113 @@ impl Environment {
             }
             _ => vec![],
         };
-        let grants: Vec<_> =
-            wakes.iter().filter_map(|wake| wake.nonce().map(|nonce| (wake, nonce))).collect();
-        let mut told = BTreeSet::new();
-        for (wake, nonce) in &grants {
-            let part =
-                now.iter().find(|part| part.fence == wake.fence()).expect("a notified waiter is a holder");
-            assert!(!was(&part.hold), "notified again");
-            assert!(told.insert(part.fence), "notified twice");
-            let place = before.queue.iter().find(|place| place.claim.hold == part.hold);
-            let asked = mine.iter().any(|(hold, _)| *hold == part.hold);
-            assert!(asked || place.is_some_and(|place| place.nonce == *nonce), "the nonce of the last look");
-            assert_eq!(wake.to(), part.hold.session());
+        let grants: Vec<_> = notifications
+            .iter()
+            .filter_map(|notification| notification.nonce().map(|nonce| (notification, nonce)))
+            .collect();
+        let mut reported = BTreeSet::new();
+        for (notification, nonce) in &grants {
+            let shared_hold = now
+                .iter()
+                .find(|shared_hold| shared_hold.fence == notification.fence())
+                .expect("a notified waiter is a holder");
+            assert!(!was(&shared_hold.hold), "notified again");
+            assert!(reported.insert(shared_hold.fence), "notified twice");
+            let entry = before.queue.iter().find(|entry| entry.claim.hold == shared_hold.hold);
+            let asked = mine.iter().any(|(hold, _)| *hold == shared_hold.hold);
+            assert!(
+                asked || entry.is_some_and(|entry| entry.nonce == *nonce),
+                "the nonce of the last request"
+            );
+            assert_eq!(notification.to(), shared_hold.hold.session());
         }
-        for part in &fresh {
-            let asked = mine.iter().find(|(hold, _)| *hold == part.hold);
-            let place = before.queue.iter().find(|place| place.claim.hold == part.hold);
-            assert!(asked.is_some() || told.contains(&part.fence), "admitted but not notified: {part:?}");
+        for shared_hold in &fresh {
+            let asked = mine.iter().find(|(hold, _)| *hold == shared_hold.hold);
+            let entry = before.queue.iter().find(|entry| entry.claim.hold == shared_hold.hold);
+            assert!(
+                asked.is_some() || reported.contains(&shared_hold.fence),
+                "admitted but not notified: {shared_hold:?}"
+            );
             let lease_ms =
-                place.map(|place| place.lease_ms).into_iter().chain(asked.map(|(_, lease_ms)| *lease_ms));
+                entry.map(|entry| entry.lease_ms).into_iter().chain(asked.map(|(_, lease_ms)| *lease_ms));
             assert!(
-                lease_ms.into_iter().any(|lease_ms| part.until_ms == self.now_ms() + lease_ms),
-                "{part:?}"
+                lease_ms.into_iter().any(|lease_ms| shared_hold.until_ms == self.now_ms() + lease_ms),
+                "{shared_hold:?}"
             );
             assert!(
-                asked.is_some() || place.is_some_and(|place| place.expires_ms >= self.now_ms()),
-                "dead: {part:?}"
+                asked.is_some() || entry.is_some_and(|entry| entry.expires_ms >= self.now_ms()),
+                "dead: {shared_hold:?}"
             );
-            assert_eq!(part.since_ms, self.now_ms());
+            assert_eq!(shared_hold.since_ms, self.now_ms());
         }
-        assert!(grants.len() <= LOOKS_AT_MOST);
-        let taken: u64 = now.iter().map(|part| u64::from(part.mode.count())).sum();
-        for part in &fresh {
-            match part.mode {
+        assert!(grants.len() <= MAX_INSPECTED_ENTRIES);
+        let taken: u64 = now.iter().map(|shared_hold| u64::from(shared_hold.mode.count())).sum();
+        for shared_hold in &fresh {
+            match shared_hold.mode {
                 LockMode::Permits { .. } => {
                     assert!(taken <= u64::from(limit_of(&self.state).expect("it is known")));
                 }
-                LockMode::Await { of } => assert!(taken >= u64::from(of), "it has not opened for {part:?}"),
+                LockMode::LatchWait { total } => {
+                    assert!(taken >= u64::from(total), "it has not opened for {shared_hold:?}");
+                }
                 _ => {}
             }
         }
         if self.state.kind == Kind::Barrier {
-            let of = fresh.first().and_then(|part| part.mode.of());
+            let total = fresh.first().and_then(|shared_hold| shared_hold.mode.total());
             assert!(
-                fresh.is_empty() || of == u32::try_from(fresh.len()).ok(),
+                fresh.is_empty() || total == u32::try_from(fresh.len()).ok(),
                 "all parties, or none: {fresh:#?}"
             );
         }
-        if let (Op::Acquire(ask), Reply::Acquire(Acquired::Granted { fence, remaining_ms, .. })) = (op, reply)
+        if let (Op::Acquire(request), Reply::Acquire(Acquired::Granted { fence, remaining_ms, .. })) =
+            (op, reply)
         {
-            let part = now.iter().find(|part| part.hold == ask.claim.hold).expect("an admitted hold exists");
-            assert_eq!((part.fence, part.until_ms), (*fence, self.now_ms() + remaining_ms));
+            let shared_hold = now
+                .iter()
+                .find(|shared_hold| shared_hold.hold == request.claim.hold)
+                .expect("an admitted hold exists");
+            assert_eq!((shared_hold.fence, shared_hold.until_ms), (*fence, self.now_ms() + remaining_ms));
         }
     }
 
     /// No waiter is passed by a later one, except by those for which it would wait itself; a waiter keeps its
     /// entry.
     fn check_order(&self, before: &Before, op: &Op) {
-        let after = self.stands();
+        let after = self.snapshot();
         // An expired entry no longer counts: a new request comes last.
-        let over = |place: &&QueueEntry| place.expires_ms < self.now_ms();
-        let anew = before.queue.iter().filter(over).map(|place| place.claim.hold);
-        let anew: Vec<_> = anew.filter(|hold| asks(op, hold)).collect();
-        let kept: Vec<_> = before.queue.iter().map(|place| place.claim.hold).collect();
-        let waits: Vec<_> = after.queue.iter().map(|place| place.claim.hold).collect();
+        let over = |entry: &&QueueEntry| entry.expires_ms < self.now_ms();
+        let anew = before.queue.iter().filter(over).map(|entry| entry.claim.hold);
+        let anew: Vec<_> = anew.filter(|hold| requests_hold(op, hold)).collect();
+        let kept: Vec<_> = before.queue.iter().map(|entry| entry.claim.hold).collect();
+        let waits: Vec<_> = after.queue.iter().map(|entry| entry.claim.hold).collect();
         let stayed: Vec<_> =
             kept.iter().filter(|hold| waits.contains(hold) && !anew.contains(hold)).collect();
         let order: Vec<_> = waits.iter().filter(|hold| stayed.contains(hold)).collect();
         assert_eq!(stayed, order, "the order of the waiters");
         let now_ms = self.now_ms();
-        for part in after.holds.iter().filter(|part| !before.holds.iter().any(|held| held.hold == part.hold))
+        for shared_hold in after
+            .holds
+            .iter()
+            .filter(|shared_hold| !before.holds.iter().any(|held| held.hold == shared_hold.hold))
         {
-            let at = kept.iter().position(|hold| *hold == part.hold).unwrap_or(kept.len());
+            let at = kept.iter().position(|hold| *hold == shared_hold.hold).unwrap_or(kept.len());
             let owners = |held: &&SharedHold| {
-                part.owner.is_some() && held.owner == part.owner && held.hold != part.hold
+                shared_hold.owner.is_some()
+                    && held.owner == shared_hold.owner
+                    && held.hold != shared_hold.hold
             };
-            let passes = match part.mode {
-                LockMode::Arrive { .. } | LockMode::Upgrade => true,
+            let passes = match shared_hold.mode {
+                LockMode::CountDown { .. } | LockMode::Upgrade => true,
                 LockMode::Read | LockMode::Upgradable => {
                     after.holds.iter().chain(&before.holds).any(|held| owners(&held))
                 }
                 _ => false,
             };
             for earlier in &before.queue[..at] {
-                let waits = after.queue.iter().any(|place| place.claim.hold == earlier.claim.hold);
+                let waits = after.queue.iter().any(|entry| entry.claim.hold == earlier.claim.hold);
                 let live = earlier.expires_ms >= now_ms;
-                assert!(passes || !waits || !live, "{part:?} has passed {earlier:?}");
+                assert!(passes || !waits || !live, "{shared_hold:?} has passed {earlier:?}");
             }
         }
     }
@@ -436,55 +474,66 @@ impl Environment {
     /// Replies are true.
     fn check_reply(&self, before: &Before, op: &Op, reply: &Reply) {
         match (op, reply) {
-            (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, predecessor, others, .. })) => {
-                let queue = self.stands().queue;
-                let at = queue.iter().position(|place| place.claim.hold == ask.claim.hold);
-                assert_eq!(position.is_some(), ask.queue.is_some());
-                assert!(
-                    position.is_none_or(
-                        |told| at.is_some_and(|at| told >= at as u64 && told < queue.len() as u64)
-                    )
-                );
-                let own = ask.claim.hold.session();
-                let mut told: Vec<_> = predecessor.iter().map(|predecessor| predecessor.session).collect();
-                told.extend(others);
-                assert!(!told.contains(&own), "no session waits for its own death");
+            (
+                Op::Acquire(request),
+                Reply::Acquire(Acquired::Taken { position, predecessor, other_holders, .. }),
+            ) => {
+                let queue = self.snapshot().queue;
+                let at = queue.iter().position(|entry| entry.claim.hold == request.claim.hold);
+                assert_eq!(position.is_some(), request.queue.is_some());
+                assert!(position.is_none_or(|reported| {
+                    at.is_some_and(|at| reported >= at as u64 && reported < queue.len() as u64)
+                }));
+                let own = request.claim.hold.session();
+                let mut reported: Vec<_> =
+                    predecessor.iter().map(|predecessor| predecessor.session).collect();
+                reported.extend(other_holders);
+                assert!(!reported.contains(&own), "no session waits for its own death");
                 if at == Some(0) && !matches!(self.state.kind, Kind::Latch | Kind::Barrier) {
-                    let others = |part: &&SharedHold| part.owner.is_none() || part.owner != ask.claim.value;
-                    let die =
-                        |part: &SharedHold| part.liveness.ends_with_session().then(|| part.hold.session());
+                    let other_holders = |shared_hold: &&SharedHold| {
+                        shared_hold.owner.is_none() || shared_hold.owner != request.claim.value
+                    };
+                    let die = |shared_hold: &SharedHold| {
+                        shared_hold.liveness.ends_with_session().then(|| shared_hold.hold.session())
+                    };
                     let all: BTreeSet<_> = self
-                        .stands()
+                        .snapshot()
                         .holds
                         .iter()
-                        .filter(others)
+                        .filter(other_holders)
                         .filter_map(die)
                         .filter(|who| *who != own)
                         .collect();
-                    assert_eq!(told.iter().copied().collect::<BTreeSet<_>>(), all, "all of them are named");
-                    assert_eq!(told.len(), all.len(), "each once");
+                    assert_eq!(
+                        reported.iter().copied().collect::<BTreeSet<_>>(),
+                        all,
+                        "all of them are named"
+                    );
+                    assert_eq!(reported.len(), all.len(), "each once");
                 }
             }
-            (Op::Acquire(ask), Reply::Refused(refused)) => {
-                assert!(!self.stands().holds.iter().any(|part| part.hold == ask.claim.hold));
-                assert!(!self.stands().queue.iter().any(|place| place.claim.hold == ask.claim.hold));
-                self.check_refusal(before, ask, refused);
+            (Op::Acquire(request), Reply::Refused(refused)) => {
+                assert!(
+                    !self.snapshot().holds.iter().any(|shared_hold| shared_hold.hold == request.claim.hold)
+                );
+                assert!(!self.snapshot().queue.iter().any(|entry| entry.claim.hold == request.claim.hold));
+                self.check_refusal(before, request, refused);
             }
             (Op::Inspect(_), Reply::Inspect(seen)) => {
-                assert_eq!(self.state, before.state, "a look changes nothing");
-                assert_eq!(seen.sharers.len(), before.holds.len());
+                assert_eq!(self.state, before.state, "an inspection changes nothing");
+                assert_eq!(seen.shared_holders.len(), before.holds.len());
                 assert_eq!(seen.limit, limit_of(&before.state));
             }
             (Op::Release(release), Reply::Release(released)) => {
-                let held = before.holds.iter().any(|part| part.hold == release.claim.hold);
-                assert_eq!(released.found == HoldStatus::Held, held);
-                assert_eq!((released.left, &released.holder), (0, &None));
+                let held = before.holds.iter().any(|shared_hold| shared_hold.hold == release.claim.hold);
+                assert_eq!(released.status == HoldStatus::Held, held);
+                assert_eq!((released.remaining_holds, &released.holder), (0, &None));
             }
             (Op::Resize(resize), Reply::Resize(resized)) => match resized {
                 Resized::Done => assert_eq!(limit_of(&self.state), Some(resize.limit)),
                 Resized::Changed { limit } => {
                     assert_eq!(self.state, before.state);
-                    assert!(*limit != resize.seen && *limit != Some(resize.limit));
+                    assert!(*limit != resize.observed && *limit != Some(resize.limit));
                 }
             },
             _ => {}
@@ -492,46 +541,58 @@ impl Environment {
     }
 
     /// Only a request that can never succeed is refused.
-    fn check_refusal(&self, before: &Before, ask: &Acquire, refused: &Refused) {
-        let own = |part: &&SharedHold| part.owner.is_some() && part.owner == ask.claim.value;
-        let owns = |mode| before.holds.iter().filter(own).any(|part| part.mode == mode);
-        let true_it_is = match refused {
+    fn check_refusal(&self, before: &Before, request: &Acquire, refused: &Refused) {
+        let own = |shared_hold: &&SharedHold| {
+            shared_hold.owner.is_some() && shared_hold.owner == request.claim.value
+        };
+        let owns = |mode| before.holds.iter().filter(own).any(|shared_hold| shared_hold.mode == mode);
+        let is_true = match refused {
             Refused::OutOfRange { count, limit } => *count == 0 || count > limit,
-            Refused::WouldDeadlock => before.holds.iter().chain(&self.stands().holds).any(|part| own(&part)),
+            Refused::WouldDeadlock => {
+                before.holds.iter().chain(&self.snapshot().holds).any(|shared_hold| own(&shared_hold))
+            }
             Refused::NothingToUpgrade => {
                 // It may have been removed with a dead session in the same step.
-                !self.stands().holds.iter().filter(own).any(|part| part.mode == LockMode::Upgradable)
+                !self
+                    .snapshot()
+                    .holds
+                    .iter()
+                    .filter(own)
+                    .any(|shared_hold| shared_hold.mode == LockMode::Upgradable)
                     && !owns(LockMode::Upgrade)
             }
             Refused::Disagreement { known, .. } => limit_of(&before.state) == Some(*known),
             _ => false,
         };
-        assert!(true_it_is, "{refused:?} to {ask:?} on {:#?}", before.state);
+        assert!(is_true, "{refused:?} to {request:?} on {:#?}", before.state);
     }
 
     /// Tokens grow with every hold, even if the record is lost while there are holders.
     fn check_tokens(&mut self, before: &Before) {
-        let was = |part: &SharedHold| {
-            before.holds.iter().any(|held| held.hold == part.hold && held.fence == part.fence)
+        let was = |shared_hold: &SharedHold| {
+            before.holds.iter().any(|held| held.hold == shared_hold.hold && held.fence == shared_hold.fence)
         };
-        let mut fresh: Vec<_> = parts(&self.state).into_iter().filter(|part| !was(part)).collect();
-        fresh.retain(|part| part.until_ms >= self.now_ms() && part.since_ms == self.now_ms());
-        let known = before.holds.iter().map(|part| part.fence).max();
-        let known = known.max(before.state.record.as_ref().and_then(|record| record.last));
-        for part in fresh {
-            assert!(known.is_none_or(|known| part.fence > known), "{part:?} after {known:?}");
-            assert!(part.fence.as_u64() >= self.now_us);
-            self.newest = self.newest.max(Some(part.fence));
+        let mut fresh: Vec<_> =
+            shared_holds(&self.state).into_iter().filter(|shared_hold| !was(shared_hold)).collect();
+        fresh.retain(|shared_hold| {
+            shared_hold.until_ms >= self.now_ms() && shared_hold.since_ms == self.now_ms()
+        });
+        let known = before.holds.iter().map(|shared_hold| shared_hold.fence).max();
+        let known = known.max(before.state.record.as_ref().and_then(|record| record.last_fence));
+        for shared_hold in fresh {
+            assert!(known.is_none_or(|known| shared_hold.fence > known), "{shared_hold:?} after {known:?}");
+            assert!(shared_hold.fence.as_u64() >= self.now_us);
+            self.newest = self.newest.max(Some(shared_hold.fence));
         }
     }
 
     /// Invariants of every state.
     fn check_state(&self) {
-        let now = self.stands();
-        let all = parts(&self.state);
+        let now = self.snapshot();
+        let all = shared_holds(&self.state);
         assert!(all.is_sorted_by(|a, b| a.fence < b.fence), "the oldest first, and no two alike: {all:#?}");
         if let Some(value) = &self.state.value {
-            let longest = all.iter().map(|part| part.until_ms).max();
+            let longest = all.iter().map(|shared_hold| shared_hold.until_ms).max();
             // A key never expires in the very millisecond in which it is written.
             let more = value.expires_ms.zip(longest).map(|(expires_ms, longest)| expires_ms - longest);
             assert!(matches!(more, Some(0 | 1)), "the key lasts as long as the longest hold: {value:#?}");
@@ -539,51 +600,54 @@ impl Environment {
         if let Some(record) = &self.state.record {
             let tickets: BTreeSet<_> = record.tickets.values().copied().collect();
             assert_eq!(tickets.len(), record.tickets.len(), "one entry per hold");
-            assert_eq!(tickets, record.places.keys().copied().collect());
-            assert!(record.places.iter().all(|(id, place)| *id == QueueEntryId::Hold(place.claim.hold)));
-            assert!(record.places.values().all(|place| record.tickets.contains_key(&place.ticket)));
-            assert!(record.tickets.keys().all(|ticket| *ticket < record.tail.max(1)));
-            assert!(record.places.keys().all(
-                |id| !matches!(id, QueueEntryId::Hold(hold) if now.holds.iter().any(|part| part.hold == *hold))
+            assert_eq!(tickets, record.entries.keys().copied().collect());
+            assert!(record.entries.iter().all(|(id, entry)| *id == QueueEntryId::Hold(entry.claim.hold)));
+            assert!(record.entries.values().all(|entry| record.tickets.contains_key(&entry.ticket)));
+            assert!(record.tickets.keys().all(|ticket| *ticket < record.next_ticket.max(1)));
+            assert!(record.entries.keys().all(
+                |id| !matches!(id, QueueEntryId::Hold(hold) if now.holds.iter().any(|shared_hold| shared_hold.hold == *hold))
             ));
         }
         match self.state.kind {
             Kind::RwLock => check_readers(&now.holds),
             Kind::Semaphore => {}
-            _ => assert!(all.iter().all(|part| part.owner.is_none())),
+            _ => assert!(all.iter().all(|shared_hold| shared_hold.owner.is_none())),
         }
     }
 
     /// The first live waiter has no room after an operation has served the queue, as far as one operation
     /// inspects it.
     fn check_no_waiter_is_left_behind(&self, before: &Before) {
-        let now = self.stands();
-        if before.queue.len() > LOOKS_AT_MOST {
+        let now = self.snapshot();
+        if before.queue.len() > MAX_INSPECTED_ENTRIES {
             return;
         }
-        let live: Vec<_> = now.queue.iter().filter(|place| place.expires_ms >= self.now_ms()).collect();
+        let live: Vec<_> = now.queue.iter().filter(|entry| entry.expires_ms >= self.now_ms()).collect();
         let Some(first) = now.queue.first() else { return };
         if self.state.kind != Kind::Barrier {
             assert!(first.expires_ms >= self.now_ms(), "a dead one in front: {first:?}");
         }
         let limit = limit_of(&self.state);
-        let taken: u64 = now.holds.iter().map(|part| u64::from(part.mode.count())).sum();
-        let writes = |part: &SharedHold| matches!(part.mode, LockMode::Write | LockMode::Upgrade);
+        let taken: u64 = now.holds.iter().map(|shared_hold| u64::from(shared_hold.mode.count())).sum();
+        let writes =
+            |shared_hold: &SharedHold| matches!(shared_hold.mode, LockMode::Write | LockMode::Upgrade);
         let room = match first.mode {
             LockMode::Permits { count, .. } => {
                 let limit = limit.expect("a waiter has set the limit");
                 count > limit || taken + u64::from(count) <= u64::from(limit)
             }
             LockMode::Read => !now.holds.iter().any(writes),
-            LockMode::Upgradable => {
-                !now.holds.iter().any(|part| writes(part) || part.mode == LockMode::Upgradable)
-            }
+            LockMode::Upgradable => !now
+                .holds
+                .iter()
+                .any(|shared_hold| writes(shared_hold) || shared_hold.mode == LockMode::Upgradable),
             LockMode::Write => now.holds.is_empty(),
-            LockMode::Upgrade => {
-                now.holds.iter().all(|part| part.owner == first.claim.value && !writes(part))
-            }
-            LockMode::Await { of } => taken >= u64::from(of),
-            LockMode::Meet { .. } => live.len() >= limit.expect("a party has set the limit") as usize,
+            LockMode::Upgrade => now
+                .holds
+                .iter()
+                .all(|shared_hold| shared_hold.owner == first.claim.value && !writes(shared_hold)),
+            LockMode::LatchWait { total } => taken >= u64::from(total),
+            LockMode::BarrierWait { .. } => live.len() >= limit.expect("a party has set the limit") as usize,
             _ => true,
         };
         assert!(!room, "there is room for {first:?} in {:#?}", self.state);
@@ -591,9 +655,9 @@ impl Environment {
 }
 
 /// Whether it requests this hold, by itself or after a release.
-fn asks(op: &Op, hold: &HoldId) -> bool {
+fn requests_hold(op: &Op, hold: &HoldId) -> bool {
     match op {
-        Op::Acquire(ask) => ask.claim.hold == *hold,
+        Op::Acquire(request) => request.claim.hold == *hold,
         Op::Release(release) => release.next.as_ref().is_some_and(|next| next.claim.hold == *hold),
         _ => false,
     }
@@ -602,9 +666,9 @@ fn asks(op: &Op, hold: &HoldId) -> bool {
 /// Whether the operation checked only its own hold, or nothing at all.
 fn is_settled(before: &Before, op: &Op, reply: &Reply) -> bool {
     match (op, reply) {
-        (Op::Acquire(ask), _) => {
-            let hold = &ask.claim.hold;
-            before.holds.iter().any(|part| part.hold == *hold) || has_ended(&before.state, hold)
+        (Op::Acquire(request), _) => {
+            let hold = &request.claim.hold;
+            before.holds.iter().any(|shared_hold| shared_hold.hold == *hold) || has_ended(&before.state, hold)
         }
         (Op::Resize(_), reply) => *reply != Reply::Resize(Resized::Done),
         (_, Reply::Evict(Evicted::Alive) | Reply::ForceRelease(ForceReleased::Changed { .. })) => true,
@@ -614,25 +678,28 @@ fn is_settled(before: &Before, op: &Op, reply: &Reply) -> bool {
 
 /// A writer is alone except for the reads of its own owner, and at most one owner reads upgradably.
 fn check_readers(holds: &[SharedHold]) {
-    for part in holds {
-        assert!(part.owner.is_some());
-        if matches!(part.mode, LockMode::Write | LockMode::Upgrade) {
-            assert!(holds.iter().all(|other| other.owner == part.owner), "beside a writer: {holds:#?}");
+    for shared_hold in holds {
+        assert!(shared_hold.owner.is_some());
+        if matches!(shared_hold.mode, LockMode::Write | LockMode::Upgrade) {
+            assert!(
+                holds.iter().all(|other| other.owner == shared_hold.owner),
+                "beside a writer: {holds:#?}"
+            );
             let writes = |other: &&SharedHold| matches!(other.mode, LockMode::Write | LockMode::Upgrade);
             assert_eq!(holds.iter().filter(writes).count(), 1, "an owner writes once: {holds:#?}");
         }
     }
     let upgradable: BTreeSet<_> = holds
         .iter()
-        .filter(|part| part.mode == LockMode::Upgradable)
-        .map(|part| part.owner.as_ref().map(OwnValue::as_str))
+        .filter(|shared_hold| shared_hold.mode == LockMode::Upgradable)
+        .map(|shared_hold| shared_hold.owner.as_ref().map(OwnValue::as_str))
         .collect();
     assert!(upgradable.len() <= 1, "{holds:#?}");
 }
 
 /// The reply to an acquire that came with a release, without `others_wait`: an expired entry may be found
 /// only after that reply.
-fn untroubled(next: Option<&Result<Acquired, Refused>>) -> Option<Result<Acquired, Refused>> {
+fn without_others_wait(next: Option<&Result<Acquired, Refused>>) -> Option<Result<Acquired, Refused>> {
     let mut next = next.cloned();
     if let Some(Ok(Acquired::Granted { others_wait, .. })) = &mut next {
         *others_wait = false;
@@ -655,9 +722,9 @@ fn as_doubted_before(first: &Acquired, second: &Acquired) -> Acquired {
     second
 }
 
-fn parts(state: &LockState) -> Vec<SharedHold> {
-    let parts = state.value.as_ref().and_then(|value| value.content.parts());
-    parts.map(|parts| parts.holds.clone()).unwrap_or_default()
+fn shared_holds(state: &LockState) -> Vec<SharedHold> {
+    let shared_holds = state.value.as_ref().and_then(|value| value.content.shared_holders());
+    shared_holds.map(|shared_holds| shared_holds.holds.clone()).unwrap_or_default()
 }
 
 fn limit_of(state: &LockState) -> Option<u32> {

@@ -3,12 +3,11 @@
 //! One state for each kind of lock, with every field in use. `LEASEHOLD_BLESS=1` rewrites the file: a difference means
 //! that databases written before cannot be read any more.
 
-use crate::happenings::{START_US, ask, session, watcher};
-use leasehold_core::machine::cohort::Reserve;
+use crate::workload::{START_US, request, session, watcher};
 use leasehold_core::model::{LockState, SessionStatus};
 use leasehold_core::{
     Acquire, Claim, Evict, Extend, HoldId, Kind, Liveness, LockMode, Op, OwnValue, Release, ReleaseAction,
-    Resize,
+    Reserve, Resize,
 };
 use std::fmt::Write as _;
 
@@ -35,14 +34,18 @@ fn states() -> [LockState; 9] {
         mutex(),
         mutex_in_cooldown(),
         reentrant(),
-        state(Kind::Election, &[LockMode::Whole, LockMode::Whole]),
+        state(Kind::Election, &[LockMode::Exclusive, LockMode::Exclusive]),
         semaphore(),
         state(Kind::RwLock, &[LockMode::Upgradable, LockMode::Read, LockMode::Write, LockMode::Upgrade]),
         state(
             Kind::Latch,
-            &[LockMode::Await { of: 5 }, LockMode::Arrive { count: 2, of: 5 }, LockMode::Await { of: 5 }],
+            &[
+                LockMode::LatchWait { total: 5 },
+                LockMode::CountDown { count: 2, total: 5 },
+                LockMode::LatchWait { total: 5 },
+            ],
         ),
-        state(Kind::Barrier, &[LockMode::Meet { of: 3 }, LockMode::Meet { of: 3 }]),
+        state(Kind::Barrier, &[LockMode::BarrierWait { total: 3 }, LockMode::BarrierWait { total: 3 }]),
         state(Kind::RwLock, &[LockMode::Write, LockMode::Read]),
     ]
 }
@@ -53,9 +56,9 @@ fn claim(kind: Kind, n: u8) -> Claim {
     Claim { hold: HoldId::from_random(session(n), [n; 16]), value }
 }
 
-fn request(kind: Kind, n: u8, mode: LockMode) -> Acquire {
+fn acquire_request(kind: Kind, n: u8, mode: LockMode) -> Acquire {
     let liveness = if n == 1 { Liveness::Lease } else { Liveness::Session { alive_ms: 10_000 } };
-    Acquire { liveness, mode, ..ask(claim(kind, n), 30_000, Some((n.into(), 21_000)), None) }
+    Acquire { liveness, mode, ..request(claim(kind, n), 30_000, Some((n.into(), 21_000)), None) }
 }
 
 /// Executes these operations, a millisecond apart. Session 9 is dead.
@@ -69,7 +72,7 @@ fn execute(state: &mut LockState, ops: Vec<Op>) {
 /// A lock that is requested in these modes, one after the other.
 fn state(kind: Kind, modes: &[LockMode]) -> LockState {
     let mut state = LockState::new(kind);
-    let requests = (0..).zip(modes).map(|(n, mode)| Op::Acquire(request(kind, n, *mode)));
+    let requests = (0..).zip(modes).map(|(n, mode)| Op::Acquire(acquire_request(kind, n, *mode)));
     execute(&mut state, requests.collect());
     state
 }
@@ -77,14 +80,14 @@ fn state(kind: Kind, modes: &[LockMode]) -> LockState {
 /// A hold with reserved tokens, an evicted and a released hold, and two waiters.
 fn mutex() -> LockState {
     let mut state = LockState::new(Kind::Mutex);
-    let acquire = |n| Op::Acquire(request(Kind::Mutex, n, LockMode::Whole));
+    let acquire = |n| Op::Acquire(acquire_request(Kind::Mutex, n, LockMode::Exclusive));
     let release = |n| {
         let claim = claim(Kind::Mutex, n);
-        Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None })
+        Op::Release(Release { claim, action: ReleaseAction::Grant, next: None })
     };
-    let reserve = Some(Reserve { tokens: 32, tell: true });
+    let reserve = Some(Reserve { tokens: 32, notify_wanted: true });
     let extend = Extend { claim: claim(Kind::Mutex, 2), lease_ms: 60_000, keep_record: true, reserve };
-    let evict = Op::Evict(Evict { dead: session(9), by: watcher() });
+    let evict = Op::Evict(Evict { session: session(9), actor: watcher() });
     execute(
         &mut state,
         vec![
@@ -104,9 +107,10 @@ fn mutex() -> LockState {
 fn mutex_in_cooldown() -> LockState {
     let mut state = LockState::new(Kind::Mutex);
     let value = OwnValue::new("mine").ok();
-    let acquire = request(Kind::Mutex, 0, LockMode::Whole);
+    let acquire = acquire_request(Kind::Mutex, 0, LockMode::Exclusive);
     let claim = Claim { value, ..acquire.claim.clone() };
-    let release = Release { claim: claim.clone(), pass: ReleaseAction::Rest { for_ms: 60_000 }, next: None };
+    let release =
+        Release { claim: claim.clone(), action: ReleaseAction::Cooldown { for_ms: 60_000 }, next: None };
     execute(&mut state, vec![Op::Acquire(Acquire { claim, ..acquire }), Op::Release(release)]);
     state
 }
@@ -114,7 +118,7 @@ fn mutex_in_cooldown() -> LockState {
 /// Two holds of one owner.
 fn reentrant() -> LockState {
     let mut state = LockState::new(Kind::Reentrant);
-    let acquire = |n| Op::Acquire(request(Kind::Reentrant, n, LockMode::Whole));
+    let acquire = |n| Op::Acquire(acquire_request(Kind::Reentrant, n, LockMode::Exclusive));
     execute(&mut state, vec![acquire(0), acquire(1)]);
     state
 }
@@ -122,15 +126,16 @@ fn reentrant() -> LockState {
 /// A resized semaphore with two holds, one of them evicted, and a waiter.
 fn semaphore() -> LockState {
     let mut state = LockState::new(Kind::Semaphore);
-    let acquire = |n, count| Op::Acquire(request(Kind::Semaphore, n, LockMode::Permits { count, of: 3 }));
+    let acquire =
+        |n, count| Op::Acquire(acquire_request(Kind::Semaphore, n, LockMode::Permits { count, total: 3 }));
     execute(
         &mut state,
         vec![
             acquire(9, 1),
             acquire(1, 2),
-            Op::Evict(Evict { dead: session(9), by: watcher() }),
+            Op::Evict(Evict { session: session(9), actor: watcher() }),
             acquire(2, 3),
-            Op::Resize(Resize { seen: Some(3), limit: 4 }),
+            Op::Resize(Resize { observed: Some(3), limit: 4 }),
         ],
     );
     state

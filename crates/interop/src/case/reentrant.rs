@@ -97,7 +97,7 @@ async fn expect_taken(mutex: &ReentrantMutex) -> Result<()> {
     match mutex.try_acquire().await? {
         Attempt::Granted(_) => bail!("Leasehold acquired the lock while the library held it"),
         Attempt::Taken(contention) => {
-            let is_foreign = contention.holder.as_ref().is_some_and(Holder::is_stranger);
+            let is_foreign = contention.holder.as_ref().is_some_and(Holder::is_foreign);
             ensure!(is_foreign, "Leasehold reports {contention}");
             Ok(())
         }

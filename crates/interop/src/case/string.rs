@@ -223,7 +223,7 @@ fn expect_taken(attempt: Attempt) -> Result<Contention> {
 
 /// The holder, which must be a client of another library.
 fn expect_foreign(contention: &Contention) -> Result<&Holder> {
-    let holder = contention.holder.as_ref().filter(|holder| holder.is_stranger());
+    let holder = contention.holder.as_ref().filter(|holder| holder.is_foreign());
     holder.ok_or_else(|| anyhow!("Leasehold reports {contention}"))
 }
 

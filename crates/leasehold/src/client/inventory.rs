@@ -55,7 +55,7 @@ pub(crate) async fn locks(engine: &Engine) -> Result<Vec<LockInfo>, InspectError
     let sessions: Vec<_> = sessions(engine).await?.into_iter().map(Arc::new).collect();
     let said: BTreeSet<_> = sessions.iter().flat_map(|session| &session.locks).cloned().collect();
     let by_id: HashMap<_, _> = sessions.iter().map(|session| (session.session, session)).collect();
-    let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+    let inspect = Op::Inspect(Inspect { claim: None, details: false });
     let mut asked: Vec<_> = said.into_iter().map(|lock| (lock, inspect.clone())).collect();
     // A name may be reported with several kinds until it is inspected.
     asked.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
@@ -92,8 +92,8 @@ async fn seen(
     };
     let fault = match reply {
         Ok(Reply::Inspect(seen)) => return Ok(Some(Status::of(&seen, false))),
-        Ok(odd) => Fault::odd_reply(odd),
+        Ok(odd) => Fault::unexpected_reply(odd),
         Err(fault) => fault,
     };
-    if matches!(fault.kind, FaultKind::Meaningless(_)) { Ok(None) } else { Err(fault.into()) }
+    if matches!(fault.kind, FaultKind::Refused(_)) { Ok(None) } else { Err(fault.into()) }
 }

@@ -613,9 +613,9 @@ impl ClientBuilder {
             Target::Store(store) => store,
             Target::Url(url) => open(&url, self.access, self.timings.call, &environment).await?,
         };
-        if let Some(most) = store.capabilities().longest_lease.filter(|most| self.timings.watchdog > *most) {
+        if let Some(most) = store.capabilities().max_lease.filter(|most| self.timings.watchdog > *most) {
             let lease = self.timings.watchdog;
-            let error = leasehold_core::LeaseError::LongerThanKept { lease, most };
+            let error = leasehold_core::LeaseError::TooLongForStore { lease, max: most };
             return Err(ConnectError::Setting(format!("the watchdog lease: {error}")));
         }
         let engine = Engine::start(store, environment, about, self.timings).await;
@@ -713,7 +713,7 @@ fn about(
         Some(label) => Label::new(label).map_err(|error| ConnectError::Setting(error.to_string()))?,
         None => own_label(&format!("{host}/{pid}/{program}")),
     };
-    let started = environment.wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let started = environment.system_time().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let about = SessionMetadata {
         label,
         host,

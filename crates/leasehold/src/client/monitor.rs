@@ -191,7 +191,7 @@ impl Monitor {
     async fn evict(&mut self, some: &[(&SessionEntry, &Lock)], report: &mut MonitorReport) {
         let engine = self.client.engine.clone();
         let op = |(session, lock): &(&SessionEntry, &Lock)| {
-            let evict = Evict { dead: session.session, by: engine.label.clone() };
+            let evict = Evict { session: session.session, actor: engine.label.clone() };
             ((*lock).clone(), Op::Evict(evict))
         };
         let ops: Vec<_> = some.iter().map(op).collect();
@@ -200,10 +200,10 @@ impl Monitor {
             match outcome {
                 // The session has returned (1).
                 Outcome::Done(Reply::Evict(Evicted::Alive)) => report.left -= 1,
-                Outcome::Done(Reply::Evict(Evicted::Gone { hold, place })) => {
+                Outcome::Done(Reply::Evict(Evicted::Removed { fence, was_queued })) => {
                     self.settle(session, lock, report);
-                    if hold.is_some() || place {
-                        report.evicted.push(eviction(session, lock, hold));
+                    if fence.is_some() || was_queued {
+                        report.evicted.push(eviction(session, lock, fence));
                     }
                 }
                 // The key has another kind by now.
@@ -223,7 +223,7 @@ impl Monitor {
 }
 
 fn eviction(dead: &SessionEntry, lock: &Lock, fence: Option<FencingToken>) -> Eviction {
-    let whose = SessionMetadata::from_json(&dead.about).map(|about| about.label);
+    let whose = SessionMetadata::from_json(&dead.metadata).map(|about| about.label);
     let (session, label) = (dead.session, whose.as_ref().map(Label::as_str).unwrap_or_default());
     if let Some(fence) = fence {
         tracing::warn!(%lock, %session, label, %fence, "taken from a dead session");

@@ -37,7 +37,7 @@ impl SessionInfo {
     fn of(entry: SessionEntry) -> Self {
         Self {
             session: entry.session,
-            about: SessionMetadata::from_json(&entry.about),
+            about: SessionMetadata::from_json(&entry.metadata),
             alive_for: entry.alive_ms.map(|ms| match ms {
                 u64::MAX => Duration::MAX,
                 ms => Duration::from_millis(ms),

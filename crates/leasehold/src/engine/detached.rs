@@ -129,7 +129,7 @@ impl Unkept<'_> {
         limit: Option<Moment>,
     ) -> Result<Detached, NotDetached> {
         let Self { engine, hold, .. } = self;
-        let lease = lease.remaining(engine.environment.wall()).map_err(NotDetached::Lease)?;
+        let lease = lease.remaining(engine.environment.system_time()).map_err(NotDetached::Lease)?;
         let now = engine.environment.now();
         let within = engine.timings.call.min(grant.valid_until.since(now));
         hold.may_last(now + within + lease);
@@ -203,7 +203,7 @@ async fn extend(
     match ask(engine, lock, &op, within).await.map(|answer| answer.reply) {
         Ok(Reply::Extend(Extended::Extended)) => Ok(sent_at + lease - drift(lease)),
         Ok(Reply::Extend(Extended::NotHeld)) => Err(Unextended::NotHeld),
-        Ok(odd) => Err(Unextended::Fault(Fault::odd_reply(odd))),
+        Ok(odd) => Err(Unextended::Fault(Fault::unexpected_reply(odd))),
         Err(failed) => Err(Unextended::Fault(failed.fault)),
     }
 }
@@ -233,13 +233,13 @@ pub(crate) async fn release_detached(
     engine: &Engine,
     lock: &Lock,
     claim: &Claim,
-    pass: ReleaseAction,
+    action: ReleaseAction,
     in_time: bool,
     may_last: Duration,
 ) -> Result<(), NotReleased> {
     let now = engine.environment.now();
     let attached = engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
-    let op = Op::Release(Release { claim: claim.clone(), pass, next: None });
+    let op = Op::Release(Release { claim: claim.clone(), action, next: None });
     match ask(engine, lock, &op, engine.timings.call).await {
         Ok(Answer { reply: Reply::Release(released), unanswered }) => {
             if !attached {
@@ -249,7 +249,7 @@ pub(crate) async fn release_detached(
             read_release(released, in_time, unanswered).map(drop)
         }
         Ok(odd) => {
-            Err(NotReleased::Fault { fault: Fault::odd_reply(odd.reply), executed: Executed::Unknown })
+            Err(NotReleased::Fault { fault: Fault::unexpected_reply(odd.reply), executed: Executed::Unknown })
         }
         Err(Uncertain { fault, executed }) => Err(NotReleased::Fault { fault, executed }),
     }

@@ -2,8 +2,7 @@
 
 use super::local::reservation::{Heard, Rest};
 use super::session::Session;
-use leasehold_core::machine::cohort::TokenBlock;
-use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
+use leasehold_core::{Claim, FencingToken, Label, Lock, Moment, TokenBlock};
 use leasehold_store::Environment;
 use leasehold_store::sync::{AtomicBool, AtomicU64, OnceLock};
 use std::fmt;

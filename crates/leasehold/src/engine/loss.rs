@@ -45,11 +45,11 @@ pub(super) async fn explain(
     claim: &Claim,
     in_time: bool,
 ) -> LostReason {
-    let inspect = Op::Inspect(Inspect { claim: Some(claim.clone()), in_full: false });
+    let inspect = Op::Inspect(Inspect { claim: Some(claim.clone()), details: false });
     let within = timings.call.min(Duration::from_secs(1));
     match call(store, environment, lock, &inspect, within, within).await {
         Ok(Reply::Inspect(seen)) => {
-            seen.fate.map_or(LostReason::Expired, |fate| reason(fate, seen.holder, in_time))
+            seen.hold_status.map_or(LostReason::Expired, |fate| reason(fate, seen.holder, in_time))
         }
         _ => LostReason::Expired,
     }

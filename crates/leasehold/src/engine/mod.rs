@@ -302,5 +302,5 @@ async fn insist<'a, T>(
 /// Classifies a reply of the wrong kind: a refusal, or a store that breaks its contract.
 fn odd_reply(reply: Reply) -> (Fault, Executed) {
     let executed = if matches!(reply, Reply::Refused(_)) { Executed::No } else { Executed::Unknown };
-    (Fault::odd_reply(reply), executed)
+    (Fault::unexpected_reply(reply), executed)
 }

@@ -49,21 +49,21 @@ impl Watching {
             self.rest().await;
             self.listen().await;
             let engine = &*self.engine;
-            let op = Op::Inspect(Inspect { claim: None, in_full: false });
+            let op = Op::Inspect(Inspect { claim: None, details: false });
             let reply = engine.call(&self.lock, &op, engine.timings.call).await;
             let (now, random) = (engine.environment.now(), engine.environment.random());
             match reply {
                 Ok(Reply::Inspect(seen)) => {
-                    if let Some(news) = self.onlooker.handle_seen(seen.holder.as_ref(), now, random) {
+                    if let Some(news) = self.onlooker.handle_holder(seen.holder.as_ref(), now, random) {
                         return Ok(news);
                     }
                 }
                 Ok(odd) => {
-                    self.onlooker.handle_failure(now, random);
-                    return Err(Fault::odd_reply(odd));
+                    self.onlooker.handle_fault(now, random);
+                    return Err(Fault::unexpected_reply(odd));
                 }
                 Err(failed) => {
-                    self.onlooker.handle_failure(now, random);
+                    self.onlooker.handle_fault(now, random);
                     return Err(failed.fault);
                 }
             }
@@ -73,12 +73,12 @@ impl Watching {
     /// Sleeps until the next read is due.
     async fn rest(&mut self) {
         let environment = &self.engine.environment;
-        while self.onlooker.look_at() > environment.now() {
-            let until = environment.sleep_until(self.onlooker.look_at());
+        while self.onlooker.poll_at() > environment.now() {
+            let until = environment.sleep_until(self.onlooker.poll_at());
             let ReleaseSubscription::Since(listening) = &mut self.hearing else { return until.await };
             tokio::select! {
                 biased;
-                () = listening.heard() => self.onlooker.handle_hint(environment.now()),
+                () = listening.notified() => self.onlooker.handle_hint(environment.now()),
                 () = until => {}
             }
         }
@@ -91,7 +91,7 @@ impl Watching {
         if at > engine.environment.now() {
             return;
         }
-        self.hearing = match engine.store.listen(&self.lock, engine.timings.call).await {
+        self.hearing = match engine.store.subscribe(&self.lock, engine.timings.call).await {
             Ok(Some(listening)) => ReleaseSubscription::Since(listening),
             Ok(None) => ReleaseSubscription::Never,
             Err(fault) => {

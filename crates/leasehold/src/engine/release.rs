@@ -214,8 +214,8 @@ impl PendingRelease<'_> {
         let (nonce, next): (Option<Nonce>, Option<Acquire>) = next.unzip();
         self.next = nonce;
         self.asked = next.as_ref().map(|next| next.claim.hold);
-        let pass = if free { ReleaseAction::Free } else { ReleaseAction::Grant };
-        let op = Op::Release(Release { claim: self.hold.claim.clone(), pass, next });
+        let action = if free { ReleaseAction::Free } else { ReleaseAction::Grant };
+        let op = Op::Release(Release { claim: self.hold.claim.clone(), action, next });
         let reply = pin!(self.engine.ask(&self.hold.lock, &op, self.engine.timings.call));
         let reply = self.engine.gate.pass(reply).await;
         self.done = true;
@@ -289,9 +289,9 @@ pub(super) fn read_release(
     in_time: bool,
     unanswered: Option<Fault>,
 ) -> Result<u64, NotReleased> {
-    let Released { found, left, holder, .. } = released;
-    match (found, unanswered.filter(|_| in_time)) {
-        (HoldStatus::Held | HoldStatus::Ended(Ended::Released), _) => Ok(left),
+    let Released { status, remaining_holds, holder, .. } = released;
+    match (status, unanswered.filter(|_| in_time)) {
+        (HoldStatus::Held | HoldStatus::Ended(Ended::Released), _) => Ok(remaining_holds),
         (HoldStatus::Vanished | HoldStatus::Superseded, Some(fault)) => {
             Err(NotReleased::Fault { fault, executed: Executed::Unknown })
         }

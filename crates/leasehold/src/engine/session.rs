@@ -272,8 +272,13 @@ impl SessionFactory {
         alive_ms: u64,
     ) -> Result<(), Fault> {
         let begin = Some(self.about.clone());
-        let op =
-            SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin, held: Vec::new(), left: Vec::new() });
+        let op = SessionOp::Heartbeat(Heartbeat {
+            session,
+            alive_ms,
+            begin,
+            acquired: Vec::new(),
+            released: Vec::new(),
+        });
         match self.store.execute_session(place, &op, self.timings.call).await {
             Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => Ok(()),
             Outcome::Done(_) => {

@@ -63,15 +63,15 @@ impl DetachedHold {
     /// Cancel safety: if the future is dropped, the hold may have been extended.
     pub async fn extend(&mut self, client: &Client, lease: impl Into<Lease>) -> Result<(), ExtendError> {
         let engine = &*client.engine;
-        let lease = lease.into().remaining(engine.environment.wall())?;
+        let lease = lease.into().remaining(engine.environment.system_time())?;
         let in_time = self.is_in_time(engine);
         // Whatever the result, the hold may last until then from here on.
-        let latest = engine.environment.wall() + engine.timings.call + lease;
+        let latest = engine.environment.system_time() + engine.timings.call + lease;
         let before = self.ends_by;
         self.ends_by = before.max(latest);
         match engine::extend_detached(engine, &self.lock, &self.claim, lease, in_time).await {
             Ok(()) => {
-                self.ends_by = before.max(engine.environment.wall() + lease);
+                self.ends_by = before.max(engine.environment.system_time() + lease);
                 Ok(())
             }
             Err(why) => Err(ExtendError::of(why, self.name(), self.fencing_token())),
@@ -120,7 +120,7 @@ impl DetachedHold {
     /// # Ok(()) }
     /// ```
     pub async fn release_not_before(&self, client: &Client, at_least: Duration) -> Result<(), ReleaseError> {
-        self.give_up(client, ReleaseAction::Rest { for_ms: whole_millis(at_least) }).await
+        self.give_up(client, ReleaseAction::Cooldown { for_ms: whole_millis(at_least) }).await
     }
 
     async fn give_up(&self, client: &Client, pass: ReleaseAction) -> Result<(), ReleaseError> {
@@ -175,12 +175,12 @@ impl DetachedHold {
 
     /// Whether the lease still runs, according to the hint. The hint is late by one call at most.
     fn is_in_time(&self, engine: &Engine) -> bool {
-        engine.environment.wall() + engine.timings.call < self.ends_by
+        engine.environment.system_time() + engine.timings.call < self.ends_by
     }
 
     /// How much longer the store may keep the hold.
     fn may_last(&self, engine: &Engine) -> Duration {
         // At least its lease: the hint comes from another clock.
-        self.ends_by.duration_since(engine.environment.wall()).unwrap_or_default().max(self.lease())
+        self.ends_by.duration_since(engine.environment.system_time()).unwrap_or_default().max(self.lease())
     }
 }

@@ -154,7 +154,7 @@ impl Guard {
     /// with the earlier end.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         let lease = match self.lease {
-            Some(lease) => self.earlier.with(lease.remaining(self.engine.environment.wall())?),
+            Some(lease) => self.earlier.with(lease.remaining(self.engine.environment.system_time())?),
             None => self.engine.timings.watchdog,
         };
         self.extend_by(ExtendRequest::UpTo(lease)).await
@@ -164,7 +164,8 @@ impl Guard {
     /// [`extend`](Self::extend), except that it also fails with [`ExtendError::Capped`] if the cap allows
     /// less than `lease`: then nothing is sent.
     pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
-        self.extend_by(ExtendRequest::Exactly(lease.into().remaining(self.engine.environment.wall())?)).await
+        self.extend_by(ExtendRequest::Exactly(lease.into().remaining(self.engine.environment.system_time())?))
+            .await
     }
 
     /// Releases the lock and hands it to the next waiter.
@@ -253,7 +254,7 @@ impl Guard {
                 self.check().map_err(ExtendError::Lost)
             }
             Ok(Reply::Extend(Extended::NotHeld)) => Err(self.found_gone().await.into()),
-            Ok(odd) => Err(ExtendError::Store(Fault::odd_reply(odd))),
+            Ok(odd) => Err(ExtendError::Store(Fault::unexpected_reply(odd))),
             Err(failed) => Err(ExtendError::Store(failed.fault)),
         }
     }

@@ -130,7 +130,7 @@ impl Status {
         let holder = seen.holder.as_ref();
         Self {
             held: holder.is_some(),
-            rests: holder.is_some_and(|h| h.rests),
+            rests: holder.is_some_and(|h| h.in_cooldown),
             holder: holder.and_then(|h| h.label.as_ref()).map(ToString::to_string),
             since: holder.and_then(|h| h.since_ms).map(instant),
             remaining: holder.and_then(|h| h.remaining_ms).map(Duration::from_millis),
@@ -138,8 +138,8 @@ impl Status {
             count: holder.map_or(0, |h| h.count),
             fence: holder.and_then(|h| h.fence),
             session: holder.and_then(|h| h.session),
-            waiting: seen.waiting,
-            sharers: seen.sharers.iter().map(SharedHolder::of).collect(),
+            waiting: seen.waiters,
+            sharers: seen.shared_holders.iter().map(SharedHolder::of).collect(),
             limit: seen.limit,
             ours,
         }
@@ -158,7 +158,7 @@ impl Status {
 ///     println!("held by {} on {}, process {}", about.program, about.host, about.pid);
 /// }
 /// for entry in &details.audit {
-///     println!("{:?} by {}", entry.how, entry.by);
+///     println!("{:?} by {}", entry.ended, entry.actor);
 /// }
 /// assert_eq!(details.seen, Some(leasehold::ObservedHolder::Hold(guard.fencing_token())));
 /// # Ok(()) }
@@ -209,7 +209,8 @@ impl Request {
         if status.sharers.is_empty() {
             sessions.clear();
         }
-        let holder = status.fence.map(ObservedHolder::Hold).or(seen.stranger.map(ObservedHolder::Stranger));
+        let holder =
+            status.fence.map(ObservedHolder::Hold).or(seen.foreign_fingerprint.map(ObservedHolder::Foreign));
         Ok(FullStatus { seen: holder, status, behind, sessions, audit: seen.audit })
     }
 
@@ -217,7 +218,7 @@ impl Request {
     fn is_ours(&self, seen: &Inspection) -> bool {
         let own = Some(self.engine.sessions.id_at(self.entry.place));
         if self.entry.lock.kind.is_shared() {
-            seen.sharers.iter().any(|sharer| sharer.session == own)
+            seen.shared_holders.iter().any(|sharer| sharer.session == own)
         } else {
             self.entry.is_occupied(self.engine.environment.now())
         }
@@ -225,9 +226,9 @@ impl Request {
 
     /// Changes the number of permits.
     pub(crate) async fn resize(&self, limit: u32) -> Result<(), ResizeError> {
-        let mut seen = None;
+        let mut observed = None;
         for _ in 0..RESIZES {
-            let op = Op::Resize(Resize { seen, limit });
+            let op = Op::Resize(Resize { observed, limit });
             let reply = self.engine.call(&self.entry.lock, &op, self.engine.timings.call).await;
             let reply = reply.map_err(|failed| match failed.executed {
                 Executed::No => ResizeError::Store(failed.fault),
@@ -235,28 +236,28 @@ impl Request {
             })?;
             match reply {
                 Reply::Resize(Resized::Done) => return Ok(()),
-                Reply::Resize(Resized::Changed { limit: known }) => seen = known,
-                Reply::Refused(refused) if refused.is_of_the_asked() => {
+                Reply::Resize(Resized::Changed { limit: known }) => observed = known,
+                Reply::Refused(refused) if refused.is_permanent() => {
                     return Err(ResizeError::Impossible(refused));
                 }
-                odd => return Err(ResizeError::Store(Fault::odd_reply(odd))),
+                odd => return Err(ResizeError::Store(Fault::unexpected_reply(odd))),
             }
         }
-        Err(ResizeError::Contended { limit: seen })
+        Err(ResizeError::Contended { limit: observed })
     }
 
     /// Releases by force the hold that was observed.
-    pub(crate) async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
-        let op = Op::ForceRelease(ForceRelease { seen, by: self.engine.label.clone() });
-        match self.send_free(seen, &op).await? {
-            Reply::ForceRelease(ForceReleased::ForceReleased) => Ok(()),
+    pub(crate) async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
+        let op = Op::ForceRelease(ForceRelease { observed, actor: self.engine.label.clone() });
+        match self.send_free(observed, &op).await? {
+            Reply::ForceRelease(ForceReleased::Released) => Ok(()),
             Reply::ForceRelease(ForceReleased::Changed { holder }) => {
-                if self.was_freed_by_us(seen).await? {
+                if self.was_freed_by_us(observed).await? {
                     return Ok(());
                 }
                 Err(ForceReleaseError::Changed { now: Box::new(Contention { holder, ahead: None }) })
             }
-            odd => Err(ForceReleaseError::Store(Fault::odd_reply(odd))),
+            odd => Err(ForceReleaseError::Store(Fault::unexpected_reply(odd))),
         }
     }
 
@@ -270,7 +271,7 @@ impl Request {
                 })
             }
             // Not resent: a second request could not tell its own effect from another client's.
-            ObservedHolder::Stranger(_) => match self.engine.store.execute(lock, op, within).await {
+            ObservedHolder::Foreign(_) => match self.engine.store.execute(lock, op, within).await {
                 Outcome::Done(reply) => Ok(reply),
                 Outcome::Failed(Executed::No, fault) => Err(ForceReleaseError::Store(fault)),
                 Outcome::Failed(Executed::Unknown, fault) => Err(ForceReleaseError::Unknown(fault)),
@@ -285,17 +286,19 @@ impl Request {
         let looked =
             self.look(true).await.map_err(|InspectError(fault)| ForceReleaseError::Unknown(fault))?;
         let ours = |entry: &AuditEntry| {
-            entry.how == Ended::ForceReleased && entry.fence == Some(fence) && entry.by == self.engine.label
+            entry.ended == Ended::ForceReleased
+                && entry.fence == Some(fence)
+                && entry.actor == self.engine.label
         };
         Ok(looked.audit.iter().any(ours))
     }
 
-    pub(crate) async fn look(&self, in_full: bool) -> Result<Inspection, InspectError> {
-        let op = Op::Inspect(Inspect { claim: None, in_full });
+    pub(crate) async fn look(&self, details: bool) -> Result<Inspection, InspectError> {
+        let op = Op::Inspect(Inspect { claim: None, details });
         let reply = self.engine.call(&self.entry.lock, &op, self.engine.timings.call).await;
         match reply.map_err(|failed| failed.fault)? {
             Reply::Inspect(seen) => Ok(seen),
-            odd => Err(Fault::odd_reply(odd).into()),
+            odd => Err(Fault::unexpected_reply(odd).into()),
         }
     }
 }

@@ -105,7 +105,7 @@ impl Barrier {
     }
 
     async fn wait_within(&self, limit: Option<Duration>) -> Result<BarrierWaitResult, AcquireError> {
-        let asker = Asker { mode: LockMode::Meet { of: self.of }, ..Asker::default() };
+        let asker = Asker { mode: LockMode::BarrierWait { total: self.of }, ..Asker::default() };
         let kept = self.request.acquire(&asker, limit).await?;
         // This hold excludes no client, so its release need not be awaited.
         Ok(BarrierWaitResult { fence: kept.guard.fencing_token() })

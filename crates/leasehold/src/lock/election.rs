@@ -133,7 +133,7 @@ impl Election {
     /// Cancel safety: dropping the future changes nothing.
     pub async fn leader(&self) -> Result<Option<Leader>, InspectError> {
         let seen = self.request.look(false).await?;
-        Ok(seen.holder.filter(|holder| !holder.rests).and_then(Leader::of))
+        Ok(seen.holder.filter(|holder| !holder.in_cooldown).and_then(Leader::of))
     }
 
     /// Observes the leaders: starts with the current leader, and continues with each new one.

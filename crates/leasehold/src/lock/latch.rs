@@ -78,7 +78,7 @@ impl Latch {
     /// Cancel safety: if the future is dropped, an arrival that may have been counted is undone in the
     /// background. It may have opened the latch by then.
     pub async fn arrive_many(&self, count: u32) -> Result<(), AcquireError> {
-        let asker = Asker { mode: LockMode::Arrive { count, of: self.of }, ..Asker::default() };
+        let asker = Asker { mode: LockMode::CountDown { count, total: self.of }, ..Asker::default() };
         let tried: Attempt<DetachedHold> = self.request.try_acquire_detached(&asker).await?;
         match tried {
             // From here on the store keeps the arrival, and no process releases it.
@@ -162,7 +162,7 @@ impl Latch {
 
     /// The request of a waiter.
     fn waiting(&self) -> (Request, Asker) {
-        let asker = Asker { mode: LockMode::Await { of: self.of }, ..Asker::default() };
+        let asker = Asker { mode: LockMode::LatchWait { total: self.of }, ..Asker::default() };
         let mut request = self.request.clone();
         request.lease(Lease::For(KNOWN));
         (request, asker)

@@ -2,7 +2,7 @@
 //! over.
 //!
 //! It is built on a detached hold. That the lock stays taken after a release is one atomic step of the store
-//! (`ReleaseAction::Rest`).
+//! (`ReleaseAction::Cooldown`).
 
 use crate::client::{Client, named};
 use crate::engine::LostReason;
@@ -63,8 +63,8 @@ impl Client {
         N::Error: Into<NameError>,
     {
         let lock = self.checked(Lock::mutex(named(name)?))?;
-        if let Some(most) = self.engine.store.capabilities().longest_lease.filter(|most| period > *most) {
-            return Err(LockError::Period(LeaseError::LongerThanKept { lease: period, most }));
+        if let Some(most) = self.engine.store.capabilities().max_lease.filter(|most| period > *most) {
+            return Err(LockError::Period(LeaseError::TooLongForStore { lease: period, max: most }));
         }
         Ok(OncePer::new(self.clone(), &lock, period))
     }

@@ -351,11 +351,11 @@ impl Request {
     /// How long a hold requested now is to last.
     pub(crate) fn span(&self) -> Result<Span, LeaseError> {
         let lease = match self.lease {
-            Some(lease) => lease.remaining(self.engine.environment.wall())?,
+            Some(lease) => lease.remaining(self.engine.environment.system_time())?,
             None => self.engine.timings.watchdog,
         };
-        if let Some(most) = self.engine.store.capabilities().longest_lease.filter(|most| lease > *most) {
-            return Err(LeaseError::LongerThanKept { lease, most });
+        if let Some(most) = self.engine.store.capabilities().max_lease.filter(|most| lease > *most) {
+            return Err(LeaseError::TooLongForStore { lease, max: most });
         }
         let cap = self.max_hold.map(|cap| Lease::For(cap).check().map(|_| cap)).transpose()?;
         Ok(Span { lease, cap })
@@ -373,10 +373,10 @@ impl Request {
         let (hold, grant) = (won.hold.clone(), &won.grant);
         let now = environment.now();
         let earlier = self.earlier(asker, &won, now);
-        let count = grant.entered.map_or(1, |entered| entered.count);
+        let count = grant.owner_holds.map_or(1, |entered| entered.count);
         let Planned { plan, caps, lease, left } = self.plan(span, earlier, now);
         hold.plan(lease);
-        let tenure = RenewalSchedule::capped(plan, caps, grant.valid_until, now);
+        let tenure = RenewalSchedule::with_limits(plan, caps, grant.valid_until, now);
         // The queue entry may have been made by a task that wanted the lock for longer.
         hold.cap(tenure.valid_until());
         let Some(keep) = self.engine.keeper.keep(hold.clone(), tenure) else {
@@ -434,12 +434,12 @@ impl Request {
     fn plan(&self, span: Span, earlier: Earlier, now: Moment) -> Planned {
         let Span { lease, cap } = span;
         // The remaining lease, if it is to last until a given instant, which may have passed meanwhile.
-        let left = self.lease.map(|asked| asked.remaining(self.engine.environment.wall())).transpose();
+        let left = self.lease.map(|asked| asked.remaining(self.engine.environment.system_time())).transpose();
         // The sum of leases may exceed the store's limit, though each lease alone was checked.
-        let longest = self.engine.store.capabilities().longest_lease;
+        let longest = self.engine.store.capabilities().max_lease;
         let too_long = |left: Duration| longest.filter(|most| earlier.with(left) > *most);
         let left = left.and_then(|left| match left.and_then(|left| Some((left, too_long(left)?))) {
-            Some((left, most)) => Err(LeaseError::LongerThanKept { lease: earlier.with(left), most }),
+            Some((left, most)) => Err(LeaseError::TooLongForStore { lease: earlier.with(left), max: most }),
             None => Ok(left),
         });
         let (plan, lease) = match &left {
@@ -450,13 +450,13 @@ impl Request {
             }
             Err(_) => (RenewalPlan::Until { end: now }, Duration::ZERO),
         };
-        let caps = HoldLimits { end: cap.map(|cap| now + cap), renewals: self.max_renewals };
+        let caps = HoldLimits { end: cap.map(|cap| now + cap), max_renewals: self.max_renewals };
         Planned { plan, caps, lease, left: left.map(drop) }
     }
 
     /// Existing leases of this owner that the new hold must account for.
     fn earlier(&self, asker: &Asker, won: &AcquiredHold<'_>, now: Moment) -> Earlier {
-        let Some(entered) = won.grant.entered.filter(|entered| entered.count > 1) else {
+        let Some(entered) = won.grant.owner_holds.filter(|entered| entered.count > 1) else {
             return Earlier::default();
         };
         // Holds of this process may not have been extended to their full leases yet.
@@ -472,12 +472,12 @@ impl Request {
     ) -> Result<(DetachedHold, Moment), NotDetached> {
         let environment = &self.engine.environment;
         let asked = self.lease.ok_or(NotDetached::NoLease)?;
-        let lease = asked.remaining(environment.wall()).map_err(NotDetached::Lease)?;
+        let lease = asked.remaining(environment.system_time()).map_err(NotDetached::Lease)?;
         let session = engine::own_session(&self.engine, &self.entry.lock);
         let pursuit = self.pursuit(asker, lease, limit, once, Some(session.clone()));
         let lock = &self.entry.lock;
         let detached = engine::acquire_detached(&self.engine, lock, session.id, pursuit, asked).await?;
-        let (ends_by, valid_until) = (environment.wall() + detached.lease, detached.valid_until);
+        let (ends_by, valid_until) = (environment.system_time() + detached.lease, detached.valid_until);
         Ok((DetachedHold::new(lock.clone(), detached, ends_by), valid_until))
     }
 
@@ -503,7 +503,7 @@ impl Request {
                 || !queues
                 || !self.engine.store.capabilities().notifications,
             mode: asker.mode,
-            fresh: !queues,
+            fresh_hold: !queues,
         });
         AcquireParams { terms, session: own, limit, once, retry: self.retry }
     }
@@ -528,8 +528,8 @@ impl Request {
             AcquireFailure::Taken(standing) => {
                 AcquireError::OutOfTries { lock, contention: Box::new((*standing).into()) }
             }
-            AcquireFailure::Fault { fault: Fault { kind: FaultKind::Meaningless(refused), .. }, .. }
-                if refused.is_of_the_asked() =>
+            AcquireFailure::Fault { fault: Fault { kind: FaultKind::Refused(refused), .. }, .. }
+                if refused.is_permanent() =>
             {
                 AcquireError::Impossible(refused)
             }
@@ -542,7 +542,7 @@ impl Request {
 
     fn shortest_lease(&self) -> Duration {
         let lease = match self.lease {
-            Some(lease) => lease.remaining(self.engine.environment.wall()).unwrap_or(Lease::MIN),
+            Some(lease) => lease.remaining(self.engine.environment.system_time()).unwrap_or(Lease::MIN),
             None => self.engine.timings.watchdog,
         };
         self.max_hold.map_or(lease, |cap| cap.min(lease))

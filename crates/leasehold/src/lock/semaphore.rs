@@ -183,7 +183,7 @@ impl Semaphore {
     }
 
     fn asker(&self, count: u32) -> Asker {
-        Asker { mode: LockMode::Permits { count, of: self.of }, ..Asker::default() }
+        Asker { mode: LockMode::Permits { count, total: self.of }, ..Asker::default() }
     }
 }
 

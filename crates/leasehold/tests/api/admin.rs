@@ -50,7 +50,7 @@ async fn a_monitor_frees_all_shared_holds_of_a_dead_session() {
     let store = TestStore::memory();
     let (live, operator) = (labelled(&store, "alive").await, store.client_of_leases("ops").await);
     let kept = live.semaphore("uploads", 4).unwrap().acquire().await.unwrap();
-    let two = LockMode::Permits { count: 1, of: 4 };
+    let two = LockMode::Permits { count: 1, total: 4 };
     let session = dying_with(&store, Lock::semaphore("uploads".parse().unwrap()), &[two, two]).await;
     let semaphore = operator.semaphore("uploads", 4).unwrap();
     let mut monitor = operator.monitor();
@@ -68,6 +68,6 @@ async fn a_monitor_frees_all_shared_holds_of_a_dead_session() {
     let [eviction] = evicted.as_slice() else { panic!("one: {evicted:?}") };
     assert_eq!((eviction.name.as_str(), eviction.session), ("uploads", session));
     let audit = semaphore.inspect_full().await.unwrap().audit;
-    assert!(audit.len() == 2 && audit.iter().all(|entry| entry.how == Ended::Evicted), "{audit:?}");
+    assert!(audit.len() == 2 && audit.iter().all(|entry| entry.ended == Ended::Evicted), "{audit:?}");
     kept.release().await.expect("its session lives");
 }

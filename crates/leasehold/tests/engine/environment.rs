@@ -22,7 +22,7 @@ impl Environment for SuspendableMachine {
         Moment::ZERO + MS + self.booted.elapsed() + suspended
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::now()
     }
 
@@ -34,7 +34,7 @@ impl Environment for SuspendableMachine {
         Box::pin(sleep(at.since(self.now())))
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
         tokio::spawn(keeper);
         Ok(())
     }
@@ -49,7 +49,7 @@ impl Environment for PausedTime {
         Moment::ZERO + MS + self.0.elapsed()
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + self.0.elapsed()
     }
 
@@ -61,7 +61,7 @@ impl Environment for PausedTime {
         Box::pin(sleep(at.since(self.now())))
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
         tokio::spawn(keeper);
         Ok(())
     }

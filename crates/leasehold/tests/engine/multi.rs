@@ -237,18 +237,15 @@ struct Interrupted {
 impl Interrupted {
     async fn force_release(&self, name: &str, within: Duration) {
         let lock = Lock::mutex(name.parse().expect("a good name"));
-        let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+        let inspect = Op::Inspect(Inspect { claim: None, details: false });
         let Outcome::Done(Reply::Inspect(seen)) = self.inner.execute(&lock, &inspect, within).await else {
             panic!("it can be inspected")
         };
         let fence = seen.holder.and_then(|holder| holder.fence).expect("it is held");
-        let by = Label::new("the night shift").expect("it is short");
-        let free = Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(fence), by });
+        let actor = Label::new("the night shift").expect("it is short");
+        let free = Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor });
         let freed = self.inner.execute(&lock, &free, within).await;
-        assert!(
-            matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))),
-            "{freed:?}"
-        );
+        assert!(matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{freed:?}");
     }
 }
 

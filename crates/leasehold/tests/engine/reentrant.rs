@@ -69,12 +69,16 @@ impl FaultyStore {
                 fence: None,
                 since_ms: None,
                 session: None,
-                mode: LockMode::Whole,
-                rests: false,
+                mode: LockMode::Exclusive,
+                in_cooldown: false,
             };
             let position = ask.queue.as_ref().map(|_| 0);
-            let taken =
-                Acquired::Taken { holder: Some(holder), position, predecessor: None, others: Vec::new() };
+            let taken = Acquired::Taken {
+                holder: Some(holder),
+                position,
+                predecessor: None,
+                other_holders: Vec::new(),
+            };
             return Outcome::Done(Reply::Acquire(taken));
         }
         let outcome = self.inner.execute(lock, op, within).await;
@@ -109,7 +113,7 @@ impl Store for FaultyStore {
         self.inner.close_mailbox(place, session);
     }
 
-    fn listen<'a>(
+    fn subscribe<'a>(
         &'a self,
         _lock: &'a Lock,
         _within: Duration,
@@ -189,7 +193,7 @@ async fn a_waiter_behind_a_foreign_client_is_woken_by_its_message_and_polls_rare
     assert_eq!(store.listen.load(Ordering::SeqCst), 1);
     store.stranger.store(false, Ordering::SeqCst);
     let start = Instant::now();
-    store.bell.ring();
+    store.bell.notify();
     for task in waiting {
         task.await.expect("no panic").expect("released");
     }

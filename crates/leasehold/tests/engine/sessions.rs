@@ -147,7 +147,7 @@ impl Environment for Machine {
             + MS * u32::try_from(self.suspended_ms.load(SeqCst)).expect("not for long")
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + self.started.elapsed()
     }
 
@@ -162,7 +162,7 @@ impl Environment for Machine {
         Box::pin(sleep(at.since(self.now())))
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
         tokio::spawn(keeper);
         Ok(())
     }
@@ -425,7 +425,7 @@ async fn operators_find_locks_held_for_longer_than_a_moment() {
     sleep(3 * S).await;
     let sessions = fixture.sessions().await;
     assert_eq!(held(&sessions), ["long"]);
-    let about = SessionMetadata::from_json(&sessions[0].about).expect("ours");
+    let about = SessionMetadata::from_json(&sessions[0].metadata).expect("ours");
     assert_eq!((about.pid, about.labels["zone"].as_str()), (std::process::id(), "eu-1"));
     // The keeper need not renew a lock for a long time after its user has extended it.
     let own = process.client.mutex("own").unwrap().acquire().await.unwrap();
@@ -535,7 +535,7 @@ async fn a_monitor_frees_locks_without_waiters() {
     assert_eq!(*evicted.lock().unwrap(), [("a".to_owned(), Some(held.fencing_token()))]);
     let details = live.client.mutex("a").unwrap().inspect_full().await.unwrap();
     assert!(!details.status.held && details.audit.len() == 1, "{details:?}");
-    assert_eq!(details.audit[0].how, Ended::Evicted);
+    assert_eq!(details.audit[0].ended, Ended::Evicted);
     kept.check().expect("its session beats");
     sleep(60 * S).await;
     assert_eq!(evicted.lock().unwrap().len(), 1, "no eviction is reported twice");

@@ -16,7 +16,7 @@ async fn waited_for(other: &Client) -> tokio::task::JoinHandle<()> {
     let visit = tokio::spawn({
         let theirs = theirs.clone();
         async move {
-            for _ in 0..leasehold::core::model::Endings::MOST {
+            for _ in 0..leasehold::core::model::EndedHolds::MAX_LEN {
                 theirs.acquire().await.expect("acquired").release().await.expect("released");
             }
         }

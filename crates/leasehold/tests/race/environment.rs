@@ -72,7 +72,7 @@ impl Environment for FrozenTime {
         Moment::from_micros(self.now_us())
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_micros(self.now_us())
     }
 
@@ -90,7 +90,7 @@ impl Environment for FrozenTime {
         Box::pin(async move { sleeper.sleep().await })
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
         let keeper = thread::spawn(move || future::block_on(keeper));
         self.state().keepers.push(keeper);
         Ok(())

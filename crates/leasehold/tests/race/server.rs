@@ -86,7 +86,7 @@ impl Server {
 
     /// Ends a hold, without its holder.
     pub(crate) fn end_hold(&self, lock: &Lock, claim: &Claim) {
-        let op = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
+        let op = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
         self.execute(lock, &op);
     }
 
@@ -118,8 +118,8 @@ impl Server {
 
     /// Whether a lock has no holder and no waiter.
     pub(crate) fn is_free(&self, lock: &Lock) -> bool {
-        match self.execute(lock, &Op::Inspect(Inspect { claim: None, in_full: false })) {
-            Reply::Inspect(seen) => seen.holder.is_none() && seen.waiting == 0,
+        match self.execute(lock, &Op::Inspect(Inspect { claim: None, details: false })) {
+            Reply::Inspect(seen) => seen.holder.is_none() && seen.waiters == 0,
             odd => panic!("not the answer to an inspect: {odd:?}"),
         }
     }
@@ -151,9 +151,12 @@ impl Server {
         }
         self.state().note_request(&job.lock, &job.op);
         let reply = match &job.op {
-            Op::Release(_) if self.has(Flaw::IgnoresReleases) => {
-                Reply::Release(Released { found: HoldStatus::Held, left: 0, holder: None, next: None })
-            }
+            Op::Release(_) if self.has(Flaw::IgnoresReleases) => Reply::Release(Released {
+                status: HoldStatus::Held,
+                remaining_holds: 0,
+                holder: None,
+                next: None,
+            }),
             op => self.execute(&job.lock, op),
         };
         if self.0.is_shown {

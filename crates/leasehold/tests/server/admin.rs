@@ -10,7 +10,7 @@ async fn a_foreign_lock_is_freed_as_it_was_seen() {
     let mutex = store.client_of_leases("ops").await.mutex("a").unwrap();
     server.cli(&["SET", "a", "first"]).expect("it answers");
     let seen = mutex.inspect_full().await.unwrap().seen.expect("it is held");
-    assert!(matches!(seen, ObservedHolder::Stranger(_)), "{seen:?}");
+    assert!(matches!(seen, ObservedHolder::Foreign(_)), "{seen:?}");
     server.cli(&["SET", "a", "second"]).expect("it answers");
     let error = mutex.force_release(seen).await.expect_err("another client holds it");
     assert!(error.to_string().contains("a client of another library"), "{error}");

@@ -136,7 +136,7 @@ impl Node {
     pub(crate) fn lost(&self, lost: Lost) -> Fault {
         let fault = |kind| Fault::new(kind, Phase::Reply, Arc::clone(self.name()));
         match lost {
-            Lost::Broken(error) => fault(FaultKind::Disconnected).because(error),
+            Lost::Broken(error) => fault(FaultKind::Disconnected).with_source(error),
             Lost::TimedOut => fault(FaultKind::TimedOut),
         }
     }
@@ -612,7 +612,7 @@ async fn ask(config: &RedisConfig, address: &Address, shared: Option<&Shared>) -
             // Keep the whole value until the reply arrives: it may drive the stream itself.
             let mut opened = opened.map_err(unconnected)?;
             let answers = opened.conn.send_packed_commands(&questions, 0, questions.len()).await;
-            answers.map_err(|error| fault(FaultKind::Disconnected).because(error))?
+            answers.map_err(|error| fault(FaultKind::Disconnected).with_source(error))?
         };
         topology::read(address, &answers).map_err(fault)
     };

@@ -142,7 +142,7 @@ impl Subscriptions {
             });
         });
         self.until_heard(&channel, deadline).await?;
-        bell.ring();
+        bell.notify();
         Ok(listening)
     }
 
@@ -463,7 +463,7 @@ fn enter(heard: &Watched<Heard>, channel: &str, node: &Address) {
         if std::mem::replace(&mut known.before, true) {
             match &known.who {
                 Who::Post(_, told) => post = Some(Arc::clone(told)),
-                Who::Bells(bells) => bells.values().for_each(Publisher::ring),
+                Who::Bells(bells) => bells.values().for_each(Publisher::notify),
             }
         }
         true
@@ -486,7 +486,7 @@ fn deliver(shared: &Shared, heard: &Watched<Heard>, node: &Address, push: &PushI
             let post = heard.read(|heard| match &heard.channels.get(channel)?.who {
                 Who::Post(session, post) => Some((*session, Arc::clone(post))),
                 Who::Bells(bells) => {
-                    bells.values().for_each(Publisher::ring);
+                    bells.values().for_each(Publisher::notify);
                     None
                 }
             });

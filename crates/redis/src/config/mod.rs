@@ -200,7 +200,7 @@ impl RedisConfig {
     /// match RedisStore::connect(config).await {
     ///     Ok(store) => drop(store),
     ///     Err(fault) => match &fault.kind {
-    ///         FaultKind::Hazardous(findings) => findings.iter().for_each(|hazard| eprintln!("{hazard}")),
+    ///         FaultKind::Unsafe(findings) => findings.iter().for_each(|hazard| eprintln!("{hazard}")),
     ///         _ => return Err(fault.into()),
     ///     },
     /// }

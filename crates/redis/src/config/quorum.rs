@@ -59,13 +59,13 @@ pub struct QuorumConfig {
 }
 
 impl QuorumConfig {
-    /// Creates a quorum of these nodes. Fails for fewer than three nodes, for more than [`QuorumStore::MOST`], if two
+    /// Creates a quorum of these nodes. Fails for fewer than three nodes, for more than [`QuorumStore::MAX_NODES`], if two
     /// have the same address, or if one is a cluster or waits for its [replicas](RedisConfig::replicas).
     pub fn of(nodes: impl IntoIterator<Item = RedisConfig>) -> Result<Self, QuorumError> {
         let nodes: Vec<_> = nodes.into_iter().collect();
         match nodes.len() {
             few @ 0..3 => return Err(QuorumError::TooFew { nodes: few }),
-            many if many > QuorumStore::MOST => return Err(QuorumError::TooMany { nodes: many }),
+            many if many > QuorumStore::MAX_NODES => return Err(QuorumError::TooMany { nodes: many }),
             _ => {}
         }
         let mut seen = BTreeSet::new();
@@ -158,8 +158,7 @@ impl RedisStore {
         };
         let nodes = stores.iter().map(|store| Arc::new(store.clone()) as Arc<dyn Store>);
         let longest = Some(min_uptime).filter(|min_uptime| !min_uptime.is_zero());
-        let quorum =
-            QuorumStore::new(nodes).map_err(unusable)?.node_timeout(node_timeout).longest_lease(longest);
+        let quorum = QuorumStore::new(nodes).map_err(unusable)?.node_timeout(node_timeout).max_lease(longest);
         let needed = quorum.needed();
         let (mut connected, mut failed) = (0, Vec::new());
         let mut attempts: FuturesUnordered<_> = stores.iter().map(Self::reach).collect();
@@ -175,7 +174,7 @@ impl RedisStore {
                 return Ok(quorum);
             }
         }
-        let kind = FaultKind::NoQuorum { needed, of: stores.len(), nodes: failed };
+        let kind = FaultKind::NoQuorum { needed, total: stores.len(), nodes: failed };
         Err(Fault::new(kind, Phase::Connect, "the quorum"))
     }
 }

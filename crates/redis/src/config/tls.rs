@@ -171,7 +171,7 @@ pub(crate) fn judge(error: &io::Error) -> Option<(FaultKind, Phase)> {
         return Some((FaultKind::Unusable(what.clone()), Phase::Connect));
     }
     let fault = if cause.is::<Unanswered>() {
-        TlsFault::Unanswered
+        TlsFault::NoResponse
     } else {
         disagreement(cause.downcast_ref::<rustls::Error>()?)
     };
@@ -188,7 +188,7 @@ fn disagreement(error: &rustls::Error) -> TlsFault {
             InvalidMessage::InvalidContentType
             | InvalidMessage::UnknownProtocolVersion
             | InvalidMessage::MessageTooLarge,
-        ) => TlsFault::PlainServer,
+        ) => TlsFault::NotTls,
         other => TlsFault::Failed(line(&other.to_string())),
     }
 }

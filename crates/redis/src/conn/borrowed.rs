@@ -109,7 +109,7 @@ impl BorrowedConnection {
         });
         let turns = self.mailboxes.others().turns();
         turns.begin(self.subscribe(channel, deadline), &self.node, deadline).await?;
-        bell.ring();
+        bell.notify();
         Ok(Some(listening))
     }
 

@@ -85,12 +85,12 @@ impl Channels {
     pub(crate) fn ring(&self, channel: &[u8]) {
         let heard = self.lock();
         let bells = std::str::from_utf8(channel).ok().and_then(|channel| heard.bells.get(channel));
-        bells.into_iter().flat_map(BTreeMap::values).for_each(Publisher::ring);
+        bells.into_iter().flat_map(BTreeMap::values).for_each(Publisher::notify);
     }
 
     /// Notifies all subscribers that they may have missed messages.
     pub(crate) fn ring_all(&self) {
-        self.lock().bells.values().flat_map(BTreeMap::values).for_each(Publisher::ring);
+        self.lock().bells.values().flat_map(BTreeMap::values).for_each(Publisher::notify);
     }
 
     pub(crate) const fn turns(&self) -> &Turns {

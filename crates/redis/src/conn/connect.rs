@@ -53,8 +53,8 @@ impl VoteDelay {
     /// Why it gives none now, if it gives none.
     pub(crate) fn refusal(self) -> Option<FaultKind> {
         let left = self.from.saturating_duration_since(Instant::now());
-        let up = Duration::from_secs(self.needed.saturating_sub(left).as_secs());
-        (!left.is_zero()).then_some(FaultKind::TooYoung { up, needed: self.needed })
+        let uptime = Duration::from_secs(self.needed.saturating_sub(left).as_secs());
+        (!left.is_zero()).then_some(FaultKind::RecentlyStarted { uptime, min_uptime: self.needed })
     }
 }
 

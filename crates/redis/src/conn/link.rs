@@ -241,7 +241,7 @@ impl Link {
         });
         let turns = self.shared.mailboxes.others().turns();
         turns.begin(self.subscribe(channel, deadline), self.node(), deadline).await?;
-        bell.ring();
+        bell.notify();
         Ok(listening)
     }
 

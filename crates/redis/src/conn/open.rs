@@ -144,5 +144,5 @@ pub(crate) fn unsubscribed(error: RedisError, node: &Arc<str>) -> Fault {
 }
 
 pub(crate) fn broken(error: RedisError, node: &Arc<str>) -> Fault {
-    Fault::new(FaultKind::Disconnected, Phase::Handshake, Arc::clone(node)).because(error)
+    Fault::new(FaultKind::Disconnected, Phase::Handshake, Arc::clone(node)).with_source(error)
 }

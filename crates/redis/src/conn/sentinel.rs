@@ -120,7 +120,7 @@ impl Group {
         question.cmd("SENTINEL").arg("MASTER").arg(&self.name);
         let answers = sentinel.conn.send_packed_commands(&question, 0, question.len()).await;
         let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
-        let answers = answers.map_err(|error| fault(FaultKind::Disconnected).because(error))?;
+        let answers = answers.map_err(|error| fault(FaultKind::Disconnected).with_source(error))?;
         let address = match answers.first() {
             Some(Value::Nil) => return Err(fault(self.unknown())),
             Some(Value::ServerError(error)) => return Err(fault(crate::error_map::judge(error).kind)),

@@ -343,7 +343,7 @@ pub(crate) fn all_texts() -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::model::{Audit, Endings};
+    use leasehold_core::model::{Audit, EndedHolds};
     use leasehold_core::{FencingToken, HoldId, Kind, SessionId};
     use std::collections::BTreeSet;
 
@@ -459,7 +459,7 @@ mod tests {
         let escaped = payload(b"\x04\x01\x09leasehold\x04none\x09\x00");
         assert!(REENTRANT.acquire.contains(&format!("EMPTY_LOCK='{escaped}'")), "{escaped}");
         for kind in Kind::ALL.into_iter().filter(|kind| kind.is_shared()) {
-            let word = kind.word();
+            let word = kind.as_str();
             let mut bytes = b"\x04\x01\x09leasehold".to_vec();
             bytes.push(u8::try_from(word.len()).expect("a word is short"));
             bytes.extend_from_slice(word.as_bytes());
@@ -473,34 +473,38 @@ mod tests {
 
     #[test]
     fn the_scripts_know_the_marks_of_the_model() {
-        let mark = Kind::Election.mark().replace('\n', "\\n");
+        let mark = Kind::Election.token_prefix().replace('\n', "\\n");
         let mutex = [MUTEX.acquire, MUTEX.inspect, ACQUIRE_ALL].map(|text| (text, "ELECTION_MARK"));
         let election = [ELECTION.acquire, ELECTION.inspect].map(|text| (text, "MARK"));
         for (text, name) in mutex.into_iter().chain(election) {
             assert!(text.contains(&format!("local {name}='{mark}'\n")), "{text}");
             assert!(text.contains(&format!("string.sub(value,1,#{name})")), "{text}");
         }
-        assert_eq!(Kind::Mutex.rest(None), "rest\n0", "as in string_holder.lua and acquire_all.lua");
+        assert_eq!(
+            Kind::Mutex.cooldown_token(None),
+            "rest\n0",
+            "as in string_holder.lua and acquire_all.lua"
+        );
     }
 
     #[test]
     fn the_scripts_know_the_numbers_of_the_model() {
         let contains = |text: &str, expected: &str| assert!(text.contains(expected), "{expected}\n{text}");
-        let record_kept_ms = format!("RECORD_KEPT_MS={}\n", leasehold_core::RECORD_KEPT.as_millis());
+        let record_kept_ms = format!("RECORD_KEPT_MS={}\n", leasehold_core::RECORD_TTL.as_millis());
         let greatest_fence = format!("GREATEST_FENCE={}\n", FencingToken::MAX);
         // Of each hold the first characters after the session's, and a mark.
         let session = SessionId::from_random([0; 12]);
         let (short, random) =
             (12, HoldId::from_random(session, [0; 16]).token().find('.').expect("a dot") + 1);
         let ended = format!("ENDED_FROM,ENDED_TO={},{}\n", random + 1, random + short);
-        let ended_kept = format!("ENDED_KEPT={}\n", (Endings::MOST - 1) * (short + 1));
+        let ended_kept = format!("ENDED_KEPT={}\n", (EndedHolds::MAX_LEN - 1) * (short + 1));
         let session_length = format!("SESSION_LENGTH={}\n", session.to_string().len());
         for expected in [record_kept_ms, greatest_fence, ended, ended_kept, session_length] {
             contains(FORMAT, &expected);
         }
         contains(FORMAT, "PERIOD_US,SHORT_LEASE_MS=100000000,1000000\n");
-        contains(EVICT_COMMON, &format!("AUDIT_ENTRIES={}\n", Audit::MOST));
-        contains(CHANGE, &format!("AUDIT_KEPT_MS='{}'\n", leasehold_core::AUDIT_KEPT.as_millis()));
+        contains(EVICT_COMMON, &format!("AUDIT_ENTRIES={}\n", Audit::MAX_ENTRIES));
+        contains(CHANGE, &format!("AUDIT_KEPT_MS='{}'\n", leasehold_core::AUDIT_TTL.as_millis()));
         contains(SHARED_INSPECT_TAIL, &format!("MAX_DESCRIBED={}\n", leasehold_core::MAX_SHARED_HOLDERS));
         for script in [MUTEX, REENTRANT, ELECTION, SHARED]
             .iter()

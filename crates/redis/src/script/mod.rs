@@ -159,22 +159,22 @@ impl Call {
             Op::Extend(extend) if goes_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
             Op::Extend(extend) => {
                 // A call with one key also works while a slot of a cluster moves, and these kinds need no record to extend.
-                let alone = !kind.is_one_string() && !extend.keep_record;
+                let alone = !kind.is_plain_string() && !extend.keep_record;
                 let keys: &[&str] = if alone { &[name] } else { &[name, record] };
                 let mut call = Self::of(&scripts.extend, keys);
                 let keep = if extend.keep_record { "1" } else { "" };
                 call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep);
-                if kind.is_one_string() {
-                    call.cmd.arg(kind.mark());
+                if kind.is_plain_string() {
+                    call.cmd.arg(kind.token_prefix());
                 }
                 if let Some(reserve) = extend.reserve {
-                    call.cmd.arg(reserve.tokens).arg(if reserve.tell { "1" } else { "" });
+                    call.cmd.arg(reserve.tokens).arg(if reserve.notify_wanted { "1" } else { "" });
                 }
                 call
             }
             Op::Release(release) => Self::release(scripts, release, kind, mailboxes, keys)?,
             Op::Inspect(inspect) => {
-                let mut call = if inspect.in_full {
+                let mut call = if inspect.details {
                     Self::of(&scripts.inspect, &[name, record, &keys.audit()])
                 } else {
                     Self::of(&scripts.inspect, &[name, record])
@@ -187,16 +187,16 @@ impl Call {
             }
             Op::Evict(evict) => {
                 let mut call =
-                    Self::of(&scripts.evict, &[name, record, &home.session(evict.dead), &keys.audit()]);
-                call.cmd.arg(evict.dead.to_string()).arg("").arg(mailboxes).arg(evict.by.as_str());
+                    Self::of(&scripts.evict, &[name, record, &home.session(evict.session), &keys.audit()]);
+                call.cmd.arg(evict.session.to_string()).arg("").arg(mailboxes).arg(evict.actor.as_str());
                 call
             }
             Op::ForceRelease(free) => {
                 let mut call = Self::of(&scripts.force_release, &[name, record, &keys.audit()]);
-                call.empty(2).cmd.arg(mailboxes).arg(free.by.as_str());
-                match free.seen {
+                call.empty(2).cmd.arg(mailboxes).arg(free.actor.as_str());
+                match free.observed {
                     ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
-                    ObservedHolder::Stranger(fingerprint) => {
+                    ObservedHolder::Foreign(fingerprint) => {
                         call.cmd.arg("stranger").arg(fingerprint.to_string())
                     }
                 };
@@ -204,7 +204,7 @@ impl Call {
             }
             Op::Resize(resize) if kind == Kind::Semaphore => {
                 let mut call = Self::of(&SCRIPTS.resize, &[name, record]);
-                let seen = resize.seen.map_or_else(String::new, |seen| seen.to_string());
+                let seen = resize.observed.map_or_else(String::new, |seen| seen.to_string());
                 call.empty(2).cmd.arg(mailboxes).arg(seen).arg(resize.limit);
                 call
             }
@@ -216,13 +216,15 @@ impl Call {
             _ => return None,
         };
         if kind.is_shared() {
-            call.cmd.arg(kind.word());
+            call.cmd.arg(kind.as_str());
         }
         // The channel on which a script announces a free lock to clients of Redisson, or a change of the leader to observers.
         let said = match kind {
             _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::RaiseFence(_)) => None,
-            Kind::Mutex if matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. })) => {
-                Some(home.keys.told_channel(keys))
+            Kind::Mutex
+                if matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. })) =>
+            {
+                Some(home.keys.release_channel(keys))
             }
             Kind::Reentrant | Kind::Election => home.said(kind, keys),
             _ => None,
@@ -241,13 +243,15 @@ impl Call {
         mailboxes: &str,
         keys: &LockKeys,
     ) -> Option<Self> {
-        let (script, pass) = match release.pass {
+        let (script, pass) = match release.action {
             ReleaseAction::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
-            ReleaseAction::Tell if kind == Kind::Mutex => (&scripts.release, "tell".into()),
+            ReleaseAction::FreeAndPublish if kind == Kind::Mutex => (&scripts.release, "tell".into()),
             // All waiters of a ReentrantMutex subscribe to Redisson's channel.
-            ReleaseAction::Tell => (&scripts.release, "free".into()),
+            ReleaseAction::FreeAndPublish => (&scripts.release, "free".into()),
             ReleaseAction::Grant | ReleaseAction::Free => (&scripts.release, "grant".into()),
-            ReleaseAction::Rest { for_ms } => (scripts.release_and_rest.as_ref()?, for_ms.to_string().into()),
+            ReleaseAction::Cooldown { for_ms } => {
+                (scripts.release_and_rest.as_ref()?, for_ms.to_string().into())
+            }
         };
         let mut call = Self::of(script, &[keys.name(), keys.record()]);
         call.claim(&release.claim).cmd.arg(mailboxes).arg(&*pass);
@@ -268,7 +272,7 @@ impl Call {
         match op {
             // Another client may hold the lock by the same value of the user's own: only the record tells.
             Op::Extend(Extend { claim, .. }) | Op::Release(Release { claim, .. })
-                if kind.is_one_string() && claim.value.is_some() =>
+                if kind.is_plain_string() && claim.value.is_some() =>
             {
                 None
             }
@@ -280,7 +284,7 @@ impl Call {
                 ask.predecessor?;
                 Self::new(&Op::Acquire(Acquire { predecessor: None, ..ask.clone() }), kind, home, keys)
             }
-            Op::Release(Release { claim, pass: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
+            Op::Release(Release { claim, action: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
                 let name = [keys.name()];
                 let mut call = match kind {
                     Kind::Mutex | Kind::Election => {
@@ -295,7 +299,7 @@ impl Call {
                     }
                     Kind::Semaphore | Kind::RwLock => {
                         let mut call = Self::of(&SCRIPTS.shared_release_by_token, &name);
-                        call.cmd.arg(claim.hold.token()).arg(kind.word());
+                        call.cmd.arg(claim.hold.token()).arg(kind.as_str());
                         call
                     }
                     // Such a hold blocks no other client, and late requests for it must be recognised by the record.
@@ -345,12 +349,12 @@ impl Call {
     }
 
     fn beat_at(beat: &Heartbeat, keys: &[&str]) -> Self {
-        let Heartbeat { session, alive_ms, begin, held, left } = beat;
+        let Heartbeat { session, alive_ms, begin, acquired, released } = beat;
         let mut call = Self::of(&SCRIPTS.heartbeat, keys);
         let begins = if begin.is_some() { "1" } else { "" };
-        let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::kept_ms(*alive_ms));
-        cmd.arg(begins).arg(begin.as_deref().unwrap_or_default()).arg(held.len());
-        for lock in held.iter().chain(left) {
+        let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::ttl_ms(*alive_ms));
+        cmd.arg(begins).arg(begin.as_deref().unwrap_or_default()).arg(acquired.len());
+        for lock in acquired.iter().chain(released) {
             cmd.arg(field_of(lock));
         }
         call
@@ -405,7 +409,7 @@ impl Call {
         self.cmd.arg(ask.lease_ms).arg(ask.label.as_str());
         match &ask.queue {
             Some(queue) => {
-                self.cmd.arg(Shown(queue.nonce)).arg(queue.kept_ms);
+                self.cmd.arg(Shown(queue.nonce)).arg(queue.ttl_ms);
             }
             None => {
                 self.empty(2);
@@ -422,7 +426,7 @@ impl Call {
     /// The mode, of a shared lock.
     fn mode(mut self, kind: Kind, ask: &Acquire) -> Self {
         if kind.is_shared() {
-            self.cmd.arg(ask.mode.word());
+            self.cmd.arg(ask.mode.encode());
         }
         self
     }
@@ -445,18 +449,18 @@ fn life(life: Liveness) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) ->
 
 /// Whether the token alone identifies the hold, and only its end changes: such extends share a call.
 pub(crate) fn goes_by_token(kind: Kind, extend: &Extend) -> bool {
-    kind.is_one_string() && extend.claim.value.is_none() && !extend.keep_record && extend.reserve.is_none()
+    kind.is_plain_string() && extend.claim.value.is_none() && !extend.keep_record && extend.reserve.is_none()
 }
 
 /// The field of a held lock in a session's record.
 fn field_of(lock: &Lock) -> String {
-    format!("l:{}:{}", lock.kind.word(), lock.name)
+    format!("l:{}:{}", lock.kind.as_str(), lock.name)
 }
 
 /// The lock of such a field.
 pub(crate) fn lock_of(field: &str) -> Option<Lock> {
     let (kind, name) = field.strip_prefix("l:")?.split_once(':')?;
-    Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
+    Some(Lock { kind: Kind::parse(kind)?, name: LockName::new(name).ok()? })
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! Parses replies of the scripts into the core's types.
 
 use super::lock_of;
-use leasehold_core::machine::cohort::{BLOCK, TokenBlock};
 use leasehold_core::{
-    Acquired, AuditEntry, Ended, Entered, Evicted, Extended, FenceRaised, FencingToken, Fingerprint,
-    ForceReleased, HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op,
-    OwnValue, Predecessor, Refused, Released, Reply, Resized, SessionEntry, SessionId,
+    Acquired, AuditEntry, Ended, Evicted, Extended, FenceRaised, FencingToken, Fingerprint, ForceReleased,
+    HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, OwnerHolds,
+    Predecessor, Refused, Released, Reply, Resized, SessionEntry, SessionId, TokenBlock,
 };
 use redis::Value;
 
@@ -44,7 +43,12 @@ pub(crate) fn read(op: &Op, value: &Value) -> Read<Reply> {
 pub(crate) fn release_by_token(value: &Value) -> Read<Option<Released>> {
     match value {
         Value::Int(-1) => Ok(None),
-        left => Ok(Some(Released { found: HoldStatus::Held, left: number(left)?, holder: None, next: None })),
+        left => Ok(Some(Released {
+            status: HoldStatus::Held,
+            remaining_holds: number(left)?,
+            holder: None,
+            next: None,
+        })),
     }
 }
 
@@ -52,14 +56,14 @@ pub(crate) fn release_by_token(value: &Value) -> Read<Option<Released>> {
 pub(crate) fn shares(locks: usize, value: &Value) -> Read<Vec<MultiAcquired>> {
     let items = items(value)?;
     let share = |item: &Value| match text(item) {
-        Ok("open") => Ok(MultiAcquired::Open),
+        Ok("open") => Ok(MultiAcquired::Available),
         Ok("held") => Ok(MultiAcquired::Held),
         Ok(_) => Err(Malformed),
         Err(_) => match refused(item) {
-            Some(refused) => Ok(MultiAcquired::InTheWay(Err(refused?))),
+            Some(refused) => Ok(MultiAcquired::Blocked(Err(refused?))),
             None => acquired(item).map(|acquired| match acquired {
-                granted @ Acquired::Granted { .. } => MultiAcquired::Had(granted),
-                other => MultiAcquired::InTheWay(Ok(other)),
+                granted @ Acquired::Granted { .. } => MultiAcquired::Acquired(granted),
+                other => MultiAcquired::Blocked(Ok(other)),
             }),
         },
     };
@@ -82,9 +86,9 @@ fn refused(value: &Value) -> Option<Read<Refused>> {
             Ok("range") => {
                 Some(numbers(first, second).map(|(count, limit)| Refused::OutOfRange { count, limit }))
             }
-            Ok("differ") => {
-                Some(numbers(first, second).map(|(asked, known)| Refused::Disagreement { asked, known }))
-            }
+            Ok("differ") => Some(
+                numbers(first, second).map(|(requested, known)| Refused::Disagreement { requested, known }),
+            ),
             _ => None,
         },
         _ => None,
@@ -98,7 +102,7 @@ fn whole_lease(value: &Value, lease_ms: u64) -> Option<Read<Acquired>> {
         fence: FencingToken::new(fence),
         remaining_ms: lease_ms,
         others_wait: false,
-        entered: None,
+        owner_holds: None,
     };
     Some(fence.parse().map(granted).map_err(|_| Malformed))
 }
@@ -110,9 +114,11 @@ fn acquired(value: &Value) -> Read<Acquired> {
                 fence: FencingToken::new(number(fence)?),
                 remaining_ms: number(remaining)?,
                 others_wait: number(others)? == 1,
-                entered: match entered {
+                owner_holds: match entered {
                     [] => None,
-                    [count, lease_ms] => Some(Entered { count: number(count)?, lease_ms: number(lease_ms)? }),
+                    [count, lease_ms] => {
+                        Some(OwnerHolds { count: number(count)?, lease_ms: number(lease_ms)? })
+                    }
                     _ => return Err(Malformed),
                 },
             })
@@ -132,10 +138,10 @@ fn acquired(value: &Value) -> Read<Acquired> {
                 holder: holder(who)?,
                 position: number(position).ok(),
                 predecessor,
-                others: others.collect::<Read<_>>()?,
+                other_holders: others.collect::<Read<_>>()?,
             })
         }
-        [word, how] if text(word) == Ok("spent") => text(how).and_then(ended).map(Acquired::Spent),
+        [word, how] if text(word) == Ok("spent") => text(how).and_then(ended).map(Acquired::AlreadyEnded),
         _ => Err(Malformed),
     }
 }
@@ -144,7 +150,10 @@ fn extended(value: &Value) -> Read<Extended> {
     if let Value::Array(reserved) = value {
         let [first, count, waits] = reserved.as_slice() else { return Err(Malformed) };
         let count = number(count)?;
-        let count = u32::try_from(count).ok().filter(|count| (1..=BLOCK).contains(count)).ok_or(Malformed)?;
+        let count = u32::try_from(count)
+            .ok()
+            .filter(|count| (1..=TokenBlock::MAX_LEN).contains(count))
+            .ok_or(Malformed)?;
         let block = TokenBlock::new(FencingToken::new(number(first)?), count);
         return Ok(Extended::Reserved { block, others_wait: number(waits)? != 0 });
     }
@@ -158,23 +167,23 @@ fn extended(value: &Value) -> Read<Extended> {
 fn released(value: &Value) -> Read<Released> {
     // The short form of the usual reply: the lock was held, and there is nothing else to report.
     if text(value) == Ok("held") {
-        return Ok(Released { found: HoldStatus::Held, left: 0, holder: None, next: None });
+        return Ok(Released { status: HoldStatus::Held, remaining_holds: 0, holder: None, next: None });
     }
     // Only a ReentrantMutex reports how many times the owner still holds it.
-    let (found, who, left, next) = match items(value)? {
-        [found, who] => (found, who, 0, None),
-        [found, who, Value::Int(left)] => (found, who, *left, None),
-        [found, who, Value::Int(left), next] => (found, who, *left, Some(next)),
-        [found, who, next] => (found, who, 0, Some(next)),
+    let (status, who, remaining_holds, next) = match items(value)? {
+        [status, who] => (status, who, 0, None),
+        [status, who, Value::Int(remaining_holds)] => (status, who, *remaining_holds, None),
+        [status, who, Value::Int(remaining_holds), next] => (status, who, *remaining_holds, Some(next)),
+        [status, who, next] => (status, who, 0, Some(next)),
         _ => return Err(Malformed),
     };
-    let left = u64::try_from(left).map_err(|_| Malformed)?;
+    let remaining_holds = u64::try_from(remaining_holds).map_err(|_| Malformed)?;
     let next = next.map(|next| match refused(next) {
         Some(refused) => refused.map(Err),
         None => acquired(next).map(Ok),
     });
-    let (found, holder) = (text(found).and_then(fate)?, holder(items(who)?)?);
-    Ok(Released { found, left, holder, next: next.transpose()? })
+    let (status, holder) = (text(status).and_then(fate)?, holder(items(who)?)?);
+    Ok(Released { status, remaining_holds, holder, next: next.transpose()? })
 }
 
 fn inspection(value: &Value) -> Read<Inspection> {
@@ -183,22 +192,24 @@ fn inspection(value: &Value) -> Read<Inspection> {
             return shared(waiting, found, limit, sharers, audit);
         }
         [waiting, found, who] => (waiting, found, who, None),
-        [waiting, found, who, stranger, audit] => (waiting, found, who, Some((stranger, audit))),
+        [waiting, found, who, foreign_fingerprint, audit] => {
+            (waiting, found, who, Some((foreign_fingerprint, audit)))
+        }
         _ => return Err(Malformed),
     };
-    let fate = asked_fate(found)?;
-    let (stranger, audit) = match full {
+    let hold_status = asked_fate(found)?;
+    let (foreign_fingerprint, audit) = match full {
         None => (None, Vec::new()),
-        Some((stranger, audit)) => (fingerprint(stranger)?, entries(text(audit)?)),
+        Some((foreign_fingerprint, audit)) => (fingerprint(foreign_fingerprint)?, entries(text(audit)?)),
     };
     Ok(Inspection {
         holder: holder(items(who)?)?,
-        waiting: number(waiting)?,
-        fate,
-        stranger,
+        waiters: number(waiting)?,
+        hold_status,
+        foreign_fingerprint,
         audit,
         limit: None,
-        sharers: Vec::new(),
+        shared_holders: Vec::new(),
     })
 }
 
@@ -207,22 +218,22 @@ fn shared(
     waiting: &Value,
     found: &Value,
     limit: &Value,
-    sharers: &Value,
+    shared_holders: &Value,
     audit: &[Value],
 ) -> Read<Inspection> {
-    let sharers = items(sharers)?.iter().map(|who| holder(items(who)?)?.ok_or(Malformed));
-    let sharers = sharers.collect::<Read<Vec<_>>>()?;
+    let shared_holders = items(shared_holders)?.iter().map(|who| holder(items(who)?)?.ok_or(Malformed));
+    let shared_holders = shared_holders.collect::<Read<Vec<_>>>()?;
     Ok(Inspection {
-        holder: sharers.first().cloned(),
-        waiting: number(waiting)?,
-        fate: asked_fate(found)?,
-        stranger: None,
+        holder: shared_holders.first().cloned(),
+        waiters: number(waiting)?,
+        hold_status: asked_fate(found)?,
+        foreign_fingerprint: None,
         audit: match audit {
             [] => Vec::new(),
             [audit] => entries(text(audit)?),
             _ => return Err(Malformed),
         },
-        sharers,
+        shared_holders,
         // -1, which is not a count, means no limit.
         limit: part(limit).ok(),
     })
@@ -250,25 +261,25 @@ pub(crate) fn entries(audit: &str) -> Vec<AuditEntry> {
 
 fn entry(line: &str) -> Option<AuditEntry> {
     let fields: Vec<_> = line.split('\t').collect();
-    let [at_ms, how, fence, known, whose, by] = fields[..] else { return None };
+    let [at_ms, how, fence, known, holder, by] = fields[..] else { return None };
     let fence = (!fence.is_empty()).then(|| fence.parse()).transpose().ok()?;
-    let whose = (known == "1").then(|| Label::new(whose)).transpose().ok()?;
+    let holder = (known == "1").then(|| Label::new(holder)).transpose().ok()?;
     Some(AuditEntry {
         at_ms: at_ms.parse().ok()?,
-        how: ended(how).ok()?,
+        ended: ended(how).ok()?,
         fence,
-        whose,
-        by: Label::new(by).ok()?,
+        holder,
+        actor: Label::new(by).ok()?,
     })
 }
 
 fn evicted(value: &Value) -> Read<Evicted> {
     match items(value)? {
         [word] if text(word) == Ok("alive") => Ok(Evicted::Alive),
-        [word, fence, place] if text(word) == Ok("gone") => Ok(Evicted::Gone {
+        [word, fence, place] if text(word) == Ok("gone") => Ok(Evicted::Removed {
             // -1, which is not a count, means no hold.
-            hold: number(fence).ok().map(FencingToken::new),
-            place: number(place)? == 1,
+            fence: number(fence).ok().map(FencingToken::new),
+            was_queued: number(place)? == 1,
         }),
         _ => Err(Malformed),
     }
@@ -276,7 +287,7 @@ fn evicted(value: &Value) -> Read<Evicted> {
 
 fn freed(value: &Value) -> Read<ForceReleased> {
     match items(value)? {
-        [word] if text(word) == Ok("freed") => Ok(ForceReleased::ForceReleased),
+        [word] if text(word) == Ok("freed") => Ok(ForceReleased::Released),
         [word, who] if text(word) == Ok("changed") => {
             Ok(ForceReleased::Changed { holder: holder(items(who)?)? })
         }
@@ -296,7 +307,7 @@ fn resized(value: &Value) -> Read<Resized> {
 fn raised(value: &Value) -> Read<FenceRaised> {
     match number(value)? {
         0 => Ok(FenceRaised::NotHeld),
-        1 => Ok(FenceRaised::FenceRaised),
+        1 => Ok(FenceRaised::Raised),
         _ => Err(Malformed),
     }
 }
@@ -347,7 +358,7 @@ pub(crate) fn session_entry(session: SessionId, now_ms: u64, value: &Value) -> R
     Ok(Some(SessionEntry {
         session,
         alive_ms: until_ms.checked_sub(now_ms),
-        about: field("about").unwrap_or_default().to_owned(),
+        metadata: field("about").unwrap_or_default().to_owned(),
         held,
     }))
 }
@@ -382,20 +393,20 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
         fence: None,
         since_ms: None,
         session: None,
-        mode: LockMode::Whole,
-        rests: false,
+        mode: LockMode::Exclusive,
+        in_cooldown: false,
     };
     match who {
         [] => Ok(None),
         [remaining] => Ok(Some(stranger(remaining))),
         [remaining, fence, since, label, lives_with, owner @ ..] => {
-            let rests = text(lives_with) == Ok("rests");
+            let in_cooldown = text(lives_with) == Ok("rests");
             let ours = Holder {
-                rests,
+                in_cooldown,
                 label: Some(Label::new(text(label)?).map_err(|_| Malformed)?),
                 fence: Some(FencingToken::new(number(fence)?)),
                 since_ms: Some(number(since)?),
-                session: if rests { None } else { session(lives_with)? },
+                session: if in_cooldown { None } else { session(lives_with)? },
                 ..stranger(remaining)
             };
             owned(ours, owner).map(Some)
@@ -414,7 +425,7 @@ fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
                 "" => None,
                 owner => Some(OwnValue::new(owner).map_err(|_| Malformed)?),
             };
-            Ok(Holder { owner, mode: LockMode::of_word(text(mode)?).ok_or(Malformed)?, ..holder })
+            Ok(Holder { owner, mode: LockMode::parse(text(mode)?).ok_or(Malformed)?, ..holder })
         }
         [owner, count] => {
             // A client of another library may use any text as its name.
@@ -482,9 +493,12 @@ mod tests {
     fn what_no_script_says_is_no_reply() {
         let by = || Label::new("test").expect("a plain text is a label");
         for op in [
-            Op::Inspect(Inspect { claim: None, in_full: true }),
-            Op::Evict(Evict { dead: SessionId::from_random([7; 12]), by: by() }),
-            Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(FencingToken::new(1)), by: by() }),
+            Op::Inspect(Inspect { claim: None, details: true }),
+            Op::Evict(Evict { session: SessionId::from_random([7; 12]), actor: by() }),
+            Op::ForceRelease(ForceRelease {
+                observed: ObservedHolder::Hold(FencingToken::new(1)),
+                actor: by(),
+            }),
         ] {
             for value in [
                 Value::Nil,
@@ -515,7 +529,7 @@ mod tests {
         let flat = Value::Array(texts.iter().map(|text| bulk(text)).collect());
         for value in [Value::Map(pairs.collect()), flat] {
             let entry = session_entry(session, 4_000, &value).expect("well formed").expect("a session");
-            assert_eq!((entry.alive_ms, entry.about.as_str()), (Some(1_000), "{}"));
+            assert_eq!((entry.alive_ms, entry.metadata.as_str()), (Some(1_000), "{}"));
             let held: Vec<_> = entry.held.iter().map(|lock| lock.name.to_string()).collect();
             assert_eq!(held, ["a", "b"]);
             let entry = session_entry(session, 5_001, &value).expect("well formed").expect("a session");
@@ -535,9 +549,12 @@ mod tests {
         let found = entries(text);
         assert_eq!(found.len(), 2);
         let label = |text| Label::new(text).expect("a plain text is a label");
-        assert_eq!(found[0].whose, Some(label("web-1 7")));
-        assert_eq!((found[0].how, found[0].fence), (Ended::ForceReleased, Some(FencingToken::new(17))));
-        assert_eq!((found[1].whose.clone(), found[1].fence, found[1].by.clone()), (None, None, label("")));
+        assert_eq!(found[0].holder, Some(label("web-1 7")));
+        assert_eq!((found[0].ended, found[0].fence), (Ended::ForceReleased, Some(FencingToken::new(17))));
+        assert_eq!(
+            (found[1].holder.clone(), found[1].fence, found[1].actor.clone()),
+            (None, None, label(""))
+        );
         assert_eq!(entries(""), []);
     }
 }

@@ -26,7 +26,7 @@ fn request(n: u8, lease_ms: u64) -> Acquire {
         adopt_ms: None,
         liveness,
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 
@@ -43,7 +43,7 @@ fn before(fixture: &mut Fixture, n: usize) -> Result<Keyspace, Violation> {
     fixture.redis.set_now_us(1_762_000_000_000_000);
     let [first, ..] = NAMES;
     if n > 0 {
-        let release = Release { claim: request(9, 0).claim, pass: ReleaseAction::Grant, next: None };
+        let release = Release { claim: request(9, 0).claim, action: ReleaseAction::Grant, next: None };
         fixture.run(&Op::Acquire(request(9, 3_000)), WHOLE)?;
         fixture.run(&Op::Release(release), WHOLE)?;
         assert!(fixture.redis.keyspace().entry(keys(first).record()).is_some());
@@ -99,5 +99,5 @@ fn check_what_is_left(before: &Keyspace, after: &Keyspace) {
 
 fn holds_all(shares: &[MultiAcquired]) -> bool {
     shares.len() == NAMES.len()
-        && shares.iter().all(|share| matches!(share, MultiAcquired::Had(Acquired::Granted { .. })))
+        && shares.iter().all(|share| matches!(share, MultiAcquired::Acquired(Acquired::Granted { .. })))
 }

@@ -4,11 +4,10 @@ use crate::Violation;
 use crate::fixture::Fixture;
 use crate::keyspace::Keyspace;
 use crate::tap::WHOLE;
-use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, Heartbeat, HoldId, Inspect, Kind,
     Label, Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction,
-    Resize, SessionId,
+    Reserve, Resize, SessionId, TokenBlock,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -103,13 +102,13 @@ fn heartbeats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> 
         (
             "heartbeat that reports locks",
             vec![begin(1)],
-            Heartbeat { held: vec![lock()], left: vec![lock()], ..heartbeat(1) },
+            Heartbeat { acquired: vec![lock()], released: vec![lock()], ..heartbeat(1) },
             "HMGET TIME PTTL PEXPIRE HSET HDEL HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
         (
             "heartbeat that reports 2500 locks",
             vec![begin(1)],
-            Heartbeat { held: many(2_500), left: many(1_001), ..heartbeat(1) },
+            Heartbeat { acquired: many(2_500), released: many(1_001), ..heartbeat(1) },
             "HMGET TIME PTTL PEXPIRE HSET HDEL HDEL HSET HSET HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
         ("heartbeat of an unknown session", vec![], heartbeat(1), "HMGET TIME"),
@@ -118,7 +117,7 @@ fn heartbeats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> 
 
 fn heartbeat(n: u8) -> Heartbeat {
     let (session, alive_ms) = (SessionId::from_random([n; 12]), 10_000);
-    Heartbeat { session, alive_ms, begin: None, held: vec![], left: vec![] }
+    Heartbeat { session, alive_ms, begin: None, acquired: vec![], released: vec![] }
 }
 
 /// The commands of an operation that follows others, 2 ms apart.
@@ -237,9 +236,11 @@ fn releases() -> Vec<Path> {
 
 /// No session has begun here, so every session is dead.
 fn removals() -> Vec<Path> {
-    let evict =
-        |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
-    let free = |seen| Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") });
+    let evict = |n: u8| {
+        Op::Evict(Evict { session: claim(n).hold.session(), actor: Label::new("test").expect("a label") })
+    };
+    let free =
+        |observed| Op::ForceRelease(ForceRelease { observed, actor: Label::new("test").expect("a label") });
     let hold = || ObservedHolder::Hold(FencingToken::new(START_US));
     let poll = |n: u8, ahead: u8| {
         let predecessor = Some(claim(ahead).hold.session());
@@ -288,7 +289,7 @@ fn removals() -> Vec<Path> {
         (
             "inspect in full",
             vec![take(1), free(hold())],
-            Op::Inspect(Inspect { claim: None, in_full: true }),
+            Op::Inspect(Inspect { claim: None, details: true }),
             "GET HMGET GET",
         ),
     ]
@@ -329,14 +330,14 @@ fn others() -> Vec<Path> {
         (
             "release that notifies waiters",
             vec![take(1)],
-            give(1, ReleaseAction::Tell, None),
+            give(1, ReleaseAction::FreeAndPublish, None),
             "GET HMGET DEL HSET PUBLISH",
         ),
-        ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None, in_full: false }), "GET HMGET"),
+        ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None, details: false }), "GET HMGET"),
         (
             "inspect of a lock that others wait for",
             queue(),
-            Op::Inspect(Inspect { claim: None, in_full: false }),
+            Op::Inspect(Inspect { claim: None, details: false }),
             "GET HMGET TIME HVALS PTTL",
         ),
     ]
@@ -375,7 +376,7 @@ fn elections() -> Vec<Path> {
         (
             "inspect of a held one",
             vec![take(1)],
-            Op::Inspect(Inspect { claim: None, in_full: false }),
+            Op::Inspect(Inspect { claim: None, details: false }),
             "GET HMGET PTTL",
         ),
     ]
@@ -389,15 +390,16 @@ fn entries() -> Vec<Path> {
         Claim { value: OwnValue::new(owner).ok(), ..claim(n) }
     };
     let take = |n: u8| Op::Acquire(request(owned(n), Some(60_000)));
-    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: ReleaseAction::Grant, next: None });
+    let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
     let extend = |n: u8, lease_ms: u64, keep_record: bool| {
         Op::Extend(Extend { claim: owned(n), lease_ms, keep_record, reserve: None })
     };
-    let evict =
-        |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
+    let evict = |n: u8| {
+        Op::Evict(Evict { session: claim(n).hold.session(), actor: Label::new("test").expect("a label") })
+    };
     let free = || {
-        let seen = ObservedHolder::Hold(FencingToken::new(START_US));
-        Op::ForceRelease(ForceRelease { seen, by: Label::new("test").expect("a label") })
+        let observed = ObservedHolder::Hold(FencingToken::new(START_US));
+        Op::ForceRelease(ForceRelease { observed, actor: Label::new("test").expect("a label") })
     };
     let raise =
         |n: u8, fence: u64| Op::RaiseFence(RaiseFence { claim: owned(n), fence: FencingToken::new(fence) });
@@ -482,13 +484,13 @@ fn entries() -> Vec<Path> {
         (
             "inspect of a free lock",
             vec![],
-            Op::Inspect(Inspect { claim: None, in_full: false }),
+            Op::Inspect(Inspect { claim: None, details: false }),
             "HMGET HLEN HMGET",
         ),
         (
             "inspect of a held one",
             vec![take(1)],
-            Op::Inspect(Inspect { claim: None, in_full: false }),
+            Op::Inspect(Inspect { claim: None, details: false }),
             "HMGET HLEN HGET TIME HMGET",
         ),
     ]
@@ -501,13 +503,16 @@ fn take_part(n: u8, mode: LockMode) -> Op {
 
 /// A Semaphore with two permits.
 fn permits() -> Vec<Path> {
-    let take = |n: u8, count: u32| take_part(n, LockMode::Permits { count, of: 2 });
+    let take = |n: u8, count: u32| take_part(n, LockMode::Permits { count, total: 2 });
     let by = || Label::new("test").expect("a label");
-    let evict = |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: by() });
+    let evict = |n: u8| Op::Evict(Evict { session: claim(n).hold.session(), actor: by() });
     let free = |at_us: u64| {
-        Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(FencingToken::new(at_us)), by: by() })
+        Op::ForceRelease(ForceRelease {
+            observed: ObservedHolder::Hold(FencingToken::new(at_us)),
+            actor: by(),
+        })
     };
-    let resize = |seen: Option<u32>, limit: u32| Op::Resize(Resize { seen, limit });
+    let resize = |observed: Option<u32>, limit: u32| Op::Resize(Resize { observed, limit });
     let two = || vec![take(1, 1), take(2, 1)];
     let queue = || [two(), vec![take(3, 1), take(4, 1)]].concat();
     vec![
@@ -585,7 +590,7 @@ fn permits() -> Vec<Path> {
         (
             "inspect of a lock that others wait for",
             queue(),
-            Op::Inspect(Inspect { claim: None, in_full: true }),
+            Op::Inspect(Inspect { claim: None, details: true }),
             "HGET HGETALL TIME HMGET HVALS GET",
         ),
     ]
@@ -595,7 +600,7 @@ fn permits() -> Vec<Path> {
 fn readers() -> Vec<Path> {
     let owned = |n: u8| Claim { value: OwnValue::new(format!("owner {}", n % 4)).ok(), ..claim(n) };
     let take = |n: u8, mode: LockMode| Op::Acquire(Acquire { mode, ..request(owned(n), Some(60_000)) });
-    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: ReleaseAction::Grant, next: None });
+    let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
     let (read, write) = (|n: u8| take(n, LockMode::Read), |n: u8| take(n, LockMode::Write));
     vec![
         ("read", vec![], read(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
@@ -635,8 +640,8 @@ fn readers() -> Vec<Path> {
 
 /// A Latch that opens after two arrivals.
 fn arrivals() -> Vec<Path> {
-    let arrive = |n: u8| take_part(n, LockMode::Arrive { count: 1, of: 2 });
-    let wait = |n: u8| take_part(n, LockMode::Await { of: 2 });
+    let arrive = |n: u8| take_part(n, LockMode::CountDown { count: 1, total: 2 });
+    let wait = |n: u8| take_part(n, LockMode::LatchWait { total: 2 });
     vec![
         ("arrival", vec![], arrive(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
         ("wait for arrivals", vec![arrive(1)], wait(2), "HGET HGETALL TIME HMGET PTTL HSET"),
@@ -649,7 +654,7 @@ fn arrivals() -> Vec<Path> {
         (
             "wait by another number",
             vec![wait(2)],
-            take_part(3, LockMode::Await { of: 3 }),
+            take_part(3, LockMode::LatchWait { total: 3 }),
             "HGET HLEN HMGET HGET TIME",
         ),
     ]
@@ -657,7 +662,7 @@ fn arrivals() -> Vec<Path> {
 
 /// A Barrier of three parties.
 fn meetings() -> Vec<Path> {
-    let meet = |n: u8| take_part(n, LockMode::Meet { of: 3 });
+    let meet = |n: u8| take_part(n, LockMode::BarrierWait { total: 3 });
     vec![
         ("the first", vec![], meet(1), "HGET HLEN HMGET TIME RESTORE HSET"),
         ("the second", vec![meet(1)], meet(2), "HGET HLEN HMGET HMGET TIME PTTL HSET"),
@@ -674,10 +679,10 @@ fn claim(n: u8) -> Claim {
     Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]))
 }
 
-fn request(claim: Claim, kept_ms: Option<u64>) -> Acquire {
+fn request(claim: Claim, ttl_ms: Option<u64>) -> Acquire {
     let nonce = Nonce::new(0, 1);
     let label = Label::new("test").expect("a plain text is a label");
-    let queue = kept_ms.map(|kept_ms| Enqueue { nonce, kept_ms });
+    let queue = ttl_ms.map(|ttl_ms| Enqueue { nonce, ttl_ms });
     Acquire {
         claim,
         lease_ms: 3_000,
@@ -686,7 +691,7 @@ fn request(claim: Claim, kept_ms: Option<u64>) -> Acquire {
         adopt_ms: None,
         liveness: Liveness::Session { alive_ms: 0 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 
@@ -713,12 +718,12 @@ fn release(n: u8) -> Op {
 }
 
 fn rest(n: u8) -> Op {
-    give(n, ReleaseAction::Rest { for_ms: 60_000 }, None)
+    give(n, ReleaseAction::Cooldown { for_ms: 60_000 }, None)
 }
 
-fn give(n: u8, pass: ReleaseAction, next: Option<u8>) -> Op {
+fn give(n: u8, action: ReleaseAction, next: Option<u8>) -> Op {
     let next = next.map(|n| request(claim(n), Some(60_000)));
-    Op::Release(Release { claim: claim(n), pass, next })
+    Op::Release(Release { claim: claim(n), action, next })
 }
 
 fn own_claim() -> Claim {
@@ -730,7 +735,7 @@ fn own() -> Op {
 }
 
 fn release_own() -> Op {
-    Op::Release(Release { claim: own_claim(), pass: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim: own_claim(), action: ReleaseAction::Grant, next: None })
 }
 
 fn short_extend(n: u8) -> Op {
@@ -739,7 +744,7 @@ fn short_extend(n: u8) -> Op {
 
 /// Reserves tokens; the holder is notified of waiters.
 fn reserve(n: u8, lease_ms: u64) -> Op {
-    let reserve = Some(Reserve { tokens: BLOCK, tell: true });
+    let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: true });
     Op::Extend(Extend { claim: claim(n), lease_ms, keep_record: false, reserve })
 }
 

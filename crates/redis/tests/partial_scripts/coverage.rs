@@ -32,7 +32,7 @@ pub(crate) fn op_kinds(kind: Kind) -> impl Iterator<Item = OpKind> {
     OP_KINDS.into_iter().filter(move |op| match op {
         OpKind::Resize => kind == Kind::Semaphore,
         OpKind::Reserve => kind == Kind::Mutex,
-        OpKind::RaiseFence => kind.goes_by_majority(),
+        OpKind::RaiseFence => kind.supports_quorum(),
         _ => true,
     })
 }

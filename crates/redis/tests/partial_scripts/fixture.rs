@@ -10,8 +10,8 @@ use crate::keyspace::{Content, Entry, Keyspace};
 use crate::server::Server;
 use crate::tap::{How, WHOLE};
 use leasehold_core::model::{
-    Audit, Content as Lies, Endings, LockState, QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved,
-    SessionRecord, Sessions, Value as Stands,
+    Audit, Content as Lies, EndedHolds, LockState, QueueEntry, QueueEntryId, Record, RecordedHolder,
+    Reserved, SessionRecord, Sessions, Value as Stands,
 };
 use leasehold_core::{
     Acquire, AuditEntry, Claim, Ended, FencingToken, Heartbeat, HeartbeatReply, HoldId, KeySpace, Kind,
@@ -147,7 +147,7 @@ impl Fixture {
 
     /// Ends a session, as the store does.
     pub(crate) fn end_session(&mut self, session: SessionId) -> Result<(), Violation> {
-        let (record, index) = (self.space.session(session), self.space.sessions());
+        let (record, index) = (self.space.session(session), self.space.session_index());
         self.command(&["DEL", &record])?;
         self.command(&["ZREM", &index, &session.to_string()])
     }
@@ -162,7 +162,7 @@ impl Fixture {
         let sessions = self.sessions()?;
         let found = self.run(op, WHOLE)?;
         let before = state.clone();
-        let (expected, wakes) = state.apply(now_us, op, &|session| sessions.vital(now_us / 1000, session));
+        let (expected, wakes) = state.apply(now_us, op, &|session| sessions.status(now_us / 1000, session));
         if found.as_ref() != Some(&expected) {
             return Err(Violation(format!("{op:?}\n  is answered {found:?},\n  by the model {expected:?}")));
         }
@@ -187,10 +187,12 @@ impl Fixture {
     ) -> Vec<(String, String)> {
         let wake = |wake: &Notification| (format!("{MAILBOXES}{}", wake.to()), wake.message());
         let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
-        let tells = matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. }));
+        let tells = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }));
         let free = match self.kind {
-            Kind::Reentrant if freed => Some((self.keys.released_channel(), "0".to_owned())),
-            Kind::Mutex if freed && tells => Some((self.space.told_channel(&self.keys), "free".to_owned())),
+            Kind::Reentrant if freed => Some((self.keys.redisson_channel(), "0".to_owned())),
+            Kind::Mutex if freed && tells => {
+                Some((self.space.release_channel(&self.keys), "free".to_owned()))
+            }
             _ => None,
         };
         let leads = leader_announcement(before, after, now_us);
@@ -219,7 +221,7 @@ impl Fixture {
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
         let sessions = Workload::sessions().map(|session| self.space.session(session));
-        lock.into_iter().chain([self.space.sessions()]).chain(sessions).collect()
+        lock.into_iter().chain([self.space.session_index()]).chain(sessions).collect()
     }
 
     /// The model's sessions for this state of the keys. A record that was cut off before its session had begun is none.
@@ -248,7 +250,7 @@ impl Fixture {
 /// A state without expired queue entries, which may remain for a while.
 pub(crate) fn live(state: &LockState, now_us: u64) -> LockState {
     let mut state = state.clone();
-    state.held_by(now_us);
+    state.holders_at(now_us);
     state
 }
 
@@ -302,10 +304,10 @@ fn audit(text: &[u8], expires_ms: u64) -> Result<Audit, Violation> {
 
 fn audit_entry(line: &str) -> Result<AuditEntry, Violation> {
     let words: Vec<_> = line.split('\t').collect();
-    let [at_ms, how, fence, known, whose, by] = words[..] else {
+    let [at_ms, ended, fence, known, whose, by] = words[..] else {
         return Err(Violation(format!("an audit entry `{line}`")));
     };
-    let how = match how {
+    let ended = match ended {
         "released" => Ended::Released,
         "evicted" => Ended::Evicted,
         "freed" => Ended::ForceReleased,
@@ -313,23 +315,23 @@ fn audit_entry(line: &str) -> Result<AuditEntry, Violation> {
     };
     Ok(AuditEntry {
         at_ms: parsed(at_ms)?,
-        how,
+        ended,
         fence: (!fence.is_empty()).then(|| parsed(fence).map(FencingToken::new)).transpose()?,
-        whose: (known == "1").then(|| Label::new(whose).map_err(violation)).transpose()?,
-        by: Label::new(by).map_err(violation)?,
+        holder: (known == "1").then(|| Label::new(whose).map_err(violation)).transpose()?,
+        actor: Label::new(by).map_err(violation)?,
     })
 }
 
 /// The lock of a field in a session's record.
 fn lock_of(field: &str) -> Option<Lock> {
     let (kind, name) = field.strip_prefix("l:")?.split_once(':')?;
-    Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
+    Some(Lock { kind: Kind::parse(kind)?, name: LockName::new(name).ok()? })
 }
 
 /// The tokens reserved for local hand-offs.
 fn reserved(text: &str) -> Result<Reserved, Violation> {
     let (upto, tells) = text.strip_suffix(" tell").map_or((text, false), |upto| (upto, true));
-    Ok(Reserved { upto: FencingToken::new(parsed(upto)?), tells })
+    Ok(Reserved { last_fence: FencingToken::new(parsed(upto)?), notify_wanted: tells })
 }
 
 /// The fields of a record.
@@ -354,19 +356,22 @@ impl Fields {
         if self.field("format") != Some("1") {
             return Err(Violation(format!("a record of format {:?}", self.field("format"))));
         }
-        let last = self.field("last").map(|last| parsed::<u64>(last).map(FencingToken::new)).transpose()?;
-        let tenant = self.field("tenant").map(tenant).transpose()?;
+        let last_fence = self
+            .field("last")
+            .map(|last_fence| parsed::<u64>(last_fence).map(FencingToken::new))
+            .transpose()?;
+        let last_holder = self.field("tenant").map(tenant).transpose()?;
         let ended = self.field("ended").map(|ended| endings(ended, holds)).transpose()?.unwrap_or_default();
         let reserved = self.field("reserved").map(reserved).transpose()?;
         let mut record = Record {
             expires_ms,
-            last,
+            last_fence,
             reserved,
-            tenant,
+            last_holder,
             ended,
-            tail: 0,
+            next_ticket: 0,
             tickets: BTreeMap::new(),
-            places: BTreeMap::new(),
+            entries: BTreeMap::new(),
             limit: self.field("limit").map(parsed).transpose()?,
         };
         self.queue(kind, &mut record)?;
@@ -394,7 +399,7 @@ impl Fields {
             (Some(until), Some(about)) => Ok(Some(SessionRecord {
                 alive_until_ms: parsed(until)?,
                 expires_ms,
-                about: about.to_owned(),
+                metadata: about.to_owned(),
                 held,
             })),
             (None, None) if held.is_empty() => Ok(None),
@@ -410,7 +415,7 @@ impl Fields {
         let [size, tail, first, last] = words[..] else {
             return Err(Violation(format!("a queue `{queue}`")));
         };
-        record.tail = parsed(tail)?;
+        record.next_ticket = parsed(tail)?;
         let (mut before, mut at) = ("", first);
         while !at.is_empty() {
             let text = self.field(&format!("w:{at}")).unwrap_or_default();
@@ -419,17 +424,20 @@ impl Fields {
                 return Err(Violation(format!("the link back from {at} does not lead to {before}")));
             }
             let in_order = record.tickets.last_key_value().is_none_or(|(ticket, _)| *ticket < place.ticket);
-            if !in_order || place.ticket >= record.tail || QueueEntryId::of(kind, &place.claim.hold) != id {
+            if !in_order
+                || place.ticket >= record.next_ticket
+                || QueueEntryId::of(kind, &place.claim.hold) != id
+            {
                 return Err(Violation(format!("entry {} of {at} is out of order", place.ticket)));
             }
             record.tickets.insert(place.ticket, id);
-            record.places.insert(id, place);
+            record.entries.insert(id, place);
             before = at;
             at = if at == last { "" } else { self.field(&format!("n:{at}")).unwrap_or_default() };
         }
         let places =
             self.0.iter().filter(|(field, text)| field.starts_with("w:") && !text.is_empty()).count();
-        if before != last || places != record.places.len() || parsed::<usize>(size)? != places {
+        if before != last || places != record.entries.len() || parsed::<usize>(size)? != places {
             return Err(Violation(format!("{places} entries, but a queue `{queue}` that ends at {before}")));
         }
         Ok(())
@@ -448,10 +456,10 @@ fn queue_entry_id(kind: Kind, text: &str) -> Result<QueueEntryId, Violation> {
 fn queue_entry(text: &str, kind: Kind) -> Result<QueueEntry, Violation> {
     let (text, mode) = match text.rsplit_once('\n') {
         Some((text, word)) if kind.is_shared() => {
-            let mode = LockMode::of_word(word).filter(|mode| mode.suits(kind));
+            let mode = LockMode::parse(word).filter(|mode| mode.applies_to(kind));
             (text, mode.ok_or_else(|| Violation(format!("a place of a mode `{word}`")))?)
         }
-        _ => (text, LockMode::Whole),
+        _ => (text, LockMode::Exclusive),
     };
     let words: Vec<_> = text.splitn(8, '\n').collect();
     let [ticket, nonce, expires_ms, lease_ms, life, hold, own, label] = words[..] else {
@@ -486,7 +494,7 @@ fn life(text: &str) -> Result<Liveness, Violation> {
     }
 }
 
-fn endings(text: &str, holds: &BTreeMap<String, HoldId>) -> Result<Endings, Violation> {
+fn endings(text: &str, holds: &BTreeMap<String, HoldId>) -> Result<EndedHolds, Violation> {
     let ended = |at: usize| {
         let (hold, mark) = (text.get(at..at + 12).unwrap_or_default(), text.get(at + 12..at + 13));
         let how = match mark {
@@ -498,7 +506,7 @@ fn endings(text: &str, holds: &BTreeMap<String, HoldId>) -> Result<Endings, Viol
         let hold = holds.get(hold).ok_or_else(|| Violation("an unknown hold that ended".to_owned()))?;
         Ok((*hold, how))
     };
-    Ok(Endings { kept: (0..text.len()).step_by(13).map(ended).collect::<Result<_, _>>()? })
+    Ok(EndedHolds { holds: (0..text.len()).step_by(13).map(ended).collect::<Result<_, _>>()? })
 }
 
 fn claim(hold: &str, own: &str) -> Result<Claim, Violation> {

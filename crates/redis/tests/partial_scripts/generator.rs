@@ -48,7 +48,7 @@ impl<'a> Generator<'a> {
             self.write_as_foreigner(ForeignWrite::DeletesRecord)?;
         }
         // Expired state must be gone from the model before the two are compared.
-        self.state.is_over(self.now_us);
+        self.state.is_empty_at(self.now_us);
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl<'a> Generator<'a> {
 
     /// Fails unless the index contains the session of this heartbeat, and lasts as long.
     fn is_listed(&self, beat: &Heartbeat) -> Result<(), Violation> {
-        let (record, index) = (self.fixture.space.session(beat.session), self.fixture.space.sessions());
+        let (record, index) = (self.fixture.space.session(beat.session), self.fixture.space.session_index());
         let [record, index] = [record, index].map(|key| self.fixture.redis.keys().entry(&key).cloned());
         let ends_ms = record.and_then(|record| record.expires_ms);
         let listed = index.is_some_and(|index| match &index.content {
@@ -126,7 +126,7 @@ impl<'a> Generator<'a> {
     }
 
     fn compare(&mut self) -> Result<(), Violation> {
-        self.state.is_over(self.now_us);
+        self.state.is_empty_at(self.now_us);
         let found = self.fixture.state()?;
         if found == self.state {
             return Ok(());
@@ -144,7 +144,7 @@ impl<'a> Generator<'a> {
 
     pub(crate) fn set_now_us(&mut self, now_us: u64) {
         self.now_us = now_us;
-        self.state.is_over(now_us);
+        self.state.is_empty_at(now_us);
         self.fixture.redis.set_now_us(now_us);
     }
 
@@ -164,12 +164,12 @@ impl<'a> Generator<'a> {
         if self.workload.random().below(2) == 0 {
             return Ok(());
         }
-        let pass = leasehold_core::ReleaseAction::Free;
-        self.agree(&Op::Release(Release { claim, pass, next: None }))
+        let action = leasehold_core::ReleaseAction::Free;
+        self.agree(&Op::Release(Release { claim, action, next: None }))
     }
 
-    fn request(&self, n: u8, kept_ms: u64) -> Acquire {
-        let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms });
+    fn request(&self, n: u8, ttl_ms: u64) -> Acquire {
+        let queue = Some(Enqueue { nonce: self.workload.nonce(), ttl_ms });
         let label = Label::new("test").expect("a plain text is a label");
         Acquire {
             claim: self.workload.fresh_claim(n),
@@ -190,7 +190,7 @@ impl<'a> Generator<'a> {
         let record = self.fixture.keys.record().to_owned();
         self.fixture.command(&["HSET", &record, "last", &last.to_string()])?;
         if let Some(record) = &mut self.state.record {
-            record.last = Some(FencingToken::new(last));
+            record.last_fence = Some(FencingToken::new(last));
         }
         self.compare()
     }
@@ -199,10 +199,10 @@ impl<'a> Generator<'a> {
 /// The lock mode that excludes most other holders, so that others wait for it.
 fn whole(kind: Kind) -> LockMode {
     match kind {
-        Kind::Semaphore => LockMode::Permits { count: 3, of: 3 },
+        Kind::Semaphore => LockMode::Permits { count: 3, total: 3 },
         Kind::RwLock => LockMode::Write,
-        Kind::Latch => LockMode::Await { of: 3 },
-        Kind::Barrier => LockMode::Meet { of: 64 },
-        _ => LockMode::Whole,
+        Kind::Latch => LockMode::LatchWait { total: 3 },
+        Kind::Barrier => LockMode::BarrierWait { total: 64 },
+        _ => LockMode::Exclusive,
     }
 }

@@ -90,12 +90,12 @@ fn is_on_the_way(beat: &Heartbeat, before: &Sessions, after: &Sessions, left: &S
         (_, Some(is), Some(found)) => {
             // The locks that it reported or still reports: none of a session that did not exist.
             let had = |lock| was.is_some_and(|was| was.held.contains(lock));
-            let keeps = |lock| had(lock) && !beat.left.contains(lock);
+            let keeps = |lock| had(lock) && !beat.released.contains(lock);
             let was = was.unwrap_or(is);
             let either = |field: fn(&SessionRecord) -> u64| [field(was), field(is)].contains(&field(found));
             either(|record| record.alive_until_ms)
                 && either(|record| record.expires_ms)
-                && [&was.about, &is.about].contains(&&found.about)
+                && [&was.metadata, &is.metadata].contains(&&found.metadata)
                 && found.held.iter().all(|lock| had(lock) || is.held.contains(lock))
                 && is.held.iter().all(|lock| !keeps(lock) || found.held.contains(lock))
         }

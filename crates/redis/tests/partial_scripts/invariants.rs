@@ -100,7 +100,7 @@ pub(crate) fn left(
 fn is_unwritten(before: &LockState, after: &LockState, left: &LockState) -> bool {
     let record = |state: &LockState| for_ever(state).record;
     let awaited = before.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
-    let tenant = after.record.as_ref().and_then(|record| record.tenant.as_ref());
+    let tenant = after.record.as_ref().and_then(|record| record.last_holder.as_ref());
     let token = left.value.as_ref().and_then(|value| value.content.token());
     let is_new = before.record.is_none() && left.record.as_ref().is_some_and(is_empty);
     left.kind == Kind::Mutex
@@ -142,12 +142,14 @@ fn for_ever_there(value: Value) -> Value {
 }
 
 fn is_empty(record: &Record) -> bool {
-    let Record { expires_ms: _, last, reserved, tenant, ended, tail, tickets, places, .. } = record;
-    last.is_none()
+    let Record {
+        expires_ms: _, last_fence, reserved, last_holder, ended, next_ticket, tickets, entries, ..
+    } = record;
+    last_fence.is_none()
         && reserved.is_none()
-        && tenant.is_none()
-        && ended.kept.is_empty()
-        && *tail == 0
+        && last_holder.is_none()
+        && ended.holds.is_empty()
+        && *next_ticket == 0
         && tickets.is_empty()
-        && places.is_empty()
+        && entries.is_empty()
 }

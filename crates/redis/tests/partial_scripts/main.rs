@@ -82,7 +82,7 @@ fn a_partial_script_of_a_shared_lock_does_so_too() {
 fn leaves_expiries_and_blocks_no_client(kinds: &[Kind], all: u64) {
     if let Some(seed) = number("LEASEHOLD_SEED") {
         for kind in kinds {
-            println!("a {}", kind.word());
+            println!("a {}", kind.as_str());
             let checked = check(&mut Fixture::new(*kind), seed, &mut Coverage::default());
             checked.unwrap_or_else(|Violation(what)| panic!("{what}"));
         }
@@ -105,7 +105,7 @@ fn check_all(kind: Kind, seeds: impl Iterator<Item = u64>) -> Coverage {
     let (mut fixture, mut seen) = (Fixture::new(kind), Coverage::default());
     for seed in seeds {
         check(&mut fixture, seed, &mut seen)
-            .unwrap_or_else(|Violation(what)| panic!("a {}: {what}", kind.word()));
+            .unwrap_or_else(|Violation(what)| panic!("a {}: {what}", kind.as_str()));
     }
     seen.cut_at(fixture.cuts);
     seen
@@ -220,8 +220,8 @@ impl Generator<'_> {
         self.check_that_parts_end_before_the_key()?;
         let mut after = before.clone();
         let (sessions, now_ms) = (self.fixture.sessions()?, self.now_us / 1000);
-        let (reply, wakes) = after.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
-        let released = matches!(reply, Reply::Release(released) if released.found == HoldStatus::Held);
+        let (reply, wakes) = after.apply(self.now_us, op, &|session| sessions.status(now_ms, session));
+        let released = matches!(reply, Reply::Release(released) if released.status == HoldStatus::Held);
         // An eviction is recorded in the audit.
         let taken = after.audit != before.audit;
         let given_up = (released || taken).then(|| self.given_up(before, op));
@@ -259,7 +259,7 @@ impl Generator<'_> {
             }
             Op::ForceRelease(free) if state.kind.is_shared() => {
                 state = live(&state, self.now_us);
-                keep_parts(&mut state, |part| free.seen != ObservedHolder::Hold(part.fence));
+                keep_parts(&mut state, |part| free.observed != ObservedHolder::Hold(part.fence));
                 state = live(&state, self.now_us);
             }
             Op::Release(release) => {
@@ -268,12 +268,12 @@ impl Generator<'_> {
                 let stands = state.value.as_ref().and_then(|value| value.content.token());
                 if !stands.is_some_and(|stands| stands.contains("rest\n")) {
                     state.clone_from(before);
-                    let release = Release { pass: ReleaseAction::Free, ..rest };
+                    let release = Release { action: ReleaseAction::Free, ..rest };
                     state.apply(self.now_us, &Op::Release(release), &all_alive);
                 }
             }
-            Op::Acquire(Acquire { predecessor: Some(dead), .. }) | Op::Evict(Evict { dead, .. }) => {
-                state.bury(self.now_us, *dead, &by);
+            Op::Acquire(Acquire { predecessor: Some(session), .. }) | Op::Evict(Evict { session, .. }) => {
+                state.evict_session(self.now_us, *session, &by);
             }
             _ => state.value = None,
         }
@@ -296,8 +296,9 @@ impl Generator<'_> {
     fn check_expiries(&self, before: &LockState) -> Result<(), Violation> {
         let persisted = |content: &str| {
             let value = before.value.as_ref().filter(|value| value.expires_ms.is_none());
-            value
-                .is_some_and(|value| value.content.token().unwrap_or_else(|| value.content.word()) == content)
+            value.is_some_and(|value| {
+                value.content.token().unwrap_or_else(|| value.content.type_name()) == content
+            })
         };
         let keyspace = self.fixture.redis.keyspace();
         for (key, entry) in keyspace.entries().filter(|(_, entry)| entry.expires_ms.is_none()) {

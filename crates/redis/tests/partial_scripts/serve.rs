@@ -11,7 +11,7 @@
 use crate::Violation;
 use crate::fixture::live;
 use crate::generator::Generator;
-use leasehold_core::model::{Entry, LockState};
+use leasehold_core::model::{LockState, ReentrantHold};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, FencingToken, HoldId, HoldStatus, Kind, Label, Liveness, LockMode, Op,
     Release, ReleaseAction, Reply,
@@ -32,7 +32,7 @@ impl Generator<'_> {
         let mut waiting = self.live(before);
         waiting.extend(self.live(&self.state));
         waiting.extend(asked_in(op).map(|ask| (ask.claim.hold.token(), ask.claim.clone())));
-        let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
+        let places = self.state.record.as_ref().map_or(0, |record| record.entries.len());
         self.end_holds()?;
         let mut looks = 2 * waiting.len() + places / LOOKS_AT_MOST + 1;
         while let Some(claim) = self.next_to_poll(&waiting)? {
@@ -52,7 +52,7 @@ impl Generator<'_> {
                     self.release(&claim)?;
                 }
                 // It held the lock before, and got that reply.
-                Reply::Acquire(Acquired::Spent(_)) => {}
+                Reply::Acquire(Acquired::AlreadyEnded(_)) => {}
                 Reply::Acquire(Acquired::Taken { .. }) => {
                     waiting.insert(claim.hold.token(), claim);
                 }
@@ -83,16 +83,16 @@ impl Generator<'_> {
     }
 
     fn release(&mut self, claim: &Claim) -> Result<(), Violation> {
-        let release = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
+        let release = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
         match self.send(&release)? {
-            Reply::Release(released) if released.found == HoldStatus::Held => Ok(()),
+            Reply::Release(released) if released.status == HoldStatus::Held => Ok(()),
             other => Err(Violation(format!("the holder's release is answered {other:?}"))),
         }
     }
 
     /// The queue entries that have not expired.
     fn live(&self, state: &LockState) -> BTreeMap<String, Claim> {
-        let places = state.record.iter().flat_map(|record| record.places.values());
+        let places = state.record.iter().flat_map(|record| record.entries.values());
         let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);
         live.map(|place| (place.claim.hold.token(), place.claim.clone())).collect()
     }
@@ -109,7 +109,7 @@ impl Generator<'_> {
     }
 
     fn poll(&self, claim: &Claim) -> Op {
-        let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms: 7_200_000 });
+        let queue = Some(Enqueue { nonce: self.workload.nonce(), ttl_ms: 7_200_000 });
         let label = Label::new("test").expect("a plain text is a label");
         Op::Acquire(Acquire {
             claim: claim.clone(),
@@ -119,7 +119,7 @@ impl Generator<'_> {
             adopt_ms: None,
             liveness: Liveness::Session { alive_ms: 10_000 },
             predecessor: None,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
         })
     }
 
@@ -134,12 +134,12 @@ impl Generator<'_> {
         for _ in 0..=places / LOOKS_AT_MOST {
             self.send(&Op::Release(Release {
                 claim: stranger.clone(),
-                pass: ReleaseAction::Grant,
+                action: ReleaseAction::Grant,
                 next: None,
             }))?;
         }
         let found = self.fixture.state()?;
-        let left = found.record.as_ref().map_or(0, |record| record.places.len());
+        let left = found.record.as_ref().map_or(0, |record| record.entries.len());
         // Expired entries may remain until their key expires.
         let held = live(&found, self.now_us).value.is_some();
         if found != self.state || held || left > 0 {
@@ -154,9 +154,10 @@ impl Generator<'_> {
 
 /// The claims that hold the lock, if they are ours: the oldest first.
 fn holders(state: &LockState) -> Vec<Claim> {
-    match state.value.as_ref().and_then(|value| value.content.entries()) {
+    match state.value.as_ref().and_then(|value| value.content.reentrant_holds()) {
         Some(entries) => {
-            let claim = |entry: &Entry| Claim { hold: entry.hold, value: Some(entries.owner.clone()) };
+            let claim =
+                |entry: &ReentrantHold| Claim { hold: entry.hold, value: Some(entries.owner.clone()) };
             entries.holds.iter().map(claim).collect()
         }
         None => holder(state).cloned().into_iter().collect(),
@@ -165,11 +166,11 @@ fn holders(state: &LockState) -> Vec<Claim> {
 
 /// The claim that holds a Mutex, if it is ours.
 fn holder(state: &LockState) -> Option<&Claim> {
-    let tenant = state.record.as_ref()?.tenant.as_ref()?;
+    let tenant = state.record.as_ref()?.last_holder.as_ref()?;
     let stands = state.value.as_ref()?.content.token() == Some(&*state.kind.token(&tenant.claim));
     let ended = |hold: &HoldId| {
         let record = state.record.as_ref();
-        record.is_some_and(|record| record.ended.how(hold).is_some())
+        record.is_some_and(|record| record.ended.find(hold).is_some())
     };
     // A client of another library may use the same value as one of ours.
     let own = tenant.claim.value.is_some() && ended(&tenant.claim.hold);
@@ -179,8 +180,8 @@ fn holder(state: &LockState) -> Option<&Claim> {
 /// The greatest token that was granted or reserved.
 fn last(state: &LockState) -> FencingToken {
     let record = state.record.as_ref();
-    let reserved = record.and_then(|record| record.reserved).map(|reserved| reserved.upto);
-    record.and_then(|record| record.last).max(reserved).unwrap_or(FencingToken::new(0))
+    let reserved = record.and_then(|record| record.reserved).map(|reserved| reserved.last_fence);
+    record.and_then(|record| record.last_fence).max(reserved).unwrap_or(FencingToken::new(0))
 }
 
 /// The acquire requests of an operation.

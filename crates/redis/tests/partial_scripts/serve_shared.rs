@@ -29,7 +29,7 @@ impl Generator<'_> {
         waiting.extend(self.waiters(&self.state));
         let asked = asked_in(op).map(|ask| (ask.claim.hold.token(), (ask.claim.clone(), ask.mode)));
         waiting.extend(asked);
-        let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
+        let places = self.state.record.as_ref().map_or(0, |record| record.entries.len());
         let mut rounds = 2 * waiting.len() + places / LOOKS_AT_MOST + 2;
         while !waiting.is_empty() {
             if rounds == 0 {
@@ -38,7 +38,8 @@ impl Generator<'_> {
             rounds -= 1;
             for (token, (claim, mode)) in waiting.clone() {
                 match self.send(&self.poll_for(&claim, mode))? {
-                    Reply::Acquire(Acquired::Granted { .. } | Acquired::Spent(_)) | Reply::Refused(_) => {
+                    Reply::Acquire(Acquired::Granted { .. } | Acquired::AlreadyEnded(_))
+                    | Reply::Refused(_) => {
                         waiting.remove(&token);
                     }
                     Reply::Acquire(Acquired::Taken { .. }) => {}
@@ -56,10 +57,10 @@ impl Generator<'_> {
 
     /// Lets as many more clients arrive at a Latch or a Barrier as it takes to open it.
     fn admit_others(&mut self) -> Result<(), Violation> {
-        let of = self.state.record.as_ref().and_then(|record| record.limit).unwrap_or(1).max(1);
+        let total = self.state.record.as_ref().and_then(|record| record.limit).unwrap_or(1).max(1);
         let (comers, mode) = match self.fixture.kind {
-            Kind::Latch => (1, LockMode::Arrive { count: of, of }),
-            Kind::Barrier => (of - 1, LockMode::Meet { of }),
+            Kind::Latch => (1, LockMode::CountDown { count: total, total }),
+            Kind::Barrier => (total - 1, LockMode::BarrierWait { total }),
             _ => return Ok(()),
         };
         for n in 0..comers {
@@ -108,7 +109,7 @@ impl Generator<'_> {
             self.give_up(stranger)?;
         }
         let found = self.fixture.state()?;
-        let left = found.record.as_ref().map_or(0, |record| record.places.len());
+        let left = found.record.as_ref().map_or(0, |record| record.entries.len());
         if found != self.state || live(&found, self.now_us).value.is_some() || left > 0 {
             return Err(Violation(format!(
                 "in the end there is {found:?},\n  in the model {:?}",
@@ -119,8 +120,8 @@ impl Generator<'_> {
     }
 
     fn give_up(&mut self, claim: Claim) -> Result<HoldStatus, Violation> {
-        match self.send(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None }))? {
-            Reply::Release(released) => Ok(released.found),
+        match self.send(&Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }))? {
+            Reply::Release(released) => Ok(released.status),
             other => Err(Violation(format!("a release is answered {other:?}"))),
         }
     }
@@ -131,19 +132,19 @@ impl Generator<'_> {
         state
             .value
             .as_ref()
-            .and_then(|value| value.content.parts())
+            .and_then(|value| value.content.shared_holders())
             .map_or_else(Vec::new, |parts| parts.holds.clone())
     }
 
     /// The queue entries that have not expired.
     fn waiters(&self, state: &LockState) -> Waiting {
-        let places = state.record.iter().flat_map(|record| record.places.values());
+        let places = state.record.iter().flat_map(|record| record.entries.values());
         let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);
         live.map(|place| (place.claim.hold.token(), (place.claim.clone(), place.mode))).collect()
     }
 
     fn poll_for(&self, claim: &Claim, mode: LockMode) -> Op {
-        let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms: 7_200_000 });
+        let queue = Some(Enqueue { nonce: self.workload.nonce(), ttl_ms: 7_200_000 });
         let label = Label::new("test").expect("a plain text is a label");
         let liveness = Liveness::Session { alive_ms: 10_000 };
         let (claim, lease_ms) = (claim.clone(), 30_000);

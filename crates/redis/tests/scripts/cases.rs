@@ -1,10 +1,9 @@
 //! The behaviour of the scripts against the model: random sequences, and edge cases.
 
 use crate::fixture::Fixture;
-use leasehold_core::machine::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Extend, Extended, FencingToken, Inspect, Kind, Label, Liveness,
-    LockMode, OwnValue, Release, ReleaseAction,
+    LockMode, OwnValue, Release, ReleaseAction, Reserve, TokenBlock,
 };
 use leasehold_store::{Op, Reply};
 use std::collections::BTreeMap;
@@ -137,7 +136,7 @@ fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
             *seen.entry(what).or_insert(0) += times;
         }
     }
-    println!("{sequences} sequences of a {}: {seen:?}", kind.word());
+    println!("{sequences} sequences of a {}: {seen:?}", kind.as_str());
     // A generator that reached no interesting state would agree with any script.
     for (what, seldom) in [
         "granted",
@@ -213,7 +212,7 @@ fn the_greatest_token_is_not_passed() {
         let reply = sequence.check(&acquire(&claim, 1000, None));
         let greatest = matches!(reply, Reply::Acquire(Acquired::Granted { fence: FencingToken::MAX, .. }));
         assert!(greatest, "{reply:?}");
-        sequence.check(&reserve(&claim, BLOCK));
+        sequence.check(&reserve(&claim, TokenBlock::MAX_LEN));
         sequence.check(&release(&claim));
     }
 }
@@ -227,20 +226,20 @@ fn what_is_reserved_never_outruns_the_clock() {
     let claim = sequence.workload.fresh_claim(0);
     sequence.check(&acquire(&claim, 10_000, None));
     for (by_us, tokens, expected) in [
-        (0, BLOCK, AHEAD - 1),
-        (0, BLOCK, 1),
-        (20, BLOCK, 19),
-        (300, BLOCK, 300),
+        (0, TokenBlock::MAX_LEN, TokenBlock::MAX_AHEAD - 1),
+        (0, TokenBlock::MAX_LEN, 1),
+        (20, TokenBlock::MAX_LEN, 19),
+        (300, TokenBlock::MAX_LEN, 300),
         (5_000, 7, 7),
-        (1, BLOCK, BLOCK - 6),
+        (1, TokenBlock::MAX_LEN, TokenBlock::MAX_LEN - 6),
         (-5_000, 9, 1),
-        (1_000, BLOCK, 1),
-        (60_000, BLOCK, BLOCK),
+        (1_000, TokenBlock::MAX_LEN, 1),
+        (60_000, TokenBlock::MAX_LEN, TokenBlock::MAX_LEN),
     ] {
         sequence.step_us(by_us);
         let reply = sequence.check(&reserve(&claim, tokens));
         let Reply::Extend(Extended::Reserved { block, .. }) = reply else { panic!("{reply:?}") };
-        assert_eq!(block.left(), expected, "{by_us} us later");
+        assert_eq!(block.remaining(), expected, "{by_us} us later");
         assert_eq!(sequence.field("reserved").len(), 16, "sixteen digits stay exact");
     }
     let reserved = sequence.field("reserved");
@@ -255,7 +254,7 @@ fn what_is_reserved_never_outruns_the_clock() {
 fn scripts_flushed_between_all_calls_are_loaded_again() {
     let mut fixture = Fixture::new();
     fixture.flush_scripts = true;
-    for kind in Kind::ALONE {
+    for kind in Kind::EXCLUSIVE {
         (0..40).for_each(|seed| fixture.sequence(kind, seed));
     }
 }
@@ -268,14 +267,14 @@ fn a_long_dead_queue_is_skipped_over_several_polls() {
     sequence.check(&acquire(&holder, 10_000, None));
     for session in 1..=150 {
         let waiter = sequence.workload.fresh_claim(session);
-        let queue = Enqueue { nonce: sequence.workload.nonce(), kept_ms: 100 };
+        let queue = Enqueue { nonce: sequence.workload.nonce(), ttl_ms: 100 };
         sequence.check(&acquire(&waiter, 1000, Some(queue)));
     }
     sequence.step_us(101_000);
     sequence.check(&release(&holder));
     for _ in 0..3 {
         let claim = sequence.workload.fresh_claim(0);
-        let queue = Enqueue { nonce: sequence.workload.nonce(), kept_ms: 100 };
+        let queue = Enqueue { nonce: sequence.workload.nonce(), ttl_ms: 100 };
         sequence.check(&acquire(&claim, 1000, Some(queue)));
     }
 }
@@ -292,7 +291,7 @@ fn texts_of_users_are_texts() {
         let nonce = sequence.workload.nonce();
         let ask = |claim: &Claim| {
             let (claim, label) = (claim.clone(), label.clone());
-            let queue = Some(Enqueue { nonce, kept_ms: 1000 });
+            let queue = Some(Enqueue { nonce, ttl_ms: 1000 });
             Op::Acquire(Acquire {
                 claim,
                 lease_ms: 1000,
@@ -301,13 +300,13 @@ fn texts_of_users_are_texts() {
                 adopt_ms: None,
                 liveness: Liveness::Session { alive_ms: 10_000 },
                 predecessor: None,
-                mode: LockMode::Whole,
+                mode: LockMode::Exclusive,
             })
         };
         sequence.check(&ask(&holder));
         sequence.check(&ask(&waiter));
         sequence.check(&release(&holder));
-        sequence.check(&Op::Inspect(Inspect { claim: Some(waiter.clone()), in_full: false }));
+        sequence.check(&Op::Inspect(Inspect { claim: Some(waiter.clone()), details: false }));
         sequence.check(&release(&waiter));
     }
 }
@@ -322,17 +321,17 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
         adopt_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     })
 }
 
 fn reserve(claim: &Claim, tokens: u32) -> Op {
-    let reserve = Some(Reserve { tokens, tell: false });
+    let reserve = Some(Reserve { tokens, notify_wanted: false });
     Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve })
 }
 
 fn release(claim: &Claim) -> Op {
-    Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None })
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -13,26 +13,26 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     let mut fields = BTreeMap::from([("format".to_owned(), "1".to_owned())]);
     let mut put = |field: &str, value: String| drop(fields.insert(field.to_owned(), value));
     let own = |claim: &Claim| claim.value.as_ref().map_or("", |value| value.as_str()).to_owned();
-    if let Some(last) = record.last {
+    if let Some(last) = record.last_fence {
         put("last", last.to_string());
     }
-    if let Some(Reserved { upto, tells }) = record.reserved {
-        put("reserved", format!("{upto}{}", if tells { " tell" } else { "" }));
+    if let Some(Reserved { last_fence, notify_wanted: tells }) = record.reserved {
+        put("reserved", format!("{last_fence}{}", if tells { " tell" } else { "" }));
     }
-    if let Some(RecordedHolder { claim, since_ms, liveness, label }) = &record.tenant {
+    if let Some(RecordedHolder { claim, since_ms, liveness, label }) = &record.last_holder {
         let (hold, liveness) = (claim.hold.token(), letter(*liveness));
         put("tenant", format!("{hold}\n{since_ms}\n{liveness}\n{}\n{label}", own(claim)));
     }
-    let endings = record.ended.kept.iter().map(|(hold, how)| hold.token()[17..29].to_owned() + mark(*how));
+    let endings = record.ended.holds.iter().map(|(hold, how)| hold.token()[17..29].to_owned() + mark(*how));
     let endings: String = endings.collect();
     if !endings.is_empty() {
         put("ended", endings);
     }
-    let line: Vec<String> = record.tickets.values().map(QueueEntryId::word).collect();
-    if record.tail > 0 {
+    let line: Vec<String> = record.tickets.values().map(QueueEntryId::encode).collect();
+    if record.next_ticket > 0 {
         let (first, last) =
             (line.first().cloned().unwrap_or_default(), line.last().cloned().unwrap_or_default());
-        put("queue", format!("{} {} {first} {last}", line.len(), record.tail));
+        put("queue", format!("{} {} {first} {last}", line.len(), record.next_ticket));
     }
     for pair in line.windows(2) {
         put(&format!("n:{}", pair[0]), pair[1].clone());
@@ -42,16 +42,16 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
         put("limit", limit.to_string());
     }
     for (of, QueueEntry { ticket, nonce, expires_ms, lease_ms, liveness, claim, label, mode }) in
-        &record.places
+        &record.entries
     {
         let (hold, own, liveness) = (claim.hold.token(), own(claim), letter(*liveness));
         let mut place =
             format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{liveness}\n{hold}\n{own}\n{label}");
-        if *mode != LockMode::Whole {
+        if *mode != LockMode::Exclusive {
             place.push('\n');
-            place.push_str(&mode.word());
+            place.push_str(&mode.encode());
         }
-        put(&format!("w:{}", of.word()), place);
+        put(&format!("w:{}", of.encode()), place);
     }
     fields
 }
@@ -60,7 +60,7 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
 pub(crate) fn session_fields(record: &SessionRecord) -> BTreeMap<String, String> {
     let held = record.held.iter().map(|lock| (format!("l:mutex:{}", lock.name), "1".to_owned()));
     let until = record.alive_until_ms.to_string();
-    let rest = [("format", "1"), ("until", &until), ("about", &record.about)];
+    let rest = [("format", "1"), ("until", &until), ("about", &record.metadata)];
     held.chain(rest.map(|(field, text)| (field.to_owned(), text.to_owned()))).collect()
 }
 
@@ -68,8 +68,8 @@ pub(crate) fn session_fields(record: &SessionRecord) -> BTreeMap<String, String>
 pub(crate) fn lines(audit: &Audit) -> String {
     let lines = audit.entries.iter().map(|entry| {
         let fence = entry.fence.map_or_else(String::new, |fence| fence.to_string());
-        let whose = entry.whose.as_ref().map_or_else(|| "0\t".to_owned(), |whose| format!("1\t{whose}"));
-        format!("{}\t{}\t{fence}\t{whose}\t{}", entry.at_ms, word(entry.how), entry.by)
+        let whose = entry.holder.as_ref().map_or_else(|| "0\t".to_owned(), |whose| format!("1\t{whose}"));
+        format!("{}\t{}\t{fence}\t{whose}\t{}", entry.at_ms, word(entry.ended), entry.actor)
     });
     lines.collect::<Vec<_>>().join("\n")
 }

@@ -2,11 +2,10 @@
 
 use crate::fixture::WITHIN;
 use crate::sequence::Sequence;
-use leasehold_core::machine::cohort::BLOCK;
 use leasehold_core::model::LockState;
 use leasehold_core::{
     Acquired, Ended, Evicted, Extend, Extended, ForceReleased, HeartbeatReply, HoldStatus, LockMode, Refused,
-    Released, Resized,
+    Released, Resized, TokenBlock,
 };
 use leasehold_store::{Notification, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_testkit::conformance::{ForeignWrite, WorkloadStep};
@@ -89,18 +88,18 @@ impl Sequence<'_> {
         match reply {
             Reply::Refused(Refused::WrongKind { found }) if found == "string" => seen("other kind"),
             Reply::Acquire(Acquired::Taken { holder: Some(holder), .. })
-                if holder.is_stranger() && holder.remaining_ms == Some(2_000) =>
+                if holder.is_foreign() && holder.remaining_ms == Some(2_000) =>
             {
                 seen("adopted");
             }
             Reply::Acquire(Acquired::Granted { .. }) => seen("granted"),
             Reply::Acquire(Acquired::Taken { .. }) => seen("taken"),
-            Reply::Acquire(Acquired::Spent(_)) => seen("spent"),
+            Reply::Acquire(Acquired::AlreadyEnded(_)) => seen("spent"),
             Reply::Extend(Extended::Extended) => seen("extended"),
             Reply::Extend(Extended::NotHeld) => seen("not held"),
             Reply::Extend(Extended::Reserved { block, others_wait }) => {
-                seen(match block.left() {
-                    BLOCK => "a whole block",
+                seen(match block.remaining() {
+                    TokenBlock::MAX_LEN => "a whole block",
                     1 => "one token reserved",
                     _ => "some tokens reserved",
                 });
@@ -109,7 +108,7 @@ impl Sequence<'_> {
                 }
             }
             Reply::Release(released) => {
-                seen(match released.found {
+                seen(match released.status {
                     HoldStatus::Held => "held",
                     HoldStatus::Queued => "queued",
                     HoldStatus::Ended(Ended::Evicted) => "found evicted",
@@ -126,19 +125,19 @@ impl Sequence<'_> {
                 }
             }
             Reply::Evict(Evicted::Alive) => seen("not evicted"),
-            Reply::Evict(Evicted::Gone { hold: None, place: false }) => seen("nothing to evict"),
-            Reply::Evict(Evicted::Gone { hold, place }) => {
-                if hold.is_some() {
+            Reply::Evict(Evicted::Removed { fence: None, was_queued: false }) => seen("nothing to evict"),
+            Reply::Evict(Evicted::Removed { fence, was_queued }) => {
+                if fence.is_some() {
                     seen("evicted a hold");
                 }
-                if *place {
+                if *was_queued {
                     seen("evicted a place");
                 }
             }
-            Reply::ForceRelease(ForceReleased::ForceReleased) => seen("freed"),
+            Reply::ForceRelease(ForceReleased::Released) => seen("freed"),
             Reply::ForceRelease(ForceReleased::Changed { .. }) => seen("not freed"),
             Reply::Inspect(found) => {
-                if found.stranger.is_some() {
+                if found.foreign_fingerprint.is_some() {
                     seen("stranger's fingerprint");
                 }
                 if !found.audit.is_empty() {
@@ -153,7 +152,7 @@ impl Sequence<'_> {
     /// Counts reservations of tokens that are not in the reply.
     pub(crate) fn count_reserved(&mut self, before: &LockState, op: &Op, reply: &Reply) {
         let known = |state: &LockState| {
-            state.record.as_ref().and_then(|record| Some((record.last?, record.reserved?)))
+            state.record.as_ref().and_then(|record| Some((record.last_fence?, record.reserved?)))
         };
         let what = match (op, reply) {
             (Op::Extend(Extend { reserve: Some(_), .. }), Reply::Extend(Extended::Extended)) => {
@@ -162,7 +161,9 @@ impl Sequence<'_> {
             _ => match (known(before), known(&self.state)) {
                 // A holder that was granted the lock would also have received a token of the block.
                 (Some((old, reserved)), Some((new, _)))
-                    if old != new && old < reserved.upto && reserved.upto.as_u64() >= self.fixture.now_us =>
+                    if old != new
+                        && old < reserved.last_fence
+                        && reserved.last_fence.as_u64() >= self.fixture.now_us =>
                 {
                     "given beyond a block"
                 }
@@ -177,8 +178,10 @@ impl Sequence<'_> {
         let stands = self.state.value.as_ref().and_then(|value| value.content.token());
         let rests = stands.is_some_and(|token| token.contains("rest\n"));
         let what = match reply {
-            Reply::Release(Released { found: HoldStatus::Held, .. }) if rests => "left resting",
-            Reply::Acquire(Acquired::Taken { holder: Some(holder), .. }) if holder.rests => "found resting",
+            Reply::Release(Released { status: HoldStatus::Held, .. }) if rests => "left resting",
+            Reply::Acquire(Acquired::Taken { holder: Some(holder), .. }) if holder.in_cooldown => {
+                "found resting"
+            }
             _ => return,
         };
         *self.fixture.seen.entry(what).or_default() += 1;
@@ -187,7 +190,7 @@ impl Sequence<'_> {
     /// Counts cases that only a ReentrantMutex has.
     pub(crate) fn count_entries(&mut self, before: &LockState, op: &Op, reply: &Reply) {
         let now_ms = self.fixture.now_us / 1000;
-        let entries = |state: &LockState| state.value.as_ref()?.content.entries().cloned();
+        let entries = |state: &LockState| state.value.as_ref()?.content.reentrant_holds().cloned();
         let (before, after) = (entries(before), entries(&self.state));
         let held = before.as_ref().map_or(0, |entries| entries.holds.len());
         let mut seen = |what| *self.fixture.seen.entry(what).or_default() += 1;
@@ -203,7 +206,7 @@ impl Sequence<'_> {
             }
         }
         match (op, reply) {
-            (Op::Acquire(ask), Reply::Acquire(Acquired::Granted { entered: Some(entered), .. })) => {
+            (Op::Acquire(ask), Reply::Acquire(Acquired::Granted { owner_holds: Some(entered), .. })) => {
                 if entered.count > 1 && before != after {
                     seen(if held > 0 { "entered again" } else { "entered after a stranger" });
                 }
@@ -213,13 +216,15 @@ impl Sequence<'_> {
                 }
             }
             (Op::Extend(_), Reply::Extend(Extended::Extended)) if held > 1 => seen("extended one of several"),
-            (Op::Release(_), Reply::Release(released)) if released.left > 0 => seen("released, and held yet"),
-            (Op::Evict(_), Reply::Evict(Evicted::Gone { hold: Some(_), .. }))
+            (Op::Release(_), Reply::Release(released)) if released.remaining_holds > 0 => {
+                seen("released, and held yet");
+            }
+            (Op::Evict(_), Reply::Evict(Evicted::Removed { fence: Some(_), .. }))
                 if after.is_some() && held > 1 =>
             {
                 seen("evicted one of several");
             }
-            (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) if held > 1 => {
+            (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) if held > 1 => {
                 seen("warned several");
             }
             _ => {}
@@ -229,7 +234,7 @@ impl Sequence<'_> {
     /// Counts cases that only locks with several holders have.
     pub(crate) fn count_parts(&mut self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Notification]) {
         let now_ms = self.fixture.now_us / 1000;
-        let parts = |state: &LockState| state.value.as_ref()?.content.parts().cloned();
+        let parts = |state: &LockState| state.value.as_ref()?.content.shared_holders().cloned();
         let (before_parts, after) = (parts(before), parts(&self.state));
         let held = after.as_ref().map_or(0, |parts| parts.holds.len());
         let mut seen = |what| *self.fixture.seen.entry(what).or_default() += 1;
@@ -258,11 +263,11 @@ impl Sequence<'_> {
                 }
                 (Some(ask.mode), None)
             }
-            (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { others, position, .. })) => {
-                if !others.is_empty() {
+            (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { other_holders, position, .. })) => {
+                if !other_holders.is_empty() {
                     seen("others to watch");
                 }
-                let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
+                let places = self.state.record.as_ref().map_or(0, |record| record.entries.len());
                 if ask.mode == LockMode::Upgrade && *position == Some(0) && places > 1 {
                     seen("before the first");
                 }
@@ -276,7 +281,7 @@ impl Sequence<'_> {
                 seen("extended one of several");
                 (None, None)
             }
-            (Op::Evict(_), Reply::Evict(Evicted::Gone { hold: Some(_), .. })) if held > 0 => {
+            (Op::Evict(_), Reply::Evict(Evicted::Removed { fence: Some(_), .. })) if held > 0 => {
                 seen("evicted one of several");
                 (None, None)
             }
@@ -295,8 +300,8 @@ impl Sequence<'_> {
             Some(LockMode::Write) => seen("written"),
             Some(LockMode::Upgrade) => seen("upgraded"),
             Some(LockMode::Upgradable) => seen("read upgradably"),
-            Some(LockMode::Arrive { .. }) => seen("arrived"),
-            Some(LockMode::Await { .. }) => seen("passed"),
+            Some(LockMode::CountDown { .. }) => seen("arrived"),
+            Some(LockMode::LatchWait { .. }) => seen("passed"),
             _ => {}
         }
         match refused {

@@ -1,4 +1,4 @@
-//! Several locks in one step of a store: `LockState::take_all` defines the meaning.
+//! Several locks in one step of a store: `LockState::acquire_all` defines the meaning.
 //!
 //! Random operations on four locks, and occasionally an acquire of several of them: the replies of the store and of the
 //! model agree, and so do their reports about each lock.
@@ -91,7 +91,7 @@ impl Fixture {
 
     fn write_as_foreigner(&mut self, one: &mut One, stranger: ForeignWrite, now_us: u64) {
         let keys = leasehold_core::KeySpace::default().lock(&one.lock).unwrap();
-        one.state.is_over(now_us);
+        one.state.is_empty_at(now_us);
         for command in stranger.commands(&keys, &one.state) {
             self.connection.call(&command).unwrap().ok().unwrap();
         }
@@ -107,7 +107,7 @@ impl Fixture {
             if random.below(3) == 0 {
                 continue;
             }
-            let claim = match one.state.record.as_ref().and_then(|record| record.tenant.clone()) {
+            let claim = match one.state.record.as_ref().and_then(|record| record.last_holder.clone()) {
                 Some(tenant) if random.below(2) == 0 => tenant.claim,
                 _ => Claim { value: None, ..one.workload.fresh_claim(u8::try_from(n).unwrap()) },
             };
@@ -121,7 +121,7 @@ impl Fixture {
                 adopt_ms: None,
                 liveness,
                 predecessor: None,
-                mode: LockMode::Whole,
+                mode: LockMode::Exclusive,
             };
             asked.push((one, ask));
         }
@@ -130,25 +130,25 @@ impl Fixture {
         }
         let asks: Vec<_> = asked.iter().map(|(one, ask)| (one.lock.clone(), ask.clone())).collect();
         let abandoned = |state: &mut LockState| {
-            state.is_over(now_us);
-            state.value.is_none() && state.record.as_ref().is_some_and(|record| !record.places.is_empty())
+            state.is_empty_at(now_us);
+            state.value.is_none() && state.record.as_ref().is_some_and(|record| !record.entries.is_empty())
         };
         let abandoned: Vec<_> = asked.iter_mut().map(|(one, _)| abandoned(&mut one.state)).collect();
         let mut together: Vec<_> = asked.iter_mut().map(|(one, ask)| (&mut one.state, &*ask)).collect();
-        let expected = LockState::take_all(&mut together, now_us);
+        let expected = LockState::acquire_all(&mut together, now_us);
         let found = self.runtime.block_on(self.store.acquire_all(&asks, WITHIN)).unwrap();
         let Outcome::Done(found) = found else { panic!("{what}: {found:?}") };
         assert_eq!(found, expected, "{what}: {asks:?}");
         for (share, abandoned) in found.iter().zip(abandoned) {
             let word = match share {
-                MultiAcquired::Had(_) if abandoned => "had, past the dead",
-                MultiAcquired::Had(Acquired::Granted { others_wait: true, .. }) => "had, awaited",
-                MultiAcquired::Had(_) => "had",
-                MultiAcquired::InTheWay(Ok(Acquired::Spent(_))) => "spent",
-                MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: None, .. })) => "awaited",
-                MultiAcquired::InTheWay(Ok(_)) => "taken",
-                MultiAcquired::InTheWay(Err(_)) => "refused",
-                MultiAcquired::Open => "open",
+                MultiAcquired::Acquired(_) if abandoned => "had, past the dead",
+                MultiAcquired::Acquired(Acquired::Granted { others_wait: true, .. }) => "had, awaited",
+                MultiAcquired::Acquired(_) => "had",
+                MultiAcquired::Blocked(Ok(Acquired::AlreadyEnded(_))) => "spent",
+                MultiAcquired::Blocked(Ok(Acquired::Taken { holder: None, .. })) => "awaited",
+                MultiAcquired::Blocked(Ok(_)) => "taken",
+                MultiAcquired::Blocked(Err(_)) => "refused",
+                MultiAcquired::Available => "open",
                 MultiAcquired::Held => "held",
             };
             *self.seen.entry(word).or_default() += 1;
@@ -156,7 +156,7 @@ impl Fixture {
     }
 
     fn compare(&mut self, locks: &mut [One], now_us: u64, what: &str) {
-        let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
+        let inspect = Op::Inspect(Inspect { claim: None, details: true });
         for one in locks {
             let (expected, _) =
                 one.state.apply(now_us, &inspect, &|_| leasehold_core::model::SessionStatus::Unknown);
@@ -184,12 +184,12 @@ fn expired_queue_entries_do_not_count() {
                 adopt_ms: None,
                 liveness,
                 predecessor: None,
-                mode: LockMode::Whole,
+                mode: LockMode::Exclusive,
             }
         };
         let fresh = |one: &mut One, n| Claim { value: None, ..one.workload.fresh_claim(n) };
         for n in 0..=u8::try_from(dead).unwrap() {
-            let queue = (n > 0).then(|| Enqueue { nonce: one.workload.nonce(), kept_ms: 900 });
+            let queue = (n > 0).then(|| Enqueue { nonce: one.workload.nonce(), ttl_ms: 900 });
             let op = Op::Acquire(ask(fresh(&mut one, n), queue));
             let (expected, _) = one.state.apply(START_US, &op, &all_alive);
             assert_eq!(environment.execute(&one.lock, &op), expected);
@@ -197,17 +197,17 @@ fn expired_queue_entries_do_not_count() {
         let now_us = START_US + 1_001_000;
         environment.clock.set_us(now_us.cast_signed()).unwrap();
         let late = ask(fresh(&mut one, 200), None);
-        let expected = LockState::take_all(&mut [(&mut one.state, &late)], now_us);
+        let expected = LockState::acquire_all(&mut [(&mut one.state, &late)], now_us);
         let found =
             environment.runtime.block_on(environment.store.acquire_all(&[(one.lock.clone(), late)], WITHIN));
         let Some(Outcome::Done(found)) = found else { panic!("{dead}: {found:?}") };
         assert_eq!(found, expected, "{dead}");
-        assert_eq!(matches!(found[0], MultiAcquired::Had(_)), had, "{dead}: {found:?}");
+        assert_eq!(matches!(found[0], MultiAcquired::Acquired(_)), had, "{dead}: {found:?}");
         environment.compare(std::slice::from_mut(&mut one), now_us, "past the dead");
         // The rest of the queue serves the next waiter.
         let next = Op::Acquire(ask(
             fresh(&mut one, 201),
-            Some(Enqueue { nonce: one.workload.nonce(), kept_ms: 900 }),
+            Some(Enqueue { nonce: one.workload.nonce(), ttl_ms: 900 }),
         ));
         let (expected, _) = one.state.apply(now_us, &next, &all_alive);
         assert_eq!(environment.execute(&one.lock, &next), expected);

@@ -61,7 +61,7 @@ impl Sequence<'_> {
         let now_us = self.fixture.now_us;
         let before = self.state.clone();
         let was_held = is_held(&before, now_us);
-        let alive = |session| self.sessions.vital(now_us / 1000, session);
+        let alive = |session| self.sessions.status(now_us / 1000, session);
         let (expected, wakes) = self.state.apply(now_us, op, &alive);
         let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
         assert_eq!(reply, expected, "replies\n{}", self.trace);
@@ -70,13 +70,13 @@ impl Sequence<'_> {
         let mut expected = messages(&wakes);
         if self.lock.kind == Kind::Reentrant && was_held && self.state.value.is_none() {
             // No waiter was granted the lock, so Redisson clients are notified that it is free.
-            expected.push((self.keys.released_channel(), "0".to_owned()));
+            expected.push((self.keys.redisson_channel(), "0".to_owned()));
             *self.fixture.seen.entry("published free").or_default() += 1;
         }
-        let announces = matches!(op, Op::Release(Release { pass: ReleaseAction::Tell, .. }))
+        let announces = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }))
             && self.lock.kind == Kind::Mutex;
-        if announces && matches!(&reply, Reply::Release(Released { found: HoldStatus::Held, .. })) {
-            expected.push((self.fixture.keys.told_channel(&self.keys), "free".to_owned()));
+        if announces && matches!(&reply, Reply::Release(Released { status: HoldStatus::Held, .. })) {
+            expected.push((self.fixture.keys.release_channel(&self.keys), "free".to_owned()));
             *self.fixture.seen.entry("notified: free").or_default() += 1;
         }
         if let Some(text) = leader_announcement(&before, &self.state, now_us) {
@@ -85,9 +85,9 @@ impl Sequence<'_> {
         }
         assert_eq!(self.take_messages(), expected, "messages\n{}", self.trace);
         if let Reply::RaiseFence(raised) = &reply {
-            let greater = self.state.record.as_ref().map(|record| record.last)
-                != before.record.as_ref().map(|record| record.last);
-            let seen = if *raised == FenceRaised::FenceRaised && greater { "raised" } else { "not raised" };
+            let greater = self.state.record.as_ref().map(|record| record.last_fence)
+                != before.record.as_ref().map(|record| record.last_fence);
+            let seen = if *raised == FenceRaised::Raised && greater { "raised" } else { "not raised" };
             *self.fixture.seen.entry(seen).or_default() += 1;
         }
         self.count(&reply, &wakes);
@@ -207,14 +207,14 @@ impl Sequence<'_> {
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
         let sessions = Workload::sessions().map(|session| self.fixture.keys.session(session));
-        lock.into_iter().chain([self.fixture.keys.sessions()]).chain(sessions).collect()
+        lock.into_iter().chain([self.fixture.keys.session_index()]).chain(sessions).collect()
     }
 
     /// Reads all keys, so that the server deletes expired ones even where no operation reads them before the clock
     /// moves back.
     pub(crate) fn dump(&mut self) -> Value {
         let now_ms = self.fixture.now_us / 1000;
-        self.state.is_over(self.fixture.now_us);
+        self.state.is_empty_at(self.fixture.now_us);
         self.sessions.records.retain(|_, record| now_ms <= record.expires_ms);
         self.index.take_if(|index| now_ms > index.expires_ms);
         if self.fixture.flush_scripts {
@@ -258,13 +258,13 @@ impl Sequence<'_> {
     pub(crate) fn set_last(&mut self, last: u64) {
         let record = self.keys.record().to_owned();
         self.raw(&["HSET", &record, "last", &last.to_string()]);
-        self.state.record.as_mut().unwrap().last = Some(FencingToken::new(last));
+        self.state.record.as_mut().unwrap().last_fence = Some(FencingToken::new(last));
     }
 }
 
 /// Whether the lock of this kind is held.
 pub(crate) fn is_held(state: &LockState, now_us: u64) -> bool {
-    let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+    let inspect = Op::Inspect(Inspect { claim: None, details: false });
     let (reply, _) = state.clone().apply(now_us, &inspect, &all_alive);
     matches!(reply, Reply::Inspect(seen) if seen.holder.is_some())
 }

@@ -17,7 +17,7 @@ async fn a_batch_has_an_outcome_for_each() {
         (lock("list"), take(&claim(2), None)),
         (lock("b}"), take(&claim(3), None)),
         (lock("a"), take(&claim(4), None)),
-        (lock("a"), Op::Inspect(Inspect { claim: Some(claim(1)), in_full: false })),
+        (lock("a"), Op::Inspect(Inspect { claim: Some(claim(1)), details: false })),
     ];
     for _ in 0..2 {
         let outcomes = store.execute_all(&ops, LONG).await;
@@ -29,7 +29,9 @@ async fn a_batch_has_an_outcome_for_each() {
             "{third:?}"
         );
         assert!(matches!(fourth, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))), "{fourth:?}");
-        assert!(matches!(fifth, Outcome::Done(Reply::Inspect(seen)) if seen.fate == Some(HoldStatus::Held)));
+        assert!(
+            matches!(fifth, Outcome::Done(Reply::Inspect(seen)) if seen.hold_status == Some(HoldStatus::Held))
+        );
     }
     assert!(store.execute_all(&[], LONG).await.is_empty());
 }

@@ -123,7 +123,7 @@ async fn certificate_errors_of_a_cluster_are_reported() {
     let bare = refused(&format!("{}?ca={}", cluster.url(), authority.path("root.pem").display())).await;
     assert_eq!(disagreement(&bare), &TlsFault::ClientCertificateMissing, "{bare}");
     let plain = refused(&cluster.url().replace("rediss", "redis")).await;
-    assert_eq!(disagreement(&plain), &TlsFault::HungUp, "{plain}");
+    assert_eq!(disagreement(&plain), &TlsFault::ConnectionClosed, "{plain}");
     for fault in [wrong, unknown, bare, plain] {
         println!("{fault}");
         let named = (0..3).any(|at| fault.node.contains(&cluster.node(at).port().to_string()));

@@ -26,7 +26,7 @@ async fn diagnosed(store: &RedisStore) -> Diagnosis {
 }
 
 fn found<'a>(findings: &'a [Finding], word: &str) -> Option<&'a Finding> {
-    findings.iter().find(|finding| finding.kind.word() == word)
+    findings.iter().find(|finding| finding.kind.as_str() == word)
 }
 
 /// Breaks all connections but the test's own.
@@ -48,7 +48,7 @@ async fn answers(store: &dyn Store) {
 async fn refusal(config: RedisConfig) -> Vec<Finding> {
     let fault = RedisStore::connect(config).await.unwrap_err();
     assert!(!fault.is_transient(), "{fault}");
-    let FaultKind::Hazardous(findings) = &fault.kind else { panic!("{fault}") };
+    let FaultKind::Unsafe(findings) = &fault.kind else { panic!("{fault}") };
     for finding in findings {
         assert!(fault.to_string().contains(&finding.to_string()), "{fault}");
     }
@@ -137,7 +137,11 @@ async fn a_replica_is_reported_and_refused_in_strict_mode() {
     // A writable replica is worse: what is written there is lost.
     replica.cli(&["CONFIG", "SET", "replica-read-only", "no"]).unwrap().ok().unwrap();
     let findings = refusal(strict(&replica)).await;
-    assert_eq!(findings.iter().filter(|finding| finding.kind.word() == "replica").count(), 1, "{findings:?}");
+    assert_eq!(
+        findings.iter().filter(|finding| finding.kind.as_str() == "replica").count(),
+        1,
+        "{findings:?}"
+    );
     drop(connect(&replica).await);
     assert_eq!(warnings.containing("it is a replica that accepts writes").len(), 1);
 }
@@ -161,7 +165,7 @@ async fn a_vulnerable_version_is_reported_and_refused_in_strict_mode() {
         assert!(logged[0].contains(part), "{part}: {logged:?}");
     }
     let findings = refusal(config().strict().connector(reporting("redis_version:7.0.15\r\n"))).await;
-    assert_eq!(findings.iter().map(|finding| finding.kind.word()).collect::<Vec<_>>(), ["lua_holes"]);
+    assert_eq!(findings.iter().map(|finding| finding.kind.as_str()).collect::<Vec<_>>(), ["lua_holes"]);
     // For a user without permission for INFO nothing is logged and nothing refused.
     RedisStore::connect(config().strict().connector(reporting(""))).await.unwrap();
     RedisStore::connect(config().strict().connector(reporting("redis_version:8.8.2\r\n"))).await.unwrap();
@@ -218,7 +222,7 @@ async fn a_user_without_permissions_gets_no_warnings() {
     let store = RedisStore::connect(strict(&server).username("mute").password("x")).await.unwrap();
     assert!(warnings.containing("").is_empty(), "{:?}", warnings.containing(""));
     let diagnosis = diagnosed(&store).await;
-    let words: Vec<_> = diagnosis.findings.iter().map(|finding| finding.kind.word()).collect();
+    let words: Vec<_> = diagnosis.findings.iter().map(|finding| finding.kind.as_str()).collect();
     assert_eq!(words, ["not_told"]);
     assert_eq!(
         (diagnosis.version, diagnosis.eviction_policy, diagnosis.clock, diagnosis.user),
@@ -296,7 +300,7 @@ async fn strict_settings_are_checked_with_each_connection() {
             _ => assert!(waited.elapsed() < LONG, "it is not refused"),
         }
     };
-    assert!(matches!(&fault.kind, FaultKind::Hazardous(findings) if findings.len() == 1), "{fault}");
+    assert!(matches!(&fault.kind, FaultKind::Unsafe(findings) if findings.len() == 1), "{fault}");
     // The store checks again with each connection: a new store is not needed.
     reporting(IN_ORDER);
     let waited = Instant::now();

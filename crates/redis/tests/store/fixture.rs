@@ -109,7 +109,7 @@ pub(crate) fn take(claim: &Claim, nonce: Option<Nonce>) -> Op {
 }
 
 pub(crate) fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
-    let queue = nonce.map(|nonce| Enqueue { nonce, kept_ms: 20_000 });
+    let queue = nonce.map(|nonce| Enqueue { nonce, ttl_ms: 20_000 });
     Acquire {
         claim: claim.clone(),
         lease_ms: 20_000,
@@ -119,7 +119,7 @@ pub(crate) fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
         // The store may not know the session, and is to evict it all the same: two milliseconds later.
         liveness: Liveness::Session { alive_ms: 0 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 
@@ -129,17 +129,17 @@ pub(crate) fn label() -> Label {
 
 /// A heartbeat of the `n`th session.
 pub(crate) fn alive(n: u8) -> Heartbeat {
-    Heartbeat { session: session(n), alive_ms: 60_000, begin: None, held: vec![], left: vec![] }
+    Heartbeat { session: session(n), alive_ms: 60_000, begin: None, acquired: vec![], released: vec![] }
 }
 
 pub(crate) async fn heartbeat(
     store: &RedisStore,
     n: u8,
     begin: Option<&str>,
-    held: Vec<Lock>,
+    acquired: Vec<Lock>,
 ) -> HeartbeatReply {
     let begin = begin.map(str::to_owned);
-    match execute_session(store, &SessionOp::Heartbeat(Heartbeat { begin, held, ..alive(n) })).await {
+    match execute_session(store, &SessionOp::Heartbeat(Heartbeat { begin, acquired, ..alive(n) })).await {
         SessionReply::Heartbeat(reply) => reply,
         other => panic!("{other:?}"),
     }
@@ -160,7 +160,7 @@ pub(crate) async fn execute_session(store: &RedisStore, op: &SessionOp) -> Sessi
 }
 
 pub(crate) async fn inspect(store: &RedisStore) -> leasehold_core::Inspection {
-    match execute(store, &Op::Inspect(Inspect { claim: None, in_full: true }), LONG).await {
+    match execute(store, &Op::Inspect(Inspect { claim: None, details: true }), LONG).await {
         Outcome::Done(Reply::Inspect(seen)) => seen,
         other => panic!("{other:?}"),
     }
@@ -183,7 +183,7 @@ pub(crate) async fn acquire_of(store: &RedisStore, name: &str, claim: &Claim) ->
 }
 
 pub(crate) async fn release(store: &RedisStore, claim: &Claim) -> Outcome {
-    let op = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
+    let op = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
     execute(store, &op, LONG).await
 }
 
@@ -194,8 +194,8 @@ pub(crate) fn granted(outcome: Outcome) {
 
 #[track_caller]
 pub(crate) fn found(outcome: Outcome) -> HoldStatus {
-    let Outcome::Done(Reply::Release(Released { found, .. })) = outcome else { panic!("{outcome:?}") };
-    found
+    let Outcome::Done(Reply::Release(Released { status, .. })) = outcome else { panic!("{outcome:?}") };
+    status
 }
 
 #[track_caller]

@@ -29,7 +29,7 @@ async fn store(server: &RedisServer) -> RedisStore {
 }
 
 fn lock(kind: Kind) -> Lock {
-    let name = kind.word().parse().unwrap();
+    let name = kind.as_str().parse().unwrap();
     Lock { kind, name }
 }
 
@@ -47,7 +47,7 @@ async fn execute(store: &RedisStore, lock: &Lock, op: Op) -> Reply {
 }
 
 async fn ask(store: &RedisStore, kind: Kind, n: u8, mode: LockMode) -> Acquired {
-    let queue = Some(Enqueue { nonce: nonce(n.into()), kept_ms: 20_000 });
+    let queue = Some(Enqueue { nonce: nonce(n.into()), ttl_ms: 20_000 });
     let claim = owned(n, kind);
     let liveness = Liveness::Session { alive_ms: 60_000 };
     let (label, adopt_ms, predecessor) = (label(), None, None);
@@ -59,15 +59,15 @@ async fn ask(store: &RedisStore, kind: Kind, n: u8, mode: LockMode) -> Acquired 
 }
 
 async fn release(store: &RedisStore, kind: Kind, n: u8) -> HoldStatus {
-    let op = Op::Release(Release { claim: owned(n, kind), pass: ReleaseAction::Grant, next: None });
+    let op = Op::Release(Release { claim: owned(n, kind), action: ReleaseAction::Grant, next: None });
     match execute(store, &lock(kind), op).await {
-        Reply::Release(Released { found, .. }) => found,
+        Reply::Release(Released { status, .. }) => status,
         other => panic!("{kind:?}: {other:?}"),
     }
 }
 
 async fn inspect(store: &RedisStore, kind: Kind) -> Inspection {
-    let op = Op::Inspect(Inspect { claim: None, in_full: true });
+    let op = Op::Inspect(Inspect { claim: None, details: true });
     match execute(store, &lock(kind), op).await {
         Reply::Inspect(seen) => seen,
         other => panic!("{kind:?}: {other:?}"),
@@ -76,13 +76,13 @@ async fn inspect(store: &RedisStore, kind: Kind) -> Inspection {
 
 /// Two requests for the same lock, the first of which is granted. A Latch and a Barrier wait for one more.
 const PORTIONS: [(Kind, LockMode, LockMode); 7] = [
-    (Kind::Mutex, LockMode::Whole, LockMode::Whole),
-    (Kind::Reentrant, LockMode::Whole, LockMode::Whole),
-    (Kind::Election, LockMode::Whole, LockMode::Whole),
-    (Kind::Semaphore, LockMode::Permits { count: 2, of: 3 }, LockMode::Permits { count: 2, of: 3 }),
+    (Kind::Mutex, LockMode::Exclusive, LockMode::Exclusive),
+    (Kind::Reentrant, LockMode::Exclusive, LockMode::Exclusive),
+    (Kind::Election, LockMode::Exclusive, LockMode::Exclusive),
+    (Kind::Semaphore, LockMode::Permits { count: 2, total: 3 }, LockMode::Permits { count: 2, total: 3 }),
     (Kind::RwLock, LockMode::Read, LockMode::Write),
-    (Kind::Latch, LockMode::Arrive { count: 1, of: 2 }, LockMode::Await { of: 2 }),
-    (Kind::Barrier, LockMode::Meet { of: 3 }, LockMode::Meet { of: 3 }),
+    (Kind::Latch, LockMode::CountDown { count: 1, total: 2 }, LockMode::LatchWait { total: 2 }),
+    (Kind::Barrier, LockMode::BarrierWait { total: 3 }, LockMode::BarrierWait { total: 3 }),
 ];
 
 /// Writes everything that is stored: for each kind a held lock with a waiter; a lock evicted from its holder; an
@@ -93,13 +93,14 @@ async fn write(store: &RedisStore) {
         heartbeat(store, n, Some(r#"{"label":"test"}"#), held).await;
     }
     for (kind, first, second) in PORTIONS {
-        if kind.is_one_string() || kind == Kind::Reentrant {
-            let Acquired::Granted { fence, .. } = ask(store, kind, 4, LockMode::Whole).await else {
+        if kind.is_plain_string() || kind == Kind::Reentrant {
+            let Acquired::Granted { fence, .. } = ask(store, kind, 4, LockMode::Exclusive).await else {
                 panic!("{kind:?}")
             };
-            let by_force = Op::ForceRelease(ForceRelease { by: label(), seen: ObservedHolder::Hold(fence) });
+            let by_force =
+                Op::ForceRelease(ForceRelease { actor: label(), observed: ObservedHolder::Hold(fence) });
             assert!(matches!(execute(store, &lock(kind), by_force).await, Reply::ForceRelease(_)));
-            assert!(matches!(ask(store, kind, 5, LockMode::Whole).await, Acquired::Granted { .. }));
+            assert!(matches!(ask(store, kind, 5, LockMode::Exclusive).await, Acquired::Granted { .. }));
             assert_eq!(release(store, kind, 5).await, HoldStatus::Held);
         }
         ask(store, kind, 1, first).await;
@@ -185,21 +186,21 @@ async fn the_recorded_format_is_understood() {
     let store = store(&server).await;
     for (kind, _, second) in PORTIONS {
         let seen = inspect(&store, kind).await;
-        assert_eq!(seen.waiting, if kind == Kind::Barrier { 2 } else { 1 }, "{kind:?}: {seen:?}");
-        if kind.is_one_string() || kind == Kind::Reentrant {
+        assert_eq!(seen.waiters, if kind == Kind::Barrier { 2 } else { 1 }, "{kind:?}: {seen:?}");
+        if kind.is_plain_string() || kind == Kind::Reentrant {
             assert_eq!(seen.audit.len(), 1, "{kind:?}: {seen:?}");
-            let fate = |n| Op::Inspect(Inspect { claim: Some(owned(n, kind)), in_full: false });
+            let fate = |n| Op::Inspect(Inspect { claim: Some(owned(n, kind)), details: false });
             for (n, ended) in
                 [(4, leasehold_core::Ended::ForceReleased), (5, leasehold_core::Ended::Released)]
             {
                 let Reply::Inspect(seen) = execute(&store, &lock(kind), fate(n)).await else {
                     panic!("{kind:?}")
                 };
-                assert_eq!(seen.fate, Some(HoldStatus::Ended(ended)), "{kind:?}");
+                assert_eq!(seen.hold_status, Some(HoldStatus::Ended(ended)), "{kind:?}");
             }
         }
         if kind == Kind::Latch || kind == Kind::Barrier {
-            assert_eq!(seen.limit, second.of(), "{kind:?}: {seen:?}");
+            assert_eq!(seen.limit, second.total(), "{kind:?}: {seen:?}");
             continue;
         }
         let holder = seen.holder.unwrap();

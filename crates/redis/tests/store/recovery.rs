@@ -86,7 +86,7 @@ async fn it_connects_again_after_a_restart() {
     server.restart().unwrap();
     // Whether the break was noticed before the call was sent is open.
     let outcome =
-        execute(&store, &Op::Inspect(Inspect { claim: Some(claim(1)), in_full: false }), LONG).await;
+        execute(&store, &Op::Inspect(Inspect { claim: Some(claim(1)), details: false }), LONG).await;
     assert!(matches!(outcome, Outcome::Done(_) | Outcome::Failed(Executed::Unknown, _)), "{outcome:?}");
     granted(acquire(&store, &claim(1), None).await);
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
@@ -123,7 +123,7 @@ fn it_goes_on_when_the_runtime_that_connected_has_ended() {
         let mailbox = mailbox.clone();
         outcomes.push(runtime().block_on(async {
             // The first call discovers that the connection is dead.
-            drop(execute(&store, &Op::Inspect(Inspect { claim: None, in_full: false }), LONG).await);
+            drop(execute(&store, &Op::Inspect(Inspect { claim: None, details: false }), LONG).await);
             store.open_mailbox(Partition::ONLY, session(1), mailbox, LONG).await.unwrap();
             acquire(&store, &claim(1), None).await
         }));

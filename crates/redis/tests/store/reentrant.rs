@@ -2,8 +2,8 @@
 //! `tests/scripts` compares the results of its operations.
 
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, HoldId, HoldStatus, Holder,
-    Inspect, Label, Liveness, LockMode, Nonce, OwnValue, Refused, Release, ReleaseAction, Released,
+    Acquire, Acquired, Claim, Enqueue, Evict, Evicted, Extend, Extended, HoldId, HoldStatus, Holder, Inspect,
+    Label, Liveness, LockMode, Nonce, OwnValue, OwnerHolds, Refused, Release, ReleaseAction, Released,
     SessionId,
 };
 use leasehold_redis::{RedisConfig, RedisStore};
@@ -33,10 +33,10 @@ async fn the_hash_is_redissons_with_one_field_of_ours() {
     assert_eq!(released(release(&store, 1, owner).await), (HoldStatus::Held, 2));
     assert_eq!(released(release(&store, 2, owner).await), (HoldStatus::Held, 1));
     let holder = taken(take(&store, 3, "another").await);
-    assert!(holder.is_stranger());
+    assert!(holder.is_foreign());
     assert_eq!((holder.owner, holder.count), (OwnValue::new(owner).ok(), 1));
     server.cli(&["DEL", "job"]).unwrap();
-    assert_eq!(entered(take(&store, 3, "another").await), Entered { count: 1, lease_ms: 20_000 });
+    assert_eq!(entered(take(&store, 3, "another").await), OwnerHolds { count: 1, lease_ms: 20_000 });
 }
 
 #[tokio::test]
@@ -61,8 +61,8 @@ async fn what_is_no_such_lock_is_named_and_left_alone() {
         let before = server.cli(&["DUMP", "job"]).unwrap();
         for op in [
             Op::Acquire(ask(1, "theirs", true)),
-            Op::Inspect(Inspect { claim: None, in_full: true }),
-            Op::Evict(Evict { dead: session(1), by: label() }),
+            Op::Inspect(Inspect { claim: None, details: true }),
+            Op::Evict(Evict { session: session(1), actor: label() }),
         ] {
             let outcome = execute(&store, &op).await;
             let Outcome::Done(Reply::Refused(Refused::WrongKind { found: kind })) = outcome else {
@@ -97,7 +97,7 @@ async fn a_mutex_and_a_reentrant_mutex_of_one_name_exclude_each_other() {
     );
     assert_eq!(released(release(&store, 1, "ours").await), (HoldStatus::Held, 0));
     let outcome = store.execute(&mutex, &op, LONG).await;
-    assert!(matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Granted { entered: None, .. }))));
+    assert!(matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Granted { owner_holds: None, .. }))));
     let outcome = execute(&store, &op).await;
     assert!(
         matches!(&outcome, Outcome::Done(Reply::Refused(Refused::WrongKind { found })) if found == "string"),
@@ -115,7 +115,7 @@ async fn an_owner_with_invalid_text_excludes_others_all_the_same() {
         server.cli(&["DEL", "job"]).unwrap();
         server.connect().unwrap().call(&[b"HSET", &b"job"[..], owner, b"3"]).unwrap().ok().unwrap();
         let holder = taken(take(&store, 1, "ours").await);
-        assert_eq!((holder.is_stranger(), holder.owner, holder.count), (true, None, 3));
+        assert_eq!((holder.is_foreign(), holder.owner, holder.count), (true, None, 3));
     }
 }
 
@@ -130,9 +130,9 @@ async fn an_owner_must_have_a_name_and_not_that_of_our_field() {
         for op in [
             Op::Acquire(ask),
             Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve: None }),
-            Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None }),
-            Op::Release(Release { claim: self::claim(1, "ours"), pass: ReleaseAction::Grant, next }),
-            Op::Inspect(Inspect { claim: Some(claim.clone()), in_full: false }),
+            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None }),
+            Op::Release(Release { claim: self::claim(1, "ours"), action: ReleaseAction::Grant, next }),
+            Op::Inspect(Inspect { claim: Some(claim.clone()), details: false }),
         ] {
             let outcome = execute(&store, &op).await;
             assert!(
@@ -155,7 +155,7 @@ async fn with_full_memory_no_new_owner_acquires_but_owners_extend_and_release() 
         entered(take(&store, n, "ours").await);
     }
     let waiting = execute(&store, &Op::Acquire(ask(5, "theirs", true))).await;
-    assert!(!taken(waiting).is_stranger());
+    assert!(!taken(waiting).is_foreign());
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
     for n in [6, 7] {
         let Outcome::Failed(Executed::No, fault) = execute(&store, &Op::Acquire(ask(n, "x", true))).await
@@ -176,9 +176,9 @@ async fn with_full_memory_no_new_owner_acquires_but_owners_extend_and_release() 
         }
     }
     assert_eq!(released(release(&store, 1, "ours").await), (HoldStatus::Held, 2));
-    let outcome = execute(&store, &Op::Evict(Evict { dead: session(2), by: label() })).await;
+    let outcome = execute(&store, &Op::Evict(Evict { session: session(2), actor: label() })).await;
     assert!(
-        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Gone { hold: Some(_), .. }))),
+        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Removed { fence: Some(_), .. }))),
         "{outcome:?}"
     );
     assert_eq!(server.cli(&["HGET", "job", "ours"]).unwrap().text(), Some("1"));
@@ -213,9 +213,9 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     let ops = [
         Op::Acquire(ask(1, "ours", true)),
         Op::Extend(Extend { claim: claim(1, "ours"), lease_ms: 30_000, keep_record: false, reserve: None }),
-        Op::Inspect(Inspect { claim: Some(claim(1, "ours")), in_full: true }),
-        Op::Release(Release { claim: claim(1, "ours"), pass: ReleaseAction::Grant, next: None }),
-        Op::Evict(Evict { dead: session(1), by: label() }),
+        Op::Inspect(Inspect { claim: Some(claim(1, "ours")), details: true }),
+        Op::Release(Release { claim: claim(1, "ours"), action: ReleaseAction::Grant, next: None }),
+        Op::Evict(Evict { session: session(1), actor: label() }),
     ];
     for op in &ops {
         server.cli(&["SCRIPT", "FLUSH"]).unwrap();
@@ -258,9 +258,9 @@ async fn a_subscriber_receives_each_release_once() {
 async fn a_mutex_has_no_subscription() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
-    let listening = store.listen(&Lock::mutex("job".parse().unwrap()), LONG).await.unwrap();
+    let listening = store.subscribe(&Lock::mutex("job".parse().unwrap()), LONG).await.unwrap();
     assert!(listening.is_none());
-    let unusable = store.listen(&Lock::reentrant("b}".parse().unwrap()), LONG).await.unwrap_err();
+    let unusable = store.subscribe(&Lock::reentrant("b}".parse().unwrap()), LONG).await.unwrap_err();
     assert!(matches!(unusable.kind, FaultKind::Unusable(_)), "{unusable}");
 }
 
@@ -296,7 +296,7 @@ async fn any_number_of_waiters_share_one_subscription() {
     }
     receives(&mut last).await;
     // A call of the store is sent after the unsubscribes that were in flight.
-    execute(&store, &Op::Inspect(Inspect { claim: None, in_full: false })).await;
+    execute(&store, &Op::Inspect(Inspect { claim: None, details: false })).await;
     assert_eq!(subscriptions(&server), 1);
     server.cli(&["PUBLISH", CHANNEL, "0"]).unwrap();
     receives(&mut last).await;
@@ -325,10 +325,10 @@ async fn a_dropped_future_unsubscribes() {
     let store = connect(&server).await;
     let job = job();
     server.stop().unwrap();
-    let dropped = tokio::time::timeout(Duration::from_millis(50), store.listen(&job, LONG)).await;
+    let dropped = tokio::time::timeout(Duration::from_millis(50), store.subscribe(&job, LONG)).await;
     assert!(dropped.is_err());
     server.resume().unwrap();
-    execute(&store, &Op::Inspect(Inspect { claim: None, in_full: false })).await;
+    execute(&store, &Op::Inspect(Inspect { claim: None, details: false })).await;
     eventually(|| subscriptions(&server) == 0).await;
 }
 
@@ -339,7 +339,7 @@ async fn a_user_that_may_not_subscribe_is_refused_and_works_on() {
     server.cli(&rules).unwrap().ok().unwrap();
     let config = RedisConfig::from_url(&server.url()).unwrap().username("subscriber").password("x");
     let store = RedisStore::connect(config).await.unwrap();
-    let fault = store.listen(&job(), LONG).await.unwrap_err();
+    let fault = store.subscribe(&job(), LONG).await.unwrap_err();
     assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
     entered(take(&store, 1, "ours").await);
     // A user that loses the permission while subscribed still reconnects.
@@ -369,7 +369,7 @@ async fn a_users_connection_subscribes_if_its_messages_are_forwarded() {
     let connection =
         redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let store = RedisStore::from_connection(connection, "", None).unwrap();
-    assert!(store.listen(&job(), LONG).await.unwrap().is_none());
+    assert!(store.subscribe(&job(), LONG).await.unwrap().is_none());
 }
 
 // Helpers.
@@ -379,16 +379,16 @@ async fn connect(server: &RedisServer) -> RedisStore {
 }
 
 async fn listen(store: &RedisStore) -> Subscription {
-    store.listen(&job(), LONG).await.unwrap().expect("it receives messages")
+    store.subscribe(&job(), LONG).await.unwrap().expect("it receives messages")
 }
 
 async fn receives(listening: &mut Subscription) {
-    tokio::time::timeout(LONG, listening.heard()).await.expect("no message arrived");
+    tokio::time::timeout(LONG, listening.notified()).await.expect("no message arrived");
 }
 
 /// Every message that was published before this call has arrived by now, or never will.
 async fn is_silent(listening: &mut Subscription) {
-    let received = tokio::time::timeout(Duration::from_millis(50), listening.heard()).await;
+    let received = tokio::time::timeout(Duration::from_millis(50), listening.notified()).await;
     assert!(received.is_err(), "a message arrived");
 }
 
@@ -430,7 +430,7 @@ fn label() -> Label {
 }
 
 fn ask(n: u8, owner: &str, queues: bool) -> Acquire {
-    let queue = queues.then_some(Enqueue { nonce: Nonce::new(0, n.into()), kept_ms: 20_000 });
+    let queue = queues.then_some(Enqueue { nonce: Nonce::new(0, n.into()), ttl_ms: 20_000 });
     Acquire {
         claim: claim(n, owner),
         lease_ms: 20_000,
@@ -440,7 +440,7 @@ fn ask(n: u8, owner: &str, queues: bool) -> Acquire {
         // The store does not know the session, and must still evict it.
         liveness: Liveness::Session { alive_ms: 0 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 
@@ -453,7 +453,7 @@ async fn take(store: &RedisStore, n: u8, owner: &str) -> Outcome {
 }
 
 async fn release(store: &RedisStore, n: u8, owner: &str) -> Outcome {
-    execute(store, &Op::Release(Release { claim: claim(n, owner), pass: ReleaseAction::Grant, next: None }))
+    execute(store, &Op::Release(Release { claim: claim(n, owner), action: ReleaseAction::Grant, next: None }))
         .await
 }
 
@@ -462,9 +462,9 @@ fn ttl(server: &RedisServer) -> i64 {
 }
 
 #[track_caller]
-fn entered(outcome: Outcome) -> Entered {
+fn entered(outcome: Outcome) -> OwnerHolds {
     match outcome {
-        Outcome::Done(Reply::Acquire(Acquired::Granted { entered: Some(entered), .. })) => entered,
+        Outcome::Done(Reply::Acquire(Acquired::Granted { owner_holds: Some(entered), .. })) => entered,
         other => panic!("{other:?}"),
     }
 }
@@ -480,7 +480,7 @@ fn taken(outcome: Outcome) -> Holder {
 #[track_caller]
 fn released(outcome: Outcome) -> (HoldStatus, u64) {
     match outcome {
-        Outcome::Done(Reply::Release(Released { found, left, .. })) => (found, left),
+        Outcome::Done(Reply::Release(Released { status, remaining_holds, .. })) => (status, remaining_holds),
         other => panic!("{other:?}"),
     }
 }

@@ -5,10 +5,10 @@ use crate::fixture::{
     found, granted, heartbeat, inspect, job, label, listed, nonce, receive, refused, release, session, take,
     unknown,
 };
-use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Claim, Evict, Evicted, Extend, Extended, ForceRelease, ForceReleased, HeartbeatReply,
     HoldStatus, Inspect, MultiAcquired, ObservedHolder, OwnValue, Partition, Refused, Release, ReleaseAction,
+    Reserve, TokenBlock,
 };
 use leasehold_redis::{Permissions, RedisConfig, RedisStore, ServerVersion};
 use leasehold_store::{
@@ -72,7 +72,7 @@ async fn with_full_memory_a_hold_is_extended_and_nothing_may_be_reserved_for_it(
 
 /// Reserves a block of tokens, and requests to be notified of other waiters.
 async fn reserve(store: &RedisStore, claim: &Claim, lease_ms: u64) -> Extended {
-    let reserve = Some(Reserve { tokens: BLOCK, tell: true });
+    let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: true });
     let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve };
     match execute(store, &Op::Extend(extend), LONG).await {
         Outcome::Done(Reply::Extend(extended)) => extended,
@@ -154,7 +154,7 @@ async fn a_grant_that_was_not_written_is_not_reported() {
     granted(acquire(&store, &claim(1), None).await);
     server.cli(&["ACL", "SETUSER", "mute", "-set"]).unwrap().ok().unwrap();
     let Op::Acquire(next) = take(&claim(3), Some(nonce(1))) else { panic!("another operation") };
-    let op = Op::Release(Release { claim: claim(1), pass: ReleaseAction::Grant, next: Some(next) });
+    let op = Op::Release(Release { claim: claim(1), action: ReleaseAction::Grant, next: Some(next) });
     let fault = unknown(execute(&store, &op, LONG).await);
     assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
     assert!(server.cli(&["GET", "job"]).unwrap().is_nil(), "but the release is done");
@@ -170,7 +170,7 @@ async fn a_refused_connection_reports_the_reason() {
     connection.call(&["CONFIG", "SET", "maxclients", "1"]).unwrap().ok().unwrap();
     let fault = RedisStore::connect(server.url().parse().unwrap()).await.unwrap_err();
     // The server's first error may be lost when it closes the connection.
-    assert!(matches!(fault.kind, FaultKind::Busy | FaultKind::Tls(TlsFault::HungUp)), "{fault}");
+    assert!(matches!(fault.kind, FaultKind::Busy | FaultKind::Tls(TlsFault::ConnectionClosed)), "{fault}");
 }
 
 #[tokio::test]
@@ -221,19 +221,21 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
     let together = [(Lock::mutex("jobs:3".parse().unwrap()), ask(&claim(4), None))];
     let shares = store.acquire_all(&together, LONG).await;
-    assert!(matches!(shares, Some(Outcome::Done(shares)) if matches!(shares[..], [MultiAcquired::Had(_)])));
+    assert!(
+        matches!(shares, Some(Outcome::Done(shares)) if matches!(shares[..], [MultiAcquired::Acquired(_)]))
+    );
     for keep_record in [false, true] {
         let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record, reserve: None };
         assert_eq!(done(Op::Extend(extend)).await, Reply::Extend(Extended::Extended));
     }
-    let reserve = Some(Reserve { tokens: BLOCK, tell: true });
+    let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: true });
     let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record: true, reserve };
     let reply = done(Op::Extend(extend)).await;
     assert!(matches!(reply, Reply::Extend(Extended::Reserved { .. })), "{reply:?}");
     done(take(&claim(2), Some(nonce(2)))).await;
     assert!(matches!(receive(&mut inbox).await, Some(Received::Notification(Notification::Wanted { .. }))));
-    let free = ForceRelease { seen: ObservedHolder::Hold(fence), by: label() };
-    assert_eq!(done(Op::ForceRelease(free)).await, Reply::ForceRelease(ForceReleased::ForceReleased));
+    let free = ForceRelease { observed: ObservedHolder::Hold(fence), actor: label() };
+    assert_eq!(done(Op::ForceRelease(free)).await, Reply::ForceRelease(ForceReleased::Released));
     assert!(matches!(
         receive(&mut inbox).await,
         Some(Received::Notification(Notification::ForceReleased { .. }))
@@ -244,9 +246,9 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let reply = done(Op::Acquire(look)).await;
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
     tokio::time::sleep(Duration::from_millis(2)).await;
-    let reply = done(Op::Evict(Evict { dead: session(3), by: label() })).await;
-    assert!(matches!(reply, Reply::Evict(Evicted::Gone { hold: Some(_), .. })), "{reply:?}");
-    let reply = done(Op::Inspect(Inspect { claim: None, in_full: true })).await;
+    let reply = done(Op::Evict(Evict { session: session(3), actor: label() })).await;
+    assert!(matches!(reply, Reply::Evict(Evicted::Removed { fence: Some(_), .. })), "{reply:?}");
+    let reply = done(Op::Inspect(Inspect { claim: None, details: true })).await;
     assert!(matches!(reply, Reply::Inspect(seen) if seen.audit.len() == 3));
     a_reentrant_mutex_is_permitted(&store).await;
 }
@@ -254,17 +256,17 @@ async fn the_permissions_that_the_docs_name_suffice() {
 async fn a_reentrant_mutex_is_permitted(store: &RedisStore) {
     let lock = Lock::reentrant("jobs:2".parse().unwrap());
     let owned = |n: u8| Claim { value: OwnValue::new("ours").ok(), ..claim(n) };
-    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: ReleaseAction::Grant, next: None });
-    let mut listening = store.listen(&lock, LONG).await.unwrap().unwrap();
-    listening.heard().await;
+    let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
+    let mut listening = store.subscribe(&lock, LONG).await.unwrap().unwrap();
+    listening.notified().await;
     let take = |n: u8| Op::Acquire(Acquire { claim: owned(n), ..ask(&claim(n), Some(nonce(4))) });
     let extend = Op::Extend(Extend { claim: owned(1), lease_ms: 40_000, keep_record: true, reserve: None });
-    let inspect = Op::Inspect(Inspect { claim: Some(owned(1)), in_full: true });
+    let inspect = Op::Inspect(Inspect { claim: Some(owned(1)), details: true });
     for op in [take(1), take(2), extend, inspect, release(1), release(2)] {
         let outcome = store.execute(&lock, &op, LONG).await;
         assert!(matches!(outcome, Outcome::Done(_)), "{op:?}: {outcome:?}");
     }
-    tokio::time::timeout(LONG, listening.heard()).await.expect("it may publish");
+    tokio::time::timeout(LONG, listening.notified()).await.expect("it may publish");
 }
 
 /// An unwritable audit does not prevent an eviction: it only serves people who investigate.
@@ -275,10 +277,10 @@ async fn an_audit_that_cannot_be_written_keeps_no_lock() {
     granted(acquire(&store, &claim(1), None).await);
     server.cli(&["LPUSH", "leasehold:{job}:audit:mutex:job", "x"]).unwrap().ok().unwrap();
     tokio::time::sleep(Duration::from_millis(2)).await;
-    let evict = Op::Evict(Evict { dead: session(1), by: label() });
+    let evict = Op::Evict(Evict { session: session(1), actor: label() });
     let outcome = execute(&store, &evict, LONG).await;
     assert!(
-        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Gone { hold: Some(_), .. }))),
+        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Removed { fence: Some(_), .. }))),
         "{outcome:?}"
     );
     assert_eq!(inspect(&store).await.audit.len(), 1);

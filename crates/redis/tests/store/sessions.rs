@@ -33,7 +33,7 @@ async fn a_session_begins_sends_heartbeats_is_listed_and_ends() {
     assert_eq!(entries.iter().map(|entry| entry.session).collect::<Vec<_>>(), [session(1), session(2)]);
     let alive = entries[0].alive_ms.unwrap();
     assert!((50_000..=60_000).contains(&alive), "{alive}");
-    assert_eq!(entries[0].about, "{\"host\": \"web-1\"}");
+    assert_eq!(entries[0].metadata, "{\"host\": \"web-1\"}");
     assert_eq!((entries[0].held.len(), entries[1].held.len()), (2_500, 0));
     assert!(held.iter().all(|lock| entries[0].held.contains(lock)));
     // A member of the index without a record, and one with data of another type in its place, are not listed.
@@ -69,10 +69,10 @@ async fn full_memory_makes_no_session_lapse() {
     assert_eq!(listed(&store).await[0].held, [job()]);
     // Such data does not keep a dead holder's lock held either.
     tokio::time::sleep(Duration::from_millis(2)).await;
-    let evict = Op::Evict(Evict { dead: session(2), by: label() });
+    let evict = Op::Evict(Evict { session: session(2), actor: label() });
     let outcome = execute(&store, &evict, LONG).await;
     assert!(
-        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Gone { hold: Some(_), .. }))),
+        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Removed { fence: Some(_), .. }))),
         "{outcome:?}"
     );
     assert_eq!(ends("job"), -2);
@@ -97,7 +97,7 @@ async fn what_is_no_session_of_ours_is_left_alone() {
         // A session whose record cannot be read does not count as dead.
         let outcome = execute(&store, &look, LONG).await;
         assert!(matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))), "{outcome:?}");
-        let outcome = execute(&store, &Op::Evict(Evict { dead: session(1), by: label() }), LONG).await;
+        let outcome = execute(&store, &Op::Evict(Evict { session: session(1), actor: label() }), LONG).await;
         assert!(!matches!(outcome, Outcome::Done(Reply::Evict(_))), "{outcome:?}");
     }
     assert_eq!(server.cli(&["GET", "job"]).unwrap().text(), Some(&*claim(1).token()));
@@ -148,14 +148,11 @@ async fn a_forced_release_notifies_the_holder() {
     acquire(&store, &claim(2), Some(nonce(7))).await;
     let seen = inspect(&store).await;
     let holder = seen.holder.unwrap();
-    assert_eq!((holder.session, seen.stranger), (Some(session(1)), None));
+    assert_eq!((holder.session, seen.foreign_fingerprint), (Some(session(1)), None));
     let fence = holder.fence.unwrap();
-    let free = Op::ForceRelease(ForceRelease { seen: ObservedHolder::Hold(fence), by: label() });
+    let free = Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor: label() });
     let outcome = execute(&store, &free, LONG).await;
-    assert!(
-        matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{outcome:?}");
     let notification = receive(&mut inbox).await;
     assert!(
         matches!(notification, Some(Received::Notification(Notification::ForceReleased { fence: ended, .. })) if ended == fence),
@@ -169,7 +166,7 @@ async fn a_forced_release_notifies_the_holder() {
     };
     assert_eq!(holder.session, Some(session(2)));
     let audit = inspect(&store).await.audit;
-    assert_eq!((audit.len(), audit[0].fence, audit[0].whose.clone()), (1, Some(fence), Some(label())));
+    assert_eq!((audit.len(), audit[0].fence, audit[0].holder.clone()), (1, Some(fence), Some(label())));
     assert_eq!(found(release(&store, &claim(2)).await), HoldStatus::Held);
 }
 
@@ -178,9 +175,10 @@ async fn a_foreign_lock_is_freed_as_it_was_seen() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     server.cli(&["SET", "job", "theirs"]).unwrap().ok().unwrap();
-    let seen = inspect(&store).await.stranger;
+    let seen = inspect(&store).await.foreign_fingerprint;
     assert_eq!(seen, Some(Fingerprint::of("theirs")));
-    let free = Op::ForceRelease(ForceRelease { seen: ObservedHolder::Stranger(seen.unwrap()), by: label() });
+    let free =
+        Op::ForceRelease(ForceRelease { observed: ObservedHolder::Foreign(seen.unwrap()), actor: label() });
     server.cli(&["SET", "job", "another's"]).unwrap().ok().unwrap();
     let outcome = execute(&store, &free, LONG).await;
     assert!(
@@ -189,10 +187,7 @@ async fn a_foreign_lock_is_freed_as_it_was_seen() {
     );
     server.cli(&["SET", "job", "theirs"]).unwrap().ok().unwrap();
     let outcome = execute(&store, &free, LONG).await;
-    assert!(
-        matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{outcome:?}");
     let audit = inspect(&store).await.audit;
-    assert_eq!((audit[0].fence, audit[0].whose.clone()), (None, None));
+    assert_eq!((audit[0].fence, audit[0].holder.clone()), (None, None));
 }

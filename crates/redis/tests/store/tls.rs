@@ -59,7 +59,7 @@ async fn tls_never_falls_back_to_plain_text() {
     let config = RedisConfig::from_url(&server.url().replace("redis:", "rediss:")).unwrap();
     let config = config.password("hunter2").connect_timeout(SHORT);
     let fault = fault(config).await;
-    assert_eq!(disagreement(&fault), &TlsFault::Unanswered, "{fault}");
+    assert_eq!(disagreement(&fault), &TlsFault::NoResponse, "{fault}");
     assert!(fault.to_string().contains("`tls-port`") && fault.is_transient(), "{fault}");
     assert_eq!(server.command_counts().unwrap().get("hello"), None, "nothing was understood");
 }
@@ -179,7 +179,7 @@ async fn plain_text_to_a_server_that_requires_tls_is_reported() {
     let (_server, port) = server(&authority, "leaf", false);
     let config = RedisConfig::from_url(&format!("redis://:hunter2@127.0.0.1:{port}")).unwrap();
     let fault = fault(config).await;
-    assert_eq!(disagreement(&fault), &TlsFault::HungUp, "{fault}");
+    assert_eq!(disagreement(&fault), &TlsFault::ConnectionClosed, "{fault}");
     assert!(fault.to_string().contains("write `rediss`") && fault.is_transient(), "{fault}");
     assert!(!format!("{fault} {fault:?}").contains("hunter2"));
 }
@@ -197,7 +197,7 @@ async fn a_server_that_answers_tls_in_plain_text_is_reported() {
         let _ = client.read(&mut [0; 4096]);
     });
     let fault = fault(by_tls(port)).await;
-    assert_eq!(disagreement(&fault), &TlsFault::PlainServer, "{fault}");
+    assert_eq!(disagreement(&fault), &TlsFault::NotTls, "{fault}");
     assert!(!fault.is_transient(), "{fault}");
     server.join().unwrap();
 }

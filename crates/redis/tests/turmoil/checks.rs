@@ -21,9 +21,9 @@ use crate::environment::{HostClock, lock};
 use crate::simulation::server_time_us;
 use crate::tap::RequestKind;
 use leasehold::{FencingToken, Moment, Owner, Released, SessionId};
-use leasehold_core::machine::cohort::TokenBlock;
 use leasehold_core::{
     Acquire, Acquired, Extended, HoldId, HoldStatus, Inspection, MultiAcquired, Notification, Op, Reply,
+    TokenBlock,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -205,7 +205,7 @@ impl Record {
                 state.reserved(key, extend.claim.hold, *block);
             }
             (Op::Release(release), Reply::Release(released)) => {
-                state.ended.extend(Some(release.claim.hold).filter(|_| released.found == HoldStatus::Held));
+                state.ended.extend(Some(release.claim.hold).filter(|_| released.status == HoldStatus::Held));
                 if let (Some(ask), Some(Ok(acquired))) = (&release.next, &released.next) {
                     state.asked(key, ask, acquired);
                 }
@@ -224,7 +224,7 @@ impl Record {
     pub(crate) fn multi_executed(&self, asks: &[(String, Acquire)], shares: &[MultiAcquired]) {
         let mut state = lock(&self.state);
         for ((key, ask), share) in asks.iter().zip(shares) {
-            if let MultiAcquired::Had(acquired) = share {
+            if let MultiAcquired::Acquired(acquired) = share {
                 state.asked(key, ask, acquired);
             }
         }
@@ -387,7 +387,7 @@ impl State {
             (name == key && holds.contains(&hold)).then_some(*fence)
         };
         let Some(given) = self.granted.iter().rev().find_map(of_it) else { return };
-        while let Some(token) = block.take() {
+        while let Some(token) = block.pop_first() {
             self.known_as.insert((key.to_owned(), token), given);
         }
     }

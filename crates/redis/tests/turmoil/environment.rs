@@ -100,7 +100,7 @@ impl Environment for HostEnvironment {
         self.host_clock.at(self.clock.elapsed())
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + self.clock.elapsed()
     }
 
@@ -115,7 +115,7 @@ impl Environment for HostEnvironment {
         Box::pin(tokio::time::sleep(left + left / 400))
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
         let on_panic = Arc::clone(&self.on_panic);
         tokio::spawn(async move {
             if AssertUnwindSafe(keeper).catch_unwind().await.is_err() {

@@ -2,7 +2,7 @@
 //! failure found by a simulation is then not the server's.
 
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
+use leasehold_core::model::{Content, LockState, ReentrantHolds, Sessions, Value};
 use leasehold_core::{Acquire, Extended, KeyError, Kind, LockName, MultiAcquired, OwnValue, Partition};
 use leasehold_redis::{RedisConfig, RedisStore};
 use leasehold_sim::ModelServer;
@@ -72,9 +72,15 @@ impl StoreUnderTest for Simulated {
         let content = match lock.kind {
             Kind::Reentrant => {
                 let owner = OwnValue::new(value).expect("a plain text is a value");
-                Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
+                Content::ReentrantHolds(ReentrantHolds {
+                    owner,
+                    count: 1,
+                    fence: None,
+                    lease_ms: 0,
+                    holds: Vec::new(),
+                })
             }
-            kind => Content::Token([kind.mark(), value].concat()),
+            kind => Content::Token([kind.token_prefix(), value].concat()),
         };
         self.put(lock, content, expiry);
         Some(Box::pin(ready(())))
@@ -134,7 +140,7 @@ impl Contest {
         self.simulated.now_us.store(self.now_us, Ordering::Relaxed);
         match workload.next_step(state) {
             WorkloadStep::Sent(op) | WorkloadStep::SentTwice(op) => {
-                let alive = |session| self.sessions.vital(self.now_us / 1000, session);
+                let alive = |session| self.sessions.status(self.now_us / 1000, session);
                 let expected = state.apply(self.now_us, &op, &alive).0;
                 let found = self.store.execute(lock, &op, WITHIN).await;
                 let agree = matches!(&found, Outcome::Done(found) if *found == expected);
@@ -175,16 +181,16 @@ impl Contest {
             self.locks.iter().zip(&asks).map(|((lock, ..), ask)| (lock.clone(), ask.clone())).collect();
         let mut pairs: Vec<_> =
             self.locks.iter_mut().zip(&asks).map(|((_, state, _), ask)| (state, ask)).collect();
-        let expected = LockState::take_all(&mut pairs, self.now_us);
+        let expected = LockState::acquire_all(&mut pairs, self.now_us);
         let found = self.store.acquire_all(&sent, WITHIN).await.expect("several Mutexes are one step");
         let agree = matches!(&found, Outcome::Done(found) if *found == expected);
         assert!(agree, "{what}: {sent:?}\n  {found:?}\n  {expected:?}");
         for share in &expected {
             let word = match share {
-                MultiAcquired::Had(_) => "had",
-                MultiAcquired::InTheWay(Ok(_)) => "in the connection",
-                MultiAcquired::InTheWay(Err(_)) => "refused",
-                MultiAcquired::Open => "open",
+                MultiAcquired::Acquired(_) => "had",
+                MultiAcquired::Blocked(Ok(_)) => "in the connection",
+                MultiAcquired::Blocked(Err(_)) => "refused",
+                MultiAcquired::Available => "open",
                 MultiAcquired::Held => "held",
             };
             *self.seen.entry(word).or_default() += 1;

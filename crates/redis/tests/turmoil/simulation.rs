@@ -275,7 +275,7 @@ impl Simulation {
     fn check_leftovers(&self) {
         let now = self.sim.elapsed();
         for (key, seen) in self.server.locks(server_time_us(now)) {
-            if seen.holder.is_some() || seen.waiting != 0 {
+            if seen.holder.is_some() || seen.waiters != 0 {
                 self.record.violated(Rule::Leftovers, now, format_args!("{key}: {seen:?}"));
             }
         }

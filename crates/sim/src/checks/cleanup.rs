@@ -88,7 +88,7 @@ impl Cleanup {
             let since = old.get(&hold).map_or(at, |entry| entry.since);
             now.insert(hold, StoredEntry { host, since, until });
         };
-        for entry in done.state.record.iter().flat_map(|record| record.places.values()) {
+        for entry in done.state.record.iter().flat_map(|record| record.entries.values()) {
             add(entry.claim.hold, done.clock.shows_at((entry.expires_ms + 1) * 1000));
         }
         for held in done.holds(at) {

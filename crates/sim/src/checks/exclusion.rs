@@ -154,7 +154,7 @@ impl Check for Exclusion {
                 return self.add_guard(
                     at,
                     lock,
-                    ValidGuard { guard: None, owner: None, mode: LockMode::Whole, until },
+                    ValidGuard { guard: None, owner: None, mode: LockMode::Exclusive, until },
                     context,
                 );
             }

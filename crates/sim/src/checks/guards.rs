@@ -190,7 +190,7 @@ impl Guards {
             } => {
                 let reserving = self.reserving.remove(&message);
                 if let Some(((lock, hold), first)) = reserving.zip(block.first()) {
-                    let last = FencingToken::new(first.as_u64() + u64::from(block.left()) - 1);
+                    let last = FencingToken::new(first.as_u64() + u64::from(block.remaining()) - 1);
                     self.blocks.entry(host).or_default().push(Reserved { lock, hold, first, last });
                 }
             }
@@ -212,7 +212,7 @@ impl Guards {
             Event::MultiAnswered { host, message, replies } => {
                 let requested = self.requested.remove(&message).into_iter().flatten();
                 for (requested, reply) in requested.zip(replies.into_iter().flatten()) {
-                    if let MultiAcquired::Had(acquired) = reply {
+                    if let MultiAcquired::Acquired(acquired) = reply {
                         self.acquire_replied(at, host, requested, acquired);
                     }
                 }
@@ -328,7 +328,7 @@ impl Guards {
     }
 
     fn acquire_replied(&mut self, at: Instant, host: HostId, requested: SentRequest, acquired: &Acquired) {
-        if let Acquired::Granted { fence, entered, remaining_ms, .. } = acquired {
+        if let Acquired::Granted { fence, owner_holds: entered, remaining_ms, .. } = acquired {
             let count = entered.map_or(1, |entered| entered.count);
             self.hold_received(at, host, requested, (*fence, count, *remaining_ms));
         }

@@ -4,13 +4,13 @@ use super::{Check, CheckContext, CheckResult, Health};
 use crate::event::{Event, Execution, GuardId, HostEvent, LockId, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
-use leasehold_core::machine::cohort::{HANDOVERS, TURN};
+use leasehold_core::machine::cohort::{HANDOFF_WINDOW, MAX_HANDOFFS};
 use leasehold_core::model::QueueEntryId;
 use leasehold_core::{Acquired, Extended, FencingToken, HoldId, Notification, Op, Reply};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// By how much a cohort period may appear longer: clock drift, and events at the same time.
+/// By how much a hand-off window may appear longer: clock drift, and events at the same time.
 const SLACK: Duration = Duration::from_millis(10);
 
 /// How long the release of a cached hold may take once another process waits: a notification, the cleanup, and the
@@ -18,8 +18,8 @@ const SLACK: Duration = Duration::from_millis(10);
 const RELEASED_WITHIN: Duration = Duration::from_millis(300);
 
 /// A hold has one guard at a time. Once its process knows that others wait, only tasks that were queued locally by
-/// then receive it, at most [`HANDOVERS`] times and for [`TURN`]. Without that knowledge, the process hands off for
-/// one such period and at most one more while another process waits. A hold that no local task uses or waits for is
+/// then receive it, at most [`MAX_HANDOFFS`] times and for [`HANDOFF_WINDOW`]. Without that knowledge, the process hands off for
+/// one such window and at most one more while another process waits. A hold that no local task uses or waits for is
 /// released soon after another process has requested the lock.
 #[derive(Debug, Default)]
 pub struct Handoff {
@@ -64,7 +64,7 @@ struct LocalHold {
     knows_waiters_since: Option<Instant>,
     /// How often it was handed off since.
     handoffs_since: u32,
-    /// When it was first handed off more than a cohort period after the first waiter had begun to wait.
+    /// When it was first handed off more than a hand-off window after the first waiter had begun to wait.
     last_handoff_turn: Option<(QueueEntryId, Instant)>,
 }
 
@@ -81,7 +81,7 @@ impl Handoff {
         let view = self.locks.entry(done.lock).or_default();
         view.holder = done.holds(at).first().map(|held| held.hold);
         let now_ms = done.clock.reading_us(at) / 1000;
-        let entries = done.state.record.iter().flat_map(|record| &record.places);
+        let entries = done.state.record.iter().flat_map(|record| &record.entries);
         let mut waiting = BTreeMap::new();
         for (id, waiter) in entries.filter(|(_, waiter)| waiter.expires_ms >= now_ms) {
             let until = done.clock.shows_at((waiter.expires_ms + 1) * 1000);
@@ -201,7 +201,9 @@ impl Handoff {
                     "{task}, which waits since {acquiring:?}, was handed {lock}; others wait since {knows_waiters_since}"
                 ));
             }
-            if local.handoffs_since > HANDOVERS || at > knows_waiters_since + TURN + TURN / 15 + SLACK {
+            if local.handoffs_since > MAX_HANDOFFS
+                || at > knows_waiters_since + HANDOFF_WINDOW + HANDOFF_WINDOW / 15 + SLACK
+            {
                 let times = local.handoffs_since;
                 return Err(format!(
                     "{host} handed {lock} off {times} times; others wait since {knows_waiters_since}"
@@ -212,14 +214,14 @@ impl Handoff {
         let waiting = waiting.filter(|(_, waiter)| waiter.host != host && at < waiter.until);
         let Some((first, waiter)) = waiting.min_by_key(|(_, waiter)| waiter.since) else { return Ok(()) };
         let Some(healthy) = context.health(host).and_then(Health::healthy_since) else { return Ok(()) };
-        if at <= waiter.since.max(healthy) + TURN + SLACK * 2 {
+        if at <= waiter.since.max(healthy) + HANDOFF_WINDOW + SLACK * 2 {
             return Ok(());
         }
         // The process may have assumed until now that no other process waits. Its request is in flight, or has just
         // been answered.
         match local.last_handoff_turn {
             Some((other, since)) if other == *first && since >= healthy => {
-                if at > since + TURN + TURN / 15 + SLACK {
+                if at > since + HANDOFF_WINDOW + HANDOFF_WINDOW / 15 + SLACK {
                     let since = waiter.since;
                     return Err(format!("{task} was handed {lock}; {} waits since {since}", waiter.host));
                 }

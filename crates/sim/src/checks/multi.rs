@@ -36,8 +36,9 @@ struct MultiAcquirer {
 impl MultiAcquire {
     fn multi_executed(&self, done: &MultiExecution<'_>) -> CheckResult {
         let is_blocked =
-            done.replies.iter().any(|(_, _, reply, _)| matches!(reply, MultiAcquired::InTheWay(_)));
-        let all_acquired = done.replies.iter().all(|(_, _, reply, _)| matches!(reply, MultiAcquired::Had(_)));
+            done.replies.iter().any(|(_, _, reply, _)| matches!(reply, MultiAcquired::Blocked(_)));
+        let all_acquired =
+            done.replies.iter().all(|(_, _, reply, _)| matches!(reply, MultiAcquired::Acquired(_)));
         for (lock, request, reply, state) in done.replies {
             let hold = request.claim.hold;
             let now = crate::event::holds(state, done.clock);

@@ -66,8 +66,8 @@ impl OncePerPeriod {
     /// Records a start that was given up or released by force.
     fn end(&mut self, done: &Execution<'_>) {
         if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply)
-            && released.found == HoldStatus::Held
-            && !matches!(release.pass, ReleaseAction::Rest { .. })
+            && released.status == HoldStatus::Held
+            && !matches!(release.action, ReleaseAction::Cooldown { .. })
         {
             let hold = release.claim.hold;
             let starts = self.starts.values_mut().filter(|start| start.hold == hold);
@@ -100,7 +100,7 @@ impl OncePerPeriod {
     fn check_expiry(&self, done: &Execution<'_>) -> CheckResult {
         let (lock, state) = (done.lock, done.state);
         let Some(value) = &state.value else { return Ok(()) };
-        let fence = state.record.as_ref().and_then(|record| record.last);
+        let fence = state.record.as_ref().and_then(|record| record.last_fence);
         let start = fence.and_then(|fence| self.starts.get(&(lock, fence)));
         let Some((start, period_ms)) = start.and_then(|start| Some((start, start.period_ms?))) else {
             return Ok(());
@@ -108,7 +108,7 @@ impl OncePerPeriod {
         match value.expires_ms {
             None => Err(format!("the key of period {fence:?} of {lock} has no expiry")),
             Some(until_ms)
-                if value.content.token() == Some(&*state.kind.rest(fence))
+                if value.content.token() == Some(&*state.kind.cooldown_token(fence))
                     && until_ms > start.at_ms + period_ms =>
             {
                 let due_ms = start.at_ms + period_ms;

@@ -35,7 +35,7 @@ struct QueuedWaiter {
 impl Order {
     fn executed(&mut self, done: &Execution<'_>, at: Instant) -> CheckResult {
         if self.unknown.contains(&done.lock) {
-            if done.state.record.as_ref().is_some_and(|record| !record.places.is_empty()) {
+            if done.state.record.as_ref().is_some_and(|record| !record.entries.is_empty()) {
                 return Ok(());
             }
             self.unknown.remove(&done.lock);
@@ -52,12 +52,12 @@ impl Order {
             queue.remove(&release.claim.hold.session());
         }
         if let Some(dead) = done.evicts().filter(|dead| done.is_dead(*dead, at)) {
-            let places = done.state.record.as_ref().map(|record| &record.places);
+            let entries = done.state.record.as_ref().map(|record| &record.entries);
             // A process with a lapsed session may evict itself. It loses its entry, and gets another.
             let is_requester = done.acquires().is_some_and(|(request, _)| {
                 request.liveness.ends_with_session() && request.claim.hold.session() == dead
             });
-            if is_requester || places.is_none_or(|places| !places.keys().any(|id| id.session() == dead)) {
+            if is_requester || entries.is_none_or(|entries| !entries.keys().any(|id| id.session() == dead)) {
                 queue.remove(&dead);
             }
         }
@@ -78,7 +78,7 @@ impl Order {
             && let Some(wanted) = &request.queue
         {
             self.last_number += 1;
-            let (number, expires_ms) = (self.last_number, now_ms + wanted.kept_ms);
+            let (number, expires_ms) = (self.last_number, now_ms + wanted.ttl_ms);
             let waiter = queue.entry(request.claim.hold.session()).or_insert(QueuedWaiter {
                 hold: request.claim.hold,
                 queued: number,

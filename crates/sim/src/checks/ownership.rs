@@ -38,7 +38,7 @@ struct LockBefore {
 struct QueuedWaiter {
     /// When it expires, in the store's milliseconds.
     expires_ms: u64,
-    life: Liveness,
+    liveness: Liveness,
     mode: LockMode,
     owner: Option<OwnValue>,
 }
@@ -82,7 +82,7 @@ impl Ownership {
 /// release of a hold that it does not have: its acquire may be in flight.
 fn ends_its_hold(done: &Execution<'_>) -> bool {
     let Reply::Release(released) = done.reply else { return false };
-    match released.found {
+    match released.status {
         HoldStatus::Held => true,
         HoldStatus::Ended(_) => false,
         _ => matches!(done.state.kind, Kind::Latch | Kind::Barrier),
@@ -98,7 +98,7 @@ fn check_own_hold(done: &Execution<'_>, before: &LockBefore, after: &[Held]) -> 
         (Op::Extend(_), Reply::Extend(Extended::Extended | Extended::Reserved { .. })) if !is_own => {
             return Err(format!("{claimed:?} extended {lock}, held by {holds:?}"));
         }
-        (Op::Release(_), Reply::Release(released)) if released.found == HoldStatus::Held && !is_own => {
+        (Op::Release(_), Reply::Release(released)) if released.status == HoldStatus::Held && !is_own => {
             return Err(format!("{claimed:?} released {lock}, held by {holds:?}"));
         }
         (Op::Extend(_) | Op::Release(_), _) => {}
@@ -158,20 +158,20 @@ fn check_new_holds(
 /// No hold or queue entry ends but by its own release, by the lapse of its session, or by force.
 fn check_ends(at: Instant, done: &Execution<'_>, before: &LockBefore, after: &[Held]) -> CheckResult {
     let (lock, now_ms) = (done.lock, done.clock.reading_us(at) / 1000);
-    let has_lapsed = |session, life: Liveness| {
-        life.ends_with_session() && done.evicts() == Some(session) && done.has_no_live_record(session, at)
+    let has_lapsed = |session, liveness: Liveness| {
+        liveness.ends_with_session() && done.evicts() == Some(session) && done.has_no_live_record(session, at)
     };
     for held in before.holds.iter().filter(|held| after.iter().all(|now| now.hold != held.hold)) {
         let is_own = matches!(done.op, Op::Release(release) if release.claim.hold == held.hold);
         let is_freed =
-            matches!(done.op, Op::ForceRelease(free) if free.seen == ObservedHolder::Hold(held.fence));
+            matches!(done.op, Op::ForceRelease(free) if free.observed == ObservedHolder::Hold(held.fence));
         let session = held.hold.session();
         let is_known = done.sessions.records.contains_key(&session);
         // A session without a record is not evicted while any of its holds here lasts.
         let its = before.holds.iter().filter(|held| held.hold.session() == session);
         let session_spared_until_ms = its.filter_map(Held::session_spared_until_ms).max().unwrap_or(0);
         let is_spared = !is_known && now_ms <= session_spared_until_ms;
-        if !is_own && !is_freed && (is_spared || !has_lapsed(session, held.life)) {
+        if !is_own && !is_freed && (is_spared || !has_lapsed(session, held.liveness)) {
             return Err(format!("{held:?} of {lock} was ended by {:?}", done.op));
         }
     }
@@ -186,7 +186,7 @@ fn check_ends(at: Instant, done: &Execution<'_>, before: &LockBefore, after: &[H
         let session = entry_id.session();
         let is_legitimate = is_own
             || is_granted
-            || has_lapsed(session, waiter.life)
+            || has_lapsed(session, waiter.liveness)
             || can_never_be_granted(done, waiter, &remaining);
         if !now.contains_key(entry_id) && !is_legitimate {
             return Err(format!("the queue entry of {session} for {lock} was removed by {:?}", done.op));
@@ -208,10 +208,10 @@ fn can_never_be_granted(done: &Execution<'_>, waiter: &QueuedWaiter, remaining: 
 }
 
 fn entries(done: &Execution<'_>) -> BTreeMap<QueueEntryId, QueuedWaiter> {
-    let entries = done.state.record.iter().flat_map(|record| record.places.iter());
+    let entries = done.state.record.iter().flat_map(|record| record.entries.iter());
     let seen = |waiter: &leasehold_core::model::QueueEntry| QueuedWaiter {
         expires_ms: waiter.expires_ms,
-        life: waiter.liveness,
+        liveness: waiter.liveness,
         mode: waiter.mode,
         owner: waiter.claim.value.clone(),
     };

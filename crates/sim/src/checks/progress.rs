@@ -132,8 +132,8 @@ impl Progress {
             (None, _) => None,
         };
         let now_ms = done.clock.reading_us(at) / 1000;
-        let places = done.state.record.iter().flat_map(|record| record.places.iter());
-        let kept = places.filter(|(_, waiter)| waiter.expires_ms >= now_ms);
+        let entries = done.state.record.iter().flat_map(|record| record.entries.iter());
+        let kept = entries.filter(|(_, waiter)| waiter.expires_ms >= now_ms);
         let waiting = kept.filter_map(|(session, waiter)| {
             let until = done.clock.shows_at((waiter.expires_ms + 1) * 1000);
             Some(QueuedWaiter { host: context.host(session.session())?, hold: waiter.claim.hold, until })
@@ -309,10 +309,10 @@ fn predecessors(
     let holder = done.holds(at).into_iter().next();
     let spared_ms = holder.as_ref().and_then(Held::session_spared_until_ms);
     let holder_spared = spared_ms.map_or(at, |ms| done.clock.shows_at((ms + 1) * 1000));
-    let holder = holder.map(|held| (held.hold, held.life));
-    let places = record.tickets.values().filter_map(|session| record.places.get(session));
+    let holder = holder.map(|held| (held.hold, held.liveness));
+    let entries = record.tickets.values().filter_map(|session| record.entries.get(session));
     let chain: Vec<_> =
-        holder.into_iter().chain(places.map(|waiter| (waiter.claim.hold, waiter.liveness))).collect();
+        holder.into_iter().chain(entries.map(|waiter| (waiter.claim.hold, waiter.liveness))).collect();
     let pairs = chain.windows(2).filter(|pair| pair[0].1.ends_with_session());
     pairs
         .map(|pair| {
@@ -328,20 +328,20 @@ fn predecessors(
 
 /// Whether a release requests that the lock is left free.
 fn is_left_free(done: &Execution<'_>) -> bool {
-    matches!(done.op, Op::Release(release) if release.pass == ReleaseAction::Free)
+    matches!(done.op, Op::Release(release) if release.action == ReleaseAction::Free)
 }
 
 /// Whether an operation grants the lock if it finds it free.
 fn may_grant(done: &Execution<'_>) -> bool {
     match (done.op, done.reply) {
         (Op::Acquire(_), Reply::Acquire(reply)) => {
-            !done.in_multi_acquire && !matches!(reply, Acquired::Spent(_))
+            !done.in_multi_acquire && !matches!(reply, Acquired::AlreadyEnded(_))
         }
-        (Op::Evict(_), Reply::Evict(Evicted::Gone { .. }))
-        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased)) => true,
+        (Op::Evict(_), Reply::Evict(Evicted::Removed { .. }))
+        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) => true,
         (Op::Release(release), Reply::Release(released)) => {
-            release.pass == ReleaseAction::Grant
-                && !matches!(released.next, Some(Ok(Acquired::Spent(_)) | Err(_)))
+            release.action == ReleaseAction::Grant
+                && !matches!(released.next, Some(Ok(Acquired::AlreadyEnded(_)) | Err(_)))
         }
         _ => false,
     }

@@ -127,7 +127,8 @@ impl Counts {
                 self.wanted += wanted;
                 self.granted += done.notifications.len() as u64 - wanted;
                 self.stale += u64::from(done.is_stale);
-                let spent = done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::Spent(_)));
+                let spent =
+                    done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::AlreadyEnded(_)));
                 self.spent += u64::from(spent && matches!(done.op, Op::Acquire(_)));
                 self.freed += u64::from(done.freed().is_some());
                 self.entered_remotely += u64::from(has_entered_remotely(at, done));
@@ -152,7 +153,7 @@ impl Counts {
                 self.handed_off += u64::from(was_handed_off);
                 self.entered += u64::from(new_guard.count > 1);
                 self.with_others += u64::from(new_guard.is_multi);
-                self.shared += u64::from(new_guard.mode != LockMode::Whole);
+                self.shared += u64::from(new_guard.mode != LockMode::Exclusive);
                 self.upgraded += u64::from(new_guard.mode == LockMode::Upgrade);
                 &mut self.acquired
             }
@@ -179,12 +180,14 @@ impl Counts {
 fn has_evicted(at: Instant, done: &Execution<'_>) -> bool {
     let last = done.state.audit.as_ref().and_then(|audit| audit.entries.first());
     let now_ms = done.clock.reading_us(at) / 1000;
-    done.evicts().is_some() && last.is_some_and(|last| last.how == Ended::Evicted && last.at_ms == now_ms)
+    done.evicts().is_some() && last.is_some_and(|last| last.ended == Ended::Evicted && last.at_ms == now_ms)
 }
 
 /// Whether a process has just acquired a lock that its owner held in other processes only.
 fn has_entered_remotely(at: Instant, done: &Execution<'_>) -> bool {
-    let Some((request, Acquired::Granted { entered: Some(_), .. })) = done.acquires() else { return false };
+    let Some((request, Acquired::Granted { owner_holds: Some(_), .. })) = done.acquires() else {
+        return false;
+    };
     let session = request.claim.hold.session();
     let holds = done.holds(at);
     let (its, others): (Vec<_>, Vec<_>) = holds.iter().partition(|held| held.hold.session() == session);

@@ -6,7 +6,7 @@ use crate::event::{
 };
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
-use leasehold_core::model::{Content, Entries};
+use leasehold_core::model::{Content, ReentrantHolds};
 use leasehold_core::{Acquired, FencingToken, Op, OwnValue, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -52,7 +52,7 @@ struct Tenure {
 impl Reentrancy {
     fn executed(&mut self, at: Instant, done: &Execution<'_>) -> CheckResult {
         let value = done.state.value.as_ref();
-        let entries = value.and_then(|value| value.content.entries());
+        let entries = value.and_then(|value| value.content.reentrant_holds());
         if let Some(entries) = entries.filter(|entries| !entries.holds.is_empty()) {
             check_count(done.lock, entries)?;
         }
@@ -61,7 +61,7 @@ impl Reentrancy {
         let holds = done.holds(at);
         let last = holds.iter().filter_map(|held| Some((held.until?, held.fence))).max();
         match (entries, last) {
-            (Some(Entries { owner, .. }), Some((until, fence))) => {
+            (Some(ReentrantHolds { owner, .. }), Some((until, fence))) => {
                 let before = self.owners.get(&done.lock);
                 let continued = before.filter(|tenure| tenure.owner == *owner && at < tenure.until);
                 let since = continued.map_or(at, |tenure| tenure.since);
@@ -159,7 +159,7 @@ impl Reentrancy {
 }
 
 /// The count is the number of entries, and no entry is there twice.
-fn check_count(lock: LockId, entries: &Entries) -> CheckResult {
+fn check_count(lock: LockId, entries: &ReentrantHolds) -> CheckResult {
     let different: BTreeSet<_> = entries.holds.iter().map(|entry| entry.hold).collect();
     if entries.count != entries.holds.len() as u64 || different.len() != entries.holds.len() {
         return Err(format!("{lock} has the count {}, and the holds {:?}", entries.count, entries.holds));
@@ -171,15 +171,15 @@ fn check_count(lock: LockId, entries: &Entries) -> CheckResult {
 fn reported(
     at: Instant,
     done: &Execution<'_>,
-    entries: Option<&Entries>,
+    entries: Option<&ReentrantHolds>,
     before: Option<Vec<Held>>,
 ) -> CheckResult {
     let holds = done.holds(at);
     let live = holds.len() as u64;
-    if let Some((request, Acquired::Granted { entered, .. })) = done.acquires() {
+    if let Some((request, Acquired::Granted { owner_holds: entered, .. })) = done.acquires() {
         let count = entered.map(|entered| entered.count);
         let is_reentrant =
-            matches!(done.state.value.as_ref().map(|value| &value.content), Some(Content::Entries(_)));
+            matches!(done.state.value.as_ref().map(|value| &value.content), Some(Content::ReentrantHolds(_)));
         if count.is_some() != is_reentrant || count.is_some_and(|count| count != live) {
             let hold = request.claim.hold;
             return Err(format!(
@@ -195,11 +195,11 @@ fn reported(
         // The lock may have been granted to the same owner by this release.
         let continued = |held: &&Held| before.iter().any(|old| old.hold == held.hold);
         let left = if is_owner { holds.iter().filter(continued).count() as u64 } else { 0 };
-        if released.left != left {
+        if released.remaining_holds != left {
             let lock = done.lock;
             return Err(format!(
                 "the release of {lock} reported {} holds, and there are {left}",
-                released.left
+                released.remaining_holds
             ));
         }
     }

@@ -73,7 +73,7 @@ impl Renewal {
                 self.refused.push((at, hold));
             }
             (Some(SentRequest::Release(hold)), Some(Reply::Release(released))) => {
-                self.released.insert(hold, (released.found, released.left));
+                self.released.insert(hold, (released.status, released.remaining_holds));
             }
             _ => {}
         }
@@ -84,7 +84,7 @@ impl Renewal {
             self.freed.insert((done.lock, fence));
         }
         let holds = done.holds(at);
-        let entries = done.state.value.as_ref().and_then(|value| value.content.entries());
+        let entries = done.state.value.as_ref().and_then(|value| value.content.reentrant_holds());
         if let Some((fence, lease_ms)) = entries.and_then(|entries| Some((entries.fence?, entries.lease_ms)))
         {
             self.record_lease(done.lock, fence, Duration::from_millis(lease_ms));

@@ -34,9 +34,12 @@ struct QueuedWaiter {
 
 impl SharedOrder {
     fn executed(&mut self, done: &Execution<'_>, at: Instant) -> CheckResult {
-        let places = done.state.record.as_ref().map(|record| &record.places);
-        let mut present: BTreeSet<_> =
-            places.into_iter().flat_map(|places| places.values()).map(|waiter| waiter.claim.hold).collect();
+        let entries = done.state.record.as_ref().map(|record| &record.entries);
+        let mut present: BTreeSet<_> = entries
+            .into_iter()
+            .flat_map(|entries| entries.values())
+            .map(|waiter| waiter.claim.hold)
+            .collect();
         if self.unknown.contains(&done.lock) {
             if !present.is_empty() {
                 return Ok(());
@@ -65,7 +68,7 @@ impl SharedOrder {
             let has_other = held.owner.is_some() && now.iter().chain(&before).any(|other| own(&other));
             let may_overtake = match held.mode {
                 LockMode::Read | LockMode::Upgradable => has_other,
-                LockMode::Upgrade | LockMode::Arrive { .. } => true,
+                LockMode::Upgrade | LockMode::CountDown { .. } => true,
                 _ => false,
             };
             let requested = done.acquires().is_some_and(|(request, _)| request.claim.hold == held.hold);
@@ -77,7 +80,7 @@ impl SharedOrder {
             self.last_number += 1;
             // An upgrade goes ahead of all waiters.
             let number = if request.mode == LockMode::Upgrade { 0 } else { self.last_number };
-            let expires_ms = now_ms + wanted.kept_ms;
+            let expires_ms = now_ms + wanted.ttl_ms;
             let waiter = queue.entry(request.claim.hold).or_insert(QueuedWaiter {
                 queued: number,
                 fixed: number,

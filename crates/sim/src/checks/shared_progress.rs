@@ -78,8 +78,8 @@ impl LockView {
         let writes = |held: &Held| matches!(held.mode, LockMode::Write | LockMode::Upgrade);
         let is_own = |held: &Held| held.owner == waiter.claim.value;
         match waiter.mode {
-            LockMode::Permits { count, of } => {
-                sum() + u64::from(count) <= u64::from(self.limit.unwrap_or(of))
+            LockMode::Permits { count, total } => {
+                sum() + u64::from(count) <= u64::from(self.limit.unwrap_or(total))
             }
             LockMode::Read => !holds().any(writes),
             LockMode::Upgradable => !holds().any(|held| writes(held) || held.mode == LockMode::Upgradable),
@@ -88,9 +88,9 @@ impl LockView {
                 holds().all(|held| is_own(held) && !writes(held))
                     && holds().any(|held| held.mode == LockMode::Upgradable)
             }
-            LockMode::Await { of } => sum() >= u64::from(of),
-            LockMode::Meet { of } => {
-                self.queue.iter().filter(|other| at < other.until).count() >= of as usize
+            LockMode::LatchWait { total } => sum() >= u64::from(total),
+            LockMode::BarrierWait { total } => {
+                self.queue.iter().filter(|other| at < other.until).count() >= total as usize
             }
             _ => false,
         }
@@ -261,7 +261,7 @@ impl SharedProgress {
             // Waiters of a latch or a barrier wait for arrivals, not for holders.
             let has_holders = matches!(view.kind, Kind::Semaphore | Kind::RwLock);
             let holds = view.holds.iter().filter(|(held, _)| held.lasts(at) && has_holders);
-            for (held, since) in holds.filter(|(held, _)| held.life.ends_with_session()) {
+            for (held, since) in holds.filter(|(held, _)| held.liveness.ends_with_session()) {
                 if let Some(ended_at) =
                     check_overdue(held.hold.session(), first_since.max(*since), view.holds.len())
                 {
@@ -278,9 +278,9 @@ impl SharedProgress {
 /// The waiters in order.
 fn queue(at: Instant, done: &Execution<'_>, old: &[QueuedWaiter]) -> Vec<QueuedWaiter> {
     let Some(record) = &done.state.record else { return Vec::new() };
-    let places = record.tickets.values().filter_map(|id| record.places.get(id));
+    let entries = record.tickets.values().filter_map(|id| record.entries.get(id));
     let mut before: Option<HoldId> = None;
-    let view = places.map(|waiter| {
+    let view = entries.map(|waiter| {
         let known = old.iter().find(|known| known.claim.hold == waiter.claim.hold);
         let position = known.and_then(|known| known.behind).filter(|(hold, _)| Some(*hold) == before);
         let behind = before.map(|before| position.unwrap_or((before, at)));
@@ -303,8 +303,8 @@ fn grants_to_waiters(done: &Execution<'_>, was_held: bool) -> bool {
     match (done.op, done.reply) {
         (Op::Acquire(_), Reply::Acquire(Acquired::Granted { .. })) => !was_held,
         (Op::Acquire(_), Reply::Acquire(Acquired::Taken { .. }))
-        | (Op::Evict(_), Reply::Evict(Evicted::Gone { .. }))
-        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::ForceReleased))
+        | (Op::Evict(_), Reply::Evict(Evicted::Removed { .. }))
+        | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released))
         | (Op::Release(_), Reply::Release(_))
         | (Op::Resize(_), Reply::Resize(Resized::Done)) => true,
         _ => false,

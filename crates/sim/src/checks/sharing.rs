@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether two modes exclude each other. Modes of the same owner do not.
 pub(super) fn excludes(one: LockMode, other: LockMode, same_owner: bool) -> bool {
-    let writes = |mode| matches!(mode, LockMode::Whole | LockMode::Write | LockMode::Upgrade);
+    let writes = |mode| matches!(mode, LockMode::Exclusive | LockMode::Write | LockMode::Upgrade);
     let both_upgradable = one == LockMode::Upgradable && other == LockMode::Upgradable;
     !same_owner && (writes(one) || writes(other) || both_upgradable)
 }
@@ -103,8 +103,8 @@ fn upgraded(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult 
 fn opened(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult {
     let arrived: u64 = after.iter().map(|held| u64::from(held.mode.count())).sum();
     for held in new {
-        if let LockMode::Await { of } = held.mode
-            && arrived < u64::from(of)
+        if let LockMode::LatchWait { total } = held.mode
+            && arrived < u64::from(total)
         {
             return Err(format!("{} opened for {held:?} after {arrived} arrivals", done.lock));
         }
@@ -114,7 +114,7 @@ fn opened(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult {
 
 /// A barrier opens for all parties or none.
 fn met(done: &Execution<'_>, new: &[&Held]) -> CheckResult {
-    let of = new.first().and_then(|held| held.mode.of());
+    let of = new.first().and_then(|held| held.mode.total());
     match of {
         Some(of) if new.len() != of as usize => {
             Err(format!("{} opened for {} of {of} parties: {new:?}", done.lock, new.len()))
@@ -125,10 +125,10 @@ fn met(done: &Execution<'_>, new: &[&Held]) -> CheckResult {
 
 /// The limit changes only by a resize that states the former value.
 fn resized(done: &Execution<'_>, before: Option<u32>, after: Option<u32>) -> CheckResult {
-    let states_limit = |request: &Acquire| Some(after) == request.mode.of().map(Some);
+    let states_limit = |request: &Acquire| Some(after) == request.mode.total().map(Some);
     let is_right = match (done.op, done.reply) {
         (Op::Resize(resize), Reply::Resize(Resized::Done)) => {
-            after == Some(resize.limit) && (before == resize.seen || before == after)
+            after == Some(resize.limit) && (before == resize.observed || before == after)
         }
         // Each acquire of a barrier or latch states the limit; the first acquire of a semaphore sets it.
         _ if before.is_none() || done.state.kind != Kind::Semaphore => {
@@ -154,12 +154,12 @@ fn refused(done: &Execution<'_>, before: &LockBefore) -> CheckResult {
         done.evicts() == Some(held.hold.session()) && now.iter().all(|other| other.hold != held.hold)
     };
     let held = before.holds.iter().filter(|held| !is_evicted(held));
-    let owned: BTreeSet<_> = held.chain(granted).filter(own).map(|held| held.mode.word()).collect();
+    let owned: BTreeSet<_> = held.chain(granted).filter(own).map(|held| held.mode.encode()).collect();
     let is_right = match refused {
         Refused::WouldDeadlock => !owned.is_empty(),
-        Refused::NothingToUpgrade => !owned.contains(&LockMode::Upgradable.word()),
+        Refused::NothingToUpgrade => !owned.contains(&LockMode::Upgradable.encode()),
         Refused::OutOfRange { .. } => {
-            matches!(request.mode, LockMode::Permits { count, of } if count > before.limit.unwrap_or(of))
+            matches!(request.mode, LockMode::Permits { count, total } if count > before.limit.unwrap_or(total))
         }
         _ => false,
     };

@@ -61,7 +61,7 @@ impl Tokens {
         if let Some((last, old)) = granted.last_key_value().filter(|(last, _)| **last >= first) {
             return Err(format!("{block:?} of {lock} was reserved after {last} ({old:?})"));
         }
-        granted.insert(FencingToken::new(first.as_u64() + u64::from(block.left()) - 1), claim.hold);
+        granted.insert(FencingToken::new(first.as_u64() + u64::from(block.remaining()) - 1), claim.hold);
         Ok(())
     }
 

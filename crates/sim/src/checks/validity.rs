@@ -92,8 +92,8 @@ impl HolderValidity {
             self.freed.insert((done.lock, fence), at);
         }
         let holds = done.holds(at);
-        for Held { hold, fence, life, .. } in &holds {
-            if life.ends_with_session() {
+        for Held { hold, fence, liveness, .. } in &holds {
+            if liveness.ends_with_session() {
                 self.sessions.insert(*hold);
             }
             let tokens = self.tokens.entry(*hold).or_default();

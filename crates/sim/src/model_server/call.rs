@@ -4,10 +4,10 @@
 
 use super::reply::Failure;
 use super::script::{KindSource, Script};
-use leasehold_core::machine::cohort::Reserve;
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, ForceRelease, Heartbeat, HoldId, Inspect, Kind, Label, Liveness,
-    Lock, LockMode, LockName, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction, Resize,
+    Lock, LockMode, LockName, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction, Reserve,
+    Resize,
 };
 use std::str::FromStr;
 
@@ -63,7 +63,7 @@ impl Call {
         let kind = match kind {
             KindSource::Script(kind) => kind,
             KindSource::LastArgument => {
-                let kind = Kind::of_word(arguments.last()?).filter(|kind| kind.is_shared());
+                let kind = Kind::parse(arguments.last()?).filter(|kind| kind.is_shared());
                 kind.ok_or_else(malformed)?
             }
         };
@@ -82,7 +82,7 @@ impl LockCall {
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
         // Release keys follow the lock's; those of a session and the audit only where needed.
-        let (in_full, with_session) = (keys.len() == 3, keys.len() == 4);
+        let (details, with_session) = (keys.len() == 3, keys.len() == 4);
         let session = keys.get(2).filter(|_| with_session).and_then(|key| key.rsplit_once(':'));
         let sessions = session.map_or("", |(index, _)| index).to_owned();
         let mut mailboxes = String::new();
@@ -91,22 +91,22 @@ impl LockCall {
             _ => arguments.claim()?,
         };
         let op = match script {
-            Script::Inspect => Op::Inspect(Inspect { claim, in_full }),
+            Script::Inspect => Op::Inspect(Inspect { claim, details }),
             Script::Evict => {
-                let dead = parsed(arguments.text()?)?;
+                let session = parsed(arguments.text()?)?;
                 arguments.text()?;
                 arguments.text()?.clone_into(&mut mailboxes);
-                Op::Evict(Evict { dead, by: arguments.label()? })
+                Op::Evict(Evict { session, actor: arguments.label()? })
             }
             Script::ForceRelease => {
                 arguments.text()?.clone_into(&mut mailboxes);
-                let by = arguments.label()?;
-                let seen = match (arguments.text()?, arguments.text()?) {
+                let actor = arguments.label()?;
+                let observed = match (arguments.text()?, arguments.text()?) {
                     ("hold", fence) => ObservedHolder::Hold(parsed(fence)?),
-                    ("stranger", fingerprint) => ObservedHolder::Stranger(parsed(fingerprint)?),
+                    ("stranger", fingerprint) => ObservedHolder::Foreign(parsed(fingerprint)?),
                     _ => return Err(malformed()),
                 };
-                Op::ForceRelease(ForceRelease { seen, by })
+                Op::ForceRelease(ForceRelease { observed, actor })
             }
             Script::ExtendOne => {
                 let (claim, lease_ms) = (claim.ok_or_else(malformed)?, arguments.number()?);
@@ -128,11 +128,11 @@ impl LockCall {
             }
             Script::Resize => {
                 arguments.text()?.clone_into(&mut mailboxes);
-                let seen = match arguments.text()? {
+                let observed = match arguments.text()? {
                     "" => None,
-                    seen => Some(parsed(seen)?),
+                    observed => Some(parsed(observed)?),
                 };
-                Op::Resize(Resize { seen, limit: parsed(arguments.text()?)? })
+                Op::Resize(Resize { observed, limit: parsed(arguments.text()?)? })
             }
             Script::RaiseFence => Op::RaiseFence(RaiseFence {
                 claim: claim.ok_or_else(malformed)?,
@@ -141,14 +141,14 @@ impl LockCall {
             Script::Heartbeat | Script::Extend | Script::AcquireAll => return Err(malformed()),
             Script::Release => {
                 arguments.text()?.clone_into(&mut mailboxes);
-                let pass = match arguments.text()? {
+                let action = match arguments.text()? {
                     "grant" => ReleaseAction::Grant,
                     "free" => ReleaseAction::Free,
                     "tell" => {
                         arguments.last()?.clone_into(&mut released);
-                        ReleaseAction::Tell
+                        ReleaseAction::FreeAndPublish
                     }
-                    for_ms => ReleaseAction::Rest { for_ms: parsed(for_ms)? },
+                    for_ms => ReleaseAction::Cooldown { for_ms: parsed(for_ms)? },
                 };
                 let next = if arguments.is_empty() {
                     None
@@ -158,7 +158,7 @@ impl LockCall {
                     next.mode = arguments.mode(kind)?;
                     Some(next)
                 };
-                Op::Release(Release { claim: claim.ok_or_else(malformed)?, pass, next })
+                Op::Release(Release { claim: claim.ok_or_else(malformed)?, action, next })
             }
         };
         if arguments.is_empty() {
@@ -207,7 +207,7 @@ impl<'a> Arguments<'a> {
     fn reserve(&mut self) -> CallResult<Reserve> {
         let (tokens, tell) = (parsed(self.text()?)?, self.text()?);
         match tell {
-            "" | "1" => Ok(Reserve { tokens, tell: tell == "1" }),
+            "" | "1" => Ok(Reserve { tokens, notify_wanted: tell == "1" }),
             _ => Err(malformed()),
         }
     }
@@ -215,8 +215,8 @@ impl<'a> Arguments<'a> {
     /// The arguments of an extend of one of several locks.
     fn extend(&mut self, key: &str) -> CallResult<LockCall> {
         let token = self.text()?;
-        let kind = if Kind::Election.owns(token) { Kind::Election } else { Kind::Mutex };
-        let hold = token.strip_prefix(kind.mark()).ok_or_else(malformed)?;
+        let kind = if Kind::Election.matches_token(token) { Kind::Election } else { Kind::Mutex };
+        let hold = token.strip_prefix(kind.token_prefix()).ok_or_else(malformed)?;
         let hold = HoldId::from_token(hold).map_err(|_| malformed())?;
         let extend =
             Extend { claim: Claim::new(hold), lease_ms: self.number()?, keep_record: false, reserve: None };
@@ -232,7 +232,7 @@ impl<'a> Arguments<'a> {
         let label = self.label()?;
         let queue = match (self.text()?, self.text()?) {
             ("", "") => None,
-            (nonce, kept_ms) => Some(Enqueue { nonce: parsed(nonce)?, kept_ms: parsed(kept_ms)? }),
+            (nonce, kept_ms) => Some(Enqueue { nonce: parsed(nonce)?, ttl_ms: parsed(kept_ms)? }),
         };
         let adopt_ms = match self.text()? {
             "" => None,
@@ -247,16 +247,16 @@ impl<'a> Arguments<'a> {
             adopt_ms,
             liveness,
             predecessor: None,
-            mode: LockMode::Whole,
+            mode: LockMode::Exclusive,
         })
     }
 
     /// The lock mode, of a kind that has modes.
     fn mode(&mut self, kind: Kind) -> CallResult<LockMode> {
         if kind.is_shared() {
-            LockMode::of_word(self.text()?).ok_or_else(malformed)
+            LockMode::parse(self.text()?).ok_or_else(malformed)
         } else {
-            Ok(LockMode::Whole)
+            Ok(LockMode::Exclusive)
         }
     }
 
@@ -275,7 +275,7 @@ impl<'a> Arguments<'a> {
                     adopt_ms: None,
                     liveness,
                     predecessor: None,
-                    mode: LockMode::Whole,
+                    mode: LockMode::Exclusive,
                 };
                 Ok(((*lock).to_owned(), acquire))
             }
@@ -312,14 +312,14 @@ impl<'a> Arguments<'a> {
         while !self.is_empty() {
             left.push(self.lock()?);
         }
-        Ok(Heartbeat { session, alive_ms, begin, held, left })
+        Ok(Heartbeat { session, alive_ms, begin, acquired: held, released: left })
     }
 
     /// A lock, as a session's record names it.
     fn lock(&mut self) -> CallResult<Lock> {
         let lock = self.text()?.strip_prefix("l:").and_then(|lock| {
             let (kind, name) = lock.split_once(':')?;
-            Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
+            Some(Lock { kind: Kind::parse(kind)?, name: LockName::new(name).ok()? })
         });
         lock.ok_or_else(malformed)
     }
@@ -327,7 +327,7 @@ impl<'a> Arguments<'a> {
 
 /// The kind of a string lock, by the prefix of its token.
 fn kind_of_mark(mark: &str) -> CallResult<Kind> {
-    [Kind::Mutex, Kind::Election].into_iter().find(|kind| kind.mark() == mark).ok_or_else(malformed)
+    [Kind::Mutex, Kind::Election].into_iter().find(|kind| kind.token_prefix() == mark).ok_or_else(malformed)
 }
 
 fn parsed<T: FromStr>(text: &str) -> CallResult<T> {

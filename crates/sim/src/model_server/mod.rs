@@ -185,7 +185,7 @@ impl ModelServer {
 
     /// The state of each lock at `now_us`, by key. Changes nothing.
     pub fn locks(&self, now_us: u64) -> Vec<(String, Inspection)> {
-        let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+        let inspect = Op::Inspect(Inspect { claim: None, details: false });
         let inspected = |((key, _), lock): (&(String, Kind), &LockState)| match lock
             .clone()
             .apply(now_us, &inspect, &all_alive)
@@ -222,7 +222,7 @@ impl ModelServer {
                     calls.iter().map(|call| self.reply_to_lock_call(connection, call)).collect(),
                 ),
             },
-            Call::AcquireAll(requests) => reply::of_shares(&self.acquire_all(connection, requests)),
+            Call::AcquireAll(requests) => reply::of_multi_replies(&self.acquire_all(connection, requests)),
             Call::Heartbeat(beat, index) => reply::of_sessions(&self.execute_session(
                 connection,
                 index,
@@ -257,14 +257,14 @@ impl ModelServer {
         let other = state.value_of_other_kind(&call.key, call.kind, now_us);
         let sessions = state.sessions.get(&call.sessions);
         let alive = |session| {
-            sessions.map_or(SessionStatus::Unknown, |sessions| sessions.vital(now_us / 1000, session))
+            sessions.map_or(SessionStatus::Unknown, |sessions| sessions.status(now_us / 1000, session))
         };
         let lock =
             state.locks.entry((call.key.clone(), call.kind)).or_insert_with(|| LockState::new(call.kind));
-        let was_held = !lock.clone().held_by(now_us).is_empty();
+        let was_held = !lock.clone().holders_at(now_us).is_empty();
         let before = lock.clone();
         let (reply, notifications) = match (self.shared.mutant, other) {
-            (_, Some(other)) => lock.apply_beside(&other, now_us, &call.op, &alive),
+            (_, Some(other)) => lock.apply_to_occupied_key(&other, now_us, &call.op, &alive),
             (Some(mutant), None) => mutant.apply(lock, now_us, &call.op, &alive),
             (None, None) => lock.apply(now_us, &call.op, &alive),
         };
@@ -307,15 +307,15 @@ impl ModelServer {
             let mut lock = state.locks.remove(&(key.clone(), kind)).unwrap_or_else(|| LockState::new(kind));
             let other = state.value_of_other_kind(key, kind, now_us);
             if let Some(other) = &other {
-                lock.value = Some(other.to_others());
+                lock.value = Some(other.type_only());
             }
             locks.push((lock, other.is_some()));
         }
         let mut pairs: Vec<_> =
             locks.iter_mut().zip(requests).map(|((lock, _), (_, request))| (lock, request)).collect();
         let replies = match self.shared.mutant {
-            Some(mutant) => mutant.take_all(&mut pairs, now_us),
-            None => LockState::take_all(&mut pairs, now_us),
+            Some(mutant) => mutant.acquire_all(&mut pairs, now_us),
+            None => LockState::acquire_all(&mut pairs, now_us),
         };
         for ((mut lock, is_of_other_kind), (key, _)) in locks.into_iter().zip(requests) {
             lock.value.take_if(|_| is_of_other_kind);
@@ -345,7 +345,7 @@ impl State {
     /// The value at a key under another kind.
     fn value_of_other_kind(&mut self, key: &str, kind: Kind, now_us: u64) -> Option<Value> {
         let mut others = Kind::ALL.into_iter().filter(|other| *other != kind);
-        others.find_map(|other| self.locks.get_mut(&(key.to_owned(), other))?.stands(now_us).cloned())
+        others.find_map(|other| self.locks.get_mut(&(key.to_owned(), other))?.value_at(now_us).cloned())
     }
 
     fn publish(&self, channel: &str, message: &str) {

@@ -1,9 +1,9 @@
 //! Deliberate defects of the server. A server has at most one.
 
-use leasehold_core::machine::cohort::TokenBlock;
-use leasehold_core::model::{Alive, Content, LockState, Value};
+use leasehold_core::model::{Content, LockState, SessionLookup, Value};
 use leasehold_core::{
     Acquire, Acquired, Extended, FencingToken, HoldStatus, MultiAcquired, Notification, Op, Released, Reply,
+    TokenBlock,
 };
 
 /// A deliberate defect of a server.
@@ -43,22 +43,22 @@ impl ServerMutant {
         lock: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
-        let tenant = lock.record.as_ref().and_then(|record| record.tenant.as_ref());
-        let op = match (self, op, tenant) {
-            (Self::ReleasesAnyHold, Op::Release(release), Some(tenant)) if lock.value.is_some() => {
+        let last_holder = lock.record.as_ref().and_then(|record| record.last_holder.as_ref());
+        let op = match (self, op, last_holder) {
+            (Self::ReleasesAnyHold, Op::Release(release), Some(last_holder)) if lock.value.is_some() => {
                 let mut release = release.clone();
-                release.claim = tenant.claim.clone();
+                release.claim = last_holder.claim.clone();
                 &Op::Release(release)
             }
             _ => op,
         };
-        let before = lock.stands(now_us).cloned();
+        let before = lock.value_at(now_us).cloned();
         self.mutate_entries(lock, op);
         let mut result = lock.apply(now_us, op, alive);
         if self == Self::ReleasesNothing
-            && let (Some(held), Reply::Release(Released { found: HoldStatus::Held, .. })) =
+            && let (Some(held), Reply::Release(Released { status: HoldStatus::Held, .. })) =
                 (&before, &result.0)
         {
             lock.value = Some(held.clone());
@@ -69,57 +69,58 @@ impl ServerMutant {
             && let Reply::Extend(Extended::Reserved { block, .. }) = &mut result.0
             && let Some(first) = block.first()
         {
-            *block = TokenBlock::new(FencingToken::new(first.as_u64() + 60_000_000), block.left());
+            *block = TokenBlock::new(FencingToken::new(first.as_u64() + 60_000_000), block.remaining());
         }
         self.mutate_expiry(lock, now_us, before.as_ref());
         result
     }
 
     /// Acquires several locks with the defect.
-    pub(super) fn take_all(
+    pub(super) fn acquire_all(
         self,
         locks: &mut [(&mut LockState, &Acquire)],
         now_us: u64,
     ) -> Vec<MultiAcquired> {
-        let before: Vec<_> = locks.iter_mut().map(|(lock, _)| lock.stands(now_us).cloned()).collect();
-        let mut shares = LockState::take_all(locks, now_us);
-        let some = shares.iter().any(|share| matches!(share, MultiAcquired::Open));
+        let before: Vec<_> = locks.iter_mut().map(|(lock, _)| lock.value_at(now_us).cloned()).collect();
+        let mut replies = LockState::acquire_all(locks, now_us);
+        let some = replies.iter().any(|reply| matches!(reply, MultiAcquired::Available));
         if self == Self::AcquiresSomeOfMany && some {
             let one_by_one = |(lock, acquire): &mut (&mut LockState, &Acquire)| {
-                let share = LockState::take_all(&mut [(&mut **lock, *acquire)], now_us).remove(0);
+                let reply = LockState::acquire_all(&mut [(&mut **lock, *acquire)], now_us).remove(0);
                 let fence =
-                    lock.record.as_ref().and_then(|record| record.last).unwrap_or(FencingToken::new(1));
-                let (remaining_ms, others_wait, entered) = (acquire.lease_ms, false, None);
-                match share {
-                    MultiAcquired::InTheWay(_) => {
-                        MultiAcquired::Had(Acquired::Granted { fence, remaining_ms, others_wait, entered })
-                    }
-                    had => had,
+                    lock.record.as_ref().and_then(|record| record.last_fence).unwrap_or(FencingToken::new(1));
+                let (remaining_ms, others_wait, owner_holds) = (acquire.lease_ms, false, None);
+                match reply {
+                    MultiAcquired::Blocked(_) => MultiAcquired::Acquired(Acquired::Granted {
+                        fence,
+                        remaining_ms,
+                        others_wait,
+                        owner_holds,
+                    }),
+                    other => other,
                 }
             };
-            shares = locks.iter_mut().map(one_by_one).collect();
+            replies = locks.iter_mut().map(one_by_one).collect();
         }
         for ((lock, _), before) in locks.iter_mut().zip(before) {
             self.mutate_expiry(lock, now_us, before.as_ref());
         }
-        shares
+        replies
     }
 
     fn mutate_entries(self, lock: &mut LockState, op: &Op) {
-        let Some(Value { content: Content::Entries(entries), .. }) = &mut lock.value else { return };
+        let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut lock.value else { return };
         match (self, op) {
             (Self::AnyOwnerEnters, Op::Acquire(acquire)) => {
                 entries.owner = acquire.claim.value.clone().unwrap_or_else(|| entries.owner.clone());
             }
             (Self::InnerReleaseFrees, Op::Release(release))
-                if entries.entry(&release.claim.hold).is_some() =>
+                if entries.find(&release.claim.hold).is_some() =>
             {
                 entries.holds.retain(|entry| entry.hold == release.claim.hold);
                 entries.count = 1;
             }
-            (Self::EntryHasOwnToken, Op::Acquire(acquire))
-                if entries.entry(&acquire.claim.hold).is_none() =>
-            {
+            (Self::EntryHasOwnToken, Op::Acquire(acquire)) if entries.find(&acquire.claim.hold).is_none() => {
                 entries.fence = entries.fence.map(|fence| FencingToken::new(fence.as_u64() + 1));
             }
             _ => {}

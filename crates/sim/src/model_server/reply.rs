@@ -116,11 +116,11 @@ pub(super) fn of_sessions(reply: &SessionReply) -> Value {
 pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
     let Some(record) = record else { return Value::Map(Vec::new()) };
     let held =
-        record.held.iter().map(|lock| (format!("l:{}:{}", lock.kind.word(), lock.name), "1".to_owned()));
+        record.held.iter().map(|lock| (format!("l:{}:{}", lock.kind.as_str(), lock.name), "1".to_owned()));
     let rest = [
         ("format", "1".to_owned()),
         ("until", record.alive_until_ms.to_string()),
-        ("about", record.about.clone()),
+        ("about", record.metadata.clone()),
     ];
     let fields = rest.map(|(field, text)| (field.to_owned(), text)).into_iter().chain(held);
     Value::Map(fields.map(|(field, text)| (Value::Bulk(field), Value::Bulk(text))).collect())
@@ -131,36 +131,37 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
     match reply {
         Reply::Acquire(acquired) => of_acquire(kind, acquired),
         Reply::Extend(extended) => of_extend(extended),
-        Reply::Release(Released { found, left, holder, next }) => {
+        Reply::Release(Released { status, remaining_holds, holder, next }) => {
             let next = next.as_ref().map(|next| match next {
                 Ok(acquired) => of_acquire(kind, acquired),
                 Err(refused) => of_refusal(refused),
             });
-            let values = [Value::bulk(hold_status(*found)), Value::Array(holder_fields(holder.as_ref()))];
-            let left = (kind == Kind::Reentrant).then(|| Value::number(*left));
-            Value::Array(values.into_iter().chain(left).chain(next).collect())
+            let values = [Value::bulk(hold_status(*status)), Value::Array(holder_fields(holder.as_ref()))];
+            let remaining_holds = (kind == Kind::Reentrant).then(|| Value::number(*remaining_holds));
+            Value::Array(values.into_iter().chain(remaining_holds).chain(next).collect())
         }
-        Reply::RaiseFence(raised) => Value::Integer(i64::from(*raised == FenceRaised::FenceRaised)),
+        Reply::RaiseFence(raised) => Value::Integer(i64::from(*raised == FenceRaised::Raised)),
         Reply::Resize(Resized::Done) => Value::Array(vec![Value::bulk("resized")]),
         Reply::Resize(Resized::Changed { limit }) => {
             Value::Array(vec![Value::bulk("changed"), limit_of(*limit)])
         }
         Reply::Inspect(seen) if kind.is_shared() => {
-            let Inspection { waiting, fate: found, sharers, limit, .. } = seen;
-            let sharers = sharers.iter().map(|holder| Value::Array(holder_fields(Some(holder)))).collect();
+            let Inspection { waiters, hold_status: status, shared_holders, limit, .. } = seen;
+            let shared_holders =
+                shared_holders.iter().map(|holder| Value::Array(holder_fields(Some(holder)))).collect();
             let values =
-                [Value::number(*waiting), Value::bulk(found.map_or("", hold_status)), limit_of(*limit)];
-            let in_full = matches!(op, Op::Inspect(inspect) if inspect.in_full);
+                [Value::number(*waiters), Value::bulk(status.map_or("", hold_status)), limit_of(*limit)];
+            let in_full = matches!(op, Op::Inspect(inspect) if inspect.details);
             let audit = in_full.then(|| of_audit(seen));
-            Value::Array(values.into_iter().chain([Value::Array(sharers)]).chain(audit).collect())
+            Value::Array(values.into_iter().chain([Value::Array(shared_holders)]).chain(audit).collect())
         }
-        Reply::Inspect(seen) => of_inspection(seen, matches!(op, Op::Inspect(inspect) if inspect.in_full)),
+        Reply::Inspect(seen) => of_inspection(seen, matches!(op, Op::Inspect(inspect) if inspect.details)),
         Reply::Evict(Evicted::Alive) => Value::Array(vec![Value::bulk("alive")]),
-        Reply::Evict(Evicted::Gone { hold, place }) => {
+        Reply::Evict(Evicted::Removed { fence: hold, was_queued }) => {
             let hold = hold.map_or(Value::Integer(-1), |fence| Value::number(fence.as_u64()));
-            Value::Array(vec![Value::bulk("gone"), hold, Value::Integer((*place).into())])
+            Value::Array(vec![Value::bulk("gone"), hold, Value::Integer((*was_queued).into())])
         }
-        Reply::ForceRelease(ForceReleased::ForceReleased) => Value::Array(vec![Value::bulk("freed")]),
+        Reply::ForceRelease(ForceReleased::Released) => Value::Array(vec![Value::bulk("freed")]),
         Reply::ForceRelease(ForceReleased::Changed { holder }) => {
             Value::Array(vec![Value::bulk("changed"), Value::Array(holder_fields(holder.as_ref()))])
         }
@@ -170,20 +171,20 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
 }
 
 /// The reply for each of several locks.
-pub(super) fn of_shares(shares: &[MultiAcquired]) -> Value {
-    let one = |share: &MultiAcquired| match share {
-        MultiAcquired::Had(acquired) | MultiAcquired::InTheWay(Ok(acquired)) => {
+pub(super) fn of_multi_replies(replies: &[MultiAcquired]) -> Value {
+    let one = |reply: &MultiAcquired| match reply {
+        MultiAcquired::Acquired(acquired) | MultiAcquired::Blocked(Ok(acquired)) => {
             of_acquire(Kind::Mutex, acquired)
         }
-        MultiAcquired::InTheWay(Err(refused)) => of_refusal(refused),
-        MultiAcquired::Open => Value::bulk("open"),
+        MultiAcquired::Blocked(Err(refused)) => of_refusal(refused),
+        MultiAcquired::Available => Value::bulk("open"),
         MultiAcquired::Held => Value::bulk("held"),
     };
-    Value::Array(shares.iter().map(one).collect())
+    Value::Array(replies.iter().map(one).collect())
 }
 
 fn of_inspection(seen: &Inspection, in_full: bool) -> Value {
-    let Inspection { holder, waiting, fate: found, stranger, .. } = seen;
+    let Inspection { holder, waiters: waiting, hold_status: found, foreign_fingerprint: stranger, .. } = seen;
     let holder = Value::Array(holder_fields(holder.as_ref()));
     let mut values = vec![Value::number(*waiting), Value::bulk(found.map_or("", hold_status)), holder];
     if in_full {
@@ -206,13 +207,13 @@ fn limit_of(limit: Option<u32>) -> Value {
 /// An audit entry as text.
 fn of_entry(entry: &AuditEntry) -> String {
     let fence = entry.fence.map_or_else(String::new, |fence| fence.to_string());
-    let (is_known, owner) = entry.whose.as_ref().map_or((0, ""), |owner| (1, owner.as_str()));
-    format!("{}\t{}\t{fence}\t{is_known}\t{owner}\t{}", entry.at_ms, ended(entry.how), entry.by)
+    let (is_known, owner) = entry.holder.as_ref().map_or((0, ""), |owner| (1, owner.as_str()));
+    format!("{}\t{}\t{fence}\t{is_known}\t{owner}\t{}", entry.at_ms, ended(entry.ended), entry.actor)
 }
 
 fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
     match acquired {
-        Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
+        Acquired::Granted { fence, remaining_ms, others_wait, owner_holds: entered } => {
             let values = [
                 Value::bulk("granted"),
                 Value::number(fence.as_u64()),
@@ -222,18 +223,18 @@ fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
             let entered = entered.map(|entered| [entered.count, entered.lease_ms].map(Value::number));
             Value::Array(values.into_iter().chain(entered.into_iter().flatten()).collect())
         }
-        Acquired::Taken { holder, position, predecessor, others } => {
+        Acquired::Taken { holder, position, predecessor, other_holders } => {
             let position = position.map_or(Value::Integer(-1), Value::number);
             let session = predecessor.map_or_else(String::new, |predecessor| predecessor.session.to_string());
             let alive = predecessor
                 .and_then(|predecessor| predecessor.alive_ms)
                 .map_or(Value::Integer(-1), Value::number);
             let values = [Value::bulk("taken"), position, Value::bulk(session), alive];
-            let others: Vec<_> = others.iter().map(ToString::to_string).collect();
+            let others: Vec<_> = other_holders.iter().map(ToString::to_string).collect();
             let others = kind.is_shared().then(|| Value::bulk(others.join(" ")));
             Value::Array(values.into_iter().chain(others).chain(holder_fields(holder.as_ref())).collect())
         }
-        Acquired::Spent(how) => Value::Array(vec![Value::bulk("spent"), Value::bulk(ended(*how))]),
+        Acquired::AlreadyEnded(how) => Value::Array(vec![Value::bulk("spent"), Value::bulk(ended(*how))]),
     }
 }
 
@@ -243,7 +244,7 @@ fn of_extend(extended: &Extended) -> Value {
         Extended::Extended => Value::Integer(1),
         Extended::Reserved { block, others_wait } => Value::Array(vec![
             Value::number(block.first().map_or(0, FencingToken::as_u64)),
-            Value::Integer(block.left().into()),
+            Value::Integer(block.remaining().into()),
             Value::Integer((*others_wait).into()),
         ]),
     }
@@ -255,7 +256,7 @@ fn of_refusal(refused: &Refused) -> Value {
     };
     let (word, found) = match refused {
         Refused::OutOfRange { count, limit } => return numbers("range", *count, *limit),
-        Refused::Disagreement { asked, known } => return numbers("differ", *asked, *known),
+        Refused::Disagreement { requested, known } => return numbers("differ", *requested, *known),
         Refused::WouldDeadlock => return Value::Array(vec![Value::bulk("deadlock")]),
         Refused::NothingToUpgrade => return Value::Array(vec![Value::bulk("upgradable")]),
         Refused::WrongKind { found } => ("kind", found.as_str()),
@@ -272,7 +273,7 @@ fn holder_fields(holder: Option<&Holder>) -> Vec<Value> {
     if let (Some(label), Some(since_ms)) = (&holder.label, holder.since_ms) {
         let fence = holder.fence.map_or(0, FencingToken::as_u64);
         let session = match holder.session {
-            _ if holder.rests => "rests".to_owned(),
+            _ if holder.in_cooldown => "rests".to_owned(),
             session => session.map_or_else(String::new, |session| session.to_string()),
         };
         fields.extend([
@@ -282,9 +283,9 @@ fn holder_fields(holder: Option<&Holder>) -> Vec<Value> {
             Value::bulk(session),
         ]);
     }
-    if holder.mode != LockMode::Whole {
+    if holder.mode != LockMode::Exclusive {
         let owner = holder.owner.as_ref().map_or("", |owner| owner.as_str());
-        fields.extend([owner, &holder.mode.word()].map(Value::bulk));
+        fields.extend([owner, &holder.mode.encode()].map(Value::bulk));
     } else if let Some(owner) = &holder.owner {
         fields.extend([Value::bulk(owner.as_str()), Value::number(holder.count)]);
     }

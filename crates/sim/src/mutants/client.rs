@@ -7,11 +7,10 @@ use leasehold::store::{
     Capabilities, Executed, Fault, FaultKind, Lock, NotificationSink, Op, Outcome, Phase, SessionOp,
     SessionReply, Store,
 };
-use leasehold_core::machine::cohort::{BLOCK, TokenBlock};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, HoldId, HoldStatus,
     Inspection, KeyError, Liveness, MultiAcquired, Nonce, Notification, Partition, Release, Released, Reply,
-    SessionId, drift,
+    SessionId, TokenBlock, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -70,7 +69,12 @@ impl MutantStore {
         self.record_request(op);
         if self.skips(mutant, op) {
             let (found, holder, next) = (HoldStatus::Forgotten, None, None);
-            return Outcome::Done(Reply::Release(Released { found, left: 0, holder, next }));
+            return Outcome::Done(Reply::Release(Released {
+                status: found,
+                remaining_holds: 0,
+                holder,
+                next,
+            }));
         }
         match (mutant, op) {
             (Mutant::PeriodHoldIsNotExtended, Op::Extend(_)) if self.is_of_period(lock) => {
@@ -129,7 +133,7 @@ impl MutantStore {
                 return Outcome::Failed(Executed::No, fault(FaultKind::Forbidden));
             }
             (Mutant::LostReleaseIsSuccess, Outcome::Done(Reply::Release(released)), _) => {
-                released.found = HoldStatus::Held;
+                released.status = HoldStatus::Held;
             }
             (Mutant::UnknownIsNo, Outcome::Failed(Executed::Unknown, fault), _) => {
                 return Outcome::Failed(Executed::No, fault.clone());
@@ -143,7 +147,7 @@ impl MutantStore {
                 Op::Extend(Extend { reserve: Some(_), .. }),
             ) => {
                 let block = self.history().blocks.get(lock).map(|(_, block, _)| *block);
-                let block = block.unwrap_or(TokenBlock::new(FencingToken::new(1), BLOCK));
+                let block = block.unwrap_or(TokenBlock::new(FencingToken::new(1), TokenBlock::MAX_LEN));
                 return Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait: false }));
             }
             (
@@ -157,7 +161,8 @@ impl MutantStore {
             }
             (Mutant::UnknownAcquireIsYes, Outcome::Failed(Executed::Unknown, _), Op::Acquire(request)) => {
                 let (fence, remaining_ms) = (FencingToken::new(1), request.lease_ms);
-                let granted = Acquired::Granted { fence, remaining_ms, others_wait: false, entered: None };
+                let granted =
+                    Acquired::Granted { fence, remaining_ms, others_wait: false, owner_holds: None };
                 return Outcome::Done(Reply::Acquire(granted));
             }
             (Mutant::RenewedAfterRelease, Outcome::Done(_), Op::Release(release)) => {
@@ -206,7 +211,7 @@ impl MutantStore {
         let mut history = self.history();
         if let Outcome::Done(replies) = &outcome {
             let mut acquired =
-                requests.iter().zip(replies).filter(|(_, reply)| matches!(reply, MultiAcquired::Had(_)));
+                requests.iter().zip(replies).filter(|(_, reply)| matches!(reply, MultiAcquired::Acquired(_)));
             history.acquired.extend(acquired.clone().map(|((_, request), _)| request.claim.hold));
             history.last_of_multi.extend(acquired.next_back().map(|((_, request), _)| request.claim.hold));
             history.unanswered_multi.retain(|hold| holds().all(|answered| answered != *hold));
@@ -277,7 +282,7 @@ impl MutantStore {
             (Op::Extend(extend), outcome) => {
                 let hold = extend.claim.hold;
                 history.acquired.insert(hold);
-                history.cached.extend(extend.reserve.filter(|reserve| reserve.tell).map(|_| hold));
+                history.cached.extend(extend.reserve.filter(|reserve| reserve.notify_wanted).map(|_| hold));
                 if let Outcome::Done(Reply::Extend(Extended::Reserved { block, .. })) = outcome {
                     let old = history.blocks.get(lock).copied();
                     let former =
@@ -329,7 +334,7 @@ impl MutantStore {
             }
             (Mutant::QueueEntryTooShort, Op::Acquire(request)) => {
                 if let Some(queue) = &mut request.queue {
-                    queue.kept_ms /= 10;
+                    queue.ttl_ms /= 10;
                 }
             }
             (Mutant::ReleasedHoldIsReused, Op::Acquire(request)) => {

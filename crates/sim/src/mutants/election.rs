@@ -1,7 +1,7 @@
 //! Mutants of Elections and of `once_per`: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use leasehold_core::model::{Alive, LockState};
+use leasehold_core::model::{LockState, SessionLookup};
 use leasehold_core::{
     Acquired, FencingToken, HoldStatus, Kind, Notification, Op, Release, ReleaseAction, Reply,
 };
@@ -35,7 +35,7 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         match (self, op) {
             (Self::ElectionIgnoresLeader, Op::Acquire(request)) if state.kind == Kind::Election => {
@@ -59,15 +59,19 @@ impl Mutant {
             }
             (
                 Self::PeriodEndsAtOnce,
-                Op::Release(release @ Release { pass: ReleaseAction::Rest { .. }, .. }),
+                Op::Release(release @ Release { action: ReleaseAction::Cooldown { .. }, .. }),
             ) => state.apply(
                 now_us,
-                &Op::Release(Release { pass: ReleaseAction::Grant, ..release.clone() }),
+                &Op::Release(Release { action: ReleaseAction::Grant, ..release.clone() }),
                 alive,
             ),
-            (Self::PeriodIsTooLong, Op::Release(Release { pass: ReleaseAction::Rest { for_ms }, .. })) => {
+            (
+                Self::PeriodIsTooLong,
+                Op::Release(Release { action: ReleaseAction::Cooldown { for_ms }, .. }),
+            ) => {
                 let done = state.apply(now_us, op, alive);
-                let found = matches!(&done.0, Reply::Release(released) if released.found == HoldStatus::Held);
+                let found =
+                    matches!(&done.0, Reply::Release(released) if released.status == HoldStatus::Held);
                 if let Some(value) = state.value.as_mut().filter(|_| found) {
                     value.expires_ms = Some(now_us / 1000 + for_ms);
                 }
@@ -75,10 +79,12 @@ impl Mutant {
             }
             (
                 Self::LateFinishEndsNextPeriod,
-                Op::Release(release @ Release { pass: ReleaseAction::Rest { .. }, .. }),
+                Op::Release(release @ Release { action: ReleaseAction::Cooldown { .. }, .. }),
             ) => {
-                let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
-                let next = tenant.map(|tenant| tenant.claim.clone()).filter(|claim| *claim != release.claim);
+                let last_holder = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
+                let next = last_holder
+                    .map(|last_holder| last_holder.claim.clone())
+                    .filter(|claim| *claim != release.claim);
                 match next {
                     Some(claim) => {
                         state.apply(now_us, &Op::Release(Release { claim, ..release.clone() }), alive)

@@ -1,9 +1,8 @@
 //! Server mutants of local hand-off: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use leasehold_core::machine::cohort::{BLOCK, TokenBlock};
-use leasehold_core::model::{Alive, LockState, Reserved};
-use leasehold_core::{Acquired, Extend, Extended, FencingToken, Notification, Op, Reply};
+use leasehold_core::model::{LockState, Reserved, SessionLookup};
+use leasehold_core::{Acquired, Extend, Extended, FencingToken, Notification, Op, Reply, TokenBlock};
 
 /// More tokens than the clock advances by in a second.
 const FAR_TOO_MANY: u32 = 1_000_000;
@@ -27,7 +26,7 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         let (mut reply, mut notifications) = state.apply(now_us, op, alive);
         if self == Self::WaitersAreNotReported {
@@ -45,18 +44,20 @@ impl Mutant {
     /// Changes the reply to a reservation that the model has executed.
     fn reserve(self, state: &mut LockState, now_us: u64, tokens: u32, extended: &mut Extended) {
         let Some(record) = &mut state.record else { return };
-        let last = record.last.map_or(0, FencingToken::as_u64);
-        let tells = record.reserved.is_some_and(|reserved| reserved.tells);
-        let mut remember = |upto| record.reserved = Some(Reserved { upto, tells });
+        let last = record.last_fence.map_or(0, FencingToken::as_u64);
+        let tells = record.reserved.is_some_and(|reserved| reserved.notify_wanted);
+        let mut remember = |last_fence| record.reserved = Some(Reserved { last_fence, notify_wanted: tells });
         match (self, extended) {
             (Self::ReservesWithoutHold, extended @ Extended::NotHeld) => {
-                let greatest = record.last.max(record.reserved.map(|reserved| reserved.upto));
-                let (block, upto) = TokenBlock::after(greatest, now_us, tokens);
-                record.reserved = Some(Reserved { upto, tells });
+                let greatest = record.last_fence.max(record.reserved.map(|reserved| reserved.last_fence));
+                let (block, last_fence) = TokenBlock::after(greatest, now_us, tokens);
+                record.reserved = Some(Reserved { last_fence, notify_wanted: tells });
                 *extended = Extended::Reserved { block, others_wait: false };
             }
             (Self::BlockExceedsReservation, Extended::Reserved { block, .. }) => {
-                *block = block.first().map_or(TokenBlock::EMPTY, |first| TokenBlock::new(first, BLOCK));
+                *block = block
+                    .first()
+                    .map_or(TokenBlock::EMPTY, |first| TokenBlock::new(first, TokenBlock::MAX_LEN));
             }
             (Self::BlockOutrunsClock, Extended::Reserved { block, .. }) => {
                 let Some(first) = block.first() else { return };
@@ -64,8 +65,8 @@ impl Mutant {
                 remember(FencingToken::new(first.as_u64() + u64::from(FAR_TOO_MANY) - 1));
             }
             (Self::BlockIgnoresReserved, Extended::Reserved { block, .. }) => {
-                *block = TokenBlock::new(FencingToken::new(last + 1), BLOCK);
-                remember(FencingToken::new(last + u64::from(BLOCK)));
+                *block = TokenBlock::new(FencingToken::new(last + 1), TokenBlock::MAX_LEN);
+                remember(FencingToken::new(last + u64::from(TokenBlock::MAX_LEN)));
             }
             _ => {}
         }

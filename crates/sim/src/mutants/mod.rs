@@ -14,7 +14,7 @@ mod shared;
 use reentrant::{each_entry, entries};
 use shared::barge;
 
-use leasehold_core::model::{Alive, Content, LockState, SessionStatus, Sessions, Value, all_alive};
+use leasehold_core::model::{Content, LockState, SessionLookup, SessionStatus, Sessions, Value, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extended, FencingToken, HoldId, Kind, Liveness, MultiAcquired, Notification,
     ObservedHolder, Op, ReleaseAction, Reply, SessionOp, SessionReply,
@@ -295,7 +295,7 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         if self.is_of_shared_locks() {
             return self.apply_to_shared(state, now_us, op, alive);
@@ -327,7 +327,7 @@ impl Mutant {
                 done
             }
             (Self::GrantToExpiredWaiter, Op::Release(_)) => {
-                for entry in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
+                for entry in state.record.iter_mut().flat_map(|record| record.entries.values_mut()) {
                     entry.expires_ms = entry.expires_ms.max(now_us / 1000 + 1);
                 }
                 state.apply(now_us, op, alive)
@@ -339,7 +339,7 @@ impl Mutant {
                     let sessions: Vec<_> = record.tickets.values().rev().copied().collect();
                     record.tickets = tickets.into_iter().zip(sessions).collect();
                     for (ticket, session) in &record.tickets {
-                        if let Some(entry) = record.places.get_mut(session) {
+                        if let Some(entry) = record.entries.get_mut(session) {
                             entry.ticket = *ticket;
                         }
                     }
@@ -348,7 +348,7 @@ impl Mutant {
             }
             (Self::ReleaseGrantsNothing, Op::Release(release)) => {
                 let mut release = release.clone();
-                release.pass = ReleaseAction::Free;
+                release.action = ReleaseAction::Free;
                 state.apply(now_us, &Op::Release(release), alive)
             }
             (Self::GrantIsNotPublished, _) => (state.apply(now_us, op, alive).0, Vec::new()),
@@ -365,7 +365,7 @@ impl Mutant {
             (Self::SpentHoldReturns, _) => {
                 let done = state.apply(now_us, op, alive);
                 if let Some(record) = &mut state.record {
-                    record.ended.kept.clear();
+                    record.ended.holds.clear();
                 }
                 done
             }
@@ -379,7 +379,7 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         match (self, op) {
             (Self::EvictsLiveSession, _) => state.apply(now_us, op, &|_| SessionStatus::Lapsed),
@@ -401,8 +401,8 @@ impl Mutant {
             }
             (Self::ForceReleaseWithoutComparing, Op::ForceRelease(free)) => {
                 let mut free = free.clone();
-                let last = holder(state).and(state.record.as_ref()).and_then(|record| record.last);
-                free.seen = last.map_or(free.seen, ObservedHolder::Hold);
+                let last = holder(state).and(state.record.as_ref()).and_then(|record| record.last_fence);
+                free.observed = last.map_or(free.observed, ObservedHolder::Hold);
                 state.apply(now_us, &Op::ForceRelease(free), alive)
             }
             _ if entries(state).is_some() => self.apply_to_entries(state, now_us, op, alive),
@@ -416,7 +416,7 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         match self {
             Self::NextOwnerHasOldToken if state.kind == Kind::Reentrant => {
@@ -427,20 +427,20 @@ impl Mutant {
     }
 
     /// Acquires several locks at the server.
-    pub(crate) fn take_all(
+    pub(crate) fn acquire_all(
         self,
         locks: &mut [(&mut LockState, &Acquire)],
         now_us: u64,
     ) -> Vec<MultiAcquired> {
         if self != Self::AcquiresSomeOfMany {
-            return LockState::take_all(locks, now_us);
+            return LockState::acquire_all(locks, now_us);
         }
         let take = |(state, request): &mut (&mut LockState, &Acquire)| {
             let request = Acquire { queue: None, predecessor: None, ..(*request).clone() };
             match state.apply(now_us, &Op::Acquire(request), &all_alive).0 {
-                Reply::Acquire(granted @ Acquired::Granted { .. }) => MultiAcquired::Had(granted),
-                Reply::Acquire(other) => MultiAcquired::InTheWay(Ok(other)),
-                _ => MultiAcquired::Open,
+                Reply::Acquire(granted @ Acquired::Granted { .. }) => MultiAcquired::Acquired(granted),
+                Reply::Acquire(other) => MultiAcquired::Blocked(Ok(other)),
+                _ => MultiAcquired::Available,
             }
         };
         locks.iter_mut().map(take).collect()
@@ -466,11 +466,11 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
-        let before = state.record.as_ref().and_then(|record| record.last);
+        let before = state.record.as_ref().and_then(|record| record.last_fence);
         let (mut reply, mut notifications) = state.apply(now_us, op, alive);
-        let after = state.record.as_mut().and_then(|record| record.last.as_mut());
+        let after = state.record.as_mut().and_then(|record| record.last_fence.as_mut());
         let Some(after) = after.filter(|after| Some(**after) != before) else {
             return (reply, notifications);
         };
@@ -481,7 +481,7 @@ impl Mutant {
         };
         let (right, wrong) = (*after, FencingToken::new(token));
         *after = wrong;
-        if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
+        if let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut state.value {
             entries.fence = Some(wrong);
         }
         for notification in &mut notifications {
@@ -506,10 +506,10 @@ impl Mutant {
 /// Visits the liveness of each hold and queue entry of a lock.
 fn each_liveness(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Liveness)) {
     let Some(record) = &mut state.record else { return };
-    if let Some(tenant) = &mut record.tenant {
-        each(tenant.claim.hold, &mut tenant.liveness);
+    if let Some(last_holder) = &mut record.last_holder {
+        each(last_holder.claim.hold, &mut last_holder.liveness);
     }
-    for entry in record.places.values_mut() {
+    for entry in record.entries.values_mut() {
         each(entry.claim.hold, &mut entry.liveness);
     }
     each_entry(state, |entry| each(entry.hold, &mut entry.liveness));
@@ -518,10 +518,10 @@ fn each_liveness(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Livene
 /// The current holder; the first entry if an owner has several.
 fn holder(state: &LockState) -> Option<Claim> {
     let value = state.value.as_ref()?;
-    if let Some(entries) = value.content.entries() {
+    if let Some(entries) = value.content.reentrant_holds() {
         let hold = entries.holds.first()?.hold;
         return Some(Claim { hold, value: Some(entries.owner.clone()) });
     }
-    let tenant = state.record.as_ref()?.tenant.as_ref()?;
-    (value.content.token() == Some(&*state.kind.token(&tenant.claim))).then(|| tenant.claim.clone())
+    let last_holder = state.record.as_ref()?.last_holder.as_ref()?;
+    (value.content.token() == Some(&*state.kind.token(&last_holder.claim))).then(|| last_holder.claim.clone())
 }

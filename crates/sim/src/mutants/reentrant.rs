@@ -1,7 +1,9 @@
 //! Server mutants of a re-entrant mutex: see [`Mutant`].
 
 use crate::mutants::{Mutant, holder};
-use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, SessionStatus, Value};
+use leasehold_core::model::{
+    Content, LockState, ReentrantHold, ReentrantHolds, SessionLookup, SessionStatus, Value,
+};
 use leasehold_core::{
     Acquire, Acquired, Claim, FencingToken, HoldId, HoldStatus, Notification, Op, OwnValue, Reply,
 };
@@ -13,7 +15,7 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         let before = entries(state).map_or_else(Vec::new, |entries| entries.holds.clone());
         match (self, op) {
@@ -31,11 +33,11 @@ impl Mutant {
             (Self::EvictionEndsAllEntries, _) => {
                 let lapsed = match op {
                     Op::Acquire(request) => request.predecessor,
-                    Op::Evict(evict) => Some(evict.dead),
+                    Op::Evict(evict) => Some(evict.session),
                     _ => None,
                 };
                 let lapsed = lapsed.filter(|session| matches!(alive(*session), SessionStatus::Lapsed));
-                let ends = |entry: &Entry| {
+                let ends = |entry: &ReentrantHold| {
                     entry.liveness.ends_with_session() && Some(entry.hold.session()) == lapsed
                 };
                 if before.iter().any(ends) {
@@ -67,24 +69,26 @@ impl Mutant {
         now_us: u64,
         op: &Op,
         reply: &mut Reply,
-        before: &[Entry],
+        before: &[ReentrantHold],
     ) {
         let was_entered = |hold: HoldId| before.iter().any(|entry| entry.hold == hold);
         let left = entries(state).map_or(0, |entries| entries.holds.len());
         match (self, op, reply) {
             (Self::ReleaseEndsAllEntries, Op::Release(_), Reply::Release(released))
-                if released.found == HoldStatus::Held && released.left > 0 =>
+                if released.status == HoldStatus::Held && released.remaining_holds > 0 =>
             {
-                (state.value, released.left) = (None, 0);
+                (state.value, released.remaining_holds) = (None, 0);
             }
-            (Self::ReportsFreeWhileHeld, Op::Release(_), Reply::Release(released)) => released.left = 0,
+            (Self::ReportsFreeWhileHeld, Op::Release(_), Reply::Release(released)) => {
+                released.remaining_holds = 0
+            }
             (Self::ReentryShortens, Op::Acquire(request), Reply::Acquire(Acquired::Granted { .. })) => {
                 if let Some(value) = state.value.as_mut().filter(|_| left > 1) {
                     value.expires_ms = Some(now_us / 1000 + request.lease_ms);
                 }
             }
             (Self::ResentEntryCountsTwice, Op::Acquire(request), _) if was_entered(request.claim.hold) => {
-                if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
+                if let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut state.value {
                     entries.count += 1;
                 }
             }
@@ -93,8 +97,8 @@ impl Mutant {
                 Op::Acquire(request),
                 Reply::Acquire(Acquired::Granted { fence, .. }),
             ) if left > 1 && !was_entered(request.claim.hold) => {
-                let last = state.record.as_mut().map(|record| &mut record.last);
-                if let (Some(last), Some(Value { content: Content::Entries(entries), .. })) =
+                let last = state.record.as_mut().map(|record| &mut record.last_fence);
+                if let (Some(last), Some(Value { content: Content::ReentrantHolds(entries), .. })) =
                     (last, &mut state.value)
                 {
                     *fence = FencingToken::after(*last, now_us);
@@ -107,12 +111,12 @@ impl Mutant {
 }
 
 /// The entries of a ReentrantMutex that is held.
-pub(super) fn entries(state: &LockState) -> Option<&Entries> {
-    state.value.as_ref()?.content.entries()
+pub(super) fn entries(state: &LockState) -> Option<&ReentrantHolds> {
+    state.value.as_ref()?.content.reentrant_holds()
 }
 
-pub(super) fn each_entry(state: &mut LockState, each: impl FnMut(&mut Entry)) {
-    if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
+pub(super) fn each_entry(state: &mut LockState, each: impl FnMut(&mut ReentrantHold)) {
+    if let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut state.value {
         entries.holds.iter_mut().for_each(each);
     }
 }
@@ -131,10 +135,10 @@ fn enter_behind_queue(
     state: &mut LockState,
     now_us: u64,
     request: &Acquire,
-    alive: Alive<'_>,
+    alive: SessionLookup<'_>,
 ) -> (Reply, Vec<Notification>) {
-    let is_entered = entries(state).is_some_and(|entries| entries.entry(&request.claim.hold).is_some());
-    let lasts = |entry: &Entry| entry.until_ms >= now_us / 1000;
+    let is_entered = entries(state).is_some_and(|entries| entries.find(&request.claim.hold).is_some());
+    let lasts = |entry: &ReentrantHold| entry.until_ms >= now_us / 1000;
     let is_held = entries(state).is_some_and(|entries| entries.holds.iter().any(lasts));
     let has_waiters = state.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
     let Some(other) = OwnValue::new("another").ok().filter(|_| has_waiters && is_held && !is_entered) else {
@@ -143,7 +147,7 @@ fn enter_behind_queue(
     let claim = Claim { value: Some(other), ..request.claim.clone() };
     let done =
         state.apply(now_us, &Op::Acquire(Acquire { claim, predecessor: None, ..request.clone() }), alive);
-    for waiter in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
+    for waiter in state.record.iter_mut().flat_map(|record| record.entries.values_mut()) {
         if waiter.claim.hold == request.claim.hold {
             waiter.claim = request.claim.clone();
         }

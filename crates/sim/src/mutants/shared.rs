@@ -1,7 +1,9 @@
 //! Mutants of locks with several holders: see [`Mutant`].
 
 use crate::mutants::Mutant;
-use leasehold_core::model::{Alive, Content, LockState, QueueEntryId, SharedHold, SharedHolders, Value};
+use leasehold_core::model::{
+    Content, LockState, QueueEntryId, SessionLookup, SharedHold, SharedHolders, Value,
+};
 use leasehold_core::{Acquire, Extended, HoldStatus, LockMode, Notification, Op, Reply, Resize};
 use std::mem;
 
@@ -31,12 +33,12 @@ impl Mutant {
         state: &mut LockState,
         now_us: u64,
         op: &Op,
-        alive: Alive<'_>,
+        alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         let writes = |hold: &SharedHold| matches!(hold.mode, LockMode::Write | LockMode::Upgrade);
         let reads = |hold: &SharedHold| hold.mode == LockMode::Read;
         let upgradable = |hold: &SharedHold| hold.mode == LockMode::Upgradable;
-        let mode = if let Op::Acquire(request) = op { request.mode } else { LockMode::Whole };
+        let mode = if let Op::Acquire(request) = op { request.mode } else { LockMode::Exclusive };
         match (self, op, mode) {
             (Self::ReaderBesideWriter, _, LockMode::Read) => without(state, writes, now_us, op, alive),
             (Self::UpgradeBesideReaders, _, LockMode::Upgrade) => without(state, reads, now_us, op, alive),
@@ -47,13 +49,13 @@ impl Mutant {
             (Self::ReadersBarge, Op::Acquire(request), LockMode::Read) => {
                 barge(state, now_us, request, alive)
             }
-            (Self::BarrierLacksOne, Op::Acquire(request), LockMode::Meet { of: 2.. })
-            | (Self::LatchOpensEarly, Op::Acquire(request), LockMode::Await { of: 2.. }) => {
+            (Self::BarrierLacksOne, Op::Acquire(request), LockMode::BarrierWait { total: 2.. })
+            | (Self::LatchOpensEarly, Op::Acquire(request), LockMode::LatchWait { total: 2.. }) => {
                 with_one_fewer(state, now_us, request, alive)
             }
             (Self::ResizeWithoutComparing, Op::Resize(resize), _) => {
-                let seen = state.record.as_ref().and_then(|record| record.limit);
-                state.apply(now_us, &Op::Resize(Resize { seen, ..*resize }), alive)
+                let observed = state.record.as_ref().and_then(|record| record.limit);
+                state.apply(now_us, &Op::Resize(Resize { observed, ..*resize }), alive)
             }
             (Self::ResizeGrantsNothing, Op::Resize(_), _) => {
                 let hidden = state.record.as_mut().map(|record| mem::take(&mut record.tickets));
@@ -81,11 +83,11 @@ impl Mutant {
         };
         let removes_first = match (self, reply) {
             (Self::LateReleaseFreesAnother, Reply::Release(released)) => {
-                matches!(released.found, HoldStatus::Vanished | HoldStatus::Ended(_))
+                matches!(released.status, HoldStatus::Vanished | HoldStatus::Ended(_))
             }
             (Self::ExtendExtendsAllHolders, Reply::Extend(Extended::Extended)) => {
                 if let Op::Extend(extend) = op
-                    && let Some(until_ms) = holders.part(&extend.claim.hold).map(|hold| hold.until_ms)
+                    && let Some(until_ms) = holders.find(&extend.claim.hold).map(|hold| hold.until_ms)
                 {
                     let each = holders.holds.iter_mut();
                     each.for_each(|hold| hold.until_ms = hold.until_ms.max(until_ms));
@@ -109,12 +111,12 @@ pub(crate) fn barge(
     state: &mut LockState,
     now_us: u64,
     request: &Acquire,
-    alive: Alive<'_>,
+    alive: SessionLookup<'_>,
 ) -> (Reply, Vec<Notification>) {
     // Hides the queue while the acquire is executed.
     let hidden = state.record.as_mut().map(|record| {
-        let own = record.places.remove(&QueueEntryId::of(state.kind, &request.claim.hold));
-        let hidden = (mem::take(&mut record.tickets), mem::take(&mut record.places));
+        let own = record.entries.remove(&QueueEntryId::of(state.kind, &request.claim.hold));
+        let hidden = (mem::take(&mut record.tickets), mem::take(&mut record.entries));
         drop(own);
         hidden
     });
@@ -122,10 +124,10 @@ pub(crate) fn barge(
     if let (Some(record), Some((tickets, places))) = (&mut state.record, hidden) {
         for (ticket, id) in tickets {
             if let Some(entry) = places.get(&id)
-                && !record.places.contains_key(&id)
+                && !record.entries.contains_key(&id)
             {
                 record.tickets.insert(ticket, id);
-                record.places.insert(id, entry.clone());
+                record.entries.insert(id, entry.clone());
             }
         }
     }
@@ -138,7 +140,7 @@ fn without(
     hides: impl Fn(&SharedHold) -> bool,
     now_us: u64,
     op: &Op,
-    alive: Alive<'_>,
+    alive: SessionLookup<'_>,
 ) -> (Reply, Vec<Notification>) {
     let own = if let Op::Acquire(request) = op { Some(request.claim.hold) } else { None };
     let mut hidden = Vec::new();
@@ -166,7 +168,7 @@ fn with_one_permit_each(
     state: &mut LockState,
     now_us: u64,
     op: &Op,
-    alive: Alive<'_>,
+    alive: SessionLookup<'_>,
 ) -> (Reply, Vec<Notification>) {
     let mut weights = Vec::new();
     if let Some(Value { content: Content::SharedHolders(holders), .. }) = &mut state.value {
@@ -192,16 +194,16 @@ fn with_one_fewer(
     state: &mut LockState,
     now_us: u64,
     request: &Acquire,
-    alive: Alive<'_>,
+    alive: SessionLookup<'_>,
 ) -> (Reply, Vec<Notification>) {
     let less = |mode: &mut LockMode| {
-        if let LockMode::Meet { of } | LockMode::Await { of } = mode {
-            *of -= 1;
+        if let LockMode::BarrierWait { total } | LockMode::LatchWait { total } = mode {
+            *total -= 1;
         }
     };
     let more = |mode: &mut LockMode| {
-        if let LockMode::Meet { of } | LockMode::Await { of } = mode {
-            *of += 1;
+        if let LockMode::BarrierWait { total } | LockMode::LatchWait { total } = mode {
+            *total += 1;
         }
     };
     let mut fewer = request.clone();
@@ -214,13 +216,13 @@ fn with_one_fewer(
     let done = state.apply(now_us, &Op::Acquire(fewer), alive);
     each_mode(state, more);
     if let Some(record) = &mut state.record {
-        record.limit = request.mode.of();
+        record.limit = request.mode.total();
     }
     done
 }
 
 fn each_mode(state: &mut LockState, mut each: impl FnMut(&mut LockMode)) {
-    for entry in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
+    for entry in state.record.iter_mut().flat_map(|record| record.entries.values_mut()) {
         each(&mut entry.mode);
     }
     if let Some(Value { content: Content::SharedHolders(holders), .. }) = &mut state.value {

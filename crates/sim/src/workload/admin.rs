@@ -27,11 +27,13 @@ pub(crate) async fn monitor(store: SimStore, random: Random) {
         else {
             continue;
         };
-        for SessionEntry { session: dead, alive_ms, held, .. } in sessions {
+        for SessionEntry { session, alive_ms, held, .. } in sessions {
             let locks = if is_eager { sim.locks.clone() } else { held };
             for lock in locks.iter().filter(|_| is_eager || alive_ms.is_none()) {
                 // The outcome does not matter: it lists them again.
-                drop(store.execute(lock, &Op::Evict(Evict { dead, by: by.clone() }), CALL_TIMEOUT).await);
+                drop(
+                    store.execute(lock, &Op::Evict(Evict { session, actor: by.clone() }), CALL_TIMEOUT).await,
+                );
             }
         }
     }
@@ -44,7 +46,7 @@ pub(crate) async fn operator(store: SimStore, random: Random) {
     while sim.scheduler.now() < sim.fault_plan.faults_end_at {
         pause(&sim, &random, Duration::from_secs(6)).await;
         let lock: &Lock = random.pick(&sim.locks);
-        let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
+        let inspect = Op::Inspect(Inspect { claim: None, details: true });
         let Outcome::Done(Reply::Inspect(inspection)) = store.execute(lock, &inspect, CALL_TIMEOUT).await
         else {
             continue;
@@ -53,18 +55,27 @@ pub(crate) async fn operator(store: SimStore, random: Random) {
         pause(&sim, &random, Duration::from_millis(700)).await;
         // The outcome does not matter: it inspects again.
         drop(
-            store.execute(lock, &Op::ForceRelease(ForceRelease { seen, by: by.clone() }), CALL_TIMEOUT).await,
+            store
+                .execute(
+                    lock,
+                    &Op::ForceRelease(ForceRelease { observed: seen, actor: by.clone() }),
+                    CALL_TIMEOUT,
+                )
+                .await,
         );
     }
 }
 
 /// A holder of the lock as an inspection shows it.
 fn seen(inspection: &Inspection, random: &Random) -> Option<ObservedHolder> {
-    if !inspection.sharers.is_empty() {
-        return random.pick(&inspection.sharers).fence.map(ObservedHolder::Hold);
+    if !inspection.shared_holders.is_empty() {
+        return random.pick(&inspection.shared_holders).fence.map(ObservedHolder::Hold);
     }
     let holder = inspection.holder.as_ref()?;
-    holder.fence.map(ObservedHolder::Hold).or_else(|| inspection.stranger.map(ObservedHolder::Stranger))
+    holder
+        .fence
+        .map(ObservedHolder::Hold)
+        .or_else(|| inspection.foreign_fingerprint.map(ObservedHolder::Foreign))
 }
 
 async fn pause(sim: &Sim, random: &Random, most: Duration) {

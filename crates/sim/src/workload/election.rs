@@ -46,8 +46,14 @@ impl TaskRunner {
             }
             _ => Box::pin(async move { got(election.campaign().await, AnyGuard::Leader) }),
         };
-        self.acquire_locks(&[lock], AcquireCall { method, acquiring }, None, lease_policy, LockMode::Whole)
-            .await
+        self.acquire_locks(
+            &[lock],
+            AcquireCall { method, acquiring },
+            None,
+            lease_policy,
+            LockMode::Exclusive,
+        )
+        .await
     }
 
     /// Campaigns after faults have ended, and leads for some time if elected.
@@ -62,7 +68,7 @@ impl TaskRunner {
         let acquiring: BoxFuture<'static, CallOutcome> =
             Box::pin(async move { got(election.campaign_timeout(limit).await, AnyGuard::Leader) });
         let call = AcquireCall { method: AcquireMethod::WaitTimeout(limit), acquiring };
-        let elected = self.acquire_locks(&[lock], call, None, self.resubscribed(), LockMode::Whole).await;
+        let elected = self.acquire_locks(&[lock], call, None, self.resubscribed(), LockMode::Exclusive).await;
         let Some(held_guard) = elected else { return };
         let mut guards = vec![held_guard];
         let as_election = self.sim.scheduler.sleep_until(self.sim.scheduler.now() + LEADS_AFTER_FAULTS);

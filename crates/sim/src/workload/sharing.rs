@@ -126,7 +126,7 @@ impl TaskRunner {
             }
             _ => Box::pin(async move { got(semaphore.acquire_many(count).await, AnyGuard::Permit) }),
         };
-        let mode = LockMode::Permits { count, of: most };
+        let mode = LockMode::Permits { count, total: most };
         self.acquire_locks(&[lock], AcquireCall { method, acquiring }, None, lease_policy, mode).await
     }
 

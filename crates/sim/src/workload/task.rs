@@ -100,7 +100,7 @@ impl TaskRunner {
             keep_for = Some(idle);
         }
         let call = self.mutex_call(mutex, keep_for);
-        self.acquire_locks(&[lock], call, None, lease_policy, LockMode::Whole).await
+        self.acquire_locks(&[lock], call, None, lease_policy, LockMode::Exclusive).await
     }
 
     fn mutex_call(&self, mutex: Mutex, keep_for: Option<Duration>) -> AcquireCall {
@@ -145,7 +145,7 @@ impl TaskRunner {
         }
         let known = owner.cloned().or_else(Owner::current).map(|owner| self.sim.owner_id(&owner));
         let call = self.reentrant_call(mutex, scope, depth > 0);
-        self.acquire_locks(&[lock], call, known, lease_policy, LockMode::Whole).await
+        self.acquire_locks(&[lock], call, known, lease_policy, LockMode::Exclusive).await
     }
 
     fn reentrant_call(&self, mutex: ReentrantMutex, scope: Option<Owner>, again: bool) -> AcquireCall {
@@ -186,7 +186,7 @@ impl TaskRunner {
             all = all.lease(lease);
         }
         let call = self.multi_call(all);
-        self.acquire_locks(&locks, call, None, lease_policy, LockMode::Whole).await
+        self.acquire_locks(&locks, call, None, lease_policy, LockMode::Exclusive).await
     }
 
     fn multi_call(&self, all: MultiMutex) -> AcquireCall {

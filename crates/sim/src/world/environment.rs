@@ -52,7 +52,7 @@ impl Environment for ProcessEnvironment {
         Self::now(self)
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_micros(Self::now(self).as_micros())
     }
 
@@ -68,7 +68,7 @@ impl Environment for ProcessEnvironment {
         Box::pin(self.sim.scheduler.sleep_until(self.shows_at(at) + late))
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
         self.sim.scheduler.spawn(self.host, keeper);
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::mutants::Mutant;
 use environment::ProcessEnvironment;
 use faults::{Fault, FaultPlan, FaultProfile};
 use leasehold::Owner;
-use leasehold_core::{AUDIT_KEPT, Kind, Lock};
+use leasehold_core::{AUDIT_TTL, Kind, Lock};
 use leasehold_testkit::Random;
 use network::Net;
 use scheduler::{HostId, Scheduler, StepResult};
@@ -448,7 +448,7 @@ impl Sim {
         let forgotten_us = server.clock.reading_us(now + RECORD_EXPIRES_WITHIN);
         // A drifting clock loses hours in a week, so the audit is checked by the store's own time.
         let audited_us =
-            u64::try_from((RECORD_EXPIRES_WITHIN + AUDIT_KEPT).as_micros()).unwrap_or(u64::MAX) + now_us;
+            u64::try_from((RECORD_EXPIRES_WITHIN + AUDIT_TTL).as_micros()).unwrap_or(u64::MAX) + now_us;
         for (session, record) in &server.sessions.records {
             if self.fault_plan.profile != FaultProfile::ClockFaults && record.alive_until_ms >= now_us / 1000
             {
@@ -464,15 +464,15 @@ impl Sim {
             let is_held = state.value.as_ref().is_some_and(|value| {
                 value.expires_ms.is_none_or(|at_ms| at_ms >= now_us / 1000) && excludes_others
             });
-            let places = state.record.iter().flat_map(|record| record.places.values());
-            let entries = places.filter(|place| place.expires_ms >= now_us / 1000).count();
+            let entries = state.record.iter().flat_map(|record| record.entries.values());
+            let entries = entries.filter(|entry| entry.expires_ms >= now_us / 1000).count();
             if self.fault_plan.profile != FaultProfile::ClockFaults && (is_held || entries > 0) {
                 let what = format!("{lock} is not free: held {is_held}, {entries} queue entries");
                 return self.fail("cleanup", what);
             }
             let is_remembered =
-                !state.is_over(forgotten_us) && (state.value.is_some() || state.record.is_some());
-            if is_remembered || !state.is_over(audited_us) {
+                !state.is_empty_at(forgotten_us) && (state.value.is_some() || state.record.is_some());
+            if is_remembered || !state.is_empty_at(audited_us) {
                 return self.fail("cleanup", format!("the record of {lock} does not expire: {state:?}"));
             }
         }

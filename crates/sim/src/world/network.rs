@@ -231,9 +231,9 @@ impl Sim {
         net.link(link).calls.insert(message, call.clone());
         match &command {
             Command::Lock(lock, op) => self.record(&Event::Sent { host, message, lock: *lock, op }),
-            Command::MultiAcquire(asks) => {
-                for (lock, ask) in asks {
-                    let op = &Op::Acquire(ask.clone());
+            Command::MultiAcquire(acquires) => {
+                for (lock, request) in acquires {
+                    let op = &Op::Acquire(request.clone());
                     self.record(&Event::Sent { host, message, lock: *lock, op });
                 }
             }
@@ -307,7 +307,9 @@ impl Sim {
         *record_execution = request.message.max(*record_execution);
         let answer = match &*request.command {
             Command::Lock(lock, op) => Response::Lock(Box::new(self.execute(net, now, &request, *lock, op))),
-            Command::MultiAcquire(asks) => Response::MultiAcquire(self.acquire_all(net, now, &request, asks)),
+            Command::MultiAcquire(acquires) => {
+                Response::MultiAcquire(self.acquire_all(net, now, &request, acquires))
+            }
             Command::Sessions(_, op) => Response::Sessions(self.execute_session(net, now, &request, op)),
         };
         if !request.is_copy {
@@ -363,12 +365,13 @@ impl Sim {
         net: &mut Net,
         now: Instant,
         request: &Request,
-        asks: &[(LockId, Acquire)],
+        acquires: &[(LockId, Acquire)],
     ) -> Vec<MultiAcquired> {
-        let replies = net.server.take_all(now, asks, self.mutant);
-        let each = asks.iter().zip(&replies);
-        let each =
-            each.filter_map(|((lock, ask), share)| Some((*lock, ask, share, net.server.locks.get(lock)?)));
+        let replies = net.server.acquire_all(now, acquires, self.mutant);
+        let each = acquires.iter().zip(&replies);
+        let each = each.filter_map(|((lock, acquire), reply)| {
+            Some((*lock, acquire, reply, net.server.locks.get(lock)?))
+        });
         let (host, message, clock) = (request.host, request.message, &net.server.clock);
         self.record(&Event::MultiExecuted(&MultiExecution {
             host,
@@ -376,9 +379,9 @@ impl Sim {
             replies: &each.collect::<Vec<_>>(),
             clock,
         }));
-        for ((lock, ask), share) in asks.iter().zip(&replies) {
-            if let MultiAcquired::Had(acquired) | MultiAcquired::InTheWay(Ok(acquired)) = share {
-                let (op, reply) = (Op::Acquire(ask.clone()), Reply::Acquire(acquired.clone()));
+        for ((lock, acquire), reply) in acquires.iter().zip(&replies) {
+            if let MultiAcquired::Acquired(acquired) | MultiAcquired::Blocked(Ok(acquired)) = reply {
+                let (op, reply) = (Op::Acquire(acquire.clone()), Reply::Acquire(acquired.clone()));
                 self.record_execution(net, request, *lock, (&op, &reply, &[]), true);
             }
         }

@@ -5,7 +5,7 @@ use crate::mutants::Mutant;
 use crate::world::Sim;
 use crate::world::link::LinkId;
 use crate::world::time::{Clock, Instant};
-use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
+use leasehold_core::model::{Content, LockState, ReentrantHolds, Sessions, Value};
 use leasehold_core::{
     Acquire, Kind, MultiAcquired, Notification, Op, OwnValue, Reply, SessionId, SessionOp, SessionReply,
 };
@@ -62,7 +62,7 @@ impl Server {
     ) -> (Reply, Vec<Notification>) {
         let now_us = self.clock.reading_us(now);
         let (state, sessions) = (state(&mut self.locks, &self.kinds, lock), &self.sessions);
-        let alive = |session| sessions.vital(now_us / 1000, session);
+        let alive = |session| sessions.status(now_us / 1000, session);
         let done = match mutant {
             Some(mutant) => mutant.apply(state, now_us, op, &alive),
             None => state.apply(now_us, op, &alive),
@@ -74,7 +74,7 @@ impl Server {
     }
 
     /// Acquires all of several locks or none, with a mutant if given.
-    pub(crate) fn take_all(
+    pub(crate) fn acquire_all(
         &mut self,
         now: Instant,
         requests: &[(LockId, Acquire)],
@@ -91,8 +91,8 @@ impl Server {
         });
         let mut wanted: Vec<_> = wanted.collect();
         let replies = match mutant {
-            Some(mutant) => mutant.take_all(&mut wanted, now_us),
-            None => LockState::take_all(&mut wanted, now_us),
+            Some(mutant) => mutant.acquire_all(&mut wanted, now_us),
+            None => LockState::acquire_all(&mut wanted, now_us),
         };
         if let Some(replica) = &mut self.replica {
             let update = |(lock, _): &(LockId, Acquire)| {
@@ -157,9 +157,13 @@ impl Server {
             return false;
         }
         let content = match (state.kind, OwnValue::new(value)) {
-            (Kind::Reentrant, Ok(owner)) => {
-                Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
-            }
+            (Kind::Reentrant, Ok(owner)) => Content::ReentrantHolds(ReentrantHolds {
+                owner,
+                count: 1,
+                fence: None,
+                lease_ms: 0,
+                holds: Vec::new(),
+            }),
             _ => Content::Token(value.into()),
         };
         state.value = Some(Value { content, expires_ms: Some(now_ms + lease_ms) });
@@ -235,7 +239,7 @@ impl Sim {
     pub(crate) fn foreign_delete(&self, lock: LockId, value: &str) {
         if let Some(state) = self.net().server.locks.get_mut(&lock) {
             state.value.take_if(|current| match &current.content {
-                Content::Entries(entries) => entries.owner.as_str() == value,
+                Content::ReentrantHolds(entries) => entries.owner.as_str() == value,
                 content => content.token() == Some(value),
             });
         }

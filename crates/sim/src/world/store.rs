@@ -118,7 +118,7 @@ impl Store for SimStore {
 
     fn open_mailbox(
         &self,
-        place: Partition,
+        partition: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
@@ -129,7 +129,7 @@ impl Store for SimStore {
             match select(pin!(self.sim().subscribe(self.link, session, post)), timeout).await {
                 Either::Left(_) => Ok(()),
                 Either::Right(_) => {
-                    self.close_mailbox(place, session);
+                    self.close_mailbox(partition, session);
                     self.sim().record(&Event::Host(self.world.host, HostEvent::OperationFailed));
                     Err(unreachable())
                 }

@@ -37,7 +37,8 @@ fn a_killed_holder_is_evicted_at_the_next_request_and_leaves_nothing() {
     let sessions = std::fs::read_dir(dir.path().join("locks.db-sessions")).unwrap().count();
     assert_eq!(sessions, 2, "the life and the socket of this process alone");
     let audit = ours.inspect().audit;
-    let reported: Vec<_> = audit.iter().map(|entry| (entry.how, entry.fence, entry.by.to_string())).collect();
+    let reported: Vec<_> =
+        audit.iter().map(|entry| (entry.ended, entry.fence, entry.actor.to_string())).collect();
     assert_eq!(reported, [(Ended::Evicted, Some(fence), "a test".to_owned())]);
 }
 
@@ -50,8 +51,8 @@ fn a_detached_hold_outlives_the_process_that_took_it() {
     let fence: FencingToken = worker.ask("detach").parse().unwrap();
     worker.kill();
     assert_eq!(ours.try_acquire(), None, "no process is needed for it");
-    let evict = Op::Evict(Evict { dead: session, by: Label::new("a test").unwrap() });
-    assert_eq!(ours.execute(&evict), Reply::Evict(Evicted::Gone { hold: None, place: false }));
+    let evict = Op::Evict(Evict { session, actor: Label::new("a test").unwrap() });
+    assert_eq!(ours.execute(&evict), Reply::Evict(Evicted::Removed { fence: None, was_queued: false }));
     let seen = ours.inspect();
     assert_eq!(seen.holder.and_then(|holder| holder.fence), Some(fence));
     assert_eq!(seen.audit, []);
@@ -65,10 +66,10 @@ fn a_forced_release_reaches_the_holder_in_another_process() {
     let fence: FencingToken = worker.ask("acquire").parse().unwrap();
     assert_eq!(worker.ask("await force"), "waiting");
     let free = Op::ForceRelease(ForceRelease {
-        seen: ObservedHolder::Hold(fence),
-        by: Label::new("a person").unwrap(),
+        observed: ObservedHolder::Hold(fence),
+        actor: Label::new("a person").unwrap(),
     });
-    assert_eq!(ours.execute(&free), Reply::ForceRelease(ForceReleased::ForceReleased));
+    assert_eq!(ours.execute(&free), Reply::ForceRelease(ForceReleased::Released));
     assert_eq!(worker.answer(), format!("freed {fence}"));
     let (_, next) = ours.try_acquire().expect("it is free");
     assert_eq!(ours.inspect().audit.len(), 1);
@@ -82,8 +83,8 @@ fn the_list_shows_live_and_dead_sessions() {
     let ours = TestSession::join(&path);
     let mut worker = Worker::start(&path);
     let session: SessionId = worker.ask("begin").parse().unwrap();
-    let about = "about a worker".to_owned();
-    let mut entry = SessionEntry { session, alive_ms: Some(u64::MAX), about, held: vec![] };
+    let metadata = "about a worker".to_owned();
+    let mut entry = SessionEntry { session, alive_ms: Some(u64::MAX), metadata, held: vec![] };
     assert_eq!(ours.list(), [entry.clone()], "this session has not begun, and holds nothing");
     worker.ask("acquire");
     entry.held.push(lock());

@@ -100,7 +100,7 @@ impl TestSession {
             let before = match last {
                 Acquired::Granted { fence, .. } => return (claim, fence),
                 Acquired::Taken { position, .. } => u32::try_from(position.unwrap()).unwrap(),
-                Acquired::Spent(how) => panic!("{how:?}"),
+                Acquired::AlreadyEnded(how) => panic!("{how:?}"),
             };
             match self.notifications.recv_timeout((POLL_EVERY + POLL_STEP * before).min(POLL_AT_LEAST_EVERY))
             {
@@ -111,25 +111,25 @@ impl TestSession {
     }
 
     pub(crate) fn release(&self, claim: Claim) {
-        self.execute(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None }));
+        self.execute(&Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }));
     }
 
     /// Releases, and queues again in the same step.
     pub(crate) fn release_and_queue(&self, claim: Claim) -> (Claim, Acquired) {
         let again = self.claim();
         let next = Some(acquire_op(&again, true));
-        match self.execute(&Op::Release(Release { claim, pass: ReleaseAction::Grant, next })) {
+        match self.execute(&Op::Release(Release { claim, action: ReleaseAction::Grant, next })) {
             Reply::Release(released) => (again, released.next.unwrap().unwrap()),
             other => panic!("{other:?}"),
         }
     }
 
     pub(crate) fn waiting(&self) -> u64 {
-        self.inspect().waiting
+        self.inspect().waiters
     }
 
     pub(crate) fn inspect(&self) -> Inspection {
-        match self.execute(&Op::Inspect(Inspect { claim: None, in_full: true })) {
+        match self.execute(&Op::Inspect(Inspect { claim: None, details: true })) {
             Reply::Inspect(inspection) => inspection,
             other => panic!("{other:?}"),
         }
@@ -153,7 +153,7 @@ impl TestSession {
 
     pub(crate) fn begin(&self, about: &str) {
         let (session, begin) = (self.session, Some(about.to_owned()));
-        let beat = Heartbeat { session, alive_ms: 1, begin, held: vec![], left: vec![] };
+        let beat = Heartbeat { session, alive_ms: 1, begin, acquired: vec![], released: vec![] };
         assert_eq!(
             self.execute_session(&SessionOp::Heartbeat(beat)),
             SessionReply::Heartbeat(HeartbeatReply::Alive)
@@ -173,11 +173,11 @@ pub(crate) fn acquire_op(claim: &Claim, queue: bool) -> Acquire {
         claim: claim.clone(),
         lease_ms: LEASE_MS,
         label: Label::new("a test").unwrap(),
-        queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), kept_ms: KEPT_MS }),
+        queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), ttl_ms: KEPT_MS }),
         adopt_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     }
 }
 

@@ -1,7 +1,7 @@
 //! An acquire on a quorum: votes in a first round, the token in a second, and the undo of a failed attempt.
 //!
-//! 1. All nodes are sent the request at once, each by its own task. A task goes on when the outcome is known or the
-//!    caller is gone: a late grant has its token raised if the hold was won, and is released otherwise.
+//! 1. The request goes to all nodes at once, each in its own task. A task continues when the outcome is known or the
+//!    caller is gone: it raises the token of a late grant if the hold was won, and releases it otherwise.
 //! 2. The token of a hold is the greatest granted by its majority. The hold counts once a majority that still has it
 //!    has stored that token. Each later majority contains one of those nodes, and grants a greater token. A client
 //!    that dies between the rounds has exposed no token.
@@ -12,7 +12,7 @@
 //!    the nodes report how much longer they keep it.
 
 use super::BackgroundTasks;
-use super::tally::{Given, Votes, fence_of};
+use super::tally::{MajorityGrant, Votes, fence_of};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
 use crate::store::Store;
@@ -43,7 +43,7 @@ enum Stage {
 
 /// Results of a node's task.
 #[allow(clippy::large_enum_variant, reason = "it is sent a few times, and then taken apart")]
-enum News {
+enum NodeEvent {
     Voted(usize, Outcome),
     /// Whether the node has stored a token as great as the hold's, or the fault.
     FenceRaised(Result<FenceRaised, Fault>),
@@ -54,49 +54,54 @@ pub(super) struct Ballot<'a> {
     pub(super) nodes: &'a [Arc<dyn Store>],
     pub(super) needed: usize,
     pub(super) lock: &'a Lock,
-    pub(super) ask: Acquire,
+    pub(super) request: Acquire,
     /// The time limit for both rounds.
     pub(super) within: Duration,
     /// The time limit for the reply of a node.
     pub(super) node_timeout: Duration,
-    pub(super) errands: &'a BackgroundTasks,
+    pub(super) background: &'a BackgroundTasks,
 }
 
 impl Ballot<'_> {
-    pub(super) async fn hold(self) -> Outcome {
+    pub(super) async fn run(self) -> Outcome {
         // Dropping it, wherever that happens, means that the attempt is lost (1).
         let (stage, seen) = watch::channel(Stage::Voting);
-        let (tell, mut news) = mpsc::unbounded_channel();
+        let (sender, mut events) = mpsc::unbounded_channel();
         let Self { lock, within, node_timeout, .. } = self;
-        let (begun, lease) = (Instant::now(), Duration::from_millis(self.ask.lease_ms));
+        let (begun, lease) = (Instant::now(), Duration::from_millis(self.request.lease_ms));
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, lock) = (node.clone(), lock.clone());
             let voter = Voter { at, node, lock, begun, within, node_timeout, lease };
-            self.errands.begin(voter.vote(self.ask.clone(), seen.clone(), tell.clone())).await;
+            self.background.begin(voter.vote(self.request.clone(), seen.clone(), sender.clone())).await;
         }
-        drop((seen, tell));
+        drop((seen, sender));
 
         let mut votes = Votes::new(self.nodes.len());
-        let given = loop {
-            if let Some(given) = votes.given() {
-                break given;
+        let granted = loop {
+            if let Some(granted) = votes.granted() {
+                break granted;
             }
             if votes.is_lost() {
                 return self.lost(&stage, votes.lost());
             }
-            match news.recv().await {
-                Some(News::Voted(at, vote)) => votes.note(at, vote),
-                Some(News::FenceRaised(_)) => {}
+            match events.recv().await {
+                Some(NodeEvent::Voted(at, vote)) => votes.note(at, vote),
+                Some(NodeEvent::FenceRaised(_)) => {}
                 None => return self.lost(&stage, votes.lost()),
             }
         };
-        stage.send_replace(Stage::Raising(given.fence));
-        if let Err(why) = self.raise(&votes, &mut news).await {
+        stage.send_replace(Stage::Raising(granted.fence));
+        if let Err(why) = self.raise(&votes, &mut events).await {
             return self.lost(&stage, why);
         }
-        let Given { fence, remaining_ms, entered } = given;
+        let MajorityGrant { fence, remaining_ms, owner_holds } = granted;
         stage.send_replace(Stage::Won(fence));
-        Outcome::Done(Reply::Acquire(Acquired::Granted { fence, remaining_ms, others_wait: false, entered }))
+        Outcome::Done(Reply::Acquire(Acquired::Granted {
+            fence,
+            remaining_ms,
+            others_wait: false,
+            owner_holds,
+        }))
     }
 
     fn lost(&self, stage: &watch::Sender<Stage>, outcome: Outcome) -> Outcome {
@@ -106,18 +111,22 @@ impl Ballot<'_> {
     }
 
     /// Waits until a majority has stored the token (2).
-    async fn raise(&self, votes: &Votes, news: &mut mpsc::UnboundedReceiver<News>) -> Result<(), Outcome> {
+    async fn raise(
+        &self,
+        votes: &Votes,
+        events: &mut mpsc::UnboundedReceiver<NodeEvent>,
+    ) -> Result<(), Outcome> {
         let (mut raised, mut failed, mut faults) = (0, 0, Vec::new());
         while raised < self.needed {
-            match news.recv().await {
-                Some(News::FenceRaised(Ok(FenceRaised::FenceRaised))) => raised += 1,
-                Some(News::FenceRaised(Ok(FenceRaised::NotHeld))) => failed += 1,
-                Some(News::FenceRaised(Err(fault))) => {
+            match events.recv().await {
+                Some(NodeEvent::FenceRaised(Ok(FenceRaised::Raised))) => raised += 1,
+                Some(NodeEvent::FenceRaised(Ok(FenceRaised::NotHeld))) => failed += 1,
+                Some(NodeEvent::FenceRaised(Err(fault))) => {
                     failed += 1;
                     faults.push(fault);
                 }
                 // Its token follows.
-                Some(News::Voted(..)) => {}
+                Some(NodeEvent::Voted(..)) => {}
                 None => failed = self.nodes.len(),
             }
             if failed > self.nodes.len() - self.needed {
@@ -141,40 +150,45 @@ struct Voter {
 }
 
 impl Voter {
-    async fn vote(self, ask: Acquire, mut stage: watch::Receiver<Stage>, tell: mpsc::UnboundedSender<News>) {
-        let claim = ask.claim.clone();
-        let op = Op::Acquire(ask);
-        let vote = self.ask(&op).await;
+    async fn vote(
+        self,
+        request: Acquire,
+        mut stage: watch::Receiver<Stage>,
+        sender: mpsc::UnboundedSender<NodeEvent>,
+    ) {
+        let claim = request.claim.clone();
+        let op = Op::Acquire(request);
+        let vote = self.send(&op).await;
         let over_at = Instant::now() + self.lease + self.node_timeout;
         let fence = fence_of(&vote);
         let may_be_there = fence.is_some() || matches!(vote, Outcome::Failed(Executed::Unknown, _));
         // The receiver is gone if the outcome is known.
-        let _ = tell.send(News::Voted(self.at, vote));
+        let _ = sender.send(NodeEvent::Voted(self.at, vote));
 
         let mut reached = until(&mut stage, |stage| stage != Stage::Voting).await;
         if let (Stage::Raising(greatest) | Stage::Won(greatest), Some(fence)) = (reached, fence) {
             let raised = self.raise(RaiseFence { claim: claim.clone(), fence: greatest }, fence).await;
-            let _ = tell.send(News::FenceRaised(raised));
+            let _ = sender.send(NodeEvent::FenceRaised(raised));
         } else {
             // Without a grant there is no token to raise.
-            let _ = tell.send(News::FenceRaised(Ok(FenceRaised::NotHeld)));
+            let _ = sender.send(NodeEvent::FenceRaised(Ok(FenceRaised::NotHeld)));
         }
         if matches!(reached, Stage::Raising(_)) {
             reached = until(&mut stage, |stage| matches!(stage, Stage::Won(_) | Stage::Lost)).await;
         }
         if reached == Stage::Lost && may_be_there {
-            self.undo(Release { claim, pass: ReleaseAction::Free, next: None }, over_at).await;
+            self.undo(Release { claim, action: ReleaseAction::Free, next: None }, over_at).await;
         }
     }
 
     /// A node that granted the greatest token itself has stored it.
     async fn raise(&self, raise: RaiseFence, own: FencingToken) -> Result<FenceRaised, Fault> {
         if own >= raise.fence {
-            return Ok(FenceRaised::FenceRaised);
+            return Ok(FenceRaised::Raised);
         }
-        match self.ask(&Op::RaiseFence(raise)).await {
+        match self.send(&Op::RaiseFence(raise)).await {
             Outcome::Done(Reply::RaiseFence(raised)) => Ok(raised),
-            Outcome::Done(reply) => Err(Fault::odd_reply(reply)),
+            Outcome::Done(reply) => Err(Fault::unexpected_reply(reply)),
             Outcome::Failed(_, fault) => Err(fault),
         }
     }
@@ -191,7 +205,7 @@ impl Voter {
     }
 
     /// Sends an operation, limited by the node's timeout and the caller's remaining time.
-    async fn ask(&self, op: &Op) -> Outcome {
+    async fn send(&self, op: &Op) -> Outcome {
         let left = self.within.saturating_sub(self.begun.elapsed());
         self.node.execute(&self.lock, op, self.node_timeout.min(left)).await
     }

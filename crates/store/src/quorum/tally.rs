@@ -10,8 +10,8 @@
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::outcome::Outcome;
 use leasehold_core::{
-    Acquired, Ended, Entered, Evicted, Executed, Extended, FencingToken, ForceReleased, HoldStatus, Holder,
-    Inspection, Op, Refused, Released, Reply,
+    Acquired, Ended, Evicted, Executed, Extended, FencingToken, ForceReleased, HoldStatus, Holder,
+    Inspection, Op, OwnerHolds, Refused, Released, Reply,
 };
 
 /// The replies so far.
@@ -37,8 +37,8 @@ impl Tally {
     }
 
     pub(super) fn note(&mut self, node: usize, answer: Outcome) {
-        if let Some(place) = self.answers.get_mut(node) {
-            *place = Some(answer);
+        if let Some(partition) = self.answers.get_mut(node) {
+            *partition = Some(answer);
         }
     }
 
@@ -47,7 +47,7 @@ impl Tally {
     }
 
     /// The result so far.
-    pub(super) fn verdict(&self, op: &Op) -> TallyResult {
+    pub(super) fn result(&self, op: &Op) -> TallyResult {
         let refused: Vec<_> = self.replies().filter_map(refused_of).collect();
         if let Some(refused) = most_frequent(refused).filter(|(_, count)| self.prevents(*count)) {
             return TallyResult::Known(Reply::Refused(refused.0));
@@ -56,7 +56,7 @@ impl Tally {
             Op::Extend(_) => self.extend().map(Reply::Extend),
             Op::Release(_) => self.release().map(Reply::Release),
             Op::Inspect(inspect) => self.inspect(inspect.claim.is_some()).map(Reply::Inspect),
-            Op::ForceRelease(_) => self.free().map(Reply::ForceRelease),
+            Op::ForceRelease(_) => self.force_release().map(Reply::ForceRelease),
             Op::Evict(_) => self.evict().map(Reply::Evict),
             _ => None,
         };
@@ -77,7 +77,7 @@ impl Tally {
     pub(super) fn fault(&self) -> Fault {
         let failed = self.answers.iter().filter_map(|answer| match answer {
             Some(Outcome::Failed(_, fault)) => Some(fault.clone()),
-            Some(Outcome::Done(reply @ Reply::Refused(_))) => Some(Fault::odd_reply(reply.clone())),
+            Some(Outcome::Done(reply @ Reply::Refused(_))) => Some(Fault::unexpected_reply(reply.clone())),
             Some(Outcome::Done(_)) | None => None,
         });
         no_quorum(self.needed, self.answers.len(), failed.collect())
@@ -119,25 +119,25 @@ impl Tally {
                 _ => None,
             })
         };
-        let found = self.fate(replies().map(|released| released.found))?;
+        let status = self.hold_status(replies().map(|released| released.status))?;
         // A node that lacks some of the owner's holds reports fewer.
-        let left = replies().map(|released| released.left).max().unwrap_or(0);
+        let remaining_holds = replies().map(|released| released.remaining_holds).max().unwrap_or(0);
         let holder = replies().filter_map(|released| released.holder.clone());
-        let holder = if found == HoldStatus::Superseded {
+        let holder = if status == HoldStatus::Superseded {
             most_held(holder, is_same_hold).map(|(holder, _)| holder)
         } else {
             None
         };
-        Some(Released { found, left, holder, next: None })
+        Some(Released { status, remaining_holds, holder, next: None })
     }
 
     /// Combines the states of a hold reported by the nodes (1).
     ///
     /// A node that never granted it reports that it does not know the hold, or that another client holds the lock. So
     /// a hold without a majority has the state that most nodes report, and its end is the one that any node reports.
-    fn fate(&self, fates: impl Iterator<Item = HoldStatus>) -> Option<HoldStatus> {
-        let fates: Vec<_> = fates.collect();
-        let count = |fate| fates.iter().filter(|found| **found == fate).count();
+    fn hold_status(&self, statuses: impl Iterator<Item = HoldStatus>) -> Option<HoldStatus> {
+        let statuses: Vec<_> = statuses.collect();
+        let count = |hold_status| statuses.iter().filter(|found| **found == hold_status).count();
         let (held, released) = (count(HoldStatus::Held), count(HoldStatus::Ended(Ended::Released)));
         if held >= self.needed {
             return Some(HoldStatus::Held);
@@ -150,7 +150,10 @@ impl Tally {
             return None;
         }
         let most = |of: &[HoldStatus]| {
-            of.iter().copied().max_by_key(|fate| count(*fate)).filter(|fate| count(*fate) > 0)
+            of.iter()
+                .copied()
+                .max_by_key(|hold_status| count(*hold_status))
+                .filter(|hold_status| count(*hold_status) > 0)
         };
         let ended = [Ended::Released, Ended::Evicted, Ended::ForceReleased].map(HoldStatus::Ended);
         most(&ended)
@@ -158,7 +161,7 @@ impl Tally {
             .or(Some(HoldStatus::Forgotten))
     }
 
-    fn inspect(&self, asked: bool) -> Option<Inspection> {
+    fn inspect(&self, requested: bool) -> Option<Inspection> {
         let seen: Vec<_> = self
             .replies()
             .filter_map(|reply| match reply {
@@ -166,7 +169,11 @@ impl Tally {
                 _ => None,
             })
             .collect();
-        let fate = if asked { Some(self.fate(seen.iter().filter_map(|seen| seen.fate))?) } else { None };
+        let hold_status = if requested {
+            Some(self.hold_status(seen.iter().filter_map(|seen| seen.hold_status))?)
+        } else {
+            None
+        };
         let holders: Vec<_> = seen.iter().filter_map(|seen| seen.holder.clone()).collect();
         let (holder, votes) = most_held(holders.iter().cloned(), is_same).unzip();
         let votes = votes.unwrap_or(0);
@@ -177,14 +184,17 @@ impl Tally {
         // A holder that may have a majority is reported; the lock is reported free only if that is certain.
         let may_hold = votes + self.silent() >= self.needed;
         let holder = holder.filter(|_| may_hold).map(|holder| self.for_how_long(holder, &holders));
-        let stranger = most_frequent(seen.iter().filter_map(|seen| seen.stranger).collect());
+        let foreign_fingerprint =
+            most_frequent(seen.iter().filter_map(|seen| seen.foreign_fingerprint).collect());
         Some(Inspection {
             holder,
-            waiting: 0,
-            fate,
-            stranger: stranger.filter(|(_, count)| *count >= self.needed).map(|(stranger, _)| stranger),
+            waiters: 0,
+            hold_status,
+            foreign_fingerprint: foreign_fingerprint
+                .filter(|(_, count)| *count >= self.needed)
+                .map(|(foreign_fingerprint, _)| foreign_fingerprint),
             audit: seen.iter().map(|seen| seen.audit.clone()).max_by_key(Vec::len).unwrap_or_default(),
-            sharers: Vec::new(),
+            shared_holders: Vec::new(),
             limit: None,
         })
     }
@@ -202,12 +212,12 @@ impl Tally {
 
     /// The token of a holder: a node that did not receive it reports a smaller one, and one that granted late a
     /// greater one. If not all nodes report the holder, it is the token that most report.
-    fn fence_of(&self, told: Vec<FencingToken>) -> Option<FencingToken> {
-        if told.len() == self.answers.len() {
-            return self.of_a_majority(told);
+    fn fence_of(&self, reported: Vec<FencingToken>) -> Option<FencingToken> {
+        if reported.len() == self.answers.len() {
+            return self.of_a_majority(reported);
         }
-        let count = |fence: FencingToken| told.iter().filter(|other| **other == fence).count();
-        told.iter().copied().max_by_key(|fence| (count(*fence), *fence))
+        let count = |fence: FencingToken| reported.iter().filter(|other| **other == fence).count();
+        reported.iter().copied().max_by_key(|fence| (count(*fence), *fence))
     }
 
     /// The greatest value that a majority reaches, or the smallest if there is no majority.
@@ -216,10 +226,10 @@ impl Tally {
         all.get(self.needed - 1).or(all.last()).copied()
     }
 
-    fn free(&self) -> Option<ForceReleased> {
+    fn force_release(&self) -> Option<ForceReleased> {
         let freed = self
             .replies()
-            .filter(|reply| matches!(reply, Reply::ForceRelease(ForceReleased::ForceReleased)))
+            .filter(|reply| matches!(reply, Reply::ForceRelease(ForceReleased::Released)))
             .count();
         let changed: Vec<_> = self
             .replies()
@@ -229,7 +239,7 @@ impl Tally {
             })
             .collect();
         match () {
-            () if freed >= self.needed => Some(ForceReleased::ForceReleased),
+            () if freed >= self.needed => Some(ForceReleased::Released),
             () if self.prevents(changed.len()) => {
                 let holder = most_held(changed.into_iter().flatten(), is_same_hold).map(|(holder, _)| holder);
                 Some(ForceReleased::Changed { holder })
@@ -243,14 +253,14 @@ impl Tally {
         let gone: Vec<_> = self
             .replies()
             .filter_map(|reply| match reply {
-                Reply::Evict(Evicted::Gone { hold, place }) => Some((*hold, *place)),
+                Reply::Evict(Evicted::Removed { fence, was_queued }) => Some((*fence, *was_queued)),
                 _ => None,
             })
             .collect();
         match () {
             () if gone.len() >= self.needed => {
-                let hold = gone.iter().filter_map(|(hold, _)| *hold).max();
-                Some(Evicted::Gone { hold, place: gone.iter().any(|(_, place)| *place) })
+                let fence = gone.iter().filter_map(|(fence, _)| *fence).max();
+                Some(Evicted::Removed { fence, was_queued: gone.iter().any(|(_, was_queued)| *was_queued) })
             }
             () if self.prevents(alive) => Some(Evicted::Alive),
             () => None,
@@ -266,12 +276,12 @@ pub(super) struct Votes {
 
 /// What a majority has granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct MajorityGrant {
     /// The greatest token granted.
     pub(super) fence: FencingToken,
     /// How much longer a majority keeps the hold.
     pub(super) remaining_ms: u64,
-    pub(super) entered: Option<Entered>,
+    pub(super) owner_holds: Option<OwnerHolds>,
 }
 
 impl Votes {
@@ -284,17 +294,17 @@ impl Votes {
     }
 
     /// The grant of a majority, as soon as there is one.
-    pub(super) fn given(&self) -> Option<Given> {
-        let grants: Vec<_> = self.acquired().filter_map(given).collect();
-        let mut left: Vec<_> = grants.iter().map(|given| given.remaining_ms).collect();
+    pub(super) fn granted(&self) -> Option<MajorityGrant> {
+        let grants: Vec<_> = self.acquired().filter_map(granted).collect();
+        let mut left: Vec<_> = grants.iter().map(|granted| granted.remaining_ms).collect();
         left.sort_unstable_by(|a, b| b.cmp(a));
-        let entered = grants.iter().filter_map(|given| given.entered);
-        let entered = entered
-            .reduce(|a, b| Entered { count: a.count.max(b.count), lease_ms: a.lease_ms.max(b.lease_ms) });
-        Some(Given {
+        let owner_holds = grants.iter().filter_map(|granted| granted.owner_holds);
+        let owner_holds = owner_holds
+            .reduce(|a, b| OwnerHolds { count: a.count.max(b.count), lease_ms: a.lease_ms.max(b.lease_ms) });
+        Some(MajorityGrant {
             remaining_ms: *left.get(self.tally.needed - 1)?,
-            fence: grants.iter().map(|given| given.fence).max()?,
-            entered,
+            fence: grants.iter().map(|granted| granted.fence).max()?,
+            owner_holds,
         })
     }
 
@@ -322,13 +332,13 @@ impl Votes {
             return Outcome::Done(Reply::Refused(refused));
         }
         let spent = self.acquired().filter_map(|acquired| match acquired {
-            Acquired::Spent(how) => Some(*how),
+            Acquired::AlreadyEnded(how) => Some(*how),
             _ => None,
         });
         if let Some((how, count)) = most_frequent(spent.collect())
             && self.tally.prevents(count)
         {
-            return Outcome::Done(Reply::Acquire(Acquired::Spent(how)));
+            return Outcome::Done(Reply::Acquire(Acquired::AlreadyEnded(how)));
         }
         let failed = |unknown: bool| {
             let is = |answer: &&Outcome| match answer {
@@ -341,7 +351,7 @@ impl Votes {
         if !self.tally.prevents(failed(true)) {
             return Outcome::Done(Reply::Acquire(self.taken()));
         }
-        let certain = self.acquired().filter(|acquired| given(acquired).is_none()).count() + failed(false);
+        let certain = self.acquired().filter(|acquired| granted(acquired).is_none()).count() + failed(false);
         let fault = self.tally.fault();
         let executed = if self.tally.prevents(certain) { Executed::No } else { Executed::Unknown };
         Outcome::Failed(executed, fault)
@@ -367,7 +377,7 @@ impl Votes {
             let left = left.get(self.tally.needed - 1).or(left.last()).copied();
             Holder { remaining_ms: left.filter(|left| *left != u64::MAX), ..holder }
         });
-        Acquired::Taken { holder, position: None, predecessor: None, others: Vec::new() }
+        Acquired::Taken { holder, position: None, predecessor: None, other_holders: Vec::new() }
     }
 
     /// The fault of a failed second round, with the faults of both rounds.
@@ -390,10 +400,10 @@ pub(super) const fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-fn given(acquired: &Acquired) -> Option<Given> {
+fn granted(acquired: &Acquired) -> Option<MajorityGrant> {
     match acquired {
-        Acquired::Granted { fence, remaining_ms, entered, .. } => {
-            Some(Given { fence: *fence, remaining_ms: *remaining_ms, entered: *entered })
+        Acquired::Granted { fence, remaining_ms, owner_holds, .. } => {
+            Some(MajorityGrant { fence: *fence, remaining_ms: *remaining_ms, owner_holds: *owner_holds })
         }
         _ => None,
     }
@@ -402,13 +412,13 @@ fn given(acquired: &Acquired) -> Option<Given> {
 /// The token that a reply grants, if any.
 pub(super) fn fence_of(vote: &Outcome) -> Option<FencingToken> {
     match vote {
-        Outcome::Done(Reply::Acquire(acquired)) => given(acquired).map(|given| given.fence),
+        Outcome::Done(Reply::Acquire(acquired)) => granted(acquired).map(|granted| granted.fence),
         _ => None,
     }
 }
 
-pub(super) fn no_quorum(needed: usize, of: usize, nodes: Vec<Fault>) -> Fault {
-    Fault::new(FaultKind::NoQuorum { needed, of, nodes }, Phase::Reply, "the quorum")
+pub(super) fn no_quorum(needed: usize, total: usize, nodes: Vec<Fault>) -> Fault {
+    Fault::new(FaultKind::NoQuorum { needed, total, nodes }, Phase::Reply, "the quorum")
 }
 
 fn refused_of(reply: &Reply) -> Option<Refused> {
@@ -420,7 +430,7 @@ fn refused_of(reply: &Reply) -> Option<Refused> {
 
 /// Whether two nodes report the same holder. Ignores times and tokens, which may differ between nodes.
 fn is_same(one: &Holder, other: &Holder) -> bool {
-    let known = |holder: &Holder| (holder.label.clone(), holder.owner.clone(), holder.rests);
+    let known = |holder: &Holder| (holder.label.clone(), holder.owner.clone(), holder.in_cooldown);
     known(one) == known(other)
 }
 

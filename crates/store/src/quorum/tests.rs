@@ -4,15 +4,15 @@ use super::*;
 use leasehold_core::{Claim, HoldId};
 
 #[test]
-fn a_node_hands_nothing_on_and_notifies_waiters() {
+fn a_node_grants_nothing_and_notifies_waiters() {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
-    for pass in [ReleaseAction::Grant, ReleaseAction::Free] {
-        let asked = at_a_node(&Op::Release(Release { claim: claim.clone(), pass, next: None }));
+    for action in [ReleaseAction::Grant, ReleaseAction::Free] {
+        let requested = at_a_node(&Op::Release(Release { claim: claim.clone(), action, next: None }));
         assert_eq!(
-            asked,
-            Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Tell, next: None })
+            requested,
+            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::FreeAndPublish, next: None })
         );
     }
-    let rest = Op::Release(Release { claim, pass: ReleaseAction::Rest { for_ms: 7 }, next: None });
+    let rest = Op::Release(Release { claim, action: ReleaseAction::Cooldown { for_ms: 7 }, next: None });
     assert_eq!(at_a_node(&rest), rest);
 }

@@ -147,7 +147,7 @@ async fn without_a_majority_an_acquire_ends_by_its_deadline_and_names_the_nodes(
 #[tokio::test]
 async fn leases_and_kinds_that_a_quorum_cannot_keep_are_refused() {
     let five = FiveNodes::new();
-    let store = five.quorum.clone().longest_lease(Some(Duration::from_secs(60)));
+    let store = five.quorum.clone().max_lease(Some(Duration::from_secs(60)));
     let client = Client::with_store(store.clone()).connect().await.unwrap();
     let long = client.mutex("job").unwrap().lease(Duration::from_secs(61));
     let error = long.acquire().await.unwrap_err();

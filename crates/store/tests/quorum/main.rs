@@ -73,7 +73,7 @@ impl FiveNodes {
     }
 
     pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, Fault> {
-        let release = Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None };
+        let release = Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None };
         match self.execute(Op::Release(release)).await {
             Outcome::Done(Reply::Release(released)) => Ok(released),
             Outcome::Failed(Executed::Unknown, fault) => Err(fault),
@@ -82,7 +82,7 @@ impl FiveNodes {
     }
 
     pub(crate) async fn inspect(&self) -> Inspection {
-        match self.execute(Op::Inspect(Inspect { claim: None, in_full: false })).await {
+        match self.execute(Op::Inspect(Inspect { claim: None, details: false })).await {
             Outcome::Done(Reply::Inspect(seen)) => seen,
             other => panic!("{other:?}"),
         }
@@ -90,11 +90,11 @@ impl FiveNodes {
 
     /// The state of a hold at each node.
     pub(crate) async fn statuses(&self, claim: &Claim) -> Vec<HoldStatus> {
-        let inspect = Op::Inspect(Inspect { claim: Some(claim.clone()), in_full: false });
+        let inspect = Op::Inspect(Inspect { claim: Some(claim.clone()), details: false });
         let mut statuses = Vec::new();
         for node in &self.nodes {
             match node.execute_here(&self.lock, &inspect).await {
-                Reply::Inspect(seen) => statuses.extend(seen.fate),
+                Reply::Inspect(seen) => statuses.extend(seen.hold_status),
                 other => panic!("{other:?}"),
             }
         }
@@ -112,7 +112,7 @@ impl FiveNodes {
 
     /// The token of the current holder at each node.
     pub(crate) async fn fences(&self) -> Vec<Option<FencingToken>> {
-        let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+        let inspect = Op::Inspect(Inspect { claim: None, details: false });
         let mut fences = Vec::new();
         for node in &self.nodes {
             match node.execute_here(&self.lock, &inspect).await {
@@ -134,6 +134,6 @@ pub(crate) fn claim() -> Claim {
 pub(crate) fn acquire(claim: &Claim) -> Acquire {
     let label = Label::new(format!("worker {}", claim.hold.session())).unwrap();
     let (claim, liveness) = (claim.clone(), Liveness::Lease);
-    let (queue, adopt_ms, predecessor, mode) = (None, None, None, LockMode::Whole);
+    let (queue, adopt_ms, predecessor, mode) = (None, None, None, LockMode::Exclusive);
     Acquire { claim, lease_ms: 3_000, label, queue, adopt_ms, liveness, predecessor, mode }
 }

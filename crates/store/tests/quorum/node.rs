@@ -70,7 +70,7 @@ impl Node {
 
     /// Publishes a message to all subscribers.
     pub(crate) fn publish(&self) {
-        self.publishers.lock().unwrap().iter().for_each(Publisher::ring);
+        self.publishers.lock().unwrap().iter().for_each(Publisher::notify);
     }
 
     /// The node's own reply, regardless of its fault.
@@ -155,7 +155,7 @@ impl Store for Node {
 
     fn close_mailbox(&self, _place: Partition, _session: SessionId) {}
 
-    fn listen<'a>(
+    fn subscribe<'a>(
         &'a self,
         _lock: &'a Lock,
         _within: Duration,

@@ -21,7 +21,7 @@ async fn a_majority_grants_and_releases() {
     five.taken(&other).await;
     assert_eq!(five.extend(&one).await.unwrap(), Extended::Extended);
     assert_eq!(five.inspect().await.holder.unwrap().fence, Some(first));
-    assert_eq!(five.release(&one).await.unwrap().found, HoldStatus::Held);
+    assert_eq!(five.release(&one).await.unwrap().status, HoldStatus::Held);
     assert!(five.inspect().await.holder.is_none());
     assert!(five.granted(&claim()).await > first);
 }
@@ -39,7 +39,7 @@ async fn without_a_majority_the_fault_of_each_node_is_reported() {
     let Outcome::Failed(Executed::Unknown, fault) = five.acquire(&one).await else {
         panic!("a node may have got it late")
     };
-    let FaultKind::NoQuorum { needed: 3, of: 5, nodes } = &fault.kind else { panic!("{fault}") };
+    let FaultKind::NoQuorum { needed: 3, total: 5, nodes } = &fault.kind else { panic!("{fault}") };
     let mut reported: Vec<_> = nodes.iter().map(|fault| (&*fault.node, fault.kind.clone())).collect();
     reported.sort_by_key(|(node, _)| *node);
     let expected = [("a", FaultKind::Unreachable), ("c", FaultKind::Unreachable), ("e", FaultKind::TimedOut)];
@@ -206,7 +206,7 @@ async fn tokens_grow_over_whatever_majority_votes() {
         assert!(last < Some(fence), "{last:?}, then {fence:?} without {down:?}");
         let stored = five.fences().await.into_iter().filter(|stored| *stored == Some(fence)).count();
         assert!(stored >= 3, "{stored} nodes have it");
-        assert_eq!(five.release(&one).await.unwrap().found, HoldStatus::Held);
+        assert_eq!(five.release(&one).await.unwrap().status, HoldStatus::Held);
         last = Some(fence);
     }
 }
@@ -264,13 +264,13 @@ async fn the_result_of_a_release_is_not_guessed() {
     five.nodes[2].set(NodeFault::RequestsLost);
     assert!(five.release(&one).await.is_err(), "two nodes had the hold, and one is silent");
     five.nodes[2].set(NodeFault::None);
-    let found = five.release(&one).await.unwrap().found;
+    let found = five.release(&one).await.unwrap().status;
     assert_eq!(found, HoldStatus::Ended(Ended::Released), "by the first sending at two, and now");
 
     let two = claim();
     five.granted(&two).await;
     five.nodes.iter().for_each(Node::flush);
-    assert_eq!(five.release(&two).await.unwrap().found, HoldStatus::Forgotten);
+    assert_eq!(five.release(&two).await.unwrap().status, HoldStatus::Forgotten);
 }
 
 #[tokio::test]
@@ -279,9 +279,9 @@ async fn the_holder_of_a_majority_is_reported_and_can_be_forced_to_release() {
     let one = claim();
     let fence = five.granted(&one).await;
     five.nodes[4].flush();
-    let (seen, by) = (ObservedHolder::Hold(fence), Label::new("the night shift").unwrap());
-    let freed = five.execute(Op::ForceRelease(ForceRelease { seen, by })).await;
-    assert!(matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::ForceReleased))), "{freed:?}");
+    let (observed, actor) = (ObservedHolder::Hold(fence), Label::new("the night shift").unwrap());
+    let freed = five.execute(Op::ForceRelease(ForceRelease { observed, actor })).await;
+    assert!(matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{freed:?}");
     assert!(five.inspect().await.holder.is_none());
     assert_eq!(five.extend(&one).await.unwrap(), Extended::NotHeld);
 }
@@ -313,13 +313,13 @@ async fn the_holder_is_reported_whatever_tokens_the_nodes_have() {
 async fn nodes_keep_no_queue() {
     let five = FiveNodes::new();
     five.granted(&claim()).await;
-    let queue = Some(Enqueue { nonce: Nonce::new(0, 7), kept_ms: 60_000 });
+    let queue = Some(Enqueue { nonce: Nonce::new(0, 7), ttl_ms: 60_000 });
     let outcome = five.execute(Op::Acquire(leasehold_core::Acquire { queue, ..acquire(&claim()) })).await;
     let Outcome::Done(Reply::Acquire(Acquired::Taken { position: None, holder: Some(_), .. })) = outcome
     else {
         panic!("{outcome:?}")
     };
-    assert_eq!(five.inspect().await.waiting, 0);
+    assert_eq!(five.inspect().await.waiters, 0);
 }
 
 #[tokio::test]
@@ -336,7 +336,7 @@ async fn kinds_that_votes_cannot_grant_are_refused() {
 #[tokio::test]
 async fn nothing_is_kept_for_longer_than_a_node_may_forget() {
     let mut five = FiveNodes::new();
-    five.quorum = five.quorum.longest_lease(Some(Duration::from_secs(30)));
+    five.quorum = five.quorum.max_lease(Some(Duration::from_secs(30)));
     let one = claim();
     five.granted(&one).await;
     let extend =

@@ -4,13 +4,12 @@ use super::inbox::GrantMessage;
 use super::inbox::Inbox;
 use super::unsupported::Unsupported;
 use crate::Random;
-use leasehold_core::machine::cohort::Reserve;
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, FencingToken, ForceRelease,
+    Acquire, Acquired, Claim, Enqueue, Evict, Evicted, Extend, Extended, FencingToken, ForceRelease,
     ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Holder, Inspect, Inspection, Kind, Label,
-    Liveness, Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, Partition, Predecessor,
-    Refused, Release, ReleaseAction, Released, Reply, Resize, Resized, SessionEntry, SessionId, SessionOp,
-    SessionReply,
+    Liveness, Lock, LockMode, MultiAcquired, Nonce, ObservedHolder, Op, OwnValue, OwnerHolds, Partition,
+    Predecessor, Refused, Release, ReleaseAction, Released, Reply, Reserve, Resize, Resized, SessionEntry,
+    SessionId, SessionOp, SessionReply,
 };
 use leasehold_store::{Executed, Outcome, Store};
 use std::sync::Arc;
@@ -46,7 +45,7 @@ pub struct Granted {
     /// Whether others wait.
     pub others_wait: bool,
     /// The re-entrant state, of a ReentrantMutex.
-    pub entered: Option<Entered>,
+    pub owner_holds: Option<OwnerHolds>,
 }
 
 /// The contents of a refusal.
@@ -59,7 +58,7 @@ pub struct Taken {
     /// The session to watch: its lapse would bring this client closer to the lock.
     pub predecessor: Option<Predecessor>,
     /// The other sessions to watch, of a lock with several holders.
-    pub others: Vec<SessionId>,
+    pub other_holders: Vec<SessionId>,
 }
 
 impl TestClient {
@@ -113,7 +112,7 @@ impl TestClient {
 
     /// An acquire that queues or polls, with a fresh nonce.
     pub fn queued_request(&self, claim: &Claim, lease: Duration, kept: Duration) -> Acquire {
-        let queue = Some(Enqueue { nonce: self.nonce(), kept_ms: millis(kept) });
+        let queue = Some(Enqueue { nonce: self.nonce(), ttl_ms: millis(kept) });
         Acquire { queue, ..self.request(claim, lease) }
     }
 
@@ -250,9 +249,9 @@ impl TestClient {
         }
     }
 
-    /// Sets the number of permits, having seen `seen`.
-    pub async fn resize(&self, seen: Option<u32>, limit: u32) -> Resized {
-        match self.execute(&Op::Resize(Resize { seen, limit })).await {
+    /// Sets the number of permits, if the current one is `observed`.
+    pub async fn resize(&self, observed: Option<u32>, limit: u32) -> Resized {
+        match self.execute(&Op::Resize(Resize { observed, limit })).await {
             Reply::Resize(resized) => resized,
             other => panic!("{}: a resize was answered by {other:?}", self.lock),
         }
@@ -277,7 +276,7 @@ impl TestClient {
         self.require_queue().await;
         match self.extend_and(claim, Duration::from_millis(1), Some(reserve)).await {
             Extended::Reserved { mut block, others_wait } => {
-                (std::iter::from_fn(|| block.take()).collect(), others_wait)
+                (std::iter::from_fn(|| block.pop_first()).collect(), others_wait)
             }
             other => panic!("{}: expected a block of tokens, got {other:?}", self.lock),
         }
@@ -289,8 +288,8 @@ impl TestClient {
     }
 
     /// Releases a hold with the given action, and optionally acquires again.
-    pub async fn release_and(&self, claim: &Claim, pass: ReleaseAction, next: Option<Acquire>) -> Released {
-        let release = Release { claim: claim.clone(), pass, next };
+    pub async fn release_and(&self, claim: &Claim, action: ReleaseAction, next: Option<Acquire>) -> Released {
+        let release = Release { claim: claim.clone(), action, next };
         match self.execute(&Op::Release(release)).await {
             Reply::Release(released) => released,
             other => panic!("{}: a release was answered by {other:?}", self.lock),
@@ -314,7 +313,7 @@ impl TestClient {
     /// The status of a hold.
     pub async fn status(&self, claim: &Claim) -> HoldStatus {
         let inspection = self.inspect_for(Some(claim.clone())).await;
-        inspection.fate.expect("the reply has the status of the hold")
+        inspection.hold_status.expect("the reply has the status of the hold")
     }
 
     /// How long the holder still has, in milliseconds.
@@ -351,20 +350,20 @@ impl TestClient {
 
     /// Inspects the lock in full.
     pub async fn inspect_full(&self) -> Inspection {
-        self.inspect_by(Inspect { claim: None, in_full: true }).await
+        self.inspect_by(Inspect { claim: None, details: true }).await
     }
 
     /// Evicts a lapsed session from the lock.
-    pub async fn evict(&self, dead: SessionId) -> Evicted {
-        match self.execute(&Op::Evict(Evict { dead, by: self.label() })).await {
+    pub async fn evict(&self, session: SessionId) -> Evicted {
+        match self.execute(&Op::Evict(Evict { session, actor: self.label() })).await {
             Reply::Evict(evicted) => evicted,
             other => panic!("{}: an evict was answered by {other:?}", self.lock),
         }
     }
 
-    /// Releases by force the hold that was seen.
-    pub async fn force_release(&self, seen: ObservedHolder) -> ForceReleased {
-        match self.execute(&Op::ForceRelease(ForceRelease { seen, by: self.label() })).await {
+    /// Releases by force the observed hold.
+    pub async fn force_release(&self, observed: ObservedHolder) -> ForceReleased {
+        match self.execute(&Op::ForceRelease(ForceRelease { observed, actor: self.label() })).await {
             Reply::ForceRelease(freed) => freed,
             other => panic!("{}: a forced release was answered by {other:?}", self.lock),
         }
@@ -392,7 +391,7 @@ impl TestClient {
     /// A heartbeat that changes nothing else.
     pub fn heartbeat_request(&self, alive: Duration) -> Heartbeat {
         let (session, alive_ms) = (self.session, millis(alive));
-        Heartbeat { session, alive_ms, begin: None, held: Vec::new(), left: Vec::new() }
+        Heartbeat { session, alive_ms, begin: None, acquired: Vec::new(), released: Vec::new() }
     }
 
     /// Begins its session, which lapses after `alive` without a heartbeat.
@@ -430,7 +429,7 @@ impl TestClient {
     }
 
     async fn inspect_for(&self, claim: Option<Claim>) -> Inspection {
-        self.inspect_by(Inspect { claim, in_full: false }).await
+        self.inspect_by(Inspect { claim, details: false }).await
     }
 
     async fn inspect_by(&self, inspect: Inspect) -> Inspection {
@@ -444,23 +443,23 @@ impl TestClient {
 /// The reply must be a grant.
 pub(super) fn granted(reply: Acquired) -> Granted {
     match reply {
-        Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
-            Granted { fence, remaining_ms, others_wait, entered }
+        Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
+            Granted { fence, remaining_ms, others_wait, owner_holds }
         }
         other => panic!("expected a grant, got {other:?}"),
     }
 }
 
 /// The re-entrant state of a grant on a ReentrantMutex.
-pub(super) fn entered(granted: &Granted) -> Entered {
-    granted.entered.expect("a grant of a ReentrantMutex has its count")
+pub(super) fn owner_holds(granted: &Granted) -> OwnerHolds {
+    granted.owner_holds.expect("a grant of a ReentrantMutex has its count")
 }
 
 /// The refusal in a reply.
 pub(super) fn taken(reply: Acquired) -> Taken {
     match reply {
-        Acquired::Taken { holder, position, predecessor, others } => {
-            Taken { holder, position, predecessor, others }
+        Acquired::Taken { holder, position, predecessor, other_holders } => {
+            Taken { holder, position, predecessor, other_holders }
         }
         other => panic!("expected to find the lock taken, got {other:?}"),
     }
@@ -469,11 +468,11 @@ pub(super) fn taken(reply: Acquired) -> Taken {
 /// The most exclusive mode of a kind; for a Latch and a Barrier, a mode that is always granted.
 pub(super) const fn alone(kind: Kind) -> LockMode {
     match kind {
-        Kind::Semaphore => LockMode::Permits { count: 1, of: 1 },
+        Kind::Semaphore => LockMode::Permits { count: 1, total: 1 },
         Kind::RwLock => LockMode::Write,
-        Kind::Latch => LockMode::Arrive { count: 1, of: 1 },
-        Kind::Barrier => LockMode::Meet { of: 1 },
-        _ => LockMode::Whole,
+        Kind::Latch => LockMode::CountDown { count: 1, total: 1 },
+        Kind::Barrier => LockMode::BarrierWait { total: 1 },
+        _ => LockMode::Exclusive,
     }
 }
 

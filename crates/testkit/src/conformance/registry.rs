@@ -51,7 +51,7 @@ impl Case {
             "exclusive" => !kind.is_shared(),
             "shared" => kind.is_shared(),
             "queued" => !matches!(kind, Kind::Latch | Kind::Barrier),
-            word => word == kind.word(),
+            word => word == kind.as_str(),
         })
     }
 
@@ -209,16 +209,16 @@ macro_rules! conformance_cases {
             a_holder_is_notified_for_one_hold: mutex;
             a_lost_hold_is_not_notified: mutex;
             this_kind_of_lock_reserves_no_tokens: shared election reentrant;
-            // rest.rs
-            a_resting_lock_has_no_owner: mutex election;
-            a_resent_rest_reports_released: mutex election;
-            a_rest_ignores_requests_of_the_ended_hold: mutex election;
-            a_rest_whose_time_is_over_is_a_release: mutex election;
-            a_rest_expires: mutex election;
-            a_rest_outlasts_its_session: mutex election;
-            a_forced_release_ends_a_rest: mutex election;
-            a_rest_that_acquires_again_waits: mutex election;
-            a_rest_by_another_hold_changes_nothing: mutex election;
+            // cooldown.rs
+            a_lock_in_cooldown_has_no_owner: mutex election;
+            a_resent_cooldown_reports_released: mutex election;
+            a_cooldown_ignores_requests_of_the_ended_hold: mutex election;
+            a_cooldown_whose_time_is_over_is_a_release: mutex election;
+            a_cooldown_expires: mutex election;
+            a_cooldown_outlasts_its_session: mutex election;
+            a_forced_release_ends_a_cooldown: mutex election;
+            a_cooldown_that_acquires_again_waits: mutex election;
+            a_cooldown_by_another_hold_changes_nothing: mutex election;
             // sessions.rs
             heartbeats_keep_a_session_alive: every;
             an_ended_session_is_over: every;

@@ -2,7 +2,7 @@
 //!
 //! Parsing is strict: a value that neither Leasehold's scripts nor Redisson write is an error.
 
-use leasehold_core::model::{Content, Entries, Entry};
+use leasehold_core::model::{Content, ReentrantHold, ReentrantHolds};
 use leasehold_core::{FencingToken, HoldId, Kind, Label, Liveness, OwnValue};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -25,17 +25,17 @@ pub fn parse_rlock(fields: &BTreeMap<String, String>) -> Result<Option<Content>,
     match (fields.get("leasehold").map(String::as_str), owners.next(), owners.next()) {
         (Some("none"), None, _) => Ok(None),
         // A lock of another kind.
-        (Some(kind), _, _) if Kind::of_word(kind).is_some() => other(),
+        (Some(kind), _, _) if Kind::parse(kind).is_some() => other(),
         (Some(packed), Some((owner, count)), None) => {
             let entries = parse_entries(packed, owner, parse(count)?)?;
-            Ok(Some(Content::Entries(entries)))
+            Ok(Some(Content::ReentrantHolds(entries)))
         }
         (Some(_), _, _) => Err(format!("the field `leasehold` beside {} others", fields.len() - 1)),
         (None, Some((owner, count)), None) => match count.parse() {
             Ok(count @ 1..) => {
                 let owner = parse_by(owner, OwnValue::new)?;
-                let entries = Entries { owner, count, fence: None, lease_ms: 0, holds: vec![] };
-                Ok(Some(Content::Entries(entries)))
+                let entries = ReentrantHolds { owner, count, fence: None, lease_ms: 0, holds: vec![] };
+                Ok(Some(Content::ReentrantHolds(entries)))
             }
             _ => other(),
         },
@@ -44,7 +44,7 @@ pub fn parse_rlock(fields: &BTreeMap<String, String>) -> Result<Option<Content>,
 }
 
 /// The entries of an owner in the field `leasehold`.
-fn parse_entries(packed: &str, of: &str, count: u64) -> Result<Entries, String> {
+fn parse_entries(packed: &str, of: &str, count: u64) -> Result<ReentrantHolds, String> {
     let mut lines = packed.split('\n');
     let first = lines.next().unwrap_or_default();
     let (fence, lease_ms) = first.split_once(' ').ok_or_else(|| format!("a first line `{first}`"))?;
@@ -58,15 +58,15 @@ fn parse_entries(packed: &str, of: &str, count: u64) -> Result<Entries, String> 
         return Err(format!("{} entries with `{first}`", holds.len()));
     }
     let fence = (fence > 0).then(|| FencingToken::new(fence));
-    Ok(Entries { owner: parse_by(owner, OwnValue::new)?, count, fence, lease_ms, holds })
+    Ok(ReentrantHolds { owner: parse_by(owner, OwnValue::new)?, count, fence, lease_ms, holds })
 }
 
-fn parse_entry(line: &str) -> Result<Entry, String> {
+fn parse_entry(line: &str) -> Result<ReentrantHold, String> {
     let words: Vec<_> = line.splitn(5, ' ').collect();
     let [hold, until_ms, since_ms, liveness, label] = words[..] else {
         return Err(format!("an entry with {} of 5 parts", words.len()));
     };
-    Ok(Entry {
+    Ok(ReentrantHold {
         hold: parse_by(hold, HoldId::from_token)?,
         until_ms: parse(until_ms)?,
         since_ms: parse(since_ms)?,

@@ -22,7 +22,7 @@ pub fn parse_shared_holders(
     kind: Kind,
     fields: &BTreeMap<String, String>,
 ) -> Result<Option<Content>, String> {
-    if fields.get("leasehold").map(String::as_str) != Some(kind.word()) {
+    if fields.get("leasehold").map(String::as_str) != Some(kind.as_str()) {
         return Ok(Some(Content::Other("hash".to_owned())));
     }
     let holds = fields.iter().filter(|(field, _)| *field != "leasehold");
@@ -40,14 +40,14 @@ fn parse_hold(kind: Kind, hold: &str, text: &str) -> Result<SharedHold, String> 
     let [until_ms, since_ms, fence, mode, liveness] = words[..] else {
         return Err(format!("a hold with {} of 5 words", words.len()));
     };
-    let mode = LockMode::of_word(mode).filter(|mode| mode.suits(kind));
+    let mode = LockMode::parse(mode).filter(|mode| mode.applies_to(kind));
     if owner.is_empty() == kind.has_owners() {
         return Err(format!("a hold of the owner `{owner}`"));
     }
     Ok(SharedHold {
         hold: parse_by(hold, HoldId::from_token)?,
         owner: (!owner.is_empty()).then(|| parse_by(owner, OwnValue::new)).transpose()?,
-        mode: mode.ok_or_else(|| format!("a hold `{first}` of a {}", kind.word()))?,
+        mode: mode.ok_or_else(|| format!("a hold `{first}` of a {}", kind.as_str()))?,
         fence: FencingToken::new(parse(fence)?),
         until_ms: parse(until_ms)?,
         since_ms: parse(since_ms)?,

@@ -5,12 +5,11 @@
 //! compares.
 
 use super::Random;
-use leasehold_core::machine::cohort::{BLOCK, Reserve};
-use leasehold_core::model::{Content, Entries, LockState, Sessions, SharedHolders, Value};
+use leasehold_core::model::{Content, LockState, ReentrantHolds, Sessions, SharedHolders, Value};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, Heartbeat, HoldId,
     Inspect, Kind, Label, Liveness, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue,
-    RaiseFence, Release, ReleaseAction, Resize, SessionId, SessionOp,
+    RaiseFence, Release, ReleaseAction, Reserve, Resize, SessionId, SessionOp, TokenBlock,
 };
 
 /// The next step.
@@ -112,14 +111,14 @@ impl Workload {
         let now_ms = (now_us / 1000).cast_signed();
         let mut ends: Vec<u64> = Vec::new();
         ends.extend(state.value.as_ref().and_then(|value| value.expires_ms));
-        if let Some(entries) = state.value.as_ref().and_then(|value| value.content.entries()) {
+        if let Some(entries) = state.value.as_ref().and_then(|value| value.content.reentrant_holds()) {
             ends.extend(entries.holds.iter().map(|entry| entry.until_ms));
         }
-        if let Some(holders) = state.value.as_ref().and_then(|value| value.content.parts()) {
+        if let Some(holders) = state.value.as_ref().and_then(|value| value.content.shared_holders()) {
             ends.extend(holders.holds.iter().map(|hold| hold.until_ms));
         }
         if let Some(record) = &state.record {
-            ends.extend(record.places.values().map(|entry| entry.expires_ms));
+            ends.extend(record.entries.values().map(|entry| entry.expires_ms));
             if self.random.below(4) == 0 {
                 ends.push(record.expires_ms);
             }
@@ -161,7 +160,7 @@ impl Workload {
         let others = Kind::ALL.into_iter().filter(|kind| kind.is_shared() && *kind != self.kind);
         let others: Vec<_> = others.collect();
         match (self.random.below(11), self.kind.is_shared()) {
-            (0, _) if self.kind.is_one_string() && self.random.below(4) == 0 => {
+            (0, _) if self.kind.is_plain_string() && self.random.below(4) == 0 => {
                 ForeignWrite::SetsOtherKind(lease_ms)
             }
             // Frequent foreign writes would prevent states with several holders.
@@ -179,7 +178,7 @@ impl Workload {
 
     /// A Redisson client's write to an `RLock`, mostly as its current owner.
     fn redisson(&self, state: &LockState, lease_ms: u64) -> Option<ForeignWrite> {
-        let entries = state.value.as_ref().and_then(|value| value.content.entries());
+        let entries = state.value.as_ref().and_then(|value| value.content.reentrant_holds());
         let holder =
             OWNERS.iter().find(|owner| entries.is_some_and(|entries| entries.owner.as_str() == **owner));
         let owner = match holder {
@@ -198,8 +197,10 @@ impl Workload {
     pub fn op(&mut self, state: &LockState) -> Op {
         match self.random.below(24) {
             0..=8 => Op::Acquire(self.acquire(state)),
-            20 | 21 => Op::Evict(Evict { dead: self.likely_session(state), by: self.label() }),
-            22 | 23 => Op::ForceRelease(ForceRelease { seen: self.observed_holder(state), by: self.label() }),
+            20 | 21 => Op::Evict(Evict { session: self.likely_session(state), actor: self.label() }),
+            22 | 23 => {
+                Op::ForceRelease(ForceRelease { observed: self.observed_holder(state), actor: self.label() })
+            }
             9..=11 => {
                 let (claim, lease_ms) = (self.likely_claim(state), self.lease());
                 let (keep_record, reserve) = (self.random.below(3) == 0, self.reserve());
@@ -207,10 +208,10 @@ impl Workload {
             }
             12..=17 => Op::Release(self.release(state)),
             18 if self.kind == Kind::Semaphore => Op::Resize(self.resize(state)),
-            18 if self.kind.goes_by_majority() => Op::RaiseFence(self.raise_fence(state)),
+            18 if self.kind.supports_quorum() => Op::RaiseFence(self.raise_fence(state)),
             _ => {
                 let claim = (self.random.below(2) == 0).then(|| self.likely_claim(state));
-                Op::Inspect(Inspect { claim, in_full: self.random.below(2) == 0 })
+                Op::Inspect(Inspect { claim, details: self.random.below(2) == 0 })
             }
         }
     }
@@ -219,8 +220,16 @@ impl Workload {
     fn reserve(&self) -> Option<Reserve> {
         let reserves = self.kind == Kind::Mutex && self.random.below(2) == 0;
         reserves.then(|| {
-            let tokens = *self.random.pick(&[BLOCK, BLOCK, BLOCK, 1, 3, 0, u32::MAX]);
-            Reserve { tokens, tell: self.random.below(2) == 0 }
+            let tokens = *self.random.pick(&[
+                TokenBlock::MAX_LEN,
+                TokenBlock::MAX_LEN,
+                TokenBlock::MAX_LEN,
+                1,
+                3,
+                0,
+                u32::MAX,
+            ]);
+            Reserve { tokens, notify_wanted: self.random.below(2) == 0 }
         })
     }
 
@@ -247,7 +256,7 @@ impl Workload {
         let alive_ms = *self.random.pick(&[1, 100, 10_000, 3_600_000, 200 * 3_600_000, 200 * 3_600_000]);
         let about = self.random.pick(&["{}", "{\"host\": \"web-1\"}", ""]);
         let begin = begins.then(|| (*about).to_owned());
-        Heartbeat { session: self.session(), alive_ms, begin, held: self.locks(), left: self.locks() }
+        Heartbeat { session: self.session(), alive_ms, begin, acquired: self.locks(), released: self.locks() }
     }
 
     fn locks(&self) -> Vec<Lock> {
@@ -262,12 +271,12 @@ impl Workload {
 
     /// The session of the last holder or of a waiter, or any.
     fn likely_session(&self, state: &LockState) -> SessionId {
-        let holders = state.holders();
+        let holders = state.holder_sessions();
         if self.kind.is_shared() && !holders.is_empty() && self.random.below(2) == 0 {
             // There may be many waiters and few holders.
             return *self.random.pick(&holders);
         }
-        let likely: Vec<_> = holders.into_iter().chain(state.waiters()).collect();
+        let likely: Vec<_> = holders.into_iter().chain(state.waiter_sessions()).collect();
         if likely.is_empty() || self.random.below(4) == 0 {
             return self.session();
         }
@@ -276,14 +285,15 @@ impl Workload {
 
     /// The current holder, a former one, or one that never existed.
     fn observed_holder(&self, state: &LockState) -> ObservedHolder {
-        let last = state.record.as_ref().and_then(|record| record.last).map_or(17, FencingToken::as_u64);
+        let last =
+            state.record.as_ref().and_then(|record| record.last_fence).map_or(17, FencingToken::as_u64);
         let content = state.value.as_ref().map(|value| &value.content);
         let value = match content {
             Some(Content::Token(token)) => token,
-            Some(Content::Entries(entries)) => entries.owner.as_str(),
+            Some(Content::ReentrantHolds(entries)) => entries.owner.as_str(),
             _ => "foreign",
         };
-        if let Some(holders) = content.and_then(Content::parts)
+        if let Some(holders) = content.and_then(Content::shared_holders)
             && self.random.below(4) > 0
         {
             return ObservedHolder::Hold(self.random.pick(&holders.holds).fence);
@@ -291,8 +301,8 @@ impl Workload {
         match self.random.below(8) {
             0 => ObservedHolder::Hold(FencingToken::new(last - 1)),
             1..=3 => ObservedHolder::Hold(FencingToken::new(last)),
-            4 => ObservedHolder::Stranger(Fingerprint::of("mine")),
-            _ => ObservedHolder::Stranger(Fingerprint::of(value)),
+            4 => ObservedHolder::Foreign(Fingerprint::of("mine")),
+            _ => ObservedHolder::Foreign(Fingerprint::of(value)),
         }
     }
 
@@ -301,7 +311,7 @@ impl Workload {
         let upgradable = |holders: &SharedHolders| {
             holders.holds.iter().find(|hold| hold.mode == LockMode::Upgradable)?.owner.clone()
         };
-        let holders = state.value.as_ref().and_then(|value| value.content.parts());
+        let holders = state.value.as_ref().and_then(|value| value.content.shared_holders());
         if let Some(owner) = holders.and_then(upgradable)
             && self.random.below(3) == 0
         {
@@ -318,9 +328,9 @@ impl Workload {
         let lease_ms = self.lease();
         let label = self.label();
         let nonce = self.nonce();
-        let kept_ms = *self.random.pick(&[1, 100, 3_000, 21_000, 7_200_000]);
-        let kept_ms = if self.kind.is_shared() && self.random.below(2) == 0 { 7_200_000 } else { kept_ms };
-        let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, kept_ms });
+        let ttl_ms = *self.random.pick(&[1, 100, 3_000, 21_000, 7_200_000]);
+        let ttl_ms = if self.kind.is_shared() && self.random.below(2) == 0 { 7_200_000 } else { ttl_ms };
+        let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, ttl_ms });
         let adopt_ms = (self.random.below(3) == 0).then_some(2_000);
         let session = |alive_ms| Liveness::Session { alive_ms };
         let liveness = *self.random.pick(&[session(1), session(5_000), session(600_000), Liveness::Lease]);
@@ -335,29 +345,30 @@ impl Workload {
             Kind::Semaphore => {
                 let count =
                     if is_rare { *self.random.pick(&[0, 7]) } else { *self.random.pick(&[1, 1, 1, 2, 3]) };
-                LockMode::Permits { count, of: *self.random.pick(&[2, 3, 3, 3, 1, 5, 0]) }
+                LockMode::Permits { count, total: *self.random.pick(&[2, 3, 3, 3, 1, 5, 0]) }
             }
             Kind::RwLock => {
                 let (read, upgradable) = (LockMode::Read, LockMode::Upgradable);
                 *self.random.pick(&[read, read, read, upgradable, LockMode::Write, LockMode::Upgrade])
             }
             Kind::Latch => {
-                let of = if is_rare { *self.random.pick(&[0, 1, 5]) } else { self.parties };
+                let total = if is_rare { *self.random.pick(&[0, 1, 5]) } else { self.parties };
                 match self.random.below(5) {
-                    0 | 1 => LockMode::Arrive { count: *self.random.pick(&[1, 1, 1, 2, 0]), of },
-                    _ => LockMode::Await { of },
+                    0 | 1 => LockMode::CountDown { count: *self.random.pick(&[1, 1, 1, 2, 0]), total },
+                    _ => LockMode::LatchWait { total },
                 }
             }
-            Kind::Barrier => {
-                LockMode::Meet { of: if is_rare { *self.random.pick(&[0, 1, 4, 65]) } else { self.parties } }
-            }
-            _ => LockMode::Whole,
+            Kind::Barrier => LockMode::BarrierWait {
+                total: if is_rare { *self.random.pick(&[0, 1, 4, 65]) } else { self.parties },
+            },
+            _ => LockMode::Exclusive,
         }
     }
 
     /// A token that a quorum may have agreed on: that of a server whose clock is fast or slow, or the current one.
     fn raise_fence(&mut self, state: &LockState) -> RaiseFence {
-        let last = state.record.as_ref().and_then(|record| record.last).map_or(17, FencingToken::as_u64);
+        let last =
+            state.record.as_ref().and_then(|record| record.last_fence).map_or(17, FencingToken::as_u64);
         let fence = match self.random.below(6) {
             0 => last,
             1 => last - 1,
@@ -369,16 +380,16 @@ impl Workload {
 
     fn resize(&self, state: &LockState) -> Resize {
         let known = state.record.as_ref().and_then(|record| record.limit);
-        let seen = if self.random.below(4) > 0 { known } else { Some(3) };
-        Resize { seen, limit: *self.random.pick(&[0, 1, 2, 3, 4, 5]) }
+        let observed = if self.random.below(4) > 0 { known } else { Some(3) };
+        Resize { observed, limit: *self.random.pick(&[0, 1, 2, 3, 4, 5]) }
     }
 
     fn release(&mut self, state: &LockState) -> Release {
         let claim = self.likely_claim(state);
-        let pass = match self.random.below(8) {
+        let action = match self.random.below(8) {
             0 | 1 => ReleaseAction::Free,
-            2 | 3 if self.kind.is_one_string() => ReleaseAction::Rest { for_ms: self.lease() },
-            4 if self.kind.goes_by_majority() => ReleaseAction::Tell,
+            2 | 3 if self.kind.is_plain_string() => ReleaseAction::Cooldown { for_ms: self.lease() },
+            4 if self.kind.supports_quorum() => ReleaseAction::FreeAndPublish,
             _ => ReleaseAction::Grant,
         };
         let mut next = (self.random.below(3) == 0).then(|| self.acquire(state));
@@ -388,7 +399,7 @@ impl Workload {
         {
             next.claim = self.new_claim(claim.hold.session());
         }
-        Release { claim, pass, next }
+        Release { claim, action, next }
     }
 
     fn lease(&self) -> u64 {
@@ -438,34 +449,34 @@ impl Workload {
 
     /// The claim that was granted last, the holder's, the stored token's, or any.
     fn likely_claim(&mut self, state: &LockState) -> Claim {
-        let entries = state.value.as_ref().and_then(|value| value.content.entries());
+        let entries = state.value.as_ref().and_then(|value| value.content.reentrant_holds());
         if let Some(entries) = entries.filter(|entries| !entries.holds.is_empty())
             && self.random.below(3) > 0
         {
             let hold = self.random.pick(&entries.holds).hold;
             return Claim { hold, value: Some(entries.owner.clone()) };
         }
-        if let Some(holders) = state.value.as_ref().and_then(|value| value.content.parts())
+        if let Some(holders) = state.value.as_ref().and_then(|value| value.content.shared_holders())
             && self.random.below(3) > 0
         {
             let hold = self.random.pick(&holders.holds);
             return Claim { hold: hold.hold, value: hold.owner.clone() };
         }
         if let Some(record) =
-            state.record.as_ref().filter(|record| self.kind.is_shared() && !record.places.is_empty())
+            state.record.as_ref().filter(|record| self.kind.is_shared() && !record.entries.is_empty())
             && self.random.below(3) == 0
         {
-            let places: Vec<_> = record.places.values().map(|entry| &entry.claim).collect();
+            let places: Vec<_> = record.entries.values().map(|entry| &entry.claim).collect();
             return (*self.random.pick(&places)).clone();
         }
         if let Some(record) =
-            state.record.as_ref().filter(|record| self.kind.is_shared() && !record.ended.kept.is_empty())
+            state.record.as_ref().filter(|record| self.kind.is_shared() && !record.ended.holds.is_empty())
             && self.random.below(4) == 0
         {
-            let hold = self.random.pick(&record.ended.kept).0;
+            let hold = self.random.pick(&record.ended.holds).0;
             return Claim { hold, ..self.claim() };
         }
-        let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
+        let tenant = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
         let tenant = tenant.map(|tenant| &tenant.claim);
         let token = state.value.as_ref().and_then(|value| value.content.token());
         let holder = || self.claims.iter().find(|claim| Some(&*self.kind.token(claim)) == token);
@@ -494,9 +505,9 @@ impl ForeignWrite {
     /// Applies it to the model.
     pub fn apply(self, state: &mut LockState, now_us: u64) {
         // Expired state is removed first, even if the clock goes back later.
-        state.is_over(now_us);
+        state.is_empty_at(now_us);
         let kind = state.kind;
-        let token = |kind: Kind, token: &str| Content::Token([kind.mark(), token].concat());
+        let token = |kind: Kind, token: &str| Content::Token([kind.token_prefix(), token].concat());
         let stored = |content: Content, lease_ms: Option<u64>| {
             Some(Value { content, expires_ms: lease_ms.map(|lease_ms| now_us / 1000 + lease_ms) })
         };
@@ -550,8 +561,8 @@ impl ForeignWrite {
         let (name, record) = (keys.name(), keys.record());
         let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let expire = |ms: u64| command(&["PEXPIRE", name, &ms.to_string()]);
-        let entries = state.value.as_ref().map(|value| value.content.entries());
-        let token = |kind: Kind| [kind.mark(), "foreign"].concat();
+        let entries = state.value.as_ref().map(|value| value.content.reentrant_holds());
+        let token = |kind: Kind| [kind.token_prefix(), "foreign"].concat();
         match self {
             // State of a lock without holders has ended.
             Self::RedissonAcquires(owner, lease_ms) if entries.is_none() => {
@@ -592,7 +603,7 @@ impl ForeignWrite {
             Self::SetsHash => vec![command(&["DEL", name]), command(&["HSET", name, "x", "1", "y", "1"])],
             Self::SetsOtherSharedKind(kind, lease_ms) => vec![
                 command(&["DEL", name]),
-                command(&["HSET", name, "leasehold", kind.word(), "x", "1 1 1 r l\n\n"]),
+                command(&["HSET", name, "leasehold", kind.as_str(), "x", "1 1 1 r l\n\n"]),
                 expire(lease_ms),
             ],
         }
@@ -607,13 +618,13 @@ fn other_string(kind: Kind) -> Kind {
 /// A value as a Redisson client writes it.
 fn redisson_content(owner: &str) -> Content {
     let owner = OwnValue::new(owner).expect("a plain text is a value");
-    Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: vec![] })
+    Content::ReentrantHolds(ReentrantHolds { owner, count: 1, fence: None, lease_ms: 0, holds: vec![] })
 }
 
 /// The stored entries, if this owner has them.
-fn entries_of<'a>(value: &'a mut Value, owner: &str) -> Option<&'a mut Entries> {
+fn entries_of<'a>(value: &'a mut Value, owner: &str) -> Option<&'a mut ReentrantHolds> {
     match &mut value.content {
-        Content::Entries(entries) if entries.owner.as_str() == owner => Some(entries),
+        Content::ReentrantHolds(entries) if entries.owner.as_str() == owner => Some(entries),
         _ => None,
     }
 }

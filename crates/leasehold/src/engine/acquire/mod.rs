@@ -34,7 +34,7 @@ pub(crate) struct AcquiredHold<'a> {
 impl<'a> AcquiredHold<'a> {
     fn handed_on(hold: Arc<Hold>, keep: KeepId, inside: Step<'a>) -> Self {
         let (claim, fence, valid_until) = (hold.claim.clone(), hold.fence, hold.valid_until());
-        let grant = Grant { claim, fence, valid_until, others_wait: false, entered: None };
+        let grant = Grant { claim, fence, valid_until, others_wait: false, owner_holds: None };
         Self { hold, grant, kept: Some(keep), inside }
     }
 
@@ -51,7 +51,7 @@ pub(crate) fn take_kept<'a>(
     life: Option<Liveness>,
     lease: Duration,
 ) -> Option<AcquiredHold<'a>> {
-    if !entry.lock.kind.is_handed_on() {
+    if !entry.lock.kind.supports_handoff() {
         return None;
     }
     let session = engine.sessions.present(entry.place);
@@ -262,7 +262,7 @@ impl<'a> AcquireLoop<'a> {
             return Ok(());
         };
         let (engine, entry) = (self.engine, self.entry);
-        let listening = pin!(async { engine.store.listen(&entry.lock, within).await });
+        let listening = pin!(async { engine.store.subscribe(&entry.lock, within).await });
         self.hearing = match engine.gate.pass(listening).await {
             None => return Err(AcquireFailure::Closed),
             Some(Ok(Some(listening))) => ReleaseSubscription::Since(listening),
@@ -323,7 +323,7 @@ impl<'a> AcquireLoop<'a> {
         let (environment, hearing) = (&self.engine.environment, &mut self.hearing);
         let heard = async {
             match hearing {
-                ReleaseSubscription::Since(listening) => listening.heard().await,
+                ReleaseSubscription::Since(listening) => listening.notified().await,
                 ReleaseSubscription::NotYet | ReleaseSubscription::Never => std::future::pending().await,
             }
         };

@@ -201,11 +201,13 @@ impl<'a> MultiWaiter<'a> {
         for outcome in self.engine.store.execute_all(&ops, within).await {
             shares.push(match outcome {
                 Outcome::Done(Reply::Acquire(granted @ Acquired::Granted { .. })) => {
-                    MultiAcquired::Had(granted)
+                    MultiAcquired::Acquired(granted)
                 }
-                Outcome::Done(Reply::Acquire(other)) => MultiAcquired::InTheWay(Ok(other)),
-                Outcome::Done(Reply::Refused(refused)) => MultiAcquired::InTheWay(Err(refused)),
-                Outcome::Done(odd) => return Outcome::Failed(Executed::Unknown, Fault::odd_reply(odd)),
+                Outcome::Done(Reply::Acquire(other)) => MultiAcquired::Blocked(Ok(other)),
+                Outcome::Done(Reply::Refused(refused)) => MultiAcquired::Blocked(Err(refused)),
+                Outcome::Done(odd) => {
+                    return Outcome::Failed(Executed::Unknown, Fault::unexpected_reply(odd));
+                }
                 Outcome::Failed(_, fault) => return Outcome::Failed(Executed::Unknown, fault),
             });
         }
@@ -217,11 +219,13 @@ impl<'a> MultiWaiter<'a> {
         let mut in_the_way = None;
         for (at, (line, (asked, share))) in self.lines.iter().zip(asks.iter().zip(shares)).enumerate() {
             let answer = match share {
-                MultiAcquired::Had(acquired) | MultiAcquired::InTheWay(Ok(acquired)) => Some(Ok(acquired)),
-                MultiAcquired::InTheWay(Err(_)) => Some(Err(Executed::No)),
+                MultiAcquired::Acquired(acquired) | MultiAcquired::Blocked(Ok(acquired)) => {
+                    Some(Ok(acquired))
+                }
+                MultiAcquired::Blocked(Err(_)) => Some(Err(Executed::No)),
                 // An earlier attempt, whose reply was lost, acquired it.
                 MultiAcquired::Held => Some(Err(Executed::Unknown)),
-                MultiAcquired::Open => None,
+                MultiAcquired::Available => None,
             };
             match answer {
                 Some(answer) => self.answer(line, asked, answer, now),
@@ -229,14 +233,14 @@ impl<'a> MultiWaiter<'a> {
                 None => line.entry.unask(asked.asker, asked.nonce),
             }
             let missed = match share {
-                MultiAcquired::InTheWay(Err(refused)) => {
-                    let fault = Fault::odd_reply(Reply::Refused(refused.clone()));
+                MultiAcquired::Blocked(Err(refused)) => {
+                    let fault = Fault::unexpected_reply(Reply::Refused(refused.clone()));
                     Some(AcquireFailure::Fault { fault, executed: Executed::No })
                 }
-                MultiAcquired::InTheWay(Ok(_)) => {
+                MultiAcquired::Blocked(Ok(_)) => {
                     Some(AcquireFailure::Taken(Box::new(self.standing(at, now))))
                 }
-                MultiAcquired::Had(_) | MultiAcquired::Open | MultiAcquired::Held => None,
+                MultiAcquired::Acquired(_) | MultiAcquired::Available | MultiAcquired::Held => None,
             };
             in_the_way = in_the_way.or(missed.map(|missed| MultiBlocked { at, missed }));
         }

@@ -85,7 +85,7 @@ pub(super) async fn run_errand(shared: Arc<Shared>, mut errand: Cleanup) {
 
 /// Releases a hold, with retries, until it is known to be gone. Returns whether it is.
 async fn give_back(shared: &Shared, errand: &Cleanup) -> bool {
-    let op = Op::Release(Release { claim: errand.claim.clone(), pass: ReleaseAction::Grant, next: None });
+    let op = Op::Release(Release { claim: errand.claim.clone(), action: ReleaseAction::Grant, next: None });
     let each = shared.timings.call;
     let within = errand.until.since(shared.environment.now()).max(each);
     let ours = || call(&*shared.store, &*shared.environment, &errand.lock, &op, within, each);

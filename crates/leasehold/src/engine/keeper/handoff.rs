@@ -9,9 +9,10 @@ use super::{KeepId, Keeper, KeeperHandle, Kept, LostReason, Shared, State};
 use crate::engine::Hold;
 use crate::engine::local::reservation::{Call, Heard, Rest};
 use crate::store::Outcome;
-use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan};
-use leasehold_core::{Extend, Extended, FencingToken, Lease, Moment, Op, Reply, whole_millis};
+use leasehold_core::{
+    Extend, Extended, FencingToken, Lease, Moment, Op, Reply, Reserve, TokenBlock, whole_millis,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -46,7 +47,7 @@ pub(super) async fn call(shared: Arc<Shared>, called: Called) {
     let left = hold.kept_until().since(sent_at) / 2;
     let within = shared.timings.call.min(left).max(Duration::from_millis(1));
     let lease = call.lease.unwrap_or(Lease::MIN);
-    let reserve = Some(Reserve { tokens: BLOCK, tell: call.tell });
+    let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: call.tell });
     let (claim, lease_ms) = (hold.claim.clone(), whole_millis(lease));
     let op = Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve });
     let outcome = shared.store.execute(&hold.lock, &op, within).await;
@@ -83,7 +84,7 @@ impl State {
     /// Such a request was answered, or failed.
     fn called(&mut self, id: KeepId, sent_at: Moment, lease: Option<Duration>) -> Option<Gone> {
         let kept = self.kept.get_mut(&id).filter(|kept| !kept.lost)?;
-        kept.tenure.handle_called(sent_at, lease);
+        kept.tenure.handle_request_done(sent_at, lease);
         kept.raise();
         self.schedule(id);
         None
@@ -136,7 +137,7 @@ impl Keeper {
             self.shared.part_with(id);
             return false;
         }
-        kept.tenure.succeed(plan, caps, now);
+        kept.tenure.hand_off(plan, caps, now);
         hold.may_last(kept.hold.may_last_until());
         kept.hold = hold.clone();
         kept.raise();
@@ -203,7 +204,7 @@ impl Shared {
         let Some(kept) = state.kept.get_mut(&id).filter(|kept| !kept.lost) else { return };
         let known = kept.call.get_or_insert_default();
         (known.lease, known.tell) = (known.lease.max(call.lease), known.tell || call.tell);
-        kept.tenure.call();
+        kept.tenure.queue_request();
         state.schedule(id);
         drop(state);
         self.bell.notify_one();

@@ -148,7 +148,7 @@ impl SessionHeartbeat {
     /// The next action.
     pub(in crate::engine) fn poll(&mut self, now: Moment) -> Need {
         if !self.news.is_empty() && now.since(self.beaten_at) >= TELL_EVERY {
-            self.pulse.hasten(now);
+            self.pulse.send_soon(now);
         }
         match self.pulse.poll(now) {
             HeartbeatAction::Heartbeat => {
@@ -156,7 +156,7 @@ impl SessionHeartbeat {
                 Need::Heartbeat(self.throb())
             }
             HeartbeatAction::Lapsed => Need::Lapsed,
-            HeartbeatAction::Rest(_) => Need::Rest,
+            HeartbeatAction::Sleep(_) => Need::Rest,
         }
     }
 
@@ -175,7 +175,7 @@ impl SessionHeartbeat {
         let at = self.pulse.due();
         // Nothing is reported while a heartbeat is in flight (1), and reports do not add requests to a store that
         // does not answer.
-        let tells = !self.news.is_empty() && self.pulse.is_calm();
+        let tells = !self.news.is_empty() && self.pulse.can_send_soon();
         if tells { at.min(self.beaten_at + TELL_EVERY) } else { at }
     }
 
@@ -188,14 +188,20 @@ impl SessionHeartbeat {
         let (session, alive_ms) = (self.session.id, whole_millis(self.pulse.alive()));
         HeartbeatInFlight {
             session: self.session.clone(),
-            op: SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin: None, held, left }),
+            op: SessionOp::Heartbeat(Heartbeat {
+                session,
+                alive_ms,
+                begin: None,
+                acquired: held,
+                released: left,
+            }),
             valid_until: self.pulse.valid_until(),
         }
     }
 
     /// A heartbeat sent at `sent_at` has reached the store.
     pub(in crate::engine) fn handle_beaten(&mut self, sent_at: Moment, now: Moment) {
-        self.pulse.handle_beaten(sent_at, now);
+        self.pulse.handle_alive(sent_at, now);
         if now < self.pulse.valid_until() {
             self.session.raise(self.pulse.valid_until());
         }
@@ -215,7 +221,7 @@ impl SessionHeartbeat {
     ) {
         self.pulse.handle_fault(now, random);
         let SessionOp::Heartbeat(beat) = op else { return };
-        for (locks, is_held) in [(&beat.held, true), (&beat.left, false)] {
+        for (locks, is_held) in [(&beat.acquired, true), (&beat.released, false)] {
             for lock in locks {
                 self.news.entry(lock.clone()).or_insert(is_held);
             }

@@ -238,7 +238,7 @@ impl Keeper {
             closed: CancellationToken::new(),
             ended: CancellationToken::new(),
         });
-        environment.host(Box::pin(run(shared.clone())))?;
+        environment.spawn_keeper(Box::pin(run(shared.clone())))?;
         Ok(Self { shared })
     }
 
@@ -322,16 +322,16 @@ impl Keeper {
             let (ExtendRequest::Exactly(lease) | ExtendRequest::UpTo(lease)) = wish;
             return Ok((lease, false));
         };
-        let lease = kept.tenure.allow(now, wish)?;
+        let lease = kept.tenure.allowed_lease(now, wish)?;
         kept.extended_by_user = true;
-        Ok((lease, kept.tenure.wants_record(now, lease)))
+        Ok((lease, kept.tenure.should_keep_record(now, lease)))
     }
 
     /// The user has extended a hold.
     pub(crate) fn prolonged(&self, id: KeepId, sent_at: Moment, lease: Duration) {
         let mut state = self.shared.state();
         let Some(kept) = state.kept.get_mut(&id) else { return };
-        kept.tenure.prolong(sent_at, lease);
+        kept.tenure.handle_extended_by_user(sent_at, lease);
         kept.raise();
         state.tell(id);
         state.schedule(id);
@@ -471,7 +471,7 @@ impl Kept {
     fn raise(&self) {
         self.hold.keep_until(self.tenure.kept_until());
         self.hold.raise(self.tenure.valid_until());
-        if self.tenure.ends_by_cap() {
+        if self.tenure.ends_by_limit() {
             self.hold.reach_cap();
         }
     }
@@ -503,7 +503,7 @@ impl State {
         }
         let due = kept.tenure.due();
         // A hold that must be extended at once does not wait for others.
-        let until = if kept.tenure.is_hastened() || kept.tenure.is_called() {
+        let until = if kept.tenure.is_verification_pending() || kept.tenure.has_queued_request() {
             due
         } else {
             kept.tenure.valid_until()
@@ -519,7 +519,7 @@ impl State {
         let ids: Vec<_> = self.by_fence.range(of_it).map(|(_, id)| *id).collect();
         for id in &ids {
             if let Some(kept) = self.kept.get_mut(id).filter(|kept| !kept.lost) {
-                kept.tenure.hasten(now);
+                kept.tenure.verify_soon(now);
                 self.schedule(*id);
             }
         }
@@ -552,19 +552,19 @@ impl State {
                 continue;
             }
             match kept.tenure.poll(now, ahead) {
-                RenewalAction::Over | RenewalAction::GiveUp if kept.hold.is_passed() => {
+                RenewalAction::Expired | RenewalAction::Release if kept.hold.is_passed() => {
                     work.unused.push(id);
                     continue;
                 }
-                RenewalAction::Over => {
+                RenewalAction::Expired => {
                     work.lost.extend(self.lose(id).map(|hold| (id, hold, LostReason::Expired)));
                     continue;
                 }
-                RenewalAction::GiveUp => {
+                RenewalAction::Release => {
                     work.capped.extend(self.give_up(id));
                     continue;
                 }
-                RenewalAction::Call => {
+                RenewalAction::SendRequest => {
                     work.called.push(Called::new(id, kept, call, now));
                 }
                 RenewalAction::Extend { lease, keep_record } => {
@@ -575,7 +575,7 @@ impl State {
                     kept.in_flight = Some(Batch::add(batches, sent));
                     self.tell(id);
                 }
-                RenewalAction::Rest(_) => {}
+                RenewalAction::Sleep(_) => {}
             }
             self.schedule(id);
         }

@@ -6,7 +6,7 @@ use super::Shared;
 use crate::engine::Hold;
 use crate::engine::shutdown_gate::ShutdownGate;
 use crate::store::{Outcome, Store};
-use leasehold_core::machine::contender::LONGEST_PLACE;
+use leasehold_core::machine::contender::MAX_QUEUE_ENTRY_TTL;
 use leasehold_core::{Claim, FIRST_LEASE, Lock, Moment, Op, Release, ReleaseAction, Released, Reply};
 use leasehold_store::jitter;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(super) async fn part(shared: Arc<Shared>, farewell: ShutdownReport) {
     let after_the_user = async {
         gate.still().await;
         // A queue entry may live this long and be granted the lock at its end.
-        let until = shared.environment.now() + LONGEST_PLACE + FIRST_LEASE;
+        let until = shared.environment.now() + MAX_QUEUE_ENTRY_TTL + FIRST_LEASE;
         for (lock, claim) in claims {
             shared.post(lock, claim, until, Some(main.clone()));
         }
@@ -101,7 +101,7 @@ async fn release_all(shared: &Shared, mut holds: Vec<Debt>) {
 }
 
 fn release(hold: &Hold) -> Op {
-    Op::Release(Release { claim: hold.claim.clone(), pass: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim: hold.claim.clone(), action: ReleaseAction::Grant, next: None })
 }
 
 /// A hold is not owed any more. A release that was cut off learns its result from this (5).

@@ -35,7 +35,7 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
         adopt_ms: None,
         liveness,
         predecessor,
-        mode: LockMode::Whole,
+        mode: LockMode::Exclusive,
     };
     assert!(matches!(store.execute(&lock, &Op::Acquire(ask), SECOND).await, Outcome::Done(_)));
     Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::<LockEntry>::new()))
@@ -64,7 +64,7 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
         tokio::time::sleep(SECOND / 20).await;
         hold.check(&*environment).expect("the store was asked and still keeps it");
 
-        let release = Release { claim: hold.claim.clone(), pass: ReleaseAction::Grant, next: None };
+        let release = Release { claim: hold.claim.clone(), action: ReleaseAction::Grant, next: None };
         assert!(matches!(store.execute(&hold.lock, &Op::Release(release), SECOND).await, Outcome::Done(_)));
         keeper.ear().force_released(hold.fence);
         let told = tokio::time::timeout(5 * SECOND, hold.signal().cancelled()).await;

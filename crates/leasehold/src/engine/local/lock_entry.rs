@@ -35,9 +35,8 @@ use crate::engine::hold::Hold;
 use crate::engine::keeper::keep_id::KeepId;
 use crate::engine::session::Session;
 use handoff::Handoff;
-use leasehold_core::machine::contender::{
-    AcquireTerms, Contender, ContenderAction, Grant, Random, WaitStatus,
-};
+use leasehold_core::machine::contender::{AcquireTerms, Contender, ContenderAction, Grant, WaitStatus};
+use leasehold_core::machine::jitter::Random;
 use leasehold_core::{
     Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, LockMode, Moment,
     Nonce, OwnValue, Partition, SessionId,
@@ -176,7 +175,7 @@ impl LockEntry {
         let id = state.line.join(terms, straight);
         if state.line.is_front(id) {
             // A pause, if there is one, belongs to a task that has stepped aside.
-            state.contender.handle_news(Moment::ZERO);
+            state.contender.handle_hint(Moment::ZERO);
         }
         id
     }
@@ -189,7 +188,7 @@ impl LockEntry {
         let own = state.line.remove(id).and_then(|mut straight| straight.give_up());
         let mut claims = Vec::from_iter(own);
         if was_front {
-            state.contender.hear(false);
+            state.contender.set_subscribed(false);
             claims.extend(state.succeed(queued));
         }
         Left { claims, kept: state.unclaimed_keep() }
@@ -259,12 +258,12 @@ impl LockEntry {
             }
             if called {
                 straight.rest();
-                state.contender.handle_news(now);
+                state.contender.handle_hint(now);
             }
             state.line.make_unaware(id);
         }
         let Some(terms) = state.line.front().cloned() else { return WaiterAction::Stand(None) };
-        if !state.contender.suits(&terms) {
+        if !state.contender.matches(&terms) {
             let former = state.give_up_attempt();
             state.former.extend(former);
         }
@@ -287,7 +286,7 @@ impl LockEntry {
         }
         let terms = terms.clone();
         let step = straight.poll(now, &terms, random);
-        if matches!(step, ContenderAction::Ask(..)) {
+        if matches!(step, ContenderAction::Send(..)) {
             state.line.make_unaware(id);
         }
         self.follow(state, Asker { id, way: Way::ReentrantBypass }, step, &terms, session, now)
@@ -304,7 +303,7 @@ impl LockEntry {
         now: Moment,
     ) -> WaiterAction {
         match step {
-            ContenderAction::Ask(nonce, ask) => WaiterAction::Ask(asker.way, nonce, ask),
+            ContenderAction::Send(nonce, ask) => WaiterAction::Ask(asker.way, nonce, ask),
             ContenderAction::Sleep(until) => WaiterAction::Sleep(until),
             ContenderAction::TooSlow => WaiterAction::TooSlow,
             ContenderAction::Undo(claim) => WaiterAction::Misfit(vec![claim]),
@@ -343,7 +342,7 @@ impl LockEntry {
         let session = session.of_life(terms.liveness);
         let passing = || Handoff::of(&self.lock, &grant, now, state.line.last_id());
         // A store without a queue neither reports other waiters nor reserves tokens.
-        let passing = if terms.fresh { None } else { passing() };
+        let passing = if terms.fresh_hold { None } else { passing() };
         state.passing = passing;
         let (claim, until, entry) = (grant.claim.clone(), grant.valid_until, Arc::downgrade(self));
         let hold = Arc::new(Hold::new(self.lock.clone(), claim, grant.fence, until, session, entry));
@@ -360,7 +359,7 @@ impl LockEntry {
 
     /// Whether the lock has been granted to this process and no task has taken it yet.
     pub(in crate::engine) fn is_won(&self, now: Moment) -> bool {
-        self.state().contender.is_won(now)
+        self.state().contender.is_granted(now)
     }
 
     /// Handles the reply to a request, or its absence. The claims returned must be released at the store.
@@ -387,7 +386,7 @@ impl LockEntry {
             Err(executed) => state.contender.handle_fault(nonce, executed, now, random),
         }
         let mut claims = std::mem::take(&mut state.former);
-        claims.extend(state.contender.renounce());
+        claims.extend(state.contender.give_up_fresh());
         claims
     }
 
@@ -395,7 +394,7 @@ impl LockEntry {
     pub(in crate::engine) fn unask(&self, asker: Asker, nonce: Nonce) {
         let mut state = self.state();
         match asker.way {
-            Way::Queue => state.contender.unask(nonce),
+            Way::Queue => state.contender.cancel_request(nonce),
             Way::ReentrantBypass => {
                 if let Some((_, straight)) = state.line.straight(asker.id) {
                     straight.unask(nonce);
@@ -409,28 +408,30 @@ impl LockEntry {
         let mut state = self.state();
         match state.line.straight(asker.id) {
             Some((_, straight)) if asker.way == Way::ReentrantBypass => straight.silence(now),
-            _ => state.contender.silence(now),
+            _ => state.contender.unresponsive_for(now),
         }
     }
 
     /// Handles a grant message for this entry.
     pub(in crate::engine) fn handle_grant(&self, nonce: Nonce, fence: FencingToken, now: Moment) {
         let mut state = self.state();
-        state.contender.handle_wake(nonce, fence, now);
+        state.contender.handle_grant(nonce, fence, now);
         state.signal_front();
     }
 
     /// Whether this task acts for the process, and waits for a client of another library.
     pub(in crate::engine) fn waits_for_stranger(&self, id: u64) -> bool {
         let state = self.state();
-        self.lock.kind == Kind::Reentrant && state.line.is_front(id) && state.contender.waits_for_stranger()
+        self.lock.kind == Kind::Reentrant
+            && state.line.is_front(id)
+            && state.contender.waits_for_foreign_holder()
     }
 
     /// Records whether this task is subscribed to releases by such clients.
     pub(in crate::engine) fn hear(&self, id: u64, hears: bool) {
         let mut state = self.state();
         if state.line.is_front(id) {
-            state.contender.hear(hears);
+            state.contender.set_subscribed(hears);
         }
     }
 
@@ -438,7 +439,7 @@ impl LockEntry {
     pub(in crate::engine) fn ask_again(&self, id: u64, now: Moment) {
         let mut state = self.state();
         if state.line.is_front(id) {
-            state.contender.handle_news(now);
+            state.contender.handle_hint(now);
         }
         if let Some((_, straight)) = state.line.straight(id) {
             straight.call();
@@ -448,7 +449,7 @@ impl LockEntry {
     /// Notifies all subscribers that they may have missed messages.
     pub(in crate::engine) fn handle_news(&self, now: Moment) {
         let mut state = self.state();
-        state.contender.handle_news(now);
+        state.contender.handle_hint(now);
         state.signal_front();
     }
 
@@ -477,8 +478,8 @@ impl LockEntry {
         let terms = state.line.front().filter(|front| front.queue && !state.closed).cloned();
         let next = terms
             .filter(|_| state.contender.session() == session.id && now < session.alive_until())
-            .filter(|terms| state.contender.suits(terms))
-            .map(|terms| state.contender.ask(now, &terms, random));
+            .filter(|terms| state.contender.matches(terms))
+            .map(|terms| state.contender.request(now, &terms, random));
         if let Some((_, ask)) = &next {
             state.escorted.insert(ask.claim.hold, None);
         }
@@ -544,11 +545,11 @@ impl LockEntry {
     pub(in crate::engine) fn standing(&self, id: u64, label: &Label, now: Moment) -> WaitStatus {
         let mut state = self.state();
         if let Some((_, straight)) = state.line.straight(id)
-            && straight.standing().as_of.is_some()
+            && straight.standing().received_at.is_some()
         {
             return straight.standing().clone();
         }
-        let Some(hold) = state.occupant(now) else { return state.contender.standing().clone() };
+        let Some(hold) = state.occupant(now) else { return state.contender.wait_status().clone() };
         let remaining = hold.valid_until().since(now).as_millis();
         let holder = Holder {
             label: Some(label.clone()),
@@ -558,10 +559,10 @@ impl LockEntry {
             fence: Some(hold.fence),
             since_ms: None,
             session: None,
-            mode: LockMode::Whole,
-            rests: false,
+            mode: LockMode::Exclusive,
+            in_cooldown: false,
         };
-        WaitStatus { holder: Some(holder), position: None, predecessor: None, as_of: Some(now) }
+        WaitStatus { holder: Some(holder), position: None, predecessor: None, received_at: Some(now) }
     }
 }
 
@@ -569,7 +570,7 @@ impl State {
     /// The hold that was acquired this way, if there is one.
     fn take(&mut self, asker: Asker) -> Option<Grant> {
         match asker.way {
-            Way::Queue => self.contender.take(),
+            Way::Queue => self.contender.take_grant(),
             Way::ReentrantBypass => self.line.straight(asker.id).and_then(|(_, straight)| straight.take()),
         }
     }
@@ -645,7 +646,7 @@ impl State {
     fn bring_forward(&mut self, queued: bool) {
         if !queued && self.line.front().is_some_and(|front| front.queue) {
             // The pause belongs to a task without an entry in the store's queue.
-            self.contender.handle_news(Moment::ZERO);
+            self.contender.handle_hint(Moment::ZERO);
         }
         self.signal_front();
     }
@@ -703,8 +704,8 @@ mod tests {
             liveness: Liveness::Session { alive_ms: 10_000 },
             queue: true,
             poll_often: false,
-            fresh: false,
-            mode: LockMode::Whole,
+            fresh_hold: false,
+            mode: LockMode::Exclusive,
         })
     }
 
@@ -717,7 +718,7 @@ mod tests {
             fence: FencingToken::new(1),
             remaining_ms: 1_000,
             others_wait: false,
-            entered: None,
+            owner_holds: None,
         }
     }
 
@@ -767,10 +768,15 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
-            mode: LockMode::Whole,
-            rests: false,
+            mode: LockMode::Exclusive,
+            in_cooldown: false,
         };
-        Acquired::Taken { holder: Some(holder), position: Some(0), predecessor: None, others: Vec::new() }
+        Acquired::Taken {
+            holder: Some(holder),
+            position: Some(0),
+            predecessor: None,
+            other_holders: Vec::new(),
+        }
     }
 
     fn straight(id: u64) -> Asker {
@@ -929,7 +935,12 @@ mod tests {
         entry.handle_answer(
             by(front),
             own,
-            Ok(&Acquired::Taken { holder: None, position: Some(0), predecessor: None, others: Vec::new() }),
+            Ok(&Acquired::Taken {
+                holder: None,
+                position: Some(0),
+                predecessor: None,
+                other_holders: Vec::new(),
+            }),
             at(3),
             random,
         );

@@ -9,9 +9,8 @@
 //! 2. A request without a reply is sent again: the owner may hold the lock and wait for this very task.
 
 use crate::engine::Session;
-use leasehold_core::machine::contender::{
-    AcquireTerms, Contender, ContenderAction, Grant, Random, WaitStatus,
-};
+use leasehold_core::machine::contender::{AcquireTerms, Contender, ContenderAction, Grant, WaitStatus};
+use leasehold_core::machine::jitter::Random;
 use leasehold_core::{Acquired, Claim, Executed, Moment, Nonce};
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ impl ReentrantBypass {
     /// The owner holds the lock.
     pub(in crate::engine) fn call(&mut self) {
         self.wanted = true;
-        self.contender.handle_news(Moment::ZERO);
+        self.contender.handle_hint(Moment::ZERO);
     }
 
     /// Whether there is anything to do.
@@ -41,7 +40,7 @@ impl ReentrantBypass {
 
     /// Whether it acquired the lock, which waits to be taken.
     pub(in crate::engine) fn is_won(&self, now: Moment) -> bool {
-        self.contender.is_won(now)
+        self.contender.is_granted(now)
     }
 
     /// The next step.
@@ -53,7 +52,7 @@ impl ReentrantBypass {
     ) -> ContenderAction {
         let terms = AcquireTerms { queue: false, ..terms.clone() };
         let step = self.contender.poll(now, &terms, random);
-        if matches!(step, ContenderAction::Ask(..)) {
+        if matches!(step, ContenderAction::Send(..)) {
             self.wanted = false;
         }
         step
@@ -61,7 +60,7 @@ impl ReentrantBypass {
 
     /// The grant, if there is one.
     pub(in crate::engine) fn take(&mut self) -> Option<Grant> {
-        self.contender.take()
+        self.contender.take_grant()
     }
 
     /// Handles the reply to its request, or its absence (2). The claim returned must be released at the store.
@@ -82,12 +81,12 @@ impl ReentrantBypass {
                 self.wanted = true;
             }
         }
-        self.contender.renounce()
+        self.contender.give_up_fresh()
     }
 
     /// Its request was not sent.
     pub(in crate::engine) fn unask(&mut self, nonce: Nonce) {
-        self.contender.unask(nonce);
+        self.contender.cancel_request(nonce);
         self.wanted = true;
     }
 
@@ -112,11 +111,11 @@ impl ReentrantBypass {
 
     /// How long the store has not answered.
     pub(in crate::engine) fn silence(&self, now: Moment) -> Duration {
-        self.contender.silence(now)
+        self.contender.unresponsive_for(now)
     }
 
     /// What blocked the lock, as of the last reply.
     pub(in crate::engine) fn standing(&self) -> &WaitStatus {
-        self.contender.standing()
+        self.contender.wait_status()
     }
 }

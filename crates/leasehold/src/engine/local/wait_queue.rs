@@ -193,8 +193,8 @@ mod tests {
             liveness: Liveness::Session { alive_ms: 10_000 },
             queue: true,
             poll_often: false,
-            fresh: false,
-            mode: LockMode::Whole,
+            fresh_hold: false,
+            mode: LockMode::Exclusive,
         })
     }
 

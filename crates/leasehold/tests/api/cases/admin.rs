@@ -50,7 +50,7 @@ async fn open(store: &TestStore) -> Arc<dyn Store> {
 /// heartbeats.
 async fn dying(store: &TestStore, name: &str) -> SessionId {
     let lock = Lock::mutex(name.parse().expect("a good name"));
-    dying_with(store, lock, &[LockMode::Whole]).await
+    dying_with(store, lock, &[LockMode::Exclusive]).await
 }
 
 /// The same with shared holds of a lock.
@@ -68,7 +68,7 @@ pub(crate) async fn dying_with(store: &TestStore, lock: Lock, modes: &[LockMode]
         labels: [].into(),
     };
     let begin = Some(about.to_json());
-    let beat = Heartbeat { session, alive_ms: 300, begin, held: vec![lock.clone()], left: vec![] };
+    let beat = Heartbeat { session, alive_ms: 300, begin, acquired: vec![lock.clone()], released: vec![] };
     let begun = store.execute_session(Partition::ONLY, &SessionOp::Heartbeat(beat), S).await;
     assert!(matches!(begun, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))), "{begun:?}");
     for portion in modes {
@@ -209,9 +209,9 @@ async fn a_forced_release_grants_to_the_next_waiter(store: &TestStore) {
 
     let audit = mutex.inspect_full().await.unwrap().audit;
     let [entry] = audit.as_slice() else { panic!("one entry: {audit:?}") };
-    assert_eq!((entry.how, entry.fence), (Ended::ForceReleased, Some(guard.fencing_token())));
-    assert_eq!(entry.whose.as_ref().map(Label::as_str), Some("billing"));
-    assert_eq!(entry.by.as_str(), "the night shift");
+    assert_eq!((entry.ended, entry.fence), (Ended::ForceReleased, Some(guard.fencing_token())));
+    assert_eq!(entry.holder.as_ref().map(Label::as_str), Some("billing"));
+    assert_eq!(entry.actor.as_str(), "the night shift");
     next.release().await.unwrap();
 }
 
@@ -261,7 +261,7 @@ async fn a_monitor_frees_the_locks_of_a_dead_session(store: &TestStore) {
     });
     freed.await.expect("long before the lease ends");
     let audit = mutex.inspect_full().await.unwrap().audit;
-    assert!(audit.len() == 1 && audit[0].how == Ended::Evicted, "{audit:?}");
+    assert!(audit.len() == 1 && audit[0].ended == Ended::Evicted, "{audit:?}");
     assert_eq!(evictions, 1);
     let round = monitor.round().await;
     assert!(round.evicted.is_empty() && round.left == 0, "{round:?}");

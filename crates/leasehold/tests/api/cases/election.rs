@@ -226,7 +226,7 @@ async fn a_mutex_of_the_same_name_is_refused(store: &TestStore) {
     let client = store.client("a").await;
     let (mutex, election) = (client.mutex("scheduler").expect("a good name"), election(&client));
     let refused = |error: AcquireError| match error {
-        AcquireError::Store(fault) => assert!(matches!(fault.kind, FaultKind::Meaningless(_)), "{fault}"),
+        AcquireError::Store(fault) => assert!(matches!(fault.kind, FaultKind::Refused(_)), "{fault}"),
         other => panic!("{other:?}"),
     };
     let leadership = election.campaign().await.expect("elected");

@@ -321,7 +321,7 @@ async fn row_3_a_cluster_gets_nothing_twice() {
     let cluster = primaries();
     let store = RedisStore::connect(cluster.url().parse().expect("a good URL")).await.expect("reached");
     let lock = Lock::mutex(LockName::new("m").expect("a good name"));
-    let look = Op::Inspect(Inspect { claim: None, in_full: false });
+    let look = Op::Inspect(Inspect { claim: None, details: false });
     let at = cluster.owner_of("m").expect("an owner");
     let executed = || counted(&cluster, at, "commandstats", "cmdstat_evalsha:calls=");
     let first = store.execute(&lock, &look, S).await;

@@ -32,7 +32,7 @@ async fn row_41_every_reason_has_its_own_answer() {
     server.cli(&["HSET", "m", "field", "value"]).expect("set");
     let refused = mutex(&ours).try_acquire().await;
     let Err(AcquireError::Store(fault)) = &refused else { panic!("{refused:?}") };
-    assert!(matches!(fault.kind, FaultKind::Meaningless(_)), "{fault:?}");
+    assert!(matches!(fault.kind, FaultKind::Refused(_)), "{fault:?}");
     let text = fault.to_string();
     assert!(text.contains("hash") && text.contains("Mutex"), "names both kinds: {text}");
     server.cli(&["DEL", "m"]).expect("deleted");

@@ -12,7 +12,7 @@ async fn examined(url: &str) -> Diagnosis {
 }
 
 fn words(found: &Diagnosis) -> Vec<&str> {
-    found.findings.iter().map(|hazard| hazard.kind.word()).collect()
+    found.findings.iter().map(|hazard| hazard.kind.as_str()).collect()
 }
 
 /// Row 36: a client warns on connect of an eviction policy that can remove locks, or refuses it with `strict`; and a
@@ -29,7 +29,7 @@ async fn row_36_an_eviction_policy_is_reported_or_refused() {
         assert!(matches!(&logged[..], [logged] if logged.contains(policy)), "{logged:?}");
         let refused = Client::connect(&format!("{}?strict=1", server.url())).await;
         let Err(ConnectError::Store(fault)) = refused else { panic!("{refused:?}") };
-        let FaultKind::Hazardous(findings) = &fault.kind else { panic!("{fault}") };
+        let FaultKind::Unsafe(findings) = &fault.kind else { panic!("{fault}") };
         let eviction = FindingKind::Eviction { policy: policy.to_owned(), maxmemory: 100 << 20 };
         assert!(findings.iter().any(|hazard| hazard.kind == eviction), "{findings:?}");
         assert!(!fault.is_transient());
@@ -57,7 +57,8 @@ async fn row_37_full_memory_is_found_by_a_diagnosis() {
     assert!(!words(&examined(&server.url()).await).contains(&"memory_full"));
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).expect("an answer").ok().expect("set");
     let found = examined(&server.url()).await;
-    let full = found.findings.iter().find(|hazard| hazard.kind.word() == "memory_full").expect("it is found");
+    let full =
+        found.findings.iter().find(|hazard| hazard.kind.as_str() == "memory_full").expect("it is found");
     assert_eq!(full.severity, Severity::Notice);
     assert!(full.to_string().contains("releases and renewals go on: raise `maxmemory`"), "{full}");
 }

@@ -167,7 +167,7 @@ async fn without_a_majority_an_acquire_names_the_nodes_in_time() {
             .expect_err("three are gone");
         assert!(begun.elapsed() < waited + Duration::from_secs(5), "{:?}", begun.elapsed());
         let (AcquireError::Store(fault) | AcquireError::Unknown(fault)) = &error else { panic!("{error:?}") };
-        let FaultKind::NoQuorum { needed: 3, of: 5, nodes } = &fault.kind else { panic!("{fault}") };
+        let FaultKind::NoQuorum { needed: 3, total: 5, nodes } = &fault.kind else { panic!("{fault}") };
         let named: BTreeSet<_> = nodes.iter().map(|node| node.node.to_string()).collect();
         assert_eq!(named, ports, "{error}");
     }

@@ -33,7 +33,7 @@ async fn careful(server: &RedisServer, call: Duration) -> Client {
 
 fn unconfirmed<T: std::fmt::Debug>(result: &Result<T, AcquireError>) {
     let Err(AcquireError::Unknown(fault)) = result else { panic!("{result:?}") };
-    assert_eq!(fault.kind, FaultKind::Unconfirmed { wanted: 1, found: 0 }, "{fault}");
+    assert_eq!(fault.kind, FaultKind::Unconfirmed { required: 1, confirmed: 0 }, "{fault}");
 }
 
 /// Row 30: when an acquire returns, the replica has the hold. While the replica is suspended no client acquires the

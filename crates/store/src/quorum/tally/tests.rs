@@ -9,8 +9,8 @@ fn op(what: &str) -> Op {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
     match what {
         "extend" => Op::Extend(Extend { claim, lease_ms: 1, keep_record: false, reserve: None }),
-        "release" => Op::Release(Release { claim, pass: ReleaseAction::Tell, next: None }),
-        "inspect" => Op::Inspect(Inspect { claim: Some(claim), in_full: false }),
+        "release" => Op::Release(Release { claim, action: ReleaseAction::FreeAndPublish, next: None }),
+        "inspect" => Op::Inspect(Inspect { claim: Some(claim), details: false }),
         other => panic!("no operation `{other}`"),
     }
 }
@@ -24,8 +24,8 @@ fn holder(who: &str) -> Holder {
         fence: None,
         since_ms: None,
         session: None,
-        mode: LockMode::Whole,
-        rests: false,
+        mode: LockMode::Exclusive,
+        in_cooldown: false,
     }
 }
 
@@ -33,7 +33,7 @@ fn holder(who: &str) -> Holder {
 /// `x` refused, `?` no answer, `.` none yet.
 fn answer(what: &str, letter: char) -> Option<Outcome> {
     let fault = Fault::new(FaultKind::TimedOut, Phase::Reply, "a node");
-    let fate = match letter {
+    let hold_status = match letter {
         'H' => HoldStatus::Held,
         'R' => HoldStatus::Ended(Ended::Released),
         'F' => HoldStatus::Ended(Ended::ForceReleased),
@@ -44,27 +44,27 @@ fn answer(what: &str, letter: char) -> Option<Outcome> {
         '?' => return Some(Outcome::Failed(Executed::Unknown, fault)),
         _ => return None,
     };
-    let holder = match fate {
+    let holder = match hold_status {
         HoldStatus::Held => Some(holder("us")),
         HoldStatus::Superseded => Some(holder("them")),
         _ => None,
     };
     Some(Outcome::Done(match what {
-        "extend" if fate == HoldStatus::Held => Reply::Extend(Extended::Extended),
+        "extend" if hold_status == HoldStatus::Held => Reply::Extend(Extended::Extended),
         "extend" => Reply::Extend(Extended::NotHeld),
         "release" => Reply::Release(Released {
-            found: fate,
-            left: 0,
-            holder: holder.filter(|_| fate == HoldStatus::Superseded),
+            status: hold_status,
+            remaining_holds: 0,
+            holder: holder.filter(|_| hold_status == HoldStatus::Superseded),
             next: None,
         }),
         _ => Reply::Inspect(Inspection {
             holder,
-            waiting: 0,
-            fate: Some(fate),
-            stranger: None,
+            waiters: 0,
+            hold_status: Some(hold_status),
+            foreign_fingerprint: None,
             audit: Vec::new(),
-            sharers: Vec::new(),
+            shared_holders: Vec::new(),
             limit: None,
         }),
     }))
@@ -77,13 +77,13 @@ fn shown(what: &str, answers: &str) -> String {
             tally.note(at, answer);
         }
     }
-    match tally.verdict(&op(what)) {
+    match tally.result(&op(what)) {
         TallyResult::Known(Reply::Extend(extended)) => format!("{extended:?}"),
-        TallyResult::Known(Reply::Release(released)) => format!("{:?}", released.found),
+        TallyResult::Known(Reply::Release(released)) => format!("{:?}", released.status),
         TallyResult::Known(Reply::Inspect(seen)) => {
             let who =
                 seen.holder.and_then(|holder| holder.label).map_or("none".to_owned(), |who| who.to_string());
-            format!("{:?}, {who}", seen.fate.expect("the inspection names a hold"))
+            format!("{:?}, {who}", seen.hold_status.expect("the inspection names a hold"))
         }
         TallyResult::Known(other) => panic!("{other:?}"),
         TallyResult::Open if tally.is_complete() => match tally.failure() {
@@ -95,7 +95,7 @@ fn shown(what: &str, answers: &str) -> String {
 }
 
 #[test]
-fn what_answers_come_to() {
+fn replies_combine_to_a_result() {
     for (what, answers, meaning) in [
         ("extend", "HHH..", "Extended"),
         ("extend", "HH-..", "open"),
@@ -139,7 +139,7 @@ fn voted(votes: &str) -> String {
             holder: Some(holder),
             position: None,
             predecessor: None,
-            others: Vec::new(),
+            other_holders: Vec::new(),
         };
         tally.note(
             at,
@@ -148,7 +148,7 @@ fn voted(votes: &str) -> String {
                     fence: FencingToken::new(u64::from(letter as u32 - '0' as u32)),
                     remaining_ms: 100 * u64::from(letter as u32 - '0' as u32),
                     others_wait: false,
-                    entered: None,
+                    owner_holds: None,
                 })),
                 'T' => Outcome::Done(Reply::Acquire(taken(holder("them")))),
                 // By another hold of the same client.
@@ -157,7 +157,7 @@ fn voted(votes: &str) -> String {
                     ..holder("them")
                 }))),
                 'U' => Outcome::Done(Reply::Acquire(taken(holder("others")))),
-                'S' => Outcome::Done(Reply::Acquire(Acquired::Spent(Ended::Released))),
+                'S' => Outcome::Done(Reply::Acquire(Acquired::AlreadyEnded(Ended::Released))),
                 'K' => Outcome::Done(Reply::Refused(Refused::WrongKind { found: "list".into() })),
                 'x' => Outcome::Failed(Executed::No, fault()),
                 '?' => Outcome::Failed(Executed::Unknown, fault()),
@@ -165,8 +165,8 @@ fn voted(votes: &str) -> String {
             },
         );
     }
-    if let Some(given) = tally.given() {
-        return format!("given {} for {}", given.fence, given.remaining_ms);
+    if let Some(granted) = tally.granted() {
+        return format!("given {} for {}", granted.fence, granted.remaining_ms);
     }
     if !tally.is_lost() {
         return "open".to_owned();
@@ -175,7 +175,7 @@ fn voted(votes: &str) -> String {
         Outcome::Done(Reply::Acquire(Acquired::Taken { holder, .. })) => {
             holder.and_then(|holder| holder.label).map_or("split".to_owned(), |who| format!("taken by {who}"))
         }
-        Outcome::Done(Reply::Acquire(Acquired::Spent(_))) => "spent".to_owned(),
+        Outcome::Done(Reply::Acquire(Acquired::AlreadyEnded(_))) => "spent".to_owned(),
         Outcome::Done(Reply::Refused(refused)) => format!("{refused:?}"),
         Outcome::Failed(Executed::No, _) => "refused".to_owned(),
         Outcome::Failed(Executed::Unknown, _) => "unknown".to_owned(),
@@ -184,7 +184,7 @@ fn voted(votes: &str) -> String {
 }
 
 #[test]
-fn what_votes_come_to() {
+fn votes_combine_to_a_result() {
     for (votes, meaning) in [
         ("314..", "given 4 for 100"),
         ("3149?", "given 9 for 300"),

@@ -23,8 +23,8 @@ pub async fn outcomes_come_in_the_order_of_operations(fixture: &Fixture) {
         let claim = at.acquire_new(LONG).await;
         let op = match n % 4 {
             0 => Op::Extend(Extend { claim, lease_ms: 1, keep_record: n % 8 == 0, reserve: None }),
-            1 => Op::Release(Release { claim, pass: ReleaseAction::Grant, next: None }),
-            2 => Op::Inspect(Inspect { claim: Some(claim), in_full: false }),
+            1 => Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }),
+            2 => Op::Inspect(Inspect { claim: Some(claim), details: false }),
             _ => Op::Extend(Extend { claim: at.claim(), lease_ms: 1, keep_record: false, reserve: None }),
         };
         ops.push((at.lock, op));
@@ -35,8 +35,10 @@ pub async fn outcomes_come_in_the_order_of_operations(fixture: &Fixture) {
         let Outcome::Done(reply) = outcome else { panic!("operation {n}: {outcome:?}") };
         let right = match n % 4 {
             0 => *reply == Reply::Extend(Extended::Extended),
-            1 => matches!(reply, Reply::Release(released) if released.found == HoldStatus::Held),
-            2 => matches!(reply, Reply::Inspect(inspection) if inspection.fate == Some(HoldStatus::Held)),
+            1 => matches!(reply, Reply::Release(released) if released.status == HoldStatus::Held),
+            2 => {
+                matches!(reply, Reply::Inspect(inspection) if inspection.hold_status == Some(HoldStatus::Held))
+            }
             _ => *reply == Reply::Extend(Extended::NotHeld),
         };
         assert!(right, "operation {n}: {reply:?}");
@@ -52,17 +54,17 @@ pub async fn a_dropped_call_leaves_the_store_usable(fixture: &Fixture) {
         let acquire = Op::Acquire(a.queued_request(&claim, LONG, LONG));
         drop_after(polls, a.store.execute(&a.lock, &acquire, CALL_TIMEOUT)).await;
         let claim = a.acquire_eventually(&a.queued_request(&claim, LONG, LONG)).await;
-        let release = Op::Release(Release { claim: claim.clone(), pass: ReleaseAction::Grant, next: None });
+        let release = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
         drop_after(polls, a.store.execute(&a.lock, &release, CALL_TIMEOUT)).await;
-        let found = a.release(&claim).await.found;
+        let found = a.release(&claim).await.status;
         assert!(matches!(found, HoldStatus::Held | HoldStatus::Ended(_)), "{found:?}");
         let ops: Vec<_> =
-            (0..3).map(|_| (a.lock.clone(), Op::Inspect(Inspect { claim: None, in_full: false }))).collect();
+            (0..3).map(|_| (a.lock.clone(), Op::Inspect(Inspect { claim: None, details: false }))).collect();
         drop_after(polls, a.store.execute_all(&ops, CALL_TIMEOUT)).await;
         let own = b.acquire_new(LONG).await;
         b.release(&own).await;
         let inspection = a.inspect().await;
-        assert_eq!((inspection.holder, inspection.waiting), (None, 0), "after {polls} polls");
+        assert_eq!((inspection.holder, inspection.waiters), (None, 0), "after {polls} polls");
     }
 }
 

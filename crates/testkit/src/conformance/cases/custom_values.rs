@@ -15,10 +15,10 @@ pub async fn equal_values_exclude_each_other(fixture: &Fixture) {
     for other in [b.claim_with_value("deploy-job"), a.claim_with_value("deploy-job")] {
         b.taken(&b.request(&other, LONG)).await;
         assert_eq!(b.extend(&other, LONG * 2).await, Extended::NotHeld);
-        assert_eq!(b.release(&other).await.found, HoldStatus::Superseded);
+        assert_eq!(b.release(&other).await.status, HoldStatus::Superseded);
     }
     assert_eq!(a.granted(&a.request(&own, LONG)).await.remaining_ms / 3_600_001, 0);
-    assert_eq!(a.release(&own).await.found, HoldStatus::Held);
+    assert_eq!(a.release(&own).await.status, HoldStatus::Held);
 }
 
 /// Row 16 with values: a late release does not end the hold of a successor with the same value.
@@ -28,7 +28,7 @@ pub async fn a_late_release_leaves_an_equal_value_alone(fixture: &Fixture) {
     a.granted(&a.request(&late, fixture.short_lease())).await;
     fixture.wait_expired(fixture.short_lease(), &b).await;
     b.granted(&b.request(&successor, LONG)).await;
-    assert_eq!(a.release(&late).await.found, HoldStatus::Superseded);
+    assert_eq!(a.release(&late).await.status, HoldStatus::Superseded);
     assert_eq!(b.status(&successor).await, HoldStatus::Held);
 }
 
@@ -42,7 +42,7 @@ pub async fn a_value_is_granted_from_the_queue(fixture: &Fixture) {
     assert_eq!(b.next_grant().await.nonce, nonce);
     assert_eq!(b.status(&claim).await, HoldStatus::Held);
     assert_eq!(b.extend(&claim, LONG * 2).await, Extended::Extended);
-    assert_eq!(b.release(&claim).await.found, HoldStatus::Held);
+    assert_eq!(b.release(&claim).await.status, HoldStatus::Held);
 }
 
 /// A foreign lock excludes Leasehold's clients. Only its remaining time is known.
@@ -54,11 +54,11 @@ pub async fn a_foreign_lock_excludes(fixture: &Fixture) {
     put.await;
     let claim = a.claim_with_value("their-token");
     let holder = a.taken(&a.request(&claim, LONG)).await.holder.expect("a holder");
-    assert!(holder.is_stranger());
+    assert!(holder.is_foreign());
     assert_eq!((holder.fence, holder.since_ms), (None, None));
     assert!(holder.remaining_ms.is_some_and(|ms| ms <= millis(LONG) && ms > millis(LONG) - 60_000));
     assert_eq!(a.extend(&claim, LONG * 2).await, Extended::NotHeld);
-    assert_eq!(a.release(&claim).await.found, HoldStatus::Superseded);
+    assert_eq!(a.release(&claim).await.status, HoldStatus::Superseded);
     let (queued, _) = b.enqueue().await;
     let Some(deleted) = fixture.subject.delete_key(&fixture.lock) else {
         return report_unsupported("key to delete");
@@ -78,7 +78,7 @@ pub async fn a_resent_release_leaves_a_foreign_lock_alone(fixture: &Fixture) {
     };
     put.await;
     assert_eq!(a.extend(&claim, LONG * 2).await, Extended::NotHeld);
-    assert_ne!(a.release(&claim).await.found, HoldStatus::Held);
+    assert_ne!(a.release(&claim).await.status, HoldStatus::Held);
     assert!(a.inspect().await.holder.is_some(), "the foreign client still holds it");
 }
 
@@ -117,6 +117,6 @@ pub async fn another_type_of_key_is_refused(fixture: &Fixture) {
         assert_eq!(a.execute(&Op::Acquire(request)).await, refused);
     }
     assert_eq!(a.extend(&claim, LONG).await, Extended::NotHeld);
-    assert_ne!(a.release(&claim).await.found, HoldStatus::Held);
+    assert_ne!(a.release(&claim).await.status, HoldStatus::Held);
     assert_eq!(a.execute(&Op::Acquire(a.request(&claim, LONG))).await, refused, "it is still there");
 }

@@ -31,7 +31,7 @@ pub async fn a_resent_acquire_is_one_acquire(fixture: &Fixture) {
         assert_eq!(again.fence, first.fence);
         assert!(again.remaining_ms <= first.remaining_ms, "{again:?} after {first:?}");
     }
-    assert_eq!(a.inspect().await.waiting, 0, "a holder does not wait");
+    assert_eq!(a.inspect().await.waiters, 0, "a holder does not wait");
     a.release(&claim).await;
     b.acquire_new(LONG).await;
 }
@@ -45,13 +45,13 @@ pub async fn an_inspection_shows_holder_and_remaining_time(fixture: &Fixture) {
     b.enqueue().await;
     c.enqueue().await;
     let inspection = b.inspect().await;
-    assert_eq!(inspection.waiting, 2);
+    assert_eq!(inspection.waiters, 2);
     let holder = inspection.holder.expect("it is held");
     assert_eq!(holder.label, Some(a.label()));
     assert_eq!(holder.fence, Some(granted.fence));
     assert!(holder.since_ms.is_some());
     assert!(holder.remaining_ms.is_some_and(|ms| ms <= millis(LONG) && ms + 60_000 > millis(LONG)));
-    assert!(!holder.is_stranger());
+    assert!(!holder.is_foreign());
 }
 
 /// An inspection changes nothing: it grants nothing, and refreshes no queue entry.
@@ -61,7 +61,7 @@ pub async fn an_inspection_changes_nothing(fixture: &Fixture) {
     b.enqueue().await;
     fixture.wait_expired(fixture.short_lease(), &a).await;
     let inspection = b.inspect().await;
-    assert_eq!((inspection.holder, inspection.waiting), (None, 1), "it is free, and one client waits");
+    assert_eq!((inspection.holder, inspection.waiters), (None, 1), "it is free, and one client waits");
     assert_eq!(fixture.grants_so_far(&b).await, []);
 }
 
@@ -105,7 +105,7 @@ pub async fn at_most_one_client_holds_the_lock(fixture: &Fixture) {
                         Acquired::Taken { .. } => {
                             client.next_grant().await;
                         }
-                        Acquired::Spent(how) => panic!("a fresh hold was ended: {how:?}"),
+                        Acquired::AlreadyEnded(how) => panic!("a fresh hold was ended: {how:?}"),
                     }
                 };
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "another holder is inside");

@@ -22,7 +22,7 @@ pub async fn a_forced_release_grants_to_the_next_and_notifies_the_holder(fixture
     c.enqueue().await;
     let seen = operator.inspect().await.holder.and_then(|holder| holder.fence);
     assert_eq!(seen, Some(fence));
-    assert_eq!(operator.force_release(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(operator.force_release(ObservedHolder::Hold(fence)).await, ForceReleased::Released);
     assert_eq!(a.next_force_release().await, fence);
     let message = b.next_grant().await;
     assert_eq!(message.nonce, nonce);
@@ -30,8 +30,8 @@ pub async fn a_forced_release_grants_to_the_next_and_notifies_the_holder(fixture
     assert_eq!(b.status(&claim).await, HoldStatus::Held);
     assert_eq!(a.extend(&lost, LONG).await, Extended::NotHeld);
     assert_eq!(a.status(&lost).await, HoldStatus::Ended(Ended::ForceReleased));
-    assert_eq!(a.release(&lost).await.found, HoldStatus::Ended(Ended::ForceReleased));
-    assert_eq!(a.acquire(&a.request(&lost, LONG)).await, Acquired::Spent(Ended::ForceReleased));
+    assert_eq!(a.release(&lost).await.status, HoldStatus::Ended(Ended::ForceReleased));
+    assert_eq!(a.acquire(&a.request(&lost, LONG)).await, Acquired::AlreadyEnded(Ended::ForceReleased));
     assert_eq!(
         b.granted(&b.request(&claim, LONG)).await.fence,
         message.fence,
@@ -52,11 +52,11 @@ pub async fn a_late_forced_release_ends_nothing(fixture: &Fixture) {
     let (claim, _) = b.enqueue().await;
     a.release(&first).await;
     let fence = b.next_grant().await.fence;
-    let token = ObservedHolder::Stranger(Fingerprint::of(&b.lock.kind.token(&claim)));
+    let token = ObservedHolder::Foreign(Fingerprint::of(&b.lock.kind.token(&claim)));
     for wrong in [
         ObservedHolder::Hold(old),
         ObservedHolder::Hold(FencingToken::new(0)),
-        ObservedHolder::Stranger(Fingerprint::of("x")),
+        ObservedHolder::Foreign(Fingerprint::of("x")),
         token,
     ] {
         let ForceReleased::Changed { holder } = operator.force_release(wrong).await else {
@@ -83,28 +83,26 @@ pub async fn a_foreign_hold_is_released_by_its_fingerprint(fixture: &Fixture) {
         return report_unsupported("clients of other libraries");
     };
     put.await;
-    let foreign_value = Fingerprint::of(&[a.lock.kind.mark(), "their-token"].concat());
+    let foreign_value = Fingerprint::of(&[a.lock.kind.token_prefix(), "their-token"].concat());
     a.begin(LONG).await;
     let (claim, nonce) = a.enqueue().await;
     let seen = operator.inspect_full().await;
-    assert_eq!(seen.stranger, Some(foreign_value));
-    assert_eq!(operator.inspect().await.stranger, None, "only a full inspection reports it");
+    assert_eq!(seen.foreign_fingerprint, Some(foreign_value));
+    assert_eq!(operator.inspect().await.foreign_fingerprint, None, "only a full inspection reports it");
     for wrong in
-        [ObservedHolder::Stranger(Fingerprint::of("another")), ObservedHolder::Hold(FencingToken::new(0))]
+        [ObservedHolder::Foreign(Fingerprint::of("another")), ObservedHolder::Hold(FencingToken::new(0))]
     {
         assert_eq!(
             operator.force_release(wrong).await,
             ForceReleased::Changed { holder: seen.holder.clone() }
         );
     }
-    assert_eq!(
-        operator.force_release(ObservedHolder::Stranger(foreign_value)).await,
-        ForceReleased::ForceReleased
-    );
+    assert_eq!(operator.force_release(ObservedHolder::Foreign(foreign_value)).await, ForceReleased::Released);
     assert_eq!(a.next_grant().await.nonce, nonce);
     assert_eq!(a.status(&claim).await, HoldStatus::Held);
     let audit = operator.inspect_full().await.audit;
-    let [AuditEntry { how: Ended::ForceReleased, fence: None, whose: None, by, .. }] = audit.as_slice()
+    let [AuditEntry { ended: Ended::ForceReleased, fence: None, holder: None, actor: by, .. }] =
+        audit.as_slice()
     else {
         panic!("{audit:?}")
     };
@@ -121,15 +119,15 @@ pub async fn forced_releases_are_audited(fixture: &Fixture) {
     let mut fences = Vec::new();
     for _ in 0..40 {
         let (_, fence) = a.acquire_with_token().await;
-        assert_eq!(operator.force_release(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+        assert_eq!(operator.force_release(ObservedHolder::Hold(fence)).await, ForceReleased::Released);
         assert_eq!(a.next_force_release().await, fence);
         fences.insert(0, fence);
         let audit = operator.inspect_full().await.audit;
         let found: Vec<_> = audit.iter().map(|entry| entry.fence).collect();
         let expected: Vec<_> = fences.iter().copied().map(Some).take(32).collect();
         assert_eq!(found, expected);
-        assert!(audit.iter().all(|entry| entry.how == Ended::ForceReleased));
-        assert!(audit.iter().all(|entry| entry.whose == Some(a.label()) && entry.by == operator.label()));
+        assert!(audit.iter().all(|entry| entry.ended == Ended::ForceReleased));
+        assert!(audit.iter().all(|entry| entry.holder == Some(a.label()) && entry.actor == operator.label()));
         assert!(audit.is_sorted_by_key(|entry| std::cmp::Reverse(entry.at_ms)));
     }
     let quiet = operator.inspect().await.audit;

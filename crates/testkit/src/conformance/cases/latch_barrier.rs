@@ -6,9 +6,9 @@ use crate::conformance::fixture::Fixture;
 use leasehold_core::{Acquire, Acquired, Claim, Ended, Evicted, HoldStatus, LockMode, Nonce, Refused};
 use std::time::Duration;
 
-const ARRIVE: LockMode = LockMode::Arrive { count: 1, of: 3 };
-const AWAIT: LockMode = LockMode::Await { of: 3 };
-const MEET: LockMode = LockMode::Meet { of: 3 };
+const ARRIVE: LockMode = LockMode::CountDown { count: 1, total: 3 };
+const AWAIT: LockMode = LockMode::LatchWait { total: 3 };
+const MEET: LockMode = LockMode::BarrierWait { total: 3 };
 
 /// Waiters continue after all arrivals, all of them, and not before. Later waiters do not wait.
 pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
@@ -34,14 +34,14 @@ pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
 pub async fn an_arrival_can_count_for_several(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (_, nonce) = a.enqueue_mode(AWAIT).await;
-    b.acquire_mode(LockMode::Arrive { count: 2, of: 3 }).await;
+    b.acquire_mode(LockMode::CountDown { count: 2, total: 3 }).await;
     a.taken(&a.mode_request(&a.claim(), AWAIT)).await;
     b.acquire_mode(ARRIVE).await;
     assert_eq!(a.next_grant().await.nonce, nonce);
     for mode in [
-        LockMode::Arrive { count: 0, of: 3 },
-        LockMode::Arrive { count: 0, of: 0 },
-        LockMode::Await { of: 0 },
+        LockMode::CountDown { count: 0, total: 3 },
+        LockMode::CountDown { count: 0, total: 0 },
+        LockMode::LatchWait { total: 0 },
     ] {
         let refused = b.refused(&b.mode_request(&b.claim(), mode)).await;
         assert!(matches!(refused, Refused::OutOfRange { .. }), "{mode:?}: {refused:?}");
@@ -66,14 +66,14 @@ pub async fn a_cancelled_arrival_never_counts(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (waiting, _) = a.enqueue_mode(AWAIT).await;
     let (late, gone) = (b.claim(), b.claim());
-    b.granted(&b.mode_request(&gone, LockMode::Arrive { count: 2, of: 3 })).await;
+    b.granted(&b.mode_request(&gone, LockMode::CountDown { count: 2, total: 3 })).await;
     b.release(&gone).await;
     b.release(&late).await;
-    assert_eq!(b.acquire(&b.mode_request(&late, ARRIVE)).await, Acquired::Spent(Ended::Released));
-    assert_eq!(b.release(&late).await.found, HoldStatus::Ended(Ended::Released));
-    b.acquire_mode(LockMode::Arrive { count: 2, of: 3 }).await;
+    assert_eq!(b.acquire(&b.mode_request(&late, ARRIVE)).await, Acquired::AlreadyEnded(Ended::Released));
+    assert_eq!(b.release(&late).await.status, HoldStatus::Ended(Ended::Released));
+    b.acquire_mode(LockMode::CountDown { count: 2, total: 3 }).await;
     a.taken(&a.queued_mode_request(&waiting, AWAIT)).await;
-    assert_eq!(a.inspect().await.sharers.len(), 1);
+    assert_eq!(a.inspect().await.shared_holders.len(), 1);
 }
 
 /// Row 27: an arrival whose session has lapsed does not count.
@@ -86,9 +86,9 @@ pub async fn an_arrival_of_a_lapsed_session_does_not_count(fixture: &Fixture) {
         client.begin(alive).await;
     }
     let (waiting, _) = a.enqueue_mode(AWAIT).await;
-    b.acquire_mode(LockMode::Arrive { count: 2, of: 3 }).await;
+    b.acquire_mode(LockMode::CountDown { count: 2, total: 3 }).await;
     fixture.wait_lapsed(fixture.short_lease(), &b).await;
-    assert!(matches!(c.evict(b.session).await, Evicted::Gone { hold: Some(_), place: false }));
+    assert!(matches!(c.evict(b.session).await, Evicted::Removed { fence: Some(_), was_queued: false }));
     c.acquire_mode(ARRIVE).await;
     a.taken(&a.queued_mode_request(&waiting, AWAIT)).await;
 }
@@ -98,15 +98,15 @@ pub async fn another_number_of_parties_is_refused(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (first, modes): (LockMode, &[LockMode]) = match fixture.lock.kind {
         leasehold_core::Kind::Latch => {
-            (AWAIT, &[LockMode::Await { of: 2 }, LockMode::Arrive { count: 1, of: 2 }])
+            (AWAIT, &[LockMode::LatchWait { total: 2 }, LockMode::CountDown { count: 1, total: 2 }])
         }
-        _ => (MEET, &[LockMode::Meet { of: 2 }, LockMode::Meet { of: 1 }]),
+        _ => (MEET, &[LockMode::BarrierWait { total: 2 }, LockMode::BarrierWait { total: 1 }]),
     };
     let (waiting, _) = a.enqueue_mode(first).await;
     for mode in modes {
-        let asked = mode.of().unwrap_or_default();
+        let asked = mode.total().unwrap_or_default();
         for request in [b.mode_request(&b.claim(), *mode), b.queued_mode_request(&b.claim(), *mode)] {
-            assert_eq!(b.refused(&request).await, Refused::Disagreement { asked, known: 3 });
+            assert_eq!(b.refused(&request).await, Refused::Disagreement { requested: asked, known: 3 });
         }
     }
     assert_eq!(a.status(&waiting).await, HoldStatus::Queued);
@@ -132,7 +132,7 @@ pub async fn all_parties_of_a_barrier_continue_together(fixture: &Fixture) {
             assert_eq!(client.status(claim).await, HoldStatus::Held);
         }
         assert_eq!(fixture.grants_so_far(&c).await, [], "the last party has its reply");
-        assert_eq!(c.inspect().await.waiting, 0);
+        assert_eq!(c.inspect().await.waiters, 0);
         // A released party does not count for the next round.
     }
 }
@@ -159,7 +159,7 @@ pub async fn a_resent_barrier_wait_counts_once(fixture: &Fixture) {
         a.enqueue_mode_as(&first, MEET).await;
         b.enqueue_mode_as(&second, MEET).await;
     }
-    assert_eq!(c.inspect().await.waiting, 2);
+    assert_eq!(c.inspect().await.waiters, 2);
     c.granted(&c.queued_mode_request(&c.claim(), MEET)).await;
     let fence = a.next_grant().await.fence;
     for _ in 0..2 {
@@ -172,12 +172,12 @@ pub async fn a_resent_barrier_wait_counts_once(fixture: &Fixture) {
 pub async fn a_party_that_left_a_barrier_is_not_counted(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (left, late) = (meet(&a).await.0, a.claim());
-    assert_eq!(a.release(&left).await.found, HoldStatus::Queued);
+    assert_eq!(a.release(&left).await.status, HoldStatus::Queued);
     a.release(&late).await;
     let (second, _) = meet(&b).await;
     for claim in [left, late] {
         let reply = a.acquire(&a.queued_mode_request(&claim, MEET)).await;
-        assert_eq!(reply, Acquired::Spent(Ended::Released));
+        assert_eq!(reply, Acquired::AlreadyEnded(Ended::Released));
     }
     let (third, _) = meet(&c).await;
     assert_eq!((b.status(&second).await, c.status(&third).await), (HoldStatus::Queued, HoldStatus::Queued));
@@ -190,7 +190,7 @@ pub async fn an_expired_party_does_not_count(fixture: &Fixture) {
     a.taken(&Acquire { mode: MEET, ..a.queued_request(&dead, LONG, fixture.short_lease()) }).await;
     let (second, _) = meet(&b).await;
     fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
-    fixture.wait_until("the first entry expires", async || b.inspect().await.waiting == 1).await;
+    fixture.wait_until("the first entry expires", async || b.inspect().await.waiters == 1).await;
     let (third, _) = meet(&c).await;
     assert_eq!((b.status(&second).await, c.status(&third).await), (HoldStatus::Queued, HoldStatus::Queued));
     a.granted(&a.queued_mode_request(&a.claim(), MEET)).await;

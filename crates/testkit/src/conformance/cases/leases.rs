@@ -75,7 +75,7 @@ pub async fn any_lease_from_a_millisecond_to_a_month(fixture: &Fixture) {
         // The hold is new: reply and lease come from one operation.
         assert!(granted.remaining_ms + 10 >= millis(lease), "{granted:?} of {lease:?}");
         if lease == month {
-            assert_eq!(a.release(&claim).await.found, HoldStatus::Held);
+            assert_eq!(a.release(&claim).await.status, HoldStatus::Held);
         } else {
             fixture.wait_expired(lease, &a).await;
             assert_eq!(a.status(&claim).await, HoldStatus::Vanished);

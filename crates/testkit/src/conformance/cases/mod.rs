@@ -1,6 +1,7 @@
 //! The cases. Each runs on one fixture, and names the rows of docs/failure-modes.md that it covers.
 
 mod calls;
+mod cooldown;
 mod custom_values;
 mod exclusion;
 mod fencing;
@@ -15,7 +16,6 @@ mod queue;
 mod reentry;
 mod release;
 mod release_actions;
-mod rest;
 mod rwlock;
 mod semaphore;
 mod sessions;
@@ -23,6 +23,7 @@ mod shared_kinds;
 mod token_reservation;
 
 pub use calls::*;
+pub use cooldown::*;
 pub use custom_values::*;
 pub use exclusion::*;
 pub use fencing::*;
@@ -37,7 +38,6 @@ pub use queue::*;
 pub use reentry::*;
 pub use release::*;
 pub use release_actions::*;
-pub use rest::*;
 pub use rwlock::*;
 pub use semaphore::*;
 pub use sessions::*;

@@ -4,11 +4,10 @@ use crate::Random;
 use crate::conformance::GrantMessage;
 use crate::conformance::client::{TestClient, millis};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::machine::cohort::{BLOCK, Reserve};
-use leasehold_core::model::{Content, Entries, LockState, Value, all_alive};
+use leasehold_core::model::{Content, LockState, ReentrantHolds, Value, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Holder, Inspect, Kind, Lock, LockMode,
-    Notification, Op, OwnValue, Release, ReleaseAction, Reply, Resize,
+    Notification, Op, OwnValue, Release, ReleaseAction, Reply, Reserve, Resize, TokenBlock,
 };
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -90,7 +89,7 @@ impl<'a> ModelComparison<'a> {
     async fn step(&mut self, step: u32) {
         let random = self.fixture.random.clone();
         match random.below(24) {
-            0 => self.pass(Duration::from_secs(*random.pick(&STEPS_S))).await,
+            0 => self.action(Duration::from_secs(*random.pick(&STEPS_S))).await,
             1 => self.delete().await,
             2 if !self.lock.kind.is_shared() => self.put_foreign(&random).await,
             _ => self.compare(step, &random).await,
@@ -110,7 +109,7 @@ impl<'a> ModelComparison<'a> {
         1_762_000_000_000_000 + u64::try_from(since.as_micros()).unwrap_or(0)
     }
 
-    async fn pass(&mut self, by: Duration) {
+    async fn action(&mut self, by: Duration) {
         if self.fixture.controls_clock() {
             self.fixture.advance(by).await;
             self.moved += by;
@@ -189,13 +188,13 @@ impl<'a> ModelComparison<'a> {
         if self.lock.kind == Kind::Semaphore && random.below(12) == 0 {
             let number = || u32::try_from(random.below(4)).unwrap_or(0) + 1;
             let known = self.model.record.as_ref().and_then(|record| record.limit);
-            let seen = if random.below(4) == 0 { Some(number()) } else { known };
-            return (client_index, Op::Resize(Resize { seen, limit: number() }));
+            let observed = if random.below(4) == 0 { Some(number()) } else { known };
+            return (client_index, Op::Resize(Resize { observed, limit: number() }));
         }
         if self.lock.kind == Kind::Mutex && random.below(8) == 0 {
-            let reserve = Some(Reserve { tokens: BLOCK, tell: random.below(2) == 0 });
+            let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: random.below(2) == 0 });
             // Usually the holder; otherwise nearly nothing would be reserved.
-            let holder = self.model.record.as_ref().and_then(|record| record.tenant.as_ref());
+            let holder = self.model.record.as_ref().and_then(|record| record.last_holder.as_ref());
             let holder =
                 self.claims.iter().find(|(_, known)| holder.is_some_and(|held| held.claim == *known));
             let (client_index, claim) =
@@ -213,20 +212,21 @@ impl<'a> ModelComparison<'a> {
                 Op::Extend(Extend { claim, lease_ms, keep_record: random.below(2) == 0, reserve: None })
             }
             5..9 => {
-                let pass = match random.below(8) {
+                let action = match random.below(8) {
                     0 | 1 => ReleaseAction::Free,
-                    2 if self.lock.kind.is_one_string() => {
-                        ReleaseAction::Rest { for_ms: 1000 * random.pick(&LEASES_S) }
+                    2 if self.lock.kind.is_plain_string() => {
+                        ReleaseAction::Cooldown { for_ms: 1000 * random.pick(&LEASES_S) }
                     }
                     _ => ReleaseAction::Grant,
                 };
-                let others = self.claims.iter().filter(|(of, other)| *of == client_index && *other != claim);
-                let others: Vec<_> = others.collect();
+                let other_holders =
+                    self.claims.iter().filter(|(of, other)| *of == client_index && *other != claim);
+                let other_holders: Vec<_> = other_holders.collect();
                 let next = (random.below(3) == 0)
-                    .then(|| self.any_request(client_index, &random.pick(&others).1, random));
-                Op::Release(Release { claim, pass, next })
+                    .then(|| self.any_request(client_index, &random.pick(&other_holders).1, random));
+                Op::Release(Release { claim, action, next })
             }
-            _ => Op::Inspect(Inspect { claim: (random.below(4) > 0).then_some(claim), in_full: false }),
+            _ => Op::Inspect(Inspect { claim: (random.below(4) > 0).then_some(claim), details: false }),
         };
         (client_index, op)
     }
@@ -252,15 +252,15 @@ impl<'a> ModelComparison<'a> {
                     (Some(Ok(a)), Some(Ok(b))) => self.same_acquired(a, b),
                     (a, b) => a == b,
                 };
-                next && (a.found, a.left) == (b.found, b.left)
+                next && (a.status, a.remaining_holds) == (b.status, b.remaining_holds)
                     && self.same_holder(a.holder.as_ref(), b.holder.as_ref())
             }
             (Reply::Extend(a), Reply::Extend(b)) => self.same_extended(a, b),
             (Reply::Inspect(a), Reply::Inspect(b)) => {
                 let holder = self.same_holder(a.holder.as_ref(), b.holder.as_ref());
-                let counts = (a.waiting, a.fate, a.limit) == (b.waiting, b.fate, b.limit);
-                let mut sharers = a.sharers.iter().zip(&b.sharers);
-                let sharers = a.sharers.len() == b.sharers.len()
+                let counts = (a.waiters, a.hold_status, a.limit) == (b.waiters, b.hold_status, b.limit);
+                let mut sharers = a.shared_holders.iter().zip(&b.shared_holders);
+                let sharers = a.shared_holders.len() == b.shared_holders.len()
                     && sharers.all(|(a, b)| self.same_holder(Some(a), Some(b)));
                 holder && counts && sharers
             }
@@ -277,14 +277,14 @@ impl<'a> ModelComparison<'a> {
         else {
             return a == b;
         };
-        let tokens: Vec<_> = std::iter::from_fn(|| block.take()).collect();
-        let b_tokens: Vec<_> = std::iter::from_fn(|| b_block.take()).collect();
+        let tokens: Vec<_> = std::iter::from_fn(|| block.pop_first()).collect();
+        let b_tokens: Vec<_> = std::iter::from_fn(|| b_block.pop_first()).collect();
         let (Some(first), Some(b_first)) = (tokens.first(), b_tokens.first()) else { return false };
         let last = match (&tokens[..], &b_tokens[..]) {
             ([_, .., last], [_, .., b_last]) => Some((*last, *b_last)),
             _ => None,
         };
-        (1..=BLOCK as usize).contains(&b_tokens.len())
+        (1..=TokenBlock::MAX_LEN as usize).contains(&b_tokens.len())
             && others_wait == b_others_wait
             && self.same_token(*first, *b_first)
             && last.is_none_or(|(last, b_last)| self.same_token(last, b_last))
@@ -293,28 +293,28 @@ impl<'a> ModelComparison<'a> {
     fn same_acquired(&mut self, a: &Acquired, b: &Acquired) -> bool {
         match (a, b) {
             (
-                Acquired::Granted { fence, remaining_ms, others_wait, entered },
+                Acquired::Granted { fence, remaining_ms, others_wait, owner_holds },
                 Acquired::Granted {
                     fence: b_fence,
                     remaining_ms: b_remaining_ms,
                     others_wait: b_others_wait,
-                    entered: b_entered,
+                    owner_holds: b_entered,
                 },
             ) => {
                 let same = same_time(*remaining_ms, *b_remaining_ms)
-                    && (others_wait, entered) == (b_others_wait, b_entered);
+                    && (others_wait, owner_holds) == (b_others_wait, b_entered);
                 same && self.same_token(*fence, *b_fence)
             }
             (
-                Acquired::Taken { holder, position, predecessor, others },
+                Acquired::Taken { holder, position, predecessor, other_holders },
                 Acquired::Taken {
                     holder: b_holder,
                     position: b_position,
                     predecessor: b_predecessor,
-                    others: b_others,
+                    other_holders: b_others,
                 },
             ) => {
-                let same_watched = (predecessor.map(|predecessor| predecessor.session), others)
+                let same_watched = (predecessor.map(|predecessor| predecessor.session), other_holders)
                     == (b_predecessor.map(|predecessor| predecessor.session), b_others);
                 let same_watched = same_watched || !self.lock.kind.is_shared();
                 same_watched && position == b_position && self.same_holder(holder.as_ref(), b_holder.as_ref())
@@ -333,8 +333,8 @@ impl<'a> ModelComparison<'a> {
             (Some(a), Some(b)) => same_time(a, b),
             (a, b) => a == b,
         };
-        let client_index =
-            (&a.label, &a.owner, a.count, a.rests, a.mode) == (&b.label, &b.owner, b.count, b.rests, b.mode);
+        let client_index = (&a.label, &a.owner, a.count, a.in_cooldown, a.mode)
+            == (&b.label, &b.owner, b.count, b.in_cooldown, b.mode);
         tokens && remaining && client_index && a.since_ms.is_some() == b.since_ms.is_some()
     }
 
@@ -351,25 +351,29 @@ impl<'a> ModelComparison<'a> {
 fn any_mode(kind: Kind, random: &Random) -> LockMode {
     let one_to = |most| u32::try_from(random.below(most)).unwrap_or(0) + 1;
     match kind {
-        Kind::Semaphore => LockMode::Permits { count: one_to(3), of: 3 },
+        Kind::Semaphore => LockMode::Permits { count: one_to(3), total: 3 },
         Kind::RwLock => {
             let modes = [LockMode::Read, LockMode::Upgradable, LockMode::Write, LockMode::Upgrade];
             *random.pick(&modes)
         }
-        Kind::Latch if random.below(2) == 0 => LockMode::Await { of: one_to(2) + 1 },
-        Kind::Latch => LockMode::Arrive { count: one_to(2), of: one_to(2) + 1 },
-        Kind::Barrier => LockMode::Meet { of: one_to(3) },
-        _ => LockMode::Whole,
+        Kind::Latch if random.below(2) == 0 => LockMode::LatchWait { total: one_to(2) + 1 },
+        Kind::Latch => LockMode::CountDown { count: one_to(2), total: one_to(2) + 1 },
+        Kind::Barrier => LockMode::BarrierWait { total: one_to(3) },
+        _ => LockMode::Exclusive,
     }
 }
 
 /// A value as another library writes it.
 fn foreign(kind: Kind, value: &str) -> Content {
     match (kind, OwnValue::new(value)) {
-        (Kind::Reentrant, Ok(owner)) => {
-            Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
-        }
-        _ => Content::Token([kind.mark(), value].concat()),
+        (Kind::Reentrant, Ok(owner)) => Content::ReentrantHolds(ReentrantHolds {
+            owner,
+            count: 1,
+            fence: None,
+            lease_ms: 0,
+            holds: Vec::new(),
+        }),
+        _ => Content::Token([kind.token_prefix(), value].concat()),
     }
 }
 

@@ -19,9 +19,9 @@ pub async fn a_multi_acquire_is_all_or_nothing(fixture: &Fixture) {
     let held = b.at(set.lock(1)).acquire_new(LONG).await;
     match &*set.request(LONG).await {
         [
-            MultiAcquired::Open,
-            MultiAcquired::InTheWay(Ok(Acquired::Taken { holder, position: None, .. })),
-            MultiAcquired::Open,
+            MultiAcquired::Available,
+            MultiAcquired::Blocked(Ok(Acquired::Taken { holder, position: None, .. })),
+            MultiAcquired::Available,
         ] => {
             assert_eq!(holder.as_ref().and_then(|holder| holder.label.clone()), Some(b.label()));
         }
@@ -29,10 +29,10 @@ pub async fn a_multi_acquire_is_all_or_nothing(fixture: &Fixture) {
     }
     for (at, is_held) in [false, true, false].into_iter().enumerate() {
         let seen = b.at(set.lock(at)).inspect().await;
-        assert_eq!((seen.holder.is_some(), seen.waiting), (is_held, 0), "{at}");
+        assert_eq!((seen.holder.is_some(), seen.waiters), (is_held, 0), "{at}");
         assert_ne!(set.status(at).await, HoldStatus::Held);
     }
-    assert_eq!(b.at(set.lock(1)).release(&held).await.found, HoldStatus::Held);
+    assert_eq!(b.at(set.lock(1)).release(&held).await.status, HoldStatus::Held);
     for (at, all_granted) in set.all_granted(LONG).await.into_iter().enumerate() {
         assert!(all_granted.remaining_ms <= millis(LONG) && !all_granted.others_wait, "{all_granted:?}");
         assert_eq!(set.status(at).await, HoldStatus::Held);
@@ -49,7 +49,7 @@ pub async fn a_resent_multi_acquire_is_one(fixture: &Fixture) {
     let first = set.all_granted(LONG).await;
     for again in [set.all_granted(LONG * 4).await, set.all_granted(LONG * 4).await] {
         for (first, again) in first.iter().zip(again) {
-            assert_eq!((again.fence, again.entered), (first.fence, first.entered));
+            assert_eq!((again.fence, again.owner_holds), (first.fence, first.owner_holds));
             assert!(again.remaining_ms <= first.remaining_ms, "{again:?}, after {first:?}");
         }
     }
@@ -57,7 +57,7 @@ pub async fn a_resent_multi_acquire_is_one(fixture: &Fixture) {
         let alone = set.client(at).granted(&set.requests(LONG)[at].1).await;
         assert_eq!(alone.fence, first.fence, "a single acquire is the same");
         let released = set.release(at).await;
-        assert_eq!((released.found, released.left), (HoldStatus::Held, 0));
+        assert_eq!((released.status, released.remaining_holds), (HoldStatus::Held, 0));
         b.at(set.lock(at)).acquire_new(LONG).await;
     }
 }
@@ -72,14 +72,17 @@ pub async fn locks_that_are_already_held_are_reported(fixture: &Fixture) {
     for _ in 0..2 {
         let replies = set.request(LONG * 4).await;
         assert!(
-            matches!(&*replies, [MultiAcquired::Held, MultiAcquired::InTheWay(Ok(_)), MultiAcquired::Open]),
+            matches!(
+                &*replies,
+                [MultiAcquired::Held, MultiAcquired::Blocked(Ok(_)), MultiAcquired::Available]
+            ),
             "{replies:?}"
         );
         assert!(set.client(0).remaining_ms().await <= millis(LONG), "it is not extended");
     }
     b.at(set.lock(1)).release(&other).await;
     let all_granted = set.all_granted(LONG).await;
-    assert_eq!((all_granted[0].fence, all_granted[0].entered), (first.fence, first.entered));
+    assert_eq!((all_granted[0].fence, all_granted[0].owner_holds), (first.fence, first.owner_holds));
     assert_eq!(set.client(0).inspect().await.holder.map(|holder| holder.count), Some(1));
 }
 
@@ -93,14 +96,17 @@ pub async fn another_hold_of_the_session_blocks_a_multi_acquire(fixture: &Fixtur
     if a.lock.kind == Kind::Reentrant {
         let all_granted = all_granted(replies);
         assert_eq!(
-            (all_granted[1].fence, all_granted[1].entered.map(|entered| entered.count)),
+            (all_granted[1].fence, all_granted[1].owner_holds.map(|owner_holds| owner_holds.count)),
             (first.fence, Some(2))
         );
-        assert_eq!(set.release(1).await.left, 1);
+        assert_eq!(set.release(1).await.remaining_holds, 1);
         return;
     }
     match &*replies {
-        [MultiAcquired::Open, MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: Some(holder), .. }))] => {
+        [
+            MultiAcquired::Available,
+            MultiAcquired::Blocked(Ok(Acquired::Taken { holder: Some(holder), .. })),
+        ] => {
             assert_eq!(holder.fence, Some(first.fence));
         }
         other => panic!("the second is taken: {other:?}"),
@@ -114,14 +120,14 @@ pub async fn a_released_multi_acquire_is_spent(fixture: &Fixture) {
     let a = fixture.client().await;
     let Some(set) = MultiLock::of(fixture, &a, 2).await else { return };
     set.all_granted(LONG).await;
-    assert_eq!(set.release(0).await.found, HoldStatus::Held);
-    let spent = MultiAcquired::InTheWay(Ok(Acquired::Spent(Ended::Released)));
+    assert_eq!(set.release(0).await.status, HoldStatus::Held);
+    let spent = MultiAcquired::Blocked(Ok(Acquired::AlreadyEnded(Ended::Released)));
     assert_eq!(set.request(LONG).await, [spent.clone(), MultiAcquired::Held]);
-    assert_eq!(set.release(1).await.found, HoldStatus::Held);
+    assert_eq!(set.release(1).await.status, HoldStatus::Held);
     assert_eq!(set.request(LONG).await, [spent.clone(), spent.clone()]);
     let mixed =
         MultiLock { claims: vec![set.claims[0].clone(), (set.lock(1).clone(), a.claim())], ..set.clone() };
-    assert_eq!(mixed.request(LONG).await, [spent, MultiAcquired::Open]);
+    assert_eq!(mixed.request(LONG).await, [spent, MultiAcquired::Available]);
     for at in 0..2 {
         assert!(set.client(at).inspect().await.holder.is_none());
     }
@@ -161,8 +167,8 @@ pub async fn a_multi_acquire_overtakes_no_waiter(fixture: &Fixture) {
     b.release_and(&held, ReleaseAction::Free, None).await;
     let replies = set.request(LONG).await;
     let [
-        MultiAcquired::Open,
-        MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: None, position: None, .. })),
+        MultiAcquired::Available,
+        MultiAcquired::Blocked(Ok(Acquired::Taken { holder: None, position: None, .. })),
     ] = &*replies
     else {
         panic!("the second is free, and has a waiter: {replies:?}")
@@ -196,7 +202,7 @@ pub async fn each_of_several_locks_expires_on_its_own(fixture: &Fixture) {
     for at in [1, 2] {
         assert_eq!(set.status(at).await, HoldStatus::Held);
         assert!(set.client(at).remaining_ms().await > millis(LONG) - 60_000);
-        assert_eq!(set.release(at).await.found, HoldStatus::Held);
+        assert_eq!(set.release(at).await.status, HoldStatus::Held);
     }
 }
 
@@ -210,8 +216,8 @@ pub async fn another_kind_of_lock_blocks_a_multi_acquire(fixture: &Fixture) {
     };
     let other = b.at(&Lock { kind, name: set.lock(1).name.clone() });
     let held = other.acquire_new(LONG).await;
-    let refused = MultiAcquired::InTheWay(Err(Refused::WrongKind { found: found.into() }));
-    assert_eq!(set.request(LONG).await, [MultiAcquired::Open, refused]);
+    let refused = MultiAcquired::Blocked(Err(Refused::WrongKind { found: found.into() }));
+    assert_eq!(set.request(LONG).await, [MultiAcquired::Available, refused]);
     assert_eq!(other.status(&held).await, HoldStatus::Held);
     assert!(set.client(0).inspect().await.holder.is_none());
     other.release(&held).await;
@@ -225,9 +231,12 @@ pub async fn another_type_of_key_blocks_a_multi_acquire(fixture: &Fixture) {
     let Some(put) = fixture.subject.put_other_type(set.lock(0)) else {
         return report_unsupported("key of another type");
     };
-    let refused = MultiAcquired::InTheWay(Err(Refused::WrongKind { found: put.await }));
+    let refused = MultiAcquired::Blocked(Err(Refused::WrongKind { found: put.await }));
     for _ in 0..2 {
-        assert_eq!(set.request(LONG).await, [refused.clone(), MultiAcquired::Open, MultiAcquired::Open]);
+        assert_eq!(
+            set.request(LONG).await,
+            [refused.clone(), MultiAcquired::Available, MultiAcquired::Available]
+        );
     }
     assert!(set.client(1).inspect().await.holder.is_none() && set.client(2).inspect().await.holder.is_none());
 }
@@ -241,19 +250,19 @@ pub async fn a_foreign_lock_blocks_a_multi_acquire(fixture: &Fixture) {
         return report_unsupported("key to set");
     };
     put.await;
-    if a.lock.kind.is_one_string() {
+    if a.lock.kind.is_plain_string() {
         set.claims[1].1 = a.claim_with_value(foreign_value);
     }
     let replies = set.request(LONG).await;
-    let [MultiAcquired::Open, MultiAcquired::InTheWay(Ok(Acquired::Taken { holder: Some(holder), .. }))] =
+    let [MultiAcquired::Available, MultiAcquired::Blocked(Ok(Acquired::Taken { holder: Some(holder), .. }))] =
         &*replies
     else {
         panic!("the second is held by a foreign client: {replies:?}")
     };
-    assert!(holder.is_stranger());
+    assert!(holder.is_foreign());
     assert!(holder.remaining_ms.is_some_and(|ms| ms <= millis(LONG) && ms > millis(LONG) - 60_000));
     assert!(set.client(0).inspect().await.holder.is_none());
-    assert!(set.client(1).inspect().await.holder.is_some_and(|holder| holder.is_stranger()));
+    assert!(set.client(1).inspect().await.holder.is_some_and(|holder| holder.is_foreign()));
 }
 
 /// Replies are in the order of the requests.
@@ -274,7 +283,7 @@ pub async fn multi_acquire_replies_are_in_order(fixture: &Fixture) {
             expected.reverse();
         }
         let replies = a.acquire_all(&requests).await.expect("the store acquires several locks in one step");
-        let found: Vec<_> = replies.iter().map(|share| matches!(share, MultiAcquired::InTheWay(_))).collect();
+        let found: Vec<_> = replies.iter().map(|share| matches!(share, MultiAcquired::Blocked(_))).collect();
         assert_eq!(found, expected, "{replies:?}");
     }
 }
@@ -292,10 +301,10 @@ pub async fn a_lapsed_session_loses_each_lock(fixture: &Fixture) {
     fixture.wait_lapsed(fixture.short_lease(), &a).await;
     for (at, all_granted) in tokens.iter().enumerate() {
         let evicted = b.at(set.lock(at)).evict(a.session).await;
-        assert_eq!(evicted, Evicted::Gone { hold: Some(all_granted.fence), place: false });
+        assert_eq!(evicted, Evicted::Removed { fence: Some(all_granted.fence), was_queued: false });
         assert_eq!(set.status(at).await, HoldStatus::Ended(Ended::Evicted));
     }
-    let late = MultiAcquired::InTheWay(Ok(Acquired::Spent(Ended::Evicted)));
+    let late = MultiAcquired::Blocked(Ok(Acquired::AlreadyEnded(Ended::Evicted)));
     assert_eq!(set.request(LONG).await, [late.clone(), late]);
 }
 
@@ -317,9 +326,9 @@ pub async fn concurrent_multi_acquires_exclude_each_other(fixture: &Fixture) {
                 let claims = some.iter().map(|at| (all.lock(*at).clone(), client.claim())).collect();
                 let set = MultiLock { client: client.clone(), claims };
                 let replies = set.request(LONG).await;
-                if replies.iter().any(|share| !matches!(share, MultiAcquired::Had(_))) {
+                if replies.iter().any(|share| !matches!(share, MultiAcquired::Acquired(_))) {
                     assert!(
-                        !replies.iter().any(|share| matches!(share, MultiAcquired::Had(_))),
+                        !replies.iter().any(|share| matches!(share, MultiAcquired::Acquired(_))),
                         "{replies:?}"
                     );
                     tokio::task::yield_now().await;
@@ -332,7 +341,7 @@ pub async fn concurrent_multi_acquires_exclude_each_other(fixture: &Fixture) {
                 }
                 for (nth, at) in some.iter().enumerate() {
                     inside[*at].store(false, Ordering::SeqCst);
-                    assert_eq!(set.release(nth).await.found, HoldStatus::Held);
+                    assert_eq!(set.release(nth).await.status, HoldStatus::Held);
                 }
                 sets += 1;
             }
@@ -413,7 +422,7 @@ impl MultiLock {
 /// All requests must be granted.
 fn all_granted(replies: Vec<MultiAcquired>) -> Vec<Granted> {
     let one = |share| match share {
-        MultiAcquired::Had(acquired) => client::granted(acquired),
+        MultiAcquired::Acquired(acquired) => client::granted(acquired),
         other => panic!("expected a grant of all, got {other:?}"),
     };
     replies.into_iter().map(one).collect()

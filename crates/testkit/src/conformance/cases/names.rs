@@ -52,7 +52,7 @@ pub async fn any_name_is_literal(fixture: &Fixture) {
         assert_eq!(a.at(lock).status(claim).await, HoldStatus::Held, "{lock}");
     }
     let (first, rest) = (&locks[0], &locks[1..]);
-    assert_eq!(a.at(first).release(&claims[0]).await.found, HoldStatus::Held);
+    assert_eq!(a.at(first).release(&claims[0]).await.status, HoldStatus::Held);
     for (lock, claim) in rest.iter().zip(&claims[1..]) {
         assert_eq!(a.at(lock).status(claim).await, HoldStatus::Held, "{lock}");
     }

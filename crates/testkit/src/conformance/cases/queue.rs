@@ -26,7 +26,7 @@ pub async fn the_queue_is_first_come_first_served(fixture: &Fixture) {
         assert_eq!(client.status(&claim).await, HoldStatus::Held);
         (holder, held) = (client, claim);
     }
-    assert_eq!(holder.inspect().await.waiting, 0);
+    assert_eq!(holder.inspect().await.waiters, 0);
 }
 
 /// A poll keeps the queue entry, and refreshes it.
@@ -39,7 +39,7 @@ pub async fn a_poll_keeps_the_queue_position(fixture: &Fixture) {
     let taken = b.taken(&b.queued_request(&claim, LONG, LONG)).await;
     assert_eq!(taken.position, Some(0), "it is still ahead of the other");
     fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
-    assert_eq!(a.inspect().await.waiting, 2);
+    assert_eq!(a.inspect().await.waiters, 2);
     a.release(&held).await;
     b.next_grant().await;
     assert_eq!(b.status(&claim).await, HoldStatus::Held);
@@ -52,9 +52,9 @@ pub async fn a_session_has_one_queue_entry(fixture: &Fixture) {
     let (old, _) = b.enqueue().await;
     c.enqueue().await;
     let (new, nonce) = b.enqueue().await;
-    assert_eq!(a.inspect().await.waiting, 2);
+    assert_eq!(a.inspect().await.waiters, 2);
     assert_eq!(b.status(&new).await, HoldStatus::Queued);
-    assert_ne!(b.release(&old).await.found, HoldStatus::Queued, "that hold no longer waits");
+    assert_ne!(b.release(&old).await.status, HoldStatus::Queued, "that hold no longer waits");
     a.release(&held).await;
     assert_eq!(b.next_grant().await.nonce, nonce);
     assert_eq!(b.status(&new).await, HoldStatus::Held);
@@ -126,7 +126,7 @@ pub async fn expired_entries_are_skipped(fixture: &Fixture) {
     }
     let (claim, nonce) = live.enqueue().await;
     fixture.advance(kept + Duration::from_millis(2)).await;
-    fixture.wait_until("the entries expire", async || a.inspect().await.waiting == 1).await;
+    fixture.wait_until("the entries expire", async || a.inspect().await.waiters == 1).await;
     a.release(&held).await;
     assert_eq!(live.next_grant().await.nonce, nonce);
     assert_eq!(live.status(&claim).await, HoldStatus::Held);
@@ -147,7 +147,7 @@ pub async fn many_expired_entries_are_skipped_in_steps(fixture: &Fixture) {
     }
     let (claim, _) = live.enqueue().await;
     fixture.advance(kept + Duration::from_millis(2)).await;
-    fixture.wait_until("the entries expire", async || a.inspect().await.waiting == 1).await;
+    fixture.wait_until("the entries expire", async || a.inspect().await.waiters == 1).await;
     a.release(&held).await;
     let mut polls = 0;
     while let Acquired::Taken { holder, position, .. } =
@@ -172,7 +172,7 @@ pub async fn withdrawn_entries_do_not_block_the_queue(fixture: &Fixture) {
             ..left.clone()
         };
         let (claim, _) = left.enqueue().await;
-        assert_eq!(left.release(&claim).await.found, HoldStatus::Queued);
+        assert_eq!(left.release(&claim).await.status, HoldStatus::Queued);
     }
     let next = last.claim();
     let poll = last.queued_request(&next, LONG, LONG);

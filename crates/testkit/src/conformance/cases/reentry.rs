@@ -1,7 +1,7 @@
 //! Re-entry: which owner may re-enter, how holds are counted, and when they end.
 
 use super::sessions::{sessions_lapse, tracks_sessions};
-use crate::conformance::client::{LONG, TestClient, entered, millis};
+use crate::conformance::client::{LONG, TestClient, millis, owner_holds};
 use crate::conformance::fixture::{Fixture, report_unsupported};
 use leasehold_core::{
     Acquire, Acquired, Ended, Evicted, Extended, ForceReleased, HoldStatus, Kind, Liveness, Lock,
@@ -16,7 +16,7 @@ pub async fn the_same_owner_reenters_at_once(fixture: &Fixture) {
     let (outer, inner) = (a.claim_with_value("trace-7"), b.claim_with_value("trace-7"));
     let first = a.granted(&a.request(&outer, LONG)).await;
     let second = b.granted(&b.request(&inner, LONG)).await;
-    assert_eq!((second.fence, entered(&first).count, entered(&second).count), (first.fence, 1, 2));
+    assert_eq!((second.fence, owner_holds(&first).count, owner_holds(&second).count), (first.fence, 1, 2));
     for other in [
         c.claim_with_value("trace-70"),
         c.claim_with_value("trace-"),
@@ -40,15 +40,19 @@ pub async fn a_resent_reentry_counts_once(fixture: &Fixture) {
     a.granted(&a.request(&outer, LONG)).await;
     for _ in 0..3 {
         let granted = a.granted(&a.queued_request(&inner, LONG, LONG)).await;
-        assert_eq!(entered(&granted).count, 2);
+        assert_eq!(owner_holds(&granted).count, 2);
     }
     let first = a.release(&inner).await;
-    assert_eq!((first.found, first.left), (HoldStatus::Held, 1));
+    assert_eq!((first.status, first.remaining_holds), (HoldStatus::Held, 1));
     let second = a.release(&inner).await;
-    assert_eq!((second.found, second.left), (HoldStatus::Ended(Ended::Released), 1));
-    assert_eq!(a.acquire(&a.request(&inner, LONG)).await, Acquired::Spent(Ended::Released), "a late request");
+    assert_eq!((second.status, second.remaining_holds), (HoldStatus::Ended(Ended::Released), 1));
+    assert_eq!(
+        a.acquire(&a.request(&inner, LONG)).await,
+        Acquired::AlreadyEnded(Ended::Released),
+        "a late request"
+    );
     assert_eq!(count(&b).await, 1);
-    assert_eq!(a.release(&outer).await.left, 0);
+    assert_eq!(a.release(&outer).await.remaining_holds, 0);
     b.acquire_new(LONG).await;
 }
 
@@ -64,23 +68,23 @@ pub async fn a_release_reports_the_remaining_holds(fixture: &Fixture) {
     if !c.store.capabilities().queue {
         for (client, claim, left) in [(&a, &outer, 2), (&a, &inner, 1), (&b, &middle, 0)] {
             let released = client.release(claim).await;
-            assert_eq!((released.found, released.left), (HoldStatus::Held, left));
+            assert_eq!((released.status, released.remaining_holds), (HoldStatus::Held, left));
         }
     }
     let (waiting, nonce) = c.enqueue().await;
     let strange = c.release(&c.claim()).await;
-    assert_eq!((strange.found, strange.left), (HoldStatus::Superseded, 0));
+    assert_eq!((strange.status, strange.remaining_holds), (HoldStatus::Superseded, 0));
     assert_eq!(strange.holder.map(|holder| (holder.owner, holder.count)), Some((outer.value.clone(), 3)));
     for (client, claim, left) in [(&a, &outer, 2), (&a, &inner, 1)] {
         let released = client.release(claim).await;
-        assert_eq!((released.found, released.left), (HoldStatus::Held, left));
+        assert_eq!((released.status, released.remaining_holds), (HoldStatus::Held, left));
         assert_eq!(c.status(&waiting).await, HoldStatus::Queued);
         c.taken(&c.request(&waiting, LONG)).await;
         assert_eq!(count(&c).await, left);
     }
     assert_eq!(fixture.grants_so_far(&c).await, [], "no grant before the last release");
     let released = b.release(&middle).await;
-    assert_eq!((released.found, released.left), (HoldStatus::Held, 0));
+    assert_eq!((released.status, released.remaining_holds), (HoldStatus::Held, 0));
     assert_eq!(c.next_grant().await.nonce, nonce);
     assert_eq!(c.status(&waiting).await, HoldStatus::Held);
 }
@@ -93,7 +97,7 @@ pub async fn a_release_by_an_unknown_hold_ends_none(fixture: &Fixture) {
     a.granted(&a.request(&outer, LONG)).await;
     a.granted(&a.request(&inner, LONG)).await;
     for other in [b.claim(), a.claim(), a.same_owner_claim(&outer), b.same_owner_claim(&outer)] {
-        assert_ne!(b.release(&other).await.found, HoldStatus::Held);
+        assert_ne!(b.release(&other).await.status, HoldStatus::Held);
         assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
     }
     assert_eq!(count(&b).await, 2);
@@ -108,13 +112,13 @@ pub async fn a_reentry_shortens_no_lease(fixture: &Fixture) {
     assert_eq!(a.extend(&outer, LONG * 4).await, Extended::Extended);
     let inner = b.same_owner_claim(&outer);
     let granted = b.granted(&b.request(&inner, fixture.short_lease())).await;
-    assert_eq!(entered(&granted).lease_ms, millis(LONG * 4), "the longest requested lease");
+    assert_eq!(owner_holds(&granted).lease_ms, millis(LONG * 4), "the longest requested lease");
     assert!(
         granted.remaining_ms <= millis(fixture.short_lease()),
         "it lasts for the requested lease: {granted:?}"
     );
     assert!(b.remaining_ms().await > millis(LONG * 4) - 60_000);
-    assert_eq!(b.release(&inner).await.left, 1);
+    assert_eq!(b.release(&inner).await.remaining_holds, 1);
     assert!(b.remaining_ms().await > millis(LONG * 4) - 60_000, "nor does its release");
     fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
     assert_eq!(a.status(&outer).await, HoldStatus::Held);
@@ -132,9 +136,9 @@ pub async fn each_hold_expires_on_its_own(fixture: &Fixture) {
     assert_eq!(a.status(&outer).await, HoldStatus::Vanished);
     assert_eq!(a.extend(&outer, LONG).await, Extended::NotHeld);
     let late = a.release(&outer).await;
-    assert_eq!((late.found, late.left), (HoldStatus::Vanished, 1));
+    assert_eq!((late.status, late.remaining_holds), (HoldStatus::Vanished, 1));
     assert_eq!(a.status(&inner).await, HoldStatus::Held);
-    assert_eq!(a.release(&inner).await.left, 0);
+    assert_eq!(a.release(&inner).await.remaining_holds, 0);
     b.acquire_new(LONG).await;
 }
 
@@ -154,7 +158,7 @@ pub async fn an_unknown_hold_expires_and_leaves_no_count(fixture: &Fixture) {
     a.release(&inner).await;
     fixture.advance(fixture.short_lease() / 2 + Duration::from_millis(2)).await;
     fixture.wait_until("the unknown hold expires", async || count(&b).await == 1).await;
-    assert_eq!(a.release(&outer).await.left, 0);
+    assert_eq!(a.release(&outer).await.remaining_holds, 0);
     b.acquire_new(LONG).await;
 }
 
@@ -164,7 +168,7 @@ pub async fn an_unknown_hold_alone_expires(fixture: &Fixture) {
     let outer = a.claim();
     a.granted(&a.request(&outer, LONG)).await;
     a.granted(&a.request(&a.same_owner_claim(&outer), fixture.short_lease())).await;
-    assert_eq!(a.release(&outer).await.left, 1);
+    assert_eq!(a.release(&outer).await.remaining_holds, 1);
     let (claim, _) = b.enqueue().await;
     assert!(b.remaining_ms().await <= millis(fixture.short_lease()), "the reported time is no longer");
     fixture.wait_expired(fixture.short_lease(), &a).await;
@@ -182,14 +186,14 @@ pub async fn only_a_reentry_overtakes_the_queue(fixture: &Fixture) {
     d.enqueue_as(&last, LONG).await;
     let inner = a.same_owner_claim(&outer);
     assert!(a.granted(&a.queued_request(&inner, LONG, LONG)).await.others_wait);
-    assert_eq!(a.inspect().await.waiting, 3);
+    assert_eq!(a.inspect().await.waiters, 3);
     a.release(&inner).await;
     a.release(&outer).await;
     assert_eq!(b.next_grant().await.nonce, nonce);
     a.taken(&a.request(&a.same_owner_claim(&outer), LONG)).await;
     let granted = d.granted(&d.queued_request(&last, LONG, LONG)).await;
-    assert_eq!(entered(&granted).count, 2);
-    assert_eq!(a.inspect().await.waiting, 1, "the waiter has left the queue");
+    assert_eq!(owner_holds(&granted).count, 2);
+    assert_eq!(a.inspect().await.waiters, 1, "the waiter has left the queue");
     assert_eq!(fixture.grants_so_far(&c).await, []);
 }
 
@@ -205,10 +209,10 @@ pub async fn a_release_that_acquires_reenters(fixture: &Fixture) {
         let poll = a.queued_request(&next, LONG, LONG);
         for found in [HoldStatus::Held, HoldStatus::Ended(Ended::Released)] {
             let released = a.release_and(&inner, pass, Some(poll.clone())).await;
-            assert_eq!(released.found, found);
+            assert_eq!(released.status, found);
             assert!(matches!(released.next, Some(Ok(Acquired::Granted { .. }))), "{released:?}");
             let inspection = a.inspect().await;
-            assert_eq!((inspection.holder.map(|holder| holder.count), inspection.waiting), (Some(2), 0));
+            assert_eq!((inspection.holder.map(|holder| holder.count), inspection.waiters), (Some(2), 0));
         }
     }
 }
@@ -248,8 +252,8 @@ pub async fn a_lapsed_session_loses_only_its_own_holds(fixture: &Fixture) {
     a.granted(&Acquire { liveness: Liveness::Lease, ..a.request(&detached, LONG) }).await;
     let (waiting, _) = c.enqueue().await;
     fixture.wait_lapsed(fixture.short_lease(), &a).await;
-    assert_eq!(observer.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
-    assert_eq!(observer.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
+    assert_eq!(observer.evict(a.session).await, Evicted::Removed { fence: Some(fence), was_queued: false });
+    assert_eq!(observer.evict(a.session).await, Evicted::Removed { fence: None, was_queued: false }, "once");
     assert_eq!(a.status(&dead).await, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(a.extend(&dead, LONG).await, Extended::NotHeld);
     for (client, claim) in [(&b, &living), (&a, &detached)] {
@@ -275,12 +279,12 @@ pub async fn a_forced_release_ends_all_holds_of_an_owner(fixture: &Fixture) {
     }
     let fence = fence.expect("it was granted");
     let (waiting, nonce) = c.enqueue().await;
-    assert_eq!(operator.force_release(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(operator.force_release(ObservedHolder::Hold(fence)).await, ForceReleased::Released);
     assert_eq!((a.next_force_release().await, b.next_force_release().await), (fence, fence));
     assert_eq!(c.next_grant().await.nonce, nonce);
     for (client, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {
         assert_eq!(client.extend(claim, LONG).await, Extended::NotHeld);
-        assert_ne!(client.release(claim).await.found, HoldStatus::Held);
+        assert_ne!(client.release(claim).await.status, HoldStatus::Held);
     }
     assert_eq!(c.status(&waiting).await, HoldStatus::Held);
     assert_eq!(count(&operator).await, 1);
@@ -297,25 +301,28 @@ pub async fn a_foreign_hold_of_the_same_owner_counts(fixture: &Fixture) {
     };
     put.await;
     let holder = b.taken(&b.request(&b.claim(), LONG)).await.holder.expect("a holder");
-    assert!(holder.is_stranger());
+    assert!(holder.is_foreign());
     assert_eq!(
         (holder.owner.as_ref().map(leasehold_core::OwnValue::as_str), holder.count),
         (Some(foreign_value), 1)
     );
     let claim = a.claim_with_value(foreign_value);
     let granted = a.granted(&a.request(&claim, fixture.short_lease())).await;
-    assert_eq!((entered(&granted).count, entered(&granted).lease_ms), (2, millis(fixture.short_lease())));
+    assert_eq!(
+        (owner_holds(&granted).count, owner_holds(&granted).lease_ms),
+        (2, millis(fixture.short_lease()))
+    );
     assert!(b.remaining_ms().await > millis(LONG) - 60_000, "it is not shortened");
     let holder = b.inspect().await.holder.expect("it is held");
     assert_eq!((holder.count, holder.fence), (2, Some(granted.fence)));
     let released = a.release(&claim).await;
-    assert_eq!((released.found, released.left), (HoldStatus::Held, 1));
-    assert!(b.taken(&b.request(&b.claim(), LONG)).await.holder.is_some_and(|holder| holder.is_stranger()));
+    assert_eq!((released.status, released.remaining_holds), (HoldStatus::Held, 1));
+    assert!(b.taken(&b.request(&b.claim(), LONG)).await.holder.is_some_and(|holder| holder.is_foreign()));
     let again = a.granted(&a.request(&a.claim_with_value(foreign_value), fixture.short_lease())).await;
     assert!(again.fence > granted.fence, "Leasehold held nothing in between");
     fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
     fixture.wait_until("Leasehold's hold expires", async || count(&b).await == 1).await;
-    assert!(b.inspect().await.holder.is_some_and(|holder| holder.is_stranger()));
+    assert!(b.inspect().await.holder.is_some_and(|holder| holder.is_foreign()));
 }
 
 /// A lock of another kind with the same name is refused with its kind, in both directions, and stays unchanged.
@@ -342,7 +349,7 @@ pub async fn another_kind_of_lock_is_refused(fixture: &Fixture) {
             assert_eq!(b.execute(&Op::Acquire(request)).await, refused);
         }
         assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
-        assert_ne!(b.release(&other).await.found, HoldStatus::Held);
+        assert_ne!(b.release(&other).await.status, HoldStatus::Held);
         assert_eq!(a.status(&held).await, HoldStatus::Held);
         assert!(a.remaining_ms().await <= millis(LONG));
         a.release(&held).await;
@@ -361,10 +368,10 @@ pub async fn concurrent_reentries_are_counted(fixture: &Fixture) {
             for _ in 0..20 {
                 let claim = client.same_owner_claim(&outer);
                 let granted = client.granted(&client.request(&claim, LONG)).await;
-                assert!((2..=5).contains(&entered(&granted).count), "{granted:?}");
+                assert!((2..=5).contains(&owner_holds(&granted).count), "{granted:?}");
                 let released = client.release(&claim).await;
-                let left = (1..=4).contains(&released.left);
-                assert!(released.found == HoldStatus::Held && left, "{released:?}");
+                let left = (1..=4).contains(&released.remaining_holds);
+                assert!(released.status == HoldStatus::Held && left, "{released:?}");
             }
         })
     });
@@ -372,7 +379,7 @@ pub async fn concurrent_reentries_are_counted(fixture: &Fixture) {
         worker.await.unwrap_or_else(|error| panic!("a task panicked: {error}"));
     }
     assert_eq!(count(&b).await, 1);
-    assert_eq!(a.release(&outer).await.left, 0);
+    assert_eq!(a.release(&outer).await.remaining_holds, 0);
     b.acquire_new(LONG).await;
 }
 

@@ -63,7 +63,7 @@ pub async fn a_release_without_waiters_acquires_at_once(fixture: &Fixture) {
     let next = a.claim();
     let released =
         a.release_and(&claim, ReleaseAction::Grant, Some(a.queued_request(&next, LONG, LONG))).await;
-    assert_eq!(released.found, HoldStatus::Held);
+    assert_eq!(released.status, HoldStatus::Held);
     let second = granted(next_of(released));
     assert!(second.fence > first.fence && !second.others_wait, "{second:?} after {first:?}");
     assert_eq!(a.status(&claim).await, HoldStatus::Ended(Ended::Released));
@@ -78,17 +78,17 @@ pub async fn a_resent_release_that_acquires_is_one(fixture: &Fixture) {
         let next = a.claim();
         let poll = a.queued_request(&next, LONG, LONG);
         let first = a.release_and(&held, pass, Some(poll.clone())).await;
-        assert_eq!(first.found, HoldStatus::Held);
+        assert_eq!(first.status, HoldStatus::Held);
         let own = a.granted(&poll).await;
         let second = a.release_and(&held, pass, Some(poll.clone())).await;
-        assert_eq!(second.found, HoldStatus::Ended(Ended::Released));
+        assert_eq!(second.status, HoldStatus::Ended(Ended::Released));
         assert_eq!(granted(next_of(second)).fence, own.fence);
-        assert_eq!(a.inspect().await.waiting, 0, "a holder does not wait");
+        assert_eq!(a.inspect().await.waiters, 0, "a holder does not wait");
         a.release(&next).await;
         let third = a.release_and(&held, pass, Some(poll)).await;
-        assert_eq!(next_of(third), Acquired::Spent(Ended::Released));
+        assert_eq!(next_of(third), Acquired::AlreadyEnded(Ended::Released));
         let inspection = a.inspect().await;
-        assert_eq!((inspection.holder, inspection.waiting), (None, 0));
+        assert_eq!((inspection.holder, inspection.waiters), (None, 0));
     }
 }
 
@@ -102,11 +102,11 @@ pub async fn a_lock_left_free_keeps_its_queue(fixture: &Fixture) {
     let own = a.claim();
     let next = a.queued_request(&own, LONG, LONG);
     let released = a.release_and(&held, ReleaseAction::Free, Some(next)).await;
-    assert_eq!(released.found, HoldStatus::Held);
+    assert_eq!(released.status, HoldStatus::Held);
     let taken = taken(next_of(released));
     assert_eq!((taken.holder, taken.position), (None, Some(2)));
     let inspection = a.inspect().await;
-    assert_eq!((inspection.holder, inspection.waiting), (None, 3));
+    assert_eq!((inspection.holder, inspection.waiters), (None, 3));
     assert_eq!(fixture.grants_so_far(&b).await, []);
     c.taken(&c.queued_request(&second, LONG, LONG)).await;
     assert_eq!(b.next_grant().await.nonce, nonce);
@@ -122,7 +122,7 @@ pub async fn a_late_release_grants_a_free_lock(fixture: &Fixture) {
     let (claim, nonce) = b.enqueue().await;
     fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
     fixture.wait_until("the lease ends", async || b.inspect().await.holder.is_none()).await;
-    assert_eq!(a.release(&late).await.found, HoldStatus::Vanished);
+    assert_eq!(a.release(&late).await.status, HoldStatus::Vanished);
     assert_eq!(b.next_grant().await.nonce, nonce);
     assert_eq!(b.status(&claim).await, HoldStatus::Held);
 }

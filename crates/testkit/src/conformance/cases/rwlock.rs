@@ -19,13 +19,13 @@ pub async fn readers_share_and_a_writer_is_alone(fixture: &Fixture) {
     let upgradable = c.acquire_mode(Upgradable).await;
     let beside = b.acquire_mode(Read).await;
     a.taken(&a.mode_request(&a.claim(), Upgradable)).await;
-    let sharers = a.inspect().await.sharers;
+    let sharers = a.inspect().await.shared_holders;
     let modes: Vec<_> = sharers.iter().map(|holder| holder.mode).collect();
     assert_eq!(modes, [Read, Read, Upgradable, Read]);
     assert!(sharers.is_sorted_by_key(|holder| holder.fence));
     for (client, claim) in [(&a, read), (&b, other), (&c, upgradable), (&b, beside)] {
         a.taken(&a.mode_request(&a.claim(), Write)).await;
-        assert_eq!(client.release(&claim).await.found, HoldStatus::Held);
+        assert_eq!(client.release(&claim).await.status, HoldStatus::Held);
     }
     a.acquire_mode(Write).await;
     for mode in [Read, Upgradable, Write] {
@@ -87,7 +87,7 @@ pub async fn an_upgrade_that_would_never_end_is_refused(fixture: &Fixture) {
             assert_eq!(a.refused(&request).await, refused, "{mode:?}");
         }
     }
-    assert_eq!(b.inspect().await.waiting, 0);
+    assert_eq!(b.inspect().await.waiters, 0);
     a.release(&read).await;
     let upgradable = a.acquire_mode(Upgradable).await;
     let first = a.same_owner_claim(&upgradable);
@@ -115,7 +115,7 @@ pub async fn an_upgrade_overtakes_all_waiters(fixture: &Fixture) {
     }
     b.release(&reading).await;
     assert_eq!(Some(a.next_grant().await.nonce), poll.queue.map(|queue| queue.nonce));
-    let modes: Vec<_> = d.inspect().await.sharers.iter().map(|holder| holder.mode).collect();
+    let modes: Vec<_> = d.inspect().await.shared_holders.iter().map(|holder| holder.mode).collect();
     assert_eq!(modes, [Upgradable, Upgrade]);
     a.release(&upgrade).await;
     assert_eq!((c.status(&writing).await, d.status(&behind).await), (HoldStatus::Queued, HoldStatus::Queued));
@@ -163,7 +163,7 @@ pub async fn a_live_reader_does_not_extend_an_expired_one(fixture: &Fixture) {
     b.extend(&long, LONG * 2).await;
     let (writing, nonce) = c.enqueue_mode(Write).await;
     fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
-    fixture.wait_until("the short lease ends", async || c.inspect().await.sharers.len() == 1).await;
+    fixture.wait_until("the short lease ends", async || c.inspect().await.shared_holders.len() == 1).await;
     assert_eq!((a.status(&brief).await, b.status(&long).await), (HoldStatus::Vanished, HoldStatus::Held));
     assert_eq!(c.status(&writing).await, HoldStatus::Queued);
     b.release(&long).await;
@@ -178,7 +178,7 @@ pub async fn a_late_release_of_a_read_ends_no_write(fixture: &Fixture) {
     fixture.wait_expired(fixture.short_lease(), &b).await;
     let writing = b.acquire_mode(Write).await;
     for _ in 0..2 {
-        assert_ne!(a.release(&late).await.found, HoldStatus::Held);
+        assert_ne!(a.release(&late).await.status, HoldStatus::Held);
         assert_eq!(b.status(&writing).await, HoldStatus::Held);
     }
     a.taken(&a.mode_request(&a.claim(), Read)).await;
@@ -225,7 +225,7 @@ pub async fn a_lapsed_upgrade_blocks_no_waiter(fixture: &Fixture) {
     a.enqueue_mode_as(&a.same_owner_claim(&upgradable), Upgrade).await;
     let (behind, nonce) = c.enqueue_mode(Read).await;
     fixture.wait_lapsed(fixture.short_lease(), &a).await;
-    assert_eq!(b.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: true });
+    assert_eq!(b.evict(a.session).await, Evicted::Removed { fence: Some(fence), was_queued: true });
     assert_eq!(c.next_grant().await.nonce, nonce);
     assert_eq!((b.status(&reading).await, c.status(&behind).await), (HoldStatus::Held, HoldStatus::Held));
 }

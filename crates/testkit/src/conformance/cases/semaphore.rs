@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `count` of five permits.
 fn of_five(count: u32) -> LockMode {
-    LockMode::Permits { count, of: 5 }
+    LockMode::Permits { count, total: 5 }
 }
 
 /// `count` of two permits.
 fn of_two(count: u32) -> LockMode {
-    LockMode::Permits { count, of: 2 }
+    LockMode::Permits { count, total: 2 }
 }
 
 /// Holds coexist while permits remain, each with its own token. All are reported.
@@ -33,13 +33,13 @@ pub async fn permits_are_granted_up_to_their_number(fixture: &Fixture) {
     let holder = taken.holder.expect("the lock is held");
     assert_eq!((holder.label, holder.fence), (Some(a.label()), Some(first.fence)), "the oldest");
     let seen = c.inspect().await;
-    assert_eq!((seen.limit, seen.holder), (Some(5), seen.sharers.first().cloned()));
+    assert_eq!((seen.limit, seen.holder), (Some(5), seen.shared_holders.first().cloned()));
     let reported: Vec<_> =
-        seen.sharers.iter().map(|holder| (holder.label.clone(), holder.fence, holder.mode)).collect();
+        seen.shared_holders.iter().map(|holder| (holder.label.clone(), holder.fence, holder.mode)).collect();
     let expected =
         [(Some(a.label()), Some(first.fence), of_five(3)), (Some(b.label()), Some(second.fence), of_five(2))];
     assert_eq!(reported, expected);
-    assert_eq!(b.release(&two).await.found, HoldStatus::Held);
+    assert_eq!(b.release(&two).await.status, HoldStatus::Held);
     c.taken(&c.mode_request(&c.claim(), of_five(3))).await;
     c.acquire_mode(of_five(2)).await;
     assert_eq!(a.status(&three).await, HoldStatus::Held);
@@ -55,7 +55,7 @@ pub async fn resent_permits_count_once(fixture: &Fixture) {
     }
     let other = b.acquire_mode(of_two(1)).await;
     for found in [HoldStatus::Held, HoldStatus::Ended(Ended::Released), HoldStatus::Ended(Ended::Released)] {
-        assert_eq!(a.release(&claim).await.found, found);
+        assert_eq!(a.release(&claim).await.status, found);
     }
     b.taken(&b.mode_request(&b.claim(), of_two(2))).await;
     b.acquire_mode(of_two(1)).await;
@@ -113,7 +113,7 @@ pub async fn each_hold_of_a_process_has_a_queue_entry(fixture: &Fixture) {
     let held = a.acquire_mode(of_two(2)).await;
     let (first, one) = b.enqueue_mode(of_two(1)).await;
     let (second, two) = b.enqueue_mode(of_two(1)).await;
-    assert_eq!(a.inspect().await.waiting, 2);
+    assert_eq!(a.inspect().await.waiters, 2);
     a.release(&held).await;
     assert_eq!([b.next_grant().await.nonce, b.next_grant().await.nonce], [one, two]);
     for claim in [first, second] {
@@ -128,7 +128,7 @@ pub async fn each_shared_hold_expires_on_its_own(fixture: &Fixture) {
     a.granted(&Acquire { mode: of_two(1), ..a.request(&brief, fixture.short_lease()) }).await;
     b.granted(&b.mode_request(&long, of_two(1))).await;
     fixture.advance(fixture.short_lease() + std::time::Duration::from_millis(2)).await;
-    fixture.wait_until("the short lease ends", async || c.inspect().await.sharers.len() == 1).await;
+    fixture.wait_until("the short lease ends", async || c.inspect().await.shared_holders.len() == 1).await;
     assert_eq!(a.status(&brief).await, HoldStatus::Vanished);
     assert_eq!(a.extend(&brief, LONG).await, Extended::NotHeld);
     c.acquire_mode(of_two(1)).await;
@@ -144,7 +144,7 @@ pub async fn a_release_after_the_expiry_adds_no_permit(fixture: &Fixture) {
     let one = b.acquire_mode(of_two(1)).await;
     let other = c.acquire_mode(of_two(1)).await;
     for _ in 0..2 {
-        assert_ne!(a.release(&late).await.found, HoldStatus::Held);
+        assert_ne!(a.release(&late).await.status, HoldStatus::Held);
         c.taken(&c.mode_request(&c.claim(), of_two(1))).await;
     }
     assert_eq!((b.status(&one).await, c.status(&other).await), (HoldStatus::Held, HoldStatus::Held));
@@ -167,7 +167,7 @@ pub async fn permits_of_a_lapsed_session_are_granted(fixture: &Fixture) {
     c.granted(&poll).await;
     assert_eq!(a.status(&lost).await, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(b.status(&kept).await, HoldStatus::Held, "live sessions keep their permits");
-    assert_eq!(a.acquire(&a.mode_request(&lost, of_two(1))).await, Acquired::Spent(Ended::Evicted));
+    assert_eq!(a.acquire(&a.mode_request(&lost, of_two(1))).await, Acquired::AlreadyEnded(Ended::Evicted));
 }
 
 /// Row 23: a client that wants no permit also evicts lapsed holders, and their permits are granted to waiters.
@@ -186,7 +186,7 @@ pub async fn a_lapsed_holder_is_evicted_by_any_client(fixture: &Fixture) {
     let (later, _) = c.enqueue_mode(of_two(1)).await;
     fixture.wait_lapsed(fixture.short_lease(), &a).await;
     assert_eq!(observer.evict(b.session).await, Evicted::Alive);
-    assert_eq!(observer.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
+    assert_eq!(observer.evict(a.session).await, Evicted::Removed { fence: Some(fence), was_queued: false });
     assert_eq!(b.next_grant().await.nonce, nonce);
     assert_eq!((b.status(&claim).await, c.status(&later).await), (HoldStatus::Held, HoldStatus::Queued));
     assert_eq!(observer.inspect_full().await.audit.len(), 2, "each of its holds is audited");
@@ -207,20 +207,20 @@ pub async fn the_first_waiter_watches_all_holders(fixture: &Fixture) {
     let (claim, behind) = (c.claim(), d.claim());
     let taken = c.taken(&c.queued_mode_request(&claim, of_two(1))).await;
     assert_eq!(taken.predecessor.map(|predecessor| predecessor.session), Some(a.session));
-    assert_eq!(taken.others, [b.session]);
+    assert_eq!(taken.other_holders, [b.session]);
     for (asked, other) in [(&b, &a), (&a, &b)] {
         let poll = Acquire { predecessor: Some(asked.session), ..c.queued_mode_request(&claim, of_two(1)) };
         let taken = c.taken(&poll).await;
         let predecessor = taken.predecessor.expect("both hold permits");
         assert_eq!(
-            (predecessor.session, taken.others.as_slice()),
+            (predecessor.session, taken.other_holders.as_slice()),
             (asked.session, [other.session].as_slice())
         );
         assert!(predecessor.alive_ms.is_some(), "it is alive");
     }
     let taken = d.taken(&d.queued_mode_request(&behind, of_two(1))).await;
     assert_eq!(taken.predecessor.map(|predecessor| predecessor.session), Some(c.session));
-    assert_eq!(taken.others, []);
+    assert_eq!(taken.other_holders, []);
 }
 
 /// More permits than exist, and zero permits, are refused at once.
@@ -231,13 +231,13 @@ pub async fn an_impossible_number_of_permits_is_refused(fixture: &Fixture) {
         (of_five(6), 6, 5),
         (of_five(0), 0, 5),
         // The store already knows the limit.
-        (LockMode::Permits { count: 6, of: 9 }, 6, 5),
+        (LockMode::Permits { count: 6, total: 9 }, 6, 5),
     ] {
         for request in [b.mode_request(&b.claim(), mode), b.queued_mode_request(&b.claim(), mode)] {
             assert_eq!(b.refused(&request).await, Refused::OutOfRange { count, limit });
         }
     }
-    assert_eq!(a.inspect().await.waiting, 0);
+    assert_eq!(a.inspect().await.waiters, 0);
 }
 
 /// The first acquire sets the number of permits. A later one with another number does not change it.
@@ -245,7 +245,7 @@ pub async fn the_first_acquire_sets_the_number_of_permits(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     a.acquire_mode(of_two(1)).await;
     b.taken(&b.mode_request(&b.claim(), of_five(2))).await;
-    let (_, _) = b.enqueue_mode(LockMode::Permits { count: 2, of: 2 }).await;
+    let (_, _) = b.enqueue_mode(LockMode::Permits { count: 2, total: 2 }).await;
     assert_eq!(a.inspect().await.limit, Some(2));
 }
 
@@ -283,7 +283,7 @@ pub async fn a_waiter_beyond_a_lowered_limit_blocks_no_other(fixture: &Fixture) 
     let (claim, _) = b.enqueue_mode(of_five(4)).await;
     let (next, nonce) = c.enqueue_mode(of_five(1)).await;
     assert_eq!(operator.resize(Some(5), 3).await, Resized::Done);
-    assert_eq!(operator.inspect().await.waiting, 1, "the first request can never be granted");
+    assert_eq!(operator.inspect().await.waiters, 1, "the first request can never be granted");
     assert_eq!(
         b.refused(&b.queued_mode_request(&claim, of_five(4))).await,
         Refused::OutOfRange { count: 4, limit: 3 }
@@ -291,7 +291,7 @@ pub async fn a_waiter_beyond_a_lowered_limit_blocks_no_other(fixture: &Fixture) 
     a.release(&held).await;
     assert_eq!(c.next_grant().await.nonce, nonce);
     assert_eq!((b.status(&claim).await, c.status(&next).await), (HoldStatus::Vanished, HoldStatus::Held));
-    assert_eq!(operator.inspect().await.waiting, 0);
+    assert_eq!(operator.inspect().await.waiters, 0);
 }
 
 /// A forced release ends one hold by its token. Only its holder is notified, and a waiter is granted.
@@ -307,7 +307,7 @@ pub async fn a_forced_release_ends_one_of_several(fixture: &Fixture) {
     let lost = b.claim();
     let fence = b.granted(&b.mode_request(&lost, of_two(1))).await.fence;
     let (claim, nonce) = c.enqueue_mode(of_two(1)).await;
-    assert_eq!(operator.force_release(ObservedHolder::Hold(fence)).await, ForceReleased::ForceReleased);
+    assert_eq!(operator.force_release(ObservedHolder::Hold(fence)).await, ForceReleased::Released);
     assert_eq!(b.next_force_release().await, fence);
     assert_eq!(c.next_grant().await.nonce, nonce);
     assert_eq!(b.status(&lost).await, HoldStatus::Ended(Ended::ForceReleased));
@@ -319,7 +319,7 @@ pub async fn a_forced_release_ends_one_of_several(fixture: &Fixture) {
         ),
         "once"
     );
-    assert_eq!(operator.inspect().await.sharers.len(), 2);
+    assert_eq!(operator.inspect().await.shared_holders.len(), 2);
 }
 
 /// The permits held never exceed their number under concurrent use.
@@ -331,7 +331,7 @@ pub async fn held_permits_never_exceed_their_number(fixture: &Fixture) {
         worker.await.unwrap_or_else(|error| panic!("a task panicked: {error}"));
     }
     let seen = fixture.client().await.inspect().await;
-    assert_eq!((seen.sharers.len(), seen.waiting), (0, 0));
+    assert_eq!((seen.shared_holders.len(), seen.waiters), (0, 0));
 }
 
 async fn acquire_and_release(client: TestClient, inside: Arc<AtomicU32>) {
@@ -347,6 +347,6 @@ async fn acquire_and_release(client: TestClient, inside: Arc<AtomicU32>) {
         assert!(others + count <= 5, "{} permits of five", others + count);
         tokio::task::yield_now().await;
         inside.fetch_sub(count, Ordering::SeqCst);
-        assert_eq!(client.release(&claim).await.found, HoldStatus::Held);
+        assert_eq!(client.release(&claim).await.status, HoldStatus::Held);
     }
 }

@@ -62,16 +62,17 @@ pub async fn a_session_is_listed_with_its_locks(fixture: &Fixture) {
     let claim = a.acquire_new(LONG).await;
     a.at(&elsewhere).acquire_new(LONG).await;
     let held = vec![a.lock.clone(), elsewhere.clone()];
-    a.heartbeat(leasehold_core::Heartbeat { held: held.clone(), ..a.heartbeat_request(LONG) }).await;
+    a.heartbeat(leasehold_core::Heartbeat { acquired: held.clone(), ..a.heartbeat_request(LONG) }).await;
     let entry = b.session_entry(a.session).await.expect("it is alive");
     let mut expected = held;
     expected.sort();
     let mut found = entry.held;
     found.sort();
-    assert_eq!((entry.about, found), (a.metadata(), expected));
+    assert_eq!((entry.metadata, found), (a.metadata(), expected));
     assert!(entry.alive_ms.is_some());
     a.release(&claim).await;
-    a.heartbeat(leasehold_core::Heartbeat { left: vec![a.lock.clone()], ..a.heartbeat_request(LONG) }).await;
+    a.heartbeat(leasehold_core::Heartbeat { released: vec![a.lock.clone()], ..a.heartbeat_request(LONG) })
+        .await;
     assert_eq!(b.session_entry(a.session).await.map(|entry| entry.held), Some(vec![elsewhere]));
 }
 
@@ -100,7 +101,7 @@ pub async fn a_poll_evicts_a_lapsed_predecessor(fixture: &Fixture) {
     let granted = b.granted(&behind(&b, &claim, &a)).await;
     assert!(granted.fence > fence && granted.others_wait, "{granted:?} after {fence}");
     assert_eq!(a.extend(&lost, LONG).await, Extended::NotHeld);
-    assert_eq!(a.acquire(&a.request(&lost, LONG)).await, Acquired::Spent(Ended::Evicted));
+    assert_eq!(a.acquire(&a.request(&lost, LONG)).await, Acquired::AlreadyEnded(Ended::Evicted));
     b.release(&claim).await;
     assert_eq!(c.next_grant().await.nonce, nonce);
 }
@@ -155,10 +156,10 @@ pub async fn a_lapsed_session_is_evicted_by_any_client(fixture: &Fixture) {
     let (claim, nonce) = b.enqueue().await;
     c.enqueue().await;
     fixture.wait_lapsed(fixture.short_lease(), &a).await;
-    assert_eq!(observer.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
+    assert_eq!(observer.evict(a.session).await, Evicted::Removed { fence: Some(fence), was_queued: false });
     assert_eq!(b.next_grant().await.nonce, nonce, "the next in order");
     assert_eq!(b.status(&claim).await, HoldStatus::Held);
-    assert_eq!(observer.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
+    assert_eq!(observer.evict(a.session).await, Evicted::Removed { fence: None, was_queued: false }, "once");
     assert_eq!(fixture.grants_so_far(&c).await, []);
 }
 
@@ -199,7 +200,7 @@ pub async fn a_hold_without_a_session_is_not_evicted(fixture: &Fixture) {
     let taken = b.taken(&poll).await;
     assert_eq!((taken.predecessor, taken.holder.and_then(|holder| holder.session)), (None, None));
     for (client, claim, fate) in [(&a, &held, HoldStatus::Held), (&b, &claim, HoldStatus::Queued)] {
-        assert_eq!(observer.evict(client.session).await, Evicted::Gone { hold: None, place: false });
+        assert_eq!(observer.evict(client.session).await, Evicted::Removed { fence: None, was_queued: false });
         assert_eq!(client.status(claim).await, fate);
     }
 }
@@ -217,9 +218,9 @@ pub async fn an_evicted_holder_is_informed(fixture: &Fixture) {
     fixture.wait_lapsed(fixture.short_lease(), &a).await;
     let fence = b.granted(&behind(&b, &claim, &a)).await.fence;
     let entry = b.inspect_full().await.audit.into_iter().next().expect("it is audited");
-    assert_eq!((entry.how, entry.whose, entry.by), (Ended::Evicted, Some(a.label()), b.label()));
+    assert_eq!((entry.ended, entry.holder, entry.actor), (Ended::Evicted, Some(a.label()), b.label()));
     assert_eq!(a.status(&lost).await, HoldStatus::Ended(Ended::Evicted));
-    assert_eq!(a.release(&lost).await.found, HoldStatus::Ended(Ended::Evicted));
+    assert_eq!(a.release(&lost).await.status, HoldStatus::Ended(Ended::Evicted));
     assert_eq!(b.granted(&b.request(&claim, LONG)).await.fence, fence, "the successor still holds it");
 }
 

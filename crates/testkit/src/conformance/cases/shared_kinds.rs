@@ -11,33 +11,33 @@ use std::time::Duration;
 pub async fn a_mode_of_another_kind_is_refused(fixture: &Fixture) {
     let a = fixture.client().await;
     let all = [
-        LockMode::Whole,
-        LockMode::Permits { count: 1, of: 1 },
+        LockMode::Exclusive,
+        LockMode::Permits { count: 1, total: 1 },
         LockMode::Read,
         LockMode::Upgradable,
         LockMode::Write,
         LockMode::Upgrade,
-        LockMode::Arrive { count: 1, of: 1 },
-        LockMode::Await { of: 1 },
-        LockMode::Meet { of: 1 },
+        LockMode::CountDown { count: 1, total: 1 },
+        LockMode::LatchWait { total: 1 },
+        LockMode::BarrierWait { total: 1 },
     ];
-    let refused = Reply::Refused(Refused::NoSuchPart);
-    for mode in all.into_iter().filter(|mode| !mode.suits(fixture.lock.kind)) {
+    let refused = Reply::Refused(Refused::Unsupported);
+    for mode in all.into_iter().filter(|mode| !mode.applies_to(fixture.lock.kind)) {
         for request in [a.mode_request(&a.claim(), mode), a.queued_mode_request(&a.claim(), mode)] {
             assert_eq!(a.execute(&Op::Acquire(request)).await, refused, "{mode:?}");
         }
     }
     if fixture.lock.kind != Kind::Semaphore {
-        assert_eq!(a.execute(&Op::Resize(Resize { seen: None, limit: 3 })).await, refused);
+        assert_eq!(a.execute(&Op::Resize(Resize { observed: None, limit: 3 })).await, refused);
     }
     let seen = a.inspect().await;
-    assert_eq!((seen.sharers, seen.waiting, seen.limit), (Vec::new(), 0, None));
+    assert_eq!((seen.shared_holders, seen.waiters, seen.limit), (Vec::new(), 0, None));
 }
 
 /// A name that holds a lock of another kind is refused in both directions, and the stored value stays.
 pub async fn a_name_has_one_kind(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    for other in Kind::ALONE.into_iter().chain(Kind::SHARED).filter(|kind| *kind != fixture.lock.kind) {
+    for other in Kind::EXCLUSIVE.into_iter().chain(Kind::SHARED).filter(|kind| *kind != fixture.lock.kind) {
         for kinds in [[fixture.lock.kind, other], [other, fixture.lock.kind]] {
             let name = fixture.another_lock().name;
             let [first, second] = kinds.map(|kind| Lock { kind, name: name.clone() });
@@ -52,7 +52,7 @@ pub async fn a_name_has_one_kind(fixture: &Fixture) {
                 );
             }
             assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
-            assert_ne!(b.release(&other).await.found, HoldStatus::Held);
+            assert_ne!(b.release(&other).await.status, HoldStatus::Held);
             assert_eq!(a.status(&held).await, HoldStatus::Held);
             a.release(&held).await;
             b.acquire_new(LONG).await;
@@ -69,9 +69,9 @@ pub async fn a_multi_acquire_refuses_a_shared_lock(fixture: &Fixture) {
     let Some(replies) = a.acquire_all(&requests).await else {
         return report_unsupported("acquire of several locks");
     };
-    assert_eq!(replies, [MultiAcquired::Open, MultiAcquired::InTheWay(Err(Refused::NoSuchPart))]);
+    assert_eq!(replies, [MultiAcquired::Available, MultiAcquired::Blocked(Err(Refused::Unsupported))]);
     assert_eq!(a.at(&alone).inspect().await.holder, None);
-    assert_eq!(a.inspect().await.sharers, []);
+    assert_eq!(a.inspect().await.shared_holders, []);
 }
 
 /// Rows 2 and 16: a repeated acquire during a hold, after its release, or after its expiry does not affect others.
@@ -86,16 +86,16 @@ pub async fn shared_holds_are_distinguished(fixture: &Fixture) {
     assert!(two.fence > one.fence);
     assert_eq!(b.extend(&second, LONG * 2).await, Extended::Extended);
     let seen = a.inspect().await;
-    let left: Vec<_> = seen.sharers.iter().filter_map(|holder| holder.remaining_ms).collect();
+    let left: Vec<_> = seen.shared_holders.iter().filter_map(|holder| holder.remaining_ms).collect();
     assert!(left.len() == 2 && left[0] <= 10_000 && left[1] > 3_600_000, "each has its own expiry: {left:?}");
     fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
-    fixture.wait_until("the first hold expires", async || a.inspect().await.sharers.len() == 1).await;
+    fixture.wait_until("the first hold expires", async || a.inspect().await.shared_holders.len() == 1).await;
     assert_eq!(b.extend(&first, LONG).await, Extended::NotHeld);
     assert_eq!((b.status(&first).await, b.status(&second).await), (HoldStatus::Vanished, HoldStatus::Held));
     let again = b.granted(&b.mode_request(&first, mode)).await;
     assert!(again.fence > two.fence, "a new hold with a new token");
     b.release(&second).await;
-    assert!(matches!(b.acquire(&b.mode_request(&second, mode)).await, Acquired::Spent(_)));
+    assert!(matches!(b.acquire(&b.mode_request(&second, mode)).await, Acquired::AlreadyEnded(_)));
     assert_eq!(b.status(&first).await, HoldStatus::Held);
 }
 
@@ -103,8 +103,8 @@ pub async fn shared_holds_are_distinguished(fixture: &Fixture) {
 const fn shared(kind: Kind) -> LockMode {
     match kind {
         Kind::RwLock => LockMode::Read,
-        Kind::Latch => LockMode::Arrive { count: 1, of: 3 },
-        Kind::Barrier => LockMode::Meet { of: 1 },
-        _ => LockMode::Permits { count: 1, of: 2 },
+        Kind::Latch => LockMode::CountDown { count: 1, total: 3 },
+        Kind::Barrier => LockMode::BarrierWait { total: 1 },
+        _ => LockMode::Permits { count: 1, total: 2 },
     }
 }

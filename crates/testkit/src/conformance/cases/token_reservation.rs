@@ -3,17 +3,16 @@
 use super::sessions::{sessions_lapse, tracks_sessions};
 use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquired, Claim, Evicted, Extend, Extended, FencingToken, ForceReleased, HoldStatus, ObservedHolder, Op,
-    Refused, ReleaseAction, Reply,
+    Refused, ReleaseAction, Reply, Reserve, TokenBlock,
 };
 use std::time::Duration;
 
 /// A block, without notifications.
-const WITHOUT_NOTIFICATIONS: Reserve = Reserve { tokens: BLOCK, tell: false };
+const WITHOUT_NOTIFICATIONS: Reserve = Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: false };
 /// A block, with notifications.
-const WITH_NOTIFICATIONS: Reserve = Reserve { tokens: BLOCK, tell: true };
+const WITH_NOTIFICATIONS: Reserve = Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: true };
 const TICK: Duration = Duration::from_millis(1);
 
 /// The greatest token of a block that is reserved for a hold.
@@ -46,9 +45,9 @@ pub async fn blocks_of_tokens_follow_one_another(fixture: &Fixture) {
     let a = fixture.client().await;
     let (held, fence) = a.acquire_with_token().await;
     let mut tokens = vec![fence];
-    for asked in [BLOCK, BLOCK, 1, 3, u32::MAX, 0, BLOCK] {
-        let (block, _) = a.reserve(&held, Reserve { tokens: asked, tell: false }).await;
-        let most = usize::try_from(asked.clamp(1, BLOCK)).unwrap_or(0);
+    for asked in [TokenBlock::MAX_LEN, TokenBlock::MAX_LEN, 1, 3, u32::MAX, 0, TokenBlock::MAX_LEN] {
+        let (block, _) = a.reserve(&held, Reserve { tokens: asked, notify_wanted: false }).await;
+        let most = usize::try_from(asked.clamp(1, TokenBlock::MAX_LEN)).unwrap_or(0);
         assert!((1..=most).contains(&block.len()), "{} of {asked}", block.len());
         tokens.extend(block);
     }
@@ -62,10 +61,10 @@ pub async fn blocks_of_tokens_follow_one_another(fixture: &Fixture) {
 pub async fn a_block_is_complete_once_the_clock_allows(fixture: &Fixture) {
     let a = fixture.client().await;
     let (held, _) = a.acquire_with_token().await;
-    for asked in [BLOCK, 5, u32::MAX] {
+    for asked in [TokenBlock::MAX_LEN, 5, u32::MAX] {
         fixture.advance(TICK).await;
-        let (block, _) = a.reserve(&held, Reserve { tokens: asked, tell: false }).await;
-        assert_eq!(block.len(), usize::try_from(asked.min(BLOCK)).unwrap_or(0));
+        let (block, _) = a.reserve(&held, Reserve { tokens: asked, notify_wanted: false }).await;
+        assert_eq!(block.len(), usize::try_from(asked.min(TokenBlock::MAX_LEN)).unwrap_or(0));
     }
 }
 
@@ -116,7 +115,7 @@ pub async fn tokens_grow_past_the_reservation_of_an_evicted_holder(fixture: &Fix
     let last = reserved(&a, &held).await;
     assert_eq!(
         b.force_release(ObservedHolder::Hold(fence)).await,
-        ForceReleased::ForceReleased,
+        ForceReleased::Released,
         "the store knows it by its first token"
     );
     assert_eq!(a.next_force_release().await, fence);
@@ -130,7 +129,7 @@ pub async fn tokens_grow_past_the_reservation_of_an_evicted_holder(fixture: &Fix
     let (held, fence) = dead.acquire_with_token().await;
     let last = reserved(&dead, &held).await;
     fixture.wait_lapsed(fixture.short_lease(), &dead).await;
-    assert_eq!(b.evict(dead.session).await, Evicted::Gone { hold: Some(fence), place: false });
+    assert_eq!(b.evict(dead.session).await, Evicted::Removed { fence: Some(fence), was_queued: false });
     acquire_after(&b, last, "an eviction").await;
 }
 
@@ -266,7 +265,7 @@ pub async fn this_kind_of_lock_reserves_no_tokens(fixture: &Fixture) {
     for keep_record in [false, true] {
         let (claim, lease_ms, reserve) = (claim.clone(), millis(LONG * 5), Some(WITH_NOTIFICATIONS));
         let op = Op::Extend(Extend { claim, lease_ms, keep_record, reserve });
-        assert_eq!(a.execute(&op).await, Reply::Refused(Refused::NoSuchPart));
+        assert_eq!(a.execute(&op).await, Reply::Refused(Refused::Unsupported));
     }
     assert!(a.remaining_ms().await <= millis(LONG));
 }

@@ -16,9 +16,9 @@ use crate::engine::hold::{Hold, HoldEvents};
 use crate::engine::keeper::keep_id::KeepId;
 use crate::engine::local::reservation::{Call, Heard, Rest};
 use crate::engine::session::Session;
-use leasehold_core::machine::cohort::{Cohort, HandoffDecision, TokenBlock};
+use leasehold_core::machine::cohort::{Cohort, HandoffDecision};
 use leasehold_core::machine::contender::{AcquireTerms, Grant};
-use leasehold_core::{FIRST_LEASE, HoldId, Liveness, Lock, LockMode, Moment};
+use leasehold_core::{FIRST_LEASE, HoldId, Liveness, Lock, LockMode, Moment, TokenBlock};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ pub(in crate::engine) struct Passed {
 impl Handoff {
     /// State for a newly granted hold; `None` if this kind of hold is not handed on.
     pub(in crate::engine) fn of(lock: &Lock, grant: &Grant, now: Moment, last_in_line: u64) -> Option<Self> {
-        let is_plain = lock.kind.is_handed_on() && grant.claim.value.is_none();
+        let is_plain = lock.kind.supports_handoff() && grant.claim.value.is_none();
         is_plain.then(|| Self {
             hold: grant.claim.hold,
             cohort: Cohort::new(now, grant.others_wait, last_in_line),
@@ -91,7 +91,7 @@ fn least(lease: Duration) -> Duration {
 
 /// Whether a hold satisfies these terms (3).
 fn fits(hold: &Hold, terms: &AcquireTerms) -> bool {
-    terms.value.is_none() && terms.mode == LockMode::Whole && terms.liveness == hold.session.life
+    terms.value.is_none() && terms.mode == LockMode::Exclusive && terms.liveness == hold.session.life
 }
 
 impl LockEntry {
@@ -116,14 +116,14 @@ impl LockEntry {
         let passing = state.passing.as_mut().filter(|passing| passing.hold == hold.claim.hold)?;
         passing.keep_for = parting.keep_for;
         let next = match (state.line.front_id(), state.line.front(), parting.keep_for) {
-            (Some(id), Some(front), _) if front.queue && fits(hold, front) => passing.cohort.next(now, id),
-            (None, _, Some(_)) => passing.cohort.keep(),
-            _ => HandoffDecision::GiveBack,
+            (Some(id), Some(front), _) if front.queue && fits(hold, front) => passing.cohort.decide(now, id),
+            (None, _, Some(_)) => passing.cohort.decide_idle(),
+            _ => HandoffDecision::Release,
         };
         let call = match next {
-            HandoffDecision::GiveBack => return None,
-            HandoffDecision::Ask => passing.call(None),
-            HandoffDecision::HandOn => None,
+            HandoffDecision::Release => return None,
+            HandoffDecision::Reserve => passing.call(None),
+            HandoffDecision::HandOff => None,
         };
         hold.pass();
         (passing.kept, passing.rests_since) = (Some(keep), now);
@@ -150,7 +150,9 @@ impl LockEntry {
         let ends = hold.kept_until().min(hold.valid_until());
         let has_come = state.line.last_id() + 1;
         let fits = hold.session.id == session.id && hold.session.life == life;
-        if !fits || now + least(lease) > ends || passing.cohort.next(now, has_come) != HandoffDecision::HandOn
+        if !fits
+            || now + least(lease) > ends
+            || passing.cohort.decide(now, has_come) != HandoffDecision::HandOff
         {
             return None;
         }
@@ -237,26 +239,26 @@ impl State {
         let (keep, hold) = (passing.kept?, self.occupants.get(&passing.hold)?.hold.clone());
         let terms = self.line.front()?;
         let is_short = now + least(terms.lease) > hold.kept_until();
-        let next = match passing.cohort.next(now, id) {
-            _ if hold.session.id != session.id || !fits(&hold, terms) => HandoffDecision::GiveBack,
-            HandoffDecision::HandOn if is_short => HandoffDecision::Ask,
+        let next = match passing.cohort.decide(now, id) {
+            _ if hold.session.id != session.id || !fits(&hold, terms) => HandoffDecision::Release,
+            HandoffDecision::HandOff if is_short => HandoffDecision::Reserve,
             next => next,
         };
         match next {
             // The reply does not allow a hand-off.
-            HandoffDecision::Ask if passing.answered && !passing.calling => {
+            HandoffDecision::Reserve if passing.answered && !passing.calling => {
                 passing.kept = None;
                 Some(WaiterAction::GiveBack(hold, keep))
             }
-            HandoffDecision::GiveBack => {
+            HandoffDecision::Release => {
                 passing.kept = None;
                 Some(WaiterAction::GiveBack(hold, keep))
             }
-            HandoffDecision::Ask => {
+            HandoffDecision::Reserve => {
                 let lease = is_short.then_some(terms.lease);
                 Some(WaiterAction::Call(keep, passing.call(lease)))
             }
-            HandoffDecision::HandOn => {
+            HandoffDecision::HandOff => {
                 self.line.remove(id);
                 let (hold, call) = self.hand_out(&hold, now)?;
                 Some(WaiterAction::HandedOn(hold, keep, call))
@@ -267,10 +269,10 @@ impl State {
     /// Hands the kept hold on with the next token. Returns the request to send to the store if tokens run low.
     fn hand_out(&mut self, hold: &Hold, now: Moment) -> Option<(Arc<Hold>, Option<Call>)> {
         let passing = self.passing.as_mut()?;
-        let fence = passing.cohort.take()?;
+        let fence = passing.cohort.hand_off()?;
         (passing.kept, passing.answered) = (None, false);
         let goes_on = self.line.front().is_some() || passing.keep_for.is_some();
-        let call = if goes_on && passing.cohort.runs_low(now) { passing.call(None) } else { None };
+        let call = if goes_on && passing.cohort.should_reserve(now) { passing.call(None) } else { None };
         let next = Arc::new(hold.handed_on(fence));
         self.occupants.insert(next.claim.hold, CurrentHold { hold: next.clone(), leaving: false });
         Some((next, call))
@@ -281,7 +283,7 @@ impl State {
         let Some(passing) = &self.passing else { return false };
         let in_vain = passing.kept.is_some()
             && self.line.front().is_none()
-            && passing.cohort.keep() == HandoffDecision::GiveBack;
+            && passing.cohort.decide_idle() == HandoffDecision::Release;
         if in_vain {
             let hold = passing.hold;
             self.put_out(hold);
@@ -293,7 +295,11 @@ impl State {
     fn ask_to_keep(&mut self) -> Option<Call> {
         let passing = self.passing.as_mut().filter(|_| self.line.front().is_none())?;
         let is_kept = passing.kept.is_some() && passing.keep_for.is_some();
-        if is_kept && passing.cohort.keep() == HandoffDecision::Ask { passing.call(None) } else { None }
+        if is_kept && passing.cohort.decide_idle() == HandoffDecision::Reserve {
+            passing.call(None)
+        } else {
+            None
+        }
     }
 
     /// The last task has left the queue: returns the hold that was kept for it (2).
@@ -301,7 +307,7 @@ impl State {
         let passing = self.passing.as_ref().filter(|_| self.line.front().is_none())?;
         // The keeper takes care of a hold that is to be kept, if the store notifies this process of other waiters, or
         // has been asked to.
-        let is_told = passing.calling || passing.cohort.keep() == HandoffDecision::HandOn;
+        let is_told = passing.calling || passing.cohort.decide_idle() == HandoffDecision::HandOff;
         let is_seen_to = passing.keep_for.is_some() && passing.watched.is_some() && is_told;
         if is_seen_to { None } else { self.part() }
     }

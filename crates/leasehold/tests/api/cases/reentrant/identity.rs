@@ -31,7 +31,7 @@ impl Environment for Machine {
         Moment::ZERO + self.started.elapsed()
     }
 
-    fn wall(&self) -> SystemTime {
+    fn system_time(&self) -> SystemTime {
         SystemTime::now()
     }
 
@@ -43,7 +43,7 @@ impl Environment for Machine {
         Box::pin(tokio::time::sleep(at.since(self.now())))
     }
 
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+    fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
         let keeper = tokio::spawn(keeper).abort_handle();
         self.keepers.lock().unwrap_or_else(PoisonError::into_inner).push(keeper);
         Ok(())

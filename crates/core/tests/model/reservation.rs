@@ -12,14 +12,14 @@
 //!    of nothing else: not of one from its own session, nor about an earlier hold, nor by the request that is
 //!    granted.
 
-use crate::happenings::{
-    START_US, any_attendance, any_claim, any_lease_ms, any_op, any_reserve, ask, session, watcher,
+use crate::workload::{
+    START_US, any_claim, any_lease_ms, any_op, any_reserve, any_session_op, request, session, watcher,
 };
-use leasehold_core::machine::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, LockState, Sessions, Value, all_alive};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, ForceRelease, HoldId, HoldStatus, Inspect,
-    Kind, LockMode, Notification, ObservedHolder, Op, OwnValue, Refused, Release, Reply, SessionOp,
+    Kind, LockMode, Notification, ObservedHolder, Op, OwnValue, Refused, Release, Reply, Reserve, SessionOp,
+    TokenBlock,
 };
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ enum Event {
     /// A foreign client sets the key, or deletes it.
     Set(&'static str),
     Delete,
-    Attend(SessionOp),
+    SessionOp(SessionOp),
     /// The store loses all its data, and returns after that many microseconds.
     Lose(u64),
 }
@@ -66,8 +66,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::ForceRelease),
         1 => Just(Event::Set("shared")),
         1 => Just(Event::Delete),
-        3 => any_attendance().prop_map(Event::Attend),
-        1 => (0..100_u64).prop_map(|longer| Event::Lose(u64::from(BLOCK) + longer)),
+        3 => any_session_op().prop_map(Event::SessionOp),
+        1 => (0..100_u64).prop_map(|longer| Event::Lose(u64::from(TokenBlock::MAX_LEN) + longer)),
     ]
 }
 
@@ -85,32 +85,32 @@ struct Environment {
     now_us: u64,
     /// The greatest token that was granted or reserved (1).
     greatest: u64,
-    onlooker: Onlooker,
+    observer: NotificationObserver,
 }
 
 impl Environment {
     fn new() -> Self {
         let (state, sessions) = (LockState::default(), Sessions::default());
-        Self { state, sessions, now_us: START_US, greatest: 0, onlooker: Onlooker::default() }
+        Self { state, sessions, now_us: START_US, greatest: 0, observer: NotificationObserver::default() }
     }
 
     fn step(&mut self, (by_us, event): &Step) {
         self.now_us += by_us;
-        self.state.is_over(self.now_us);
+        self.state.is_empty_at(self.now_us);
         let now_ms = self.now_us / 1000;
         match event {
             Event::Op(op) => self.execute(op),
             Event::Reserve { lease_ms, keep_record, reserve } => {
-                let tenant = self.state.record.as_ref().and_then(|record| record.tenant.as_ref());
-                let claim = tenant.map_or_else(|| claim(0, 0), |tenant| tenant.claim.clone());
+                let recorded = self.state.record.as_ref().and_then(|record| record.last_holder.as_ref());
+                let claim = recorded.map_or_else(|| claim(0, 0), |recorded| recorded.claim.clone());
                 let (lease_ms, keep_record, reserve) = (*lease_ms, *keep_record, Some(*reserve));
                 self.execute(&Op::Extend(Extend { claim, lease_ms, keep_record, reserve }));
             }
             Event::ForceRelease => {
                 let last = last(&self.state).unwrap_or(FencingToken::new(0));
                 self.execute(&Op::ForceRelease(ForceRelease {
-                    seen: ObservedHolder::Hold(last),
-                    by: watcher(),
+                    observed: ObservedHolder::Hold(last),
+                    actor: watcher(),
                 }));
             }
             Event::Set(text) => {
@@ -118,10 +118,10 @@ impl Environment {
                 self.state.value = Some(Value { content, expires_ms: Some(now_ms + 9_000) });
             }
             Event::Delete => self.state.value = None,
-            Event::Attend(op) => drop(self.sessions.apply(now_ms, op)),
+            Event::SessionOp(op) => drop(self.sessions.apply(now_ms, op)),
             Event::Lose(for_us) => {
                 (self.state, self.sessions) = (LockState::default(), Sessions::default());
-                self.onlooker = Onlooker::default();
+                self.observer = NotificationObserver::default();
                 self.now_us += for_us;
             }
         }
@@ -130,17 +130,17 @@ impl Environment {
     fn execute(&mut self, op: &Op) {
         let before = self.state.clone();
         let (sessions, now_us) = (&self.sessions, self.now_us);
-        let alive = |session| sessions.vital(now_us / 1000, session);
-        let (reply, wakes) = self.state.apply(now_us, op, &alive);
-        self.onlooker.check(&before, &self.state, (now_us, op), &reply, &wakes);
+        let alive = |session| sessions.status(now_us / 1000, session);
+        let (reply, notifications) = self.state.apply(now_us, op, &alive);
+        self.observer.check(&before, &self.state, (now_us, op), &reply, &notifications);
         let given = last(&self.state).filter(|last| Some(*last) != self::last(&before));
         let mut tokens: Vec<_> = given.into_iter().map(FencingToken::as_u64).collect();
         if let Reply::Extend(Extended::Reserved { mut block, .. }) = reply {
-            tokens.extend(std::iter::from_fn(|| block.take()).map(FencingToken::as_u64));
+            tokens.extend(std::iter::from_fn(|| block.pop_first()).map(FencingToken::as_u64));
         }
         for token in tokens {
             assert!(token > self.greatest, "(1) {token} after {} by {op:?} on {before:#?}", self.greatest);
-            assert!(token < now_us + u64::from(BLOCK), "(2) {token} at {now_us} by {op:?}");
+            assert!(token < now_us + u64::from(TokenBlock::MAX_LEN), "(2) {token} at {now_us} by {op:?}");
             self.greatest = token;
         }
     }
@@ -148,12 +148,12 @@ impl Environment {
 
 /// Which hold has a block, and which holder is to be notified.
 #[derive(Default)]
-pub(super) struct Onlooker {
+pub(super) struct NotificationObserver {
     /// The hold that subscribed to notifications, and its token.
-    told: Option<(Claim, FencingToken)>,
+    subscriber: Option<(Claim, FencingToken)>,
 }
 
-impl Onlooker {
+impl NotificationObserver {
     /// Checks what an operation on a Mutex did to the reservation, and which sessions it notified.
     pub(super) fn check(
         &mut self,
@@ -161,13 +161,13 @@ impl Onlooker {
         after: &LockState,
         (now_us, op): (u64, &Op),
         reply: &Reply,
-        wakes: &[Notification],
+        notifications: &[Notification],
     ) {
         self.check_block(before, after, (now_us, op), reply);
         if last(before) != last(after) {
-            self.told = None;
+            self.subscriber = None;
         }
-        self.check_notes(after, (now_us, op), reply, wakes);
+        self.check_notes(after, (now_us, op), reply, notifications);
     }
 
     /// (3)
@@ -184,9 +184,9 @@ impl Onlooker {
             assert!(after.record.is_none() || reserved(after) == reserved(before), "by {op:?}");
             return;
         };
-        let held = fate(before, now_us, &extend.claim) == Some(HoldStatus::Held);
-        let tenant = before.record.as_ref().and_then(|record| record.tenant.as_ref());
-        let knows = held && tenant.is_some_and(|tenant| tenant.claim == extend.claim);
+        let held = hold_status(before, now_us, &extend.claim) == Some(HoldStatus::Held);
+        let recorded = before.record.as_ref().and_then(|record| record.last_holder.as_ref());
+        let knows = held && recorded.is_some_and(|recorded| recorded.claim == extend.claim);
         let reserve = extend.reserve.filter(|_| knows);
         // Apart from the reservation it is the same extend.
         let mut plain = before.clone();
@@ -199,10 +199,13 @@ impl Onlooker {
         match (reply, reserve) {
             (Reply::Extend(Extended::Reserved { block, others_wait }), Some(reserve)) => {
                 assert_eq!(expected, Reply::Extend(Extended::Extended));
-                assert!((1..=reserve.tokens.clamp(1, BLOCK)).contains(&block.left()), "{block:?}");
-                assert_eq!(*others_wait, before.waiters().next().is_some());
-                if reserve.tell {
-                    self.told = Some(extend.claim.clone()).zip(last(after));
+                assert!(
+                    (1..=reserve.tokens.clamp(1, TokenBlock::MAX_LEN)).contains(&block.remaining()),
+                    "{block:?}"
+                );
+                assert_eq!(*others_wait, before.waiter_sessions().next().is_some());
+                if reserve.notify_wanted {
+                    self.subscriber = Some(extend.claim.clone()).zip(last(after));
                 }
             }
             (reply, None) => assert_eq!(*reply, expected, "to {op:?} on {before:#?}"),
@@ -216,41 +219,42 @@ impl Onlooker {
         after: &LockState,
         (now_us, op): (u64, &Op),
         reply: &Reply,
-        wakes: &[Notification],
+        notifications: &[Notification],
     ) {
         let asked = match (op, reply) {
-            (Op::Acquire(ask), Reply::Acquire(acquired)) => Some((ask, acquired)),
-            (Op::Release(Release { next: Some(ask), .. }), Reply::Release(released)) => {
-                released.next.as_ref().and_then(|next| Some((ask, next.as_ref().ok()?)))
+            (Op::Acquire(request), Reply::Acquire(acquired)) => Some((request, acquired)),
+            (Op::Release(Release { next: Some(request), .. }), Reply::Release(released)) => {
+                released.next.as_ref().and_then(|next| Some((request, next.as_ref().ok()?)))
             }
             _ => None,
         };
         let found_taken = asked.filter(|(_, acquired)| matches!(acquired, Acquired::Taken { .. }));
-        let told = found_taken.and_then(|(ask, _)| {
+        let expected = found_taken.and_then(|(request, _)| {
             // A lost record has lost the subscription.
-            let (claim, fence) = self.told.as_ref().filter(|(_, fence)| last(after) == Some(*fence))?;
+            let (claim, fence) = self.subscriber.as_ref().filter(|(_, fence)| last(after) == Some(*fence))?;
             let to = claim.hold.session();
-            let is_held = fate(after, now_us, claim) == Some(HoldStatus::Held);
-            (is_held && to != ask.claim.hold.session()).then_some(Notification::Wanted { to, fence: *fence })
+            let is_held = hold_status(after, now_us, claim) == Some(HoldStatus::Held);
+            (is_held && to != request.claim.hold.session())
+                .then_some(Notification::Wanted { to, fence: *fence })
         });
-        let found: Vec<_> = wakes.iter().copied().filter(is_note).collect();
-        assert_eq!(found, told.into_iter().collect::<Vec<_>>(), "by {op:?} on {after:#?}");
+        let found: Vec<_> = notifications.iter().copied().filter(is_note).collect();
+        assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "by {op:?} on {after:#?}");
     }
 }
 
 fn last(state: &LockState) -> Option<FencingToken> {
-    state.record.as_ref().and_then(|record| record.last)
+    state.record.as_ref().and_then(|record| record.last_fence)
 }
 
 /// Whether a message reports that another session requests the lock.
-pub(super) const fn is_note(wake: &Notification) -> bool {
-    matches!(wake, Notification::Wanted { .. })
+pub(super) const fn is_note(notification: &Notification) -> bool {
+    matches!(notification, Notification::Wanted { .. })
 }
 
-fn fate(state: &LockState, now_us: u64, claim: &Claim) -> Option<HoldStatus> {
-    let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
+fn hold_status(state: &LockState, now_us: u64, claim: &Claim) -> Option<HoldStatus> {
+    let inspect = Inspect { claim: Some(claim.clone()), details: false };
     match state.clone().apply(now_us, &Op::Inspect(inspect), &all_alive).0 {
-        Reply::Inspect(inspection) => inspection.fate,
+        Reply::Inspect(inspection) => inspection.hold_status,
         _ => None,
     }
 }
@@ -274,20 +278,20 @@ fn nothing_is_reserved_for_a_lock_of_another_kind() {
         let mut state = LockState::new(kind);
         let value = if kind.has_owners() { OwnValue::new("ada").ok() } else { None };
         let claim = Claim { value, ..claim(0, 0) };
-        let mode = [LockMode::Whole, LockMode::Permits { count: 1, of: 1 }, LockMode::Write]
+        let mode = [LockMode::Exclusive, LockMode::Permits { count: 1, total: 1 }, LockMode::Write]
             .into_iter()
-            .chain([LockMode::Arrive { count: 1, of: 1 }, LockMode::Meet { of: 1 }])
-            .find(|mode| mode.suits(kind));
+            .chain([LockMode::CountDown { count: 1, total: 1 }, LockMode::BarrierWait { total: 1 }])
+            .find(|mode| mode.applies_to(kind));
         let mode = mode.expect("each kind has parts of its own");
-        let take = Op::Acquire(Acquire { mode, ..ask(claim.clone(), 3_000, None, None) });
+        let take = Op::Acquire(Acquire { mode, ..request(claim.clone(), 3_000, None, None) });
         let (reply, _) = state.apply(START_US, &take, &all_alive);
         assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{kind:?}: {reply:?}");
         let before = state.clone();
-        for tell in [false, true] {
-            let reserve = Some(Reserve { tokens: BLOCK, tell });
+        for notify_wanted in [false, true] {
+            let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted });
             let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: true, reserve };
-            let (reply, wakes) = state.apply(START_US, &Op::Extend(extend), &all_alive);
-            assert_eq!((reply, wakes), (Reply::Refused(Refused::NoSuchPart), vec![]), "{kind:?}");
+            let (reply, notifications) = state.apply(START_US, &Op::Extend(extend), &all_alive);
+            assert_eq!((reply, notifications), (Reply::Refused(Refused::Unsupported), vec![]), "{kind:?}");
             assert_eq!(state, before, "{kind:?}");
         }
     }

@@ -1,12 +1,12 @@
-//! What a store tells of itself.
+//! What a store reports about its servers.
 
 use crate::fault::Fault;
 use crate::finding::{ClockDifference, Finding, FindingKind, Severity};
 use std::fmt;
 use std::time::Duration;
 
-/// What a store tells of itself, and its hazards: [`Store::diagnose`](crate::Store::diagnose). What is `None` was not
-/// told.
+/// The report of a store about one of its servers: [`Store::diagnose`](crate::Store::diagnose). A field is `None` if the
+/// server did not report it.
 ///
 /// ```no_run
 /// use leasehold::Client;
@@ -14,8 +14,8 @@ use std::time::Duration;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// for found in Client::builder("redis://locks.example").diagnose().await? {
 ///     println!("{} answers in {:?}", found.node, found.round_trip);
-///     for hazard in &found.findings {
-///         println!("{hazard}");
+///     for finding in &found.findings {
+///         println!("{finding}");
 ///     }
 /// }
 /// # Ok(()) }
@@ -23,33 +23,33 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Diagnosis {
-    /// At which server: its address, or the primary's name and its Sentinels.
+    /// The server: its address, or the primary's name and its Sentinels.
     pub node: String,
-    /// Whose server it is: `Redis`, `Valkey`.
+    /// The product: `Redis`, `Valkey`.
     pub product: Option<String>,
-    /// Which version, as it says itself.
+    /// The version that the server reports.
     pub version: Option<String>,
-    /// Which part it has.
+    /// Its replication role.
     pub role: Option<Role>,
-    /// How many replicas are connected to it.
+    /// The number of replicas connected to it.
     pub replicas: Option<u32>,
     /// Whether it keeps an append-only file.
     pub append_only: Option<bool>,
     /// How many snapshots it has made since it was started.
     pub snapshots: Option<u64>,
-    /// What it removes when its memory is full.
+    /// Its eviction policy: what it removes when its memory is full.
     pub eviction_policy: Option<String>,
     /// The memory limit in bytes; 0 if there is none.
     pub maxmemory: Option<u64>,
     /// The memory in use, in bytes.
     pub used_memory: Option<u64>,
-    /// How far its clock is from ours.
+    /// The difference between its clock and the client's.
     pub clock: Option<ClockDifference>,
     /// The shortest of several round trips.
     pub round_trip: Duration,
-    /// The user of our connection.
+    /// The user of the client's connection.
     pub user: Option<String>,
-    /// What can make it fail its locks, the most serious first.
+    /// What can make it lose locks, the most serious first.
     pub findings: Vec<Finding>,
 }
 
@@ -69,14 +69,14 @@ pub enum Role {
 }
 
 impl Diagnosis {
-    /// Of a store at `node` that does not answer, while others of the same store may.
-    pub fn of_silent(node: impl Into<String>, fault: &Fault) -> Self {
+    /// The report about a node that does not answer, while other nodes of the same store may.
+    pub fn unreachable(node: impl Into<String>, fault: &Fault) -> Self {
         let mut found = Self::new(node);
         found.findings.push(Finding::new(FindingKind::Unreachable(fault.to_string()), Severity::Warning));
         found
     }
 
-    /// Of a store at `node` that has told nothing yet.
+    /// A report about this node, without any data yet.
     pub fn new(node: impl Into<String>) -> Self {
         Self {
             node: node.into(),

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// Part of [`LockState`](super::LockState); see there for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entries {
+pub struct ReentrantHolds {
     /// The owner: the claim's own value, or else the token of the hold.
     pub owner: OwnValue,
     /// How many holds the owner has, including those of clients of other libraries (1).
@@ -27,14 +27,14 @@ pub struct Entries {
     /// The longest requested lease, in milliseconds.
     pub lease_ms: u64,
     /// Leasehold's holds, oldest first.
-    pub holds: Vec<Entry>,
+    pub holds: Vec<ReentrantHold>,
 }
 
 /// One hold.
 ///
 /// Part of [`LockState`](super::LockState); see there for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct ReentrantHold {
     /// The hold.
     pub hold: HoldId,
     /// Until when it counts, in milliseconds of the store's clock.
@@ -42,28 +42,28 @@ pub struct Entry {
     /// When it was acquired, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends it before its time.
-    #[serde(rename = "life")] // as in the databases that exist
+    #[serde(rename = "life")]
     pub liveness: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,
 }
 
-impl Entries {
+impl ReentrantHolds {
     /// The value after the free lock is granted.
-    pub(super) fn of(tenant: RecordedHolder, owner: OwnValue, fence: FencingToken, lease_ms: u64) -> Self {
-        let holds = vec![Entry::of(tenant, lease_ms)];
+    pub(super) fn new(holder: RecordedHolder, owner: OwnValue, fence: FencingToken, lease_ms: u64) -> Self {
+        let holds = vec![ReentrantHold::new(holder, lease_ms)];
         Self { owner, count: 1, fence: Some(fence), lease_ms, holds }
     }
 
     /// The entry of a hold.
-    pub fn entry(&self, hold: &HoldId) -> Option<&Entry> {
-        self.holds.iter().find(|entry| entry.hold == *hold)
+    pub fn find(&self, hold: &HoldId) -> Option<&ReentrantHold> {
+        self.holds.iter().find(|held| held.hold == *hold)
     }
 
     /// Leasehold's holds, oldest first.
-    pub(super) fn lessees(&self) -> impl Iterator<Item = RecordedHolder> {
-        self.holds.iter().map(|entry| {
-            let Entry { hold, since_ms, liveness, label, .. } = entry.clone();
+    pub(super) fn recorded_holders(&self) -> impl Iterator<Item = RecordedHolder> {
+        self.holds.iter().map(|held| {
+            let ReentrantHold { hold, since_ms, liveness, label, .. } = held.clone();
             RecordedHolder {
                 claim: Claim { hold, value: Some(self.owner.clone()) },
                 since_ms,
@@ -74,24 +74,24 @@ impl Entries {
     }
 
     /// Adds a hold of the same owner (3).
-    pub(super) fn enter(&mut self, tenant: RecordedHolder, fence: FencingToken, lease_ms: u64) {
+    pub(super) fn add(&mut self, holder: RecordedHolder, fence: FencingToken, lease_ms: u64) {
         self.fence = Some(fence);
         self.lease_ms = self.lease_ms.max(lease_ms);
-        self.holds.push(Entry::of(tenant, lease_ms));
+        self.holds.push(ReentrantHold::new(holder, lease_ms));
         self.count += 1;
     }
 
     /// Extends a hold. Returns whether it exists.
     pub(super) fn extend(&mut self, hold: &HoldId, now_ms: u64, lease_ms: u64) -> bool {
-        let Some(entry) = self.holds.iter_mut().find(|entry| entry.hold == *hold) else { return false };
-        entry.until_ms = entry.until_ms.max(now_ms + lease_ms);
+        let Some(held) = self.holds.iter_mut().find(|held| held.hold == *hold) else { return false };
+        held.until_ms = held.until_ms.max(now_ms + lease_ms);
         self.lease_ms = self.lease_ms.max(lease_ms);
         true
     }
 
     /// When the last of Leasehold's holds ends, in milliseconds of the store's clock.
     pub(super) fn until_ms(&self) -> Option<u64> {
-        self.holds.iter().map(|entry| entry.until_ms).max()
+        self.holds.iter().map(|held| held.until_ms).max()
     }
 
     /// Whether the count includes only Leasehold's holds (1).
@@ -99,10 +99,10 @@ impl Entries {
         self.count == self.holds.len() as u64
     }
 
-    /// Keeps the holds for which `stays` is true.
-    pub(super) fn retain(&mut self, stays: impl Fn(&Entry) -> bool) {
+    /// Keeps the holds for which `keep` is true.
+    pub(super) fn retain(&mut self, keep: impl Fn(&ReentrantHold) -> bool) {
         let before = self.holds.len() as u64;
-        self.holds.retain(stays);
+        self.holds.retain(keep);
         self.count = self.count.saturating_sub(before - self.holds.len() as u64);
         if self.holds.is_empty() {
             (self.fence, self.lease_ms) = (None, 0);
@@ -110,9 +110,9 @@ impl Entries {
     }
 }
 
-impl Entry {
-    fn of(tenant: RecordedHolder, lease_ms: u64) -> Self {
-        let RecordedHolder { claim, since_ms, liveness, label } = tenant;
+impl ReentrantHold {
+    fn new(holder: RecordedHolder, lease_ms: u64) -> Self {
+        let RecordedHolder { claim, since_ms, liveness, label } = holder;
         Self { hold: claim.hold, until_ms: since_ms + lease_ms, since_ms, liveness, label }
     }
 }

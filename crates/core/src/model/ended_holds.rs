@@ -12,23 +12,23 @@ use serde::{Deserialize, Serialize};
 /// Part of the record of [`LockState`](super::LockState).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Endings {
+pub struct EndedHolds {
     /// Each hold and how it ended, most recent first.
-    pub kept: Vec<(HoldId, Ended)>,
+    pub holds: Vec<(HoldId, Ended)>,
 }
 
-impl Endings {
+impl EndedHolds {
     /// The maximum number of entries.
-    pub const MOST: usize = 8;
+    pub const MAX_LEN: usize = 8;
 
     /// How a hold ended, if it is among them.
-    pub fn how(&self, hold: &HoldId) -> Option<Ended> {
-        self.kept.iter().find(|(ended, _)| ended == hold).map(|(_, how)| *how)
+    pub fn find(&self, hold: &HoldId) -> Option<Ended> {
+        self.holds.iter().find(|(ended, _)| ended == hold).map(|(_, ended)| *ended)
     }
 
     /// Adds an entry, and drops the oldest one beyond the maximum.
-    pub(super) fn note(&mut self, hold: HoldId, how: Ended) {
-        self.kept.insert(0, (hold, how));
-        self.kept.truncate(Self::MOST);
+    pub(super) fn push(&mut self, hold: HoldId, ended: Ended) {
+        self.holds.insert(0, (hold, ended));
+        self.holds.truncate(Self::MAX_LEN);
     }
 }

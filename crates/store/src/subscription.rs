@@ -12,21 +12,21 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A subscription to a lock's notifications, which ends when this is dropped: see
-/// [`Store::listen`](super::Store::listen).
+/// [`Store::subscribe`](super::Store::subscribe).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
 /// use leasehold::store::{Publisher, Subscription};
 ///
-/// let bell = Publisher::default(); // kept by a store, which notifies it at each message
-/// let mut listening = Subscription::new(&bell, || println!("the subscription has ended"));
-/// bell.ring();
-/// bell.ring();
-/// listening.heard().await; // covers both: re-check the lock now
+/// let publisher = Publisher::default(); // a store keeps it, and calls `notify` for each message
+/// let mut subscription = Subscription::new(&publisher, || println!("the subscription has ended"));
+/// publisher.notify();
+/// publisher.notify();
+/// subscription.notified().await; // covers both: re-check the lock now
 /// # }
 /// ```
 pub struct Subscription {
-    bell: Publisher,
+    publisher: Publisher,
     /// Ends the subscription; `None` only during drop.
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
@@ -39,23 +39,23 @@ pub struct Publisher(Arc<Notify>);
 
 impl Publisher {
     /// Notifies the subscription of a possible change. Notifications before the next wait are merged. Does not block.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         self.0.notify_one();
     }
 }
 
 impl Subscription {
     /// Creates a subscription to this publisher. `end` is called when it is dropped, and must not block.
-    pub fn new(bell: &Publisher, end: impl FnOnce() + Send + Sync + 'static) -> Self {
-        Self { bell: bell.clone(), end: Some(Box::new(end)) }
+    pub fn new(publisher: &Publisher, end: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self { publisher: publisher.clone(), end: Some(Box::new(end)) }
     }
 
     /// Waits until there was a notification since the last time, or one may have been missed: it also returns once
     /// after each reconnection.
     ///
     /// Cancel safety: a notification is delivered to the next call.
-    pub async fn heard(&mut self) {
-        self.bell.0.notified().await;
+    pub async fn notified(&mut self) {
+        self.publisher.0.notified().await;
     }
 }
 
@@ -88,25 +88,25 @@ mod tests {
     #[test]
     fn a_notification_is_delivered_once_and_not_lost_with_a_future() {
         let ended = Arc::new(AtomicU32::new(0));
-        let bell = Publisher::default();
+        let publisher = Publisher::default();
         let end = Arc::clone(&ended);
-        let mut listening = Subscription::new(&bell, move || {
+        let mut subscription = Subscription::new(&publisher, move || {
             end.fetch_add(1, Ordering::Relaxed);
         });
-        assert_eq!(listening.heard().now_or_never(), None);
-        bell.ring();
-        bell.ring();
-        assert_eq!(listening.heard().now_or_never(), Some(()));
-        assert_eq!(listening.heard().now_or_never(), None);
+        assert_eq!(subscription.notified().now_or_never(), None);
+        publisher.notify();
+        publisher.notify();
+        assert_eq!(subscription.notified().now_or_never(), Some(()));
+        assert_eq!(subscription.notified().now_or_never(), None);
 
         // A future that is dropped after it was woken does not consume the notification.
-        let mut waiting = Box::pin(listening.heard());
+        let mut waiting = Box::pin(subscription.notified());
         assert!((&mut waiting).now_or_never().is_none());
-        bell.ring();
+        publisher.notify();
         drop(waiting);
-        assert_eq!(listening.heard().now_or_never(), Some(()));
+        assert_eq!(subscription.notified().now_or_never(), Some(()));
 
-        drop(listening);
+        drop(subscription);
         assert_eq!(ended.load(Ordering::Relaxed), 1);
     }
 }

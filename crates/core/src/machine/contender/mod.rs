@@ -1,0 +1,542 @@
+//! Acquiring a lock: what one session sends, and when, until it holds the lock or gives up.
+//!
+//! A [`Contender`] is one session's attempt to acquire one lock. Its driver calls [`poll`](Contender::poll),
+//! does what the [`ContenderAction`] says, and feeds back what happened through the `handle_*` functions. It does not
+//! know how many tasks of the process wait: they queue in front of it.
+//!
+//! 1. One hold at a time. Requesting the same hold again changes nothing at the store, so a lost reply, a
+//!    dropped future or any other doubt is resolved by sending the request again.
+//! 2. The validity of a grant counts from the sending of *its* nonce, never from its arrival. An unknown nonce only makes
+//!    the contender poll.
+//! 3. A hold that was given up is not requested again: [`give_up`](Contender::give_up) returns its claim for the undo and
+//!    forgets it.
+//! 4. The contender watches its predecessor in the queue, and polls at the moment when that session is dead unless it
+//!    sends another heartbeat. So the waiter behind a dead session notices it, and a row of dead sessions is cleared from
+//!    behind, one round trip each. If several clients hold the lock, the first waiter in the queue watches each of them:
+//!    it names one per request, and next the one that would be dead first.
+//! 5. A hold that excludes no other client needs no short first lease: an orphan of it does no harm.
+//! 6. Over a quorum each request is for a [hold of its own](AcquireTerms::fresh_hold): the undo of a hold that only a
+//!    minority granted may be late, and must never release the next one. A hold that may exist is given up before the next
+//!    request is sent.
+
+mod poll_delay;
+mod watched_sessions;
+
+use crate::machine::jitter::{Random, backoff, between};
+use crate::{
+    Acquire, Acquired, Claim, Enqueue, Executed, FIRST_LEASE, FencingToken, HoldId, Holder, Label, Liveness,
+    LockMode, Moment, Nonce, OwnValue, OwnerHolds, Predecessor, SessionId, drift, whole_millis,
+};
+use std::collections::VecDeque;
+use std::time::Duration;
+use watched_sessions::WatchedSessions;
+
+/// The interval between two polls of the first waiter in the queue, whatever notifications arrive.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest time for which a queue entry is kept without another poll.
+pub const MAX_QUEUE_ENTRY_TTL: Duration = Duration::from_secs(21);
+
+/// Pauses after a fault: the first, and the longest.
+const FAULT_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How many nonces the contender remembers. A notification with an older one makes it poll.
+const MAX_NONCES: usize = 4;
+/// How often in a row a hold may be over before its reply arrives.
+const MAX_STALE_GRANTS: u32 = 3;
+
+/// What to acquire, and how.
+///
+/// See [`Contender`] for an example.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AcquireTerms {
+    /// The minimum time for which the lock is wanted: the hold starts with this or [`FIRST_LEASE`], whichever
+    /// is less.
+    pub lease: Duration,
+    /// A description of the client, for people to read.
+    pub label: Label,
+    /// For a Mutex, set if the user wants a value of their own at the lock's key. For a ReentrantMutex or an
+    /// RwLock, the owner.
+    pub value: Option<OwnValue>,
+    /// Set to give a foreign lock without an expiry this one.
+    pub adopt: Option<Duration>,
+    /// What ends the hold before its time.
+    pub liveness: Liveness,
+    /// Set to wait in the store's queue; a single try, or a poll, does not.
+    pub queue: bool,
+    /// Set to poll as often at the front of the queue as clients that do not queue: if such clients share the lock, or if
+    /// no notification can arrive.
+    pub poll_often: bool,
+    /// The requested mode.
+    pub mode: LockMode,
+    /// Set if each request is for a new hold, because a store without a queue may have undone the previous
+    /// one in part, or be about to.
+    pub fresh_hold: bool,
+}
+
+/// What to do next.
+///
+/// See [`Contender`] for an example.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ContenderAction {
+    /// Send this, and pass its reply to [`Contender::handle_reply`] with this nonce.
+    Send(Nonce, Acquire),
+    /// Nothing to do before this moment, unless something is handled.
+    Sleep(Moment),
+    /// The lock is held.
+    Granted(Grant),
+    /// The lease is shorter than the time that its reply takes.
+    TooSlow,
+    /// Release this at the store, and poll again (6).
+    Undo(Claim),
+}
+
+/// A hold, fresh from the store.
+///
+/// See [`Contender`] for an example.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The hold.
+    pub claim: Claim,
+    /// Its fencing token.
+    pub fence: FencingToken,
+    /// Until when the client may rely on the hold, unless it is extended.
+    pub valid_until: Moment,
+    /// Set if others are known to wait for the lock.
+    pub others_wait: bool,
+    /// What the owner of a ReentrantMutex holds now, if a reply has reported it. A message does not report
+    /// it, and then the owner has this hold alone.
+    pub owner_holds: Option<OwnerHolds>,
+}
+
+/// What is known about the clients before a waiter.
+///
+/// See [`Contender`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WaitStatus {
+    /// The holder of the lock, as of the last reply.
+    pub holder: Option<Holder>,
+    /// How many sessions wait before this one, if it has queued.
+    pub position: Option<u64>,
+    /// The session whose death would bring the lock closer, as of the last reply.
+    pub predecessor: Option<Predecessor>,
+    /// When the reply was received.
+    pub received_at: Option<Moment>,
+}
+
+/// One session's attempt to acquire one lock.
+///
+/// ```
+/// use leasehold_core::machine::contender::{Contender, ContenderAction, AcquireTerms};
+/// use leasehold_core::{Acquired, FencingToken, Label, Liveness, Moment, LockMode, SessionId};
+/// use std::time::Duration;
+///
+/// let terms = AcquireTerms {
+///     lease: Duration::from_secs(30),
+///     label: Label::new("billing on web-3")?,
+///     value: None,
+///     adopt: None,
+///     liveness: Liveness::Session { alive_ms: 10_000 },
+///     queue: true,
+///     poll_often: false,
+///     mode: LockMode::Exclusive,
+///     fresh_hold: false,
+/// };
+/// let mut random = { let mut drawn = 0; move || { drawn += 1; drawn } }; // use unpredictable bits in production
+/// let mut contender = Contender::new(SessionId::from_random([7; 12]), 0);
+/// let now = Moment::from_micros(5_000_000);
+///
+/// let ContenderAction::Send(nonce, request) = contender.poll(now, &terms, &mut random) else { panic!("it sends first") };
+/// assert_eq!(request.lease_ms, 3_000); // every hold starts with a short lease
+///
+/// let taken = Acquired::Taken { holder: None, position: Some(0), predecessor: None, other_holders: Vec::new() };
+/// contender.handle_reply(nonce, &taken, now, &mut random);
+/// assert!(matches!(contender.poll(now, &terms, &mut random), ContenderAction::Sleep(_)));
+///
+/// contender.handle_grant(nonce, FencingToken::new(4711), now + Duration::from_millis(400));
+/// let grant = contender.take_grant().expect("a grant with the nonce of the request is valid");
+/// assert!(grant.valid_until < now + Duration::from_secs(3)); // it counts from the request
+/// # Ok::<(), leasehold_core::LabelError>(())
+/// ```
+#[derive(Debug)]
+pub struct Contender {
+    session: SessionId,
+    slot: u32,
+    phase: Phase,
+    /// The requested hold, if it may exist at the store.
+    attempt: Option<Attempt>,
+    wait_status: WaitStatus,
+    /// The sessions whose death would bring the lock closer (4).
+    watched: WatchedSessions,
+    faults: u32,
+    /// When the first of the unanswered requests was sent.
+    unresponsive_since: Option<Moment>,
+    stale_grants: u32,
+    /// How often in a row the predecessor was not the session that the request named.
+    predecessor_changes: u32,
+    /// How often in a row the vote was split (6).
+    split_votes: u32,
+    /// Set while the driver passes on releases by clients of other libraries.
+    subscribed: bool,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Send a request as soon as the lock is wanted.
+    Idle,
+    /// A request is in flight, or its task was dropped. `hint` is set if a hint arrived since it was sent.
+    InFlight { hint: bool },
+    /// Wait for a notification, or until this moment.
+    Waiting(Moment),
+    /// The lock is acquired, and ready to be taken.
+    Granted(Grant),
+}
+
+#[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
+struct Attempt {
+    claim: Claim,
+    liveness: Liveness,
+    /// For how long the queue entry was requested.
+    queue_ttl: Duration,
+    poll_often: bool,
+    mode: LockMode,
+    /// Set if no other request is for this hold.
+    fresh_hold: bool,
+    /// The last few requests.
+    sent_requests: VecDeque<SentRequest>,
+    /// Whether the hold may exist at the store, granted or queued.
+    may_exist: bool,
+    /// The same, before the request that is in flight.
+    may_have_existed: bool,
+}
+
+/// One request.
+#[derive(Debug, Clone, Copy)]
+struct SentRequest {
+    nonce: Nonce,
+    /// When it was sent.
+    sent_at: Moment,
+    /// How long the hold lasts if the request is granted.
+    lease: Duration,
+    /// The session that the request named as the predecessor.
+    predecessor: Option<SessionId>,
+}
+
+impl Contender {
+    /// A contender for one lock. The nonce of every message for it repeats `slot`.
+    pub fn new(session: SessionId, slot: u32) -> Self {
+        Self {
+            session,
+            slot,
+            phase: Phase::Idle,
+            attempt: None,
+            wait_status: WaitStatus::default(),
+            watched: WatchedSessions::default(),
+            faults: 0,
+            unresponsive_since: None,
+            stale_grants: 0,
+            predecessor_changes: 0,
+            split_votes: 0,
+            subscribed: false,
+        }
+    }
+
+    /// The session that acquires the lock.
+    pub const fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Switches to another session, because the old one has lapsed. The caller must release the returned
+    /// claim at the store (3).
+    pub fn change_session(&mut self, session: SessionId) -> Option<Claim> {
+        let claim = self.give_up();
+        self.session = session;
+        claim
+    }
+
+    /// What to do now. A request that was in flight is sent again: its task is gone (1).
+    pub fn poll(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> ContenderAction {
+        match &self.phase {
+            Phase::Granted(grant) if grant.valid_until > now => {
+                return ContenderAction::Granted(grant.clone());
+            }
+            Phase::Waiting(until) if *until > now => return ContenderAction::Sleep(*until),
+            _ if self.stale_grants >= MAX_STALE_GRANTS => {
+                // The next caller may request a longer lease.
+                self.stale_grants = 0;
+                return ContenderAction::TooSlow;
+            }
+            _ => {}
+        }
+        if let Some(claim) = self.give_up_fresh() {
+            return ContenderAction::Undo(claim);
+        }
+        let (nonce, request) = self.request(now, terms, random);
+        ContenderAction::Send(nonce, request)
+    }
+
+    /// Gives up the hold of a request that was not granted, if the next request is for another hold (6).
+    /// The caller must release the returned claim at the store.
+    pub fn give_up_fresh(&mut self) -> Option<Claim> {
+        let is_over = |attempt: &mut Attempt| attempt.fresh_hold;
+        if matches!(self.phase, Phase::Granted(_)) {
+            return None;
+        }
+        let attempt = self.attempt.take_if(is_over)?;
+        if matches!(self.phase, Phase::InFlight { .. }) {
+            // The task that sent it is gone.
+            self.phase = Phase::Idle;
+        }
+        attempt.may_exist.then_some(attempt.claim)
+    }
+
+    /// Creates a request, which counts as sent now: for [`ContenderAction::Send`], or to accompany the release of another
+    /// hold.
+    pub fn request(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> (Nonce, Acquire) {
+        let nonce = Nonce::new(self.slot, random());
+        let lease = if terms.mode.excludes() { terms.lease.min(FIRST_LEASE) } else { terms.lease };
+        let queue_ttl = (self.poll_interval() * 2 + POLL_INTERVAL).min(MAX_QUEUE_ENTRY_TTL);
+        let (session, predecessor) = (self.session, self.watched.next().map(|(session, _)| session));
+        let attempt = self.attempt.get_or_insert_with(|| Attempt {
+            claim: Claim { hold: new_hold_id(session, random), value: terms.value.clone() },
+            liveness: terms.liveness,
+            queue_ttl,
+            poll_often: terms.poll_often,
+            mode: terms.mode,
+            fresh_hold: terms.fresh_hold,
+            sent_requests: VecDeque::with_capacity(MAX_NONCES),
+            may_exist: false,
+            may_have_existed: false,
+        });
+        attempt.queue_ttl = queue_ttl;
+        attempt.poll_often = terms.poll_often;
+        if attempt.sent_requests.len() == MAX_NONCES {
+            attempt.sent_requests.pop_front();
+        }
+        attempt.sent_requests.push_back(SentRequest { nonce, sent_at: now, lease, predecessor });
+        attempt.may_have_existed = attempt.may_exist;
+        attempt.may_exist = true;
+        self.phase = Phase::InFlight { hint: false };
+        let queue = terms.queue.then(|| Enqueue { nonce, ttl_ms: whole_millis(queue_ttl) });
+        let request = Acquire {
+            claim: attempt.claim.clone(),
+            lease_ms: whole_millis(lease),
+            label: terms.label.clone(),
+            queue,
+            adopt_ms: terms.adopt.map(whole_millis),
+            liveness: terms.liveness,
+            predecessor,
+            mode: terms.mode,
+        };
+        (nonce, request)
+    }
+
+    /// Whether the requested hold matches these terms. If it does not, the caller must give it up.
+    pub fn matches(&self, terms: &AcquireTerms) -> bool {
+        let fits = |attempt: &Attempt| {
+            (&attempt.claim.value, attempt.liveness, attempt.mode)
+                == (&terms.value, terms.liveness, terms.mode)
+        };
+        self.attempt.as_ref().is_none_or(fits)
+    }
+
+    /// Handles the reply to a request.
+    pub fn handle_reply(&mut self, nonce: Nonce, reply: &Acquired, now: Moment, random: Random<'_>) {
+        let granted = matches!(self.phase, Phase::Granted(_));
+        let hint = matches!(self.phase, Phase::InFlight { hint: true });
+        let Some((attempt, sent)) = self.sent_request(nonce).filter(|_| !granted) else { return };
+        match reply {
+            Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
+                let remaining = Duration::from_millis(*remaining_ms);
+                let claim = attempt.claim.clone();
+                let valid_until = sent.sent_at + remaining - drift(remaining);
+                self.note_reply();
+                // Less than this is too short to be of use.
+                let least = sent.lease / 10;
+                self.phase = if valid_until > now + least {
+                    Phase::Granted(Grant {
+                        claim,
+                        fence: *fence,
+                        valid_until,
+                        others_wait: *others_wait,
+                        owner_holds: *owner_holds,
+                    })
+                } else if sent.sent_at + sent.lease - drift(sent.lease) <= now + least {
+                    // Even a whole lease would have been over before its reply arrived.
+                    self.stale_grants += 1;
+                    Phase::Waiting(now)
+                } else if remaining > least * 2 {
+                    // This reply was slow, but the next one may not be.
+                    Phase::Waiting(now)
+                } else {
+                    // An old hold that is almost over can be requested anew after its end.
+                    Phase::Waiting(now.max(sent.sent_at + remaining + Duration::from_millis(1)))
+                };
+            }
+            Acquired::Taken { holder, position, predecessor, other_holders } => {
+                // A request that does not queue leaves the entry of an earlier request in place.
+                attempt.may_exist = position.is_some() || attempt.may_have_existed;
+                self.note_reply();
+                let (holder, holder_is_there) = (holder.clone(), holder.is_some());
+                self.wait_status = WaitStatus {
+                    holder,
+                    position: *position,
+                    predecessor: *predecessor,
+                    received_at: Some(now),
+                };
+                self.watched.update(*predecessor, other_holders, now);
+                self.split_votes = if holder_is_there { 0 } else { self.split_votes.saturating_add(1) };
+                let poll_delay =
+                    if hint { Duration::ZERO } else { self.poll_delay(sent.predecessor, now, random) };
+                self.phase = Phase::Waiting(now + poll_delay);
+            }
+            Acquired::AlreadyEnded(_) => {
+                self.attempt = None;
+                self.phase = Phase::Idle;
+                self.note_reply();
+            }
+        }
+    }
+
+    /// Handles a request that had no reply, or whose reply says that it was not executed.
+    pub fn handle_fault(&mut self, nonce: Nonce, executed: Executed, now: Moment, random: Random<'_>) {
+        let Some((attempt, sent)) = self.sent_request(nonce) else { return };
+        if executed == Executed::No {
+            attempt.may_exist = attempt.may_have_existed;
+        }
+        if !matches!(self.phase, Phase::InFlight { .. }) {
+            return;
+        }
+        self.faults += 1;
+        self.unresponsive_since.get_or_insert(sent.sent_at);
+        let pause = backoff(FAULT_BACKOFF, self.faults);
+        self.phase = Phase::Waiting(now + between((pause / 2, pause), random()));
+    }
+
+    /// The request was not sent after all, or the store replied that it did nothing. This is no fault: the contender may
+    /// send it again at once.
+    pub fn cancel_request(&mut self, nonce: Nonce) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let Some(at) = attempt.sent_requests.iter().position(|sent| sent.nonce == nonce) else { return };
+        attempt.sent_requests.remove(at);
+        attempt.may_exist = attempt.may_have_existed;
+        if matches!(self.phase, Phase::InFlight { .. }) {
+            self.phase = Phase::Waiting(Moment::ZERO);
+        }
+    }
+
+    /// Handles the notification of a grant, which is valid only as long as its own nonce allows (2).
+    pub fn handle_grant(&mut self, nonce: Nonce, fence: FencingToken, now: Moment) {
+        if matches!(self.phase, Phase::Granted(_)) {
+            return;
+        }
+        let Some((attempt, sent)) = self.sent_request(nonce) else { return self.handle_hint(now) };
+        let claim = attempt.claim.clone();
+        let valid_until = sent.sent_at + sent.lease - drift(sent.lease);
+        // If the request was sent long ago, little or nothing is left of its lease. The reply to a new
+        // request carries the whole lease, because the store counts from the grant.
+        if valid_until.since(now) < sent.lease / 3 {
+            return self.handle_hint(now);
+        }
+        self.note_reply();
+        self.phase =
+            Phase::Granted(Grant { claim, fence, valid_until, others_wait: true, owner_holds: None });
+    }
+
+    /// A notification may have been missed, for example before a new subscription: polls at once.
+    pub fn handle_hint(&mut self, now: Moment) {
+        match &mut self.phase {
+            Phase::Waiting(until) => *until = now.min(*until),
+            // The reply may be older than the missed notification.
+            Phase::InFlight { hint } => *hint = true,
+            Phase::Idle | Phase::Granted(_) => {}
+        }
+    }
+
+    /// Sets whether the driver receives a notification when a client of another library releases the lock, and passes it on
+    /// through [`handle_hint`](Self::handle_hint). While it does, the contender polls no more often than with a holder of
+    /// Leasehold.
+    pub fn set_subscribed(&mut self, subscribed: bool) {
+        self.subscribed = subscribed;
+    }
+
+    /// Whether this session waits at the front of the queue for a client of another library, which does not
+    /// grant the lock on release.
+    pub fn waits_for_foreign_holder(&self) -> bool {
+        let foreign = self.wait_status.holder.as_ref().is_some_and(Holder::is_foreign);
+        foreign && self.wait_status.position == Some(0)
+    }
+
+    /// Whether the lock is acquired, and ready to be taken.
+    pub fn is_granted(&self, now: Moment) -> bool {
+        matches!(&self.phase, Phase::Granted(grant) if grant.valid_until > now)
+    }
+
+    /// Takes the hold: from here on the caller extends and releases it.
+    pub fn take_grant(&mut self) -> Option<Grant> {
+        match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Granted(grant) => {
+                self.reset();
+                Some(grant)
+            }
+            other => {
+                self.phase = other;
+                None
+            }
+        }
+    }
+
+    /// Ends the attempt. The caller must release the returned claim at the store (3).
+    pub fn give_up(&mut self) -> Option<Claim> {
+        let attempt = self.attempt.take();
+        self.reset();
+        attempt.filter(|attempt| attempt.may_exist).map(|attempt| attempt.claim)
+    }
+
+    /// Whether nothing is requested and nothing is held.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle) && self.attempt.is_none()
+    }
+
+    /// For how long the store has not replied, since the first request without a reply.
+    pub fn unresponsive_for(&self, now: Moment) -> Duration {
+        self.unresponsive_since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// What the last reply reported about the clients before this one.
+    pub fn wait_status(&self) -> &WaitStatus {
+        &self.wait_status
+    }
+
+    fn reset(&mut self) {
+        self.phase = Phase::Idle;
+        self.attempt = None;
+        self.wait_status = WaitStatus::default();
+        self.watched.clear();
+        self.note_reply();
+        self.stale_grants = 0;
+        self.predecessor_changes = 0;
+        self.split_votes = 0;
+        self.subscribed = false;
+    }
+
+    fn note_reply(&mut self) {
+        self.faults = 0;
+        self.unresponsive_since = None;
+    }
+
+    fn sent_request(&mut self, nonce: Nonce) -> Option<(&mut Attempt, SentRequest)> {
+        let attempt = self.attempt.as_mut()?;
+        let sent = *attempt.sent_requests.iter().find(|sent| sent.nonce == nonce)?;
+        Some((attempt, sent))
+    }
+}
+
+fn new_hold_id(session: SessionId, random: Random<'_>) -> HoldId {
+    let mut bits = [0; 16];
+    bits[..8].copy_from_slice(&random().to_ne_bytes());
+    bits[8..].copy_from_slice(&random().to_ne_bytes());
+    HoldId::from_random(session, bits)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! Which requests for a shared lock are admitted, now, later or never. Kinds differ in nothing but this.
+//!
+//! 1. A request that can never be admitted is refused at once, so that it does not block the others.
+//! 2. Only requests for which the queue itself would wait pass it: those of an owner that already holds the lock, and
+//!    arrivals at a latch. An upgrade goes to the front, because all others wait for it.
+
+use super::lock::{LockState, Now};
+use super::record::MAX_INSPECTED_ENTRIES;
+use super::shared_holders::{SharedHold, SharedHolders};
+use crate::{Acquire, Claim, LockMode, Refused};
+
+/// Whether there is room for another hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    Now,
+    /// Once other holders have left.
+    Later,
+    /// Not as long as the request stays the same (1).
+    Never,
+}
+
+impl LockState {
+    /// Refuses a request that can never succeed (1).
+    pub(super) fn check_request(&self, now: Now, request: &Acquire) -> Result<(), Refused> {
+        let owns = |mode| self.holds_of_owner(&request.claim).any(|held| held.mode == mode);
+        let is_empty = |count, total| count == 0 || total == 0;
+        match request.mode {
+            LockMode::Permits { count, .. } => match self.limit(request.mode) {
+                Some(limit) if count == 0 || count > limit => Err(Refused::OutOfRange { count, limit }),
+                _ => Ok(()),
+            },
+            LockMode::CountDown { count, total } if is_empty(count, total) => {
+                Err(Refused::OutOfRange { count, limit: total })
+            }
+            LockMode::LatchWait { total } if total == 0 => {
+                Err(Refused::OutOfRange { count: total, limit: total })
+            }
+            LockMode::BarrierWait { total } if total == 0 || total as usize > MAX_INSPECTED_ENTRIES => {
+                let limit = u32::try_from(MAX_INSPECTED_ENTRIES).unwrap_or(u32::MAX);
+                Err(Refused::OutOfRange { count: total, limit })
+            }
+            LockMode::CountDown { total, .. }
+            | LockMode::LatchWait { total }
+            | LockMode::BarrierWait { total } => match self.record.as_ref().and_then(|record| record.limit) {
+                Some(known) if known != total && !self.is_idle(now) => {
+                    Err(Refused::Disagreement { requested: total, known })
+                }
+                _ => Ok(()),
+            },
+            LockMode::Upgradable if owns(LockMode::Write) => Ok(()),
+            LockMode::Upgradable | LockMode::Write
+                if self.holds_of_owner(&request.claim).next().is_some() =>
+            {
+                Err(Refused::WouldDeadlock)
+            }
+            LockMode::Upgrade if owns(LockMode::Write) || owns(LockMode::Upgrade) => {
+                Err(Refused::WouldDeadlock)
+            }
+            LockMode::Upgrade if !owns(LockMode::Upgradable) => Err(Refused::NothingToUpgrade),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a request passes the queue (2).
+    pub(super) fn skips_queue(&self, request: &Acquire) -> bool {
+        match request.mode {
+            LockMode::CountDown { .. } => true,
+            LockMode::Read | LockMode::Upgradable => self.holds_of_owner(&request.claim).next().is_some(),
+            // It would be first in the queue, even if it does not queue.
+            LockMode::Upgrade => self.admission(&request.claim, request.mode) == Admission::Now,
+            _ => false,
+        }
+    }
+
+    /// Whether there is room for a mode.
+    pub(super) fn admission(&self, claim: &Claim, mode: LockMode) -> Admission {
+        let holds = || self.shared_holders().into_iter().flat_map(|shared| &shared.holds);
+        let taken = || self.shared_holders().map_or(0, SharedHolders::count);
+        let writes = |held: &SharedHold| matches!(held.mode, LockMode::Write | LockMode::Upgrade);
+        let has_room = match mode {
+            LockMode::Permits { count, .. } => {
+                let limit = self.limit(mode).unwrap_or_default();
+                if count > limit {
+                    return Admission::Never;
+                }
+                taken() + u64::from(count) <= u64::from(limit)
+            }
+            LockMode::Read => !holds().any(writes),
+            LockMode::Upgradable => !holds().any(|held| writes(held) || held.mode == LockMode::Upgradable),
+            LockMode::Write => holds().next().is_none(),
+            LockMode::Upgrade => {
+                if !self.holds_of_owner(claim).any(|held| held.mode == LockMode::Upgradable) {
+                    return Admission::Never;
+                }
+                !holds().any(|held| writes(held) || held.owner != claim.value)
+            }
+            LockMode::LatchWait { .. } => taken() >= u64::from(self.limit(mode).unwrap_or_default()),
+            LockMode::CountDown { .. } => true,
+            // Barrier parties are admitted together, and shared locks have no exclusive mode.
+            LockMode::BarrierWait { .. } | LockMode::Exclusive => false,
+        };
+        if has_room { Admission::Now } else { Admission::Later }
+    }
+
+    /// The total number of permits, arrivals or parties: the one that the store knows, or else the one in this request.
+    /// The clients of a latch or a barrier agree on the number.
+    pub(super) fn limit(&self, mode: LockMode) -> Option<u32> {
+        let known = self.record.as_ref().and_then(|record| record.limit);
+        match mode {
+            LockMode::Permits { total, .. } => known.or(Some(total)),
+            _ => mode.total(),
+        }
+    }
+
+    /// Whether no client holds the lock or waits for it.
+    pub(super) fn is_idle(&self, now: Now) -> bool {
+        self.shared_holders().is_none()
+            && self.record.as_ref().is_none_or(|record| !record.may_have_live_entry(now.ms))
+    }
+
+    /// The holds of the owner of a claim.
+    pub(super) fn holds_of_owner<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a SharedHold> {
+        let owner = claim.value.as_ref().filter(|_| self.kind.has_owners());
+        self.shared_holders().into_iter().flat_map(move |shared| shared.of_owner(owner))
+    }
+}

@@ -1,0 +1,49 @@
+//! Extending a hold.
+
+use crate::{Claim, TokenBlock};
+
+/// Extend a hold: its expiry never moves closer.
+///
+/// See [`Op`](crate::Op) for an example.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extend {
+    /// The hold.
+    pub claim: Claim,
+    /// How long the hold lasts from now at least, in milliseconds.
+    pub lease_ms: u64,
+    /// Set from time to time, so that the record beside a long hold does not expire before it.
+    pub keep_record: bool,
+    /// Set to reserve fencing tokens for the tasks to which a Mutex is handed on.
+    pub reserve: Option<Reserve>,
+}
+
+/// What to reserve together with an [`Extend`](crate::Extend) of a Mutex.
+///
+/// See [`TokenBlock`](crate::TokenBlock) for an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserve {
+    /// How many fencing tokens. The store reserves at most [`TokenBlock::MAX_LEN`](crate::TokenBlock::MAX_LEN), and fewer where its clock has not
+    /// advanced as far since the grant, or since the last reservation.
+    pub tokens: u32,
+    /// Set to be [notified](crate::Notification::Wanted) when another session requests the lock.
+    pub notify_wanted: bool,
+}
+
+/// What became of an [`Extend`].
+///
+/// See [`Op`](crate::Op) for an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extended {
+    /// The hold exists, and lasts at least as long as requested. Nothing is reserved, even if requested: the
+    /// store knows nothing of the hold but its key.
+    Extended,
+    /// The same, and these tokens are reserved for the hold.
+    Reserved {
+        /// The tokens.
+        block: TokenBlock,
+        /// Set if others are in the queue, dead or alive.
+        others_wait: bool,
+    },
+    /// The hold does not exist any more.
+    NotHeld,
+}

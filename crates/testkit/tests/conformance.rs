@@ -543,7 +543,7 @@ fn mutate_result(mutant: StoreMutant, before: &LockState, state: &mut LockState,
             state.value = None;
         }
         (StoreMutant::HidesOthers, _, Reply::Acquire(Acquired::Taken { other_holders: others, .. })) => {
-            others.clear()
+            others.clear();
         }
         (StoreMutant::HidesHolders, _, Reply::Inspect(inspection)) => inspection.shared_holders.truncate(1),
         (StoreMutant::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Removed { .. })) => {

@@ -15,7 +15,7 @@ use std::time::Duration;
 const ENTERED_WITHIN: Duration = Duration::from_millis(500);
 
 /// The count of a ReentrantMutex is the number of its holds. Each hold counts once, however often it was requested.
-/// Reported counts are correct: no release reports fewer holds than there are valid guards of the same tenure. An owner
+/// Reported counts are correct: no release reports fewer holds than there are valid guards of the same term. An owner
 /// re-enters at once, or with the next poll if it acquired the lock in another process meanwhile.
 #[derive(Debug, Default)]
 pub struct Reentrancy {
@@ -23,10 +23,10 @@ pub struct Reentrancy {
     /// When the release of a guard began.
     releasing: BTreeMap<GuardId, Instant>,
     acquiring: BTreeMap<TaskId, (LockId, OwnerId, Instant)>,
-    /// Until when the guards of a tenure in a process are or were valid.
-    tenures: BTreeMap<(HostId, LockId, FencingToken), Instant>,
+    /// Until when the guards of one owner term in a process are or were valid.
+    owner_terms: BTreeMap<(HostId, LockId, FencingToken), Instant>,
     /// The owner of a lock at the store.
-    owners: BTreeMap<LockId, Tenure>,
+    owners: BTreeMap<LockId, OwnerTerm>,
     /// The holds of a lock at the store, if known.
     holds: BTreeMap<LockId, Vec<Held>>,
 }
@@ -41,7 +41,7 @@ struct ValidGuard {
 
 /// The time for which an owner holds a lock without a gap.
 #[derive(Debug, Clone)]
-struct Tenure {
+struct OwnerTerm {
     owner: OwnValue,
     fence: FencingToken,
     since: Instant,
@@ -63,16 +63,16 @@ impl Reentrancy {
         match (entries, last) {
             (Some(ReentrantHolds { owner, .. }), Some((until, fence))) => {
                 let before = self.owners.get(&done.lock);
-                let continued = before.filter(|tenure| tenure.owner == *owner && at < tenure.until);
-                let since = continued.map_or(at, |tenure| tenure.since);
-                self.owners.insert(done.lock, Tenure { owner: owner.clone(), fence, since, until });
+                let continued = before.filter(|term| term.owner == *owner && at < term.until);
+                let since = continued.map_or(at, |term| term.since);
+                self.owners.insert(done.lock, OwnerTerm { owner: owner.clone(), fence, since, until });
             }
             _ => drop(self.owners.remove(&done.lock)),
         }
         Ok(())
     }
 
-    /// How many guards of the same tenure are valid since before that time.
+    /// How many guards of the same term are valid since before that time.
     fn valid_beside(&self, at: Instant, since: Instant, lock: LockId, fence: FencingToken) -> u64 {
         let same = |other: &&ValidGuard| {
             (other.lock, other.fence) == (lock, fence) && other.since <= since && at < other.until
@@ -98,7 +98,7 @@ impl Reentrancy {
                 "the release of {lock} by {task} left {left} holds, and it is no ReentrantMutex"
             ));
         }
-        // An acquire after the end of the tenure has another token.
+        // An acquire after the end of the term has another token.
         let since = if left == 0 { at } else { began };
         let valid_beside = self.valid_beside(at, since, lock, known.fence);
         if left < valid_beside {
@@ -141,20 +141,20 @@ impl Reentrancy {
         | TaskEvent::ValidityChanged(guard_id, _)
         | TaskEvent::Releasing(guard_id, _) = what
         {
-            self.update_tenure(at, guard_id, context);
+            self.update_owner_term(at, guard_id, context);
         }
         Ok(())
     }
 
     /// A guard of a process has changed.
-    fn update_tenure(&mut self, at: Instant, guard_id: GuardId, context: &CheckContext) {
+    fn update_owner_term(&mut self, at: Instant, guard_id: GuardId, context: &CheckContext) {
         let of = |guard_id: GuardId| {
             context.guards.get(guard_id).map(|known| (known.task.host, known.lock, known.fence))
         };
-        let Some(tenure) = of(guard_id) else { return };
-        let same = self.valid_guards.iter().filter(|(other, _)| of(**other) == Some(tenure));
+        let Some(term) = of(guard_id) else { return };
+        let same = self.valid_guards.iter().filter(|(other, _)| of(**other) == Some(term));
         let until = same.map(|(_, other)| other.until).max().unwrap_or(at);
-        self.tenures.insert(tenure, until.max(at));
+        self.owner_terms.insert(term, until.max(at));
     }
 }
 
@@ -239,25 +239,25 @@ impl Check for Reentrancy {
 
     fn advance(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
         for (task, (lock, owner, since)) in &self.acquiring {
-            let Some(tenure) = self.owners.get(lock).filter(|tenure| at < tenure.until) else { continue };
-            if context.guards.owner(*owner) != Some(tenure.owner.as_str()) {
+            let Some(term) = self.owners.get(lock).filter(|term| at < term.until) else { continue };
+            if context.guards.owner(*owner) != Some(term.owner.as_str()) {
                 continue;
             }
             let Some(healthy) = context.health(task.host).and_then(Health::healthy_since) else { continue };
             // While another task of its process has a guard, none of its tasks sends a request; afterwards the first
             // waiter polls.
             let blocks = |((host, of, fence), until): (&(HostId, LockId, FencingToken), &Instant)| {
-                (*host, *of) == (task.host, *lock) && *fence != tenure.fence && at < *until + POLL_INTERVAL
+                (*host, *of) == (task.host, *lock) && *fence != term.fence && at < *until + POLL_INTERVAL
             };
-            if self.tenures.iter().any(blocks) {
+            if self.owner_terms.iter().any(blocks) {
                 continue;
             }
             // Waiters are not notified if the owner acquired the lock later, perhaps in another process.
-            let known = if tenure.since > *since { tenure.since + POLL_INTERVAL } else { *since };
+            let known = if term.since > *since { term.since + POLL_INTERVAL } else { *since };
             if at > known.max(healthy) + ENTERED_WITHIN {
                 return Err(format!(
                     "{task} waits for {lock} since {since}, and its owner holds it since {}",
-                    tenure.since
+                    term.since
                 ));
             }
         }

@@ -39,7 +39,7 @@ pub struct Renewal {
     held: BTreeMap<LockId, Vec<Held>>,
     /// Guards that were released, as they were.
     released_at: BTreeMap<GuardId, (Instant, HeldGuard)>,
-    /// The longest lease of an owner's tenure, which applies to all its holds.
+    /// The longest lease of an owner's term, which applies to all its holds.
     longest: BTreeMap<(LockId, FencingToken), Duration>,
 }
 
@@ -197,7 +197,7 @@ impl Renewal {
         ))
     }
 
-    /// A lease requested within an owner's tenure.
+    /// A lease requested within an owner's term.
     fn record_lease(&mut self, lock: LockId, fence: FencingToken, lease: Duration) {
         let longest = self.longest.entry((lock, fence)).or_default();
         *longest = lease.max(*longest);
@@ -214,7 +214,7 @@ impl Renewal {
         longest_validity
     }
 
-    /// A guard is valid no longer than the longest lease of its tenure.
+    /// A guard is valid no longer than the longest lease of its owner's term.
     fn check_given_lease(&self, guard_id: GuardId) -> CheckResult {
         let Some(guard) = self.guards.get(&guard_id) else { return Ok(()) };
         let HeldGuard { task, lock, until, longest_validity, .. } = *guard;

@@ -1,6 +1,6 @@
 //! Mutants: deliberate defects that prove that the checks can fail.
 //!
-//! Each mutant is a defect that a lock service has had, or could have. Server mutants change the effect of an operation
+//! Each mutant is a defect found in real lock services, or possible in one. Server mutants change the effect of an operation
 //! ([`Mutant::apply`]). Client mutants are between the engine and its store, mailbox or clock (`client`). Those of one
 //! primitive are in `reentrant`, `shared` (several holders) and `election` (with `once_per`); those of local hand-off are
 //! in `handoff`. A run has at most one mutant.

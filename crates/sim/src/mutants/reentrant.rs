@@ -80,7 +80,7 @@ impl Mutant {
                 (state.value, released.remaining_holds) = (None, 0);
             }
             (Self::ReportsFreeWhileHeld, Op::Release(_), Reply::Release(released)) => {
-                released.remaining_holds = 0
+                released.remaining_holds = 0;
             }
             (Self::ReentryShortens, Op::Acquire(request), Reply::Acquire(Acquired::Granted { .. })) => {
                 if let Some(value) = state.value.as_mut().filter(|_| left > 1) {

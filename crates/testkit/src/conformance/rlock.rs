@@ -17,7 +17,7 @@ use std::str::FromStr;
 /// // A Redisson client holds it once.
 /// let fields = [("5b0f0b3e:61", "1")].map(|(field, text)| (field.to_owned(), text.to_owned()));
 /// let content = parse_rlock(&fields.into()).expect("a hash").expect("it is held");
-/// assert_eq!(content.entries().map(|entries| entries.count), Some(1));
+/// assert_eq!(content.reentrant_holds().map(|held| held.count), Some(1));
 /// ```
 pub fn parse_rlock(fields: &BTreeMap<String, String>) -> Result<Option<Content>, String> {
     let other = || Ok(Some(Content::Other("hash".to_owned())));

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// let fields = [("leasehold", "latch")].map(|(field, text)| (field.to_owned(), text.to_owned()));
 /// assert_eq!(parse_shared_holders(Kind::Latch, &fields.clone().into()), Ok(None));
 /// let other = parse_shared_holders(Kind::Barrier, &fields.into()).expect("a hash").expect("another kind");
-/// assert_eq!(other.word(), "hash");
+/// assert_eq!(other.type_name(), "hash");
 /// ```
 pub fn parse_shared_holders(
     kind: Kind,

@@ -54,7 +54,8 @@ fn a_command_that_reads_from_the_terminal_gets_it_and_gives_it_back() {
 /// command.
 fn job(fixture: &Fixture, options: &str) -> Option<(Worker, String)> {
     let mut shell = start(terminal(fixture, "PS1= bash --norc --noprofile --noediting -i")?);
-    let command = "echo $$ > new; mv new pid; while :; do sleep 0.02; done";
+    // Not a loop: a shell that has just called vfork cannot be stopped before its child has.
+    let command = "echo $$ > new; mv new pid; exec sleep 600";
     shell.send(&format!("$LEASEHOLD run job {options} -- sh -c '{command}'")).expect("it reads");
     until("the command runs", || fixture.path("pid").exists());
     Some((shell, fixture.read("pid").trim().to_owned()))

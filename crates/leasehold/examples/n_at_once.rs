@@ -31,7 +31,7 @@ pub(crate) async fn main() -> Result<()> {
         let line = line.clone();
         uploads.spawn(async move {
             // Every fifth is a large one.
-            upload(&permits.wait(PATIENCE), if n % 5 == 0 { 2 } else { 1 }, &line).await?;
+            upload(&permits.max_wait(PATIENCE), if n % 5 == 0 { 2 } else { 1 }, &line).await?;
             done.arrive().await?;
             done.wait_timeout(PATIENCE).await?;
             Ok::<_, Box<dyn Error + Send + Sync>>(())

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) async fn main() -> Result<()> {
     let store = std::env::var("LEASEHOLD_STORE").unwrap_or_else(|_| "memory:".into());
     let locks = Client::connect(&store).await?;
-    let prices = locks.rwlock("example/read_write/prices")?.wait(PATIENCE);
+    let prices = locks.rwlock("example/read_write/prices")?.max_wait(PATIENCE);
 
     look_up_together(&prices).await?;
     refresh(&prices, true).await?;

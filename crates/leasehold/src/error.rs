@@ -14,7 +14,7 @@ use leasehold_core::{
 use std::fmt;
 use std::time::Duration;
 
-/// What stands in the way of an acquisition, as far as is known.
+/// What prevents an acquisition, as far as the client knows: the holder, and the clients ahead in the queue.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,8 +39,8 @@ pub struct Contention {
 }
 
 impl From<WaitStatus> for Contention {
-    fn from(standing: WaitStatus) -> Self {
-        Self { holder: standing.holder, ahead: standing.position }
+    fn from(status: WaitStatus) -> Self {
+        Self { holder: status.holder, ahead: status.position }
     }
 }
 
@@ -48,7 +48,7 @@ impl Contention {
     /// Returns the owner that holds a ReentrantMutex, if known, whichever library its client uses; `None` for
     /// a Mutex.
     pub fn owner(&self) -> Option<Owner> {
-        self.holder.as_ref()?.owner.clone().map(Owner::told)
+        self.holder.as_ref()?.owner.clone().map(Owner::from_store)
     }
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for Contention {
 /// use leasehold::{Client, ConnectError};
 ///
 /// match Client::connect("memcached://locks.example.org").await {
-///     Ok(client) => println!("connected as {}", client.session()),
+///     Ok(client) => println!("connected as {}", client.session_id()),
 ///     Err(ConnectError::Store(fault)) if fault.is_transient() => eprintln!("try again later: {fault}"),
 ///     Err(error) => eprintln!("fix the configuration: {error}"),
 /// }
@@ -153,27 +153,27 @@ pub enum LockError {
     #[error("the period: {0}")]
     Period(LeaseError),
     /// The number of permits, arrivals or parties is out of range.
-    #[error("{given} cannot be the number of {what}: it must be between 1 and {most}")]
+    #[error("{given} cannot be the number of {what}: it must be between 1 and {max}")]
     Count {
         /// What the number counts: permits, arrivals or parties.
         what: &'static str,
         /// The number given.
         given: u32,
         /// The largest number allowed.
-        most: u32,
+        max: u32,
     },
     /// A set of locks was requested without any name.
     #[error("no lock name was given: give at least one")]
     NoName,
     /// The set has more locks than one operation of a store may acquire.
     #[error(
-        "{named} locks were named, but a set holds at most {most}: split the set, or use one lock that covers more resources"
+        "{given} locks were named, but a set holds at most {max}: split the set, or use one lock that covers more resources"
     )]
     TooManyNames {
         /// How many distinct names were given.
-        named: usize,
+        given: usize,
         /// How many names are allowed.
-        most: usize,
+        max: usize,
     },
 }
 
@@ -209,15 +209,15 @@ pub enum AcquireError {
         lock: LockName,
         /// How long the caller waited.
         waited: Duration,
-        /// What stood in the way last.
+        /// What prevented it last.
         contention: Box<Contention>,
     },
     /// The lock was taken at every attempt of the retry policy.
     #[error("gave up after the last try: {contention}")]
-    OutOfTries {
+    RetriesExhausted {
         /// The lock.
         lock: LockName,
-        /// What stood in the way last.
+        /// What prevented it last.
         contention: Box<Contention>,
     },
     /// The store could not be reached, or refused the request: the lock was not acquired.
@@ -244,7 +244,7 @@ pub enum AcquireError {
     /// to the requested one: it was lost by then, or the store did not reply. What may remain of the hold is
     /// released in the background, and ends with the lease at the latest.
     #[error("the lock was granted, but could not be held for its lease: {0}")]
-    NotKept(#[source] Box<ExtendError>),
+    NotExtended(#[source] Box<ExtendError>),
     /// Of a set of locks, one was lost again and again while the others were waited for; none is held. Or,
     /// for an [`RwLock`](crate::RwLock), the hold was lost while it was being upgraded or downgraded.
     #[error("while waiting for another lock, {0}: use a longer lease")]
@@ -382,12 +382,12 @@ pub enum ExtendError {
     Lease(#[from] LeaseError),
     /// The hold's cap does not allow the extension. Nothing was sent; the hold lasts as long as before.
     #[error(
-        "the hold is capped: it lasts at most {left:?} more, so finish by then, release the lock and acquire it \
+        "the hold is capped: it lasts at most {remaining:?} more, so finish by then, release the lock and acquire it \
          again, or set a longer cap (`Mutex::max_hold`, `Mutex::max_renewals`)"
     )]
     Capped {
         /// How long the hold can still last.
-        left: Duration,
+        remaining: Duration,
     },
     /// The store could not be reached, refused the request, or did not reply. The hold lasts at least as long
     /// as before, and may last longer.
@@ -463,10 +463,10 @@ impl InspectError {
 ///
 /// let client = Client::builder("memory:").label("the night shift").connect().await?;
 /// let nightly = client.mutex("nightly")?;
-/// if let Some(seen) = nightly.inspect_full().await?.seen {
-///     match nightly.force_release(seen).await {
+/// if let Some(observed) = nightly.inspect_full().await?.observed {
+///     match nightly.force_release(observed).await {
 ///         Ok(()) => println!("released by force; its holder is notified"),
-///         Err(ForceReleaseError::Changed { now }) => println!("left alone, since it has changed: {now}"),
+///         Err(ForceReleaseError::Changed { contention }) => println!("left alone, since it has changed: {contention}"),
 ///         Err(error) => println!("{error}"),
 ///     }
 /// }
@@ -475,11 +475,11 @@ impl InspectError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForceReleaseError {
-    /// The lock no longer has the hold that was seen. Nothing was changed.
-    #[error("the lock has changed since it was inspected: it is now {now}")]
+    /// The lock no longer has the hold that was observed. Nothing was changed.
+    #[error("the lock has changed since it was inspected: it is now {contention}")]
     Changed {
         /// What is known of the lock now.
-        now: Box<Contention>,
+        contention: Box<Contention>,
     },
     /// The store could not be reached, or refused the request: nothing was changed.
     #[error(transparent)]

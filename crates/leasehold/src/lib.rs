@@ -40,8 +40,8 @@
 //! | list sessions and held locks | [`Client::sessions`], [`Client::locks`] |
 //! | find server settings and conditions that endanger locks | [`ClientBuilder::diagnose`], [`store::Finding`] |
 //! | release a lock by force, or free the locks of dead sessions | [`Mutex::force_release`], [`Client::monitor`] |
-//! | set how soon a crashed process is detected | [`ClientBuilder::session`], [`ClientBuilder::without_session`] |
-//! | share a lock with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::yield_every`] |
+//! | set how soon a crashed process is detected | [`ClientBuilder::session_ttl`], [`ClientBuilder::without_session`] |
+//! | share a lock with clients of other libraries | [`Mutex::value`], [`Mutex::expire_foreign`], [`Mutex::yield_every`] |
 //! | use all this from plain threads | [`blocking`] |
 //! | update keys without a lock, by WATCH, MULTI and EXEC | [`mod@optimistic`] |
 //! | implement a store | [`store::Store`], [`Client::with_store`], [`mod@core`] |

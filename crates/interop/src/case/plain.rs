@@ -139,7 +139,7 @@ pub(super) async fn theirs_for_ever(neighbour: &Neighbour) -> Result<String> {
     ensure!(ground.key.remaining()?.is_none(), "we gave their lock an expiry without being asked to");
 
     let adopted = Instant::now();
-    let waiter = ground.waiter(ours.adopt(SHORT)).await?;
+    let waiter = ground.waiter(ours.expire_foreign(SHORT)).await?;
     let (guard, at) = waiter.gets_it(SHORT + SOON).await?;
     let waited = at - adopted;
     ensure!(waited >= SHORT, "we got the lock after {waited:?}, and were to leave them {SHORT:?}");

@@ -301,7 +301,8 @@ pub(super) async fn force(neighbour: &Neighbour) -> Result<String> {
     // Ours from theirs; another of theirs waits for it.
     ground.begin("anna", "lock 0")?;
     ground.theirs.silent_for(SHORT)?;
-    let seen = ours.inspect_full().await?.seen.ok_or_else(|| anyhow!("we see no holder to free it of"))?;
+    let seen =
+        ours.inspect_full().await?.observed.ok_or_else(|| anyhow!("we see no holder to free it of"))?;
     ours.force_release(seen).await?;
     ground.gets_it("anna", SOON)?;
     ground.expect("boris", "release", &Answer::Lost)?;

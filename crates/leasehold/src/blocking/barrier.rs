@@ -48,8 +48,8 @@ facade! {
         /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
         pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
 
-        /// Removes one admitted party that was [seen](crate::SharedHolder::seen): see
+        /// Removes one admitted party that was [observed](crate::SharedHolder::observed): see
         /// [`leasehold::Barrier::force_release`](crate::Barrier::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
+        pub fn force_release(&self, observed: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
 }

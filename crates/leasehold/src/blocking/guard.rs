@@ -38,7 +38,7 @@ facade! {
     /// let lost = guard.lost_signal();
     /// std::thread::scope(|threads| {
     ///     let working = threads.spawn(move || items.iter().take_while(|_| !lost.is_cancelled()).count());
-    ///     let watching = threads.spawn(|| guard.lost(Duration::from_millis(50)));
+    ///     let watching = threads.spawn(|| guard.lost_timeout(Duration::from_millis(50)));
     ///     assert_eq!(working.join().expect("no panic"), 3);
     ///     assert_eq!(watching.join().expect("no panic"), Ok(None)); // it was not lost
     /// });

@@ -30,8 +30,8 @@ facade! {
 
     set {
         /// Sets how long arrivals of this handle are remembered: see
-        /// [`leasehold::Latch::remember`](crate::Latch::remember).
-        pub fn remember(self, span: Duration) -> Self;
+        /// [`leasehold::Latch::arrival_ttl`](crate::Latch::arrival_ttl).
+        pub fn arrival_ttl(self, ttl: Duration) -> Self;
     }
 
     forward {
@@ -73,8 +73,8 @@ facade! {
         /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
         pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
 
-        /// Takes back one arrival that was [seen](crate::SharedHolder::seen): see
+        /// Takes back one arrival that was [observed](crate::SharedHolder::observed): see
         /// [`leasehold::Latch::force_release`](crate::Latch::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
+        pub fn force_release(&self, observed: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
 }

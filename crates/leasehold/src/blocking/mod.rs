@@ -49,36 +49,35 @@ mod facade;
 mod barrier;
 mod election;
 mod guard;
-mod host;
 mod latch;
 mod multi;
 mod mutex;
 mod reentrant;
+mod runtime_thread;
 mod rwlock;
 mod semaphore;
-mod thread;
+mod thread_owner;
 
 pub use barrier::Barrier;
 pub use election::{Election, Leaders, Leadership, OncePer, PeriodGuard};
 pub use guard::Guard;
-pub use host::AsyncContext;
 pub use latch::Latch;
 pub use multi::{MultiGuard, MultiMutex};
 pub use mutex::Mutex;
 pub use reentrant::{ReentrantGuard, ReentrantMutex};
+pub use runtime_thread::AsyncContext;
 pub use rwlock::{ConversionError, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
 pub use semaphore::{Permit, Semaphore};
 
 use crate::client::ClientBuilder;
 use crate::error::{ConnectError, ExtendError, InspectError, LockError, ReleaseError};
-use crate::guard::attach::AttachError;
 use crate::store::Store;
 use crate::{
     DetachedHold, LockInfo, LockName, Moment, NameError, Owner, SessionId, SessionInfo, ShutdownError,
 };
 use facade::IntoBlocking;
-use host::{Host, refuse_async};
 use leasehold_core::Lease;
+use runtime_thread::{RuntimeThread, refuse_async};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,14 +137,14 @@ impl<E> Error<E> {
 /// match client.attach(hold) {
 ///     Ok(guard) => guard.release()?,
 ///     // The hold is returned, and can be attached later unless it is lost.
-///     Err(blocking::NotAttached::Failed(AttachError::NotExtended { hold, error })) => println!("{hold:?}: {error}"),
+///     Err(blocking::AttachError::Failed(AttachError::NotExtended { hold, error })) => println!("{hold:?}: {error}"),
 ///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(()) }
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NotAttached {
+pub enum AttachError {
     /// It was called inside an async context: nothing was done.
     #[error("{}", AsyncContext)]
     AsyncContext {
@@ -154,7 +153,7 @@ pub enum NotAttached {
     },
     /// The call failed.
     #[error(transparent)]
-    Failed(AttachError),
+    Failed(crate::AttachError),
 }
 
 facade! {
@@ -196,7 +195,7 @@ impl ClientBuilder {
     /// # Ok(()) }
     /// ```
     pub fn connect_blocking(self) -> Result<Client, Error<ConnectError>> {
-        Client::of_builder(self)
+        Client::connect_with(self)
     }
 }
 
@@ -225,13 +224,14 @@ impl Client {
         crate::Client::with_store(store)
     }
 
-    pub(crate) fn of_builder(builder: ClientBuilder) -> Result<Self, Error<ConnectError>> {
+    pub(crate) fn connect_with(builder: ClientBuilder) -> Result<Self, Error<ConnectError>> {
         refuse_async()?;
-        let host = Host::start().map_err(|error| Error::Failed(ConnectError::Thread(Arc::new(error))))?;
-        let host = Arc::new(host);
-        let inner = call(&host, builder.connect())?;
-        host.outlive(inner.engine.keeper.end());
-        Ok(Self { inner, host })
+        let thread =
+            RuntimeThread::start().map_err(|error| Error::Failed(ConnectError::Thread(Arc::new(error))))?;
+        let thread = Arc::new(thread);
+        let inner = call(&thread, builder.connect())?;
+        thread.outlive(inner.engine.keeper.end());
+        Ok(Self { inner, thread })
     }
 }
 
@@ -309,8 +309,8 @@ facade! {
         /// suspended.
         pub fn now(&self) -> Moment;
 
-        /// Returns the id of this client's session: see [`leasehold::Client::session`](crate::Client::session).
-        pub fn session(&self) -> SessionId;
+        /// Returns the id of this client's session: see [`leasehold::Client::session_id`](crate::Client::session_id).
+        pub fn session_id(&self) -> SessionId;
     }
 
     wait {
@@ -341,7 +341,7 @@ impl Client {
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        Ok(self.inner.multi_mutex(names)?.into_blocking(&self.host))
+        Ok(self.inner.multi_mutex(names)?.into_blocking(&self.thread))
     }
 
     /// Extends a detached hold so that it lasts `lease` from now, if it would end earlier: see
@@ -351,7 +351,7 @@ impl Client {
         hold: &mut DetachedHold,
         lease: impl Into<Lease>,
     ) -> Result<(), Error<ExtendError>> {
-        call(&self.host, hold.extend(&self.inner, lease))
+        call(&self.thread, hold.extend(&self.inner, lease))
     }
 
     /// Releases a detached hold, and hands the lock to the next waiter: see [`DetachedHold::release`].
@@ -372,16 +372,16 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn release_detached(&self, hold: &DetachedHold) -> Result<(), Error<ReleaseError>> {
-        call(&self.host, hold.release(&self.inner))
+        call(&self.thread, hold.release(&self.inner))
     }
 
     /// Turns a detached hold into an ordinary guard of this client: see [`DetachedHold::attach`].
-    pub fn attach(&self, hold: DetachedHold) -> Result<Guard, NotAttached> {
+    pub fn attach(&self, hold: DetachedHold) -> Result<Guard, AttachError> {
         if refuse_async().is_err() {
-            return Err(NotAttached::AsyncContext { hold: Box::new(hold) });
+            return Err(AttachError::AsyncContext { hold: Box::new(hold) });
         }
-        let attached = self.host.wait_anywhere(hold.attach(&self.inner));
-        attached.map(|guard| guard.into_blocking(&self.host)).map_err(NotAttached::Failed)
+        let attached = self.thread.wait_unchecked(hold.attach(&self.inner));
+        attached.map(|guard| guard.into_blocking(&self.thread)).map_err(AttachError::Failed)
     }
 
     /// Waits until what dropped guards held has been released: see
@@ -399,7 +399,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn flush(&self) -> Result<(), AsyncContext> {
-        self.host.wait(self.inner.flush())
+        self.thread.wait(self.inner.flush())
     }
 
     /// Returns the same client for futures: for async code, or for [`block_on`](Self::block_on). Its
@@ -420,11 +420,11 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, AsyncContext> {
-        self.host.wait(future)
+        self.thread.wait(future)
     }
 }
 
 /// Blocks until a call of the async API completes.
-fn call<T, E>(host: &Host, future: impl Future<Output = Result<T, E>>) -> Result<T, Error<E>> {
-    host.wait(future)?.map_err(Error::Failed)
+fn call<T, E>(thread: &RuntimeThread, future: impl Future<Output = Result<T, E>>) -> Result<T, Error<E>> {
+    thread.wait(future)?.map_err(Error::Failed)
 }

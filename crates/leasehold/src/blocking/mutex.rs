@@ -27,7 +27,7 @@ facade! {
     #[derive(Clone)]
     pub struct Mutex;
 
-    settings { lease max_hold max_renewals wait retry adopt sticky yield_every }
+    settings { lease max_hold max_renewals max_wait retry expire_foreign sticky yield_every }
 
     forward {
         /// Returns the lock's name.
@@ -39,7 +39,7 @@ facade! {
         /// Blocks only for the store's reply.
         pub fn try_acquire(&self) -> Result<Attempt<Guard>, Error<AcquireError>>;
 
-        /// Acquires the lock, and waits for as long as [`wait`](Self::wait) allows, or without a limit: see
+        /// Acquires the lock, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a limit: see
         /// [`leasehold::Mutex::acquire`](crate::Mutex::acquire). Only
         /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn acquire(&self) -> Result<Guard, Error<AcquireError>>;
@@ -64,9 +64,9 @@ facade! {
         /// other clients ended: see [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
         pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
 
-        /// Releases the lock by force from the holder that was seen, dead or alive: see
+        /// Releases the lock by force from the holder that was observed, dead or alive: see
         /// [`leasehold::Mutex::force_release`](crate::Mutex::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
+        pub fn force_release(&self, observed: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
 }
 

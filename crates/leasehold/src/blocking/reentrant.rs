@@ -48,7 +48,7 @@ facade! {
     #[derive(Clone)]
     pub struct ReentrantMutex;
 
-    settings { lease max_hold max_renewals wait retry adopt yield_every }
+    settings { lease max_hold max_renewals max_wait retry expire_foreign yield_every }
 
     set {
         /// Sets the owner that acquires the lock, whatever the calling thread and its scope.
@@ -71,7 +71,7 @@ facade! {
         pub fn try_acquire(&self) -> Result<Attempt<ReentrantGuard>, Error<AcquireError>>;
 
         /// Acquires the lock: at once if its owner holds it, in any process; otherwise waits for as long as
-        /// [`wait`](Self::wait) allows, or without a limit. See
+        /// [`max_wait`](Self::max_wait) allows, or without a limit. See
         /// [`leasehold::ReentrantMutex::acquire`](crate::ReentrantMutex::acquire). Only
         /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn acquire(&self) -> Result<ReentrantGuard, Error<AcquireError>>;
@@ -104,9 +104,9 @@ facade! {
         /// ```
         pub fn hold_count(&self) -> Result<u64, Error<InspectError>>;
 
-        /// Releases the lock by force, with all its holds, from the owner that was seen, dead or alive: see
+        /// Releases the lock by force, with all its holds, from the owner that was observed, dead or alive: see
         /// [`leasehold::ReentrantMutex::force_release`](crate::ReentrantMutex::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
+        pub fn force_release(&self, observed: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Error;
 use super::facade::{IntoBlocking, run};
-use super::host::{Host, refuse_async};
+use super::runtime_thread::{RuntimeThread, refuse_async};
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
 use crate::guard::owner::Owner;
 use crate::{Attempt, FullStatus, Status};
@@ -39,7 +39,7 @@ facade! {
     #[derive(Clone)]
     pub struct RwLock;
 
-    settings { lease max_hold max_renewals wait retry }
+    settings { lease max_hold max_renewals max_wait retry }
 
     set {
         /// Sets the owner that acquires the lock, whatever the calling thread and its scope.
@@ -98,9 +98,9 @@ facade! {
         /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
         pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
 
-        /// Releases by force one hold that was [seen](crate::SharedHolder::seen), dead or alive: see
+        /// Releases by force one hold that was [observed](crate::SharedHolder::observed), dead or alive: see
         /// [`leasehold::RwLock::force_release`](crate::RwLock::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
+        pub fn force_release(&self, observed: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
 }
 
@@ -241,12 +241,12 @@ impl UpgradableGuard {
     ///
     /// Fails with the unchanged guard, also in an async context.
     pub fn upgrade(self) -> Result<WriteGuard, ConversionError<Self>> {
-        converted(self.inner, &self.host, crate::UpgradableGuard::upgrade)
+        converted(self.inner, &self.thread, crate::UpgradableGuard::upgrade)
     }
 
     /// Becomes the writer within `limit`. Otherwise like [`upgrade`](Self::upgrade).
     pub fn upgrade_timeout(self, limit: Duration) -> Result<WriteGuard, ConversionError<Self>> {
-        converted(self.inner, &self.host, |inner| inner.upgrade_timeout(limit))
+        converted(self.inner, &self.thread, |inner| inner.upgrade_timeout(limit))
     }
 }
 
@@ -260,7 +260,7 @@ impl WriteGuard {
     ///
     /// Fails with the unchanged guard, also in an async context.
     pub fn downgrade(self) -> Result<ReadGuard, ConversionError<Self>> {
-        converted(self.inner, &self.host, crate::WriteGuard::downgrade)
+        converted(self.inner, &self.thread, crate::WriteGuard::downgrade)
     }
 }
 
@@ -271,7 +271,7 @@ impl WriteGuard {
 )]
 fn converted<A, B, F>(
     inner: A,
-    host: &Arc<Host>,
+    thread: &Arc<RuntimeThread>,
     convert: impl FnOnce(A) -> F,
 ) -> Result<B::Blocking, ConversionError<A::Blocking>>
 where
@@ -281,12 +281,12 @@ where
     F: Future<Output = Result<B, crate::ConversionError<A>>>,
 {
     if let Err(refused) = refuse_async() {
-        return Err(ConversionError { guard: inner.into_blocking(host), error: refused.into() });
+        return Err(ConversionError { guard: inner.into_blocking(thread), error: refused.into() });
     }
-    match host.wait_anywhere(convert(inner)) {
-        Ok(held) => Ok(held.into_blocking(host)),
+    match thread.wait_unchecked(convert(inner)) {
+        Ok(held) => Ok(held.into_blocking(thread)),
         Err(crate::ConversionError { guard, error }) => {
-            Err(ConversionError { guard: guard.into_blocking(host), error: Error::Failed(error) })
+            Err(ConversionError { guard: guard.into_blocking(thread), error: Error::Failed(error) })
         }
     }
 }

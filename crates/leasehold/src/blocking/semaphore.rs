@@ -27,7 +27,7 @@ facade! {
     #[derive(Clone)]
     pub struct Semaphore;
 
-    settings { lease max_hold max_renewals wait retry }
+    settings { lease max_hold max_renewals max_wait retry }
 
     forward {
         /// Returns the semaphore's name.
@@ -45,7 +45,7 @@ facade! {
         /// store's reply.
         pub fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, Error<AcquireError>>;
 
-        /// Acquires a permit, and waits for as long as [`wait`](Self::wait) allows, or without a limit: see
+        /// Acquires a permit, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a limit: see
         /// [`leasehold::Semaphore::acquire`](crate::Semaphore::acquire). Only
         /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn acquire(&self) -> Result<Permit, Error<AcquireError>>;
@@ -73,9 +73,9 @@ facade! {
         /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
         pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
 
-        /// Releases by force the permits of one hold that was [seen](crate::SharedHolder::seen), dead or alive: see
+        /// Releases by force the permits of one hold that was [observed](crate::SharedHolder::observed), dead or alive: see
         /// [`leasehold::Semaphore::force_release`](crate::Semaphore::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
+        pub fn force_release(&self, observed: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
 }
 

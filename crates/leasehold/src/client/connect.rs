@@ -135,7 +135,7 @@ impl StoreUrl {
     }
 
     /// Whether the store has users and passwords: the servers have, and `memory:` and `sqlite:` have not.
-    pub const fn takes_credentials(&self) -> bool {
+    pub const fn supports_credentials(&self) -> bool {
         match self.kind() {
             StoreKind::Memory | StoreKind::Sqlite => false,
             StoreKind::Redis | StoreKind::Shards | StoreKind::Quorum => true,

@@ -7,7 +7,7 @@ pub(crate) mod session_info;
 
 use crate::engine::{Engine, ShutdownError, StartError, Timings};
 use crate::error::{ConnectError, InspectError, LockError};
-use crate::guard::owner::{Owner, Owners};
+use crate::guard::owner::{Owner, OwnerFactory};
 use crate::lock::barrier::Barrier;
 use crate::lock::election::Election;
 use crate::lock::latch::Latch;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The shortest lifetime of a session without a heartbeat.
-const SHORTEST_SESSION: Duration = Duration::from_secs(1);
+const MIN_SESSION_TTL: Duration = Duration::from_secs(1);
 
 /// A client of a store: creates locks, and renews and releases the holds acquired through them.
 ///
@@ -52,7 +52,7 @@ const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct Client {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) owners: Arc<Owners>,
+    pub(crate) owners: Arc<OwnerFactory>,
 }
 
 /// Configures and connects a [`Client`]: see [`Client::builder`].
@@ -95,20 +95,20 @@ struct Access {
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has findings"))]
     lenient: bool,
     /// The certificate authority to trust in place of the public ones.
-    root: Option<Vec<u8>>,
+    root_certificate: Option<Vec<u8>>,
     /// The client's certificate and its key.
-    own: Option<(Vec<u8>, Vec<u8>)>,
+    client_certificate: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Access {
     /// Fails if anything is set: this kind of store supports none of it.
-    fn none_for(&self, store: &str) -> Result<(), ConnectError> {
-        let Self { username, password, prefix, root, own, lenient: _ } = self;
+    fn reject_for(&self, store: &str) -> Result<(), ConnectError> {
+        let Self { username, password, prefix, root_certificate, client_certificate, lenient: _ } = self;
         if username.is_some() || password.is_some() || prefix.is_some() {
             let text = format!("`{store}` takes no user, password or key prefix: these are for Redis");
             return Err(ConnectError::Setting(text));
         }
-        if root.is_some() || own.is_some() {
+        if root_certificate.is_some() || client_certificate.is_some() {
             let text = format!("`{store}` takes no certificates: these are for Redis over TLS");
             return Err(ConnectError::Setting(text));
         }
@@ -117,7 +117,10 @@ impl Access {
 
     /// Applies these settings to a server's configuration.
     #[cfg(feature = "redis")]
-    fn to(&self, mut config: crate::store::RedisConfig) -> Result<crate::store::RedisConfig, ConnectError> {
+    fn apply(
+        &self,
+        mut config: crate::store::RedisConfig,
+    ) -> Result<crate::store::RedisConfig, ConnectError> {
         if let Some(username) = &self.username {
             config = config.username(username);
         }
@@ -130,10 +133,10 @@ impl Access {
         if self.lenient {
             config = config.lenient();
         }
-        if let Some(root) = &self.root {
-            config = config.root_certificate(root.clone());
+        if let Some(pem) = &self.root_certificate {
+            config = config.root_certificate(pem.clone());
         }
-        if let Some((certificate, key)) = &self.own {
+        if let Some((certificate, key)) = &self.client_certificate {
             config = config.client_certificate(certificate.clone(), key.clone());
         }
         Ok(config)
@@ -152,7 +155,7 @@ impl fmt::Debug for ClientBuilder {
 
 impl Client {
     /// The default lifetime of a session without a heartbeat.
-    pub(crate) const SESSION: Duration = Duration::from_secs(10);
+    pub(crate) const DEFAULT_SESSION_TTL: Duration = Duration::from_secs(10);
 
     /// Connects to the store of a URL:
     ///
@@ -207,7 +210,7 @@ impl Client {
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        Ok(Mutex::new(self.engine.clone(), &self.checked(Lock::mutex(named(name)?))?))
+        Ok(Mutex::new(self.engine.clone(), &self.checked(Lock::mutex(parse_name(name)?))?))
     }
 
     /// Creates a handle to the [`ReentrantMutex`] of that name, which its owner may acquire again while it
@@ -219,7 +222,7 @@ impl Client {
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        let lock = self.checked(Lock::reentrant(named(name)?))?;
+        let lock = self.checked(Lock::reentrant(parse_name(name)?))?;
         Ok(ReentrantMutex::new(self.engine.clone(), self.owners.clone(), &lock))
     }
 
@@ -231,20 +234,20 @@ impl Client {
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        Ok(Election::new(self.engine.clone(), &self.checked(Lock::election(named(name)?))?))
+        Ok(Election::new(self.engine.clone(), &self.checked(Lock::election(parse_name(name)?))?))
     }
 
     /// The semaphore of that name, with so many permits where the store knows no other number: see [`Semaphore`].
     ///
-    /// Fails like [`mutex`](Self::mutex), and for zero permits or more than [`Semaphore::MOST`]. Nothing is
+    /// Fails like [`mutex`](Self::mutex), and for zero permits or more than [`Semaphore::MAX_PERMITS`]. Nothing is
     /// sent.
     pub fn semaphore<N>(&self, name: N, permits: u32) -> Result<Semaphore, LockError>
     where
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        counted("permits", permits, Semaphore::MOST)?;
-        Ok(Semaphore::new(self.engine.clone(), &self.checked(Lock::semaphore(named(name)?))?, permits))
+        check_count("permits", permits, Semaphore::MAX_PERMITS)?;
+        Ok(Semaphore::new(self.engine.clone(), &self.checked(Lock::semaphore(parse_name(name)?))?, permits))
     }
 
     /// Creates a handle to the [`RwLock`] of that name, which is held by many readers or by one writer.
@@ -255,7 +258,7 @@ impl Client {
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        let lock = self.checked(Lock::rwlock(named(name)?))?;
+        let lock = self.checked(Lock::rwlock(parse_name(name)?))?;
         Ok(RwLock::new(self.engine.clone(), self.owners.clone(), &lock))
     }
 
@@ -267,21 +270,21 @@ impl Client {
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        counted("arrivals", arrivals, u32::MAX)?;
-        Ok(Latch::new(self.engine.clone(), &self.checked(Lock::latch(named(name)?))?, arrivals))
+        check_count("arrivals", arrivals, u32::MAX)?;
+        Ok(Latch::new(self.engine.clone(), &self.checked(Lock::latch(parse_name(name)?))?, arrivals))
     }
 
     /// Creates a handle to the [`Barrier`] of that name, at which that many parties wait for one another.
     ///
-    /// Fails like [`mutex`](Self::mutex), for zero parties, and for more than [`Barrier::MOST`]. Nothing is
+    /// Fails like [`mutex`](Self::mutex), for zero parties, and for more than [`Barrier::MAX_PARTIES`]. Nothing is
     /// sent.
     pub fn barrier<N>(&self, name: N, parties: u32) -> Result<Barrier, LockError>
     where
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        counted("parties", parties, Barrier::MOST)?;
-        Ok(Barrier::new(self.engine.clone(), &self.checked(Lock::barrier(named(name)?))?, parties))
+        check_count("parties", parties, Barrier::MAX_PARTIES)?;
+        Ok(Barrier::new(self.engine.clone(), &self.checked(Lock::barrier(parse_name(name)?))?, parties))
     }
 
     /// Returns the lock if the store can form keys for it.
@@ -303,14 +306,14 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn owner(&self) -> Owner {
-        self.owners.make()
+        self.owners.create()
     }
 
     /// Creates a handle that acquires all of several locks or none: the [mutexes](Self::mutex) of these
     /// names. Duplicate names count once.
     ///
     /// Fails like [`mutex`](Self::mutex), if there is no name, and with [`LockError::TooManyNames`] if there
-    /// are more than [`MultiMutex::MOST`]. Nothing is sent.
+    /// are more than [`MultiMutex::MAX_LOCKS`]. Nothing is sent.
     pub fn multi_mutex<N>(&self, names: impl IntoIterator<Item = N>) -> Result<MultiMutex, LockError>
     where
         N: TryInto<LockName>,
@@ -318,10 +321,10 @@ impl Client {
     {
         let mut requests = Vec::new();
         for name in names {
-            let lock = self.checked(Lock::mutex(named(name)?))?;
+            let lock = self.checked(Lock::mutex(parse_name(name)?))?;
             requests.push(Request::new(self.engine.clone(), &lock));
         }
-        MultiMutex::of(self.engine.clone(), requests)
+        MultiMutex::new(self.engine.clone(), requests)
     }
 
     /// Returns the current time on the clock of [`Moment`], which keeps running while the machine is
@@ -331,9 +334,9 @@ impl Client {
     }
 
     /// Returns the id of this client's session. It is part of every hold, and is not a secret. If the session
-    /// [lapses](ClientBuilder::session), another one replaces it. In a store of several servers the client
+    /// [lapses](ClientBuilder::session_ttl), another one replaces it. In a store of several servers the client
     /// has a session on each server it uses; they share this id until one of them lapses.
-    pub fn session(&self) -> SessionId {
+    pub fn session_id(&self) -> SessionId {
         self.engine.sessions.id()
     }
 
@@ -424,7 +427,7 @@ impl ClientBuilder {
             call: Duration::from_secs(2),
             outage: Duration::from_secs(30),
             watchdog: Duration::from_secs(30),
-            session: Some(Client::SESSION),
+            session: Some(Client::DEFAULT_SESSION_TTL),
         };
         let (access, session_labels) = (Access::default(), BTreeMap::new());
         Self { target, access, label: None, session_labels, instance: None, timings, environment: None }
@@ -445,7 +448,7 @@ impl ClientBuilder {
     /// Sets the certificate, as PEM, of the authority that signed the server's certificate, in place of the
     /// public authorities and the URL's `?ca=`. For TLS URLs only: with any other URL, connecting fails.
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.access.root = Some(pem.into());
+        self.access.root_certificate = Some(pem.into());
         self
     }
 
@@ -461,7 +464,7 @@ impl ClientBuilder {
     /// # let _ = client; Ok(()) }
     /// ```
     pub fn client_certificate(mut self, cert_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Self {
-        self.access.own = Some((cert_pem.into(), key_pem.into()));
+        self.access.client_certificate = Some((cert_pem.into(), key_pem.into()));
         self
     }
 
@@ -508,7 +511,7 @@ impl ClientBuilder {
     ///
     /// If the store itself knows which processes live (`sqlite:`), a death is detected at once, and no
     /// session lapses.
-    pub fn session(mut self, alive: Duration) -> Self {
+    pub fn session_ttl(mut self, alive: Duration) -> Self {
         self.timings.session = Some(alive);
         self
     }
@@ -558,13 +561,13 @@ impl ClientBuilder {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use leasehold::Client;
     ///
-    /// for found in Client::builder("memory:").diagnose().await? {
-    ///     println!("{}: {} findings", found.node, found.findings.len());
+    /// for diagnosis in Client::builder("memory:").diagnose().await? {
+    ///     println!("{}: {} findings", diagnosis.node, diagnosis.findings.len());
     /// }
     /// # Ok(()) }
     /// ```
     pub async fn diagnose(mut self) -> Result<Vec<Diagnosis>, ConnectError> {
-        self.check_surroundings()?;
+        self.check_environment()?;
         self.access.lenient = true;
         let within = self.timings.call;
         let store = match self.target {
@@ -578,9 +581,9 @@ impl ClientBuilder {
     }
 
     /// Fails if no call could succeed in this context.
-    fn check_surroundings(&self) -> Result<(), ConnectError> {
-        let brings_its_own = self.environment.is_some() && matches!(self.target, Target::Store(_));
-        if !brings_its_own && tokio::runtime::Handle::try_current().is_err() {
+    fn check_environment(&self) -> Result<(), ConnectError> {
+        let is_self_contained = self.environment.is_some() && matches!(self.target, Target::Store(_));
+        if !is_self_contained && tokio::runtime::Handle::try_current().is_err() {
             let text = "there is no tokio runtime here: connect inside one";
             return Err(ConnectError::Setting(text.into()));
         }
@@ -597,18 +600,18 @@ impl ClientBuilder {
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Client, ConnectError> {
-        self.check_surroundings()?;
+        self.check_environment()?;
         if let Err(error) = Lease::For(self.timings.watchdog).check() {
             return Err(ConnectError::Setting(format!("the watchdog lease: {error}")));
         }
-        if self.timings.session.is_some_and(|alive| alive < SHORTEST_SESSION) {
+        if self.timings.session.is_some_and(|alive| alive < MIN_SESSION_TTL) {
             let text =
                 "a session must live for at least 1 s: a shorter one would end at any brief network delay";
             return Err(ConnectError::Setting(text.into()));
         }
         let environment = self.environment.unwrap_or_else(|| Arc::new(System));
         let owners = owners(self.instance, &environment)?;
-        let about = about(self.label, self.session_labels, &*environment)?;
+        let metadata = session_metadata(self.label, self.session_labels, &*environment)?;
         let store = match self.target {
             Target::Store(store) => store,
             Target::Url(url) => open(&url, self.access, self.timings.call, &environment).await?,
@@ -618,7 +621,7 @@ impl ClientBuilder {
             let error = leasehold_core::LeaseError::TooLongForStore { lease, max: most };
             return Err(ConnectError::Setting(format!("the watchdog lease: {error}")));
         }
-        let engine = Engine::start(store, environment, about, self.timings).await;
+        let engine = Engine::start(store, environment, metadata, self.timings).await;
         let engine = engine.map_err(|error| match error {
             StartError::Session(fault) => ConnectError::Store(fault),
             StartError::Keeper(error) => ConnectError::Keeper(Arc::new(error)),
@@ -628,7 +631,7 @@ impl ClientBuilder {
 }
 
 /// Parses a lock name.
-pub(crate) fn named<N>(name: N) -> Result<LockName, LockError>
+pub(crate) fn parse_name<N>(name: N) -> Result<LockName, LockError>
 where
     N: TryInto<LockName>,
     N::Error: Into<NameError>,
@@ -637,8 +640,8 @@ where
 }
 
 /// Fails if the number is out of range.
-fn counted(what: &'static str, given: u32, most: u32) -> Result<(), LockError> {
-    if (1..=most).contains(&given) { Ok(()) } else { Err(LockError::Count { what, given, most }) }
+fn check_count(what: &'static str, given: u32, max: u32) -> Result<(), LockError> {
+    if (1..=max).contains(&given) { Ok(()) } else { Err(LockError::Count { what, given, max }) }
 }
 
 /// Opens the store of a URL.
@@ -651,30 +654,30 @@ async fn open(
     #[cfg(feature = "redis")]
     use crate::store::{RedisConfig, RedisStore};
     #[cfg(feature = "redis")]
-    let settled = |config: RedisConfig| {
-        Ok::<_, ConnectError>(access.to(config)?.connect_timeout(within).in_world(Arc::clone(environment)))
+    let configured = |config: RedisConfig| {
+        Ok::<_, ConnectError>(access.apply(config)?.connect_timeout(within).in_world(Arc::clone(environment)))
     };
     #[cfg(not(feature = "redis"))]
     let _ = (within, environment);
     match StoreUrl::parse(url)?.into_config() {
         StoreConfig::Memory(name) => {
-            access.none_for("memory:")?;
+            access.reject_for("memory:")?;
             Ok(Arc::new(MemoryStore::named(&name)))
         }
         StoreConfig::Sqlite(path) => {
-            access.none_for("sqlite:")?;
+            access.reject_for("sqlite:")?;
             open_sqlite(&path).await
         }
         #[cfg(feature = "redis")]
-        StoreConfig::Redis(config) => Ok(Arc::new(RedisStore::connect(settled(*config)?).await?)),
+        StoreConfig::Redis(config) => Ok(Arc::new(RedisStore::connect(configured(*config)?).await?)),
         #[cfg(feature = "redis")]
         StoreConfig::Shards(shards) => {
-            let shards = shards.into_iter().map(settled).collect::<Result<Vec<_>, _>>()?;
+            let shards = shards.into_iter().map(configured).collect::<Result<Vec<_>, _>>()?;
             Ok(Arc::new(RedisStore::connect_shards(shards).await?))
         }
         #[cfg(feature = "redis")]
         StoreConfig::Quorum(quorum) => {
-            Ok(Arc::new(RedisStore::connect_quorum(quorum.try_map(settled)?).await?))
+            Ok(Arc::new(RedisStore::connect_quorum(quorum.try_map(configured)?).await?))
         }
     }
 }
@@ -691,16 +694,19 @@ async fn open_sqlite(_path: &str) -> Result<Arc<dyn Store>, ConnectError> {
 }
 
 /// The factory of this client's owners.
-fn owners(instance: Option<String>, environment: &Arc<dyn Environment>) -> Result<Owners, ConnectError> {
-    Owners::new(instance, Arc::clone(environment)).ok_or_else(|| {
-        let most = Owners::MAX_INSTANCE;
+fn owners(
+    instance: Option<String>,
+    environment: &Arc<dyn Environment>,
+) -> Result<OwnerFactory, ConnectError> {
+    OwnerFactory::new(instance, Arc::clone(environment)).ok_or_else(|| {
+        let most = OwnerFactory::MAX_INSTANCE;
         let text = format!("an instance id has 1 to {most} bytes and no control characters, unlike this one");
         ConnectError::Setting(text)
     })
 }
 
 /// The metadata of this client's session, as far as it is known.
-fn about(
+fn session_metadata(
     label: Option<String>,
     labels: BTreeMap<String, String>,
     environment: &dyn Environment,
@@ -711,10 +717,10 @@ fn about(
     let (pid, program) = (std::process::id(), program.unwrap_or_default().into_owned());
     let label = match label {
         Some(label) => Label::new(label).map_err(|error| ConnectError::Setting(error.to_string()))?,
-        None => own_label(&format!("{host}/{pid}/{program}")),
+        None => default_label(&format!("{host}/{pid}/{program}")),
     };
     let started = environment.system_time().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let about = SessionMetadata {
+    let metadata = SessionMetadata {
         label,
         host,
         pid,
@@ -723,7 +729,7 @@ fn about(
         started_ms: u64::try_from(started.as_millis()).unwrap_or(u64::MAX),
         labels,
     };
-    let len = about.to_json().len();
+    let len = metadata.to_json().len();
     if len > SessionMetadata::MAX_LEN {
         let text = format!(
             "the session's labels have {len} bytes, but at most {} are allowed",
@@ -731,11 +737,11 @@ fn about(
         );
         return Err(ConnectError::Setting(text));
     }
-    Ok(about)
+    Ok(metadata)
 }
 
 /// `host/pid/program`, shortened to a valid label.
-fn own_label(text: &str) -> Label {
+fn default_label(text: &str) -> Label {
     let mut clean = String::new();
     for c in text.chars().filter(|c| !c.is_control()) {
         if clean.len() + c.len_utf8() > Label::MAX_LEN {
@@ -743,9 +749,9 @@ fn own_label(text: &str) -> Label {
         }
         clean.push(c);
     }
-    Label::new(clean).unwrap_or_else(|_| unlabelled())
+    Label::new(clean).unwrap_or_else(|_| empty_label())
 }
 
-fn unlabelled() -> Label {
+fn empty_label() -> Label {
     Label::new("").expect("an empty label is a label")
 }

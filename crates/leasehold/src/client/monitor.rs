@@ -17,11 +17,11 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 /// How many locks one round settles at most.
-const A_ROUND: usize = 1024;
+const MAX_LOCKS_PER_ROUND: usize = 1024;
 /// How many locks one batch settles.
-const AT_ONCE: usize = 128;
+const BATCH_SIZE: usize = 128;
 /// The shortest interval between two rounds.
-const SHORTEST: Duration = Duration::from_millis(100);
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Pauses after a round without a reply from the store: the first, and the longest.
 const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
@@ -40,7 +40,7 @@ const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration:
 /// let monitor = client.monitor().every(Duration::from_secs(5));
 /// let watching = tokio::spawn(monitor.run(|round| {
 ///     for evicted in &round.evicted {
-///         println!("{} was released from {:?}", evicted.name, evicted.whose);
+///         println!("{} was released from {:?}", evicted.name, evicted.label);
 ///     }
 /// }));
 /// // It runs until it is dropped.
@@ -62,7 +62,7 @@ pub struct Monitor {
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = leasehold::Client::connect("memory:").await?;
 /// let round = client.monitor().round().await;
-/// match &round.trouble {
+/// match &round.fault {
 ///     None => println!("{} alive, {} dead, {} locks released", round.alive, round.dead, round.evicted.len()),
 ///     Some(fault) => println!("not finished: {fault}"),
 /// }
@@ -78,10 +78,10 @@ pub struct MonitorReport {
     /// What was released from dead sessions.
     pub evicted: Vec<Eviction>,
     /// How many locks of dead sessions remain for the next round.
-    pub left: usize,
+    pub remaining: usize,
     /// The request without a reply, or the refusal, that ended the round. If the store executed it
     /// nevertheless, `evicted` may lack its effect.
-    pub trouble: Option<Fault>,
+    pub fault: Option<Fault>,
 }
 
 /// One lock that was released from one dead session.
@@ -95,7 +95,7 @@ pub struct Eviction {
     /// The dead session.
     pub session: SessionId,
     /// Its label; `None` if it cannot be read.
-    pub whose: Option<Label>,
+    pub label: Option<Label>,
     /// The fencing token of its hold; `None` if it had only a queue entry.
     pub fence: Option<FencingToken>,
 }
@@ -111,31 +111,31 @@ impl Client {
 
 impl Monitor {
     pub(crate) fn new(client: Client) -> Self {
-        let session = client.engine.timings.session.unwrap_or(Client::SESSION);
+        let session = client.engine.timings.session.unwrap_or(Client::DEFAULT_SESSION_TTL);
         Self { client, every: session / 4, settled: HashMap::new() }
     }
 
     /// Sets the interval between rounds, with a jitter of a quarter. Default: a quarter of the client's
     /// session time; at least 100 ms.
     pub fn every(mut self, every: Duration) -> Self {
-        self.every = every.max(SHORTEST);
+        self.every = every.max(MIN_INTERVAL);
         self
     }
 
-    /// Runs rounds until the future is dropped, and passes the report of each to `told`. Evictions are also
+    /// Runs rounds until the future is dropped, and passes the report of each to `on_report`. Evictions are also
     /// logged. While the store does not reply, it pauses for only 0.5 to 5 s, since the store removes dead
     /// sessions soon.
     ///
     /// Cancel safety: dropping the future stops the monitor. A round in progress may take effect without a
     /// report.
-    pub async fn run(mut self, mut told: impl FnMut(&MonitorReport)) -> Infallible {
+    pub async fn run(mut self, mut on_report: impl FnMut(&MonitorReport)) -> Infallible {
         let engine = self.client.engine.clone();
         let (first, most) = FAULT_PAUSE;
         let mut fault_pause = first;
         loop {
             let round = self.round().await;
-            told(&round);
-            let pause = if round.trouble.is_some() {
+            on_report(&round);
+            let pause = if round.fault.is_some() {
                 let pause = fault_pause;
                 fault_pause = (fault_pause * 2).min(most);
                 pause
@@ -158,7 +158,7 @@ impl Monitor {
             Ok(sessions) => sessions,
             Err(failed) => {
                 tracing::warn!(fault = %failed.fault, "the sessions could not be listed");
-                report.trouble = Some(failed.fault);
+                report.fault = Some(failed.fault);
                 return report;
             }
         };
@@ -167,12 +167,12 @@ impl Monitor {
         (report.alive, report.dead) = (alive.len(), dead.len());
         let known: HashSet<_> = dead.iter().map(|session| session.session).collect();
         self.settled.retain(|session, _| known.contains(session));
-        let mut asked = self.unsettled(&dead);
-        report.left = asked.len();
-        asked.truncate(A_ROUND);
-        for some in asked.chunks(AT_ONCE) {
-            self.evict(some, &mut report).await;
-            if report.trouble.is_some() {
+        let mut unsettled = self.unsettled(&dead);
+        report.remaining = unsettled.len();
+        unsettled.truncate(MAX_LOCKS_PER_ROUND);
+        for batch in unsettled.chunks(BATCH_SIZE) {
+            self.evict(batch, &mut report).await;
+            if report.fault.is_some() {
                 break;
             }
         }
@@ -188,18 +188,18 @@ impl Monitor {
         held.filter(|(session, lock)| !is_settled(session, lock)).collect()
     }
 
-    async fn evict(&mut self, some: &[(&SessionEntry, &Lock)], report: &mut MonitorReport) {
+    async fn evict(&mut self, batch: &[(&SessionEntry, &Lock)], report: &mut MonitorReport) {
         let engine = self.client.engine.clone();
         let op = |(session, lock): &(&SessionEntry, &Lock)| {
             let evict = Evict { session: session.session, actor: engine.label.clone() };
             ((*lock).clone(), Op::Evict(evict))
         };
-        let ops: Vec<_> = some.iter().map(op).collect();
+        let ops: Vec<_> = batch.iter().map(op).collect();
         let outcomes = engine.store.execute_all(&ops, engine.timings.call).await;
-        for ((session, lock), outcome) in some.iter().zip(outcomes) {
+        for ((session, lock), outcome) in batch.iter().zip(outcomes) {
             match outcome {
                 // The session has returned (1).
-                Outcome::Done(Reply::Evict(Evicted::Alive)) => report.left -= 1,
+                Outcome::Done(Reply::Evict(Evicted::Alive)) => report.remaining -= 1,
                 Outcome::Done(Reply::Evict(Evicted::Removed { fence, was_queued })) => {
                     self.settle(session, lock, report);
                     if fence.is_some() || was_queued {
@@ -210,7 +210,7 @@ impl Monitor {
                 Outcome::Done(_) => self.settle(session, lock, report),
                 Outcome::Failed(_, fault) => {
                     tracing::warn!(%lock, session = %session.session, %fault, "not taken from a dead session yet");
-                    report.trouble = Some(fault);
+                    report.fault = Some(fault);
                 }
             }
         }
@@ -218,17 +218,17 @@ impl Monitor {
 
     fn settle(&mut self, session: &SessionEntry, lock: &Lock, report: &mut MonitorReport) {
         self.settled.entry(session.session).or_default().insert(lock.clone());
-        report.left -= 1;
+        report.remaining -= 1;
     }
 }
 
 fn eviction(dead: &SessionEntry, lock: &Lock, fence: Option<FencingToken>) -> Eviction {
-    let whose = SessionMetadata::from_json(&dead.metadata).map(|about| about.label);
-    let (session, label) = (dead.session, whose.as_ref().map(Label::as_str).unwrap_or_default());
+    let label = SessionMetadata::from_json(&dead.metadata).map(|metadata| metadata.label);
+    let (session, text) = (dead.session, label.as_ref().map(Label::as_str).unwrap_or_default());
     if let Some(fence) = fence {
-        tracing::warn!(%lock, %session, label, %fence, "taken from a dead session");
+        tracing::warn!(%lock, %session, label = text, %fence, "taken from a dead session");
     } else {
-        tracing::info!(%lock, %session, label, "removed the queue entry of a dead session");
+        tracing::info!(%lock, %session, label = text, "removed the queue entry of a dead session");
     }
-    Eviction { name: lock.name.clone(), session, whose, fence }
+    Eviction { name: lock.name.clone(), session, label, fence }
 }

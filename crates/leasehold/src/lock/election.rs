@@ -65,7 +65,7 @@ impl Election {
         pub fn max_renewals(self, most: u32) -> Self;
 
         /// Limits how long [`campaign`](Self::campaign) waits. Without this setting, it waits forever.
-        pub fn wait(self, limit: Duration) -> Self;
+        pub fn max_wait(self, limit: Duration) -> Self;
     }
 
     /// Returns the election's name.
@@ -73,7 +73,7 @@ impl Election {
         self.request.name()
     }
 
-    /// Campaigns until it leads, for as long as [`wait`](Self::wait) allows, or without a limit.
+    /// Campaigns until it leads, for as long as [`max_wait`](Self::max_wait) allows, or without a limit.
     ///
     /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses the request or does not
     /// reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
@@ -81,7 +81,7 @@ impl Election {
     /// Cancel safety: if the future is dropped, the campaign ends: its queue entry is given up, and a
     /// leadership that may have begun is ended in the background.
     pub async fn campaign(&self) -> Result<Leadership, AcquireError> {
-        self.campaign_within(self.request.wait).await
+        self.campaign_within(self.request.max_wait).await
     }
 
     /// Campaigns for at most `limit`. Otherwise like [`campaign`](Self::campaign), including cancel safety.
@@ -132,8 +132,8 @@ impl Election {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn leader(&self) -> Result<Option<Leader>, InspectError> {
-        let seen = self.request.look(false).await?;
-        Ok(seen.holder.filter(|holder| !holder.in_cooldown).and_then(Leader::of))
+        let inspection = self.request.inspect_store(false).await?;
+        Ok(inspection.holder.filter(|holder| !holder.in_cooldown).and_then(Leader::from_holder))
     }
 
     /// Observes the leaders: starts with the current leader, and continues with each new one.
@@ -160,10 +160,10 @@ impl Election {
         self.request.inspect_full().await
     }
 
-    /// Deposes the leader that was [seen](FullStatus::seen), dead or alive; the next candidate in the queue
+    /// Deposes the leader that was [observed](FullStatus::observed), dead or alive; the next candidate in the queue
     /// leads: like [`Mutex::force_release`](crate::Mutex::force_release), including errors and cancel safety.
-    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(seen).await
+    pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(observed).await
     }
 
     fn set(mut self, change: impl Fn(&mut Request)) -> Self {
@@ -300,7 +300,7 @@ pub struct Leader {
 
 impl Leader {
     /// The leader that this holder is, if it is a client of this library.
-    fn of(holder: Holder) -> Option<Self> {
+    fn from_holder(holder: Holder) -> Option<Self> {
         let Holder { label, fence, since_ms, session, .. } = holder;
         Some(Self {
             label: label?.to_string(),
@@ -350,7 +350,7 @@ impl Leaders {
     /// have.
     pub async fn next(&mut self) -> Result<Option<Leader>, InspectError> {
         Ok(match self.watching.news().await? {
-            LeaderChange::Leader(holder) => Leader::of(holder),
+            LeaderChange::Leader(holder) => Leader::from_holder(holder),
             LeaderChange::NoLeader => None,
         })
     }

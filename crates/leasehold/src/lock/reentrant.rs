@@ -5,7 +5,7 @@ use crate::error::{
     AcquireError, ExtendError, ForceReleaseError, InspectError, Lost, ReleaseError, RunError,
 };
 use crate::guard::Guard;
-use crate::guard::owner::{Owner, Owners};
+use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::request::{Asker, Attempt, Kept, Request, settings};
 use leasehold_core::{FencingToken, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy};
@@ -54,15 +54,15 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, Clone)]
 pub struct ReentrantMutex {
     request: Request,
-    pub(crate) owners: Arc<Owners>,
+    pub(crate) owners: Arc<OwnerFactory>,
     /// Set if the owner does not depend on the task.
     owner: Option<Owner>,
-    sum: bool,
+    sum_leases: bool,
 }
 
 impl ReentrantMutex {
-    pub(crate) fn new(engine: Arc<Engine>, owners: Arc<Owners>, lock: &Lock) -> Self {
-        Self { request: Request::new(engine, lock), owners, owner: None, sum: false }
+    pub(crate) fn new(engine: Arc<Engine>, owners: Arc<OwnerFactory>, lock: &Lock) -> Self {
+        Self { request: Request::new(engine, lock), owners, owner: None, sum_leases: false }
     }
 
     /// Sets the owner that acquires the lock, whatever the task's scope.
@@ -90,14 +90,14 @@ impl ReentrantMutex {
         pub fn max_renewals(self, most: u32) -> Self;
 
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
-        pub fn wait(self, limit: Duration) -> Self;
+        pub fn max_wait(self, limit: Duration) -> Self;
 
         /// Polls for the lock by this policy instead of queueing for it: like
         /// [`Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
 
         /// Sets an expiry on the lock's key if a client of another library locked it without one.
-        pub fn adopt(self, expiry: Duration) -> Self;
+        pub fn expire_foreign(self, expiry: Duration) -> Self;
 
         /// Leaves the lock free at every `every`th release of this process that ends its owner's holds here,
         /// instead of handing it to the next waiter: for clients of Redisson, which do not queue. Like
@@ -128,7 +128,7 @@ impl ReentrantMutex {
     /// ```
     #[must_use]
     pub fn sum_leases(mut self, sum: bool) -> Self {
-        self.sum = sum;
+        self.sum_leases = sum;
         self
     }
 
@@ -151,7 +151,7 @@ impl ReentrantMutex {
     }
 
     /// Acquires the lock: at once if its owner holds it, in any process; otherwise waits for as long as
-    /// [`wait`](Self::wait) allows, or without a limit. If the owner acquires the lock in another process
+    /// [`max_wait`](Self::max_wait) allows, or without a limit. If the owner acquires the lock in another process
     /// meanwhile, this call succeeds once it notices that, with its next poll after about a second.
     ///
     /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses the request or does not
@@ -161,7 +161,7 @@ impl ReentrantMutex {
     /// happened is undone in the background. If other tasks of the same process wait, the process keeps its
     /// place in the queue.
     pub async fn acquire(&self) -> Result<ReentrantGuard, AcquireError> {
-        self.acquire_within(self.request.wait).await
+        self.acquire_within(self.request.max_wait).await
     }
 
     /// Acquires the lock within `limit`. Otherwise like [`acquire`](Self::acquire), including cancel safety.
@@ -234,12 +234,12 @@ impl ReentrantMutex {
         Ok(if owner.is_some() && status.owner == owner { status.count } else { 0 })
     }
 
-    /// Releases the lock by force, with all its holds, from the owner that was [seen](FullStatus::seen), dead or
+    /// Releases the lock by force, with all its holds, from the owner that was [observed](FullStatus::observed), dead or
     /// alive: like [`Mutex::force_release`](crate::Mutex::force_release). All guards of that owner are lost.
     ///
     /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
-    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(seen).await
+    pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(observed).await
     }
 
     fn set(mut self, change: impl Fn(&mut Request)) -> Self {
@@ -258,12 +258,12 @@ impl ReentrantMutex {
     }
 
     fn owner(&self) -> Owner {
-        self.known_owner().unwrap_or_else(|| self.owners.make())
+        self.known_owner().unwrap_or_else(|| self.owners.create())
     }
 
     fn asker(&self, owner: &Owner) -> Asker {
-        let (value, by_lease) = (Some(owner.text().clone()), owner.has_travelled());
-        Asker { value, by_lease, sum: self.sum, ..Asker::default() }
+        let (value, by_lease) = (Some(owner.text().clone()), owner.is_remote());
+        Asker { value, by_lease, sum: self.sum_leases, ..Asker::default() }
     }
 }
 
@@ -404,7 +404,7 @@ impl ReentrantGuard {
     ///
     /// Cancel safety: if the future is dropped, the hold is released in the background.
     pub async fn release(self) -> Result<Released, ReleaseError> {
-        Ok(match self.guard.give_back().await? {
+        Ok(match self.guard.release_hold().await? {
             0 => Released::Free,
             count => Released::StillHeld { count },
         })

@@ -13,7 +13,7 @@ use crate::engine::{
 use crate::error::{AcquireError, Contention, ExtendError};
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
-use crate::guard::earlier::Earlier;
+use crate::guard::existing_leases::ExistingLeases;
 use crate::store::{Fault, FaultKind};
 use leasehold_core::machine::contender::AcquireTerms;
 use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan, RenewalSchedule};
@@ -88,11 +88,11 @@ pub(crate) struct Request {
     /// The lease of a hold; if not set, a watchdog renews it.
     lease: Option<Lease>,
     /// How long to wait; forever if not set.
-    pub(crate) wait: Option<Duration>,
+    pub(crate) max_wait: Option<Duration>,
     /// Set to poll.
     retry: Option<RetryPolicy>,
     /// The expiry to set on a key that has none.
-    adopt: Option<Duration>,
+    expire_foreign: Option<Duration>,
     /// What happens to the hold when its guard is released or dropped.
     parting: ReleasePolicy,
     /// The cap on the duration of a hold.
@@ -164,16 +164,16 @@ impl Request {
         self.max_renewals = Some(most);
     }
 
-    pub(crate) fn wait(&mut self, limit: Duration) {
-        self.wait = Some(limit);
+    pub(crate) fn max_wait(&mut self, limit: Duration) {
+        self.max_wait = Some(limit);
     }
 
     pub(crate) fn retry(&mut self, policy: RetryPolicy) {
         self.retry = Some(policy);
     }
 
-    pub(crate) fn adopt(&mut self, expiry: Duration) {
-        self.adopt = Some(expiry);
+    pub(crate) fn expire_foreign(&mut self, expiry: Duration) {
+        self.expire_foreign = Some(expiry);
     }
 
     pub(crate) fn sticky(&mut self, keep_for: Duration) {
@@ -192,9 +192,9 @@ impl Request {
             engine,
             entry,
             lease: None,
-            wait: None,
+            max_wait: None,
             retry: None,
-            adopt: None,
+            expire_foreign: None,
             parting: ReleasePolicy::default(),
             max_hold: None,
             max_renewals: None,
@@ -276,8 +276,8 @@ impl Request {
     /// Acquires the lock as a detached hold.
     pub(crate) async fn acquire_detached(&self, asker: &Asker) -> Result<DetachedHold, AcquireError> {
         let start = self.engine.environment.now();
-        let once = self.wait == Some(Duration::ZERO);
-        let limit = if once { Some(self.engine.timings.call) } else { self.wait };
+        let once = self.max_wait == Some(Duration::ZERO);
+        let limit = if once { Some(self.engine.timings.call) } else { self.max_wait };
         match self.pursue_detached(asker, limit.map(|limit| start + limit), once).await {
             Ok((hold, _)) => Ok(hold),
             // A zero limit still allows one attempt.
@@ -372,9 +372,9 @@ impl Request {
         let environment = &self.engine.environment;
         let (hold, grant) = (won.hold.clone(), &won.grant);
         let now = environment.now();
-        let earlier = self.earlier(asker, &won, now);
+        let existing = self.existing(asker, &won, now);
         let count = grant.owner_holds.map_or(1, |entered| entered.count);
-        let Planned { plan, caps, lease, left } = self.plan(span, earlier, now);
+        let Planned { plan, caps, lease, left } = self.plan(span, existing, now);
         hold.plan(lease);
         let tenure = RenewalSchedule::with_limits(plan, caps, grant.valid_until, now);
         // The queue entry may have been made by a task that wanted the lock for longer.
@@ -384,11 +384,11 @@ impl Request {
             return Ok(Err(AcquireFailure::Closed));
         };
         drop(won);
-        let guard = self.guard(hold, keep, entry).after(earlier);
+        let guard = self.guard(hold, keep, entry).with_existing_leases(existing);
         // Until it is confirmed, the hold is not handed to another task of this process, even if the tasks
         // that await the confirmation are dropped.
         let guard = if self.engine.store.capabilities().confirmation {
-            guard.parting(ReleasePolicy::TO_STORE)
+            guard.release_policy(ReleasePolicy::TO_STORE)
         } else {
             guard
         };
@@ -402,7 +402,7 @@ impl Request {
             return Ok(kept);
         }
         kept.guard.confirmed(limit).await?;
-        Ok(Kept { guard: kept.guard.parting(self.parting), count: kept.count })
+        Ok(Kept { guard: kept.guard.release_policy(self.parting), count: kept.count })
     }
 
     /// Takes over a hold that was handed off within the process; `None` if it was lost meanwhile.
@@ -414,7 +414,7 @@ impl Request {
         entry: &Arc<LockEntry>,
     ) -> Result<Option<Guard>, LeaseError> {
         let (hold, now) = (won.hold.clone(), self.engine.environment.now());
-        let Planned { plan, caps, lease, left } = self.plan(span, Earlier::default(), now);
+        let Planned { plan, caps, lease, left } = self.plan(span, ExistingLeases::default(), now);
         hold.plan(lease);
         let is_handed_on = self.engine.keeper.hand_on(keep, &hold, (plan, caps), now);
         if !is_handed_on {
@@ -431,21 +431,21 @@ impl Request {
     }
 
     /// The renewal plan of a hold acquired now.
-    fn plan(&self, span: Span, earlier: Earlier, now: Moment) -> Planned {
+    fn plan(&self, span: Span, existing: ExistingLeases, now: Moment) -> Planned {
         let Span { lease, cap } = span;
         // The remaining lease, if it is to last until a given instant, which may have passed meanwhile.
         let left = self.lease.map(|asked| asked.remaining(self.engine.environment.system_time())).transpose();
         // The sum of leases may exceed the store's limit, though each lease alone was checked.
         let longest = self.engine.store.capabilities().max_lease;
-        let too_long = |left: Duration| longest.filter(|most| earlier.with(left) > *most);
+        let too_long = |left: Duration| longest.filter(|most| existing.with(left) > *most);
         let left = left.and_then(|left| match left.and_then(|left| Some((left, too_long(left)?))) {
-            Some((left, most)) => Err(LeaseError::TooLongForStore { lease: earlier.with(left), max: most }),
+            Some((left, most)) => Err(LeaseError::TooLongForStore { lease: existing.with(left), max: most }),
             None => Ok(left),
         });
         let (plan, lease) = match &left {
             Ok(None) => (RenewalPlan::Renew { lease }, lease),
             Ok(Some(left)) => {
-                let lease = earlier.with(*left);
+                let lease = existing.with(*left);
                 (RenewalPlan::Until { end: now + lease }, lease)
             }
             Err(_) => (RenewalPlan::Until { end: now }, Duration::ZERO),
@@ -455,13 +455,13 @@ impl Request {
     }
 
     /// Existing leases of this owner that the new hold must account for.
-    fn earlier(&self, asker: &Asker, won: &AcquiredHold<'_>, now: Moment) -> Earlier {
+    fn existing(&self, asker: &Asker, won: &AcquiredHold<'_>, now: Moment) -> ExistingLeases {
         let Some(entered) = won.grant.owner_holds.filter(|entered| entered.count > 1) else {
-            return Earlier::default();
+            return ExistingLeases::default();
         };
         // Holds of this process may not have been extended to their full leases yet.
         let here = self.entry.longest_lease(won.hold.fence, now);
-        Earlier { longest: here.max(Duration::from_millis(entered.lease_ms)), sum: asker.sum }
+        ExistingLeases { longest: here.max(Duration::from_millis(entered.lease_ms)), sum: asker.sum }
     }
 
     async fn pursue_detached(
@@ -496,7 +496,7 @@ impl Request {
             lease,
             label: self.engine.label.clone(),
             value: asker.value.clone(),
-            adopt: self.adopt,
+            adopt: self.expire_foreign,
             liveness: if asker.by_lease { Liveness::Lease } else { life },
             queue: !once && self.retry.is_none() && queues,
             poll_often: self.parting.free_every.is_some()
@@ -514,7 +514,7 @@ impl Request {
             NotDetached::AcquireFailure(missed) => self.error(missed, waited),
             NotDetached::Lease(error) => AcquireError::Lease(error),
             NotDetached::NotKept { fence, why } => {
-                AcquireError::NotKept(Box::new(ExtendError::of(why, self.name(), fence)))
+                AcquireError::NotExtended(Box::new(ExtendError::of(why, self.name(), fence)))
             }
         }
     }
@@ -526,7 +526,7 @@ impl Request {
                 AcquireError::TimedOut { lock, waited, contention: Box::new((*standing).into()) }
             }
             AcquireFailure::Taken(standing) => {
-                AcquireError::OutOfTries { lock, contention: Box::new((*standing).into()) }
+                AcquireError::RetriesExhausted { lock, contention: Box::new((*standing).into()) }
             }
             AcquireFailure::Fault { fault: Fault { kind: FaultKind::Refused(refused), .. }, .. }
                 if refused.is_permanent() =>

@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
 use crate::guard::Guard;
-use crate::guard::owner::{Owner, Owners};
+use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::request::{Asker, Attempt, Kept, Request, settings};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, Refused, RetryPolicy};
@@ -43,20 +43,20 @@ use std::time::Duration;
 /// ```
 #[derive(Debug, Clone)]
 pub struct RwLock {
-    access: Access,
-    pub(crate) owners: Arc<Owners>,
+    requests: ModeRequests,
+    pub(crate) owners: Arc<OwnerFactory>,
     /// Set if the owner does not depend on the task.
     owner: Option<Owner>,
 }
 
 /// How each mode of the lock is requested.
 #[derive(Debug, Clone)]
-struct Access {
+struct ModeRequests {
     read: Request,
     write: Request,
 }
 
-impl Access {
+impl ModeRequests {
     /// Acquires the lock in one mode for an owner.
     async fn acquire(
         &self,
@@ -101,14 +101,14 @@ fn waits_for_itself(error: &AcquireError) -> bool {
 }
 
 fn asker(owner: &Owner, mode: LockMode) -> Asker {
-    let (value, by_lease) = (Some(owner.text().clone()), owner.has_travelled());
+    let (value, by_lease) = (Some(owner.text().clone()), owner.is_remote());
     Asker { value, by_lease, mode, ..Asker::default() }
 }
 
 impl RwLock {
-    pub(crate) fn new(engine: Arc<Engine>, owners: Arc<Owners>, lock: &Lock) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, owners: Arc<OwnerFactory>, lock: &Lock) -> Self {
         let read = Request::new(engine, lock);
-        Self { access: Access { write: read.clone(), read }, owners, owner: None }
+        Self { requests: ModeRequests { write: read.clone(), read }, owners, owner: None }
     }
 
     /// Sets the owner that acquires the lock, whatever the task's scope.
@@ -132,7 +132,7 @@ impl RwLock {
 
         /// Limits how long [`read`](Self::read), [`write`](Self::write) and
         /// [`upgradable_read`](Self::upgradable_read) wait. Without this setting, they wait forever.
-        pub fn wait(self, limit: Duration) -> Self;
+        pub fn max_wait(self, limit: Duration) -> Self;
 
         /// Polls by this policy instead of queueing: like [`Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
@@ -141,31 +141,31 @@ impl RwLock {
     /// Sets the lease of readers, upgradable or not: like [`lease`](Self::lease).
     #[must_use]
     pub fn read_lease(mut self, lease: impl Into<Lease>) -> Self {
-        self.access.read.lease(lease.into());
+        self.requests.read.lease(lease.into());
         self
     }
 
     /// Sets the lease of writers: like [`lease`](Self::lease).
     #[must_use]
     pub fn write_lease(mut self, lease: impl Into<Lease>) -> Self {
-        self.access.write.lease(lease.into());
+        self.requests.write.lease(lease.into());
         self
     }
 
     /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
-        self.access.read.name()
+        self.requests.read.name()
     }
 
     /// Acquires the lock for reading: waits until no writer holds the lock or is ahead in the queue.
     ///
-    /// Fails with [`AcquireError::TimedOut`] if [`wait`](Self::wait) sets a limit, and if the store refuses
+    /// Fails with [`AcquireError::TimedOut`] if [`max_wait`](Self::max_wait) sets a limit, and if the store refuses
     /// the request or does not reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
     ///
     /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
     /// happened is undone in the background.
     pub async fn read(&self) -> Result<ReadGuard, AcquireError> {
-        self.read_within(self.access.read.wait).await
+        self.read_within(self.requests.read.max_wait).await
     }
 
     /// Acquires the lock for reading within `limit`. Otherwise like [`read`](Self::read), including cancel
@@ -182,7 +182,7 @@ impl RwLock {
     /// background.
     pub async fn try_read(&self) -> Result<Attempt<ReadGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.access.try_acquire(&owner, LockMode::Read).await?;
+        let tried = self.requests.try_acquire(&owner, LockMode::Read).await?;
         Ok(tried.map(|kept| ReadGuard { guard: kept.guard, owner }))
     }
 
@@ -194,7 +194,7 @@ impl RwLock {
     ///
     /// Cancel safety: as for [`read`](Self::read).
     pub async fn write(&self) -> Result<WriteGuard, AcquireError> {
-        self.write_within(self.access.write.wait).await
+        self.write_within(self.requests.write.max_wait).await
     }
 
     /// Acquires the lock for writing within `limit`. Otherwise like [`write`](Self::write), including cancel
@@ -207,8 +207,8 @@ impl RwLock {
     /// safety.
     pub async fn try_write(&self) -> Result<Attempt<WriteGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.access.try_acquire(&owner, LockMode::Write).await?;
-        Ok(tried.map(|kept| WriteGuard::new(kept, owner, self.access.clone())))
+        let tried = self.requests.try_acquire(&owner, LockMode::Write).await?;
+        Ok(tried.map(|kept| WriteGuard::new(kept, owner, self.requests.clone())))
     }
 
     /// Acquires the lock for reading, with the right to [upgrade](UpgradableGuard::upgrade). Other readers
@@ -219,7 +219,7 @@ impl RwLock {
     ///
     /// Cancel safety: as for [`read`](Self::read).
     pub async fn upgradable_read(&self) -> Result<UpgradableGuard, AcquireError> {
-        self.upgradable_within(self.access.read.wait).await
+        self.upgradable_within(self.requests.read.max_wait).await
     }
 
     /// Acquires the lock for an upgradable read within `limit`. Otherwise like
@@ -232,8 +232,8 @@ impl RwLock {
     /// cancel safety.
     pub async fn try_upgradable_read(&self) -> Result<Attempt<UpgradableGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.access.try_acquire(&owner, LockMode::Upgradable).await?;
-        Ok(tried.map(|kept| UpgradableGuard { guard: kept.guard, owner, access: self.access.clone() }))
+        let tried = self.requests.try_acquire(&owner, LockMode::Upgradable).await?;
+        Ok(tried.map(|kept| UpgradableGuard { guard: kept.guard, owner, requests: self.requests.clone() }))
     }
 
     /// Runs a future as a reader, and drops the future if the hold is lost: like
@@ -242,7 +242,7 @@ impl RwLock {
     pub async fn run_reading<T>(&self, work: impl AsyncFnOnce(&ReadGuard) -> T) -> Result<T, RunError> {
         let held = self.read().await?;
         let result = held.guard.unless_lost(held.owner.scope(work(&held))).await?;
-        told(self.name(), held.release().await);
+        log_failed_release(self.name(), held.release().await);
         Ok(result)
     }
 
@@ -251,7 +251,7 @@ impl RwLock {
     pub async fn run_writing<T>(&self, work: impl AsyncFnOnce(&WriteGuard) -> T) -> Result<T, RunError> {
         let held = self.write().await?;
         let result = held.guard.unless_lost(held.owner.scope(work(&held))).await?;
-        told(self.name(), held.release().await);
+        log_failed_release(self.name(), held.release().await);
         Ok(result)
     }
 
@@ -259,7 +259,7 @@ impl RwLock {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
-        self.access.read.inspect().await
+        self.requests.read.inspect().await
     }
 
     /// Returns the current state with the details an operator needs: like
@@ -267,47 +267,47 @@ impl RwLock {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
-        self.access.read.inspect_full().await
+        self.requests.read.inspect_full().await
     }
 
-    /// Releases by force one hold that was [seen](crate::SharedHolder::seen), dead or alive, and no other: like
+    /// Releases by force one hold that was [observed](crate::SharedHolder::observed), dead or alive, and no other: like
     /// [`Mutex::force_release`](crate::Mutex::force_release).
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
-    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.access.read.force_release(seen).await
+    pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.requests.read.force_release(observed).await
     }
 
     fn set(mut self, change: impl Fn(&mut Request)) -> Self {
-        change(&mut self.access.read);
-        change(&mut self.access.write);
+        change(&mut self.requests.read);
+        change(&mut self.requests.write);
         self
     }
 
     async fn read_within(&self, limit: Option<Duration>) -> Result<ReadGuard, AcquireError> {
         let owner = self.owner();
-        let kept = self.access.acquire(&owner, LockMode::Read, limit).await?;
+        let kept = self.requests.acquire(&owner, LockMode::Read, limit).await?;
         Ok(ReadGuard { guard: kept.guard, owner })
     }
 
     async fn upgradable_within(&self, limit: Option<Duration>) -> Result<UpgradableGuard, AcquireError> {
         let owner = self.owner();
-        let kept = self.access.acquire(&owner, LockMode::Upgradable, limit).await?;
-        Ok(UpgradableGuard { guard: kept.guard, owner, access: self.access.clone() })
+        let kept = self.requests.acquire(&owner, LockMode::Upgradable, limit).await?;
+        Ok(UpgradableGuard { guard: kept.guard, owner, requests: self.requests.clone() })
     }
 
     async fn write_within(&self, limit: Option<Duration>) -> Result<WriteGuard, AcquireError> {
         let owner = self.owner();
-        let kept = self.access.acquire(&owner, LockMode::Write, limit).await?;
-        Ok(WriteGuard::new(kept, owner, self.access.clone()))
+        let kept = self.requests.acquire(&owner, LockMode::Write, limit).await?;
+        Ok(WriteGuard::new(kept, owner, self.requests.clone()))
     }
 
     fn owner(&self) -> Owner {
-        self.owner.clone().or_else(Owner::current).unwrap_or_else(|| self.owners.make())
+        self.owner.clone().or_else(Owner::current).unwrap_or_else(|| self.owners.create())
     }
 }
 
-fn told(name: &LockName, released: Result<(), ReleaseError>) {
+fn log_failed_release(name: &LockName, released: Result<(), ReleaseError>) {
     if let Err(error) = released {
         tracing::warn!(lock = %name, %error, "not released");
     }
@@ -352,7 +352,7 @@ impl ReadGuard {
 pub struct UpgradableGuard {
     guard: Guard,
     owner: Owner,
-    access: Access,
+    requests: ModeRequests,
 }
 
 /// A failed upgrade or downgrade: the hold is unchanged.
@@ -396,7 +396,7 @@ impl UpgradableGuard {
     /// Cancel safety: if the future is dropped, the upgradable read is dropped with it. Use
     /// [`upgrade_timeout`](Self::upgrade_timeout) to wait for a limited time and keep it.
     pub async fn upgrade(self) -> Result<WriteGuard, ConversionError<Self>> {
-        let limit = self.access.write.wait;
+        let limit = self.requests.write.max_wait;
         self.upgrade_within(limit).await
     }
 
@@ -412,14 +412,14 @@ impl UpgradableGuard {
     }
 
     async fn upgrade_within(self, limit: Option<Duration>) -> Result<WriteGuard, ConversionError<Self>> {
-        match self.access.acquire(&self.owner, LockMode::Upgrade, limit).await {
+        match self.requests.acquire(&self.owner, LockMode::Upgrade, limit).await {
             Ok(kept) => {
                 // If the read was lost meanwhile, another writer may have changed what it read.
                 if let Err(lost) = self.guard.check() {
                     return Err(ConversionError { guard: self, error: AcquireError::Lost(lost) });
                 }
-                let (owner, access) = (self.owner.clone(), self.access.clone());
-                Ok(WriteGuard { guard: kept.guard, owner, access, under: Some(Box::new(self)) })
+                let (owner, requests) = (self.owner.clone(), self.requests.clone());
+                Ok(WriteGuard { guard: kept.guard, owner, requests, upgraded_from: Some(Box::new(self)) })
             }
             Err(error) => Err(ConversionError { guard: self, error }),
         }
@@ -431,17 +431,17 @@ impl UpgradableGuard {
 /// The methods of [`Guard`] check whether it is still held. See [`RwLock`] for an example.
 #[must_use = "dropping a guard releases its lock"]
 pub struct WriteGuard {
-    // Declared first, so that it drops before `under`: no other writer may get in between.
+    // Declared first, so that it drops before `upgraded_from`: no other writer may get in between.
     guard: Guard,
     owner: Owner,
-    access: Access,
+    requests: ModeRequests,
     /// The upgradable read from which it was upgraded.
-    under: Option<Box<UpgradableGuard>>,
+    upgraded_from: Option<Box<UpgradableGuard>>,
 }
 
 impl WriteGuard {
-    fn new(kept: Kept, owner: Owner, access: Access) -> Self {
-        Self { guard: kept.guard, owner, access, under: None }
+    fn new(kept: Kept, owner: Owner, requests: ModeRequests) -> Self {
+        Self { guard: kept.guard, owner, requests, upgraded_from: None }
     }
 
     /// Returns the owner that holds the lock.
@@ -465,7 +465,7 @@ impl WriteGuard {
         // While the write is held the read is granted at once, so there is no reason to wait longer than
         // that.
         let limit = Some(self.guard.remaining());
-        let kept = match self.access.acquire(&self.owner, LockMode::Read, limit).await {
+        let kept = match self.requests.acquire(&self.owner, LockMode::Read, limit).await {
             Ok(kept) => kept,
             Err(error) => return Err(ConversionError { guard: self, error }),
         };
@@ -476,7 +476,7 @@ impl WriteGuard {
             Ok(()) => {
                 let owner = self.owner.clone();
                 let name = self.guard.name().clone();
-                told(&name, self.hand_on().await);
+                log_failed_release(&name, self.release_or_defer().await);
                 Ok(ReadGuard { guard: kept.guard, owner })
             }
             Err(lost) => Err(ConversionError { guard: self, error: AcquireError::Lost(lost) }),
@@ -487,36 +487,39 @@ impl WriteGuard {
     /// waiters: like [`Guard::release`], including errors and cancel safety. Errors are those of the write;
     /// if the store does not reply, the read is released in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
-        let Self { guard, under, .. } = self;
+        let Self { guard, upgraded_from, .. } = self;
         let released = guard.release().await;
-        release_under(under, &released).await;
+        release_upgraded_from(upgraded_from, &released).await;
         released
     }
 
     /// Like `release`, but leaves a release without a reply to the keeper, since no caller awaits its result.
-    async fn hand_on(self) -> Result<(), ReleaseError> {
-        let Self { guard, under, .. } = self;
-        let released = guard.hand_on().await;
-        release_under(under, &released).await;
+    async fn release_or_defer(self) -> Result<(), ReleaseError> {
+        let Self { guard, upgraded_from, .. } = self;
+        let released = guard.release_or_defer().await;
+        release_upgraded_from(upgraded_from, &released).await;
         released
     }
 }
 
 /// Releases the read beneath a write after the write's release. No caller receives the result, so the keeper
 /// completes it; and if the store did not reply before, it is not awaited again.
-async fn release_under(under: Option<Box<UpgradableGuard>>, written: &Result<(), ReleaseError>) {
-    let Some(under) = under else { return };
+async fn release_upgraded_from(
+    upgraded_from: Option<Box<UpgradableGuard>>,
+    written: &Result<(), ReleaseError>,
+) {
+    let Some(upgraded_from) = upgraded_from else { return };
     match written {
         Ok(()) | Err(ReleaseError::Lost(_)) => {
-            let name = under.guard.name().clone();
-            told(&name, under.guard.hand_on().await);
+            let name = upgraded_from.guard.name().clone();
+            log_failed_release(&name, upgraded_from.guard.release_or_defer().await);
         }
-        Err(ReleaseError::Store(_) | ReleaseError::Unknown(_)) => drop(under),
+        Err(ReleaseError::Store(_) | ReleaseError::Unknown(_)) => drop(upgraded_from),
     }
 }
 
 /// Methods common to the guards.
-macro_rules! held {
+macro_rules! impl_guard {
     ($($guard:ident)+) => { $(
         impl Deref for $guard {
             type Target = Guard;
@@ -537,4 +540,4 @@ macro_rules! held {
     )+ };
 }
 
-held! { ReadGuard UpgradableGuard WriteGuard }
+impl_guard! { ReadGuard UpgradableGuard WriteGuard }

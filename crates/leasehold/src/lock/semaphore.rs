@@ -36,15 +36,15 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub struct Semaphore {
     request: Request,
-    of: u32,
+    total: u32,
 }
 
 impl Semaphore {
     /// The largest number of permits.
-    pub const MOST: u32 = u32::MAX;
+    pub const MAX_PERMITS: u32 = u32::MAX;
 
-    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, of: u32) -> Self {
-        Self { request: Request::new(engine, lock), of }
+    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, total: u32) -> Self {
+        Self { request: Request::new(engine, lock), total }
     }
 
     settings! {
@@ -60,7 +60,7 @@ impl Semaphore {
         pub fn max_renewals(self, most: u32) -> Self;
 
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
-        pub fn wait(self, limit: Duration) -> Self;
+        pub fn max_wait(self, limit: Duration) -> Self;
 
         /// Polls by this policy instead of queueing: like [`Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
@@ -92,13 +92,13 @@ impl Semaphore {
         Ok(tried.map(|kept| Permit { guard: kept.guard, count }))
     }
 
-    /// Acquires a permit, and waits for as long as [`wait`](Self::wait) allows, or without a limit. Like
+    /// Acquires a permit, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a limit. Like
     /// [`acquire_many`](Self::acquire_many), including cancel safety.
     pub async fn acquire(&self) -> Result<Permit, AcquireError> {
         self.acquire_many(1).await
     }
 
-    /// Acquires `count` permits, all at once, and waits for as long as [`wait`](Self::wait) allows, or
+    /// Acquires `count` permits, all at once, and waits for as long as [`max_wait`](Self::max_wait) allows, or
     /// without a limit.
     ///
     /// Fails with [`AcquireError::Impossible`] if `count` is zero or exceeds the number of permits; with
@@ -108,7 +108,7 @@ impl Semaphore {
     /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
     /// happened is undone in the background.
     pub async fn acquire_many(&self, count: u32) -> Result<Permit, AcquireError> {
-        self.acquire_within(count, self.request.wait).await
+        self.acquire_within(count, self.request.max_wait).await
     }
 
     /// Acquires `count` permits within `limit`. Otherwise like [`acquire_many`](Self::acquire_many),
@@ -164,12 +164,12 @@ impl Semaphore {
         self.request.inspect_full().await
     }
 
-    /// Releases by force the permits of one hold that was [seen](crate::SharedHolder::seen), dead or alive: like
+    /// Releases by force the permits of one hold that was [observed](crate::SharedHolder::observed), dead or alive: like
     /// [`Mutex::force_release`](crate::Mutex::force_release).
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
-    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(seen).await
+    pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(observed).await
     }
 
     fn set(mut self, change: impl Fn(&mut Request)) -> Self {
@@ -183,7 +183,7 @@ impl Semaphore {
     }
 
     fn asker(&self, count: u32) -> Asker {
-        Asker { mode: LockMode::Permits { count, total: self.of }, ..Asker::default() }
+        Asker { mode: LockMode::Permits { count, total: self.total }, ..Asker::default() }
     }
 }
 

@@ -91,7 +91,7 @@ impl Process {
             };
             match client.await {
                 Ok(client) => {
-                    self.log(format_args!("connected as {}", client.session()));
+                    self.log(format_args!("connected as {}", client.session_id()));
                     return client;
                 }
                 Err(error) => self.log(format_args!("cannot connect: {error}")),

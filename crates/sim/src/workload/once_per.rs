@@ -19,7 +19,7 @@ impl TaskRunner {
             return;
         };
         let Some(once) = self.sim.expect("workload", self.client.once_per(name, length)) else { return };
-        let once = once.at_most(at_most);
+        let once = once.max_duration(at_most);
         let starting = Box::pin(async move { once.try_start().await });
         let Some(Ok(Attempt::Granted(turn))) = self.unless_dropped(starting).await else { return };
         let (fence, until) = (turn.fencing_token(), self.world.shows_at(turn.valid_until()));
@@ -38,7 +38,7 @@ impl TaskRunner {
         // The outcome does not matter: the store shows it.
         match self.chance.below(10) {
             0..6 => drop(DroppedAfter { inner: Box::pin(turn.finish()), polls }.await),
-            6..8 => drop(DroppedAfter { inner: Box::pin(turn.give_up()), polls }.await),
+            6..8 => drop(DroppedAfter { inner: Box::pin(turn.release()), polls }.await),
             _ => drop(turn),
         }
     }

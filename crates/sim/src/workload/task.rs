@@ -110,7 +110,7 @@ impl TaskRunner {
             AcquireMethod::Try => Box::pin(async move { attempt(mutex.try_acquire().await, kept) }),
             AcquireMethod::Wait(_) => Box::pin(async move { got(mutex.acquire_timeout(limit).await, kept) }),
             AcquireMethod::Poll(_) => {
-                let polling = mutex.retry(polling()).wait(limit);
+                let polling = mutex.retry(polling()).max_wait(limit);
                 Box::pin(async move { got(polling.acquire().await, kept) })
             }
             _ => Box::pin(async move { got(mutex.acquire().await, kept) }),
@@ -159,7 +159,7 @@ impl TaskRunner {
                 Box::pin(async move { got(mutex.acquire_timeout(limit).await, AnyGuard::Reentrant) })
             }
             AcquireMethod::Poll(_) => {
-                let polling = mutex.retry(polling()).wait(limit);
+                let polling = mutex.retry(polling()).max_wait(limit);
                 Box::pin(async move { got(polling.acquire().await, AnyGuard::Reentrant) })
             }
             _ => Box::pin(async move { got(mutex.acquire().await, AnyGuard::Reentrant) }),
@@ -429,7 +429,7 @@ pub(crate) fn got<G>(guard: Result<G, AcquireError>, kept: impl FnOnce(G) -> Any
 
 pub(crate) fn miss(error: &AcquireError) -> AcquireFailure {
     match error {
-        AcquireError::OutOfTries { .. } => AcquireFailure::Taken,
+        AcquireError::RetriesExhausted { .. } => AcquireFailure::Taken,
         AcquireError::TimedOut { .. } => AcquireFailure::TimedOut,
         AcquireError::LeaseTooShort { .. } => AcquireFailure::TooSlow,
         AcquireError::Lost(_) => AcquireFailure::Lost,

@@ -134,7 +134,7 @@ async fn without_a_majority_an_acquire_ends_by_its_deadline_and_names_the_nodes(
     for node in [0, 1, 4] {
         five.nodes[node].set(NodeFault::Down);
     }
-    let mutex = client.mutex("job").unwrap().wait(Duration::from_millis(300));
+    let mutex = client.mutex("job").unwrap().max_wait(Duration::from_millis(300));
     let error = mutex.acquire().await.unwrap_err();
     let (AcquireError::Store(fault) | AcquireError::Unknown(fault)) = &error else { panic!("{error:?}") };
     let FaultKind::NoQuorum { nodes, .. } = &fault.kind else { panic!("{fault}") };

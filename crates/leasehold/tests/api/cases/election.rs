@@ -197,7 +197,7 @@ async fn a_deposed_leader_is_notified_and_the_next_leads(store: &TestStore) {
     });
     until_waiting(&a, 1).await;
     let details = b.inspect_full().await.expect("an answer");
-    b.force_release(details.seen.expect("there is a leader")).await.expect("deposed");
+    b.force_release(details.observed.expect("there is a leader")).await.expect("deposed");
     let second = waiting.await.expect("no panic");
     assert!(second.fencing_token() > first.fencing_token());
     let lost = tokio::time::timeout(LIMIT, first.lost()).await.expect("the loss is reported");
@@ -211,7 +211,7 @@ async fn work_is_dropped_when_the_leadership_is_lost(store: &TestStore) {
     let error = a
         .lead(async |leadership| {
             let details = b.inspect_full().await.expect("an answer");
-            b.force_release(details.seen.expect("there is a leader")).await.expect("deposed");
+            b.force_release(details.observed.expect("there is a leader")).await.expect("deposed");
             leadership.lost().await;
             std::future::pending::<()>().await;
         })

@@ -141,7 +141,7 @@ async fn waiting_ends_at_its_limit_and_reports_the_holder(store: &TestStore) {
     for by_setting in [false, true] {
         let start = Instant::now();
         let missed = if by_setting {
-            b.clone().wait(120 * MS).acquire().await
+            b.clone().max_wait(120 * MS).acquire().await
         } else {
             b.acquire_timeout(120 * MS).await
         };
@@ -386,7 +386,7 @@ async fn a_retry_policy_gives_up_after_its_tries(store: &TestStore) {
     let polling = b.mutex("m").expect("a good name").retry(RetryPolicy::constant(20 * MS).tries(4));
     let start = Instant::now();
     let missed = polling.acquire().await;
-    assert!(matches!(missed, Err(AcquireError::OutOfTries { .. })), "{missed:?}");
+    assert!(matches!(missed, Err(AcquireError::RetriesExhausted { .. })), "{missed:?}");
     assert!(start.elapsed() >= 30 * MS, "three pauses of 10 to 20 ms: {:?}", start.elapsed());
     assert_eq!(polling.inspect().await.expect("an answer").waiting, 0, "a caller that polls does not queue");
     let polling = polling.retry(RetryPolicy::exponential(5 * MS, 20 * MS));
@@ -662,7 +662,10 @@ async fn a_watchdog_renews_as_often_as_it_may(store: &TestStore) {
         tokio::time::sleep(5 * MS).await;
     }
     let extended = guard.extend().await;
-    assert!(matches!(extended, Err(ExtendError::Capped { left }) if left <= 600 * MS), "{extended:?}");
+    assert!(
+        matches!(extended, Err(ExtendError::Capped { remaining: left }) if left <= 600 * MS),
+        "{extended:?}"
+    );
     assert_eq!(guard.lost().await.reason, LostReason::Capped);
     // Two renewals, each after a third of the lease, and then a whole lease.
     assert!(start.elapsed() >= 950 * MS, "{:?}", start.elapsed());
@@ -688,7 +691,10 @@ async fn an_extend_reaches_the_cap_and_not_beyond(store: &TestStore) {
     guard.extend_to(5_000 * MS).await.expect("it is before the cap");
     assert!(!guard.is_capped());
     let beyond = guard.extend_to(20_000 * MS).await;
-    assert!(matches!(beyond, Err(ExtendError::Capped { left }) if left <= 10_000 * MS), "{beyond:?}");
+    assert!(
+        matches!(beyond, Err(ExtendError::Capped { remaining: left }) if left <= 10_000 * MS),
+        "{beyond:?}"
+    );
     guard.extend().await.expect("up to the cap");
     assert!(guard.is_capped());
     assert!(guard.valid_until() >= before + 10_000 * MS && guard.valid_until() <= cap);

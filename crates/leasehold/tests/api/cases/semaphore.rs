@@ -83,7 +83,7 @@ async fn several_permits_are_acquired_at_once_or_none(store: &TestStore) {
     let one = b.try_acquire().await.expect("an answer").granted().expect("one is left");
     assert!(one.fencing_token() > two.fencing_token());
     let status = b.inspect().await.expect("an answer");
-    assert_eq!((status.taken(), status.limit, status.sharers.len()), (3, Some(3), 2));
+    assert_eq!((status.taken(), status.limit, status.shared_holders.len()), (3, Some(3), 2));
     assert!(status.ours && status.held);
     one.release().await.expect("released");
     two.release().await.expect("released");
@@ -255,8 +255,8 @@ async fn one_hold_is_freed_by_force_and_no_other(store: &TestStore) {
     let (first, second) =
         (mine.acquire().await.expect("acquired"), theirs.acquire().await.expect("acquired"));
     let status = theirs.inspect().await.expect("an answer");
-    let of_first = status.sharers.iter().find(|sharer| sharer.fence == Some(first.fencing_token()));
-    let seen = of_first.and_then(leasehold::SharedHolder::seen).expect("the holder is reported");
+    let of_first = status.shared_holders.iter().find(|sharer| sharer.fence == Some(first.fencing_token()));
+    let seen = of_first.and_then(leasehold::SharedHolder::observed).expect("the holder is reported");
     theirs.force_release(seen).await.expect("freed");
     let lost = tokio::time::timeout(5 * S, first.lost()).await.expect("reported by a message");
     assert_eq!(lost.reason, LostReason::ForceReleased);

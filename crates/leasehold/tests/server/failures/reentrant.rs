@@ -342,7 +342,7 @@ fn a_worker_that_enters_twice() {
     let session = Duration::from_millis(env("LEASEHOLD_TEST_SESSION_MS").parse().expect("a number"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let client = Client::builder(env("LEASEHOLD_TEST_URL")).session(session).connect().await;
+        let client = Client::builder(env("LEASEHOLD_TEST_URL")).session_ttl(session).connect().await;
         let client = client.expect("connected");
         // An owner of this process: an owner received from elsewhere lives by its lease alone.
         let lock = lock(&client, &client.owner());

@@ -47,7 +47,7 @@ async fn row_30_an_acquire_counts_once_a_replica_has_it() {
         let guard = lock.acquire().await.expect("acquired");
         // The replica has acknowledged the hold, so there is no need to poll.
         let there = replica.cli(&["GET", "m"]).expect("a reply");
-        assert_eq!(there.text().map(|token| &token[..16]), Some(&*ours.session().to_string()));
+        assert_eq!(there.text().map(|token| &token[..16]), Some(&*ours.session_id().to_string()));
         guard.release().await.expect("released");
     }
     replica.stop().expect("stopped");

@@ -151,7 +151,7 @@ fn a_run_works_for_the_owner_of_its_guard(store: &TestStore) {
     assert_eq!(count.unwrap(), 2);
     assert_eq!(Owner::current(), None);
     assert!(!lock.inspect().unwrap().held);
-    let result = lock.clone().max_hold(300 * MS).run(|guard| guard.lost(20 * S).unwrap().is_some());
+    let result = lock.clone().max_hold(300 * MS).run(|guard| guard.lost_timeout(20 * S).unwrap().is_some());
     assert!(matches!(&result, Err(Error::Failed(RunError::Lost(_)))), "{result:?}");
 }
 
@@ -190,24 +190,24 @@ fn a_loss_wakes_the_thread_that_waits_for_it(store: &TestStore) {
     let lock = lock(store);
     let outer = lock.acquire().unwrap();
     let capped = lock.clone().max_hold(600 * MS).acquire().unwrap();
-    assert_eq!(capped.lost(50 * MS), Ok(None));
+    assert_eq!(capped.lost_timeout(50 * MS), Ok(None));
     assert!(!capped.lost_signal().is_cancelled());
-    let lost = capped.lost(20 * S).unwrap().expect("it has a cap");
+    let lost = capped.lost_timeout(20 * S).unwrap().expect("it has a cap");
     assert_eq!(lost.reason, LostReason::Capped);
     assert!(capped.lost_signal().is_cancelled() && capped.check().is_err());
     assert!(capped.is_capped() && !outer.is_capped());
     outer.check().unwrap();
-    assert_eq!(outer.lost(50 * MS), Ok(None), "the others are left alone");
+    assert_eq!(outer.lost_timeout(50 * MS), Ok(None), "the others are left alone");
     assert_eq!(outer.release().unwrap(), Released::Free);
 }
 
 fn force_ends_all_guards_of_an_owner(store: &TestStore) {
     let (lock, other) = (lock(store), lock(store));
     let guards = [lock.acquire().unwrap(), lock.acquire().unwrap()];
-    let seen = other.inspect_full().unwrap().seen.expect("it is held");
+    let seen = other.inspect_full().unwrap().observed.expect("it is held");
     other.force_release(seen).unwrap();
     for guard in guards {
-        let lost = guard.lost(10 * S).unwrap().expect("it was freed");
+        let lost = guard.lost_timeout(10 * S).unwrap().expect("it was freed");
         // The reason is recorded for the first of them only.
         assert!(matches!(lost.reason, LostReason::ForceReleased | LostReason::Removed), "{lost}");
         let released = guard.release();

@@ -144,7 +144,7 @@ async fn an_owner_enters_again_in_another_process(store: &TestStore) {
     let here = lock(&a, &a.owner());
     let outer = acquired(&here).await;
     let session = here.inspect().await.expect("an answer").session;
-    assert_eq!(session, Some(a.session()));
+    assert_eq!(session, Some(a.session_id()));
     let travelled = Owner::from_header(outer.owner().to_header()).expect("our own header");
     let there = b.reentrant_mutex("m").expect("a good name");
     let inner = travelled.scope(acquired(&there)).await;
@@ -283,7 +283,7 @@ async fn a_loss_reaches_all_guards_of_an_owner(store: &TestStore) {
         async move { acquired(&other).await }
     });
     until_waiting(&other, 1).await;
-    let seen = other.inspect_full().await.expect("an answer").seen.expect("the lock has a holder");
+    let seen = other.inspect_full().await.expect("an answer").observed.expect("the lock has a holder");
     let start = Instant::now();
     other.force_release(seen).await.expect("the holder is unchanged");
     for guard in guards {

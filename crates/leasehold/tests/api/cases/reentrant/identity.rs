@@ -61,7 +61,7 @@ impl fmt::Debug for Machine {
 async fn mortal(store: &TestStore) -> (Client, impl FnOnce()) {
     let keepers = Arc::<Mutex<Vec<AbortHandle>>>::default();
     let environment = Machine { started: Instant::now(), keepers: keepers.clone() };
-    let client = store.builder().session(Duration::from_secs(2)).environment(environment).connect().await;
+    let client = store.builder().session_ttl(Duration::from_secs(2)).environment(environment).connect().await;
     let kill =
         move || keepers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(AbortHandle::abort);
     (client.expect("the store of a case can be reached"), kill)

@@ -69,7 +69,7 @@ pub use runtime_thread::AsyncContext;
 pub use rwlock::{ConversionError, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
 pub use semaphore::{Permit, Semaphore};
 
-use crate::client::ClientBuilder;
+use crate::client::builder::ClientBuilder;
 use crate::error::{ConnectError, ExtendError, InspectError, LockError, ReleaseError};
 use crate::store::Store;
 use crate::{

@@ -1,8 +1,9 @@
 //! The state of a lock of any kind, and the operations of an operator on it.
 
 use crate::client::session_info::{self, SessionInfo};
-use crate::error::{Contention, ForceReleaseError, InspectError, ResizeError};
+use crate::error::{ForceReleaseError, InspectError, ResizeError};
 use crate::guard::owner::Owner;
+use crate::lock::contention::Contention;
 use crate::lock::request::Request;
 use crate::store::{Fault, Outcome};
 use leasehold_core::Executed;

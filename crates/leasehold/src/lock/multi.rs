@@ -1,8 +1,9 @@
 //! Several locks, acquired together: [`MultiMutex`].
 
 use crate::engine::{self, AcquireFailure, Engine, MultiBlocked};
-use crate::error::{AcquireError, Contention, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
+use crate::error::{AcquireError, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
 use crate::guard::Guard;
+use crate::lock::contention::Contention;
 use crate::lock::request::{Asker, Request, settings};
 use futures_util::future::join_all;
 use leasehold_core::{FencingToken, Lease, LeaseError, LockName, Moment};

@@ -10,10 +10,11 @@ use crate::engine::{
     self, AcquireFailure, AcquireParams, AcquiredHold, Engine, Hold, KeepId, LockEntry, NotDetached,
     ReleasePolicy, Session,
 };
-use crate::error::{AcquireError, Contention, ExtendError};
+use crate::error::{AcquireError, ExtendError};
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::existing_leases::ExistingLeases;
+use crate::lock::contention::Contention;
 use crate::store::{Fault, FaultKind};
 use leasehold_core::machine::contender::AcquireTerms;
 use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan, RenewalSchedule};

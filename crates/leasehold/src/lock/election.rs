@@ -1,12 +1,12 @@
 //! Leader election: one leader at a time, which other clients can observe.
 
-use crate::engine::{Engine, Watching};
+use crate::engine::{Engine, LeaderWatch};
 use crate::error::{
     AcquireError, ExtendError, ForceReleaseError, InspectError, Lost, ReleaseError, RunError,
 };
 use crate::guard::Guard;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Request, settings};
+use crate::lock::request::{AcquireOptions, Attempt, Request, settings};
 use futures_util::Stream;
 use leasehold_core::machine::observe::LeaderChange;
 use leasehold_core::{FencingToken, Holder, Lease, Lock, LockName, Moment, ObservedHolder, SessionId};
@@ -96,7 +96,7 @@ impl Election {
     ///
     /// Cancel safety: if the future is dropped, a leadership that may have begun is ended in the background.
     pub async fn try_campaign(&self) -> Result<Attempt<Leadership>, AcquireError> {
-        let tried = self.request.try_acquire(&Asker::default()).await?;
+        let tried = self.request.try_acquire(&AcquireOptions::default()).await?;
         Ok(tried.map(|kept| Leadership { guard: kept.guard }))
     }
 
@@ -141,7 +141,7 @@ impl Election {
     /// Nothing is sent before the first call of [`next`](Leaders::next).
     pub fn observe(&self) -> Leaders {
         let Request { engine, entry, .. } = &self.request;
-        Leaders { watching: Watching::new(engine.clone(), entry.lock.clone()) }
+        Leaders { watching: LeaderWatch::new(engine.clone(), entry.lock.clone()) }
     }
 
     /// Returns the current state of the election. Changes nothing.
@@ -172,7 +172,7 @@ impl Election {
     }
 
     async fn campaign_within(&self, limit: Option<Duration>) -> Result<Leadership, AcquireError> {
-        let kept = self.request.acquire(&Asker::default(), limit).await?;
+        let kept = self.request.acquire(&AcquireOptions::default(), limit).await?;
         Ok(Leadership { guard: kept.guard })
     }
 }
@@ -336,7 +336,7 @@ impl Leader {
 /// ```
 #[must_use = "nothing is observed until `next` is called"]
 pub struct Leaders {
-    watching: Watching,
+    watching: LeaderWatch,
 }
 
 impl Leaders {
@@ -349,7 +349,7 @@ impl Leaders {
     /// Cancel safety: if the future is dropped nothing is lost: the next call returns what this one would
     /// have.
     pub async fn next(&mut self) -> Result<Option<Leader>, InspectError> {
-        Ok(match self.watching.news().await? {
+        Ok(match self.watching.next_change().await? {
             LeaderChange::Leader(holder) => Leader::of(holder),
             LeaderChange::NoLeader => None,
         })

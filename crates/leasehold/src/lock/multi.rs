@@ -3,7 +3,7 @@
 use crate::engine::{self, AcquireFailure, Engine, MultiBlocked};
 use crate::error::{AcquireError, Contention, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
 use crate::guard::Guard;
-use crate::lock::request::{Asker, Request, settings};
+use crate::lock::request::{AcquireOptions, Request, settings};
 use futures_util::future::join_all;
 use leasehold_core::{FencingToken, Lease, LeaseError, LockName, Moment};
 use std::fmt;
@@ -187,10 +187,12 @@ impl MultiMutex {
         for _ in 0..ROUNDS {
             let held = match first {
                 None => None,
-                Some(at) => match self.requests[at].pursue(&Asker::default(), limit, false).await? {
-                    Ok(kept) => Some((at, kept.guard)),
-                    Err(missed) => return Err(failed(at, missed)),
-                },
+                Some(at) => {
+                    match self.requests[at].acquire_until(&AcquireOptions::default(), limit, false).await? {
+                        Ok(kept) => Some((at, kept.guard)),
+                        Err(missed) => return Err(failed(at, missed)),
+                    }
+                }
             };
             let rest = self.take(held.as_ref().map(|(at, _)| *at), limit).await?;
             match (rest, held) {
@@ -230,7 +232,7 @@ impl MultiMutex {
         loop {
             let mut guards = Vec::with_capacity(self.requests.len());
             for request in &self.requests {
-                match request.pursue(&Asker::default(), limit, false).await? {
+                match request.acquire_until(&AcquireOptions::default(), limit, false).await? {
                     Ok(kept) => guards.push(kept.guard),
                     Err(missed) => {
                         return Err(request.error(missed, self.engine.environment.now().since(start)));
@@ -286,18 +288,20 @@ impl MultiMutex {
     ) -> Result<Result<Vec<Guard>, Blocked>, LeaseError> {
         let wanted: Vec<_> = (0..self.requests.len()).filter(|at| Some(*at) != held).collect();
         let Some(first) = wanted.first().map(|at| &self.requests[*at]) else { return Ok(Ok(Vec::new())) };
-        let (asker, span) = (Asker::default(), first.span()?);
-        let pursuit = first.pursuit(&asker, span.wanted(), limit, true, None);
+        let (options, duration) = (AcquireOptions::default(), first.duration()?);
+        let params = first.params(&options, duration.lease(), limit, true, None);
         let entries: Vec<_> = wanted.iter().map(|at| &self.requests[*at].entry).collect();
-        let won = match engine::acquire_all(&self.engine, &entries, &pursuit).await {
+        let won = match engine::acquire_all(&self.engine, &entries, &params).await {
             Ok(won) => won,
-            Err(MultiBlocked { at, missed }) => return Ok(Err(Blocked { at: wanted[at], missed })),
+            Err(MultiBlocked { at, failure: missed }) => return Ok(Err(Blocked { at: wanted[at], missed })),
         };
         // Every hold is passed to the keeper before anything fails: then dropping their guards releases them.
         let kept: Vec<_> = wanted
             .iter()
             .zip(won)
-            .map(|(at, won)| (*at, self.requests[*at].keep(&asker, won, span, &self.requests[*at].entry)))
+            .map(|(at, won)| {
+                (*at, self.requests[*at].keep(&options, won, duration, &self.requests[*at].entry))
+            })
             .collect();
         let mut held = Vec::with_capacity(kept.len());
         let mut blocked = None;

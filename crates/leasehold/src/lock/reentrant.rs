@@ -7,7 +7,7 @@ use crate::error::{
 use crate::guard::Guard;
 use crate::guard::owner::{Owner, Owners};
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Kept, Request, settings};
+use crate::lock::request::{AcquireOptions, AcquiredGuard, Attempt, Request, settings};
 use leasehold_core::{FencingToken, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ impl ReentrantMutex {
     /// background.
     pub async fn try_acquire(&self) -> Result<Attempt<ReentrantGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.request.try_acquire(&self.asker(&owner)).await?;
+        let tried = self.request.try_acquire(&self.options(&owner)).await?;
         Ok(tried.map(|kept| ReentrantGuard::new(kept, owner)))
     }
 
@@ -249,7 +249,7 @@ impl ReentrantMutex {
 
     async fn acquire_within(&self, limit: Option<Duration>) -> Result<ReentrantGuard, AcquireError> {
         let owner = self.owner();
-        let kept = self.request.acquire(&self.asker(&owner), limit).await?;
+        let kept = self.request.acquire(&self.options(&owner), limit).await?;
         Ok(ReentrantGuard::new(kept, owner))
     }
 
@@ -261,9 +261,9 @@ impl ReentrantMutex {
         self.known_owner().unwrap_or_else(|| self.owners.make())
     }
 
-    fn asker(&self, owner: &Owner) -> Asker {
+    fn options(&self, owner: &Owner) -> AcquireOptions {
         let (value, by_lease) = (Some(owner.text().clone()), owner.has_travelled());
-        Asker { value, by_lease, sum: self.sum, ..Asker::default() }
+        AcquireOptions { value, by_lease, sum: self.sum, ..AcquireOptions::default() }
     }
 }
 
@@ -326,7 +326,7 @@ pub struct ReentrantGuard {
 }
 
 impl ReentrantGuard {
-    fn new(kept: Kept, owner: Owner) -> Self {
+    fn new(kept: AcquiredGuard, owner: Owner) -> Self {
         Self { guard: kept.guard, owner, count: kept.count }
     }
 

@@ -5,7 +5,7 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, 
 use crate::guard::Guard;
 use crate::guard::owner::{Owner, Owners};
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Kept, Request, settings};
+use crate::lock::request::{AcquireOptions, AcquiredGuard, Attempt, Request, settings};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, Refused, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
@@ -63,24 +63,28 @@ impl Access {
         owner: &Owner,
         mode: LockMode,
         limit: Option<Duration>,
-    ) -> Result<Kept, AcquireError> {
-        let (request, asker) = (self.request(mode), asker(owner, mode));
-        match request.acquire(&asker, limit).await {
+    ) -> Result<AcquiredGuard, AcquireError> {
+        let (request, options) = (self.request(mode), options(owner, mode));
+        match request.acquire(&options, limit).await {
             Err(error) if waits_for_itself(&error) => {
                 request.undone().await;
-                request.acquire(&asker, limit).await
+                request.acquire(&options, limit).await
             }
             acquired => acquired,
         }
     }
 
     /// Tries once to acquire the lock in one mode for an owner.
-    async fn try_acquire(&self, owner: &Owner, mode: LockMode) -> Result<Attempt<Kept>, AcquireError> {
-        let (request, asker) = (self.request(mode), asker(owner, mode));
-        match request.try_acquire(&asker).await {
+    async fn try_acquire(
+        &self,
+        owner: &Owner,
+        mode: LockMode,
+    ) -> Result<Attempt<AcquiredGuard>, AcquireError> {
+        let (request, options) = (self.request(mode), options(owner, mode));
+        match request.try_acquire(&options).await {
             Err(error) if waits_for_itself(&error) => {
                 request.undone().await;
-                request.try_acquire(&asker).await
+                request.try_acquire(&options).await
             }
             tried => tried,
         }
@@ -100,9 +104,9 @@ fn waits_for_itself(error: &AcquireError) -> bool {
     matches!(error, AcquireError::Impossible(Refused::WouldDeadlock))
 }
 
-fn asker(owner: &Owner, mode: LockMode) -> Asker {
+fn options(owner: &Owner, mode: LockMode) -> AcquireOptions {
     let (value, by_lease) = (Some(owner.text().clone()), owner.has_travelled());
-    Asker { value, by_lease, mode, ..Asker::default() }
+    AcquireOptions { value, by_lease, mode, ..AcquireOptions::default() }
 }
 
 impl RwLock {
@@ -440,7 +444,7 @@ pub struct WriteGuard {
 }
 
 impl WriteGuard {
-    fn new(kept: Kept, owner: Owner, access: Access) -> Self {
+    fn new(kept: AcquiredGuard, owner: Owner, access: Access) -> Self {
         Self { guard: kept.guard, owner, access, under: None }
     }
 

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
 use crate::guard::Guard;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Request, settings};
+use crate::lock::request::{AcquireOptions, Attempt, Request, settings};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
@@ -88,7 +88,7 @@ impl Semaphore {
     /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
     /// background.
     pub async fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, AcquireError> {
-        let tried = self.request.try_acquire(&self.asker(count)).await?;
+        let tried = self.request.try_acquire(&self.options(count)).await?;
         Ok(tried.map(|kept| Permit { guard: kept.guard, count }))
     }
 
@@ -178,12 +178,12 @@ impl Semaphore {
     }
 
     async fn acquire_within(&self, count: u32, limit: Option<Duration>) -> Result<Permit, AcquireError> {
-        let kept = self.request.acquire(&self.asker(count), limit).await?;
+        let kept = self.request.acquire(&self.options(count), limit).await?;
         Ok(Permit { guard: kept.guard, count })
     }
 
-    fn asker(&self, count: u32) -> Asker {
-        Asker { mode: LockMode::Permits { count, total: self.of }, ..Asker::default() }
+    fn options(&self, count: u32) -> AcquireOptions {
+        AcquireOptions { mode: LockMode::Permits { count, total: self.of }, ..AcquireOptions::default() }
     }
 }
 

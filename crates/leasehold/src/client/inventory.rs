@@ -5,7 +5,7 @@
 //! enough to extend it, so every lock is requested by name.
 
 use crate::client::session_info::{SessionInfo, sessions};
-use crate::engine::{Engine, Uncertain};
+use crate::engine::{CallFailure, Engine};
 use crate::error::InspectError;
 use crate::guard::status::{SharedHolder, Status};
 use crate::store::{Fault, FaultKind, Outcome};
@@ -94,7 +94,7 @@ async fn inspected(
         Outcome::Done(reply) => Ok(reply),
         Outcome::Failed(_, fault) if !fault.is_transient() => Err(fault),
         Outcome::Failed(..) => {
-            engine.call(lock, op, engine.timings.call).await.map_err(|Uncertain { fault, .. }| fault)
+            engine.call(lock, op, engine.timings.call).await.map_err(|CallFailure { fault, .. }| fault)
         }
     };
     let fault = match reply {

@@ -1,6 +1,6 @@
 //! A hold: what this process holds at the store. Shared by its guard and the keeper.
 
-use super::local::reservation::{Heard, Rest};
+use super::local::reservation::{AfterReserve, IdleCheck};
 use super::session::Session;
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment, TokenBlock};
 use leasehold_store::Environment;
@@ -83,7 +83,7 @@ impl fmt::Display for LostReason {
 /// What a hold, and its keeper, report to the entry that the hold occupies.
 pub(super) trait HoldEvents: Send + Sync {
     /// The hold is over: it does not occupy the entry any more.
-    fn vacate(&self, hold: &Hold);
+    fn remove_hold(&self, hold: &Hold);
 
     /// Handles the store's reply about a reserved token block. With an empty queue the hold may have to be returned.
     /// Or the store was asked on behalf of a holder that did not want the hold kept, and must be asked again for one
@@ -92,16 +92,16 @@ pub(super) trait HoldEvents: Send + Sync {
         &self,
         hold: &Hold,
         reserved: Option<(TokenBlock, bool)>,
-        told: bool,
+        subscribed: bool,
         sent_at: Moment,
-    ) -> Heard;
+    ) -> AfterReserve;
 
     /// A notification says that another process wants the lock. Returns whether the hold must be returned: the queue
     /// is empty, and the hold should not be kept.
     fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool;
 
     /// Checks whether a cached hold has been kept for its whole time.
-    fn end_rest(&self, now: Moment) -> Rest;
+    fn check_idle(&self, now: Moment) -> IdleCheck;
 }
 
 /// One hold.
@@ -110,7 +110,7 @@ pub(crate) struct Hold {
     pub(crate) claim: Claim,
     pub(crate) fence: FencingToken,
     /// The token by which the store knows the hold. Differs from `fence` after a hand-off inside the process.
-    pub(super) known_as: FencingToken,
+    pub(super) store_fence: FencingToken,
     pub(super) session: Arc<Session>,
     entry: Weak<dyn HoldEvents>,
     /// Microseconds of the client's clock; zero once the hold is lost.
@@ -119,7 +119,7 @@ pub(crate) struct Hold {
     /// starts from it.
     kept_until: AtomicU64,
     /// Set once its guard was released and the process keeps it for hand-off: a loss is not reported any more.
-    passed: AtomicBool,
+    idle: AtomicBool,
     /// Microseconds of the same clock: until when the store may keep the hold if every request was executed as late
     /// as its sender waits.
     may_last_until: AtomicU64,
@@ -148,12 +148,12 @@ impl Hold {
             lock,
             claim,
             fence,
-            known_as: fence,
+            store_fence: fence,
             session,
             entry,
             valid_until: AtomicU64::new(valid_until.as_micros()),
             kept_until: AtomicU64::new(valid_until.as_micros()),
-            passed: AtomicBool::new(false),
+            idle: AtomicBool::new(false),
             may_last_until: AtomicU64::new(valid_until.as_micros()),
             lease: AtomicU64::new(0),
             capped: OnceLock::new(),
@@ -165,7 +165,7 @@ impl Hold {
 
     /// The same hold at the store for the next local holder, with a fencing token of its own. It counts for that
     /// holder only once the keeper says until when.
-    pub(super) fn handed_on(&self, fence: FencingToken) -> Self {
+    pub(super) fn handed_off(&self, fence: FencingToken) -> Self {
         let next = Self::new(
             self.lock.clone(),
             self.claim.clone(),
@@ -176,17 +176,17 @@ impl Hold {
         );
         next.may_last_until.store(self.may_last_until.load(Ordering::Acquire), Ordering::Release);
         next.kept_until.store(self.kept_until.load(Ordering::Acquire), Ordering::Release);
-        Self { known_as: self.known_as, ..next }
+        Self { store_fence: self.store_fence, ..next }
     }
 
     /// Its guard was released, and the process keeps it for hand-off.
-    pub(super) fn pass(&self) {
-        self.passed.store(true, Ordering::Release);
+    pub(super) fn set_idle(&self) {
+        self.idle.store(true, Ordering::Release);
     }
 
     /// Whether its guard was released.
-    pub(super) fn is_passed(&self) -> bool {
-        self.passed.load(Ordering::Acquire)
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle.load(Ordering::Acquire)
     }
 
     /// Until when the store keeps it, for the next holder of a hand-off.
@@ -238,25 +238,25 @@ impl Hold {
     }
 
     /// From now on only its cap ends it.
-    pub(super) fn reach_cap(&self) {
+    pub(super) fn set_capped(&self) {
         // Has no effect if it was set before.
         let _ = self.capped.set(());
     }
 
     /// Whether it was found to be gone.
-    pub(super) fn is_doubted(&self) -> bool {
+    pub(super) fn is_invalid(&self) -> bool {
         self.leased_until() == Moment::ZERO
     }
 
     /// The store has extended it.
-    pub(super) fn raise(&self, valid_until: Moment) {
+    pub(super) fn extend_validity(&self, valid_until: Moment) {
         let raised = |old| (old != 0 && old < valid_until.as_micros()).then_some(valid_until.as_micros());
         // A refusal means that it is lost or lasts longer already.
         let _ = self.valid_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised);
     }
 
     /// The store keeps it until then.
-    pub(super) fn keep_until(&self, kept_until: Moment) {
+    pub(super) fn set_kept_until(&self, kept_until: Moment) {
         self.kept_until.fetch_max(kept_until.as_micros(), Ordering::AcqRel);
     }
 
@@ -271,7 +271,7 @@ impl Hold {
     }
 
     /// Sets the lease that it is renewed with.
-    pub(crate) fn plan(&self, lease: Duration) {
+    pub(crate) fn set_lease(&self, lease: Duration) {
         self.lease.store(u64::try_from(lease.as_micros()).unwrap_or(u64::MAX), Ordering::Release);
     }
 
@@ -281,22 +281,22 @@ impl Hold {
     }
 
     /// Limits its validity, unless it is extended.
-    pub(crate) fn cap(&self, until: Moment) {
+    pub(crate) fn limit_validity(&self, until: Moment) {
         self.valid_until.fetch_min(until.as_micros(), Ordering::AcqRel);
     }
 
     /// Invalidates it now. The reason may follow.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn invalidate(&self) {
         self.valid_until.store(0, Ordering::Release);
     }
 
     /// Marks it as lost and signals the loss.
     pub(crate) fn lose(&self, reason: LostReason) {
-        self.doubt();
-        if self.is_passed() {
+        self.invalidate();
+        if self.is_idle() {
             // Its last guard was released, so there is no holder to inform. Queued tasks send their own requests.
             if let Some(entry) = self.entry.upgrade() {
-                entry.vacate(self);
+                entry.remove_hold(self);
             }
             return;
         }
@@ -317,7 +317,7 @@ impl Hold {
             signal.cancel();
         }
         if let Some(entry) = self.entry.upgrade() {
-            entry.vacate(self);
+            entry.remove_hold(self);
         }
     }
 
@@ -349,7 +349,7 @@ impl fmt::Debug for Hold {
 
 #[cfg(test)]
 mod tests {
-    use super::super::FAR;
+    use super::super::NEVER;
     use super::*;
     use leasehold_core::{HoldId, Liveness, SessionId};
 
@@ -357,8 +357,9 @@ mod tests {
         let session = SessionId::from_random([1; 12]);
         let claim = Claim { hold: HoldId::from_random(session, [2; 16]), value: None };
         let lock = Lock::mutex("job".parse().expect("a good name"));
-        let session = Arc::new(Session::new(leasehold_core::Partition::ONLY, session, Liveness::Lease, FAR));
-        Hold::new(lock, claim, FencingToken::new(1), FAR, session, Weak::<crate::engine::LockEntry>::new())
+        let session =
+            Arc::new(Session::new(leasehold_core::Partition::ONLY, session, Liveness::Lease, NEVER));
+        Hold::new(lock, claim, FencingToken::new(1), NEVER, session, Weak::<crate::engine::LockEntry>::new())
     }
 
     /// The query for the reason listens to the hold's own signal before the hold joins a set.

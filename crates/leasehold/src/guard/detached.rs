@@ -83,7 +83,7 @@ impl DetachedHold {
     }
 
     /// Returns the hold as one line of JSON, which [`FromStr`] parses. **This is a secret**: a process that
-    /// knows it can end the hold. `docs/json.md` describes its fields.
+    /// knows it can end the hold. `docs/reference/json.md` describes its fields.
     pub fn to_secret_text(&self) -> String {
         let since_1970 = self.expires_at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let text = Text {

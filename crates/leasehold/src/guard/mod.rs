@@ -93,7 +93,7 @@ impl Guard {
     /// the hold ended meanwhile: the wait took longer than its lease.
     pub(crate) async fn confirmed(&self, limit: Option<Moment>) -> Result<(), AcquireFailure> {
         engine::confirm(&self.engine, &self.hold, limit).await?;
-        self.hold.check(&*self.engine.environment).map_err(|_| AcquireFailure::TooSlow)
+        self.hold.check(&*self.engine.environment).map_err(|_| AcquireFailure::LeaseTooShort)
     }
 
     /// Returns the lock's name.
@@ -206,7 +206,7 @@ impl Guard {
         let (engine, hold) = (self.engine.clone(), self.hold.clone());
         let released = self.release().await;
         if let Err(ReleaseError::Store(_) | ReleaseError::Unknown(_)) = &released {
-            engine::carry_on(&engine, &hold);
+            engine::continue_release(&engine, &hold);
         }
         released
     }
@@ -246,7 +246,7 @@ impl Guard {
         let engine = &self.engine;
         let claim = self.hold.claim.clone();
         let sent_at = engine.environment.now();
-        let allowed = engine.keeper.allow(self.keep, sent_at, request);
+        let allowed = engine.keeper.allowed_lease(self.keep, sent_at, request);
         let (lease, keep_record) = allowed.map_err(|remaining| ExtendError::Capped { remaining })?;
         let lease_ms = whole_millis(lease);
         let op = Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None });
@@ -260,7 +260,7 @@ impl Guard {
         };
         match reply {
             Ok(Reply::Extend(Extended::Extended)) => {
-                engine.keeper.prolonged(self.keep, sent_at, lease);
+                engine.keeper.handle_extended(self.keep, sent_at, lease);
                 self.check().map_err(ExtendError::Lost)
             }
             Ok(Reply::Extend(Extended::NotHeld)) => Err(self.report_gone().await.into()),
@@ -273,10 +273,10 @@ impl Guard {
     async fn report_gone(&self) -> Lost {
         let engine = &self.engine;
         let in_time = self.hold.check(&*engine.environment).is_ok();
-        self.hold.doubt();
+        self.hold.invalidate();
         engine.keeper.found_lost(self.keep);
         let announced =
-            engine::announce(&*engine.store, &*engine.environment, engine.timings, &self.hold, in_time);
+            engine::report_loss(&*engine.store, &*engine.environment, engine.timings, &self.hold, in_time);
         // If a shutdown cuts this off, the loss is reported without its specific reason.
         engine.unless_shut(announced).await;
         self.loss()

@@ -219,11 +219,11 @@ impl Request {
 
     /// Whether a task of this client holds the lock.
     fn is_ours(&self, inspection: &Inspection) -> bool {
-        let own = Some(self.engine.sessions.id_at(self.entry.place));
+        let own = Some(self.engine.sessions.id_at(self.entry.partition));
         if self.entry.lock.kind.is_shared() {
             inspection.shared_holders.iter().any(|holder| holder.session == own)
         } else {
-            self.entry.is_occupied(self.engine.environment.now())
+            self.entry.is_held(self.engine.environment.now())
         }
     }
 

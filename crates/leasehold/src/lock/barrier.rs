@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Request};
+use crate::lock::request::{AcquireOptions, Request};
 use leasehold_core::{FencingToken, Lease, Lock, LockMode, LockName, ObservedHolder};
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,9 +105,10 @@ impl Barrier {
     }
 
     async fn wait_within(&self, limit: Option<Duration>) -> Result<BarrierWaitResult, AcquireError> {
-        let asker = Asker { mode: LockMode::BarrierWait { total: self.total }, ..Asker::default() };
-        let kept = self.request.acquire(&asker, limit).await?;
+        let options =
+            AcquireOptions { mode: LockMode::BarrierWait { total: self.total }, ..AcquireOptions::default() };
+        let acquired = self.request.acquire(&options, limit).await?;
         // This hold excludes no client, so its release need not be awaited.
-        Ok(BarrierWaitResult { fence: kept.guard.fencing_token() })
+        Ok(BarrierWaitResult { fence: acquired.guard.fencing_token() })
     }
 }

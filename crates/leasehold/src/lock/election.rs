@@ -1,12 +1,12 @@
 //! Leader election: one leader at a time, which other clients can observe.
 
-use crate::engine::{Engine, Watching};
+use crate::engine::{Engine, LeaderWatch};
 use crate::error::{
     AcquireError, ExtendError, ForceReleaseError, InspectError, Lost, ReleaseError, RunError,
 };
 use crate::guard::Guard;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Request, settings};
+use crate::lock::request::{AcquireOptions, Attempt, Request, settings};
 use futures_util::Stream;
 use leasehold_core::machine::observe::LeaderChange;
 use leasehold_core::{FencingToken, Holder, Lease, Lock, LockName, Moment, ObservedHolder, SessionId};
@@ -54,7 +54,7 @@ impl Election {
 
     settings! {
         /// Sets a term: a leadership ends with this lease and is not renewed. Without this setting, a
-        /// watchdog renews it for as long as it is kept: see [`Mutex::lease`](crate::Mutex::lease).
+        /// watchdog renews it for as long as it is acquired: see [`Mutex::lease`](crate::Mutex::lease).
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
         /// Caps how long one leadership lasts, however it is renewed, so that another candidate can lead: see
@@ -96,8 +96,8 @@ impl Election {
     ///
     /// Cancel safety: if the future is dropped, a leadership that may have begun is ended in the background.
     pub async fn try_campaign(&self) -> Result<Attempt<Leadership>, AcquireError> {
-        let tried = self.request.try_acquire(&Asker::default()).await?;
-        Ok(tried.map(|kept| Leadership { guard: kept.guard }))
+        let tried = self.request.try_acquire(&AcquireOptions::default()).await?;
+        Ok(tried.map(|acquired| Leadership { guard: acquired.guard }))
     }
 
     /// Campaigns, runs a future while it leads, and drops the future if it no longer leads. The closure
@@ -141,7 +141,7 @@ impl Election {
     /// Nothing is sent before the first call of [`next`](Leaders::next).
     pub fn observe(&self) -> Leaders {
         let Request { engine, entry, .. } = &self.request;
-        Leaders { watching: Watching::new(engine.clone(), entry.lock.clone()) }
+        Leaders { watching: LeaderWatch::new(engine.clone(), entry.lock.clone()) }
     }
 
     /// Returns the current state of the election. Changes nothing.
@@ -172,8 +172,8 @@ impl Election {
     }
 
     async fn campaign_within(&self, limit: Option<Duration>) -> Result<Leadership, AcquireError> {
-        let kept = self.request.acquire(&Asker::default(), limit).await?;
-        Ok(Leadership { guard: kept.guard })
+        let acquired = self.request.acquire(&AcquireOptions::default(), limit).await?;
+        Ok(Leadership { guard: acquired.guard })
     }
 }
 
@@ -336,7 +336,7 @@ impl Leader {
 /// ```
 #[must_use = "nothing is observed until `next` is called"]
 pub struct Leaders {
-    watching: Watching,
+    watching: LeaderWatch,
 }
 
 impl Leaders {
@@ -349,7 +349,7 @@ impl Leaders {
     /// Cancel safety: if the future is dropped nothing is lost: the next call returns what this one would
     /// have.
     pub async fn next(&mut self) -> Result<Option<Leader>, InspectError> {
-        Ok(match self.watching.news().await? {
+        Ok(match self.watching.next_change().await? {
             LeaderChange::Leader(holder) => Leader::from_holder(holder),
             LeaderChange::NoLeader => None,
         })

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Request};
+use crate::lock::request::{AcquireOptions, Attempt, Request};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder};
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,8 +78,11 @@ impl Latch {
     /// Cancel safety: if the future is dropped, an arrival that may have been counted is undone in the
     /// background. It may have opened the latch by then.
     pub async fn arrive_many(&self, count: u32) -> Result<(), AcquireError> {
-        let asker = Asker { mode: LockMode::CountDown { count, total: self.total }, ..Asker::default() };
-        let tried: Attempt<DetachedHold> = self.request.try_acquire_detached(&asker).await?;
+        let options = AcquireOptions {
+            mode: LockMode::CountDown { count, total: self.total },
+            ..AcquireOptions::default()
+        };
+        let tried: Attempt<DetachedHold> = self.request.try_acquire_detached(&options).await?;
         match tried {
             // From here on the store keeps the arrival, and no process releases it.
             Attempt::Granted(_) => Ok(()),
@@ -124,8 +127,8 @@ impl Latch {
     ///
     /// Cancel safety: dropping the future changes nothing for other clients.
     pub async fn is_open(&self) -> Result<bool, AcquireError> {
-        let (request, asker) = self.waiting();
-        Ok(request.try_acquire(&asker).await?.granted().is_some())
+        let (request, options) = self.waiting();
+        Ok(request.try_acquire(&options).await?.granted().is_some())
     }
 
     /// Returns the current state of the latch: the clients that arrived, and the number of waiters. Changes
@@ -154,18 +157,19 @@ impl Latch {
     }
 
     async fn wait_within(&self, limit: Option<Duration>) -> Result<(), AcquireError> {
-        let (request, asker) = self.waiting();
-        let kept = request.acquire(&asker, limit).await?;
+        let (request, options) = self.waiting();
+        let acquired = request.acquire(&options, limit).await?;
         // This hold excludes no client, so its release need not be awaited.
-        drop(kept.guard);
+        drop(acquired.guard);
         Ok(())
     }
 
     /// The request of a waiter.
-    fn waiting(&self) -> (Request, Asker) {
-        let asker = Asker { mode: LockMode::LatchWait { total: self.total }, ..Asker::default() };
+    fn waiting(&self) -> (Request, AcquireOptions) {
+        let options =
+            AcquireOptions { mode: LockMode::LatchWait { total: self.total }, ..AcquireOptions::default() };
         let mut request = self.request.clone();
         request.lease(Lease::For(WAITER_TTL));
-        (request, asker)
+        (request, options)
     }
 }

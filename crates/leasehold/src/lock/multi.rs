@@ -4,7 +4,7 @@ use crate::engine::{self, AcquireFailure, Engine, MultiBlocked};
 use crate::error::{AcquireError, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
 use crate::guard::Guard;
 use crate::lock::contention::Contention;
-use crate::lock::request::{Asker, Request, settings};
+use crate::lock::request::{AcquireOptions, Request, settings};
 use futures_util::future::join_all;
 use leasehold_core::{FencingToken, Lease, LeaseError, LockName, Moment};
 use std::fmt;
@@ -97,8 +97,9 @@ impl<G> MultiAttempt<G> {
 
 /// The lock that prevented acquiring all.
 struct Blocked {
-    at: usize,
-    missed: AcquireFailure,
+    /// Its index in the requests.
+    index: usize,
+    failure: AcquireFailure,
 }
 
 impl MultiMutex {
@@ -146,11 +147,11 @@ impl MultiMutex {
         let limit = self.engine.environment.now() + call;
         match self.try_acquire_except(None, Some(limit)).await? {
             Ok(guards) => Ok(MultiAttempt::Granted(MultiGuard::new(&self.engine, guards))),
-            Err(Blocked { at, missed: AcquireFailure::Taken(standing) }) => Ok(MultiAttempt::Taken {
-                lock: self.requests[at].name().clone(),
-                contention: (*standing).into(),
+            Err(Blocked { index, failure: AcquireFailure::Taken(status) }) => Ok(MultiAttempt::Taken {
+                lock: self.requests[index].name().clone(),
+                contention: (*status).into(),
             }),
-            Err(Blocked { at, missed }) => Err(self.requests[at].error(missed, call)),
+            Err(Blocked { index, failure }) => Err(self.requests[index].error(failure, call)),
         }
     }
 
@@ -182,31 +183,35 @@ impl MultiMutex {
         let start = self.engine.environment.now();
         // A zero limit still allows one attempt.
         let limit = wait.map(|wait| start + if wait.is_zero() { self.engine.timings.call } else { wait });
-        let failed =
-            |at: usize, missed| self.requests[at].error(missed, self.engine.environment.now().since(start));
+        let error = |index: usize, failure| {
+            self.requests[index].error(failure, self.engine.environment.now().since(start))
+        };
         let mut first: Option<usize> = None;
         for _ in 0..MAX_ROUNDS {
             let held = match first {
                 None => None,
-                Some(at) => match self.requests[at].pursue(&Asker::default(), limit, false).await? {
-                    Ok(kept) => Some((at, kept.guard)),
-                    Err(missed) => return Err(failed(at, missed)),
-                },
+                Some(index) => {
+                    match self.requests[index].acquire_until(&AcquireOptions::default(), limit, false).await?
+                    {
+                        Ok(acquired) => Some((index, acquired.guard)),
+                        Err(failure) => return Err(error(index, failure)),
+                    }
+                }
             };
-            let rest = self.try_acquire_except(held.as_ref().map(|(at, _)| *at), limit).await?;
+            let rest = self.try_acquire_except(held.as_ref().map(|(index, _)| *index), limit).await?;
             match (rest, held) {
                 (Ok(guards), None) => return Ok(MultiGuard::new(&self.engine, guards)),
-                (Ok(mut guards), Some((at, guard))) => {
-                    guards.insert(at, guard);
+                (Ok(mut guards), Some((index, guard))) => {
+                    guards.insert(index, guard);
                     // If the first lock was lost meanwhile, the round failed, as if another lock had been
                     // taken.
                     if let Ok(all) = self.join(guards, limit).await {
                         return Ok(all);
                     }
                 }
-                (Err(Blocked { at, missed: AcquireFailure::Taken(standing) }), held) => {
+                (Err(Blocked { index, failure: AcquireFailure::Taken(status) }), held) => {
                     if wait.is_some_and(|wait| wait.is_zero()) {
-                        return Err(failed(at, AcquireFailure::TimedOut(standing)));
+                        return Err(error(index, AcquireFailure::TimedOut(status)));
                     }
                     if let Some((_, guard)) = held {
                         // Release the lock before waiting for anything. A failure here is no reason to give
@@ -214,11 +219,11 @@ impl MultiMutex {
                         self.run_until(limit, guard.release_or_defer()).await;
                     }
                     if limit.is_some_and(|limit| limit <= self.engine.environment.now()) {
-                        return Err(failed(at, AcquireFailure::TimedOut(standing)));
+                        return Err(error(index, AcquireFailure::TimedOut(status)));
                     }
-                    first = Some(at);
+                    first = Some(index);
                 }
-                (Err(Blocked { at, missed }), _) => return Err(failed(at, missed)),
+                (Err(Blocked { index, failure }), _) => return Err(error(index, failure)),
             }
         }
         self.in_order(limit, start).await
@@ -231,10 +236,10 @@ impl MultiMutex {
         loop {
             let mut guards = Vec::with_capacity(self.requests.len());
             for request in &self.requests {
-                match request.pursue(&Asker::default(), limit, false).await? {
-                    Ok(kept) => guards.push(kept.guard),
-                    Err(missed) => {
-                        return Err(request.error(missed, self.engine.environment.now().since(start)));
+                match request.acquire_until(&AcquireOptions::default(), limit, false).await? {
+                    Ok(acquired) => guards.push(acquired.guard),
+                    Err(failure) => {
+                        return Err(request.error(failure, self.engine.environment.now().since(start)));
                     }
                 }
             }
@@ -285,35 +290,41 @@ impl MultiMutex {
         held: Option<usize>,
         limit: Option<Moment>,
     ) -> Result<Result<Vec<Guard>, Blocked>, LeaseError> {
-        let wanted: Vec<_> = (0..self.requests.len()).filter(|at| Some(*at) != held).collect();
-        let Some(first) = wanted.first().map(|at| &self.requests[*at]) else { return Ok(Ok(Vec::new())) };
-        let (asker, span) = (Asker::default(), first.span()?);
-        let pursuit = first.pursuit(&asker, span.wanted(), limit, true, None);
-        let entries: Vec<_> = wanted.iter().map(|at| &self.requests[*at].entry).collect();
-        let won = match engine::acquire_all(&self.engine, &entries, &pursuit).await {
-            Ok(won) => won,
-            Err(MultiBlocked { at, missed }) => return Ok(Err(Blocked { at: wanted[at], missed })),
+        let wanted: Vec<_> = (0..self.requests.len()).filter(|index| Some(*index) != held).collect();
+        let Some(first) = wanted.first().map(|index| &self.requests[*index]) else {
+            return Ok(Ok(Vec::new()));
+        };
+        let (options, duration) = (AcquireOptions::default(), first.duration()?);
+        let params = first.params(&options, duration.lease(), limit, true, None);
+        let entries: Vec<_> = wanted.iter().map(|index| &self.requests[*index].entry).collect();
+        let holds = match engine::acquire_all(&self.engine, &entries, &params).await {
+            Ok(holds) => holds,
+            Err(MultiBlocked { at: index, failure }) => {
+                return Ok(Err(Blocked { index: wanted[index], failure }));
+            }
         };
         // Every hold is passed to the keeper before anything fails: then dropping their guards releases them.
-        let kept: Vec<_> = wanted
+        let acquired: Vec<_> = wanted
             .iter()
-            .zip(won)
-            .map(|(at, won)| (*at, self.requests[*at].keep(&asker, won, span, &self.requests[*at].entry)))
+            .zip(holds)
+            .map(|(index, hold)| {
+                (*index, self.requests[*index].keep(&options, hold, duration, &self.requests[*index].entry))
+            })
             .collect();
-        let mut held = Vec::with_capacity(kept.len());
+        let mut held = Vec::with_capacity(acquired.len());
         let mut blocked = None;
-        for (at, kept) in kept {
-            match kept? {
-                Ok(kept) => held.push((at, kept)),
-                Err(missed) => blocked = Some(Blocked { at, missed }),
+        for (index, acquired) in acquired {
+            match acquired? {
+                Ok(acquired) => held.push((index, acquired)),
+                Err(failure) => blocked = Some(Blocked { index, failure }),
             }
         }
         if let Some(blocked) = blocked {
             return Ok(Err(blocked));
         }
-        let confirmed = held.into_iter().map(async |(at, kept)| {
-            let confirmed = self.requests[at].confirmed(kept, limit).await;
-            confirmed.map(|kept| kept.guard).map_err(|missed| Blocked { at, missed })
+        let confirmed = held.into_iter().map(async |(index, acquired)| {
+            let confirmed = self.requests[index].confirmed(acquired, limit).await;
+            confirmed.map(|acquired| acquired.guard).map_err(|failure| Blocked { index, failure })
         });
         Ok(join_all(confirmed).await.into_iter().collect())
     }

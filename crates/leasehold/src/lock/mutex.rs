@@ -5,7 +5,7 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, LockError, Run
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Request, settings};
+use crate::lock::request::{AcquireOptions, Attempt, Request, settings};
 use leasehold_core::{Lease, Lock, LockName, ObservedHolder, OwnValue, RetryPolicy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,7 +153,7 @@ impl Mutex {
     /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
     /// background.
     pub async fn try_acquire(&self) -> Result<Attempt, AcquireError> {
-        Ok(self.request.try_acquire(&self.asker()).await?.map(|kept| kept.guard))
+        Ok(self.request.try_acquire(&self.options()).await?.map(|acquired| acquired.guard))
     }
 
     /// Acquires the lock, and waits for it for as long as [`max_wait`](Self::max_wait) allows, or without a limit.
@@ -179,7 +179,7 @@ impl Mutex {
     ///
     /// Cancel safety: as for [`acquire_detached`](Self::acquire_detached).
     pub async fn try_acquire_detached(&self) -> Result<Attempt<DetachedHold>, AcquireError> {
-        self.request.try_acquire_detached(&self.asker()).await
+        self.request.try_acquire_detached(&self.options()).await
     }
 
     /// Acquires the lock as a detached hold, which no process renews. Waits for as long as
@@ -212,7 +212,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn acquire_detached(&self) -> Result<DetachedHold, AcquireError> {
-        self.request.acquire_detached(&self.asker()).await
+        self.request.acquire_detached(&self.options()).await
     }
 
     /// Runs a future under the lock, and drops the future if the lock is lost. The closure receives the
@@ -281,10 +281,10 @@ impl Mutex {
     }
 
     async fn acquire_within(&self, limit: Option<Duration>) -> Result<Guard, AcquireError> {
-        Ok(self.request.acquire(&self.asker(), limit).await?.guard)
+        Ok(self.request.acquire(&self.options(), limit).await?.guard)
     }
 
-    fn asker(&self) -> Asker {
-        Asker { value: self.value.clone(), ..Asker::default() }
+    fn options(&self) -> AcquireOptions {
+        AcquireOptions { value: self.value.clone(), ..AcquireOptions::default() }
     }
 }

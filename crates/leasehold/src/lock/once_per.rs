@@ -9,7 +9,7 @@ use crate::engine::LostReason;
 use crate::error::{AcquireError, InspectError, LockError, Lost, ReleaseError, RunError};
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::Status;
-use crate::lock::request::{Asker, Attempt, Request};
+use crate::lock::request::{AcquireOptions, Attempt, Request};
 use leasehold_core::{FencingToken, LeaseError, Lock, LockName, Moment, NameError};
 use std::fmt;
 use std::time::Duration;
@@ -107,7 +107,8 @@ impl OncePer {
     pub async fn try_start(&self) -> Result<Attempt<PeriodGuard>, AcquireError> {
         let mut request = self.request.clone();
         request.lease(self.period.max(self.max_duration).into());
-        let tried = request.try_detached(&Asker { by_lease: true, ..Asker::default() }).await?;
+        let tried =
+            request.try_detached(&AcquireOptions { by_lease: true, ..AcquireOptions::default() }).await?;
         Ok(tried.map(|(hold, valid_until)| PeriodGuard {
             client: self.client.clone(),
             hold,

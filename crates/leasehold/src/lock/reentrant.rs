@@ -7,7 +7,7 @@ use crate::error::{
 use crate::guard::Guard;
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Kept, Request, settings};
+use crate::lock::request::{AcquireOptions, AcquiredGuard, Attempt, Request, settings};
 use leasehold_core::{FencingToken, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::sync::Arc;
@@ -146,8 +146,8 @@ impl ReentrantMutex {
     /// background.
     pub async fn try_acquire(&self) -> Result<Attempt<ReentrantGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.request.try_acquire(&self.asker(&owner)).await?;
-        Ok(tried.map(|kept| ReentrantGuard::new(kept, owner)))
+        let tried = self.request.try_acquire(&self.options(&owner)).await?;
+        Ok(tried.map(|acquired| ReentrantGuard::new(acquired, owner)))
     }
 
     /// Acquires the lock: at once if its owner holds it, in any process; otherwise waits for as long as
@@ -249,8 +249,8 @@ impl ReentrantMutex {
 
     async fn acquire_within(&self, limit: Option<Duration>) -> Result<ReentrantGuard, AcquireError> {
         let owner = self.owner();
-        let kept = self.request.acquire(&self.asker(&owner), limit).await?;
-        Ok(ReentrantGuard::new(kept, owner))
+        let acquired = self.request.acquire(&self.options(&owner), limit).await?;
+        Ok(ReentrantGuard::new(acquired, owner))
     }
 
     fn known_owner(&self) -> Option<Owner> {
@@ -261,9 +261,9 @@ impl ReentrantMutex {
         self.known_owner().unwrap_or_else(|| self.owners.create())
     }
 
-    fn asker(&self, owner: &Owner) -> Asker {
+    fn options(&self, owner: &Owner) -> AcquireOptions {
         let (value, by_lease) = (Some(owner.text().clone()), owner.is_remote());
-        Asker { value, by_lease, sum: self.sum_leases, ..Asker::default() }
+        AcquireOptions { value, by_lease, sum: self.sum_leases, ..AcquireOptions::default() }
     }
 }
 
@@ -326,8 +326,8 @@ pub struct ReentrantGuard {
 }
 
 impl ReentrantGuard {
-    fn new(kept: Kept, owner: Owner) -> Self {
-        Self { guard: kept.guard, owner, count: kept.count }
+    fn new(acquired: AcquiredGuard, owner: Owner) -> Self {
+        Self { guard: acquired.guard, owner, count: acquired.count }
     }
 
     /// Returns the lock's name.

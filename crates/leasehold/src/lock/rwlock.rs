@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, RunError};
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Kept, Request, settings};
+use crate::lock::request::{AcquireOptions, AcquiredGuard, Attempt, Request, settings};
 use guards::{ReadGuard, UpgradableGuard, WriteGuard, log_failed_release};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, Refused, RetryPolicy};
 use std::sync::Arc;
@@ -63,24 +63,28 @@ impl ModeRequests {
         owner: &Owner,
         mode: LockMode,
         limit: Option<Duration>,
-    ) -> Result<Kept, AcquireError> {
-        let (request, asker) = (self.request(mode), asker(owner, mode));
-        match request.acquire(&asker, limit).await {
+    ) -> Result<AcquiredGuard, AcquireError> {
+        let (request, options) = (self.request(mode), options(owner, mode));
+        match request.acquire(&options, limit).await {
             Err(error) if waits_for_itself(&error) => {
                 request.undone().await;
-                request.acquire(&asker, limit).await
+                request.acquire(&options, limit).await
             }
             acquired => acquired,
         }
     }
 
     /// Tries once to acquire the lock in one mode for an owner.
-    async fn try_acquire(&self, owner: &Owner, mode: LockMode) -> Result<Attempt<Kept>, AcquireError> {
-        let (request, asker) = (self.request(mode), asker(owner, mode));
-        match request.try_acquire(&asker).await {
+    async fn try_acquire(
+        &self,
+        owner: &Owner,
+        mode: LockMode,
+    ) -> Result<Attempt<AcquiredGuard>, AcquireError> {
+        let (request, options) = (self.request(mode), options(owner, mode));
+        match request.try_acquire(&options).await {
             Err(error) if waits_for_itself(&error) => {
                 request.undone().await;
-                request.try_acquire(&asker).await
+                request.try_acquire(&options).await
             }
             tried => tried,
         }
@@ -100,9 +104,9 @@ fn waits_for_itself(error: &AcquireError) -> bool {
     matches!(error, AcquireError::Impossible(Refused::WouldDeadlock))
 }
 
-fn asker(owner: &Owner, mode: LockMode) -> Asker {
+fn options(owner: &Owner, mode: LockMode) -> AcquireOptions {
     let (value, by_lease) = (Some(owner.text().clone()), owner.is_remote());
-    Asker { value, by_lease, mode, ..Asker::default() }
+    AcquireOptions { value, by_lease, mode, ..AcquireOptions::default() }
 }
 
 impl RwLock {
@@ -183,7 +187,7 @@ impl RwLock {
     pub async fn try_read(&self) -> Result<Attempt<ReadGuard>, AcquireError> {
         let owner = self.owner();
         let tried = self.requests.try_acquire(&owner, LockMode::Read).await?;
-        Ok(tried.map(|kept| ReadGuard { guard: kept.guard, owner }))
+        Ok(tried.map(|acquired| ReadGuard { guard: acquired.guard, owner }))
     }
 
     /// Acquires the lock for writing: waits until no other client holds the lock, and all earlier requests
@@ -208,7 +212,7 @@ impl RwLock {
     pub async fn try_write(&self) -> Result<Attempt<WriteGuard>, AcquireError> {
         let owner = self.owner();
         let tried = self.requests.try_acquire(&owner, LockMode::Write).await?;
-        Ok(tried.map(|kept| WriteGuard::new(kept, owner, self.requests.clone())))
+        Ok(tried.map(|acquired| WriteGuard::new(acquired, owner, self.requests.clone())))
     }
 
     /// Acquires the lock for reading, with the right to [upgrade](UpgradableGuard::upgrade). Other readers
@@ -233,7 +237,11 @@ impl RwLock {
     pub async fn try_upgradable_read(&self) -> Result<Attempt<UpgradableGuard>, AcquireError> {
         let owner = self.owner();
         let tried = self.requests.try_acquire(&owner, LockMode::Upgradable).await?;
-        Ok(tried.map(|kept| UpgradableGuard { guard: kept.guard, owner, requests: self.requests.clone() }))
+        Ok(tried.map(|acquired| UpgradableGuard {
+            guard: acquired.guard,
+            owner,
+            requests: self.requests.clone(),
+        }))
     }
 
     /// Runs a future as a reader, and drops the future if the hold is lost: like
@@ -286,20 +294,20 @@ impl RwLock {
 
     async fn read_within(&self, limit: Option<Duration>) -> Result<ReadGuard, AcquireError> {
         let owner = self.owner();
-        let kept = self.requests.acquire(&owner, LockMode::Read, limit).await?;
-        Ok(ReadGuard { guard: kept.guard, owner })
+        let acquired = self.requests.acquire(&owner, LockMode::Read, limit).await?;
+        Ok(ReadGuard { guard: acquired.guard, owner })
     }
 
     async fn upgradable_within(&self, limit: Option<Duration>) -> Result<UpgradableGuard, AcquireError> {
         let owner = self.owner();
-        let kept = self.requests.acquire(&owner, LockMode::Upgradable, limit).await?;
-        Ok(UpgradableGuard { guard: kept.guard, owner, requests: self.requests.clone() })
+        let acquired = self.requests.acquire(&owner, LockMode::Upgradable, limit).await?;
+        Ok(UpgradableGuard { guard: acquired.guard, owner, requests: self.requests.clone() })
     }
 
     async fn write_within(&self, limit: Option<Duration>) -> Result<WriteGuard, AcquireError> {
         let owner = self.owner();
-        let kept = self.requests.acquire(&owner, LockMode::Write, limit).await?;
-        Ok(WriteGuard::new(kept, owner, self.requests.clone()))
+        let acquired = self.requests.acquire(&owner, LockMode::Write, limit).await?;
+        Ok(WriteGuard::new(acquired, owner, self.requests.clone()))
     }
 
     fn owner(&self) -> Owner {

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
 use crate::guard::Guard;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Request, settings};
+use crate::lock::request::{AcquireOptions, Attempt, Request, settings};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
@@ -88,8 +88,8 @@ impl Semaphore {
     /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
     /// background.
     pub async fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, AcquireError> {
-        let tried = self.request.try_acquire(&self.asker(count)).await?;
-        Ok(tried.map(|kept| Permit { guard: kept.guard, count }))
+        let tried = self.request.try_acquire(&self.options(count)).await?;
+        Ok(tried.map(|acquired| Permit { guard: acquired.guard, count }))
     }
 
     /// Acquires a permit, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a limit. Like
@@ -138,7 +138,7 @@ impl Semaphore {
     /// shrinks, current holders keep their permits, and no waiter is admitted until there is room; a waiter
     /// that wants more permits than there are now fails with [`AcquireError::Impossible`].
     ///
-    /// Fails with [`ResizeError::Impossible`] for 0; with [`ResizeError::Contended`] if other clients kept
+    /// Fails with [`ResizeError::Impossible`] for 0; with [`ResizeError::Contended`] if other clients acquired
     /// changing the number meanwhile; and if the store does not reply within the call timeout, or refuses the
     /// request.
     ///
@@ -178,12 +178,12 @@ impl Semaphore {
     }
 
     async fn acquire_within(&self, count: u32, limit: Option<Duration>) -> Result<Permit, AcquireError> {
-        let kept = self.request.acquire(&self.asker(count), limit).await?;
-        Ok(Permit { guard: kept.guard, count })
+        let acquired = self.request.acquire(&self.options(count), limit).await?;
+        Ok(Permit { guard: acquired.guard, count })
     }
 
-    fn asker(&self, count: u32) -> Asker {
-        Asker { mode: LockMode::Permits { count, total: self.total }, ..Asker::default() }
+    fn options(&self, count: u32) -> AcquireOptions {
+        AcquireOptions { mode: LockMode::Permits { count, total: self.total }, ..AcquireOptions::default() }
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) async fn confirm(
     let call = engine.timings.call;
     let within = limit.map_or(call, |limit| limit.since(engine.environment.now()).min(call));
     let asked = pin!(async { engine.store.confirm(&hold.lock, &hold.claim, within).await });
-    match engine.gate.pass(asked).await {
+    match engine.gate.run(asked).await {
         None => Err(AcquireFailure::Closed),
         Some(Ok(())) => Ok(()),
         Some(Err(fault)) => Err(AcquireFailure::Fault { fault, executed: Executed::Unknown }),

@@ -15,9 +15,9 @@ use std::time::Duration;
 /// What the keeper must send before it ends.
 pub(in crate::engine) struct ShutdownReport {
     /// Holds, with the numbers under which they are owed.
-    pub(in crate::engine) holds: Vec<Debt>,
+    pub(in crate::engine) holds: Vec<OutstandingHold>,
     /// The same for holds whose release is in flight (5).
-    pub(in crate::engine) leaving: Vec<Debt>,
+    pub(in crate::engine) releasing: Vec<OutstandingHold>,
     /// Holds among `holds` about which the user may have another request in flight.
     pub(in crate::engine) behind: Vec<Arc<Hold>>,
     /// Requests that may have been granted.
@@ -29,20 +29,20 @@ pub(in crate::engine) struct ShutdownReport {
 }
 
 /// A hold to be released, and the number under which it is owed.
-pub(in crate::engine) type Debt = (u64, Arc<Hold>);
+pub(in crate::engine) type OutstandingHold = (u64, Arc<Hold>);
 
 /// Ends the client at the store: releases all holds in one batch and undoes pending requests (3).
-pub(super) async fn part(shared: Arc<Shared>, farewell: ShutdownReport) {
-    let ShutdownReport { holds, leaving, behind, claims, gate, main, by } = farewell;
+pub(super) async fn send(shared: Arc<Shared>, shutdown_report: ShutdownReport) {
+    let ShutdownReport { holds, releasing, behind, claims, gate, main, by } = shutdown_report;
     let shared = &shared;
     let after_the_user = async {
-        gate.still().await;
+        gate.wait_idle().await;
         // A queue entry may live this long and be granted the lock at its end.
         let until = shared.environment.now() + MAX_QUEUE_ENTRY_TTL + FIRST_LEASE;
         for (lock, claim) in claims {
             shared.post(lock, claim, until, Some(main.clone()));
         }
-        let unanswered = release_behind(shared, &*main, leaving, &behind, by).await;
+        let unanswered = release_behind(shared, &*main, releasing, &behind, by).await;
         release_all(shared, unanswered).await;
     };
     futures_util::future::join(after_the_user, release_all(shared, holds)).await;
@@ -53,11 +53,11 @@ pub(super) async fn part(shared: Arc<Shared>, farewell: ShutdownReport) {
 async fn release_behind(
     shared: &Shared,
     main: &dyn Store,
-    leaving: Vec<Debt>,
+    releasing: Vec<OutstandingHold>,
     behind: &[Arc<Hold>],
     by: Moment,
-) -> Vec<Debt> {
-    let all = leaving.iter().map(|(_, hold)| hold).chain(behind);
+) -> Vec<OutstandingHold> {
+    let all = releasing.iter().map(|(_, hold)| hold).chain(behind);
     let ops: Vec<_> = all.map(|hold| (hold.lock.clone(), release(hold))).collect();
     if ops.is_empty() {
         return Vec::new();
@@ -67,26 +67,26 @@ async fn release_behind(
     let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
     let outcomes = main.execute_all(&ops, within).await;
     let mut unanswered = Vec::new();
-    for (debt, outcome) in leaving.into_iter().zip(outcomes) {
+    for (pending, outcome) in releasing.into_iter().zip(outcomes) {
         match outcome {
-            Outcome::Done(Reply::Release(released)) => settle(shared, &debt, released),
-            _ => unanswered.push(debt),
+            Outcome::Done(Reply::Release(released)) => record_released(shared, &pending, released),
+            _ => unanswered.push(pending),
         }
     }
     unanswered
 }
 
 /// Releases holds in one batch, and retries those with a transient fault until the keeper ends.
-async fn release_all(shared: &Shared, mut holds: Vec<Debt>) {
+async fn release_all(shared: &Shared, mut holds: Vec<OutstandingHold>) {
     let mut pause = Duration::from_millis(10);
     while !holds.is_empty() {
         let ops: Vec<_> = holds.iter().map(|(_, hold)| (hold.lock.clone(), release(hold))).collect();
         let outcomes = shared.store.execute_all(&ops, shared.timings.call).await;
         let mut again = Vec::new();
-        for (debt, outcome) in holds.into_iter().zip(outcomes) {
+        for (pending, outcome) in holds.into_iter().zip(outcomes) {
             match outcome {
-                Outcome::Done(Reply::Release(released)) => settle(shared, &debt, released),
-                Outcome::Failed(_, fault) if fault.is_transient() => again.push(debt),
+                Outcome::Done(Reply::Release(released)) => record_released(shared, &pending, released),
+                Outcome::Failed(_, fault) if fault.is_transient() => again.push(pending),
                 // Still owed when the keeper ends, and so reported as unreturned.
                 _ => {}
             }
@@ -105,7 +105,7 @@ fn release(hold: &Hold) -> Op {
 }
 
 /// A hold is not owed any more. A release that was cut off learns its result from this (5).
-fn settle(shared: &Shared, (id, hold): &Debt, released: Released) {
-    shared.note(hold, released);
-    shared.settle(*id, true);
+fn record_released(shared: &Shared, (id, hold): &OutstandingHold, released: Released) {
+    shared.record_result(hold, released);
+    shared.finish_cleanup(*id, true);
 }

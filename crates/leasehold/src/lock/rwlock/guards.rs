@@ -4,7 +4,7 @@ use super::ModeRequests;
 use crate::error::{AcquireError, ReleaseError};
 use crate::guard::Guard;
 use crate::guard::owner::Owner;
-use crate::lock::request::Kept;
+use crate::lock::request::AcquiredGuard;
 use leasehold_core::{LockMode, LockName};
 use std::fmt;
 use std::ops::Deref;
@@ -110,13 +110,13 @@ impl UpgradableGuard {
 
     async fn upgrade_within(self, limit: Option<Duration>) -> Result<WriteGuard, ConversionError<Self>> {
         match self.requests.acquire(&self.owner, LockMode::Upgrade, limit).await {
-            Ok(kept) => {
+            Ok(acquired) => {
                 // If the read was lost meanwhile, another writer may have changed what it read.
                 if let Err(lost) = self.guard.check() {
                     return Err(ConversionError { guard: self, error: AcquireError::Lost(lost) });
                 }
                 let (owner, requests) = (self.owner.clone(), self.requests.clone());
-                Ok(WriteGuard { guard: kept.guard, owner, requests, upgraded_from: Some(Box::new(self)) })
+                Ok(WriteGuard { guard: acquired.guard, owner, requests, upgraded_from: Some(Box::new(self)) })
             }
             Err(error) => Err(ConversionError { guard: self, error }),
         }
@@ -137,8 +137,8 @@ pub struct WriteGuard {
 }
 
 impl WriteGuard {
-    pub(super) fn new(kept: Kept, owner: Owner, requests: ModeRequests) -> Self {
-        Self { guard: kept.guard, owner, requests, upgraded_from: None }
+    pub(super) fn new(acquired: AcquiredGuard, owner: Owner, requests: ModeRequests) -> Self {
+        Self { guard: acquired.guard, owner, requests, upgraded_from: None }
     }
 
     /// Returns the owner that holds the lock.
@@ -162,8 +162,8 @@ impl WriteGuard {
         // While the write is held the read is granted at once, so there is no reason to wait longer than
         // that.
         let limit = Some(self.guard.remaining());
-        let kept = match self.requests.acquire(&self.owner, LockMode::Read, limit).await {
-            Ok(kept) => kept,
+        let acquired = match self.requests.acquire(&self.owner, LockMode::Read, limit).await {
+            Ok(acquired) => acquired,
             Err(error) => return Err(ConversionError { guard: self, error }),
         };
         // The write may have ended during the request, and another writer may have written in between. A
@@ -174,7 +174,7 @@ impl WriteGuard {
                 let owner = self.owner.clone();
                 let name = self.guard.name().clone();
                 log_failed_release(&name, self.release_or_defer().await);
-                Ok(ReadGuard { guard: kept.guard, owner })
+                Ok(ReadGuard { guard: acquired.guard, owner })
             }
             Err(lost) => Err(ConversionError { guard: self, error: AcquireError::Lost(lost) }),
         }

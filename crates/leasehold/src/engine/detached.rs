@@ -89,12 +89,12 @@ pub(crate) async fn acquire_detached(
     };
     let AcquiredHold { hold, grant, permit, keep: _ } =
         acquire(engine, &entry, &params).await.map_err(NotDetached::AcquireFailure)?;
-    let mut unkept = Unkept { engine, hold, kept: false };
+    let mut unextended = UnextendedHold { engine, hold, done: false };
     drop(permit);
     drop(mailbox);
-    let kept = engine.unless_shut(unkept.keep(&grant, lease, params.limit)).await;
+    let detached = engine.unless_shut(unextended.extend(&grant, lease, params.limit)).await;
     // Otherwise a shutdown found the hold in the lock entry and released it.
-    kept.unwrap_or(Err(NotDetached::AcquireFailure(AcquireFailure::Closed)))
+    detached.unwrap_or(Err(NotDetached::AcquireFailure(AcquireFailure::Closed)))
 }
 
 /// Opens the mailbox of an acquisition. If that fails for a transient reason, the waiter polls instead.
@@ -120,15 +120,15 @@ async fn open(
 }
 
 /// A granted hold that does not have the requested lease yet (2).
-struct Unkept<'a> {
+struct UnextendedHold<'a> {
     engine: &'a Engine,
     hold: Arc<Hold>,
-    /// Set once it belongs to the caller, or is known to be gone.
-    kept: bool,
+    /// Set once it belongs to the caller, or is known to be lost.
+    done: bool,
 }
 
-impl Unkept<'_> {
-    async fn keep(
+impl UnextendedHold<'_> {
+    async fn extend(
         &mut self,
         grant: &Grant,
         lease: Lease,
@@ -147,35 +147,40 @@ impl Unkept<'_> {
                 if valid_until <= engine.environment.now() {
                     return Err(NotDetached::AcquireFailure(AcquireFailure::LeaseTooShort));
                 }
-                self.kept = true;
+                self.done = true;
                 let (claim, fence) = (self.hold.claim.clone(), self.hold.fence);
                 Ok(Detached { claim, fence, lease, valid_until })
             }
             Ok(_) => Err(NotDetached::AcquireFailure(AcquireFailure::LeaseTooShort)),
-            Err(Unextended::NotHeld) => {
+            Err(ExtendFailure::NotHeld) => {
                 let in_time = engine.environment.now() < grant.valid_until;
-                self.kept = true;
-                let reason = why(self.engine, &self.hold.lock, &self.hold.claim, in_time).await;
+                self.done = true;
+                let reason = loss_reason(self.engine, &self.hold.lock, &self.hold.claim, in_time).await;
                 Err(NotDetached::NotKept { fence: self.hold.fence, why: NotExtended::Lost(reason) })
             }
-            Err(Unextended::Fault(fault)) => {
+            Err(ExtendFailure::Fault(fault)) => {
                 Err(NotDetached::NotKept { fence: self.hold.fence, why: NotExtended::Fault(fault) })
             }
         }
     }
 }
 
-impl Drop for Unkept<'_> {
+impl Drop for UnextendedHold<'_> {
     fn drop(&mut self) {
         let _permit = self.engine.gate.permit();
-        if !self.kept {
+        if !self.done {
             self.engine.keeper.release(&self.hold);
         }
     }
 }
 
 /// Sends a request about a hold that no shutdown releases. A client that was shut down sends nothing more.
-async fn ask(engine: &Engine, lock: &Lock, op: &Op, within: Duration) -> Result<Answer<Reply>, CallFailure> {
+async fn request(
+    engine: &Engine,
+    lock: &Lock,
+    op: &Op,
+    within: Duration,
+) -> Result<Answer<Reply>, CallFailure> {
     let reply = engine.unless_shut(engine.request(lock, op, within)).await;
     reply.unwrap_or_else(|| {
         let text = "this client was shut down; use another client to release the hold".to_owned();
@@ -185,7 +190,7 @@ async fn ask(engine: &Engine, lock: &Lock, op: &Op, within: Duration) -> Result<
 }
 
 /// Why an extend did nothing.
-enum Unextended {
+enum ExtendFailure {
     NotHeld,
     Fault(Fault),
 }
@@ -197,7 +202,7 @@ async fn extend(
     claim: &Claim,
     lease: Duration,
     within: Duration,
-) -> Result<Moment, Unextended> {
+) -> Result<Moment, ExtendFailure> {
     let sent_at = engine.environment.now();
     // It is not known when the record was last renewed, and no keeper renews it: each extend does.
     let op = Op::Extend(Extend {
@@ -206,19 +211,19 @@ async fn extend(
         keep_record: true,
         reserve: None,
     });
-    match ask(engine, lock, &op, within).await.map(|answer| answer.reply) {
+    match request(engine, lock, &op, within).await.map(|answer| answer.reply) {
         Ok(Reply::Extend(Extended::Extended)) => Ok(sent_at + lease - drift(lease)),
-        Ok(Reply::Extend(Extended::NotHeld)) => Err(Unextended::NotHeld),
-        Ok(odd) => Err(Unextended::Fault(Fault::unexpected_reply(odd))),
-        Err(failed) => Err(Unextended::Fault(failed.fault)),
+        Ok(Reply::Extend(Extended::NotHeld)) => Err(ExtendFailure::NotHeld),
+        Ok(other) => Err(ExtendFailure::Fault(Fault::unexpected_reply(other))),
+        Err(failed) => Err(ExtendFailure::Fault(failed.fault)),
     }
 }
 
-async fn why(engine: &Engine, lock: &Lock, claim: &Claim, in_time: bool) -> LostReason {
+async fn loss_reason(engine: &Engine, lock: &Lock, claim: &Claim, in_time: bool) -> LostReason {
     query_loss_reason(&*engine.store, &*engine.environment, engine.timings, lock, claim, in_time).await
 }
 
-/// Extends a detached hold. `in_time` is set if its lease had not ended, as far as its holder can tell.
+/// Extends a detached hold. `in_time` is set if its lease had not ended, as far as its holder knows.
 pub(crate) async fn extend_detached(
     engine: &Engine,
     lock: &Lock,
@@ -228,13 +233,15 @@ pub(crate) async fn extend_detached(
 ) -> Result<(), NotExtended> {
     match extend(engine, lock, claim, lease, engine.timings.call).await {
         Ok(_) => Ok(()),
-        Err(Unextended::NotHeld) => Err(NotExtended::Lost(why(engine, lock, claim, in_time).await)),
-        Err(Unextended::Fault(fault)) => Err(NotExtended::Fault(fault)),
+        Err(ExtendFailure::NotHeld) => {
+            Err(NotExtended::Lost(loss_reason(engine, lock, claim, in_time).await))
+        }
+        Err(ExtendFailure::Fault(fault)) => Err(NotExtended::Fault(fault)),
     }
 }
 
-/// Releases a detached hold. From the first poll on this client does not attach it (3). `pass` is the release action,
-/// and `may_last` how long the store may keep the hold.
+/// Releases a detached hold. From the first poll on this client does not attach it (3). `may_last` is how long the
+/// store may keep the hold.
 pub(crate) async fn release_detached(
     engine: &Engine,
     lock: &Lock,
@@ -246,7 +253,7 @@ pub(crate) async fn release_detached(
     let now = engine.environment.now();
     let attached = engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
     let op = Op::Release(Release { claim: claim.clone(), action, next: None });
-    match ask(engine, lock, &op, engine.timings.call).await {
+    match request(engine, lock, &op, engine.timings.call).await {
         Ok(Answer { reply: Reply::Release(released), unanswered }) => {
             if !attached {
                 // The store reports the release to later attempts to attach, and none is in flight here.
@@ -254,9 +261,10 @@ pub(crate) async fn release_detached(
             }
             read_release(released, in_time, unanswered).map(drop)
         }
-        Ok(odd) => {
-            Err(NotReleased::Fault { fault: Fault::unexpected_reply(odd.reply), executed: Executed::Unknown })
-        }
+        Ok(other) => Err(NotReleased::Fault {
+            fault: Fault::unexpected_reply(other.reply),
+            executed: Executed::Unknown,
+        }),
         Err(CallFailure { fault, executed }) => Err(NotReleased::Fault { fault, executed }),
     }
 }
@@ -299,11 +307,11 @@ pub(crate) async fn attach(
             entry.attach(&hold);
             Ok((entry, hold))
         }
-        Err(Unextended::NotHeld) => {
-            let reason = why(engine, lock, &claim, in_time).await;
+        Err(ExtendFailure::NotHeld) => {
+            let reason = loss_reason(engine, lock, &claim, in_time).await;
             Err(NotAttached::NotExtended(NotExtended::Lost(reason)))
         }
-        Err(Unextended::Fault(fault)) => Err(NotAttached::NotExtended(NotExtended::Fault(fault))),
+        Err(ExtendFailure::Fault(fault)) => Err(NotAttached::NotExtended(NotExtended::Fault(fault))),
     }
 }
 

@@ -80,14 +80,14 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// What a hold, and its keeper, report to the entry that the hold occupies.
+/// What a hold, and its keeper, report to the lock entry that the hold occupies.
 pub(super) trait HoldEvents: Send + Sync {
     /// The hold is over: it does not occupy the entry any more.
     fn remove_hold(&self, hold: &Hold);
 
-    /// Handles the store's reply about a reserved token block. With an empty queue the hold may have to be returned.
-    /// Or the store was asked on behalf of a holder that did not want the hold kept, and must be asked again for one
-    /// that does, so that it notifies this process of other waiters.
+    /// Handles the store's reply to a reserve request. With an empty queue the hold may have to be returned. Another
+    /// request is due if this one did not subscribe to notifications of other waiters, and the hold is to be kept by
+    /// now.
     fn handle_reserved(
         &self,
         hold: &Hold,
@@ -96,11 +96,11 @@ pub(super) trait HoldEvents: Send + Sync {
         sent_at: Moment,
     ) -> AfterReserve;
 
-    /// A notification says that another process wants the lock. Returns whether the hold must be returned: the queue
-    /// is empty, and the hold should not be kept.
+    /// Handles a notification that another process wants the lock. Returns whether the hold must be returned: the
+    /// queue is empty, and the hold is idle.
     fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool;
 
-    /// Checks whether a cached hold has been kept for its whole time.
+    /// Checks whether the idle time of a hold is over.
     fn check_idle(&self, now: Moment) -> IdleCheck;
 }
 
@@ -179,12 +179,12 @@ impl Hold {
         Self { store_fence: self.store_fence, ..next }
     }
 
-    /// Its guard was released, and the process keeps it for hand-off.
+    /// Marks it as idle: its guard was released, and the process keeps it for hand-off.
     pub(super) fn set_idle(&self) {
         self.idle.store(true, Ordering::Release);
     }
 
-    /// Whether its guard was released.
+    /// Whether it is idle.
     pub(super) fn is_idle(&self) -> bool {
         self.idle.load(Ordering::Acquire)
     }
@@ -366,11 +366,11 @@ mod tests {
     #[test]
     fn a_hold_with_a_listener_fires_the_signal_of_its_set_as_well() {
         let (hold, shared) = (hold(), CancellationToken::new());
-        let heard = hold.signal().clone();
+        let own = hold.signal().clone();
         hold.share_signal(&shared);
         assert!(!shared.is_cancelled());
         hold.lose(LostReason::ForceReleased);
-        assert!(heard.is_cancelled() && shared.is_cancelled());
+        assert!(own.is_cancelled() && shared.is_cancelled());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! at the store for the whole process.
 //!
 //! 1. A process has at most one acquire request in flight per lock, except after a task dropped its request.
-//! 2. A hold is spent once its release has been sent for the first time: it is never handed off after that.
+//! 2. Once the release of a hold has been sent, the hold is never handed off.
 //! 3. A future dropped at any await leaves either nothing behind or a cleanup with the keeper.
 
 mod acquire;
@@ -87,8 +87,8 @@ pub(crate) struct Engine {
     attached: Attached,
 }
 
-/// Waits for the store's background work. Stops when a first lease would have ended: by then no lost request can
-/// matter.
+/// Waits for the store's background work. Stops when a first lease would have ended: after that, a lost request has no
+/// effect.
 async fn flush_store(store: &dyn Store, environment: &dyn Environment, timings: Timings) {
     let longest = environment.now() + leasehold_core::FIRST_LEASE + timings.call;
     tokio::select! {
@@ -103,16 +103,16 @@ impl Engine {
     pub(crate) async fn start(
         store: Arc<dyn Store>,
         environment: Arc<dyn Environment>,
-        about: SessionMetadata,
+        metadata: SessionMetadata,
         timings: Timings,
     ) -> Result<Arc<Self>, StartError> {
-        let label = about.label.clone();
+        let label = metadata.label.clone();
         let locks = Arc::new(LockTable::new(environment.clone()));
         let session_factory = SessionFactory {
             store: store.clone(),
             environment: environment.clone(),
             sink: locks.clone(),
-            metadata: about.to_json(),
+            metadata: metadata.to_json(),
             timings,
         };
         let id = fresh_id(&*environment);

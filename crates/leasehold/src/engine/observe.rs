@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The shortest pause between a failed subscription and the next attempt.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// An observer of one lock.
 #[derive(Debug)]
@@ -58,9 +58,9 @@ impl LeaderWatch {
                         return Ok(change);
                     }
                 }
-                Ok(odd) => {
+                Ok(other) => {
                     self.observer.handle_fault(now, random);
-                    return Err(Fault::unexpected_reply(odd));
+                    return Err(Fault::unexpected_reply(other));
                 }
                 Err(failed) => {
                     self.observer.handle_fault(now, random);
@@ -99,7 +99,7 @@ impl LeaderWatch {
             Err(fault) => {
                 tracing::debug!(lock = %self.lock, %fault, "cannot subscribe to leader changes; polling often");
                 ChangeSubscription::DueAt(
-                    engine.environment.now() + AGAIN + jitter(&*engine.environment, AGAIN),
+                    engine.environment.now() + RETRY_INTERVAL + jitter(&*engine.environment, RETRY_INTERVAL),
                 )
             }
         };

@@ -8,7 +8,9 @@
 //! 4. The same holds for every hold once a shutdown has begun. A shutdown takes over a release in flight.
 //! 5. If an earlier attempt was not answered and may have been executed, it may have released the hold that this one
 //!    does not find. Then the result is *unknown*, not *lost*, unless the store knows how the hold ended.
-//! 6. A hold that the next local waiter can take over without the store is [handed off](super::local::lock_entry::handoff) instead.
+//! 6. A hold that the next local waiter can take over without the store is [handed off][handoff] instead.
+//!
+//! [handoff]: super::local::lock_entry::handoff
 
 use super::keeper::Retired;
 use super::keeper::keep_id::KeepId;
@@ -81,12 +83,11 @@ fn keep_locally(
     true
 }
 
-/// Releases a hold that was kept in the process and does not suit the front of the queue, whose request for the lock
-/// goes with it.
+/// Releases an idle hold that does not suit the front of the queue, whose request for the lock goes with it.
 ///
 /// Cancel safety: if the future is dropped, the keeper continues the release.
 pub(super) async fn release_idle(engine: &Engine, entry: &Arc<LockEntry>, hold: &Arc<Hold>, keep: KeepId) {
-    // The hold has no guard that the result would concern.
+    // The hold has no guard that needs the result.
     let _ = release_at_store(engine, entry, hold, keep, (None, ReleaseObserver::None)).await;
 }
 
@@ -267,9 +268,9 @@ impl Drop for PendingRelease<'_> {
             return;
         }
         let environment = &self.engine.environment;
-        if let Some(nonce) = self.next.take() {
+        if let Some(request) = self.next.take() {
             if self.done {
-                self.handle_answer(nonce, Err(Executed::Unknown));
+                self.handle_answer(request, Err(Executed::Unknown));
             } else {
                 // No store has failed, but the lock may arrive with a reply that no task awaits: the front re-checks,
                 // even if it has sent its own request in the meantime.
@@ -282,7 +283,7 @@ impl Drop for PendingRelease<'_> {
         if !self.done {
             self.engine.keeper.release(self.hold);
         }
-        // Vacate first: a hold in a lock entry that the keeper does not know counts as newly acquired.
+        // Remove it first: a hold in a lock entry that the keeper does not know counts as newly acquired.
         self.entry.remove_hold(self.hold);
         self.engine.keeper.forget(self.keep);
     }

@@ -106,7 +106,7 @@ struct WaitingTask<'a> {
 
 impl Drop for WaitingTask<'_> {
     fn drop(&mut self) {
-        self.sessions.with_partition(self.partition, |local| local.waiters = local.waiters.saturating_sub(1));
+        self.sessions.with_partition(self.partition, |state| state.waiters = state.waiters.saturating_sub(1));
     }
 }
 
@@ -128,8 +128,8 @@ impl Sessions {
         self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with_partition<T>(&self, partition: Partition, look: impl FnOnce(&mut PartitionSession) -> T) -> T {
-        look(
+    fn with_partition<T>(&self, partition: Partition, access: impl FnOnce(&mut PartitionSession) -> T) -> T {
+        access(
             self.partitions()
                 .entry(partition)
                 .or_insert_with(|| PartitionSession::new(self.not_begun(partition, self.id))),
@@ -143,52 +143,52 @@ impl Sessions {
 
     /// The id of the sessions where none has lapsed.
     pub(crate) fn id(&self) -> SessionId {
-        self.partitions().get(&Partition::ONLY).map_or(self.id, |local| local.current.id)
+        self.partitions().get(&Partition::ONLY).map_or(self.id, |state| state.current.id)
     }
 
     /// The id of the current session of a partition.
     pub(crate) fn id_at(&self, partition: Partition) -> SessionId {
-        self.partitions().get(&partition).map_or(self.id, |local| local.current.id)
+        self.partitions().get(&partition).map_or(self.id, |state| state.current.id)
     }
 
     /// The current session of a partition, which may have lapsed, or not have begun.
     pub(crate) fn current(&self, partition: Partition) -> Arc<Session> {
-        self.with_partition(partition, |local| local.current.clone())
+        self.with_partition(partition, |state| state.current.clone())
     }
 
     /// All sessions, whether or not they have begun.
     pub(super) fn all(&self) -> Vec<Arc<Session>> {
-        self.partitions().values().map(|local| local.current.clone()).collect()
+        self.partitions().values().map(|state| state.current.clone()).collect()
     }
 
     /// Another session has begun.
     pub(super) fn replace(&self, next: Arc<Session>) {
-        self.with_partition(next.partition, |local| (local.current, local.last_fault) = (next, None));
+        self.with_partition(next.partition, |state| (state.current, state.last_fault) = (next, None));
         self.changed.notify_waiters();
     }
 
     /// Another session could not begin.
     pub(super) fn set_fault(&self, partition: Partition, fault: Fault) {
-        self.with_partition(partition, |local| local.last_fault = Some(fault));
+        self.with_partition(partition, |state| state.last_fault = Some(fault));
     }
 
     /// Why there is no live session.
     pub(super) fn last_fault(&self, partition: Partition) -> Fault {
-        let last_fault = self.with_partition(partition, |local| local.last_fault.clone());
+        let last_fault = self.with_partition(partition, |state| state.last_fault.clone());
         last_fault.unwrap_or_else(|| Fault::new(FaultKind::TimedOut, Phase::Reply, "the store"))
     }
 
     /// Whether a task waits for the next session.
     pub(super) fn is_awaited(&self, partition: Partition) -> bool {
-        self.partitions().get(&partition).is_some_and(|local| local.waiters > 0)
+        self.partitions().get(&partition).is_some_and(|state| state.waiters > 0)
     }
 
-    /// Waits until another session than `old` is current in its partition. Calls `ask` first, to request one.
-    pub(super) async fn wait_for_next(&self, old: &Arc<Session>, ask: impl FnOnce()) {
+    /// Waits until another session than `old` is current in its partition. Calls `request` first, to request one.
+    pub(super) async fn wait_for_next(&self, old: &Arc<Session>, request: impl FnOnce()) {
         let partition = old.partition;
-        self.with_partition(partition, |local| local.waiters += 1);
+        self.with_partition(partition, |state| state.waiters += 1);
         let _waiting = WaitingTask { sessions: self, partition };
-        ask();
+        request();
         loop {
             let changed = self.changed.notified();
             if !Arc::ptr_eq(&self.current(partition), old) {
@@ -198,14 +198,14 @@ impl Sessions {
         }
     }
 
-    /// Removes a session that only the keeper still refers to (4). Returns whether it did.
+    /// Removes a session that only the keeper still refers to (4). Returns whether it removed it.
     pub(super) fn remove_idle(&self, session: &Arc<Session>) -> bool {
         let mut partitions = self.partitions();
-        let Some(local) = partitions.get_mut(&session.partition) else { return false };
+        let Some(state) = partitions.get_mut(&session.partition) else { return false };
         // No task can clone it while this mutex is held.
-        let is_idle = local.waiters == 0 && Arc::strong_count(session) == 2;
-        if self.on_demand && is_idle && Arc::ptr_eq(&local.current, session) {
-            local.current = self.not_begun(session.partition, session.id);
+        let is_idle = state.waiters == 0 && Arc::strong_count(session) == 2;
+        if self.on_demand && is_idle && Arc::ptr_eq(&state.current, session) {
+            state.current = self.not_begun(session.partition, session.id);
             return true;
         }
         false
@@ -213,7 +213,7 @@ impl Sessions {
 
     /// A removed session may still be known to the store: the next one gets another id.
     pub(super) fn set_next_id(&self, partition: Partition, id: SessionId) {
-        self.with_partition(partition, |local| local.current = self.not_begun(partition, id));
+        self.with_partition(partition, |state| state.current = self.not_begun(partition, id));
         // Waiters re-check.
         self.changed.notify_waiters();
     }

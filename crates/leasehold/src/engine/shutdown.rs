@@ -84,8 +84,8 @@ impl Engine {
         } else {
             self.keeper.end_by(by);
         }
-        let (at, owed) = self.keeper.unreturned().await;
-        match unreturned(at, owed) {
+        let (at, outstanding) = self.keeper.unreturned().await;
+        match unreturned(at, outstanding) {
             unreturned if unreturned.is_empty() => Ok(()),
             unreturned => Err(ShutdownError { unreturned, at }),
         }
@@ -117,22 +117,23 @@ impl Engine {
             hold.lose(lapsed.unwrap_or(LostReason::ShutDown));
         }
         let (releasing, staying): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| taken.releasing);
-        let behind = staying.iter().filter(|taken| taken.sent_by_user);
-        let behind = behind.map(|taken| taken.hold.clone()).collect();
-        let add_outstanding = |TakenHold { hold, .. }: TakenHold| (self.keeper.add_outstanding(&hold), hold);
-        let holds = staying.into_iter().map(add_outstanding).collect();
-        let releasing = releasing.into_iter().map(add_outstanding).collect();
+        let sent_by_user = staying.iter().filter(|taken| taken.sent_by_user);
+        let sent_by_user = sent_by_user.map(|taken| taken.hold.clone()).collect();
+        let register = |TakenHold { hold, .. }: TakenHold| (self.keeper.add_outstanding(&hold), hold);
+        let holds = staying.into_iter().map(register).collect();
+        let releasing = releasing.into_iter().map(register).collect();
         let (gate, main) = (self.gate.clone(), self.store.clone());
-        self.keeper.finish_shutdown(ShutdownReport { holds, releasing, behind, claims, gate, main, by }, by);
+        self.keeper
+            .finish_shutdown(ShutdownReport { holds, releasing, sent_by_user, claims, gate, main, by }, by);
         // Close the mailboxes last: the keeper may be about to begin another session.
         self.close_mailboxes();
     }
 }
 
-/// The locks still owed at the end, each once.
-fn unreturned(at: Moment, owed: Vec<Outstanding>) -> Vec<Unreturned> {
+/// The locks not released at the end, each once.
+fn unreturned(at: Moment, outstanding: Vec<Outstanding>) -> Vec<Unreturned> {
     let mut last: BTreeMap<LockName, Moment> = BTreeMap::new();
-    for Outstanding { lock, until, .. } in owed {
+    for Outstanding { lock, until, .. } in outstanding {
         // The store's clock may be slower than this one.
         let until = until + drift(until.since(at).max(FIRST_LEASE));
         last.entry(lock.name).and_modify(|last| *last = until.max(*last)).or_insert(until);

@@ -4,8 +4,8 @@
 //! So a shutdown does not await the futures that run through the gate; it cuts them off:
 //!
 //! 1. Once the gate is closed, no future is polled in it any more.
-//! 2. [`ShutdownGate::still`] waits until no future *is being* polled in it, on any thread. From then on everything that was
-//!    sent has reached the connection, and nothing more is sent.
+//! 2. [`ShutdownGate::drained`] waits until no future *is being* polled in it, on any thread. From then on everything
+//!    that was sent has reached the connection, and nothing more is sent.
 
 use leasehold_store::sync::{AtomicU64, Notify};
 use std::future::poll_fn;
@@ -26,7 +26,7 @@ pub(super) struct ShutdownGate {
     /// Wakes pending futures when the gate closes.
     closed: CancellationToken,
     /// Notified when the last future that was being polled at closing has returned.
-    idle: Notify,
+    drained: Notify,
 }
 
 impl ShutdownGate {
@@ -69,13 +69,13 @@ impl ShutdownGate {
     /// Waits until no future is being polled (2). The gate must be closed.
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub(super) async fn wait_idle(&self) {
+    pub(super) async fn drained(&self) {
         loop {
-            let idle = self.idle.notified();
+            let drained = self.drained.notified();
             if self.count.load(Ordering::SeqCst) == CLOSED {
                 return;
             }
-            idle.await;
+            drained.await;
         }
     }
 
@@ -91,7 +91,7 @@ pub(super) struct GatePermit<'a>(&'a ShutdownGate);
 impl Drop for GatePermit<'_> {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(POLLED, Ordering::SeqCst) == POLLED | CLOSED {
-            self.0.idle.notify_waiters();
+            self.0.drained.notify_waiters();
         }
     }
 }
@@ -110,17 +110,17 @@ mod tests {
         assert!(gate.close() && !gate.close());
         assert_eq!(gate.run(pin!(async { panic!("the gate is closed") })).now_or_never(), Some(None::<()>));
         assert_eq!(waits.now_or_never(), Some(None));
-        assert!(gate.wait_idle().now_or_never().is_some());
+        assert!(gate.drained().now_or_never().is_some());
     }
 
     #[test]
-    fn it_is_not_still_while_a_future_is_polled() {
+    fn it_is_not_drained_while_a_future_is_polled() {
         let gate = ShutdownGate::default();
         let polls = pin!(async {
             gate.close();
-            assert!(gate.wait_idle().now_or_never().is_none(), "this future is being polled");
+            assert!(gate.drained().now_or_never().is_none(), "this future is being polled");
         });
         assert_eq!(gate.run(polls).now_or_never(), Some(Some(())));
-        assert!(gate.wait_idle().now_or_never().is_some());
+        assert!(gate.drained().now_or_never().is_some());
     }
 }

@@ -215,8 +215,8 @@ impl<'a> MultiWaiter<'a> {
         now: Moment,
     ) -> Result<(), MultiBlocked> {
         let mut blocked = None;
-        let asked = self.waiters.iter().zip(requests.iter().zip(replies));
-        for (at, (waiter, ((request, _), reply))) in asked.enumerate() {
+        let sent = self.waiters.iter().zip(requests.iter().zip(replies));
+        for (at, (waiter, ((request, _), reply))) in sent.enumerate() {
             let answer = match reply {
                 MultiAcquired::Acquired(acquired) | MultiAcquired::Blocked(Ok(acquired)) => {
                     Some(Ok(acquired))

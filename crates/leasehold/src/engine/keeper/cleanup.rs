@@ -1,6 +1,6 @@
 //! Cleanups: releases that no task waits for.
 //!
-//! What a shutdown owes is recorded here as well, so that it can report what was left undone.
+//! What a shutdown releases is recorded here as well, so that it can report what was left undone.
 
 use super::{KeepId, Shared, State};
 use crate::engine::{Hold, call};
@@ -24,7 +24,7 @@ pub(super) struct Cleanup {
     claim: Claim,
     until: Moment,
     /// The connection of the operation to be undone, if that may still be in flight.
-    behind: Option<Arc<dyn Store>>,
+    undone_on: Option<Arc<dyn Store>>,
     /// Set if it is for a hold that still has its guard (5).
     guarded: Option<GuardLink>,
 }
@@ -57,7 +57,7 @@ impl State {
         let (lock, claim, until) = (hold.lock.clone(), hold.claim.clone(), hold.may_last_until());
         let guarded = Some(GuardLink { stop, earlier, in_flight: in_flight.drop_guard() });
         let id = self.add_outstanding(lock.clone(), until);
-        Some((hold, Cleanup { id, lock, claim, until, behind: None, guarded }))
+        Some((hold, Cleanup { id, lock, claim, until, undone_on: None, guarded }))
     }
 }
 
@@ -88,19 +88,19 @@ async fn release(shared: &Shared, cleanup: &Cleanup) -> bool {
     let op = Op::Release(Release { claim: cleanup.claim.clone(), action: ReleaseAction::Grant, next: None });
     let each = shared.timings.call;
     let within = cleanup.until.since(shared.environment.now()).max(each);
-    let ours = || call(&*shared.store, &*shared.environment, &cleanup.lock, &op, within, each);
+    let send = || call(&*shared.store, &*shared.environment, &cleanup.lock, &op, within, each);
     // This release may overtake the operation that it undoes. A second one on the same connection as that operation
     // cannot; sending it twice is safe.
-    let behind = async {
-        match &cleanup.behind {
+    let in_order = async {
+        match &cleanup.undone_on {
             Some(main) => matches!(main.execute(&cleanup.lock, &op, each).await, Outcome::Done(_)),
             None => true,
         }
     };
-    let (mut released, is_behind) = futures_util::future::join(ours(), behind).await;
-    if !is_behind {
+    let (mut released, is_in_order) = futures_util::future::join(send(), in_order).await;
+    if !is_in_order {
         // By now the operation to be undone has arrived, or never will.
-        released = ours().await;
+        released = send().await;
     }
     if let Err(failed) = released {
         tracing::warn!(lock = %cleanup.lock, fault = %failed.fault, "cannot release the hold; it ends with its lease");
@@ -116,14 +116,14 @@ impl Shared {
         lock: Lock,
         claim: Claim,
         until: Moment,
-        behind: Option<Arc<dyn Store>>,
+        undone_on: Option<Arc<dyn Store>>,
     ) {
         let mut state = self.state();
         if state.ended.is_some() {
             return;
         }
         let id = state.add_outstanding(lock.clone(), until);
-        state.cleanups.push(Cleanup { id, lock, claim, until, behind, guarded: None });
+        state.cleanups.push(Cleanup { id, lock, claim, until, undone_on, guarded: None });
         drop(state);
         self.wake.notify_one();
     }
@@ -131,14 +131,14 @@ impl Shared {
     /// Something was released, or cannot be.
     pub(in crate::engine) fn finish_cleanup(&self, id: u64, returned: bool) {
         let mut state = self.state();
-        let owed = state.outstanding.remove(&id);
+        let outstanding = state.outstanding.remove(&id);
         if !returned && state.shut_down {
-            state.unreturned.extend(owed);
+            state.unreturned.extend(outstanding);
         }
-        let idle = state.outstanding.is_empty();
+        let all_done = state.outstanding.is_empty();
         drop(state);
-        if idle {
-            self.idle.notify_waiters();
+        if all_done {
+            self.cleanups_done.notify_waiters();
         }
     }
 }

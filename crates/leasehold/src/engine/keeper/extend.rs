@@ -110,7 +110,7 @@ impl State {
 }
 
 impl State {
-    /// The store reports a hold as gone; the hold may have been handed on since the request was sent (9).
+    /// The store reports a hold as gone; the hold may have been handed off since the request was sent (9).
     pub(super) fn handle_gone(&mut self, id: KeepId, now: Moment) -> Option<Gone> {
         let kept = self.kept.get_mut(&id)?;
         let (hold, in_time) = (kept.hold.clone(), now < kept.hold.valid_until());
@@ -128,7 +128,7 @@ impl Gone {
     pub(super) async fn report(self, shared: &Shared) {
         report_loss(&*shared.store, &*shared.environment, shared.timings, &self.hold, self.in_time).await;
         if self.hold.is_idle() {
-            // No guard will do it.
+            // No guard will forget it.
             shared.state().forget(self.id);
         }
         drop(self.in_flight);

@@ -1,5 +1,5 @@
-//! Keeper work for holds that are handed on inside the process: token requests to the store, and the release of holds
-//! that no task takes.
+//! Keeper work for holds that are handed off inside the process: token requests to the store, and the release of idle
+//! holds that no task takes.
 //!
 //! The order of waiters is up to the lock entry, and how often a hold may change hands to the core. A lock entry's
 //! mutex is never taken while the keeper's is held; the other order is allowed.
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// A [`Call`] on its way.
+/// A [`ReserveRequest`] that is in flight.
 pub(super) struct ReserveInFlight {
     id: KeepId,
     hold: Arc<Hold>,
@@ -81,7 +81,7 @@ pub(super) async fn send_reserve(shared: Arc<Shared>, pending: ReserveInFlight) 
 }
 
 impl State {
-    /// Such a request was answered, or failed.
+    /// A reserve request was answered, or failed.
     fn handle_reserve_done(&mut self, id: KeepId, sent_at: Moment, lease: Option<Duration>) -> Option<Gone> {
         let kept = self.kept.get_mut(&id).filter(|kept| !kept.lost)?;
         kept.schedule.handle_request_done(sent_at, lease);
@@ -108,8 +108,8 @@ impl State {
         checks
     }
 
-    /// A hold whose guard was released and that no task takes (9): it must be released.
-    pub(super) fn release_idle(&mut self, id: KeepId) -> Option<Arc<Hold>> {
+    /// Removes an idle hold that no task takes (9). The caller must release it.
+    pub(super) fn remove_idle(&mut self, id: KeepId) -> Option<Arc<Hold>> {
         let hold = self.stop_extending(id)?;
         self.forget(id);
         Some(hold)
@@ -123,7 +123,7 @@ impl Keeper {
         &self,
         id: KeepId,
         hold: &Arc<Hold>,
-        (plan, caps): (RenewalPlan, HoldLimits),
+        (plan, limits): (RenewalPlan, HoldLimits),
         now: Moment,
     ) -> bool {
         let mut state = self.shared.state();
@@ -137,7 +137,7 @@ impl Keeper {
             self.shared.release_idle(id);
             return false;
         }
-        kept.schedule.hand_off(plan, caps, now);
+        kept.schedule.hand_off(plan, limits, now);
         hold.may_last(kept.hold.may_last_until());
         kept.hold = hold.clone();
         kept.update_hold();
@@ -161,7 +161,7 @@ impl Keeper {
         self.shared.reserve(id, request);
     }
 
-    /// Schedules a check of the lock entry of a hold that is kept for later acquisitions.
+    /// Schedules a check of the lock entry of an idle hold.
     pub(in crate::engine) fn check_idle_at(&self, id: KeepId, until: Moment) {
         let mut state = self.shared.state();
         if state.check_idle_at(id, until) {
@@ -170,7 +170,7 @@ impl Keeper {
         }
     }
 
-    /// Releases a hold that no task takes.
+    /// Releases an idle hold that no task takes.
     pub(in crate::engine) fn release_idle(&self, id: KeepId) {
         self.shared.release_idle(id);
     }
@@ -189,9 +189,9 @@ impl State {
 }
 
 impl Shared {
-    /// Releases a hold that no task takes.
+    /// Releases an idle hold that no task takes.
     pub(super) fn release_idle(&self, id: KeepId) {
-        let Some(hold) = self.state().release_idle(id) else { return };
+        let Some(hold) = self.state().remove_idle(id) else { return };
         let until = hold.may_last_until().max(self.environment.now() + self.timings.call);
         self.post(hold.lock.clone(), hold.claim.clone(), until, None);
         // It has no guard that the reason would reach.
@@ -211,13 +211,13 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Checks the lock entry of a hold that was kept for later acquisitions.
+    /// Checks the lock entry of a hold that was idle.
     pub(super) fn check_idle(&self, id: KeepId, hold: &Hold, now: Moment) {
         let Some(entry) = hold.entry() else { return self.release_idle(id) };
         match entry.check_idle(now) {
             IdleCheck::InUse => {}
             IdleCheck::Until(until) => {
-                // The time to wake was computed before.
+                // The keeper computed its next wake-up before this check.
                 if self.state().check_idle_at(id, until) {
                     self.wake.notify_one();
                 }
@@ -228,15 +228,15 @@ impl Shared {
 }
 
 impl KeeperHandle {
-    /// A notification says that another process wants the lock whose hold has this token. It may be forged: then a
-    /// hold kept for later acquisitions is returned to the store. Does not wait.
+    /// A notification says that another process wants the lock whose hold has this token. It may be forged: then an
+    /// idle hold is returned to the store. Does not wait.
     pub(in crate::engine) fn wanted(&self, fence: FencingToken) {
         let Some(shared) = self.0.upgrade() else { return };
         let now = shared.environment.now();
-        let of_it = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
+        let range = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
         let known: Vec<_> = {
             let state = shared.state();
-            let ids = state.by_fence.range(of_it).map(|(_, id)| *id);
+            let ids = state.by_fence.range(range).map(|(_, id)| *id);
             ids.filter_map(|id| Some((id, state.kept.get(&id)?.hold.clone()))).collect()
         };
         for (id, hold) in known {
@@ -246,7 +246,7 @@ impl KeeperHandle {
         }
     }
 
-    /// A lock entry is gone: releases the hold that it kept.
+    /// A lock entry was dropped: releases its idle hold.
     pub(in crate::engine) fn release_idle(&self, id: KeepId) {
         if let Some(shared) = self.0.upgrade() {
             shared.release_idle(id);

@@ -87,6 +87,7 @@ pub(in crate::engine) struct SessionHeartbeat {
     /// Since when it has been seen unused.
     idle_since: Option<Moment>,
     schedule: HeartbeatSchedule,
+    /// When the last heartbeat was sent.
     last_sent_at: Moment,
     /// Pending reports: whether a lock is held.
     reports: BTreeMap<Lock, bool>,
@@ -101,7 +102,7 @@ pub(in crate::engine) enum SessionAction {
     Heartbeat(HeartbeatInFlight),
     /// The session is over.
     Lapsed,
-    /// Nothing.
+    /// Do nothing.
     Nothing,
 }
 
@@ -153,7 +154,7 @@ impl SessionHeartbeat {
         match self.schedule.poll(now) {
             HeartbeatAction::Heartbeat => {
                 self.last_sent_at = now;
-                SessionAction::Heartbeat(self.throb())
+                SessionAction::Heartbeat(self.next_request())
             }
             HeartbeatAction::Lapsed => SessionAction::Lapsed,
             HeartbeatAction::Sleep(_) => SessionAction::Nothing,
@@ -175,26 +176,20 @@ impl SessionHeartbeat {
         let at = self.schedule.due();
         // Nothing is reported while a heartbeat is in flight (1), and reports do not add requests to a store that
         // does not answer.
-        let tells = !self.reports.is_empty() && self.schedule.can_send_soon();
-        if tells { at.min(self.last_sent_at + REPORT_INTERVAL) } else { at }
+        let reports_soon = !self.reports.is_empty() && self.schedule.can_send_soon();
+        if reports_soon { at.min(self.last_sent_at + REPORT_INTERVAL) } else { at }
     }
 
-    fn throb(&mut self) -> HeartbeatInFlight {
-        let (mut held, mut left) = (Vec::new(), Vec::new());
-        while held.len() + left.len() < MAX_REPORTS {
+    fn next_request(&mut self) -> HeartbeatInFlight {
+        let (mut acquired, mut released) = (Vec::new(), Vec::new());
+        while acquired.len() + released.len() < MAX_REPORTS {
             let Some((lock, is_held)) = self.reports.pop_first() else { break };
-            if is_held { held.push(lock) } else { left.push(lock) }
+            if is_held { acquired.push(lock) } else { released.push(lock) }
         }
         let (session, alive_ms) = (self.session.id, whole_millis(self.schedule.alive()));
         HeartbeatInFlight {
             session: self.session.clone(),
-            op: SessionOp::Heartbeat(Heartbeat {
-                session,
-                alive_ms,
-                begin: None,
-                acquired: held,
-                released: left,
-            }),
+            op: SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin: None, acquired, released }),
             valid_until: self.schedule.valid_until(),
         }
     }
@@ -220,8 +215,8 @@ impl SessionHeartbeat {
         random: &mut dyn FnMut() -> u64,
     ) {
         self.schedule.handle_fault(now, random);
-        let SessionOp::Heartbeat(beat) = op else { return };
-        for (locks, is_held) in [(&beat.acquired, true), (&beat.released, false)] {
+        let SessionOp::Heartbeat(heartbeat) = op else { return };
+        for (locks, is_held) in [(&heartbeat.acquired, true), (&heartbeat.released, false)] {
             for lock in locks {
                 self.reports.entry(lock.clone()).or_insert(is_held);
             }

@@ -3,8 +3,8 @@
 //! It has its own thread, its own runtime and its own connection, so that a user whose tasks block their runtime does
 //! not lose locks by it.
 //!
-//! 1. Due holds are extended in batches made up by [`RenewalBatcher`]; holds that end soon go in batches of their own. A hold
-//!    has at most one extend in flight.
+//! 1. Due holds are extended in batches made up by [`RenewalBatcher`]; holds that end soon go in batches of their own.
+//!    A hold has at most one extend in flight.
 //! 2. A retired hold is not sent again; the retiring task can await what is in flight about it. A lost hold stays
 //!    known until it is retired, since something about it may still be in flight.
 //! 3. The deadline itself ends a hold: no reply, no network and no other task is needed.
@@ -17,8 +17,8 @@
 //!    Partitions do not wait for each other; each begins or ends at most one session at a time.
 //! 8. Messages are hints and can be forged in any number. A message about a hold causes an early extend, a few times
 //!    a second at most; only the store's reply counts.
-//! 9. A hold that is handed on inside the process keeps its entry here: requests in flight about it go on, and their
-//!    replies count for the holder at that time. A kept hold that no task takes is released when its time is over.
+//! 9. A hold that is handed off inside the process keeps its entry here: requests in flight about it go on, and their
+//!    replies count for the holder at that time. An idle hold that no task takes is released when its time is over.
 
 pub(super) mod heartbeat;
 pub(super) mod keep_id;
@@ -74,8 +74,10 @@ pub(super) struct Shared {
     session_factory: SessionFactory,
     sessions: Arc<Sessions>,
     state: Mutex<State>,
+    /// Wakes the keeper.
     wake: Notify,
-    idle: Notify,
+    /// Notified when no cleanup is left.
+    cleanups_done: Notify,
     /// Cancelled when the keeper is asked to close.
     closed: CancellationToken,
     /// Cancelled when the keeper has ended.
@@ -92,7 +94,7 @@ struct State {
     /// The same by fencing token, which messages name.
     by_fence: BTreeSet<(FencingToken, KeepId)>,
     batcher: RenewalBatcher,
-    /// When the lock entries of holds kept for later acquisitions must be checked.
+    /// When the lock entries of idle holds must be checked.
     idle_checks: BTreeSet<(Moment, KeepId)>,
     cleanups: Vec<Cleanup>,
     /// Cleanups that are not done yet, by number.
@@ -119,7 +121,7 @@ struct State {
 struct KeptHold {
     hold: Arc<Hold>,
     schedule: RenewalSchedule,
-    /// Its position in the pace; `None` once it is lost.
+    /// Its position in the batcher; `None` once it is lost.
     slot: Option<BatchSlot>,
     /// Set once it is lost: it is not extended any more.
     lost: bool,
@@ -127,9 +129,9 @@ struct KeptHold {
     reported: bool,
     /// Set once its release is in flight.
     releasing: bool,
-    /// The request to send for it when it is handed on.
+    /// The request to send for it when it is handed off.
     reserve: Option<ReserveRequest>,
-    /// When its lock entry must be checked, if the hold was kept for later acquisitions.
+    /// When its lock entry must be checked, if the hold is or was idle.
     idle_check_at: Option<Moment>,
     /// Set once the user has extended it.
     extended_by_user: bool,
@@ -172,11 +174,11 @@ struct Work {
     lost: Vec<(KeepId, Arc<Hold>, LostReason)>,
     /// Holds that have reached their caps, and their releases.
     capped: Vec<(Arc<Hold>, Cleanup)>,
-    /// Holds kept for hand-off that no task took in time.
+    /// Idle holds that no task took in time.
     unclaimed: Vec<KeepId>,
-    /// Requests for holds that are handed on.
+    /// Requests for holds that are handed off.
     reserves: Vec<ReserveInFlight>,
-    /// Holds whose time kept for later acquisitions may be over.
+    /// Holds whose idle time may be over.
     idle_checks: Vec<(KeepId, Arc<Hold>)>,
     /// Heartbeats that are due.
     heartbeats: Vec<HeartbeatInFlight>,
@@ -234,7 +236,7 @@ impl Keeper {
             sessions,
             state: Mutex::new(state),
             wake: Notify::new(),
-            idle: Notify::new(),
+            cleanups_done: Notify::new(),
             closed: CancellationToken::new(),
             ended: CancellationToken::new(),
         });
@@ -267,8 +269,8 @@ impl Keeper {
         state.by_fence.insert((hold.store_fence, id));
         state.kept.insert(id, kept);
         if hold.session.alive_until() == Moment::ZERO {
-            // The task stood still between acquiring the lock and registering it; the session will never be checked
-            // again.
+            // The task was suspended between acquiring the lock and registering it; the session will never be
+            // checked again.
             state.stop_extending(id);
             drop(state);
             hold.lose(LostReason::SessionLapsed);
@@ -302,9 +304,9 @@ impl Keeper {
         let mut state = self.shared.state();
         state.stop_extending(id);
         let fence = state.kept.get(&id).map(|kept| kept.hold.store_fence);
-        let hastened = fence.is_some_and(|fence| state.extend_soon(fence, self.shared.environment.now()));
+        let found = fence.is_some_and(|fence| state.extend_soon(fence, self.shared.environment.now()));
         drop(state);
-        if hastened {
+        if found {
             self.shared.wake.notify_one();
         }
     }
@@ -315,14 +317,14 @@ impl Keeper {
         &self,
         id: KeepId,
         now: Moment,
-        wish: ExtendRequest,
+        request: ExtendRequest,
     ) -> Result<(Duration, bool), Duration> {
         let mut state = self.shared.state();
         let Some(kept) = state.kept.get_mut(&id) else {
-            let (ExtendRequest::Exactly(lease) | ExtendRequest::UpTo(lease)) = wish;
+            let (ExtendRequest::Exactly(lease) | ExtendRequest::UpTo(lease)) = request;
             return Ok((lease, false));
         };
-        let lease = kept.schedule.allowed_lease(now, wish)?;
+        let lease = kept.schedule.allowed_lease(now, request)?;
         kept.extended_by_user = true;
         Ok((lease, kept.schedule.should_keep_record(now, lease)))
     }
@@ -365,11 +367,11 @@ impl Keeper {
     /// Waits until no cleanup is left.
     pub(crate) async fn cleanups_done(&self) {
         loop {
-            let idle = self.shared.idle.notified();
+            let done = self.shared.cleanups_done.notified();
             if self.shared.state().outstanding.is_empty() {
                 return;
             }
-            idle.await;
+            done.await;
         }
     }
 
@@ -515,8 +517,8 @@ impl State {
     /// Extends all holds with this token as soon as possible: one of them is gone, or is reported to be. Returns
     /// whether there are any.
     fn extend_soon(&mut self, fence: FencingToken, now: Moment) -> bool {
-        let of_it = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
-        let ids: Vec<_> = self.by_fence.range(of_it).map(|(_, id)| *id).collect();
+        let range = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
+        let ids: Vec<_> = self.by_fence.range(range).map(|(_, id)| *id).collect();
         for id in &ids {
             if let Some(kept) = self.kept.get_mut(id).filter(|kept| !kept.lost) {
                 kept.schedule.verify_soon(now);
@@ -547,7 +549,7 @@ impl State {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
             kept.slot = None;
             if kept.hold.is_invalid() {
-                // It was found gone, or is being released, elsewhere; that code reports it.
+                // It was found lost, or is being released, elsewhere; that code reports it.
                 self.stop_extending(id);
                 continue;
             }
@@ -580,9 +582,9 @@ impl State {
             self.reschedule(id);
         }
         work.idle_checks = self.take_idle_checks(now);
-        let beat = self.heartbeats.next().filter(|_| self.closing.is_none());
-        let rest = self.idle_checks.first().map(|(at, _)| *at);
-        work.next = self.batcher.next().into_iter().chain(beat).chain(rest).min();
+        let heartbeat = self.heartbeats.next().filter(|_| self.closing.is_none());
+        let idle_check = self.idle_checks.first().map(|(at, _)| *at);
+        work.next = self.batcher.next().into_iter().chain(heartbeat).chain(idle_check).min();
         self.wakes_at = work.next.unwrap_or(NEVER);
         work.next = work.next.into_iter().chain(closing.filter(|by| *by != NEVER)).min();
         work
@@ -679,7 +681,7 @@ impl Drop for End {
         let outstanding = std::mem::take(&mut state.outstanding);
         state.unreturned.extend(outstanding.into_values());
         drop(state);
-        self.0.idle.notify_waiters();
+        self.0.cleanups_done.notify_waiters();
         self.0.ended.cancel();
     }
 }

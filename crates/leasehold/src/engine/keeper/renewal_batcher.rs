@@ -101,20 +101,20 @@ impl RenewalBatcher {
     pub(in crate::engine) fn take(&mut self, now: Moment) -> Vec<DueHold> {
         let mut taken = Vec::new();
         let soon = now + GRAIN;
-        for (class, by_class) in CLASSES.iter().zip(&mut self.by_class) {
+        for (class, holds) in CLASSES.iter().zip(&mut self.by_class) {
             let must_go = |due: Moment| due + class.late <= soon;
             let begins = |due: Moment| must_go(due) || (due <= soon && now >= self.next_batch_at);
-            if !by_class.first().is_some_and(|(due, _)| begins(*due)) {
+            if !holds.first().is_some_and(|(due, _)| begins(*due)) {
                 continue;
             }
             let before = taken.len();
-            while let Some((due, id)) = by_class.first().copied() {
+            while let Some((due, id)) = holds.first().copied() {
                 let is_full = taken.len() - before >= BATCH;
                 // Holds that are not due yet, or may wait, only fill a batch.
                 if !must_go(due) && (is_full || due > now + class.early) {
                     break;
                 }
-                by_class.pop_first();
+                holds.pop_first();
                 taken.push(DueHold { id, ahead: class.early });
             }
             if !class.late.is_zero() && taken.len() - before >= BATCH {
@@ -126,8 +126,8 @@ impl RenewalBatcher {
 
     /// When the next hold is due.
     pub(in crate::engine) fn next(&self) -> Option<Moment> {
-        let firsts = CLASSES.iter().zip(&self.by_class).filter_map(|(class, by_class)| {
-            let (due, _) = *by_class.first()?;
+        let firsts = CLASSES.iter().zip(&self.by_class).filter_map(|(class, holds)| {
+            let (due, _) = *holds.first()?;
             Some(due.max(self.next_batch_at.min(due + class.late)))
         });
         firsts.min()
@@ -177,9 +177,9 @@ mod tests {
         }
         for (left, early) in [(6, 2), (100, 10), (1999, 50), (5000, 200)] {
             let mut batcher = batcher([1000, 1000 + early, 1001 + early], left * MS);
-            let by_class = batcher.take(ms(1000));
-            assert_eq!(by_class.len(), 2, "{left} ms left");
-            assert!(by_class.iter().all(|turn| turn.ahead == Duration::from_millis(early)));
+            let due = batcher.take(ms(1000));
+            assert_eq!(due.len(), 2, "{left} ms left");
+            assert!(due.iter().all(|hold| hold.ahead == Duration::from_millis(early)));
         }
     }
 
@@ -210,8 +210,8 @@ mod tests {
         batcher.insert(hasty, ms(1001), ms(1007));
         batcher.insert(first, ms(1001), ms(3001));
         assert_eq!(batcher.next(), Some(ms(1001)), "before the next batch of the others");
-        let by_class = batcher.take(ms(1001));
-        assert_eq!(by_class.iter().map(|turn| turn.id).collect::<Vec<_>>(), [hasty, first]);
+        let due = batcher.take(ms(1001));
+        assert_eq!(due.iter().map(|hold| hold.id).collect::<Vec<_>>(), [hasty, first]);
         assert_eq!(batcher.next(), Some(ms(1000) + GAP));
         let crowd_of_the_hasty = std::iter::repeat_n(2000, 3 * BATCH);
         assert_eq!(taken(&mut self::batcher(crowd_of_the_hasty, 6 * MS), ms(2000)), 3 * BATCH);
@@ -231,7 +231,7 @@ mod tests {
         let slot = batcher.insert(KeepId(1), ms(1000), ms(1000) + LONG);
         batcher.insert(KeepId(2), ms(1000), ms(1000) + LONG);
         batcher.remove(KeepId(1), slot);
-        let by_class = batcher.take(ms(1000));
-        assert_eq!(by_class, [DueHold { id: KeepId(2), ahead: CLASSES[3].early }]);
+        let due = batcher.take(ms(1000));
+        assert_eq!(due, [DueHold { id: KeepId(2), ahead: CLASSES[3].early }]);
     }
 }

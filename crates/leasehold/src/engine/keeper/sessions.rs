@@ -51,7 +51,7 @@ impl State {
             }
             match self.heartbeats.with(partition, |heartbeat| heartbeat.poll(now)) {
                 None | Some(SessionAction::Nothing) => {}
-                Some(SessionAction::Heartbeat(throb)) => work.heartbeats.push(throb),
+                Some(SessionAction::Heartbeat(request)) => work.heartbeats.push(request),
                 Some(SessionAction::Lapsed) => self.end_lapsed(partition, now, work),
             }
         }
@@ -102,12 +102,12 @@ impl State {
 }
 
 /// Sends one heartbeat and records its result.
-pub(super) async fn send_heartbeat(shared: Arc<Shared>, throb: HeartbeatInFlight) {
+pub(super) async fn send_heartbeat(shared: Arc<Shared>, request: HeartbeatInFlight) {
     let sent_at = shared.environment.now();
     // Half of the remaining time, so that there is time for another attempt.
-    let left = throb.valid_until.since(sent_at);
+    let left = request.valid_until.since(sent_at);
     let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
-    let HeartbeatInFlight { session, op, .. } = throb;
+    let HeartbeatInFlight { session, op, .. } = request;
     let (partition, id) = (session.partition, session.id);
     let outcome = shared.store.execute_session(partition, &op, within).await;
     // This clone would make the session look used.
@@ -124,7 +124,7 @@ pub(super) async fn send_heartbeat(shared: Arc<Shared>, throb: HeartbeatInFlight
             Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => heartbeat.handle_lapsed(),
             other => {
                 if let Outcome::Failed(_, fault) = other {
-                    tracing::debug!(%fault, "the session has not beaten yet");
+                    tracing::debug!(%fault, "no reply to a heartbeat");
                 }
                 heartbeat.handle_fault(&op, now, &mut || shared.environment.random());
             }

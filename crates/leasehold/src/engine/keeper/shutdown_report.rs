@@ -14,12 +14,12 @@ use std::time::Duration;
 
 /// What the keeper must send before it ends.
 pub(in crate::engine) struct ShutdownReport {
-    /// Holds, with the numbers under which they are owed.
+    /// Holds to be released, with their cleanup numbers.
     pub(in crate::engine) holds: Vec<OutstandingHold>,
     /// The same for holds whose release is in flight (5).
     pub(in crate::engine) releasing: Vec<OutstandingHold>,
     /// Holds among `holds` about which the user may have another request in flight.
-    pub(in crate::engine) behind: Vec<Arc<Hold>>,
+    pub(in crate::engine) sent_by_user: Vec<Arc<Hold>>,
     /// Requests that may have been granted.
     pub(in crate::engine) claims: Vec<(Lock, Claim)>,
     pub(in crate::engine) gate: Arc<ShutdownGate>,
@@ -28,36 +28,36 @@ pub(in crate::engine) struct ShutdownReport {
     pub(in crate::engine) by: Moment,
 }
 
-/// A hold to be released, and the number under which it is owed.
+/// A hold to be released, and its cleanup number.
 pub(in crate::engine) type OutstandingHold = (u64, Arc<Hold>);
 
 /// Ends the client at the store: releases all holds in one batch and undoes pending requests (3).
 pub(super) async fn send(shared: Arc<Shared>, shutdown_report: ShutdownReport) {
-    let ShutdownReport { holds, releasing, behind, claims, gate, main, by } = shutdown_report;
+    let ShutdownReport { holds, releasing, sent_by_user, claims, gate, main, by } = shutdown_report;
     let shared = &shared;
     let after_the_user = async {
-        gate.wait_idle().await;
+        gate.drained().await;
         // A queue entry may live this long and be granted the lock at its end.
         let until = shared.environment.now() + MAX_QUEUE_ENTRY_TTL + FIRST_LEASE;
         for (lock, claim) in claims {
             shared.post(lock, claim, until, Some(main.clone()));
         }
-        let unanswered = release_behind(shared, &*main, releasing, &behind, by).await;
+        let unanswered = release_after_user(shared, &*main, releasing, &sent_by_user, by).await;
         release_all(shared, unanswered).await;
     };
     futures_util::future::join(after_the_user, release_all(shared, holds)).await;
 }
 
 /// Releases holds on the user's connection, so that every earlier request on it has been executed when this is
-/// answered. Returns the leaving holds that had no reply (5). Results of the others come by the keeper's connection.
-async fn release_behind(
+/// answered. Returns the holds in `releasing` that had no reply (5). Results of the others come by the keeper's connection.
+async fn release_after_user(
     shared: &Shared,
     main: &dyn Store,
     releasing: Vec<OutstandingHold>,
-    behind: &[Arc<Hold>],
+    sent_by_user: &[Arc<Hold>],
     by: Moment,
 ) -> Vec<OutstandingHold> {
-    let all = releasing.iter().map(|(_, hold)| hold).chain(behind);
+    let all = releasing.iter().map(|(_, hold)| hold).chain(sent_by_user);
     let ops: Vec<_> = all.map(|hold| (hold.lock.clone(), release(hold))).collect();
     if ops.is_empty() {
         return Vec::new();
@@ -87,7 +87,7 @@ async fn release_all(shared: &Shared, mut holds: Vec<OutstandingHold>) {
             match outcome {
                 Outcome::Done(Reply::Release(released)) => record_released(shared, &pending, released),
                 Outcome::Failed(_, fault) if fault.is_transient() => again.push(pending),
-                // Still owed when the keeper ends, and so reported as unreturned.
+                // Still outstanding when the keeper ends, and so reported as unreturned.
                 _ => {}
             }
         }
@@ -104,7 +104,7 @@ fn release(hold: &Hold) -> Op {
     Op::Release(Release { claim: hold.claim.clone(), action: ReleaseAction::Grant, next: None })
 }
 
-/// A hold is not owed any more. A release that was cut off learns its result from this (5).
+/// A hold is released. A release that was cut off reads its result from this (5).
 fn record_released(shared: &Shared, (id, hold): &OutstandingHold, released: Released) {
     shared.record_result(hold, released);
     shared.finish_cleanup(*id, true);

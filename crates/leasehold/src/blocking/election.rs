@@ -2,9 +2,9 @@
 
 use super::facade::IntoBlocking;
 use super::{Error, call};
-use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError};
-use crate::{Attempt, FullStatus, Leader, Lost, Status};
-use leasehold_core::{FencingToken, LockName, Moment, ObservedHolder};
+use crate::error::{AcquireError, InspectError, ReleaseError};
+use crate::{Attempt, Leader, Lost, Status};
+use leasehold_core::{FencingToken, LockName, Moment};
 use std::time::Duration;
 
 facade! {
@@ -50,19 +50,9 @@ facade! {
         /// Returns the current leader, if there is one: see
         /// [`leasehold::Election::leader`](crate::Election::leader).
         pub fn leader(&self) -> Result<Option<Leader>, Error<InspectError>>;
-
-        /// Returns the current state of the election: see
-        /// [`leasehold::Election::inspect`](crate::Election::inspect).
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state of the election with the leader's session: see
-        /// [`leasehold::Election::inspect_full`](crate::Election::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
-
-        /// Deposes the leader that was observed: see
-        /// [`leasehold::Election::force_release`](crate::Election::force_release).
-        pub fn force_release(&self, observed: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Deposes the leader that was observed, dead or alive" }
 }
 
 impl Election {

@@ -26,6 +26,7 @@ use std::sync::Arc;
 /// | `forward` | return at once |
 /// | `wait` | block until the async call completes |
 /// | `wait_as_owner` | likewise, with the calling thread as owner if there is no scope |
+/// | `operator` | those of an operator, which all kinds have; it says what a forced release does |
 /// | `end` | likewise, and take the guard |
 /// | `guard` | those that most guards have; it names the type that the documentation links to |
 /// | `handles` | create a handle of the kind that they return |
@@ -104,6 +105,24 @@ macro_rules! facade {
                 crate::blocking::facade::wait_as_owner(&self.inner.owners, &self.thread, call)
             }
         )+ }
+    };
+    (@operator $kind:ident $forced:literal) => {
+        facade! {
+            impl $kind;
+
+            wait {
+                #[doc = see!("Returns the current state, without changing it", $kind::inspect)]
+                pub fn inspect(&self) -> Result<crate::Status, crate::blocking::Error<crate::InspectError>>;
+
+                #[doc = see!("Returns the current state with the details an operator needs", $kind::inspect_full)]
+                pub fn inspect_full(&self)
+                    -> Result<crate::FullStatus, crate::blocking::Error<crate::InspectError>>;
+
+                #[doc = see!($forced, $kind::force_release)]
+                pub fn force_release(&self, observed: crate::ObservedHolder)
+                    -> Result<(), crate::blocking::Error<crate::ForceReleaseError>>;
+            }
+        }
     };
     (@end $kind:ident $($(#[$doc:meta])* pub fn $name:ident(self) -> $output:ty;)+) => {
         impl $kind { $(

@@ -1,9 +1,8 @@
 //! The blocking latch.
 
 use super::Error;
-use crate::error::{AcquireError, ForceReleaseError, InspectError};
-use crate::{FullStatus, Status};
-use leasehold_core::{LockName, ObservedHolder};
+use crate::error::{AcquireError, InspectError};
+use leasehold_core::LockName;
 use std::time::Duration;
 
 facade! {
@@ -64,17 +63,7 @@ facade! {
 
         /// Returns whether the latch is open. Fails like [`arrived`](Self::arrived).
         pub fn is_open(&self) -> Result<bool, Error<AcquireError>>;
-
-        /// Returns the current state of the latch: the clients that arrived, and the number of waiters. Changes
-        /// nothing.
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state with the details an operator needs: see
-        /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
-
-        /// Takes back one arrival that was [observed](crate::SharedHolder::observed): see
-        /// [`leasehold::Latch::force_release`](crate::Latch::force_release).
-        pub fn force_release(&self, observed: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Takes back one arrival that was observed" }
 }

@@ -2,9 +2,9 @@
 
 use super::facade::run;
 use super::{Error, Guard};
-use crate::error::{AcquireError, ForceReleaseError, InspectError, LockError, RunError};
-use crate::{Attempt, DetachedHold, FullStatus, Status};
-use leasehold_core::{LockName, ObservedHolder};
+use crate::error::{AcquireError, LockError, RunError};
+use crate::{Attempt, DetachedHold};
+use leasehold_core::LockName;
 use std::time::Duration;
 
 facade! {
@@ -56,18 +56,9 @@ facade! {
         /// [`leasehold::Mutex::acquire_detached`](crate::Mutex::acquire_detached). [`Client`](super::Client)
         /// extends, releases and attaches it.
         pub fn acquire_detached(&self) -> Result<DetachedHold, Error<AcquireError>>;
-
-        /// Returns the current state of the lock. Changes nothing.
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state of the lock, the session of its holder, and the audit of holds that
-        /// other clients ended: see [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
-
-        /// Releases the lock by force from the holder that was observed, dead or alive: see
-        /// [`leasehold::Mutex::force_release`](crate::Mutex::force_release).
-        pub fn force_release(&self, observed: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Releases the lock by force from the holder that was observed, dead or alive" }
 }
 
 impl Mutex {

@@ -2,10 +2,10 @@
 
 use super::Error;
 use super::facade::run;
-use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
+use crate::error::{AcquireError, InspectError, ReleaseError, RunError};
 use crate::guard::owner::Owner;
-use crate::{Attempt, FullStatus, Released, Status};
-use leasehold_core::{FencingToken, LockName, ObservedHolder};
+use crate::{Attempt, Released};
+use leasehold_core::{FencingToken, LockName};
 use std::time::Duration;
 
 facade! {
@@ -79,14 +79,6 @@ facade! {
         /// Acquires the lock within `limit`. Otherwise like [`acquire`](Self::acquire).
         pub fn acquire_timeout(&self, limit: Duration) -> Result<ReentrantGuard, Error<AcquireError>>;
 
-        /// Returns the current state of the lock: whether it is held, by which owner and how often, and for how
-        /// much longer. Changes nothing.
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state of the lock with the details an operator needs: see
-        /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
-
         /// Returns how many holds of the lock the owner has for which this thread would acquire it, across all
         /// threads and processes; 0 if it does not hold the lock.
         ///
@@ -103,11 +95,9 @@ facade! {
         /// # Ok(()) }
         /// ```
         pub fn hold_count(&self) -> Result<u64, Error<InspectError>>;
-
-        /// Releases the lock by force, with all its holds, from the owner that was observed, dead or alive: see
-        /// [`leasehold::ReentrantMutex::force_release`](crate::ReentrantMutex::force_release).
-        pub fn force_release(&self, observed: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Releases the lock by force, with all its holds, from the owner that was observed, dead or alive" }
 }
 
 impl ReentrantMutex {

@@ -3,10 +3,10 @@
 use super::Error;
 use super::facade::{IntoBlocking, run};
 use super::runtime_thread::{RuntimeThread, refuse_async};
-use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
+use crate::Attempt;
+use crate::error::{AcquireError, ReleaseError, RunError};
 use crate::guard::owner::Owner;
-use crate::{Attempt, FullStatus, Status};
-use leasehold_core::{FencingToken, Lease, LockName, ObservedHolder};
+use leasehold_core::{FencingToken, Lease, LockName};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -90,18 +90,9 @@ facade! {
         /// [`leasehold::RwLock::try_upgradable_read`](crate::RwLock::try_upgradable_read). Blocks only for the
         /// store's reply.
         pub fn try_upgradable_read(&self) -> Result<Attempt<UpgradableGuard>, Error<AcquireError>>;
-
-        /// Returns the current state of the lock: all holders, and the number of waiters. Changes nothing.
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state of the lock with the details an operator needs: see
-        /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
-
-        /// Releases by force one hold that was [observed](crate::SharedHolder::observed), dead or alive: see
-        /// [`leasehold::RwLock::force_release`](crate::RwLock::force_release).
-        pub fn force_release(&self, observed: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Releases by force one hold that was observed, dead or alive" }
 }
 
 impl RwLock {

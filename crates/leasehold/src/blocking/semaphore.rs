@@ -2,9 +2,9 @@
 
 use super::Error;
 use super::facade::run;
-use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
-use crate::{Attempt, FullStatus, Status};
-use leasehold_core::{FencingToken, LockName, ObservedHolder};
+use crate::Attempt;
+use crate::error::{AcquireError, ReleaseError, ResizeError, RunError};
+use leasehold_core::{FencingToken, LockName};
 use std::time::Duration;
 
 facade! {
@@ -64,19 +64,9 @@ facade! {
         /// Changes the number of permits for all processes: see
         /// [`leasehold::Semaphore::resize`](crate::Semaphore::resize).
         pub fn resize(&self, permits: u32) -> Result<(), Error<ResizeError>>;
-
-        /// Returns the current state of the semaphore: all holders of permits, the number of permits, and the
-        /// number of waiters. Changes nothing.
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state of the semaphore with the details an operator needs: see
-        /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
-
-        /// Releases by force the permits of one hold that was [observed](crate::SharedHolder::observed), dead or alive: see
-        /// [`leasehold::Semaphore::force_release`](crate::Semaphore::force_release).
-        pub fn force_release(&self, observed: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Releases by force the permits of one hold that was observed, dead or alive" }
 }
 
 impl Semaphore {

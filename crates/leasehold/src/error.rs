@@ -153,7 +153,7 @@ pub enum AcquireError {
     /// The store could not be reached, or refused the request: the lock was not acquired.
     #[error(transparent)]
     Store(Fault),
-    /// The store did not reply: whether the lock was acquired is not known. An undo is on its way; at the
+    /// The store did not reply: whether the lock was acquired is not known. It is undone in the background; at the
     /// latest, the lock is free again when its short initial lease (3 s) ends.
     #[error("whether the lock was acquired is unknown (if so, it is free again within 3 s): {0}")]
     Unknown(#[source] Fault),
@@ -396,7 +396,7 @@ impl InspectError {
 /// if let Some(observed) = nightly.inspect_full().await?.observed {
 ///     match nightly.force_release(observed).await {
 ///         Ok(()) => println!("released by force; its holder is notified"),
-///         Err(ForceReleaseError::Changed { contention }) => println!("left alone, since it has changed: {contention}"),
+///         Err(ForceReleaseError::Changed { contention }) => println!("not released, since it has changed: {contention}"),
 ///         Err(error) => println!("{error}"),
 ///     }
 /// }

@@ -186,7 +186,7 @@ facade! {
         /// Returns how long the grant is still valid.
         pub fn remaining(&self) -> Duration;
 
-        /// Checks that the grant is still valid, as far as time tells. Needs no network, and never blocks.
+        /// Checks that the grant is still valid by the local clock. Needs no network, and never blocks.
         pub fn check(&self) -> Result<(), Lost>;
     }
 

@@ -184,9 +184,9 @@ facade! {
 }
 
 impl ClientBuilder {
-    /// Connects, and waits for it: for a client whose calls wait as well, see [`blocking`](self).
+    /// Connects a client for threads, whose calls block: see [`blocking`](self). Blocks until it is connected.
     ///
-    /// Fails as [`connect`](Self::connect) does, and inside an async context.
+    /// Fails like [`connect`](Self::connect), and inside an async context.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! The thread of a blocking client, and the only way in which callers wait for what runs there.
+//! The thread of a blocking client, with its runtime, and how callers wait for futures.
 //!
 //! 1. The thread owns the runtime: connections, messages and timers continue while no caller waits, and the
 //!    runtime is never dropped by a caller, which might be in an async context.
@@ -107,7 +107,7 @@ pub(super) fn refuse_async() -> Result<(), AsyncContext> {
     if Handle::try_current().is_err() {
         return Ok(());
     }
-    // A thread can have a runtime at hand without being polled by it. Only a polled task has a finite budget,
+    // A thread can have entered a runtime without being polled by it. Only a polled task has a finite budget,
     // which this check uses up, so the task yields a little earlier.
     let mut cx = Context::from_waker(Waker::noop());
     let has_budget = |cx: &mut Context<'_>| pin!(tokio::task::consume_budget()).poll(cx).is_ready();

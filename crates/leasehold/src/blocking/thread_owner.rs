@@ -1,7 +1,7 @@
 //! The owner of a thread: used by a client where no scope sets another owner.
 //!
 //! 1. A thread's owner belongs to that thread and that client alone. It is never reused, even after the
-//!    thread or the client is gone.
+//!    thread has ended or the client has been dropped.
 //! 2. A tokio runtime runs one job after another on its threads. There each job has its own owner; otherwise
 //!    it would enter locks that an earlier job on the thread still holds.
 
@@ -43,7 +43,7 @@ fn find_or_create(owners: &mut Vec<ThreadOwner>, factory: &Arc<OwnerFactory>) ->
     if let Some(known) = owners.iter().find(|entry| is_of_client(entry) && entry.job == job) {
         return known.owner.clone();
     }
-    // Entries of clients that are gone, and of the previous job.
+    // Entries of dropped clients, and of the previous job.
     owners.retain(|entry| entry.client.strong_count() > 0 && !is_of_client(entry));
     let owner = factory.create();
     owners.push(ThreadOwner { client: Arc::downgrade(factory), job, owner: owner.clone() });

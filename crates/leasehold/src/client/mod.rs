@@ -136,7 +136,8 @@ impl Client {
         Ok(Election::new(self.engine.clone(), &self.checked(Lock::election(parse_name(name)?))?))
     }
 
-    /// The semaphore of that name, with so many permits where the store knows no other number: see [`Semaphore`].
+    /// Creates a handle to the [`Semaphore`] of that name. `permits` applies unless the store already has another number
+    /// for it.
     ///
     /// Fails like [`mutex`](Self::mutex), and for zero permits or more than [`Semaphore::MAX_PERMITS`]. Nothing is
     /// sent.
@@ -255,7 +256,7 @@ impl Client {
         session_info::sessions(&self.engine).await
     }
 
-    /// Lists the locks that sessions report and that are still held, by name, with the session behind each.
+    /// Lists the locks that sessions report and that are still held, by name, with the holder's session.
     /// Each lock is inspected, in batches; the store's key space is not scanned.
     ///
     /// It shows locks held for more than a moment (see [`sessions`](Self::sessions)). It does not show locks
@@ -269,8 +270,7 @@ impl Client {
         inventory::locks(&self.engine).await
     }
 
-    /// Waits until the keeper has released what dropped guards held and undone what dropped acquires may have
-    /// left, and until a [quorum](crate::store::QuorumStore) has sent its requests also to the nodes whose
+    /// Waits until the keeper has released the locks of dropped guards and undone dropped acquires, and until a [quorum](crate::store::QuorumStore) has sent its requests also to the nodes whose
     /// replies were not needed: for those, 5 s at most with a call timeout of 2 s. A program that exits
     /// without this call leaves the rest to the leases.
     ///
@@ -285,7 +285,7 @@ impl Client {
     /// [`AcquireError::Closed`](crate::AcquireError::Closed), including those that wait. All guards of this
     /// client and its clones are lost at once, with [`LostReason::ShutDown`](crate::LostReason::ShutDown), so
     /// stop the work under them first. Only then are their holds released, in one batch where the store
-    /// supports it, together with what dropped guards and acquires left behind. Once this has returned,
+    /// supports it, together with those of dropped guards and acquires. Once this has returned,
     /// nothing more is sent about any hold.
     ///
     /// Fails if the store did not reply within `within`, or refused: the error names the locks that remain,
@@ -310,8 +310,8 @@ impl Client {
     ///     () = serve(&client) => {}
     ///     () = asked_to_end() => {}
     /// }
-    /// if let Err(left) = client.shutdown(Duration::from_secs(5)).await {
-    ///     eprintln!("{left}");
+    /// if let Err(error) = client.shutdown(Duration::from_secs(5)).await {
+    ///     eprintln!("{error}");
     /// }
     /// # Ok(()) }
     /// ```

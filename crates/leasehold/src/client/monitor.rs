@@ -1,7 +1,7 @@
 //! The monitor: releases the locks of dead sessions, where no waiter would notice the death.
 //!
 //! 1. The store itself verifies that a session is dead, in the same step that releases its lock: a session
-//!    that has returned in time keeps its locks, whatever the list said.
+//!    that has sent a heartbeat in time keeps its locks, even if the list shows it as dead.
 //! 2. A round is bounded, and a lock that was settled for a dead session is not requested again: a lapsed
 //!    session acquires no more locks.
 //! 3. A store that does not reply is retried after growing pauses, up to a cap.
@@ -16,9 +16,9 @@ use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// How many locks one round settles at most.
+/// How many locks one round releases at most.
 const MAX_LOCKS_PER_ROUND: usize = 1024;
-/// How many locks one batch settles.
+/// How many locks one batch releases.
 const BATCH_SIZE: usize = 128;
 /// The shortest interval between two rounds.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
@@ -198,7 +198,7 @@ impl Monitor {
         let outcomes = engine.store.execute_all(&ops, engine.timings.call).await;
         for ((session, lock), outcome) in batch.iter().zip(outcomes) {
             match outcome {
-                // The session has returned (1).
+                // The session is alive again (1).
                 Outcome::Done(Reply::Evict(Evicted::Alive)) => report.remaining -= 1,
                 Outcome::Done(Reply::Evict(Evicted::Removed { fence, was_queued })) => {
                     self.settle(session, lock, report);

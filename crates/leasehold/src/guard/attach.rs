@@ -33,7 +33,7 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// This client has a guard of that hold, had one, or was asked to release the hold.
+    /// This client has or had a guard of that hold, or has sent a release of it.
     #[error(
         "this client has attached or released this hold of `{lock}` before: there is one guard of a hold"
     )]

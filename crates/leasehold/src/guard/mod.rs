@@ -269,7 +269,7 @@ impl Guard {
         }
     }
 
-    /// Marks the hold as lost after the store reported that it is gone.
+    /// Marks the hold as lost after the store reported that it no longer exists.
     async fn report_gone(&self) -> Lost {
         let engine = &self.engine;
         let in_time = self.hold.check(&*engine.environment).is_ok();

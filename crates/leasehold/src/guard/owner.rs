@@ -1,8 +1,8 @@
 //! The owner of re-entrant locks: its text, the scope that carries it through tasks, and the header that
 //! carries it between processes.
 //!
-//! A store knows only an owner's text. Whether it came from another process is known here, and is not part of
-//! its identity.
+//! A store knows only an owner's text. This module also records whether an owner came from another process, which is
+//! not part of its identity.
 
 use leasehold_core::OwnValue;
 use leasehold_store::Environment;
@@ -309,7 +309,7 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// Whether nothing is left to encode, and every escape is complete.
+/// Whether every byte that needs encoding is encoded, and every escape is complete.
 fn is_encoded(value: &[u8]) -> bool {
     let escape = |after: &[u8]| after.get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
     value.iter().all(|byte| byte.is_ascii_graphic() && *byte != b',')
@@ -321,7 +321,7 @@ pub(crate) struct OwnerFactory {
     /// Set if the user named the instance.
     name: Option<String>,
     environment: Arc<dyn Environment>,
-    /// The instance and the next number; chosen for the first owner.
+    /// The instance and the next number; chosen when the first owner is created.
     sequence: OnceLock<(String, AtomicU64)>,
 }
 
@@ -343,7 +343,7 @@ impl OwnerFactory {
     }
 
     /// With an instance name set by the user, the numbers start at a random one, so that a process restarted
-    /// under the same name does not enter the locks that its predecessor left behind.
+    /// under the same name does not re-enter locks that its predecessor still holds.
     fn start_sequence(&self) -> (String, AtomicU64) {
         match &self.name {
             Some(name) => (name.clone(), AtomicU64::new(self.environment.random() >> 16)),

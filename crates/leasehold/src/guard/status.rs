@@ -37,7 +37,7 @@ pub struct Status {
     pub holder: Option<String>,
     /// Whether the lock is held.
     pub held: bool,
-    /// Whether the last holder is done but left the lock taken until a later time:
+    /// Whether the last holder is done, and the lock stays taken until a later time:
     /// [`OncePer`](crate::OncePer),
     /// [`DetachedHold::release_not_before`](crate::DetachedHold::release_not_before). The lock counts as
     /// [held](Self::held) then, though no client works under it.
@@ -286,8 +286,8 @@ impl Request {
         }
     }
 
-    /// Whether our own request released a hold that is gone: the reply to the first attempt may have been
-    /// lost.
+    /// Whether this client's own request released a hold that no longer exists: the reply to the first attempt may
+    /// have been lost.
     async fn was_force_released_by_us(&self, observed: ObservedHolder) -> Result<bool, ForceReleaseError> {
         let ObservedHolder::Hold(fence) = observed else { return Ok(false) };
         let inspection = self

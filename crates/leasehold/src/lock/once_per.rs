@@ -77,7 +77,7 @@ impl OncePer {
     }
 
     /// Sets how long the work may take, if that is longer than the period. No other instance starts the job
-    /// meanwhile; but if the instance crashes, none starts it for that long either. At least the period,
+    /// during that time; but if the instance crashes, none starts it for that long either. At least the period,
     /// which is the default.
     #[must_use]
     pub fn max_duration(self, max_duration: Duration) -> Self {
@@ -201,7 +201,7 @@ impl PeriodGuard {
         self.valid_until.since(self.client.now())
     }
 
-    /// Checks that the grant is still valid, as far as time tells: fails once another instance may have a
+    /// Checks that the grant is still valid, by the local clock: fails once another instance may have a
     /// grant. Needs no network, and so does not detect a forced release.
     pub fn check(&self) -> Result<(), Lost> {
         if self.client.now() < self.valid_until { Ok(()) } else { Err(self.loss()) }

@@ -98,8 +98,8 @@ impl ModeRequests {
     }
 }
 
-/// Whether the error says that the owner waits for itself. It may be caused by a hold given up a moment ago,
-/// which is in the way until it is undone.
+/// Whether the error says that the owner would wait for itself. The cause may be a dropped acquire of this owner, until
+/// that is undone.
 fn waits_for_itself(error: &AcquireError) -> bool {
     matches!(error, AcquireError::Impossible(Refused::WouldDeadlock))
 }

@@ -638,7 +638,7 @@ async fn a_guard_of_a_lapsed_session_removes_no_report_of_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_with_nothing_to_give_back_does_not_wait_for_a_session_that_cannot_begin() {
+async fn a_shutdown_with_nothing_to_release_does_not_wait_for_a_session_that_cannot_begin() {
     let fixture = Fixture::new();
     let process = fixture.process(Some(3 * S)).await;
     process.cut();

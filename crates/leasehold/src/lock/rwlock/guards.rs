@@ -10,7 +10,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-/// A reader's hold of an [`RwLock`].
+/// A reader's hold of an [`RwLock`](crate::RwLock).
 ///
 /// The methods of [`Guard`] check whether it is still held.
 ///
@@ -42,9 +42,9 @@ impl ReadGuard {
     }
 }
 
-/// A reader's hold of an [`RwLock`], with the right to become the writer.
+/// A reader's hold of an [`RwLock`](crate::RwLock), with the right to become the writer.
 ///
-/// The methods of [`Guard`] check whether it is still held. See [`RwLock`] for an example.
+/// The methods of [`Guard`] check whether it is still held. See [`RwLock`](crate::RwLock) for an example.
 #[must_use = "dropping a guard releases its lock"]
 pub struct UpgradableGuard {
     pub(super) guard: Guard,
@@ -87,7 +87,7 @@ impl UpgradableGuard {
     /// admitted until then. The write has its own hold, lease and fencing token; the read hold stays beneath
     /// it until it is released.
     ///
-    /// Fails with the unchanged guard and the error of [`RwLock::write`]; and with
+    /// Fails with the unchanged guard and the error of [`RwLock::write`](crate::RwLock::write); and with
     /// [`AcquireError::Impossible`] or [`AcquireError::Lost`] if the upgradable read was lost.
     ///
     /// Cancel safety: if the future is dropped, the upgradable read is dropped with it. Use
@@ -123,9 +123,9 @@ impl UpgradableGuard {
     }
 }
 
-/// The writer's hold of an [`RwLock`].
+/// The writer's hold of an [`RwLock`](crate::RwLock).
 ///
-/// The methods of [`Guard`] check whether it is still held. See [`RwLock`] for an example.
+/// The methods of [`Guard`] check whether it is still held. See [`RwLock`](crate::RwLock) for an example.
 #[must_use = "dropping a guard releases its lock"]
 pub struct WriteGuard {
     // Declared first, so that it drops before `upgraded_from`: no other writer may get in between.

@@ -16,7 +16,7 @@ on_every_store! {
     a_try_reports_the_holder,
     a_try_does_not_barge,
     waiting_ends_at_its_limit_and_reports_the_holder,
-    a_dropped_guard_gives_the_lock_back,
+    a_dropped_guard_releases_the_lock,
     tasks_of_a_process_are_served_in_order,
     processes_are_served_in_order,
     a_process_has_one_queue_entry_per_lock,
@@ -45,8 +45,8 @@ on_every_store! {
     a_hold_that_has_reached_its_cap_is_lost_and_goes_to_the_next,
     a_watchdog_renews_as_often_as_it_may,
     an_extend_reaches_the_cap_and_not_beyond,
-    a_shutdown_gives_everything_back,
-    a_dropped_shutdown_goes_on,
+    a_shutdown_releases_everything,
+    a_dropped_shutdown_continues,
 }
 
 const MS: Duration = Duration::from_millis(1);
@@ -155,7 +155,7 @@ async fn waiting_ends_at_its_limit_and_reports_the_holder(store: &TestStore) {
     assert!(status.held);
 }
 
-async fn a_dropped_guard_gives_the_lock_back(store: &TestStore) {
+async fn a_dropped_guard_releases_the_lock(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (a1, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     drop(a1.acquire().await.expect("acquired"));
@@ -706,7 +706,7 @@ async fn an_extend_reaches_the_cap_and_not_beyond(store: &TestStore) {
     assert!(matches!(none, Err(AcquireError::Lease(_))), "{none:?}");
 }
 
-async fn a_shutdown_gives_everything_back(store: &TestStore) {
+async fn a_shutdown_releases_everything(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let name = |n: usize| format!("m{n}");
     let mut guards = Vec::new();
@@ -772,7 +772,7 @@ async fn a_shutdown_gives_everything_back(store: &TestStore) {
     theirs.release().await.expect("released");
 }
 
-async fn a_dropped_shutdown_goes_on(store: &TestStore) {
+async fn a_dropped_shutdown_continues(store: &TestStore) {
     let (client, other) = (store.client("a").await, store.client("b").await);
     let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
     {

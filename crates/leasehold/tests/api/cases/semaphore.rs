@@ -19,9 +19,9 @@ on_every_store! {
     permits_of_dead_clients_come_back,
     a_release_after_the_expiry_adds_no_permit,
     a_watchdog_keeps_permits_and_a_lease_ends,
-    a_dropped_permit_is_given_back,
-    a_shutdown_gives_permits_back,
-    one_hold_is_freed_by_force_and_no_other,
+    a_dropped_permit_is_released,
+    a_shutdown_releases_permits,
+    one_hold_is_force_released_and_no_other,
     acquiring_permits_cancelled_at_every_await,
     waiting_for_permits_cancelled_at_every_await,
     releasing_permits_cancelled_at_every_await,
@@ -215,7 +215,7 @@ async fn a_watchdog_keeps_permits_and_a_lease_ends(store: &TestStore) {
     kept.release().await.expect("released");
 }
 
-async fn a_dropped_permit_is_given_back(store: &TestStore) {
+async fn a_dropped_permit_is_released(store: &TestStore) {
     let client = store.client("a").await;
     let semaphore = semaphore(&client, 1);
     drop(semaphore.acquire().await.expect("acquired"));
@@ -224,7 +224,7 @@ async fn a_dropped_permit_is_given_back(store: &TestStore) {
     again.release().await.expect("released");
 }
 
-async fn a_shutdown_gives_permits_back(store: &TestStore) {
+async fn a_shutdown_releases_permits(store: &TestStore) {
     let (ending, other) = (store.client("ending").await, store.client("other").await);
     let (all, other) = (semaphore(&ending, 3), semaphore(&other, 3));
     let held = (all.acquire().await.expect("acquired"), all.acquire_many(2).await.expect("acquired"));
@@ -249,7 +249,7 @@ async fn a_shutdown_gives_permits_back(store: &TestStore) {
         .expect("released");
 }
 
-async fn one_hold_is_freed_by_force_and_no_other(store: &TestStore) {
+async fn one_hold_is_force_released_and_no_other(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (mine, theirs) = (semaphore(&a, 2), semaphore(&b, 2));
     let (first, second) =

@@ -14,7 +14,7 @@ on_every_store! {
     no_lock_is_held_if_one_is_taken,
     a_set_is_renewed_while_its_thread_does_nothing,
     a_set_is_lost_as_a_whole,
-    a_dropped_set_is_given_back,
+    a_dropped_set_is_released,
 }
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -109,7 +109,7 @@ fn a_set_is_lost_as_a_whole(store: &TestStore) {
     again.release().unwrap();
 }
 
-fn a_dropped_set_is_given_back(store: &TestStore) {
+fn a_dropped_set_is_released(store: &TestStore) {
     let (client, other) = (store.blocking_client(), store.blocking_client());
     let set = client.multi_mutex(NAMES).unwrap().acquire().unwrap();
     // On another thread, and while it panics.

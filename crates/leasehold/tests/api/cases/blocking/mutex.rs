@@ -15,8 +15,8 @@ on_every_store! {
     a_hold_is_renewed_while_its_thread_does_nothing,
     everything_can_be_dropped_in_any_order,
     a_guard_is_released_by_another_thread,
-    a_thread_that_panics_gives_its_lock_back,
-    a_run_ends_before_its_lock_is_given_back,
+    a_thread_that_panics_releases_its_lock,
+    a_run_ends_before_its_lock_is_released,
     a_run_whose_lock_was_lost_has_no_result,
     a_shutdown_wakes_the_waiting_threads,
     waiting_ends_at_its_limit,
@@ -112,7 +112,7 @@ fn a_guard_is_released_by_another_thread(store: &TestStore) {
     assert!(!mutex.inspect().unwrap().held);
 }
 
-fn a_thread_that_panics_gives_its_lock_back(store: &TestStore) {
+fn a_thread_that_panics_releases_its_lock(store: &TestStore) {
     let client = store.blocking_client();
     let mutex = client.mutex("m").unwrap();
     let ended = thread::spawn({
@@ -126,7 +126,7 @@ fn a_thread_that_panics_gives_its_lock_back(store: &TestStore) {
     mutex.acquire_timeout(2500 * MS).unwrap().release().unwrap();
 }
 
-fn a_run_ends_before_its_lock_is_given_back(store: &TestStore) {
+fn a_run_ends_before_its_lock_is_released(store: &TestStore) {
     let (client, other) = (store.blocking_client(), store.blocking_client().mutex("m").unwrap());
     let mutex = client.mutex("m").unwrap();
     let held = mutex.run(|guard| {

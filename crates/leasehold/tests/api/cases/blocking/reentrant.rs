@@ -18,7 +18,7 @@ on_every_store! {
     an_explicit_owner_precedes_the_scope_and_the_scope_the_thread,
     a_thread_does_not_enter_by_the_hold_of_an_ended_thread,
     a_run_works_for_the_owner_of_its_guard,
-    a_dropped_guard_gives_its_entry_back,
+    a_dropped_guard_releases_its_reentry,
     an_entry_is_renewed_while_its_thread_does_nothing,
     a_loss_wakes_the_thread_that_waits_for_it,
     force_ends_all_guards_of_an_owner,
@@ -155,7 +155,7 @@ fn a_run_works_for_the_owner_of_its_guard(store: &TestStore) {
     assert!(matches!(&result, Err(Error::Failed(RunError::Lost(_)))), "{result:?}");
 }
 
-fn a_dropped_guard_gives_its_entry_back(store: &TestStore) {
+fn a_dropped_guard_releases_its_reentry(store: &TestStore) {
     let (lock, other) = (lock(store), lock(store));
     let outer = lock.acquire().unwrap();
     drop(lock.acquire().unwrap());

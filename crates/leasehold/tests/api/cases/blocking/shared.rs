@@ -16,12 +16,12 @@ on_every_store! {
     a_thread_reads_again_and_does_not_wait_for_itself,
     an_explicit_owner_precedes_the_scope_and_the_scope_the_thread,
     an_upgrade_waits_for_the_readers_and_a_downgrade_admits_them,
-    an_upgrade_that_fails_gives_the_read_back,
+    an_upgrade_that_fails_returns_the_read,
     a_waiter_that_gave_up_does_not_block_its_owner,
     a_run_works_for_the_owner_of_its_guard,
     a_latch_releases_all_waiting_threads,
     threads_meet_at_a_barrier_repeatedly,
-    what_is_dropped_is_given_back,
+    dropped_guards_are_released,
     each_hold_is_renewed_while_its_thread_does_nothing,
     each_hold_is_lost_by_itself,
     a_shutdown_wakes_the_waiting_threads,
@@ -207,7 +207,7 @@ fn an_upgrade_waits_for_the_readers_and_a_downgrade_admits_them(store: &TestStor
     assert!(!lock.inspect().unwrap().held);
 }
 
-fn an_upgrade_that_fails_gives_the_read_back(store: &TestStore) {
+fn an_upgrade_that_fails_returns_the_read(store: &TestStore) {
     let (lock, other) =
         (store.blocking_client().rwlock("rw").unwrap(), store.blocking_client().rwlock("rw").unwrap());
     let (reading, beside) = (lock.upgradable_read().unwrap(), other.read().unwrap());
@@ -329,7 +329,7 @@ fn threads_meet_at_a_barrier_repeatedly(store: &TestStore) {
     }
 }
 
-fn what_is_dropped_is_given_back(store: &TestStore) {
+fn dropped_guards_are_released(store: &TestStore) {
     let client = store.blocking_client();
     let (permits, lock) = (client.semaphore("s", 1).unwrap(), client.rwlock("rw").unwrap());
     drop(permits.acquire().unwrap());

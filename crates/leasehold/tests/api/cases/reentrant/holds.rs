@@ -21,11 +21,11 @@ on_every_store! {
     an_entry_ends_by_itself_and_leaves_the_others,
     a_loss_reaches_all_guards_of_an_owner,
     a_cap_is_that_of_one_guard,
-    a_dropped_guard_gives_its_entry_back,
+    a_dropped_guard_releases_its_reentry,
     a_run_enters_again,
     status_reports_the_owner_and_its_count,
     a_mutex_of_the_same_name_is_refused,
-    a_shutdown_gives_all_entries_back,
+    a_shutdown_releases_all_entries,
 }
 
 const S: Duration = Duration::from_secs(1);
@@ -311,7 +311,7 @@ async fn a_cap_is_that_of_one_guard(store: &TestStore) {
     assert_eq!(kept.release().await.expect("released"), Released::Free);
 }
 
-async fn a_dropped_guard_gives_its_entry_back(store: &TestStore) {
+async fn a_dropped_guard_releases_its_reentry(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (ours, other) = (lock(&a, &a.owner()), lock(&b, &b.owner()));
     let (outer, inner) = (acquired(&ours).await, acquired(&ours).await);
@@ -377,7 +377,7 @@ async fn a_mutex_of_the_same_name_is_refused(store: &TestStore) {
     held.release().await.expect("released");
 }
 
-async fn a_shutdown_gives_all_entries_back(store: &TestStore) {
+async fn a_shutdown_releases_all_entries(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let ours = lock(&a, &a.owner());
     let guards = [acquired(&ours).await, acquired(&ours).await, acquired(&ours).await];

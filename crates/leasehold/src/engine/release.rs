@@ -13,11 +13,10 @@
 //! [handoff]: super::local::lock_entry::handoff
 
 use super::keeper::Retired;
-use super::keeper::keep_id::KeepId;
 use super::local::lock_entry::PendingRequest;
 use super::local::lock_entry::handoff::{KeptLocally, ReleasePolicy};
 use super::loss::reason;
-use super::{Answer, CallFailure, Engine, Hold, LockEntry, LostReason, unexpected_reply};
+use super::{Answer, CallFailure, Engine, Hold, KeepId, LockEntry, LostReason, unexpected_reply};
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::Executed;
 use leasehold_core::{Acquired, Ended, HoldId, HoldStatus, Op, Release, ReleaseAction, Released, Reply};

@@ -8,12 +8,11 @@ pub(super) mod confirm;
 pub(super) mod deadline;
 pub(super) mod several;
 
-use super::keeper::keep_id::KeepId;
+use super::hold::{Hold, KeepId, ReserveRequest};
 use super::local::lock_entry::{LeftBehind, LockEntry, PendingRequest, RequestPath, WaiterAction};
-use super::local::reservation::ReserveRequest;
 use super::release::release_idle;
 use super::shutdown_gate::GatePermit;
-use super::{Engine, Hold, Session, unexpected_reply};
+use super::{Engine, Session, unexpected_reply};
 use crate::store::{Fault, Outcome, Subscription};
 use deadline::AcquireDeadline;
 use leasehold_core::machine::contender::{AcquireTerms, Grant, WaitStatus};

@@ -7,9 +7,8 @@
 
 use super::deadline::AcquireDeadline;
 use super::{AcquireFailure, AcquireParams, AcquiredHold, QueuedWaiter};
-use crate::engine::keeper::keep_id::KeepId;
 use crate::engine::local::lock_entry::{LockEntry, PendingRequest, WaiterAction};
-use crate::engine::{Engine, Hold, Session};
+use crate::engine::{Engine, Hold, KeepId, Session};
 use crate::store::{Executed, Fault, Outcome};
 use leasehold_core::{Acquire, Acquired, Lock, Moment, MultiAcquired, Op, Reply};
 use std::pin::pin;

@@ -21,7 +21,6 @@
 //!    replies count for the holder at that time. An idle hold that no task takes is released when its time is over.
 
 pub(super) mod heartbeat;
-pub(super) mod keep_id;
 pub(super) mod renewal_batcher;
 pub(super) mod sessions;
 pub(super) mod shutdown_report;
@@ -32,9 +31,9 @@ mod handoff;
 
 pub(super) use cleanup::Outstanding;
 
-use super::local::reservation::ReserveRequest;
+use super::hold::{Hold, KeepId, ReserveRequest};
 use super::session::{Session, SessionFactory, Sessions};
-use super::{Hold, LostReason, NEVER, Timings, flush_store};
+use super::{LostReason, NEVER, Timings, flush_store};
 use crate::store::Store;
 use cleanup::{Cleanup, run_cleanup};
 use extend::{Batch, Sent, extend};
@@ -43,7 +42,6 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use handoff::{ReserveInFlight, send_reserve};
 use heartbeat::{HeartbeatInFlight, SessionHeartbeat, SessionHeartbeats};
-use keep_id::KeepId;
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::machine::renewal::{ExtendRequest, RenewalAction, RenewalSchedule};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Partition, Released};

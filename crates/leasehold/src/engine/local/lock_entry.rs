@@ -30,10 +30,8 @@
 pub(in crate::engine) mod handoff;
 
 use super::reentrant_bypass::ReentrantBypass;
-use super::reservation::ReserveRequest;
 use super::wait_queue::WaitQueue;
-use crate::engine::hold::Hold;
-use crate::engine::keeper::keep_id::KeepId;
+use crate::engine::hold::{Hold, KeepId, ReserveRequest};
 use crate::engine::session::Session;
 use handoff::Handoff;
 use leasehold_core::machine::contender::{AcquireTerms, Contender, ContenderAction, Grant, WaitStatus};

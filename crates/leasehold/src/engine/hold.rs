@@ -339,7 +339,7 @@ pub(super) struct ReserveRequest {
 
 /// What the keeper does after the reply to a [`ReserveRequest`].
 pub(super) enum AfterReserve {
-    /// Nothing: the hold's holder, or the queue, goes on.
+    /// Nothing: the holder or the queue continues.
     Nothing,
     /// Asks the store once more.
     Request(ReserveRequest),
@@ -347,7 +347,7 @@ pub(super) enum AfterReserve {
     Release,
 }
 
-/// The result of checking the entry of a hold that was kept for later acquisitions.
+/// The result of checking the lock entry of an idle hold.
 pub(super) enum IdleCheck {
     /// It has a holder, or is about to.
     InUse,

@@ -186,7 +186,7 @@ pub(crate) fn abandon(
     }
 }
 
-/// A release failed and its caller is gone: the keeper continues it.
+/// A release failed and its caller was dropped: the keeper continues it.
 pub(crate) fn continue_release(engine: &Engine, hold: &Hold) {
     let _permit = engine.gate.permit();
     // Otherwise a shutdown has cut it off, and takes care of it (4).

@@ -62,7 +62,7 @@ pub(crate) struct AcquiredHold<'a> {
 }
 
 impl<'a> AcquiredHold<'a> {
-    /// Asks the store for more tokens, if they run low.
+    /// A hold handed off within the process. Sends the reserve request, if there is one.
     fn handed_off(
         engine: &Engine,
         hold: Arc<Hold>,
@@ -79,11 +79,12 @@ impl<'a> AcquiredHold<'a> {
     }
 }
 
-/// Takes a hold that the process has kept for later acquisitions, if there is one. Sends nothing and never waits.
+/// Takes the hold that the process keeps idle for later acquisitions, if there is one. Sends no acquire request and
+/// never waits.
 pub(crate) fn take_idle<'a>(
     engine: &'a Engine,
     entry: &LockEntry,
-    liveness: Option<Liveness>,
+    liveness: Liveness,
     lease: Duration,
 ) -> Option<AcquiredHold<'a>> {
     if !entry.lock.kind.supports_handoff() {
@@ -92,7 +93,6 @@ pub(crate) fn take_idle<'a>(
     let session = engine.sessions.current(entry.partition);
     let permit = engine.gate.permit();
     let now = engine.environment.now();
-    let liveness = liveness.unwrap_or(session.liveness);
     let (hold, keep, reserve) = entry.take_idle(&session, liveness, lease, now)?;
     Some(AcquiredHold::handed_off(engine, hold, keep, reserve, permit))
 }
@@ -122,7 +122,9 @@ struct AcquireLoop<'a> {
 
 /// Whether a waiter receives releases by clients of other libraries.
 enum ReleaseSubscription {
+    /// Not subscribed.
     NotYet,
+    /// Subscribed.
     Subscribed(Subscription),
     /// Subscribing is not possible: the waiter polls often instead.
     Unavailable,

@@ -126,7 +126,7 @@ impl<'a> MultiWaiter<'a> {
     fn decline(&mut self, at: usize, action: WaiterAction) {
         match action {
             WaiterAction::Granted(hold, _, claims) => {
-                // It was granted for a task that has left since. It goes on to the next waiter.
+                // It was granted for a task that has left since. The release hands it to the next waiter.
                 self.waiters[at].acquired = true;
                 self.waiters[at].undo(claims);
                 self.release(at, &hold);
@@ -271,7 +271,7 @@ impl<'a> MultiWaiter<'a> {
         Ok(all)
     }
 
-    /// Releases a hold that was idle here.
+    /// Releases an idle hold of this process.
     fn release_idle(&self, at: usize, hold: &Arc<Hold>, keep: KeepId) {
         self.waiters[at].entry.remove_hold(hold);
         self.engine.keeper.release_idle(keep);

@@ -1,7 +1,6 @@
 //! The keeper: one timer for all holds of a client, on its own thread.
 //!
-//! It has its own thread, its own runtime and its own connection, so that a user whose tasks block their runtime does
-//! not lose locks by it.
+//! It has its own thread, runtime and connection, so that tasks that block the user's runtime do not cost locks.
 //!
 //! 1. Due holds are extended in batches made up by [`RenewalBatcher`]; holds that end soon go in batches of their own.
 //!    A hold has at most one extend in flight.
@@ -350,7 +349,7 @@ impl Keeper {
         self.shared.post(lock.clone(), claim, until, Some(main.clone()));
     }
 
-    /// Releases a hold whose guard is gone.
+    /// Releases a hold whose guard was dropped.
     pub(crate) fn release(&self, hold: &Hold) {
         let until = hold.may_last_until().max(self.shared.environment.now() + self.shared.timings.call);
         self.shared.post(hold.lock.clone(), hold.claim.clone(), until, None);

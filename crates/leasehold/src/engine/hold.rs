@@ -1,6 +1,7 @@
 //! A hold: what this process holds at the store. Shared by its guard and the keeper.
+//!
+//! Also what a hold and its keeper report to the lock entry, and what they learn from it.
 
-use super::local::reservation::{AfterReserve, IdleCheck};
 use super::session::Session;
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment, TokenBlock};
 use leasehold_store::Environment;
@@ -80,29 +81,9 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// What a hold, and its keeper, report to the lock entry that the hold occupies.
-pub(super) trait HoldEvents: Send + Sync {
-    /// The hold is over: it does not occupy the entry any more.
-    fn remove_hold(&self, hold: &Hold);
-
-    /// Handles the store's reply to a reserve request. With an empty queue the hold may have to be returned. Another
-    /// request is due if this one did not subscribe to notifications of other waiters, and the hold is to be kept by
-    /// now.
-    fn handle_reserved(
-        &self,
-        hold: &Hold,
-        reserved: Option<(TokenBlock, bool)>,
-        subscribed: bool,
-        sent_at: Moment,
-    ) -> AfterReserve;
-
-    /// Handles a notification that another process wants the lock. Returns whether the hold must be returned: the
-    /// queue is empty, and the hold is idle.
-    fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool;
-
-    /// Checks whether the idle time of a hold is over.
-    fn check_idle(&self, now: Moment) -> IdleCheck;
-}
+/// Identifies a hold in the keeper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct KeepId(pub(super) u64);
 
 /// One hold.
 pub(crate) struct Hold {
@@ -345,6 +326,59 @@ impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold").field("lock", &self.lock).field("fence", &self.fence).finish_non_exhaustive()
     }
+}
+
+/// A request for a hold that is handed off: it reserves fencing tokens and reports whether other clients wait.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ReserveRequest {
+    /// The lease that the next holder needs at least, if the hold must be extended as well.
+    pub(super) lease: Option<Duration>,
+    /// Set to be notified when another process wants the lock.
+    pub(super) notify_wanted: bool,
+}
+
+/// What the keeper does after the reply to a [`ReserveRequest`].
+pub(super) enum AfterReserve {
+    /// Nothing: the holder or the queue continues.
+    Nothing,
+    /// Asks the store once more.
+    Request(ReserveRequest),
+    /// Returns the hold to the store.
+    Release,
+}
+
+/// The result of checking the lock entry of an idle hold.
+pub(super) enum IdleCheck {
+    /// It has a holder, or is about to.
+    InUse,
+    /// It is kept until then.
+    Until(Moment),
+    /// It must be returned to the store.
+    Over,
+}
+
+/// What a hold, and its keeper, report to the lock entry that the hold occupies.
+pub(super) trait HoldEvents: Send + Sync {
+    /// The hold is over: it does not occupy the entry any more.
+    fn remove_hold(&self, hold: &Hold);
+
+    /// Handles the store's reply to a reserve request. With an empty queue the hold may have to be returned. Another
+    /// request is due if this one did not subscribe to notifications of other waiters, and the hold is to be kept by
+    /// now.
+    fn handle_reserved(
+        &self,
+        hold: &Hold,
+        reserved: Option<(TokenBlock, bool)>,
+        subscribed: bool,
+        sent_at: Moment,
+    ) -> AfterReserve;
+
+    /// Handles a notification that another process wants the lock. Returns whether the hold must be returned: the
+    /// queue is empty, and the hold is idle.
+    fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool;
+
+    /// Checks whether the idle time of a hold is over.
+    fn check_idle(&self, now: Moment) -> IdleCheck;
 }
 
 #[cfg(test)]

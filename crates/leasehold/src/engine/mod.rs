@@ -27,9 +27,8 @@ pub(crate) use detached::{
     Detached, NotAttached, NotDetached, NotExtended, acquire_detached, attach, detached_session,
     extend_detached, release_detached,
 };
-pub(crate) use hold::Hold;
 pub use hold::LostReason;
-pub(crate) use keeper::keep_id::KeepId;
+pub(crate) use hold::{Hold, KeepId};
 pub(crate) use local::lock_entry::LockEntry;
 pub(crate) use local::lock_entry::handoff::ReleasePolicy;
 pub(crate) use loss::report_loss;

@@ -1,6 +1,6 @@
 //! Observing an election's leader: the only loop that does.
 //!
-//! It only reads, so dropping its future leaves nothing behind. What it has learnt stays for the next call.
+//! It only reads, so dropping its future leaves nothing behind. The observed state stays for the next call.
 
 use super::Engine;
 use crate::store::{Fault, Subscription};

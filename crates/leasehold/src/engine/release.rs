@@ -13,11 +13,10 @@
 //! [handoff]: super::local::lock_entry::handoff
 
 use super::keeper::Retired;
-use super::keeper::keep_id::KeepId;
 use super::local::lock_entry::PendingRequest;
 use super::local::lock_entry::handoff::{KeptLocally, ReleasePolicy};
 use super::loss::reason;
-use super::{Answer, CallFailure, Engine, Hold, LockEntry, LostReason, unexpected_reply};
+use super::{Answer, CallFailure, Engine, Hold, KeepId, LockEntry, LostReason, unexpected_reply};
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::Executed;
 use leasehold_core::{Acquired, Ended, HoldId, HoldStatus, Op, Release, ReleaseAction, Released, Reply};
@@ -187,7 +186,7 @@ pub(crate) fn abandon(
     }
 }
 
-/// A release failed and its caller is gone: the keeper continues it.
+/// A release failed and its caller was dropped: the keeper continues it.
 pub(crate) fn continue_release(engine: &Engine, hold: &Hold) {
     let _permit = engine.gate.permit();
     // Otherwise a shutdown has cut it off, and takes care of it (4).

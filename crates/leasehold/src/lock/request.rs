@@ -303,7 +303,7 @@ impl Request {
         }
     }
 
-    /// Takes the idle hold of this process, if the request may use it.
+    /// Takes the hold that this process keeps idle, if the request may use it.
     fn take_idle(
         &self,
         options: &AcquireOptions,
@@ -312,7 +312,7 @@ impl Request {
         if options.value.is_some() {
             return Ok(None);
         }
-        let liveness = options.by_lease.then_some(Liveness::Lease);
+        let liveness = if options.by_lease { Liveness::Lease } else { self.engine.sessions.liveness };
         let Some(acquired) = engine::take_idle(&self.engine, &self.entry, liveness, duration.lease()) else {
             return Ok(None);
         };

@@ -8,12 +8,11 @@ pub(super) mod confirm;
 pub(super) mod deadline;
 pub(super) mod several;
 
-use super::keeper::keep_id::KeepId;
+use super::hold::{Hold, KeepId, ReserveRequest};
 use super::local::lock_entry::{LeftBehind, LockEntry, PendingRequest, RequestPath, WaiterAction};
-use super::local::reservation::ReserveRequest;
 use super::release::release_idle;
 use super::shutdown_gate::GatePermit;
-use super::{Engine, Hold, Session, unexpected_reply};
+use super::{Engine, Session, unexpected_reply};
 use crate::store::{Fault, Outcome, Subscription};
 use deadline::AcquireDeadline;
 use leasehold_core::machine::contender::{AcquireTerms, Grant, WaitStatus};
@@ -63,7 +62,7 @@ pub(crate) struct AcquiredHold<'a> {
 }
 
 impl<'a> AcquiredHold<'a> {
-    /// Asks the store for more tokens, if they run low.
+    /// A hold handed off within the process. Sends the reserve request, if there is one.
     fn handed_off(
         engine: &Engine,
         hold: Arc<Hold>,
@@ -80,11 +79,12 @@ impl<'a> AcquiredHold<'a> {
     }
 }
 
-/// Takes a hold that the process has kept for later acquisitions, if there is one. Sends nothing and never waits.
+/// Takes the hold that the process keeps idle for later acquisitions, if there is one. Sends no acquire request and
+/// never waits.
 pub(crate) fn take_idle<'a>(
     engine: &'a Engine,
     entry: &LockEntry,
-    liveness: Option<Liveness>,
+    liveness: Liveness,
     lease: Duration,
 ) -> Option<AcquiredHold<'a>> {
     if !entry.lock.kind.supports_handoff() {
@@ -93,7 +93,6 @@ pub(crate) fn take_idle<'a>(
     let session = engine.sessions.current(entry.partition);
     let permit = engine.gate.permit();
     let now = engine.environment.now();
-    let liveness = liveness.unwrap_or(session.liveness);
     let (hold, keep, reserve) = entry.take_idle(&session, liveness, lease, now)?;
     Some(AcquiredHold::handed_off(engine, hold, keep, reserve, permit))
 }
@@ -123,7 +122,9 @@ struct AcquireLoop<'a> {
 
 /// Whether a waiter receives releases by clients of other libraries.
 enum ReleaseSubscription {
+    /// Not subscribed.
     NotYet,
+    /// Subscribed.
     Subscribed(Subscription),
     /// Subscribing is not possible: the waiter polls often instead.
     Unavailable,

@@ -7,9 +7,8 @@
 
 use super::deadline::AcquireDeadline;
 use super::{AcquireFailure, AcquireParams, AcquiredHold, QueuedWaiter};
-use crate::engine::keeper::keep_id::KeepId;
 use crate::engine::local::lock_entry::{LockEntry, PendingRequest, WaiterAction};
-use crate::engine::{Engine, Hold, Session};
+use crate::engine::{Engine, Hold, KeepId, Session};
 use crate::store::{Executed, Fault, Outcome};
 use leasehold_core::{Acquire, Acquired, Lock, Moment, MultiAcquired, Op, Reply};
 use std::pin::pin;
@@ -127,7 +126,7 @@ impl<'a> MultiWaiter<'a> {
     fn decline(&mut self, at: usize, action: WaiterAction) {
         match action {
             WaiterAction::Granted(hold, _, claims) => {
-                // It was granted for a task that has left since. It goes on to the next waiter.
+                // It was granted for a task that has left since. The release hands it to the next waiter.
                 self.waiters[at].acquired = true;
                 self.waiters[at].undo(claims);
                 self.release(at, &hold);
@@ -272,7 +271,7 @@ impl<'a> MultiWaiter<'a> {
         Ok(all)
     }
 
-    /// Releases a hold that was idle here.
+    /// Releases an idle hold of this process.
     fn release_idle(&self, at: usize, hold: &Arc<Hold>, keep: KeepId) {
         self.waiters[at].entry.remove_hold(hold);
         self.engine.keeper.release_idle(keep);

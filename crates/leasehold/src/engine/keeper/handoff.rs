@@ -6,8 +6,7 @@
 
 use super::extend::Gone;
 use super::{KeepId, Keeper, KeeperHandle, KeptHold, LostReason, Shared, State};
-use crate::engine::Hold;
-use crate::engine::local::reservation::{AfterReserve, IdleCheck, ReserveRequest};
+use crate::engine::hold::{AfterReserve, Hold, IdleCheck, ReserveRequest};
 use crate::store::Outcome;
 use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan};
 use leasehold_core::{

@@ -1,7 +1,7 @@
 //! Session heartbeats: when they are due and what they report.
 //!
 //! A heartbeat reports locks held long enough to be extended, and locks no longer held, so that operators can list
-//! them without a scan of the store. Locks that are held for a moment only cost nothing here.
+//! them without a scan of the store. A lock that is held only briefly costs nothing here.
 //!
 //! 1. A session has at most one heartbeat in flight.
 //! 2. What an unanswered heartbeat reported goes with the next one, unless it has changed by then.

@@ -1,7 +1,6 @@
 //! The keeper: one timer for all holds of a client, on its own thread.
 //!
-//! It has its own thread, its own runtime and its own connection, so that a user whose tasks block their runtime does
-//! not lose locks by it.
+//! It has its own thread, runtime and connection, so that tasks that block the user's runtime do not cost locks.
 //!
 //! 1. Due holds are extended in batches made up by [`RenewalBatcher`]; holds that end soon go in batches of their own.
 //!    A hold has at most one extend in flight.
@@ -21,7 +20,6 @@
 //!    replies count for the holder at that time. An idle hold that no task takes is released when its time is over.
 
 pub(super) mod heartbeat;
-pub(super) mod keep_id;
 pub(super) mod renewal_batcher;
 pub(super) mod sessions;
 pub(super) mod shutdown_report;
@@ -32,9 +30,9 @@ mod handoff;
 
 pub(super) use cleanup::Outstanding;
 
-use super::local::reservation::ReserveRequest;
+use super::hold::{Hold, KeepId, ReserveRequest};
 use super::session::{Session, SessionFactory, Sessions};
-use super::{Hold, LostReason, NEVER, Timings, flush_store};
+use super::{LostReason, NEVER, Timings, flush_store};
 use crate::store::Store;
 use cleanup::{Cleanup, run_cleanup};
 use extend::{Batch, Sent, extend};
@@ -43,7 +41,6 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use handoff::{ReserveInFlight, send_reserve};
 use heartbeat::{HeartbeatInFlight, SessionHeartbeat, SessionHeartbeats};
-use keep_id::KeepId;
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::machine::renewal::{ExtendRequest, RenewalAction, RenewalSchedule};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Partition, Released};
@@ -352,7 +349,7 @@ impl Keeper {
         self.shared.post(lock.clone(), claim, until, Some(main.clone()));
     }
 
-    /// Releases a hold whose guard is gone.
+    /// Releases a hold whose guard was dropped.
     pub(crate) fn release(&self, hold: &Hold) {
         let until = hold.may_last_until().max(self.shared.environment.now() + self.shared.timings.call);
         self.shared.post(hold.lock.clone(), hold.claim.clone(), until, None);

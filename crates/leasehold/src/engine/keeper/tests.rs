@@ -100,7 +100,7 @@ async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
         .expect("a store without faults");
     let sessions = Arc::new(Sessions::single(present));
     let keeper = Keeper::start(store.fork(), session_factory(), sessions, schedule).expect("a thread");
-    // The task acquired it and stood still before it could register it; meanwhile the keeper has ended the session.
+    // The task was suspended between acquiring the hold and registering it, and the keeper has ended the session.
     let end = environment.now() + SECOND;
     let hold = held(&store, old.clone(), end).await;
     old.end();

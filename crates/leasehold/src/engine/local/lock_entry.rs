@@ -13,9 +13,9 @@
 //! 2. Tasks that wait in the store's queue come before tasks that pause between two attempts.
 //! 3. A front task that leaves wakes the next one. The last one to leave gives the attempt up; the caller undoes what
 //!    it may have left at the store.
-//! 4. Every change that empties the entry, or finds it empty, signals the front, which may sleep without a limit
-//!    because it came to the front while the entry was occupied. The tasks behind it do so as well. The keeper, which
-//!    ends lapsed holds, empties the entry, too.
+//! 4. Every change that empties the entry, or finds it empty, signals the front. The front may sleep without a limit,
+//!    because it came to the front while the entry was occupied. This includes changes by the keeper, which ends
+//!    lapsed holds, and by the tasks behind the front.
 //! 5. What a release requests for the next waiter is undone only after that release has returned. The task that gave
 //!    up may run on another thread, and its undo could overtake the request.
 //! 6. Closing the entry takes everything in it: the holds that occupy it and the pending requests. Nothing enters it
@@ -30,10 +30,8 @@
 pub(in crate::engine) mod handoff;
 
 use super::reentrant_bypass::ReentrantBypass;
-use super::reservation::ReserveRequest;
 use super::wait_queue::WaitQueue;
-use crate::engine::hold::Hold;
-use crate::engine::keeper::keep_id::KeepId;
+use crate::engine::hold::{Hold, KeepId, ReserveRequest};
 use crate::engine::session::Session;
 use handoff::Handoff;
 use leasehold_core::machine::contender::{AcquireTerms, Contender, ContenderAction, Grant, WaitStatus};

@@ -4,8 +4,8 @@
 //! a hold to the keeper.
 
 use super::lock_entry::{ClosedEntry, LockEntry};
+use crate::engine::hold::KeepId;
 use crate::engine::keeper::KeeperHandle;
-use crate::engine::keeper::keep_id::KeepId;
 use crate::store::NotificationSink;
 use leasehold_core::machine::contender::AcquireTerms;
 use leasehold_core::{Lock, Notification, Partition, SessionId};

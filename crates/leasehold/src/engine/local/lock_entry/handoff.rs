@@ -12,9 +12,7 @@
 //! 4. While the store is consulted, the front only waits for the reply. It always comes, or the hold is lost.
 
 use super::{CurrentHold, LockEntry, State, WaiterAction};
-use crate::engine::hold::{Hold, HoldEvents};
-use crate::engine::keeper::keep_id::KeepId;
-use crate::engine::local::reservation::{AfterReserve, IdleCheck, ReserveRequest};
+use crate::engine::hold::{AfterReserve, Hold, HoldEvents, IdleCheck, KeepId, ReserveRequest};
 use crate::engine::session::Session;
 use leasehold_core::machine::cohort::{Cohort, HandoffDecision};
 use leasehold_core::machine::contender::{AcquireTerms, Grant};

@@ -144,7 +144,7 @@ impl Owner {
     /// The longest text of an owner, in bytes.
     pub const MAX_LEN: usize = OwnValue::MAX_LEN;
 
-    /// Creates an owner from a text of your own: a trace id, say. OwnerFactory with equal texts are the same owner
+    /// Creates an owner from a text of your own: a trace id, say. Owners with equal texts are the same owner
     /// on every host, so the text must stand for one piece of work, and for no later one.
     ///
     /// Fails if the text is empty, longer than [`MAX_LEN`](Self::MAX_LEN), contains control characters, or is

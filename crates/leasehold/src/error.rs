@@ -153,8 +153,8 @@ pub enum AcquireError {
     /// The store could not be reached, or refused the request: the lock was not acquired.
     #[error(transparent)]
     Store(Fault),
-    /// The store did not reply: whether the lock was acquired is not known. It is undone in the background; at the
-    /// latest, the lock is free again when its short initial lease (3 s) ends.
+    /// The store did not reply: whether the lock was acquired is not known. It is undone in the background;
+    /// at the latest, the lock is free again when its short initial lease (3 s) ends.
     #[error("whether the lock was acquired is unknown (if so, it is free again within 3 s): {0}")]
     Unknown(#[source] Fault),
     /// The request can never succeed: it wants more permits than there are, other clients use a different

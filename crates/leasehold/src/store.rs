@@ -1,7 +1,7 @@
 //! Stores. A store executes one typed operation atomically, and notifies a session of its grants.
 //!
-//! `leasehold-store` has the trait and the stores that need no server; each other store has a crate of its own. To write a
-//! store, see [`leasehold::core`](crate::core) for operations, replies and the model.
+//! `leasehold-store` has the trait and the stores that need no server; each other store has a crate of its
+//! own. To write a store, see [`leasehold::core`](crate::core) for operations, replies and the model.
 
 pub(crate) use crate::client::store_url::StoreConfig;
 pub use crate::client::store_url::{StoreKind, StoreUrl, StoreUrlError};

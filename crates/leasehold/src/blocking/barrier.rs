@@ -34,8 +34,8 @@ facade! {
 
     wait {
         /// Waits until all parties have arrived, this thread among them, without a time limit: see
-        /// [`leasehold::Barrier::wait`](crate::Barrier::wait). Only [`Client::shutdown`](super::Client::shutdown)
-        /// interrupts a waiting thread.
+        /// [`leasehold::Barrier::wait`](crate::Barrier::wait). Only
+        /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn wait(&self) -> Result<BarrierWaitResult, Error<AcquireError>>;
 
         /// Waits at most `limit`: see [`leasehold::Barrier::wait_timeout`](crate::Barrier::wait_timeout).

@@ -152,8 +152,8 @@ macro_rules! facade {
                 pub fn is_capped(&self) -> bool;
 
                 /// Returns a token that is cancelled when the lock is lost: a flag for loops on any thread
-                /// ([`is_cancelled`](tokio_util::sync::CancellationToken::is_cancelled)), and for async code. It
-                /// outlives the guard, and a release never cancels it.
+                /// ([`is_cancelled`](tokio_util::sync::CancellationToken::is_cancelled)), and for async code.
+                /// It outlives the guard, and a release never cancels it.
                 pub fn lost_signal(&self) -> tokio_util::sync::CancellationToken;
             }
 

@@ -7,8 +7,8 @@ use leasehold_core::{FencingToken, LockName};
 facade! {
     /// A held lock: [`leasehold::Guard`](crate::Guard), for threads.
     ///
-    /// It is renewed whatever its thread does meanwhile. Any thread may use and release it. Dropping it releases
-    /// the lock in the background, also in an async context and while a thread panics.
+    /// It is renewed whatever its thread does meanwhile. Any thread may use and release it. Dropping it
+    /// releases the lock in the background, also in an async context and while a thread panics.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -54,7 +54,8 @@ facade! {
         /// Returns the lock's name.
         pub fn name(&self) -> &LockName;
 
-        /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the lock.
+        /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the
+        /// lock.
         pub fn fencing_token(&self) -> FencingToken;
     }
 

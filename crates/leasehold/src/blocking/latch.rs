@@ -6,8 +6,8 @@ use leasehold_core::LockName;
 use std::time::Duration;
 
 facade! {
-    /// A countdown latch: opens after a number of arrivals, from any process: [`leasehold::Latch`](crate::Latch),
-    /// for threads.
+    /// A countdown latch: opens after a number of arrivals, from any process:
+    /// [`leasehold::Latch`](crate::Latch), for threads.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,8 +43,8 @@ facade! {
         /// store's reply.
         pub fn arrive(&self) -> Result<(), Error<AcquireError>>;
 
-        /// Counts `count` arrivals in one step: see [`leasehold::Latch::arrive_many`](crate::Latch::arrive_many).
-        /// Blocks only for the store's reply.
+        /// Counts `count` arrivals in one step: see
+        /// [`leasehold::Latch::arrive_many`](crate::Latch::arrive_many). Blocks only for the store's reply.
         pub fn arrive_many(&self, count: u32) -> Result<(), Error<AcquireError>>;
 
         /// Waits until the latch is open, without a time limit: see

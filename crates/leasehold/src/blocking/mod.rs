@@ -160,9 +160,10 @@ facade! {
     /// A client of a store, for threads.
     ///
     /// Cloning is cheap, and clones are the same client. It has one more thread than a
-    /// [`leasehold::Client`](crate::Client), for its connection. The threads end once the last clone, lock and
-    /// guard has been dropped, and everything dropped has been released. A program that exits without waiting for
-    /// that leaves the rest to the leases: see [`shutdown`](Self::shutdown) and [`flush`](Self::flush).
+    /// [`leasehold::Client`](crate::Client), for its connection. The threads end once the last clone, lock
+    /// and guard has been dropped, and everything dropped has been released. A program that exits without
+    /// waiting for that leaves the rest to the leases: see [`shutdown`](Self::shutdown) and
+    /// [`flush`](Self::flush).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -267,8 +268,8 @@ facade! {
         /// Fails like [`leasehold::Client::semaphore`](crate::Client::semaphore).
         pub fn semaphore(name, permits: u32) -> Semaphore;
 
-        /// Creates a handle to the [`RwLock`] of that name, which is held by many readers or by one writer. Sends
-        /// nothing and does not block.
+        /// Creates a handle to the [`RwLock`] of that name, which is held by many readers or by one writer.
+        /// Sends nothing and does not block.
         ///
         /// Fails like [`leasehold::Client::rwlock`](crate::Client::rwlock).
         pub fn rwlock(name) -> RwLock;
@@ -309,7 +310,8 @@ facade! {
         /// suspended.
         pub fn now(&self) -> Moment;
 
-        /// Returns the id of this client's session: see [`leasehold::Client::session_id`](crate::Client::session_id).
+        /// Returns the id of this client's session: see
+        /// [`leasehold::Client::session_id`](crate::Client::session_id).
         pub fn session_id(&self) -> SessionId;
     }
 

@@ -50,8 +50,8 @@ facade! {
         /// ```
         pub fn try_acquire(&self) -> Result<MultiAttempt<MultiGuard>, Error<AcquireError>>;
 
-        /// Acquires all of the locks, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a limit:
-        /// see [`leasehold::MultiMutex::acquire`](crate::MultiMutex::acquire). Only
+        /// Acquires all of the locks, and waits for as long as [`max_wait`](Self::max_wait) allows, or
+        /// without a limit: see [`leasehold::MultiMutex::acquire`](crate::MultiMutex::acquire). Only
         /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn acquire(&self) -> Result<MultiGuard, Error<AcquireError>>;
 

@@ -39,8 +39,8 @@ facade! {
         /// Blocks only for the store's reply.
         pub fn try_acquire(&self) -> Result<Attempt<Guard>, Error<AcquireError>>;
 
-        /// Acquires the lock, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a limit: see
-        /// [`leasehold::Mutex::acquire`](crate::Mutex::acquire). Only
+        /// Acquires the lock, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a
+        /// limit: see [`leasehold::Mutex::acquire`](crate::Mutex::acquire). Only
         /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn acquire(&self) -> Result<Guard, Error<AcquireError>>;
 

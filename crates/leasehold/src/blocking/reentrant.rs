@@ -18,9 +18,9 @@ facade! {
     /// one owner do **not** exclude each other.
     ///
     /// A thread is a different owner for each client. On the threads of a tokio runtime (`spawn_blocking`,
-    /// `block_in_place`) each task is an owner, not the thread, which later runs other tasks. Other thread pools
-    /// do not reveal where a job ends: if a guard may outlive the job that acquired it, run each job in a scope,
-    /// since otherwise the next job on that thread could re-enter the lock.
+    /// `block_in_place`) each task is an owner, not the thread, which later runs other tasks. Other thread
+    /// pools do not reveal where a job ends: if a guard may outlive the job that acquired it, run each job in
+    /// a scope, since otherwise the next job on that thread could re-enter the lock.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -125,8 +125,8 @@ facade! {
     /// One hold of a [`ReentrantMutex`], released separately from the owner's others, in any order and on any
     /// thread: [`leasehold::ReentrantGuard`](crate::ReentrantGuard), for threads.
     ///
-    /// It is renewed whatever its thread does meanwhile. Dropping it releases the hold in the background, also in
-    /// an async context and while a thread panics.
+    /// It is renewed whatever its thread does meanwhile. Dropping it releases the hold in the background,
+    /// also in an async context and while a thread panics.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -158,17 +158,17 @@ facade! {
         /// included. [`ReentrantMutex::hold_count`] returns the current number.
         pub fn count(&self) -> u64;
 
-        /// Returns the fencing token: the same for all guards from the owner's first acquire to its last release,
-        /// and greater than that of every earlier owner.
+        /// Returns the fencing token: the same for all guards from the owner's first acquire to its last
+        /// release, and greater than that of every earlier owner.
         pub fn fencing_token(&self) -> FencingToken;
     }
 
     end {
         /// Releases this hold. If it was the owner's last, the lock is handed to the next waiter.
         ///
-        /// Fails like [`leasehold::ReentrantGuard::release`](crate::ReentrantGuard::release). In an async context
-        /// the hold is released in the background, as if the guard had been dropped, without waiting for the
-        /// result.
+        /// Fails like [`leasehold::ReentrantGuard::release`](crate::ReentrantGuard::release). In an async
+        /// context the hold is released in the background, as if the guard had been dropped, without waiting
+        /// for the result.
         pub fn release(self) -> Result<Released, Error<ReleaseError>>;
     }
 }

@@ -16,9 +16,9 @@ facade! {
     /// A readers-writer lock, held by any number of readers or by one writer:
     /// [`leasehold::RwLock`](crate::RwLock), for threads.
     ///
-    /// Without another owner, a thread is its own owner, as with a [`ReentrantMutex`](super::ReentrantMutex): a
-    /// thread that reads may read again at once, and a request that would wait for its own thread fails. What is
-    /// documented there about scopes, pools and the threads of a runtime applies here.
+    /// Without another owner, a thread is its own owner, as with a [`ReentrantMutex`](super::ReentrantMutex):
+    /// a thread that reads may read again at once, and a request that would wait for its own thread fails.
+    /// What is documented there about scopes, pools and the threads of a runtime applies here.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -125,8 +125,8 @@ impl RwLock {
 facade! {
     /// A reader's hold of an [`RwLock`]: [`leasehold::ReadGuard`](crate::ReadGuard), for threads.
     ///
-    /// It is renewed whatever its thread does meanwhile. Dropping it releases the lock in the background, also in
-    /// an async context and while a thread panics.
+    /// It is renewed whatever its thread does meanwhile. Dropping it releases the lock in the background,
+    /// also in an async context and while a thread panics.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -185,9 +185,9 @@ macro_rules! guards {
             end {
                 /// Releases the lock, and admits the next waiters.
                 ///
-                /// Fails like [`leasehold::Guard::release`](crate::Guard::release). In an async context the lock
-                /// is released in the background, as if the guard had been dropped, without waiting for the
-                /// result.
+                /// Fails like [`leasehold::Guard::release`](crate::Guard::release). In an async context the
+                /// lock is released in the background, as if the guard had been dropped, without waiting for
+                /// the result.
                 pub fn release(self) -> Result<(), Error<ReleaseError>>;
             }
         }
@@ -205,9 +205,9 @@ guards! { ReadGuard UpgradableGuard WriteGuard }
 /// let index = leasehold::blocking::Client::connect("memory:")?.rwlock("index")?;
 /// let other = std::thread::scope(|threads| threads.spawn(|| index.read()).join()).expect("no panic")?;
 /// let reading = index.upgradable_read()?;
-/// let not = reading.upgrade_timeout(Duration::from_millis(20)).expect_err("another reader holds it");
-/// println!("{not}"); // "timed out after 20ms: held by …"
-/// let reading = not.guard;
+/// let failed = reading.upgrade_timeout(Duration::from_millis(20)).expect_err("another reader holds it");
+/// println!("{failed}"); // "timed out after 20ms: held by …"
+/// let reading = failed.guard;
 /// other.release()?;
 /// reading.upgrade()?.release()?;
 /// # Ok(()) }

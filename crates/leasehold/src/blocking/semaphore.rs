@@ -8,8 +8,8 @@ use leasehold_core::{FencingToken, LockName};
 use std::time::Duration;
 
 facade! {
-    /// A counting semaphore across threads, processes and hosts: [`leasehold::Semaphore`](crate::Semaphore), for
-    /// threads.
+    /// A counting semaphore across threads, processes and hosts: [`leasehold::Semaphore`](crate::Semaphore),
+    /// for threads.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,8 +45,8 @@ facade! {
         /// store's reply.
         pub fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, Error<AcquireError>>;
 
-        /// Acquires a permit, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a limit: see
-        /// [`leasehold::Semaphore::acquire`](crate::Semaphore::acquire). Only
+        /// Acquires a permit, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a
+        /// limit: see [`leasehold::Semaphore::acquire`](crate::Semaphore::acquire). Only
         /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn acquire(&self) -> Result<Permit, Error<AcquireError>>;
 
@@ -83,8 +83,8 @@ facade! {
     /// One or more permits of a [`Semaphore`], held as one hold: [`leasehold::Permit`](crate::Permit), for
     /// threads.
     ///
-    /// It is renewed whatever its thread does meanwhile. Any thread may use and release it. Dropping it releases
-    /// its permits in the background, also in an async context and while a thread panics.
+    /// It is renewed whatever its thread does meanwhile. Any thread may use and release it. Dropping it
+    /// releases its permits in the background, also in an async context and while a thread panics.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -168,8 +168,8 @@ impl ClientBuilder {
     }
 
     /// Sets the prefix of the [owners](Client::owner) that this client creates, in place of a random UUID: a
-    /// pod name, say, so that operators can tell what holds a [`ReentrantMutex`](crate::ReentrantMutex). At most 235 bytes, and no
-    /// control characters.
+    /// pod name, say, so that operators can tell what holds a [`ReentrantMutex`](crate::ReentrantMutex). At
+    /// most 235 bytes, and no control characters.
     ///
     /// No two clients may use the same id at the same time, on any host: their owners could be equal, and
     /// would then enter each other's locks.

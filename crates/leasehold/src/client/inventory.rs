@@ -34,8 +34,8 @@ pub struct LockInfo {
     pub name: LockName,
     /// The kind of lock.
     pub kind: Kind,
-    /// The state of the lock, as the store reports it: held. [`Status::ours`] is always false here, since it is not
-    /// determined.
+    /// The state of the lock, as the store reports it: held. [`Status::ours`] is always false here, since it
+    /// is not determined.
     pub status: Status,
     /// The holder's session; `None` if the lock was acquired meanwhile by a holder without one.
     pub holder_session: Option<Arc<SessionInfo>>,

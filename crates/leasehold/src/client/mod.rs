@@ -136,11 +136,11 @@ impl Client {
         Ok(Election::new(self.engine.clone(), &self.checked(Lock::election(parse_name(name)?))?))
     }
 
-    /// Creates a handle to the [`Semaphore`] of that name. `permits` applies unless the store already has another number
-    /// for it.
+    /// Creates a handle to the [`Semaphore`] of that name. `permits` applies unless the store already has
+    /// another number for it.
     ///
-    /// Fails like [`mutex`](Self::mutex), and for zero permits or more than [`Semaphore::MAX_PERMITS`]. Nothing is
-    /// sent.
+    /// Fails like [`mutex`](Self::mutex), and for zero permits or more than [`Semaphore::MAX_PERMITS`].
+    /// Nothing is sent.
     pub fn semaphore<N>(&self, name: N, permits: u32) -> Result<Semaphore, LockError>
     where
         N: TryInto<LockName>,
@@ -176,8 +176,8 @@ impl Client {
 
     /// Creates a handle to the [`Barrier`] of that name, at which that many parties wait for one another.
     ///
-    /// Fails like [`mutex`](Self::mutex), for zero parties, and for more than [`Barrier::MAX_PARTIES`]. Nothing is
-    /// sent.
+    /// Fails like [`mutex`](Self::mutex), for zero parties, and for more than [`Barrier::MAX_PARTIES`].
+    /// Nothing is sent.
     pub fn barrier<N>(&self, name: N, parties: u32) -> Result<Barrier, LockError>
     where
         N: TryInto<LockName>,
@@ -270,9 +270,10 @@ impl Client {
         inventory::locks(&self.engine).await
     }
 
-    /// Waits until the keeper has released the locks of dropped guards and undone dropped acquires, and until a [quorum](crate::store::QuorumStore) has sent its requests also to the nodes whose
-    /// replies were not needed: for those, 5 s at most with a call timeout of 2 s. A program that exits
-    /// without this call leaves the rest to the leases.
+    /// Waits until the keeper has released the locks of dropped guards and undone dropped acquires, and until
+    /// a [quorum](crate::store::QuorumStore) has sent its requests also to the nodes whose replies were not
+    /// needed: for those, 5 s at most with a call timeout of 2 s. A program that exits without this call
+    /// leaves the rest to the leases.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn flush(&self) {

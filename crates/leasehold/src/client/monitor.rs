@@ -122,9 +122,9 @@ impl Monitor {
         self
     }
 
-    /// Runs rounds until the future is dropped, and passes the report of each to `on_report`. Evictions are also
-    /// logged. While the store does not reply, it pauses for only 0.5 to 5 s, since the store removes dead
-    /// sessions soon.
+    /// Runs rounds until the future is dropped, and passes the report of each to `on_report`. Evictions are
+    /// also logged. While the store does not reply, it pauses for only 0.5 to 5 s, since the store removes
+    /// dead sessions soon.
     ///
     /// Cancel safety: dropping the future stops the monitor. A round in progress may take effect without a
     /// report.

@@ -1,7 +1,7 @@
 //! The URLs of all stores.
 //!
-//! Owns the schemes, and what may be shown of a URL. The Redis store parses what follows the scheme of a server. Nothing
-//! here connects.
+//! Owns the schemes, and what may be shown of a URL. The Redis store parses what follows the scheme of a
+//! server. Nothing here connects.
 //!
 //! 1. A redacted URL is built from the parsed configuration, never cut out of the text: a part that the parser does not
 //!    understand is an error, and so cannot hide a secret.
@@ -14,8 +14,9 @@ use std::str::FromStr;
 
 /// The parsed URL of a store.
 ///
-/// [`Client::connect`](crate::Client::connect) parses its argument to this type, and its documentation lists the schemes.
-/// Use it to show a URL in a log or to a user: `Debug` and [`redacted`](Self::redacted) show no password.
+/// [`Client::connect`](crate::Client::connect) parses its argument to this type, and its documentation lists
+/// the schemes. Use it to show a URL in a log or to a user: `Debug` and [`redacted`](Self::redacted) show no
+/// password.
 ///
 /// ```
 /// use leasehold::store::StoreUrl;
@@ -142,7 +143,8 @@ impl StoreUrl {
         }
     }
 
-    /// Returns whether the URL contains a password of the servers or of the Sentinels. An empty password counts.
+    /// Returns whether the URL contains a password of the servers or of the Sentinels. An empty password
+    /// counts.
     pub fn has_password(&self) -> bool {
         match &self.config {
             StoreConfig::Memory(_) | StoreConfig::Sqlite(_) => false,
@@ -155,8 +157,8 @@ impl StoreUrl {
         }
     }
 
-    /// Returns a URL of the same store with the same settings, without passwords. It keeps users and the paths of
-    /// certificates and keys, and leaves out defaults.
+    /// Returns a URL of the same store with the same settings, without passwords. It keeps users and the
+    /// paths of certificates and keys, and leaves out defaults.
     pub fn redacted(&self) -> String {
         match &self.config {
             StoreConfig::Memory(name) => format!("memory:{name}"),
@@ -170,8 +172,8 @@ impl StoreUrl {
         }
     }
 
-    /// Returns the configuration of each server: one for a server, Sentinels or a cluster, one for each shard or node of a
-    /// quorum, none for `memory:` and `sqlite:`.
+    /// Returns the configuration of each server: one for a server, Sentinels or a cluster, one for each shard
+    /// or node of a quorum, none for `memory:` and `sqlite:`.
     #[cfg(feature = "redis")]
     pub fn servers(&self) -> &[RedisConfig] {
         match &self.config {

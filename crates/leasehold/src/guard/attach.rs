@@ -95,9 +95,10 @@ impl DetachedHold {
         self.release_with(client, ReleaseAction::Grant).await
     }
 
-    /// Releases the hold, but keeps the lock taken, without a holder, until `at_least` has passed since it was
-    /// acquired, by the store's clock. Then the lock is granted to the next waiter. Until then no waiter is notified,
-    /// and the lock is [in cooldown](crate::Status::in_cooldown). Repeating the call is no error.
+    /// Releases the hold, but keeps the lock taken, without a holder, until `at_least` has passed since it
+    /// was acquired, by the store's clock. Then the lock is granted to the next waiter. Until then no waiter
+    /// is notified, and the lock is [in cooldown](crate::Status::in_cooldown). Repeating the call is no
+    /// error.
     ///
     /// No request about this hold lengthens or ends the cooldown. Only
     /// [a forced release](crate::Mutex::force_release) ends it earlier.

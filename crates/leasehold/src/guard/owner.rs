@@ -1,8 +1,8 @@
 //! The owner of re-entrant locks: its text, the scope that carries it through tasks, and the header that
 //! carries it between processes.
 //!
-//! A store knows only an owner's text. This module also records whether an owner came from another process, which is
-//! not part of its identity.
+//! A store knows only an owner's text. This module also records whether an owner came from another process,
+//! which is not part of its identity.
 
 use leasehold_core::OwnValue;
 use leasehold_store::Environment;
@@ -40,8 +40,8 @@ tokio::task_local! {
 /// # The owner of a task
 ///
 /// [`scope`](Self::scope) makes it the owner of every lock that a future acquires. Scopes do not cross
-/// `tokio::spawn`; [`spawn`](Self::spawn) and [`in_current_scope`](Self::in_current_scope) do. Without a scope, each acquire gets a
-/// new owner, and excludes all others, including those of the same task.
+/// `tokio::spawn`; [`spawn`](Self::spawn) and [`in_current_scope`](Self::in_current_scope) do. Without a
+/// scope, each acquire gets a new owner, and excludes all others, including those of the same task.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -286,8 +286,8 @@ impl Request {
         }
     }
 
-    /// Whether this client's own request released a hold that no longer exists: the reply to the first attempt may
-    /// have been lost.
+    /// Whether this client's own request released a hold that no longer exists: the reply to the first
+    /// attempt may have been lost.
     async fn was_force_released_by_us(&self, observed: ObservedHolder) -> Result<bool, ForceReleaseError> {
         let ObservedHolder::Hold(fence) = observed else { return Ok(false) };
         let inspection = self

@@ -160,8 +160,9 @@ impl Election {
         self.request.inspect_full().await
     }
 
-    /// Deposes the leader that was [observed](FullStatus::observed), dead or alive; the next candidate in the queue
-    /// leads: like [`Mutex::force_release`](crate::Mutex::force_release), including errors and cancel safety.
+    /// Deposes the leader that was [observed](FullStatus::observed), dead or alive; the next candidate in the
+    /// queue leads: like [`Mutex::force_release`](crate::Mutex::force_release), including errors and cancel
+    /// safety.
     pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
         self.request.force_release(observed).await
     }

@@ -155,7 +155,8 @@ impl MultiMutex {
         }
     }
 
-    /// Acquires all of the locks, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a limit.
+    /// Acquires all of the locks, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a
+    /// limit.
     ///
     /// Fails like [`Mutex::acquire`](crate::Mutex::acquire), naming the lock that was taken; and with
     /// [`AcquireError::Lost`] if a lease or a cap is too short to hold the first locks while waiting for the

@@ -156,7 +156,8 @@ impl Mutex {
         Ok(self.request.try_acquire(&self.options()).await?.map(|acquired| acquired.guard))
     }
 
-    /// Acquires the lock, and waits for it for as long as [`max_wait`](Self::max_wait) allows, or without a limit.
+    /// Acquires the lock, and waits for it for as long as [`max_wait`](Self::max_wait) allows, or without a
+    /// limit.
     ///
     /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses the request or does not
     /// reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
@@ -183,8 +184,9 @@ impl Mutex {
     }
 
     /// Acquires the lock as a detached hold, which no process renews. Waits for as long as
-    /// [`max_wait`](Self::max_wait) allows, or without a limit. The hold ends with its [`lease`](Self::lease), which
-    /// must be set, or when a process that has its text calls [`DetachedHold::release`].
+    /// [`max_wait`](Self::max_wait) allows, or without a limit. The hold ends with its
+    /// [`lease`](Self::lease), which must be set, or when a process that has its text calls
+    /// [`DetachedHold::release`].
     ///
     /// When this returns, the hold has already been extended from the short initial lease to the requested
     /// one, which counts from that moment. The hold belongs to no session of this client and queues
@@ -260,15 +262,16 @@ impl Mutex {
         self.request.inspect_full().await
     }
 
-    /// Releases the lock by force from the holder that was [observed](FullStatus::observed), dead or alive, and hands it
-    /// to the next waiter. The holder is notified at once and loses its hold with
-    /// [`LostReason::ForceReleased`](crate::LostReason::ForceReleased). Until that message, its next renewal or the end of
-    /// its lease, it still considers the lock held, so stop it first if you can. The forced release is
-    /// recorded in the lock's audit, with this client's label.
+    /// Releases the lock by force from the holder that was [observed](FullStatus::observed), dead or alive,
+    /// and hands it to the next waiter. The holder is notified at once and loses its hold with
+    /// [`LostReason::ForceReleased`](crate::LostReason::ForceReleased). Until that message, its next renewal
+    /// or the end of its lease, it still considers the lock held, so stop it first if you can. The forced
+    /// release is recorded in the lock's audit, with this client's label.
     ///
-    /// Fails with [`ForceReleaseError::Changed`] if the lock has a different hold by then: no other holder loses it.
-    /// If this client, or another client with its label, already released the same hold by force, the call
-    /// succeeds. Fails as well if the store does not reply within the call timeout, or refuses the request.
+    /// Fails with [`ForceReleaseError::Changed`] if the lock has a different hold by then: no other holder
+    /// loses it. If this client, or another client with its label, already released the same hold by force,
+    /// the call succeeds. Fails as well if the store does not reply within the call timeout, or refuses the
+    /// request.
     ///
     /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
     pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {

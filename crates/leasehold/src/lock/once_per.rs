@@ -16,14 +16,15 @@ use std::time::Duration;
 
 /// A job that runs at most once per period, on the first instance that starts it.
 ///
-/// Every instance [tries](Self::try_start); one gets a [`PeriodGuard`], and the others continue at once, also one
-/// that starts when the winner has long finished. The period counts from the grant, by the store's clock: no
-/// other instance gets a grant before it is over, however short the work was, and even if the winner crashes.
+/// Every instance [tries](Self::try_start); one gets a [`PeriodGuard`], and the others continue at once, also
+/// one that starts when the winner has long finished. The period counts from the grant, by the store's clock:
+/// no other instance gets a grant before it is over, however short the work was, and even if the winner
+/// crashes.
 ///
 /// A grant belongs to no session and is not renewed: it ends with its lease, which is the period, or longer
-/// with [`max_duration`](Self::max_duration). Choose the period slightly shorter than the interval between tries, for
-/// example 55 minutes for a job that starts every hour: otherwise the next try may come a moment too early
-/// and be refused.
+/// with [`max_duration`](Self::max_duration). Choose the period slightly shorter than the interval between
+/// tries, for example 55 minutes for a job that starts every hour: otherwise the next try may come a moment
+/// too early and be refused.
 ///
 /// It acquires the [`Mutex`](crate::Mutex) of that name. Any other use of that mutex conflicts with it, and
 /// sees that it is [in cooldown](Status::in_cooldown).
@@ -91,15 +92,15 @@ impl OncePer {
 
     /// Tries once to start the job. There is no way to wait for a grant.
     ///
-    /// When this returns a grant, the lock is held for the full period, or for [`max_duration`](Self::max_duration).
-    /// That another instance runs the job, or ran it in this period, is not an error: it is
-    /// [`Attempt::Taken`].
+    /// When this returns a grant, the lock is held for the full period, or for
+    /// [`max_duration`](Self::max_duration). That another instance runs the job, or ran it in this period, is
+    /// not an error: it is [`Attempt::Taken`].
     ///
     /// Fails with [`AcquireError::Lease`] if the period is shorter than 1 ms or longer than the longest
-    /// lease, with [`AcquireError::NotExtended`] if the job was granted but the hold could not be extended to its
-    /// time, and if the store does not reply within the call timeout, or refuses the request. After an error
-    /// no instance has the grant: it is released in the background, or ends by itself within 3 s, unless the
-    /// error says that it may last longer.
+    /// lease, with [`AcquireError::NotExtended`] if the job was granted but the hold could not be extended to
+    /// its time, and if the store does not reply within the call timeout, or refuses the request. After an
+    /// error no instance has the grant: it is released in the background, or ends by itself within 3 s,
+    /// unless the error says that it may last longer.
     ///
     /// Cancel safety: if the future is dropped, a grant that may have been given is released in the
     /// background. If the process exits before that, the grant ends within 3 s, or with its full time if that

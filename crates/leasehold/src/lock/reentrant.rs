@@ -151,8 +151,8 @@ impl ReentrantMutex {
     }
 
     /// Acquires the lock: at once if its owner holds it, in any process; otherwise waits for as long as
-    /// [`max_wait`](Self::max_wait) allows, or without a limit. If the owner acquires the lock in another process
-    /// meanwhile, this call succeeds once it notices that, with its next poll after about a second.
+    /// [`max_wait`](Self::max_wait) allows, or without a limit. If the owner acquires the lock in another
+    /// process meanwhile, this call succeeds once it notices that, with its next poll after about a second.
     ///
     /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses the request or does not
     /// reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
@@ -234,8 +234,9 @@ impl ReentrantMutex {
         Ok(if owner.is_some() && status.owner == owner { status.count } else { 0 })
     }
 
-    /// Releases the lock by force, with all its holds, from the owner that was [observed](FullStatus::observed), dead or
-    /// alive: like [`Mutex::force_release`](crate::Mutex::force_release). All guards of that owner are lost.
+    /// Releases the lock by force, with all its holds, from the owner that was
+    /// [observed](FullStatus::observed), dead or alive: like
+    /// [`Mutex::force_release`](crate::Mutex::force_release). All guards of that owner are lost.
     ///
     /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
     pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {

@@ -98,8 +98,8 @@ impl ModeRequests {
     }
 }
 
-/// Whether the error says that the owner would wait for itself. The cause may be a dropped acquire of this owner, until
-/// that is undone.
+/// Whether the error says that the owner would wait for itself. The cause may be a dropped acquire of this
+/// owner, until that is undone.
 fn waits_for_itself(error: &AcquireError) -> bool {
     matches!(error, AcquireError::Impossible(Refused::WouldDeadlock))
 }
@@ -163,8 +163,9 @@ impl RwLock {
 
     /// Acquires the lock for reading: waits until no writer holds the lock or is ahead in the queue.
     ///
-    /// Fails with [`AcquireError::TimedOut`] if [`max_wait`](Self::max_wait) sets a limit, and if the store refuses
-    /// the request or does not reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
+    /// Fails with [`AcquireError::TimedOut`] if [`max_wait`](Self::max_wait) sets a limit, and if the store
+    /// refuses the request or does not reply for the client's [outage
+    /// limit](crate::ClientBuilder::outage_limit).
     ///
     /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
     /// happened is undone in the background.
@@ -278,8 +279,8 @@ impl RwLock {
         self.requests.read.inspect_full().await
     }
 
-    /// Releases by force one hold that was [observed](crate::SharedHolder::observed), dead or alive, and no other: like
-    /// [`Mutex::force_release`](crate::Mutex::force_release).
+    /// Releases by force one hold that was [observed](crate::SharedHolder::observed), dead or alive, and no
+    /// other: like [`Mutex::force_release`](crate::Mutex::force_release).
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
     pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {

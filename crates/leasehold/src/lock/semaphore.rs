@@ -92,8 +92,8 @@ impl Semaphore {
         Ok(tried.map(|acquired| Permit { guard: acquired.guard, count }))
     }
 
-    /// Acquires a permit, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a limit. Like
-    /// [`acquire_many`](Self::acquire_many), including cancel safety.
+    /// Acquires a permit, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a limit.
+    /// Like [`acquire_many`](Self::acquire_many), including cancel safety.
     pub async fn acquire(&self) -> Result<Permit, AcquireError> {
         self.acquire_many(1).await
     }
@@ -164,8 +164,8 @@ impl Semaphore {
         self.request.inspect_full().await
     }
 
-    /// Releases by force the permits of one hold that was [observed](crate::SharedHolder::observed), dead or alive: like
-    /// [`Mutex::force_release`](crate::Mutex::force_release).
+    /// Releases by force the permits of one hold that was [observed](crate::SharedHolder::observed), dead or
+    /// alive: like [`Mutex::force_release`](crate::Mutex::force_release).
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
     pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {

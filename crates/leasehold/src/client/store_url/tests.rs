@@ -19,7 +19,8 @@ const SERVERS: [&str; 10] = [
 ];
 const SOCKET: &str = "redis+unix:///run/redis.sock";
 
-/// What a URL becomes: its redacted form, or nothing if it does not parse. Either way no message shows the secret.
+/// What a URL becomes: its redacted form, or nothing if it does not parse. Either way no message shows the
+/// secret.
 #[track_caller]
 fn redacted(url: &str) -> Option<String> {
     let parsed = StoreUrl::parse(url);

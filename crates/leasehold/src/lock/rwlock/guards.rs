@@ -60,9 +60,9 @@ pub struct UpgradableGuard {
 ///
 /// let index = leasehold::Client::connect("memory:").await?.rwlock("index")?;
 /// let (reading, other) = (index.upgradable_read().await?, index.read().await?);
-/// let not = reading.upgrade_timeout(Duration::from_millis(20)).await.expect_err("another reader holds it");
-/// println!("{not}"); // "timed out after 20ms: held by …"
-/// let reading = not.guard;
+/// let failed = reading.upgrade_timeout(Duration::from_millis(20)).await.expect_err("another reader holds it");
+/// println!("{failed}"); // "timed out after 20ms: held by …"
+/// let reading = failed.guard;
 /// other.release().await?;
 /// reading.upgrade().await?.release().await?;
 /// # Ok(()) }

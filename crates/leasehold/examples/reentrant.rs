@@ -20,8 +20,8 @@ pub(crate) async fn main() -> Result<()> {
     let account = locks.reentrant_mutex("example/reentrant/account/7")?;
 
     // An owner stands for one piece of work: everything in its scope acquires for it.
-    locks.owner().scope(transfer(&account)).await?;
-    locks.owner().scope(forks(&account)).await?;
+    locks.new_owner().scope(transfer(&account)).await?;
+    locks.new_owner().scope(forks(&account)).await?;
     locks.shutdown(Duration::from_secs(5)).await?;
     Ok(())
 }

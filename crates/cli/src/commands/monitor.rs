@@ -49,7 +49,7 @@ pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
     let Ok(client) = signals.interruptible(config.connect()).await else { return Ok(Exit::SUCCESS) };
     let mut monitor = client?.monitor();
     if let Some(every) = args.every {
-        monitor = monitor.every(every);
+        monitor = monitor.interval(every);
     }
     let mut printer = EventPrinter { json: args.json, in_trouble: false };
     printer.print(&Event::Started { at: now(), version: env!("CARGO_PKG_VERSION") });

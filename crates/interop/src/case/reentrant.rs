@@ -164,7 +164,7 @@ pub(super) async fn theirs_held(neighbour: &Neighbour) -> Result<String> {
 /// While we hold it, however often, they wait without polling; our last release wakes them, and no earlier one.
 pub(super) async fn ours_held(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, LONG).await?;
-    let owner = ground.ours.owner();
+    let owner = ground.ours.new_owner();
     let ours = ground.reentrant()?.owned_by(&owner);
     let mut messages = Messages::of(&ground.server)?;
     let mut took = Vec::new();
@@ -244,7 +244,7 @@ pub(super) async fn counts(neighbour: &Neighbour) -> Result<String> {
 /// Each watchdog renews its own hold, for as long as it takes, and leaves the other's alone.
 pub(super) async fn watchdogs(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, RENEWED).await?;
-    let owner = ground.ours.owner();
+    let owner = ground.ours.new_owner();
     let ours = ground.reentrant()?.owned_by(&owner);
 
     let guard = ours.acquire().await?;
@@ -279,7 +279,7 @@ pub(super) async fn watchdogs(neighbour: &Neighbour) -> Result<String> {
 /// A holder that loses the lock by force finds out, and a waiter acquires it.
 pub(super) async fn force(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, RENEWED).await?;
-    let ours = ground.reentrant()?.owned_by(&ground.ours.owner());
+    let ours = ground.reentrant()?.owned_by(&ground.ours.new_owner());
 
     // Theirs from ours.
     let (outer, inner) = (ours.acquire().await?, ours.acquire().await?);
@@ -326,7 +326,7 @@ pub(super) async fn force(neighbour: &Neighbour) -> Result<String> {
 /// A lease that has ended is over: what comes late does not touch the hold of the other.
 pub(super) async fn late(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, LONG).await?;
-    let owner = ground.ours.owner();
+    let owner = ground.ours.new_owner();
     let ours = ground.reentrant()?.owned_by(&owner);
     let asked = Instant::now();
     ground.expect("anna", &format!("try {}", SHORT.as_millis()), &Answer::Got)?;

@@ -294,7 +294,7 @@ facade! {
         /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
         /// let client = leasehold::blocking::Client::connect("memory:")?;
         /// let account = client.reentrant_mutex("account/7")?;
-        /// let job = client.owner();
+        /// let job = client.new_owner();
         /// // Two threads of one job do not exclude each other.
         /// let enter = || job.sync_scope(|| account.acquire());
         /// let outer = enter()?;
@@ -304,7 +304,7 @@ facade! {
         /// # outer.release()?;
         /// # Ok(()) }
         /// ```
-        pub fn owner(&self) -> Owner;
+        pub fn new_owner(&self) -> Owner;
 
         /// Returns the current time on the clock of [`Moment`], which keeps running while the machine is
         /// suspended.
@@ -417,7 +417,7 @@ impl Client {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let client = leasehold::blocking::Client::connect("memory:")?;
     /// let mut monitor = client.as_async().monitor();
-    /// let round = client.block_on(monitor.round())?;
+    /// let round = client.block_on(monitor.run_once())?;
     /// println!("{} live sessions", round.alive);
     /// # Ok(()) }
     /// ```

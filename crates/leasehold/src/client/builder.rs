@@ -167,7 +167,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the prefix of the [owners](Client::owner) that this client creates, in place of a random UUID: a
+    /// Sets the prefix of the [owners](Client::new_owner) that this client creates, in place of a random UUID: a
     /// pod name, say, so that operators can tell what holds a [`ReentrantMutex`](crate::ReentrantMutex). At
     /// most 235 bytes, and no control characters.
     ///

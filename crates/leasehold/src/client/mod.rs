@@ -201,11 +201,11 @@ impl Client {
     /// use leasehold::Client;
     ///
     /// let client = Client::builder("memory:").instance_id("billing-7f9c").connect().await?;
-    /// assert!(client.owner().as_str().starts_with("billing-7f9c:"));
-    /// assert_ne!(client.owner(), client.owner());
+    /// assert!(client.new_owner().as_str().starts_with("billing-7f9c:"));
+    /// assert_ne!(client.new_owner(), client.new_owner());
     /// # Ok(()) }
     /// ```
-    pub fn owner(&self) -> Owner {
+    pub fn new_owner(&self) -> Owner {
         self.owners.create()
     }
 

@@ -37,7 +37,7 @@ const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration:
 /// use std::time::Duration;
 ///
 /// let client = Client::builder("memory:").label("monitor on bastion").connect().await?;
-/// let monitor = client.monitor().every(Duration::from_secs(5));
+/// let monitor = client.monitor().interval(Duration::from_secs(5));
 /// let watching = tokio::spawn(monitor.run(|round| {
 ///     for evicted in &round.evicted {
 ///         println!("{} was released from {:?}", evicted.name, evicted.label);
@@ -48,10 +48,10 @@ const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration:
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-#[must_use = "a monitor does nothing until `run`, or `round`"]
+#[must_use = "a monitor does nothing until `run`, or `run_once`"]
 pub struct Monitor {
     client: Client,
-    every: Duration,
+    interval: Duration,
     /// The locks of dead sessions that need no further work (2).
     settled: HashMap<SessionId, HashSet<Lock>>,
 }
@@ -61,7 +61,7 @@ pub struct Monitor {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = leasehold::Client::connect("memory:").await?;
-/// let round = client.monitor().round().await;
+/// let round = client.monitor().run_once().await;
 /// match &round.fault {
 ///     None => println!("{} alive, {} dead, {} locks released", round.alive, round.dead, round.evicted.len()),
 ///     Some(fault) => println!("not finished: {fault}"),
@@ -112,13 +112,13 @@ impl Client {
 impl Monitor {
     pub(crate) fn new(client: Client) -> Self {
         let session = client.engine.timings.session.unwrap_or(Client::DEFAULT_SESSION_TTL);
-        Self { client, every: session / 4, settled: HashMap::new() }
+        Self { client, interval: session / 4, settled: HashMap::new() }
     }
 
     /// Sets the interval between rounds, with a jitter of a quarter. Default: a quarter of the client's
     /// session time; at least 100 ms.
-    pub fn every(mut self, every: Duration) -> Self {
-        self.every = every.max(MIN_INTERVAL);
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.interval = interval.max(MIN_INTERVAL);
         self
     }
 
@@ -133,7 +133,7 @@ impl Monitor {
         let (first, most) = FAULT_PAUSE;
         let mut fault_pause = first;
         loop {
-            let round = self.round().await;
+            let round = self.run_once().await;
             on_report(&round);
             let pause = if round.fault.is_some() {
                 let pause = fault_pause;
@@ -141,7 +141,7 @@ impl Monitor {
                 pause
             } else {
                 fault_pause = first;
-                self.every
+                self.interval
             };
             let again_at = engine.environment.now() + pause * 3 / 4 + jitter(&*engine.environment, pause / 2);
             engine.environment.sleep_until(again_at).await;
@@ -151,7 +151,7 @@ impl Monitor {
     /// Runs one round: lists the sessions, and releases the locks of dead ones, 1024 at most.
     ///
     /// Cancel safety: as for [`run`](Self::run).
-    pub async fn round(&mut self) -> MonitorReport {
+    pub async fn run_once(&mut self) -> MonitorReport {
         let mut report = MonitorReport::default();
         let engine = self.client.engine.clone();
         let sessions = match engine.list_sessions().await {

@@ -34,7 +34,7 @@ tokio::task_local! {
 /// may be spread over tasks and processes: a request, a job, a transaction. Its parts do not wait for one
 /// another; where they must exclude each other, use a [`Mutex`](crate::Mutex) between them.
 ///
-/// An owner is a text: `<uuid>:<number>` if a client [creates](crate::Client::owner) it, or [any
+/// An owner is a text: `<uuid>:<number>` if a client [creates](crate::Client::new_owner) it, or [any
 /// text](Self::new) of your own. Cloning is cheap.
 ///
 /// # The owner of a task
@@ -49,7 +49,7 @@ tokio::task_local! {
 ///
 /// let client = Client::connect("memory:").await?;
 /// let account = client.reentrant_mutex("account/7")?;
-/// let booked = client.owner().scope(async {
+/// let booked = client.new_owner().scope(async {
 ///     let outer = account.acquire().await?;
 ///     // A spawned task, and what it calls, need no owner passed to them.
 ///     let inner = Owner::spawn({
@@ -99,7 +99,7 @@ tokio::task_local! {
 ///     })
 /// }
 /// # let client = Client::connect("memory:").await?;
-/// # let request = client.owner().sync_scope(|| send(Request { headers: HashMap::new() }));
+/// # let request = client.new_owner().sync_scope(|| send(Request { headers: HashMap::new() }));
 /// # assert!(request.headers.contains_key("leasehold-owner"));
 /// # receive(request).await?;
 /// # Ok(()) }

@@ -48,7 +48,7 @@ use tokio_util::sync::CancellationToken;
 ///
 /// let client = Client::connect("memory:").await?;
 /// let account = client.reentrant_mutex("account/7")?;
-/// client.owner().scope(transfer(&account)).await?;
+/// client.new_owner().scope(transfer(&account)).await?;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
@@ -118,7 +118,7 @@ impl ReentrantMutex {
     /// use std::time::Duration;
     ///
     /// let client = Client::connect("memory:").await?;
-    /// let report = client.reentrant_mutex("report")?.owned_by(&client.owner()).sum_leases(true);
+    /// let report = client.reentrant_mutex("report")?.owned_by(&client.new_owner()).sum_leases(true);
     /// let gather = report.clone().lease(Duration::from_secs(2)).acquire().await?;
     /// let write = report.lease(Duration::from_secs(1)).acquire().await?; // for 3 s
     /// # while write.remaining() <= Duration::from_secs(2) { tokio::task::yield_now().await; }
@@ -221,7 +221,7 @@ impl ReentrantMutex {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let client = leasehold::Client::connect("memory:").await?;
-    /// let account = client.reentrant_mutex("account/7")?.owned_by(&client.owner());
+    /// let account = client.reentrant_mutex("account/7")?.owned_by(&client.new_owner());
     /// let guard = account.acquire().await?;
     /// assert_eq!(account.hold_count().await?, 1);
     /// guard.release().await?;
@@ -306,7 +306,7 @@ pub enum Released {
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let client = leasehold::Client::connect("memory:").await?;
 /// # async fn book() {}
-/// let account = client.reentrant_mutex("account/7")?.owned_by(&client.owner());
+/// let account = client.reentrant_mutex("account/7")?.owned_by(&client.new_owner());
 /// let (outer, inner) = (account.acquire().await?, account.acquire().await?);
 /// assert_eq!((outer.count(), inner.count()), (1, 2));
 /// assert_eq!(outer.fencing_token(), inner.fencing_token()); // same owner, same token

@@ -552,7 +552,7 @@ async fn row_43_a_session_that_is_back_in_time_keeps_its_holds() {
     other.connection.reports_all_as_dead.store(true, SeqCst);
     let mut monitor = other.client.monitor();
     for _ in 0..3 {
-        let round = monitor.round().await;
+        let round = monitor.run_once().await;
         assert!(round.dead == 2 && round.evicted.is_empty() && round.fault.is_none(), "{round:?}");
     }
     guard.extend().await.expect("the store checked in the same step");
@@ -560,7 +560,7 @@ async fn row_43_a_session_that_is_back_in_time_keeps_its_holds() {
     other.connection.reports_all_as_dead.store(false, SeqCst);
     holder.cut();
     sleep(4 * S).await;
-    assert_eq!(monitor.round().await.evicted.len(), 1);
+    assert_eq!(monitor.run_once().await.evicted.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -573,7 +573,7 @@ async fn a_monitor_tolerates_an_outage_and_polls_rarely_meanwhile() {
     live.cut();
     let (rounds, evicted) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let counts = (rounds.clone(), evicted.clone());
-    let monitor = live.client.monitor().every(S);
+    let monitor = live.client.monitor().interval(S);
     let running = tokio::spawn(monitor.run(move |round| {
         counts.0.fetch_add(1, SeqCst);
         counts.1.fetch_add(round.evicted.len() as u64, SeqCst);
@@ -608,9 +608,9 @@ async fn a_round_of_the_monitor_has_a_bound() {
     sleep(4 * S).await;
     assert_eq!(live.client.locks().await.unwrap().len(), 1500);
     let mut monitor = live.client.monitor();
-    let first = monitor.round().await;
+    let first = monitor.run_once().await;
     assert_eq!((first.evicted.len(), first.remaining, first.dead), (1024, 476, 1));
-    let second = monitor.round().await;
+    let second = monitor.run_once().await;
     assert_eq!((second.evicted.len(), second.remaining), (476, 0));
     assert!(live.client.locks().await.unwrap().is_empty());
 }

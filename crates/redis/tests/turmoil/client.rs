@@ -54,7 +54,7 @@ impl Process {
 
     async fn live(&self, driver: UnboundedSender<BoxFuture<'static, ()>>) {
         let client = self.connect(driver).await;
-        let shared = client.owner();
+        let shared = client.new_owner();
         let tasks = (0..self.workload.tasks).map(|number| {
             let name = format!("{}/{number}", self.name);
             let rng = Arc::new(SeededRng::new(self.rng.bits(), number));

@@ -47,7 +47,7 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
     sim.note(&Event::Started(host, client.session_id()));
     let cached_mutexes = cached_mutexes(&sim, &client, &chance);
     let mut ends = Vec::new();
-    let shared = client.owner();
+    let shared = client.new_owner();
     if chance.chance(config.travels) {
         sim.make_known(host, shared.to_header());
     }

@@ -71,7 +71,7 @@ impl TaskRunner {
     pub(crate) fn choose_owner(&self) -> Option<Owner> {
         match self.chance.below(10) {
             0..2 => Some(self.own.clone()),
-            2..4 => Some(self.client.owner()),
+            2..4 => Some(self.client.new_owner()),
             4..8 => self.sim.published(self.task.host, &self.chance),
             _ => None,
         }

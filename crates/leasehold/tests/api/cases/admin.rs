@@ -251,7 +251,7 @@ async fn a_monitor_frees_the_locks_of_a_dead_session(store: &TestStore) {
     let mut evictions = 0;
     let freed = timeout(10 * S, async {
         loop {
-            let round = monitor.round().await;
+            let round = monitor.run_once().await;
             assert!(round.fault.is_none(), "{round:?}");
             for evicted in round.evicted {
                 assert_eq!((evicted.name.as_str(), evicted.session), ("left", session));
@@ -268,7 +268,7 @@ async fn a_monitor_frees_the_locks_of_a_dead_session(store: &TestStore) {
     let audit = mutex.inspect_full().await.unwrap().audit;
     assert!(audit.len() == 1 && audit[0].ended == Ended::Evicted, "{audit:?}");
     assert_eq!(evictions, 1);
-    let round = monitor.round().await;
+    let round = monitor.run_once().await;
     assert!(round.evicted.is_empty() && round.remaining == 0, "{round:?}");
     kept.release().await.expect("its session lives");
 }

@@ -143,7 +143,7 @@ async fn readers_that_waited_go_in_together(store: &TestStore) {
 
 async fn an_owner_reads_again_past_a_waiting_writer(store: &TestStore) {
     let (a, b, c) = (store.client("a").await, store.client("b").await, store.client("c").await);
-    let owner = a.owner();
+    let owner = a.new_owner();
     let lock = rwlock(&a).owned_by(&owner);
     let outer = lock.read().await.expect("acquired");
     let waiting = tokio::spawn({
@@ -170,7 +170,7 @@ async fn an_owner_reads_again_past_a_waiting_writer(store: &TestStore) {
 /// Failure row 28.
 async fn what_would_wait_for_itself_fails_at_once(store: &TestStore) {
     let a = store.client("a").await;
-    let lock = rwlock(&a).owned_by(&a.owner());
+    let lock = rwlock(&a).owned_by(&a.new_owner());
     let impossible = |error: &AcquireError| {
         matches!(error, AcquireError::Impossible(Refused::WouldDeadlock | Refused::NothingToUpgrade))
     };

@@ -64,7 +64,7 @@ async fn row_30_an_acquire_counts_once_a_replica_has_it() {
 async fn row_30_no_kind_of_lock_is_acquired_without_the_replica() {
     let (primary, replica) = pair().await;
     let ours = careful(&primary, S).await;
-    let reentrant = ours.reentrant_mutex("r").expect("a name").owned_by(&ours.owner());
+    let reentrant = ours.reentrant_mutex("r").expect("a name").owned_by(&ours.new_owner());
     let permits = ours.semaphore("s", 3).expect("a name");
     let shared = ours.rwlock("w").expect("a name");
     let both = ours.multi_mutex(["a", "b"]).expect("names");

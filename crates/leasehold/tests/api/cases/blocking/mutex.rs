@@ -237,5 +237,5 @@ fn the_calls_of_operators_work_from_threads(store: &TestStore) {
     mutex.force_release(seen).unwrap();
     let lost = guard.lost_timeout(10 * S).unwrap().expect("it was freed");
     assert_eq!(lost.reason, LostReason::ForceReleased);
-    assert_eq!(other.block_on(async { other.as_async().monitor().round().await }).unwrap().evicted, []);
+    assert_eq!(other.block_on(async { other.as_async().monitor().run_once().await }).unwrap().evicted, []);
 }

@@ -91,7 +91,7 @@ fn clients_of_one_thread_exclude_each_other(store: &TestStore) {
 
 fn threads_in_one_scope_are_inside_at_once(store: &TestStore) {
     let client = store.blocking_client();
-    let (lock, owner) = (client.reentrant_mutex("r").unwrap(), client.owner());
+    let (lock, owner) = (client.reentrant_mutex("r").unwrap(), client.new_owner());
     let inside = Barrier::new(2);
     let enter = || {
         owner.sync_scope(|| {

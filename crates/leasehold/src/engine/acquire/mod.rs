@@ -300,7 +300,7 @@ impl<'a> AcquireLoop<'a> {
             match subscription {
                 ReleaseSubscription::Subscribed(subscription) => subscription.notified().await,
                 ReleaseSubscription::NotYet | ReleaseSubscription::Unavailable => {
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
             }
         };

@@ -48,7 +48,10 @@ impl ShutdownGate {
         let mut closed = pin!(self.closed.cancelled());
         poll_fn(|cx| {
             {
-                let Some(_permit) = self.try_permit() else { return Poll::Ready(None) };
+                let _permit = self.permit();
+                if self.is_closed() {
+                    return Poll::Ready(None);
+                }
                 if let Poll::Ready(output) = future.as_mut().poll(cx) {
                     return Poll::Ready(Some(output));
                 }
@@ -77,11 +80,6 @@ impl ShutdownGate {
             }
             drained.await;
         }
-    }
-
-    fn try_permit(&self) -> Option<GatePermit<'_>> {
-        let permit = self.permit();
-        (!self.is_closed()).then_some(permit)
     }
 }
 

@@ -279,7 +279,10 @@ impl Request {
         once: bool,
     ) -> Result<Result<AcquiredGuard, AcquireFailure>, LeaseError> {
         let duration = self.duration()?;
-        if let Some(guard) = self.take_idle(options, duration)? {
+        // Without this, the task would receive the idle hold from the local queue, which costs more.
+        if self.release_policy.max_idle.is_some()
+            && let Some(guard) = self.take_idle(options, duration)?
+        {
             return Ok(Ok(AcquiredGuard { guard, count: 1 }));
         }
         let params = self.params(options, duration.lease(), limit, once, None);

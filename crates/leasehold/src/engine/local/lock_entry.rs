@@ -525,21 +525,17 @@ impl State {
         None
     }
 
-    /// How this task may send a request, if it may at all.
+    /// How this task may send a request, if it may at all (1, 8).
     fn path(&mut self, id: u64, occupied: bool, kind: Kind, now: Moment) -> Option<RequestPath> {
         let bypass = self.queue.bypass(id).map(|bypass| (bypass.is_granted(now), bypass.is_pending()));
         let (granted, pending) = bypass.unwrap_or_default();
+        let is_queued = || !self.contender.is_idle() && self.sent_with_release.is_empty();
+        let may_drive = !occupied || (kind == Kind::Reentrant && is_queued());
         // A hold acquired past the queue is not given up because its task has come to the front meanwhile.
-        if !granted && self.may_drive(id, occupied, kind) {
+        if !granted && may_drive && self.queue.is_front(id) {
             return Some(RequestPath::Queue);
         }
         (granted || pending).then_some(RequestPath::Bypass)
-    }
-
-    /// Whether this task may drive the contender (1).
-    fn may_drive(&self, id: u64, occupied: bool, kind: Kind) -> bool {
-        let is_queued = || !self.contender.is_idle() && self.sent_with_release.is_empty();
-        self.queue.is_front(id) && (!occupied || (kind == Kind::Reentrant && is_queued()))
     }
 
     /// Polls the contender for the front, which acts for the process (1). The error is what must be undone first.
